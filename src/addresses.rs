@@ -5,11 +5,11 @@ use std::{
 
 use nix::net::if_::if_nametoindex;
 
-use crate::{config::Transport, error::Error};
+use crate::{error::Error, transport_choice::TransportChoice};
 
 /// What to connect to or listen on: a host and a port, as for [`ToSocketAddrs`], and a transport.
 ///
-/// Texts are `host:port`, or say the [`Transport`] as well: `rdma://host:port`, `tcp://host:port`,
+/// Texts are `host:port`, or say the [`TransportChoice`] as well: `rdma://host:port`, `tcp://host:port`,
 /// `auto://host:port`, in any case. The text's transport counts, whatever the
 /// [`Config`](crate::Config) has. A link-local address has its network interface by name or by
 /// number: `[fe80::1%eth0]:7471`, `[fe80::1%2]:7471`.
@@ -20,10 +20,10 @@ use crate::{config::Transport, error::Error};
 /// # Examples
 ///
 /// ```
-/// use rdmsg::{ToAddresses, Transport};
+/// use rdmsg::{ToAddresses, TransportChoice};
 ///
 /// let addresses = "tcp://127.0.0.1:7471".to_addresses()?;
-/// assert_eq!(addresses.transport(), Some(Transport::Tcp));
+/// assert_eq!(addresses.transport(), Some(TransportChoice::Tcp));
 /// assert!(("127.0.0.1", 7471).to_addresses()?.transport().is_none());
 /// # Ok::<(), rdmsg::Error>(())
 /// ```
@@ -51,7 +51,7 @@ pub trait ToAddresses {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addresses {
     addresses: Vec<SocketAddr>,
-    transport: Option<Transport>,
+    transport: Option<TransportChoice>,
 }
 
 impl Addresses {
@@ -66,7 +66,7 @@ impl Addresses {
 
     /// Returns the same addresses over this transport.
     #[must_use]
-    pub fn over(self, transport: Transport) -> Self {
+    pub fn over(self, transport: TransportChoice) -> Self {
         Self {
             transport: Some(transport),
             ..self
@@ -81,7 +81,7 @@ impl Addresses {
 
     /// Returns the transport, if the name said one.
     #[must_use]
-    pub fn transport(&self) -> Option<Transport> {
+    pub fn transport(&self) -> Option<TransportChoice> {
         self.transport
     }
 }
@@ -140,7 +140,7 @@ impl ToAddresses for str {
         let Some((scheme, address)) = self.split_once("://") else {
             return look_up(self, literal(self), self);
         };
-        let Some(transport) = Transport::named(scheme) else {
+        let Some(transport) = TransportChoice::named(scheme) else {
             return Err(Error::AddressLookup {
                 address: self.into(),
                 problem: "the schemes are rdma://, tcp:// and auto://".into(),
@@ -281,9 +281,9 @@ mod tests {
         let address = SocketAddr::from(([127, 0, 0, 1], 7471));
         for (text, transport) in [
             ("127.0.0.1:7471", None),
-            ("rdma://127.0.0.1:7471", Some(Transport::Rdma)),
-            ("tcp://127.0.0.1:7471", Some(Transport::Tcp)),
-            ("auto://127.0.0.1:7471", Some(Transport::Auto)),
+            ("rdma://127.0.0.1:7471", Some(TransportChoice::Rdma)),
+            ("tcp://127.0.0.1:7471", Some(TransportChoice::Tcp)),
+            ("auto://127.0.0.1:7471", Some(TransportChoice::Auto)),
         ] {
             let addresses = text.to_addresses().unwrap();
             assert_eq!(addresses.as_slice(), [address]);

@@ -1,16 +1,18 @@
-use std::{env, time::Duration};
+use std::time::Duration;
 
+mod polling;
+
+pub use self::polling::Polling;
 use crate::{
     error::Error,
     proto::{self, Account, LONGEST_CHUNK},
-    transport_kind::TransportKind,
+    transport_choice::{Transport, TransportChoice},
 };
 
-/// The configuration of a connection. [`Config::default`] works; change single values, by their
-/// fields or with the methods named after them.
+/// The configuration of a connection. [`Config::default`] works; change single fields.
 ///
 /// Invalid values are refused with [`Error::InvalidConfig`] at the first use of the configuration:
-/// by [`Listener::bind_with`](crate::Listener::bind_with) and
+/// by [`ListenerBuilder::bind`](crate::ListenerBuilder::bind) and
 /// [`Connector::connect`](crate::Connector::connect). Limits that only the device knows are checked
 /// when the connection's queue pair is created.
 ///
@@ -19,17 +21,15 @@ use crate::{
 /// ```no_run
 /// use std::time::Duration;
 ///
-/// use rdmsg::{Config, Connector, Engine, Listener};
+/// use rdmsg::{Config, Connector, Listener};
 ///
 /// # fn main() -> Result<(), rdmsg::Error> {
-/// let mut config = Config::default()
-///     .with_receive_window(128)
-///     .with_eager_size(8 * 1024)
-///     .with_connect_timeout(Duration::from_secs(20));
-/// let listener = Listener::bind_with("0.0.0.0:7471", &config, &Engine::shared()?)?;
-///
-/// config.retry_refused = true; // this one may start before its server
-/// let endpoint = Connector::new().config(config).connect("10.8.0.1:7471")?;
+/// let mut config = Config::default();
+/// config.receive_window = 128;
+/// config.eager_size = Some(8 * 1024);
+/// config.connect_timeout = Duration::from_secs(20);
+/// let listener = Listener::builder().config(&config).bind("0.0.0.0:7471")?;
+/// let endpoint = Connector::new().config(&config).connect("10.8.0.1:7471")?;
 /// # Ok(())
 /// # }
 /// ```
@@ -159,24 +159,6 @@ pub struct Config {
     /// 1 to 8192, default 16.
     pub send_depth: u16,
 
-    /// Whether `send` holds short messages back while the peer's window is full, up to one frame of
-    /// the eager size, as a socket's send buffer does it, instead of waiting for room.
-    ///
-    /// Held messages leave together when the peer makes room, also without another call, and
-    /// several times faster than one by one. They are lost if the peer closes first; without this
-    /// option every message for which `send` returned reaches a peer that closes. In both cases
-    /// [`Endpoint::close`](crate::Endpoint::close) reports whether all messages arrived. Default
-    /// `false`.
-    pub hold_back: bool,
-
-    /// The size in bytes up to which messages travel inside the work request itself.
-    ///
-    /// The size includes 16 bytes of header. It is a hint; the device may grant less. Costs memory
-    /// of the send queue in the driver.
-    ///
-    /// 0 to 1024 bytes, default 256.
-    pub max_inline: u32,
-
     /// The time limit for establishing a connection.
     ///
     /// It includes address and route resolution, retries, and the wait for the connection's turn:
@@ -188,28 +170,6 @@ pub struct Config {
     ///
     /// 10 ms to 10 min, default 5 s.
     pub connect_timeout: Duration,
-
-    /// The time limit for one attempt to resolve the address, and for one to resolve the route.
-    ///
-    /// Failed attempts are repeated within [`connect_timeout`](Self::connect_timeout).
-    ///
-    /// 10 ms to 1 min, default 2 s.
-    pub resolve_timeout: Duration,
-
-    /// Whether a connect that the peer refuses is retried.
-    ///
-    /// It is retried within [`connect_timeout`](Self::connect_timeout). It is for clients that
-    /// start before their server, or all at once. It applies while no program listens at the peer,
-    /// while the peer is [busy](crate::CloseReason::PeerBusy) or has no [memory, descriptors or
-    /// shared receives](crate::CloseReason::PeerOutOfResources) left, while it still has state of
-    /// an earlier connection, and when its process ended before it had answered: over RDMA its
-    /// kernel rejects with
-    /// [`CONSUMER_DEFINED`](crate::status::RejectReason::CONSUMER_DEFINED) without data, over TCP
-    /// it resets or closes the connection
-    /// ([`PeerDisconnected`](crate::CloseReason::PeerDisconnected)).
-    ///
-    /// Default `false`: each of these ends the connect at once.
-    pub retry_refused: bool,
 
     /// The time limit for the exchange that closes a connection.
     ///
@@ -267,6 +227,51 @@ pub struct Config {
     /// 100 ms to 1 h, default 30 s.
     pub read_timeout: Duration,
 
+    /// The transport of the connection: RDMA, TCP, or the available one.
+    ///
+    /// The scheme of an address ([`ToAddresses`](crate::ToAddresses)) takes precedence.
+    ///
+    /// Default: the value of the environment variable `RDMSG_TRANSPORT` (`rdma`, `tcp` or `auto`,
+    /// in any case), and without it [`TransportChoice::Auto`].
+    pub transport: TransportChoice,
+
+    /// How a thread waits in `recv`, and in `send` while the peer's window is full.
+    ///
+    /// Default [`Polling::Adaptive`] with 200 µs.
+    pub polling: Polling,
+
+    /// The values of a device.
+    pub rdma: RdmaTuning,
+
+    /// The values of a listener.
+    pub(crate) listening: Listening,
+
+    /// Whether a connect that the peer refuses is retried.
+    pub(crate) retry_refused: bool,
+
+    /// Whether the connections are those of [`Stream`](crate::Stream)s.
+    pub(crate) stream: bool,
+}
+
+/// The values of a connection that only its RDMA device uses. The defaults suit any device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RdmaTuning {
+    /// The size in bytes up to which messages travel inside the work request itself.
+    ///
+    /// The size includes 16 bytes of header. It is a hint; the device may grant less. Costs memory
+    /// of the send queue in the driver.
+    ///
+    /// 0 to 1024 bytes, default 256.
+    pub max_inline: u32,
+
+    /// The time limit for one attempt to resolve the address, and for one to resolve the route.
+    ///
+    /// Failed attempts are repeated within [`connect_timeout`](Config::connect_timeout).
+    ///
+    /// 10 ms to 1 min, default 2 s.
+    pub resolve_timeout: Duration,
+
     /// The number of times that the device repeats a packet that the peer does not acknowledge.
     ///
     /// After that the connection ends with
@@ -290,159 +295,14 @@ pub struct Config {
     ///
     /// 1 to 31, or `None` to let the connection manager choose. Default 18 (1.07 s).
     pub ack_timeout: Option<u8>,
-
-    /// The transport of the connection: RDMA, TCP, or the available one.
-    ///
-    /// The scheme of an address ([`ToAddresses`](crate::ToAddresses)) takes precedence.
-    ///
-    /// Default: the value of the environment variable `RDMSG_TRANSPORT` (`rdma`, `tcp` or `auto`,
-    /// in any case), and without it [`Transport::Auto`].
-    pub transport: Transport,
-
-    /// How a thread waits in `recv`, and in `send` while the peer's window is full.
-    ///
-    /// Default [`Polling::Adaptive`] with 200 µs.
-    pub polling: Polling,
-
-    /// The number of connections that may wait in a [`Listener`](crate::Listener) to be accepted.
-    ///
-    /// They are established, and each has the memory of a connection. Over RDMA that counts
-    /// against the limit on locked memory. For a [`RequestListener`](crate::RequestListener) it
-    /// is the number of requests that may wait. These have no such memory.
-    /// Further requests are rejected at once; their connectors get
-    /// [`PeerBusy`](crate::CloseReason::PeerBusy).
-    ///
-    /// 1 to 65535, default 128.
-    pub backlog: u16,
-
-    /// Whether a listener on one address binds itself again after it lost its device or address.
-    ///
-    /// Retries after 100 ms, backing off to 2 s, until it succeeds or is dropped, and reports that
-    /// in the log only. Its connections end in any case. A listener on all addresses (`0.0.0.0`,
-    /// `[::]`) does not need this, because it takes requests on all present devices.
-    ///
-    /// Default `false`: the listener ends with [`Error::ListenerEnded`].
-    pub rebind: bool,
-
-    /// The number of a listener's connections that may be on the way to being established.
-    ///
-    /// These were requested, or accepted and not established yet. Further requests are rejected at
-    /// once; their connectors get [`PeerBusy`](crate::CloseReason::PeerBusy). A peer that requests
-    /// a connection and then stays silent occupies a place, and the memory of a connection, for
-    /// [`connect_timeout`](Self::connect_timeout) after it was accepted. So this value bounds the
-    /// cost of such peers, and that time bounds the delay of others.
-    ///
-    /// 1 to 65535, default 256.
-    pub half_open: u16,
-
-    /// Whether the connections are those of [`Stream`](crate::Stream)s.
-    pub(crate) stream: bool,
 }
 
-/// Which transport a connector or a listener uses.
+/// The values of a listener. [`ListenerBuilder`](crate::ListenerBuilder) explains them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Transport {
-    /// RDMA if a device serves the address, and TCP otherwise.
-    ///
-    /// A listener listens on both with the same port, but on iWARP over RDMA alone: its ports are
-    /// those of TCP. A connector tries RDMA first. It falls back to TCP, within the same
-    /// [`connect_timeout`](Config::connect_timeout), when no device serves the address, no route
-    /// leads over one, no listener answers over RDMA, or no answer arrives in half of the time. A
-    /// rejection with a cause is final.
-    ///
-    /// A host that answered over TCP, and not over RDMA, is remembered for 60 s, with up to 255
-    /// other hosts of the process. During that time connectors try TCP first at this host, and RDMA
-    /// if TCP finds no route to it. A refusal over TCP ends this time early.
-    Auto,
-    /// RDMA, or an error.
-    Rdma,
-    /// TCP.
-    Tcp,
-}
-
-/// How a thread waits for completions.
-///
-/// The waiting thread itself polls; no other thread stands in between.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Polling {
-    /// Polls for up to `spin`, then sleeps until the device raises an event.
-    ///
-    /// The latency is low while messages flow, and an idle connection uses no processor time. Each
-    /// connection learns from its spins. Only a spin that finds something counts as a success;
-    /// after a sleep, however short, nothing is known of spinning. A failed spin makes the next
-    /// wait sleep without spinning, and each further one the next 3, 7, 15 and up to 255 waits. A
-    /// success ends this backoff. A wait whose time limit is below `spin` spins all the same,
-    /// because a sleep ends up to a millisecond late.
-    ///
-    /// If one processor is available, no wait spins: the spinning thread would keep the peer or the
-    /// engine from running. The engine reads that number once, when it starts, by
-    /// [`available_parallelism`](std::thread::available_parallelism), which regards the affinity of
-    /// the thread that starts the engine and the quota of the control group.
-    Adaptive {
-        /// How long to poll before sleeping. 0 to 1 s, default 200 µs.
-        ///
-        /// The limit is eight times higher while a message above the eager size is in flight. These
-        /// longer spins have a backoff of their own.
-        spin: Duration,
-    },
-    /// Polls until there is something.
-    ///
-    /// The latency is the lowest, at the cost of one processor for each waiting thread.
-    Busy,
-    /// Sleeps at once.
-    ///
-    /// It uses the least processor time, at the cost of an interrupt and a wake-up for each
-    /// message.
-    Event,
-}
-
-impl Transport {
-    /// Returns the transport of this name: `auto`, `rdma` or `tcp`, in any case.
-    pub(crate) fn named(name: &str) -> Option<Self> {
-        let names = [
-            ("auto", Self::Auto),
-            ("rdma", Self::Rdma),
-            ("tcp", Self::Tcp),
-        ];
-        let mut named = names.into_iter();
-        let (_, transport) = named.find(|(known, _)| known.eq_ignore_ascii_case(name))?;
-        Some(transport)
-    }
-}
-
-impl Default for Transport {
-    fn default() -> Self {
-        let Some(name) = env::var_os("RDMSG_TRANSPORT") else {
-            return Self::Auto;
-        };
-        name.to_str().and_then(Self::named).unwrap_or_else(|| {
-            warn!(
-                "RDMSG_TRANSPORT is {}, and may be auto, rdma or tcp: taken for auto",
-                name.display()
-            );
-            Self::Auto
-        })
-    }
-}
-
-impl Polling {
-    /// Returns how a thread waits if this number of processors is available.
-    pub(crate) fn on(self, processors: usize) -> Self {
-        match self {
-            Self::Adaptive { .. } if processors == 1 => Self::Event,
-            Self::Adaptive { .. } | Self::Busy | Self::Event => self,
-        }
-    }
-}
-
-impl Default for Polling {
-    fn default() -> Self {
-        Self::Adaptive {
-            spin: Duration::from_micros(200),
-        }
-    }
+pub(crate) struct Listening {
+    pub(crate) backlog: u16,
+    pub(crate) half_open: u16,
+    pub(crate) rebind: bool,
 }
 
 impl Default for Config {
@@ -456,75 +316,40 @@ impl Default for Config {
             registration_cache: 16 << 20,
             stream_buffer: 4 << 20,
             send_depth: 16,
-            max_inline: 256,
             connect_timeout: Duration::from_secs(5),
-            resolve_timeout: Duration::from_secs(2),
             retry_refused: false,
             close_timeout: Duration::from_secs(5),
             keepalive_interval: Some(Duration::from_secs(2)),
             keepalive_timeout: Duration::from_secs(3),
             read_timeout: Duration::from_secs(30),
-            retry_count: 7,
-            ack_timeout: Some(18),
-            transport: Transport::default(),
+            transport: TransportChoice::default(),
             polling: Polling::default(),
-            backlog: 128,
-            rebind: false,
-            hold_back: false,
-            half_open: 256,
+            rdma: RdmaTuning::default(),
+            listening: Listening::default(),
             stream: false,
         }
     }
 }
 
-/// Makes a method for each field, for configurations that are written as one expression.
-macro_rules! setters {
-    ($($setter:ident $field:ident: $type:ty,)*) => {
-        /// Setting single values: `Config::default().with_receive_window(128)`.
-        impl Config {
-            $(
-                #[doc = concat!(
-                    "Returns the same configuration with this [`",
-                    stringify!($field),
-                    "`](Self::",
-                    stringify!($field),
-                    ").",
-                )]
-                #[must_use]
-                pub fn $setter(mut self, $field: $type) -> Self {
-                    self.$field = $field.into();
-                    self
-                }
-            )*
+impl Default for RdmaTuning {
+    fn default() -> Self {
+        Self {
+            max_inline: 256,
+            resolve_timeout: Duration::from_secs(2),
+            retry_count: 7,
+            ack_timeout: Some(18),
         }
-    };
+    }
 }
 
-setters! {
-    with_receive_window receive_window: u16,
-    with_shared_receive shared_receive: Option<u32>,
-    with_eager_size eager_size: impl Into<Option<u32>>,
-    with_max_message max_message: u64,
-    with_large_memory large_memory: u64,
-    with_registration_cache registration_cache: u64,
-    with_stream_buffer stream_buffer: u64,
-    with_send_depth send_depth: u16,
-    with_hold_back hold_back: bool,
-    with_max_inline max_inline: u32,
-    with_connect_timeout connect_timeout: Duration,
-    with_resolve_timeout resolve_timeout: Duration,
-    with_retry_refused retry_refused: bool,
-    with_close_timeout close_timeout: Duration,
-    with_keepalive_interval keepalive_interval: Option<Duration>,
-    with_keepalive_timeout keepalive_timeout: Duration,
-    with_read_timeout read_timeout: Duration,
-    with_retry_count retry_count: u8,
-    with_ack_timeout ack_timeout: Option<u8>,
-    with_transport transport: Transport,
-    with_polling polling: Polling,
-    with_backlog backlog: u16,
-    with_rebind rebind: bool,
-    with_half_open half_open: u16,
+impl Default for Listening {
+    fn default() -> Self {
+        Self {
+            backlog: 128,
+            half_open: 256,
+            rebind: false,
+        }
+    }
 }
 
 /// How long the work requests of an ended connection may take to complete.
@@ -544,6 +369,23 @@ const UNSIGNALLED_OVER_RDMA: u32 = 64 << 10;
 const UNSIGNALLED_OVER_TCP: u32 = 256 << 10;
 
 impl Config {
+    /// Returns the configuration after a change, for one that is written as an expression.
+    ///
+    /// ```
+    /// use rdmsg::Config;
+    ///
+    /// let small = Config::default().with(|config| {
+    ///     config.receive_window = 8;
+    ///     config.send_depth = 8;
+    /// });
+    /// assert_eq!((small.receive_window, small.send_depth), (8, 8));
+    /// ```
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+
     /// Refuses values that cannot work on any device.
     pub(crate) fn check(&self) -> Result<(), Error> {
         const MS10: Duration = Duration::from_millis(10);
@@ -565,24 +407,29 @@ impl Config {
         within("registration_cache", self.registration_cache, 0, 1 << 40)?;
         within("stream_buffer", self.stream_buffer, 64 << 10, 1 << 30)?;
         within("send_depth", self.send_depth, 1, 8192)?;
-        within("max_inline", self.max_inline, 0, 1024)?;
+        within("rdma.max_inline", self.rdma.max_inline, 0, 1024)?;
         within("connect_timeout", self.connect_timeout, MS10, MIN10)?;
-        within("resolve_timeout", self.resolve_timeout, MS10, MIN1)?;
+        within(
+            "rdma.resolve_timeout",
+            self.rdma.resolve_timeout,
+            MS10,
+            MIN1,
+        )?;
         within("close_timeout", self.close_timeout, Duration::ZERO, MIN10)?;
         if let Some(interval) = self.keepalive_interval {
             within("keepalive_interval", interval, MS10, HOUR)?;
         }
         within("keepalive_timeout", self.keepalive_timeout, MS10, MIN10)?;
         within("read_timeout", self.read_timeout, 10 * MS10, HOUR)?;
-        within("retry_count", self.retry_count, 0, 7)?;
-        if let Some(ack_timeout) = self.ack_timeout {
-            within("ack_timeout", ack_timeout, 1, 31)?;
+        within("rdma.retry_count", self.rdma.retry_count, 0, 7)?;
+        if let Some(ack_timeout) = self.rdma.ack_timeout {
+            within("rdma.ack_timeout", ack_timeout, 1, 31)?;
         }
         if let Polling::Adaptive { spin } = self.polling {
             within("polling.spin", spin, Duration::ZERO, Duration::from_secs(1))?;
         }
-        within("backlog", self.backlog, 1, u16::MAX)?;
-        within("half_open", self.half_open, 1, u16::MAX)
+        within("backlog", self.listening.backlog, 1, u16::MAX)?;
+        within("half_open", self.listening.half_open, 1, u16::MAX)
     }
 
     /// Returns the longest time from a close to the end of the connection.
@@ -591,10 +438,10 @@ impl Config {
     }
 
     /// Returns the part that the state machine uses. The engine fills in its own identity.
-    pub(crate) fn params(&self, transport: TransportKind) -> proto::Params {
+    pub(crate) fn params(&self, transport: Transport) -> proto::Params {
         let (eager_size, most_unsignalled) = match transport {
-            TransportKind::Rdma => (EAGER_OVER_RDMA, UNSIGNALLED_OVER_RDMA),
-            TransportKind::Tcp => (EAGER_OVER_TCP, UNSIGNALLED_OVER_TCP),
+            Transport::Rdma => (EAGER_OVER_RDMA, UNSIGNALLED_OVER_RDMA),
+            Transport::Tcp => (EAGER_OVER_TCP, UNSIGNALLED_OVER_TCP),
         };
         proto::Params {
             window: self.receive_window,
@@ -606,9 +453,9 @@ impl Config {
             read_timeout: self.read_timeout,
             send_slots: u32::from(self.send_depth),
             most_unsignalled,
-            holds_messages: self.hold_back,
+            holds_messages: false,
             connect_timeout: self.connect_timeout,
-            resolve_timeout: self.resolve_timeout,
+            resolve_timeout: self.rdma.resolve_timeout,
             retry_refused: self.retry_refused,
             close_timeout: self.close_timeout,
             drain_timeout: DRAIN_TIMEOUT,
@@ -650,11 +497,11 @@ mod tests {
     #[test]
     fn the_eager_size_suits_the_transport_unless_it_was_chosen() {
         let of = |config: &Config| {
-            [TransportKind::Rdma, TransportKind::Tcp]
-                .map(|transport| config.params(transport).eager_size)
+            [Transport::Rdma, Transport::Tcp].map(|transport| config.params(transport).eager_size)
         };
         assert_eq!(of(&Config::default()), [16 << 10, 64 << 10]);
-        let chosen = Config::default().with_eager_size(1000);
+        let mut chosen = Config::default();
+        chosen.eager_size = Some(1000);
         assert_eq!(of(&chosen), [1000, 1000]);
     }
 
@@ -681,8 +528,8 @@ mod tests {
             "invalid configuration: eager_size is 2097152, allowed is 64 to 1048576",
         );
         refuse(
-            |c| c.retry_count = 8,
-            "invalid configuration: retry_count is 8, allowed is 0 to 7",
+            |c| c.rdma.retry_count = 8,
+            "invalid configuration: rdma.retry_count is 8, allowed is 0 to 7",
         );
         refuse(
             |c| c.connect_timeout = Duration::ZERO,

@@ -32,9 +32,7 @@ pub use self::connecting::Connecting;
 ///
 /// ```no_run
 /// # fn main() -> Result<(), rdmsg::Error> {
-/// let mut config = rdmsg::Config::default();
-/// config.retry_refused = true;
-/// let connector = rdmsg::Connector::new().config(config).private_data(b"user 7")?;
+/// let connector = rdmsg::Connector::new().retry_refused(true).private_data(b"user 7");
 /// let endpoint = connector.connect("10.8.0.1:7471")?;
 /// # Ok(())
 /// # }
@@ -58,23 +56,40 @@ impl Connector {
 
     /// Sets the configuration of the connection. Default: [`Config::default`].
     #[must_use]
-    pub fn config(mut self, config: Config) -> Self {
-        self.config = config;
+    pub fn config(mut self, config: &Config) -> Self {
+        let retry_refused = self.config.retry_refused;
+        self.config = config.clone();
+        self.config.retry_refused = retry_refused;
+        self
+    }
+
+    /// Sets whether a connect that the peer refuses is retried.
+    ///
+    /// It is retried within [`connect_timeout`](Config::connect_timeout). It is for clients that
+    /// start before their server, or all at once. It applies while no program listens at the peer,
+    /// while the peer is [busy](crate::CloseReason::PeerBusy) or has no [memory, descriptors or
+    /// shared receives](crate::CloseReason::PeerOutOfResources) left, while it still has state of
+    /// an earlier connection, and when its process ended before it had answered: over RDMA its
+    /// kernel rejects with
+    /// [`CONSUMER_DEFINED`](crate::status::RejectReason::CONSUMER_DEFINED) without data, over TCP
+    /// it resets or closes the connection
+    /// ([`PeerDisconnected`](crate::CloseReason::PeerDisconnected)).
+    ///
+    /// Default `false`: each of these ends the connect at once.
+    #[must_use]
+    pub fn retry_refused(mut self, retry_refused: bool) -> Self {
+        self.config.retry_refused = retry_refused;
         self
     }
 
     /// Sets bytes for the listener's program, which reads them before it accepts.
     ///
     /// The listener's side has them as [`Request::private_data`](crate::Request::private_data).
-    /// Default: none.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::PrivateDataTooLong`] above [`Connector::PRIVATE_DATA_MAX`] bytes.
-    pub fn private_data(mut self, data: &[u8]) -> Result<Self, Error> {
-        check_private_data(data, REQUEST_DATA_MAX, "a connect request")?;
+    /// Up to [`PRIVATE_DATA_MAX`](Self::PRIVATE_DATA_MAX) bytes, default none.
+    #[must_use]
+    pub fn private_data(mut self, data: &[u8]) -> Self {
         self.private_data = data.to_vec();
-        Ok(self)
+        self
     }
 
     /// Sets the engine that serves the connection. Default: [`Engine::shared`].
@@ -95,6 +110,7 @@ impl Connector {
     /// With several addresses, the error of the last one.
     ///
     /// * [`Error::InvalidConfig`] when a value of the configuration cannot work.
+    /// * [`Error::PrivateDataTooLong`] above [`PRIVATE_DATA_MAX`](Self::PRIVATE_DATA_MAX) bytes.
     /// * [`Error::AddressLookup`] for an unknown name.
     /// * [`Error::Connect`] with the reason when no connection was established in time.
     /// * [`Error::NoRdma`], [`Error::PermissionDenied`] or [`Error::Loopback`] when it must be
@@ -139,8 +155,8 @@ impl Connector {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidConfig`] and [`Error::EngineShutDown`], and [`Error::AddressLookup`] for a
-    /// text that is no address. The others of [`connect`](Self::connect), also for a name that is
+    /// [`Error::InvalidConfig`], [`Error::PrivateDataTooLong`] and [`Error::EngineShutDown`], and
+    /// [`Error::AddressLookup`] for a text that is no address. The others of [`connect`](Self::connect), also for a name that is
     /// not known, come from the future.
     ///
     /// # Examples
@@ -175,6 +191,7 @@ impl Connector {
 
     fn ready_engine(&self) -> Result<Engine, Error> {
         self.config.check()?;
+        check_private_data(&self.private_data, REQUEST_DATA_MAX, "a connect request")?;
         match &self.engine {
             Some(engine) => Ok(engine.clone()),
             None => Engine::shared(),

@@ -11,17 +11,17 @@ use std::{
 
 use crossbeam_channel::Receiver;
 
-pub use self::{owned::NotSent, tasks::Flushing};
+pub use self::{info::Info, one_sided::OneSided};
 use crate::{
     engine::{Engine, Established},
     error::Error,
-    link::{Completion, Deadline, Ended, Inflow, Link, Owner},
+    link::{Completion, Ended, Inflow, Link, Owner},
     observe::Registered,
     os::PerProcess,
-    proto::{Capabilities, CloseReason, Statistics},
+    proto::{CloseReason, Statistics},
     sync::{Local, StandIn},
     transport::DeviceCounters,
-    transport_kind::TransportKind,
+    transport_choice::Transport,
 };
 
 // In the order in which the documentation shows their methods, and before those of this file:
@@ -34,7 +34,7 @@ mod bytes;
 
 mod completions;
 
-mod owned;
+mod info;
 
 #[cfg(feature = "tokio")]
 mod readiness;
@@ -86,9 +86,9 @@ struct Inner {
     /// How many bytes were written to a stream whose peer had closed.
     late: AtomicUsize,
     /// Keeps the engine's thread alive.
-    engine: Engine,
+    _engine: Engine,
     local: SocketAddr,
-    transport: TransportKind,
+    transport: Transport,
 }
 
 /// Ending the connection, and information about it.
@@ -115,7 +115,7 @@ impl Endpoint {
                 aside: Mutex::new(VecDeque::new()),
                 end_taken: AtomicBool::new(false),
                 late: AtomicUsize::new(0),
-                engine,
+                _engine: engine,
                 local,
                 transport,
             })),
@@ -146,85 +146,12 @@ impl Endpoint {
         self.inner.link.turn_away();
     }
 
-    /// Closes the connection and waits until everything that was sent is acknowledged.
-    ///
-    /// Sends of other threads fail from this call on. What was sent before is delivered, the peer
-    /// is notified, and its answer awaited, for at most
-    /// [`close_timeout`](crate::Config::close_timeout) (default 5 s) and up to 2 s more for the
-    /// device to return the work requests. Keepalive goes on until then, so the wait for a dead
-    /// peer takes at most [`keepalive_interval`](crate::Config::keepalive_interval) +
-    /// [`keepalive_timeout`](crate::Config::keepalive_timeout). The peer receives all messages,
-    /// then [`CloseReason::PeerClosed`]. Messages that have arrived here can still be received.
-    ///
-    /// `Ok` means that the peer's library has received everything and has answered. It does not
-    /// mean that the peer's application has read it: one that drops its endpoint drops its unread
-    /// messages. A connection that is dropped without `close` is closed the same way, but the
-    /// result is only logged if it is not a success.
-    ///
-    /// # Errors
-    ///
-    /// * [`Error::Undelivered`] if it is not known whether everything that was sent has arrived,
-    ///   with the reason for which the connection ended.
-    /// * [`Error::Disconnected`] with [`CloseReason::Truncated`] if everything that was sent has
-    ///   arrived, but the peer disconnected before all that it had sent was read.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// use rdmsg::Error;
-    ///
-    /// # fn main() -> Result<(), rdmsg::Error> {
-    /// # let endpoint = rdmsg::Endpoint::connect("10.8.0.1:7471")?;
-    /// endpoint.send(b"the last record")?;
-    /// match endpoint.close() {
-    ///     Ok(()) => println!("everything has arrived"),
-    ///     Err(Error::Undelivered(reason)) => println!("send it again elsewhere: {reason}"),
-    ///     Err(error) => return Err(error),
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn close(&self) -> Result<(), Error> {
-        self.inner.link.close();
-        let link = &self.inner.link;
-        match link.wait_until(&Deadline::never(), None, || link.ended()) {
-            Ok(ended) => verdict(ended),
-            // Without a deadline it cannot time out.
-            Err(_) => Err(Error::TimedOut),
-        }
-    }
-
     /// Ends the connection at once, without waiting for anything.
     ///
     /// What was sent and has not arrived is lost. The peer sees [`CloseReason::PeerAborted`] with
     /// `code`, or another reason if the notice does not reach it.
     pub fn abort(&self, code: u32) {
         self.inner.link.abort(code);
-    }
-
-    /// Returns the largest message in bytes that can be sent.
-    ///
-    /// It is the peer's [`max_message`](crate::Config::max_message); 0 when the connection has
-    /// ended.
-    #[must_use]
-    pub fn send_limit(&self) -> u64 {
-        self.inner.link.send_limit()
-    }
-
-    /// Returns the values that the two sides agreed on when the connection was established.
-    #[must_use]
-    pub fn negotiated(&self) -> Option<crate::proto::Negotiated> {
-        self.inner.link.negotiated()
-    }
-
-    /// Returns the private data that the peer's program sent while connecting.
-    ///
-    /// It is what a connecting peer gave to
-    /// [`Connector::private_data`](crate::Connector::private_data), or an accepting one to
-    /// [`Request::accept_with`](crate::Request::accept_with). Empty if it gave none.
-    #[must_use]
-    pub fn peer_data(&self) -> Vec<u8> {
-        self.inner.link.peer_data()
     }
 
     /// Returns the connection's number in its engine, which the log has as well.
@@ -234,18 +161,6 @@ impl Endpoint {
     #[must_use]
     pub fn id(&self) -> u64 {
         self.inner.original().link.key
-    }
-
-    /// Returns whether the connection has ended. Messages may still wait to be received.
-    #[must_use]
-    pub fn is_closed(&self) -> bool {
-        self.inner.link.ended().is_some()
-    }
-
-    /// Returns why the connection has ended, once it has.
-    #[must_use]
-    pub fn close_reason(&self) -> Option<CloseReason> {
-        self.inner.link.ended().map(|ended| ended.reason)
     }
 
     /// Returns the peer's address.
@@ -262,16 +177,25 @@ impl Endpoint {
 
     /// Returns what carries the connection.
     ///
-    /// With [`Transport::Auto`](crate::Transport::Auto) that is found out when it is established.
+    /// With [`TransportChoice::Auto`](crate::TransportChoice::Auto) that is found out when it is established.
     #[must_use]
-    pub fn transport(&self) -> TransportKind {
+    pub fn transport(&self) -> Transport {
         self.inner.original().transport
     }
 
-    /// Returns what the devices of both sides can do, or `None` when the connection has ended.
+    /// Returns the facts about the connection as they are now.
+    ///
+    /// It takes the connection's lock for a moment and makes no system call.
     #[must_use]
-    pub fn capabilities(&self) -> Option<Capabilities> {
-        self.inner.link.capabilities()
+    pub fn info(&self) -> Info {
+        let link = &self.inner.link;
+        Info {
+            negotiated: link.negotiated(),
+            capabilities: link.capabilities(),
+            send_limit: link.send_limit(),
+            peer_data: link.peer_data(),
+            close_reason: self.close_reason(),
+        }
     }
 
     /// Returns the limit of hops in this connection's packets.
@@ -283,10 +207,9 @@ impl Endpoint {
         self.inner.link.set_hop_limit(hops)
     }
 
-    /// Returns the engine that serves this connection.
-    #[must_use]
-    pub fn engine(&self) -> &Engine {
-        &self.inner.original().engine
+    /// Returns why the connection has ended, once it has.
+    pub(crate) fn close_reason(&self) -> Option<CloseReason> {
+        self.inner.link.ended().map(|ended| ended.reason)
     }
 
     /// Returns what has passed through this connection so far, and what it holds now.
@@ -296,14 +219,17 @@ impl Endpoint {
     pub fn statistics(&self) -> Statistics {
         self.inner.link.statistics()
     }
+}
 
+/// Counters of the device.
+impl DeviceCounters {
     /// Returns what the device of this connection counts for all its connections.
     ///
     /// Retransmissions, for instance, show a network that loses packets. The counters are files of
     /// the kernel, so reading them costs some system calls: not for every message.
     #[must_use]
-    pub fn device_counters(&self) -> DeviceCounters {
-        self.inner.link.device_counters()
+    pub fn of(endpoint: &Endpoint) -> Self {
+        endpoint.inner.link.device_counters()
     }
 }
 

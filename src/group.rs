@@ -39,7 +39,7 @@ use crate::{
 /// let mut clients: HashMap<u64, (Endpoint, Vec<Message>)> = HashMap::new();
 /// loop {
 ///     select! {
-///         recv(listener.established()) -> endpoint => {
+///         recv(listener.accepted()) -> endpoint => {
 ///             let Ok(endpoint) = endpoint else { break };
 ///             let endpoint = endpoint?;
 ///             group.add(&endpoint)?;

@@ -111,7 +111,7 @@ mod config;
 mod connector;
 mod endpoint;
 mod engine;
-mod error;
+pub mod error;
 mod group;
 mod interest;
 mod link;
@@ -119,6 +119,7 @@ mod listener;
 mod listener_builder;
 mod machine;
 pub mod observe;
+mod outgoing;
 mod poll;
 mod private_data;
 mod remote_access;
@@ -128,9 +129,11 @@ mod sync;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 mod transport;
-mod transport_kind;
+mod transport_choice;
 
 pub use crossbeam_channel;
+#[doc(inline)]
+pub use crate::error::{Error, TrySendError};
 #[doc(inline)]
 pub use rdma_status as status;
 #[cfg(feature = "rdma")]
@@ -144,25 +147,22 @@ pub use rdmsg_rsocket as rsocket;
 
 pub use crate::{
     addresses::{Addresses, ToAddresses},
-    config::{Config, Polling, Transport},
+    config::{Config, Polling, RdmaTuning},
     connector::{Connecting, Connector},
-    endpoint::{Endpoint, Flushing, NotSent},
+    endpoint::{Endpoint, Info, OneSided},
     engine::{Engine, EngineStatistics, Request},
-    error::{Error, TrySendError},
     group::Group,
     interest::Interest,
     link::{Completion, Immediate, Message},
     listener::{Listener, RequestListener},
     listener_builder::ListenerBuilder,
-    machine::Denied,
-    proto::{
-        Capabilities, CloseReason, Mismatch, Negotiated, PeerTimeout, Phase, Statistics, Violation,
-    },
+    outgoing::Outgoing,
+    proto::{Capabilities, CloseReason, Negotiated, Statistics},
     remote_access::RemoteAccess,
     send_buffer::SendBuffer,
     stream::{ReadHalf, Stream, StreamListener, WriteHalf},
     transport::{DeviceCounters, EngineLimits, Region, RemoteRegion},
-    transport_kind::TransportKind,
+    transport_choice::{Transport, TransportChoice},
 };
 
 pub mod guide {

@@ -21,7 +21,7 @@ use crate::{
     engine::{Engine, Intake},
     error::Error,
     sync::{Local, Seat},
-    transport_kind::TransportKind,
+    transport_choice::Transport,
 };
 
 mod backlog;
@@ -34,7 +34,7 @@ pub use self::requests::RequestListener;
 ///
 /// From [`bind`](Self::bind) on the [`Engine`]'s thread accepts each request at once. Established
 /// connections wait in the backlog, until the program takes them with [`accept`](Self::accept),
-/// [`incoming`](Self::incoming), or from the channel [`established`](Self::established). So a peer
+/// [`incoming`](Self::incoming), or from the channel [`accepted`](Self::accepted). So a peer
 /// connects, and sends its first messages, while the program does other work. A peer that is slow
 /// to establish its connection delays no other. A connection that fails before it is established is
 /// skipped, and logged.
@@ -98,23 +98,10 @@ impl Listener {
     /// # }
     /// ```
     pub fn bind(address: impl ToAddresses) -> Result<Self, Error> {
-        Self::bind_with(address, &Config::default(), &Engine::shared()?)
+        Self::builder().bind(address)
     }
 
-    /// Listens on an address with a configuration and an engine.
-    ///
-    /// All connections of the listener have this configuration and belong to this engine.
-    ///
-    /// # Errors
-    ///
-    /// * [`Error::InvalidConfig`] when a value of the configuration cannot work.
-    /// * [`Error::AddressLookup`] for an unknown name.
-    /// * [`Error::Bind`] when the address is in use, belongs to no RDMA device, or cannot be
-    ///   listened on over TCP.
-    /// * [`Error::PermissionDenied`] or [`Error::Loopback`] when this process has no right to use
-    ///   RDMA devices, or no device serves the address.
-    /// * [`Error::EngineShutDown`] when the engine was shut down.
-    pub fn bind_with(
+    pub(crate) fn bind_to(
         address: impl ToAddresses,
         config: &Config,
         engine: &Engine,
@@ -137,11 +124,11 @@ impl Listener {
 
     /// Returns the transports over which this listens.
     ///
-    /// With [`Transport::Auto`](crate::Transport::Auto) one may be missing; the log says why. On
+    /// With [`TransportChoice::Auto`](crate::TransportChoice::Auto) one may be missing; the log says why. On
     /// iWARP, whose ports are those of TCP, it is TCP: a second listener on another port, with
-    /// [`Transport::Tcp`](crate::Transport::Tcp), takes clients that have no RDMA.
+    /// [`TransportChoice::Tcp`](crate::TransportChoice::Tcp), takes clients that have no RDMA.
     #[must_use]
-    pub fn transports(&self) -> &'static [TransportKind] {
+    pub fn transports(&self) -> &'static [Transport] {
         self.socket.transports()
     }
 
@@ -290,7 +277,7 @@ impl Listener {
     /// let mut endpoints = Vec::new();
     /// loop {
     ///     select! {
-    ///         recv(listener.established()) -> endpoint => match endpoint {
+    ///         recv(listener.accepted()) -> endpoint => match endpoint {
     ///             Ok(endpoint) => endpoints.push(endpoint?),
     ///             Err(_) => break, // it was closed
     ///         },
@@ -301,7 +288,7 @@ impl Listener {
     /// # }
     /// ```
     #[must_use]
-    pub fn established(&self) -> &Receiver<Result<Endpoint, Error>> {
+    pub fn accepted(&self) -> &Receiver<Result<Endpoint, Error>> {
         self.backlog().items()
     }
 
@@ -310,7 +297,7 @@ impl Listener {
     /// Requests whose connections are not established are rejected; their connectors get
     /// [`PeerBusy`](crate::CloseReason::PeerBusy), and try again if
     /// [`retry_refused`](Config::retry_refused) is set. [`accept`](Self::accept),
-    /// [`incoming`](Self::incoming) and [`established`](Self::established) return the connections
+    /// [`incoming`](Self::incoming) and [`accepted`](Self::accepted) return the connections
     /// that were established before, and then end: `incoming` and `established` without an error,
     /// `accept` with [`Error::ListenerClosed`], also in threads that wait in them. Established
     /// connections go on, and [`Engine::drain`] waits for their ends.

@@ -17,8 +17,9 @@ use crate::{
 /// use rdmsg::{Config, Listener};
 ///
 /// # fn main() -> Result<(), rdmsg::Error> {
-/// let config = Config::default().with_backlog(1000);
-/// let listener = Listener::builder().config(config).bind("0.0.0.0:7471")?;
+/// let mut config = Config::default();
+/// config.receive_window = 64;
+/// let listener = Listener::builder().config(&config).backlog(1000).bind("0.0.0.0:7471")?;
 /// # Ok(())
 /// # }
 /// ```
@@ -31,8 +32,10 @@ pub struct ListenerBuilder {
 impl ListenerBuilder {
     /// Sets the configuration of all connections of the listener. Default: [`Config::default`].
     #[must_use]
-    pub fn config(mut self, config: Config) -> Self {
-        self.config = config;
+    pub fn config(mut self, config: &Config) -> Self {
+        let listening = self.config.listening;
+        self.config = config.clone();
+        self.config.listening = listening;
         self
     }
 
@@ -43,28 +46,68 @@ impl ListenerBuilder {
         self
     }
 
-    /// Listens on an address.
+    /// Sets the number of connections that may wait in the listener to be accepted.
+    ///
+    /// They are established, and each has the memory of a connection. Over RDMA that counts
+    /// against the limit on locked memory. For a [`RequestListener`](crate::RequestListener) it
+    /// is the number of requests that may wait. These have no such memory.
+    /// Further requests are rejected at once; their connectors get
+    /// [`PeerBusy`](crate::CloseReason::PeerBusy).
+    ///
+    /// 1 to 65535, default 128.
+    #[must_use]
+    pub fn backlog(mut self, backlog: u16) -> Self {
+        self.config.listening.backlog = backlog;
+        self
+    }
+
+    /// Sets the number of connections that may be on the way to being established.
+    ///
+    /// These were requested, or accepted and not established yet. Further requests are rejected at
+    /// once; their connectors get [`PeerBusy`](crate::CloseReason::PeerBusy). A peer that requests
+    /// a connection and then stays silent occupies a place, and the memory of a connection, for
+    /// [`connect_timeout`](Config::connect_timeout) after it was accepted. So this value bounds the
+    /// cost of such peers, and that time bounds the delay of others.
+    ///
+    /// 1 to 65535, default 256.
+    #[must_use]
+    pub fn half_open(mut self, half_open: u16) -> Self {
+        self.config.listening.half_open = half_open;
+        self
+    }
+
+    /// Sets whether a listener on one address binds itself again after it lost its device or
+    /// address.
+    ///
+    /// Retries after 100 ms, backing off to 2 s, until it succeeds or is dropped, and reports that
+    /// in the log only. Its connections end in any case. A listener on all addresses (`0.0.0.0`,
+    /// `[::]`) does not need this, because it takes requests on all present devices.
+    ///
+    /// Default `false`: the listener ends with [`Error::ListenerEnded`].
+    #[must_use]
+    pub fn rebind(mut self, rebind: bool) -> Self {
+        self.config.listening.rebind = rebind;
+        self
+    }
+
+    /// Listens on an address. Each request is accepted.
     ///
     /// # Errors
     ///
-    /// Those of [`Listener::bind_with`] and [`Engine::shared`].
+    /// * [`Error::InvalidConfig`] when a value of the configuration cannot work.
+    /// * [`Error::EngineShutDown`] when the engine was shut down.
+    /// * The errors of [`Listener::bind`].
     pub fn bind(&self, address: impl ToAddresses) -> Result<Listener, Error> {
-        match &self.engine {
-            Some(engine) => Listener::bind_with(address, &self.config, engine),
-            None => Listener::bind_with(address, &self.config, &Engine::shared()?),
-        }
+        Listener::bind_to(address, &self.config, &self.ready_engine()?)
     }
 
     /// Listens on an address, and leaves each request to the program.
     ///
     /// # Errors
     ///
-    /// Those of [`Listener::bind_with`] and [`Engine::shared`].
+    /// Those of [`bind`](Self::bind).
     pub fn bind_requests(&self, address: impl ToAddresses) -> Result<RequestListener, Error> {
-        match &self.engine {
-            Some(engine) => RequestListener::bind_with(address, &self.config, engine),
-            None => RequestListener::bind_with(address, &self.config, &Engine::shared()?),
-        }
+        RequestListener::bind_to(address, &self.config, &self.ready_engine()?)
     }
 
     /// Listens for [`Stream`](crate::Stream)s.
@@ -73,9 +116,14 @@ impl ListenerBuilder {
     ///
     /// Those of [`bind`](Self::bind), as [`io::Error`]s.
     pub fn bind_stream(&self, address: impl ToAddresses) -> io::Result<StreamListener> {
-        let mut builder = self.clone();
-        builder.config.stream = true;
-        Ok(StreamListener::new(builder.bind(address)?))
+        let mut config = self.config.clone();
+        config.stream = true;
+        let listener = Listener::bind_to(address, &config, &self.ready_engine()?)?;
+        Ok(StreamListener::new(listener))
+    }
+
+    fn ready_engine(&self) -> Result<Engine, Error> {
+        self.engine.clone().map_or_else(Engine::shared, Ok)
     }
 }
 

@@ -3,25 +3,58 @@ use std::{
     ops::{Deref, DerefMut},
 };
 
-use crate::transport::OutboundBuffer;
+use crate::{endpoint::Endpoint, error::Error, transport::OutboundBuffer};
 
 /// Memory to be filled and sent as one message without a copy.
 ///
-/// [`Endpoint::buffer`](crate::Endpoint::buffer) makes it,
-/// [`Endpoint::send_owned`](crate::Endpoint::send_owned) sends it, on the same connection only. It
-/// dereferences to its bytes, whose initial content may be anything, for instance that of an
+/// [`Endpoint::send`] and its variants take it, on the connection for which it was made: by value,
+/// or as `&mut buffer`, which keeps it for another try if it was not sent. A buffer that was sent is
+/// empty. A message up to the eager size is copied into memory that is registered already, which
+/// costs less than registering this memory.
+///
+/// It dereferences to its bytes, whose initial content may be anything, for instance that of an
 /// earlier message. A peer can read them only after they are sent, and never those that
 /// [`truncate`](Self::truncate) removes. Dropping it returns the memory to the connection, which
 /// keeps it for the next one within
 /// [`Config::registration_cache`](crate::Config::registration_cache).
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn main() -> Result<(), rdmsg::Error> {
+/// let endpoint = rdmsg::Endpoint::connect("10.8.0.1:7471")?;
+/// let mut buffer = rdmsg::SendBuffer::new(&endpoint, 8 << 20)?;
+/// buffer.fill(7);
+/// endpoint.send(buffer)?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct SendBuffer {
-    pub(crate) memory: OutboundBuffer,
+    /// `None` after it was sent.
+    memory: Option<OutboundBuffer>,
 }
 
 impl SendBuffer {
+    /// Allocates memory of `len` bytes for a message on this connection.
+    ///
+    /// # Errors
+    ///
+    /// * [`Error::Os`] when there is no memory.
+    /// * [`Error::Disconnected`] when the connection has ended.
+    pub fn new(endpoint: &Endpoint, len: usize) -> Result<Self, Error> {
+        let memory = Some(endpoint.outbound_buffer(len)?);
+        Ok(Self { memory })
+    }
+
     /// Shortens the message to its first `len` bytes. Does nothing if it is not longer than that.
     pub fn truncate(&mut self, len: usize) {
-        self.memory.truncate(len);
+        if let Some(memory) = &mut self.memory {
+            memory.truncate(len);
+        }
+    }
+
+    pub(crate) fn memory(&mut self) -> &mut Option<OutboundBuffer> {
+        &mut self.memory
     }
 }
 
@@ -29,13 +62,15 @@ impl Deref for SendBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        self.memory.bytes()
+        self.memory.as_ref().map_or(&[], OutboundBuffer::bytes)
     }
 }
 
 impl DerefMut for SendBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        self.memory.bytes_mut()
+        self.memory
+            .as_mut()
+            .map_or(&mut [], OutboundBuffer::bytes_mut)
     }
 }
 

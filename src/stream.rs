@@ -20,7 +20,7 @@ use crate::{
     link::{Deadline, total},
     os::PerProcess,
     sync::{Local, StandIn},
-    transport_kind::TransportKind,
+    transport_choice::Transport,
 };
 
 mod end;
@@ -247,7 +247,7 @@ impl Stream {
 
     /// Returns the transport of the connection.
     #[must_use]
-    pub fn transport(&self) -> TransportKind {
+    pub fn transport(&self) -> Transport {
         self.shared.original().endpoint.transport()
     }
 

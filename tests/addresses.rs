@@ -6,7 +6,7 @@ use std::{
     thread,
 };
 
-use rdmsg::{Endpoint, Listener, ToAddresses, TransportKind};
+use rdmsg::{Endpoint, Listener, ToAddresses, Transport};
 
 /// A server that echoes one message, and its port.
 fn echo(address: &str) -> SocketAddr {
@@ -34,15 +34,18 @@ fn schemes_may_have_any_case() {
     let addr = echo("TCP://127.0.0.1:0");
     for scheme in ["tcp", "TCP", "Tcp", "AUTO", "Auto"] {
         let endpoint = Endpoint::connect(format!("{scheme}://{addr}")).unwrap();
-        assert_eq!(endpoint.transport(), TransportKind::Tcp);
+        assert_eq!(endpoint.transport(), Transport::Tcp);
         exchange(&endpoint);
     }
 }
 
 #[test]
 fn variable_for_the_transport_may_have_any_case() {
-    use rdmsg::{Config, Transport};
-    for (name, transport) in [("TCP", Transport::Tcp), ("Rdma", Transport::Rdma)] {
+    use rdmsg::{Config, TransportChoice};
+    for (name, transport) in [
+        ("TCP", TransportChoice::Tcp),
+        ("Rdma", TransportChoice::Rdma),
+    ] {
         let test = "variable_for_the_transport_is_read";
         let output = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", test, "--ignored", "--nocapture"])
@@ -73,7 +76,7 @@ fn all_addresses_to_connect_to_mean_this_host() {
             let address = format!("{scheme}://{all}:{port}");
             let endpoint = Endpoint::connect(&address).unwrap();
             exchange(&endpoint);
-            if endpoint.transport() == TransportKind::Tcp {
+            if endpoint.transport() == Transport::Tcp {
                 assert_eq!(endpoint.peer_addr(), host, "{address}");
             }
         }

@@ -18,7 +18,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "error",
             "interest",
             "remote_access",
-            "transport_kind",
+            "transport_choice",
         ],
     ),
     ("sync", &["sync"]),

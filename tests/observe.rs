@@ -8,7 +8,7 @@ use std::{
 };
 
 use rdmsg::{
-    Config, Connector, Endpoint, Engine, Listener, Transport, TransportKind,
+    Config, Connector, Endpoint, Engine, Listener, Transport, TransportChoice,
     observe::{self, Export, Snapshot},
 };
 
@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 fn pair() -> (Endpoint, Endpoint) {
     let config = Config::default()
-        .with_transport(Transport::Tcp)
+        .with_transport(TransportChoice::Tcp)
         .with_connect_timeout(PATIENCE);
     let engine = Engine::shared().unwrap();
     let listener = Listener::bind_with("127.0.0.1:0", &config, &engine).unwrap();
@@ -62,7 +62,7 @@ fn connections_are_told_from_the_first_that_is_wanted_to_after_the_last() {
     };
     let (ours, theirs) = (of(&client), of(&server));
     assert_ne!(ours.id, theirs.id);
-    assert_eq!(ours.transport, TransportKind::Tcp);
+    assert_eq!(ours.transport, Transport::Tcp);
     assert!(!ours.is_closed && ours.age < PATIENCE);
     assert_eq!(
         (ours.statistics.messages_sent, ours.statistics.bytes_sent),

@@ -13,7 +13,7 @@ use std::{
 
 use log::{LevelFilter, Log, Metadata, Record};
 use nix::unistd::{Gid, Uid, geteuid, setgid, setuid};
-use rdmsg::{CloseReason, Endpoint, Error, Listener, TransportKind};
+use rdmsg::{CloseReason, Endpoint, Error, Listener, Transport};
 
 /// No call takes longer, on a machine that does something. Nothing waits for it to pass.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -173,7 +173,7 @@ fn role_binds_before() {
     let listener = Listener::bind((place(), 0)).unwrap();
     println!("again {}", listener.local_addr());
     let endpoint = listener.accept_timeout(PATIENCE).unwrap();
-    assert_eq!(endpoint.transport(), TransportKind::Rdma);
+    assert_eq!(endpoint.transport(), Transport::Rdma);
     echo(&endpoint);
     let end = endpoint.recv_timeout(PATIENCE).unwrap_err();
     assert!(

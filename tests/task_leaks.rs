@@ -5,16 +5,16 @@
 use std::{env, fs, net::IpAddr, time::Duration};
 
 use rdmsg::{
-    Config, Connector, Engine, TransportKind,
+    Config, Connector, Engine, Transport,
     tokio::{Endpoint, Listener},
 };
 use tokio::{runtime::Builder, time::sleep};
 
 /// The address for this machine's connections to itself, and what carries them.
-fn place() -> (IpAddr, TransportKind) {
+fn place() -> (IpAddr, Transport) {
     match env::var("LAB_ADDR") {
-        Ok(addr) => (addr.parse().unwrap(), TransportKind::Rdma),
-        Err(_) => ([127, 0, 0, 1].into(), TransportKind::Tcp),
+        Ok(addr) => (addr.parse().unwrap(), Transport::Rdma),
+        Err(_) => ([127, 0, 0, 1].into(), Transport::Tcp),
     }
 }
 
@@ -23,7 +23,7 @@ fn place() -> (IpAddr, TransportKind) {
 fn thousands_of_connections_leave_nothing_behind() {
     const AT_ONCE: usize = 20;
     let default = match place().1 {
-        TransportKind::Tcp => 2_000,
+        Transport::Tcp => 2_000,
         _ => 200,
     };
     let count = env::var("RDMSG_CONNECTIONS").map_or(default, |count| count.parse().unwrap());

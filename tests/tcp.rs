@@ -8,12 +8,12 @@ use std::{
 
 use rdmsg::{
     CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, RemoteAccess,
-    RemoteRegion, Transport, TransportKind,
+    RemoteRegion, Transport, TransportChoice,
 };
 
 fn config() -> Config {
     let mut config = Config::default();
-    config.transport = Transport::Tcp;
+    config.transport = TransportChoice::Tcp;
     config
 }
 
@@ -59,14 +59,14 @@ fn a_forged_key_ends_the_connection_and_gives_nothing() {
 fn auto_takes_tcp_where_no_device_serves_the_address() {
     let engine = Engine::new().unwrap();
     let listener = Listener::bind_with("auto://127.0.0.1:0", &config(), &engine).unwrap();
-    assert_eq!(listener.transports(), [TransportKind::Tcp]);
+    assert_eq!(listener.transports(), [Transport::Tcp]);
     let addr = listener.local_addr();
     let server = thread::spawn(move || listener.accept().unwrap());
     let client = Endpoint::connect(format!("auto://{addr}")).unwrap();
-    assert_eq!(client.transport(), TransportKind::Tcp);
+    assert_eq!(client.transport(), Transport::Tcp);
     client.send(b"hello").unwrap();
     let server = server.join().unwrap();
-    assert_eq!(server.transport(), TransportKind::Tcp);
+    assert_eq!(server.transport(), Transport::Tcp);
     assert_eq!(*server.recv().unwrap(), *b"hello");
 }
 
@@ -74,7 +74,7 @@ fn auto_takes_tcp_where_no_device_serves_the_address() {
 fn auto_listens_on_all_addresses_where_there_is_no_device() {
     for address in ["auto://0.0.0.0:0", "auto://[::]:0"] {
         let listener = Listener::bind(address).unwrap();
-        assert!(listener.transports().contains(&TransportKind::Tcp));
+        assert!(listener.transports().contains(&Transport::Tcp));
         let port = listener.local_addr().port();
         let server = thread::spawn(move || listener.accept().unwrap());
         let client = Endpoint::connect(format!("auto://127.0.0.1:{port}")).unwrap();

@@ -6,7 +6,7 @@ mod apart;
 use std::{env, process::Command, time::Duration};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Transport};
+use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, TransportChoice};
 
 use self::apart::{apart, apart_with};
 
@@ -19,7 +19,7 @@ struct Pairs {
 impl Pairs {
     fn new() -> Self {
         let mut config = Config::default();
-        config.transport = Transport::Tcp;
+        config.transport = TransportChoice::Tcp;
         let engine = Engine::new().unwrap();
         Self {
             listener: Listener::bind_with("127.0.0.1:0", &config, &engine).unwrap(),

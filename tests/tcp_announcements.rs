@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use rdmsg::{CloseReason, Completion, Config, Endpoint, Engine, EngineLimits, Transport};
+use rdmsg::{CloseReason, Completion, Config, Endpoint, Engine, EngineLimits, TransportChoice};
 
 use tcp_peer::{PATIENCE, Peer, Stage, pdu};
 
@@ -26,7 +26,7 @@ const LEAST: u64 = 2 * (64 << 10);
 
 fn config() -> Config {
     let mut config = Config::default();
-    config.transport = Transport::Tcp;
+    config.transport = TransportChoice::Tcp;
     config.max_message = LONG as u64;
     config.large_memory = 8 * LONG as u64;
     config.keepalive_interval = None;

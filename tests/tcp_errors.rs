@@ -22,7 +22,7 @@ use nix::sys::{
     socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket},
     time::TimeValLike,
 };
-use rdmsg::{Config, Connector, Engine, Listener, StreamListener, Transport};
+use rdmsg::{Config, Connector, Engine, Listener, StreamListener, TransportChoice};
 
 use self::{
     apart::{
@@ -33,7 +33,7 @@ use self::{
 };
 
 fn tcp() -> Config {
-    Config::default().with_transport(Transport::Tcp)
+    Config::default().with_transport(TransportChoice::Tcp)
 }
 
 /// Opens files up to the limit of the process.

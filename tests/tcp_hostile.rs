@@ -12,7 +12,7 @@ use std::{
 use log::{LevelFilter, Log, Metadata, Record};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, socket};
 use rdmsg::{
-    CloseReason, Completion, Config, Endpoint, Polling, RemoteAccess, RemoteRegion, Transport,
+    CloseReason, Completion, Config, Endpoint, Polling, RemoteAccess, RemoteRegion, TransportChoice,
 };
 
 use tcp_peer::{PATIENCE, Peer, Stage, frame, frame_with, pdu};
@@ -26,7 +26,7 @@ fn nowhere(more: &[u8]) -> Vec<u8> {
 
 fn config() -> Config {
     let mut config = Config::default();
-    config.transport = Transport::Tcp;
+    config.transport = TransportChoice::Tcp;
     config.receive_window = 4;
     config.eager_size = Some(1000);
     config.max_message = 1 << 20;
@@ -331,7 +331,7 @@ fn messages_arrive_however_the_stream_is_cut() {
 #[test]
 fn what_came_with_more_than_fits_a_batch_is_not_left_behind() {
     let mut config = Config::default();
-    config.transport = Transport::Tcp;
+    config.transport = TransportChoice::Tcp;
     config.polling = Polling::Event;
     // So that nothing else makes anybody look.
     config.keepalive_interval = None;
@@ -361,7 +361,7 @@ fn what_came_with_more_than_fits_a_batch_is_not_left_behind() {
 fn all_that_a_peer_wrote_before_it_closed_is_delivered_before_the_end() {
     const COUNT: u16 = 512;
     let mut config = Config::default();
-    config.transport = Transport::Tcp;
+    config.transport = TransportChoice::Tcp;
     config.receive_window = COUNT;
     config.eager_size = Some(64 << 10);
     let stage = Stage::with(config);

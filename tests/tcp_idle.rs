@@ -2,7 +2,7 @@
 
 use std::{thread, time::Duration};
 
-use rdmsg::{Config, Connector, Endpoint, Engine, Error, Listener, Transport};
+use rdmsg::{Config, Connector, Endpoint, Engine, Error, Listener, TransportChoice};
 
 #[allow(dead_code)]
 mod apart;
@@ -12,7 +12,7 @@ use self::apart::apart;
 #[test]
 fn a_process_that_only_waits_uses_no_processor() {
     let mut config = Config::default();
-    config.transport = Transport::Tcp;
+    config.transport = TransportChoice::Tcp;
     let engine = Engine::new().unwrap();
     let listener = Listener::bind_with("127.0.0.1:0", &config, &engine).unwrap();
     let addr = listener.local_addr();
@@ -32,7 +32,7 @@ fn a_process_that_only_waits_uses_no_processor() {
 fn memory_of_pair(first: impl Fn(&Endpoint, &Endpoint)) -> u64 {
     const PAIRS: u64 = 50;
     let mut config = Config::default();
-    config.transport = Transport::Tcp;
+    config.transport = TransportChoice::Tcp;
     let engine = Engine::new().unwrap();
     let listener = Listener::bind_with("127.0.0.1:0", &config, &engine).unwrap();
     let addr = listener.local_addr();

@@ -17,7 +17,7 @@ use std::{
 use nix::sys::socket::{SockaddrIn, getpeername, getsockname};
 use rdmsg::{
     CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, PeerTimeout,
-    Transport,
+    TransportChoice,
 };
 
 use self::tcp_peer::{PATIENCE, Stage as RawStage, pdu};
@@ -32,7 +32,7 @@ struct Cut(Vec<RawFd>);
 
 impl Stage {
     fn new() -> Self {
-        let config = Config::default().with_transport(Transport::Tcp);
+        let config = Config::default().with_transport(TransportChoice::Tcp);
         let engine = Engine::new().unwrap();
         let listener = Listener::bind_with("127.0.0.1:0", &config, &engine).unwrap();
         Self { listener }
@@ -41,7 +41,7 @@ impl Stage {
     /// Connects from an engine of its own, so no other connection vouches for the peer.
     fn connect(&self) -> (Endpoint, Endpoint, Engine) {
         let engine = Engine::new().unwrap();
-        let config = Config::default().with_transport(Transport::Tcp);
+        let config = Config::default().with_transport(TransportChoice::Tcp);
         let connector = Connector::new().engine(&engine).config(config);
         let client = connector.connect(self.listener.local_addr()).unwrap();
         let server = self.listener.accept().unwrap();
@@ -217,7 +217,7 @@ fn failure(number: u8, code: u8) -> [u8; 16] {
 #[test]
 fn peer_without_a_sign_of_life_is_sent_the_reason() {
     let config = Config::default()
-        .with_transport(Transport::Tcp)
+        .with_transport(TransportChoice::Tcp)
         .with_receive_window(4)
         .with_keepalive_interval(Some(Duration::from_millis(100)))
         .with_keepalive_timeout(Duration::from_millis(300));
@@ -235,7 +235,7 @@ fn peer_without_a_sign_of_life_is_sent_the_reason() {
 #[test]
 fn side_that_is_given_up_reads_which_timeout_passed() {
     let config = Config::default()
-        .with_transport(Transport::Tcp)
+        .with_transport(TransportChoice::Tcp)
         .with_receive_window(4);
     let stage = RawStage::with(config);
     for (code, timeout, field) in [

@@ -8,7 +8,7 @@ use std::{
 };
 
 use nix::sys::socket::{setsockopt, sockopt};
-use rdmsg::{Config, Connector, Endpoint, Engine, Error, Listener, Transport};
+use rdmsg::{Config, Connector, Endpoint, Engine, Error, Listener, TransportChoice};
 
 /// No call takes longer, on a machine that does something.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -19,7 +19,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 
 fn config() -> Config {
     let mut config = Config::default();
-    config.transport = Transport::Tcp;
+    config.transport = TransportChoice::Tcp;
     config.receive_window = 4;
     config.max_message = 4 << 20;
     config.keepalive_interval = Some(INTERVAL);

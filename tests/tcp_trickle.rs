@@ -16,7 +16,7 @@ use std::{
 };
 
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
-use rdmsg::{CloseReason, Completion, Config, Endpoint, Error, Polling, Transport};
+use rdmsg::{CloseReason, Completion, Config, Endpoint, Error, Polling, TransportChoice};
 
 use tcp_peer::{PATIENCE, Peer, Stage, frame, pdu};
 
@@ -30,7 +30,7 @@ const LONG: usize = 1 << 20;
 
 fn config() -> Config {
     let mut config = Config::default();
-    config.transport = Transport::Tcp;
+    config.transport = TransportChoice::Tcp;
     config.polling = Polling::Event;
     config.receive_window = 4;
     config.eager_size = Some(LONG as u32);

@@ -1,5 +1,5 @@
 use clap::ValueEnum;
-use rdmsg::Transport;
+use rdmsg::TransportChoice;
 
 /// What carries connections, as the command line says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -20,7 +20,7 @@ impl Carrier {
     }
 }
 
-impl From<Carrier> for Transport {
+impl From<Carrier> for TransportChoice {
     fn from(carrier: Carrier) -> Self {
         match carrier {
             Carrier::Auto => Self::Auto,

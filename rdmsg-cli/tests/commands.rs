@@ -8,7 +8,7 @@ use std::{
 };
 
 use nix::sys::signal::Signal;
-use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Transport};
+use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, TransportChoice};
 use serde_json::Value;
 use toolbox::{Line, PATIENCE, Process};
 
@@ -118,7 +118,7 @@ fn limit_address_space(process: &Process, more: Option<u64>) {
 #[test]
 fn serve_goes_on_without_a_thread_for_another_connection() {
     let (mut server, address) = serve();
-    let config = Config::default().with_transport(Transport::Tcp);
+    let config = Config::default().with_transport(TransportChoice::Tcp);
     let connect = || Connector::new().config(config.clone()).connect(&*address);
     let echo = |endpoint: &Endpoint, message: &[u8]| {
         endpoint.send(message).unwrap();
@@ -149,7 +149,7 @@ fn serve_goes_on_without_a_thread_for_another_connection() {
 #[test]
 fn echo_of_another_length_is_logged() {
     let mut config = Config::default();
-    config.transport = Transport::Tcp;
+    config.transport = TransportChoice::Tcp;
     let listener = Listener::bind_with("127.0.0.1:0", &config, &Engine::new().unwrap()).unwrap();
     let address = listener.local_addr();
     let serving = thread::spawn(move || {

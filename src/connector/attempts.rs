@@ -5,14 +5,14 @@ use std::{
 
 use super::silent_hosts::SilentHosts;
 use crate::{
-    addresses::Addresses, config::Transport, error::Error, machine::rdma_addresses,
-    transport_kind::TransportKind,
+    addresses::Addresses, error::Error, machine::rdma_addresses, transport_choice::Transport,
+    transport_choice::TransportChoice,
 };
 
 /// What connecting tries, one after the other, within one bound.
 #[derive(Debug)]
 pub(super) struct Attempts {
-    transport: Transport,
+    transport: TransportChoice,
     addresses: Vec<SocketAddr>,
     /// The number of addresses that were tried.
     tried: usize,
@@ -26,7 +26,7 @@ pub(super) struct Attempts {
 #[derive(Clone, Copy, Debug)]
 struct Tried {
     address: SocketAddr,
-    transport: TransportKind,
+    transport: Transport,
     /// The attempt over the other transport, if that may be tried.
     fallback: Option<Attempt>,
     /// Whether RDMA was tried, and the host did not answer.
@@ -37,7 +37,7 @@ struct Tried {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Attempt {
     pub(super) address: SocketAddr,
-    pub(super) transport: TransportKind,
+    pub(super) transport: Transport,
     pub(super) deadline: Instant,
 }
 
@@ -46,7 +46,7 @@ impl Attempts {
     /// the addresses do not say it.
     pub(super) fn new(
         addresses: &Addresses,
-        default: Transport,
+        default: TransportChoice,
         timeout: Duration,
         silent_hosts: &'static SilentHosts,
     ) -> Self {
@@ -65,7 +65,7 @@ impl Attempts {
         if let (Some(last), Some(error)) = (&mut self.last, failed)
             && let Some(fallback) = last.fallback.take()
         {
-            let is_tcp = last.transport == TransportKind::Tcp;
+            let is_tcp = last.transport == Transport::Tcp;
             if is_tcp && error.is_refusal() {
                 // The next connect finds a listener over RDMA, if there is one.
                 self.silent_hosts.remove(last.address);
@@ -87,16 +87,16 @@ impl Attempts {
             transport,
             deadline,
         };
-        let (rdma, tcp) = (TransportKind::Rdma, TransportKind::Tcp);
+        let (rdma, tcp) = (Transport::Rdma, Transport::Tcp);
         let (first, second) = match self.transport {
-            Transport::Rdma => (rdma, None),
-            Transport::Tcp => (tcp, None),
-            Transport::Auto if self.silent_hosts.contains(address, now) => (tcp, Some(rdma)),
-            Transport::Auto => (rdma, Some(tcp)),
+            TransportChoice::Rdma => (rdma, None),
+            TransportChoice::Tcp => (tcp, None),
+            TransportChoice::Auto if self.silent_hosts.contains(address, now) => (tcp, Some(rdma)),
+            TransportChoice::Auto => (rdma, Some(tcp)),
         };
         // TCP has all of the time: RDMA gets the rest only if TCP fails early.
         let time = match (first, second) {
-            (TransportKind::Rdma, Some(_)) => share / 2,
+            (Transport::Rdma, Some(_)) => share / 2,
             (_, _) => share,
         };
         self.last = Some(Tried {
@@ -112,11 +112,11 @@ impl Attempts {
     pub(super) fn succeeded(&self) {
         if let Some(last) = &self.last {
             match last.transport {
-                TransportKind::Rdma => self.silent_hosts.remove(last.address),
-                TransportKind::Tcp if last.is_silent => {
+                Transport::Rdma => self.silent_hosts.remove(last.address),
+                Transport::Tcp if last.is_silent => {
                     self.silent_hosts.insert(last.address, Instant::now());
                 }
-                TransportKind::Tcp => {}
+                Transport::Tcp => {}
             }
         }
     }
@@ -128,7 +128,7 @@ impl Tried {
         let (address, over) = (to.address, to.transport);
         let from = self.transport;
         info!("{address}: over {over}, since not over {from}: {error}");
-        self.is_silent = from == TransportKind::Rdma && error.is_silence();
+        self.is_silent = from == Transport::Rdma && error.is_silence();
         self.transport = over;
         to
     }
@@ -137,18 +137,18 @@ impl Tried {
 /// Returns the address at which this host itself is reached over a transport, if `address` is
 /// `0.0.0.0` or `[::]`, which a socket connects to the loopback interface. RDMA needs the address
 /// of a device.
-fn reachable(address: SocketAddr, transport: TransportKind) -> SocketAddr {
+fn reachable(address: SocketAddr, transport: Transport) -> SocketAddr {
     let ip = address.ip().to_canonical();
     if !ip.is_unspecified() {
         return address;
     }
     let own = match (transport, ip) {
-        (TransportKind::Rdma, _) => {
+        (Transport::Rdma, _) => {
             let mut devices = rdma_addresses().into_iter();
             devices.find(|device| device.is_ipv4() == ip.is_ipv4())
         }
-        (TransportKind::Tcp, IpAddr::V4(_)) => Some(Ipv4Addr::LOCALHOST.into()),
-        (TransportKind::Tcp, IpAddr::V6(_)) => Some(Ipv6Addr::LOCALHOST.into()),
+        (Transport::Tcp, IpAddr::V4(_)) => Some(Ipv4Addr::LOCALHOST.into()),
+        (Transport::Tcp, IpAddr::V6(_)) => Some(Ipv6Addr::LOCALHOST.into()),
     };
     SocketAddr::new(own.unwrap_or(ip), address.port())
 }
@@ -164,21 +164,21 @@ mod tests {
     }
 
     /// Attempts that know of no silent host.
-    fn attempts(count: u8, transport: Transport, timeout: Duration) -> Attempts {
+    fn attempts(count: u8, transport: TransportChoice, timeout: Duration) -> Attempts {
         let silent_hosts = Box::leak(Box::default());
         Attempts::new(&addresses(count), transport, timeout, silent_hosts)
     }
 
     fn failed(address: SocketAddr) -> Error {
         let reason = CloseReason::TimedOut(Phase::Waiting);
-        Error::from_connect(address, TransportKind::Rdma, reason)
+        Error::from_connect(address, Transport::Rdma, reason)
     }
 
     #[test]
     fn with_auto_each_address_is_tried_over_both_in_its_share() {
         let start = Instant::now();
         let timeout = Duration::from_secs(8);
-        let mut attempts = attempts(2, Transport::Auto, timeout);
+        let mut attempts = attempts(2, TransportChoice::Auto, timeout);
         let mut tried = Vec::new();
         let mut error = None;
         while let Some(attempt) = attempts.next(error.as_ref()) {
@@ -188,10 +188,10 @@ mod tests {
         }
         let [first, second] = ["10.8.0.1:7471", "10.8.0.2:7471"].map(String::from);
         let expected = [
-            (first.clone(), TransportKind::Rdma),
-            (first, TransportKind::Tcp),
-            (second.clone(), TransportKind::Rdma),
-            (second, TransportKind::Tcp),
+            (first.clone(), Transport::Rdma),
+            (first, Transport::Tcp),
+            (second.clone(), Transport::Rdma),
+            (second, Transport::Tcp),
         ];
         assert_eq!(tried, expected);
     }
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn what_a_peer_refuses_over_one_transport_is_not_tried_over_the_other() {
         let timeout = Duration::from_secs(8);
-        let mut attempts = attempts(1, Transport::Auto, timeout);
+        let mut attempts = attempts(1, TransportChoice::Auto, timeout);
         let first = attempts.next(None).unwrap();
         let error = Error::from_connect(first.address, first.transport, CloseReason::PeerBusy);
         assert_eq!(attempts.next(Some(&error)), None);
@@ -207,18 +207,18 @@ mod tests {
 
     #[test]
     fn without_time_the_first_address_is_tried_and_no_other() {
-        let mut attempts = attempts(3, Transport::Tcp, Duration::ZERO);
+        let mut attempts = attempts(3, TransportChoice::Tcp, Duration::ZERO);
         let first = attempts.next(None).unwrap();
         assert_eq!(attempts.next(Some(&failed(first.address))), None);
     }
 
     #[test]
     fn tcp_is_tried_first_at_a_host_that_is_silent_over_rdma() {
-        let (rdma, tcp) = (TransportKind::Rdma, TransportKind::Tcp);
+        let (rdma, tcp) = (Transport::Rdma, Transport::Tcp);
         let hosts: &'static SilentHosts = Box::leak(Box::default());
         let new = || {
             let timeout = Duration::from_secs(8);
-            Attempts::new(&addresses(1), Transport::Auto, timeout, hosts)
+            Attempts::new(&addresses(1), TransportChoice::Auto, timeout, hosts)
         };
         let over = |attempt: Option<Attempt>| attempt.map(|attempt| attempt.transport);
         let peer = addresses(1).as_slice()[0];
@@ -272,7 +272,7 @@ mod tests {
             ("[::ffff:0.0.0.0]:1", "127.0.0.1:1"),
             ("10.8.0.1:1", "10.8.0.1:1"),
         ] {
-            let reached = reachable(all.parse().unwrap(), TransportKind::Tcp);
+            let reached = reachable(all.parse().unwrap(), Transport::Tcp);
             assert_eq!(reached, host.parse().unwrap());
         }
     }

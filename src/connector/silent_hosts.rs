@@ -1,4 +1,4 @@
-//! The hosts that did not answer over RDMA, but over TCP: [`Transport::Auto`](crate::Transport)
+//! The hosts that did not answer over RDMA, but over TCP: [`TransportChoice::Auto`](crate::TransportChoice)
 //! tries TCP first at these for a while.
 
 use std::{

@@ -50,18 +50,6 @@ impl Endpoint {
         Ok(sent)
     }
 
-    /// Sends as many of these messages as there is room for, one after the other, and never waits.
-    /// Returns how many were sent.
-    ///
-    /// See [`send_batch`](Self::send_batch).
-    ///
-    /// # Errors
-    ///
-    /// Those of [`try_send`](Self::try_send), for the first message: nothing was sent.
-    pub fn try_send_batch(&self, messages: &[IoSlice<'_>]) -> Result<usize, TrySendError> {
-        self.try_in_room(|| self.send_some(messages))
-    }
-
     /// As many as there is room for.
     pub(super) fn send_some(&self, messages: &[IoSlice<'_>]) -> Result<usize, TrySendError> {
         let mut sent = 0;

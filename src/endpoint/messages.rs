@@ -1,6 +1,5 @@
 use std::{
     io::IoSlice,
-    slice,
     time::{Duration, Instant},
 };
 
@@ -9,7 +8,10 @@ use crossbeam_channel::TryRecvError;
 use super::Endpoint;
 use crate::{
     error::{Error, TrySendError},
-    link::{Completion, Deadline, Handoff, Message, Outgoing, Taken},
+    link::{Completion, Deadline, Handoff, Message, Sending},
+    outgoing::{Content, Outgoing},
+    send_buffer::SendBuffer,
+    transport::OutboundBuffer,
 };
 
 /// How often a call that needs a place for its completion looks whether one has become free.
@@ -19,33 +21,33 @@ const PLACE_LOOKS: Duration = Duration::from_millis(1);
 impl Endpoint {
     /// Sends one message, waiting while the peer's window is full.
     ///
-    /// The bytes are copied, so `message` may be reused on return. An empty message is a message.
-    /// Messages arrive in the order of sending. `Ok` means that the library has it; that it has
-    /// arrived is known from [`flush`](Self::flush), from [`send_with_id`](Self::send_with_id),
-    /// from a successful [`close`](Self::close), or from an answer.
-    ///
-    /// The message is in flight on return, or with [`Config::hold_back`](crate::Config::hold_back)
-    /// held back while the window is full: what does not fit there, and one with an id, waits.
-    /// [`flush`](Self::flush), [`finish`](Self::finish) and [`close`](Self::close) include what is
-    /// held back. [`try_send`](Self::try_send) and [`send_timeout`](Self::send_timeout) hold
-    /// nothing back, and so tell whether the peer makes room.
+    /// The message is a reference to bytes (`&[u8]`, `&Vec<u8>`, `&str` …), which are copied, a
+    /// [`SendBuffer`](crate::SendBuffer), which is not, or an [`Outgoing`] of several parts or with
+    /// an id. An empty message is a message. Messages arrive in the order of sending. `Ok` means
+    /// that the library has it; that it has arrived is known from [`flush`](Self::flush), from the
+    /// completion of a message [with an id](Outgoing::with_id), from a successful
+    /// [`close`](Self::close), or from an answer.
     ///
     /// A message up to the eager size ([`Negotiated::send_eager`](crate::Negotiated::send_eager),
     /// by default 16 KiB) goes straight into a receive buffer of the peer. A longer one is read by
     /// the peer's library from this side's memory, whatever the peer's program is doing. At most 4
     /// of those and [`Config::large_memory`](crate::Config::large_memory) bytes are in flight at a
-    /// time; `send` waits while there are more. [`send_owned`](Self::send_owned) saves the copy of
-    /// a long message.
+    /// time; `send` waits while there are more. A [`SendBuffer`](crate::SendBuffer) saves the copy
+    /// of a long message.
     ///
     /// This waits for as long as it takes: until there is room or the connection ends. See
     /// [`send_timeout`](Self::send_timeout) and [`try_send`](Self::try_send) for a bound.
     ///
     /// # Errors
     ///
-    /// * [`Error::MessageTooLong`] above [`send_limit`](Self::send_limit). The connection goes on.
+    /// * [`Error::MessageTooLong`] above [`Info::send_limit`](crate::Info::send_limit). The
+    ///   connection goes on.
     /// * [`Error::Disconnected`] when the connection has ended.
     /// * [`Error::LockedMemory`] when the memory of a long message cannot be locked. The connection
     ///   goes on.
+    /// * [`Error::CompletionsNotTaken`] for a message with an id when too many completions wait to
+    ///   be taken, and no other thread takes them.
+    /// * [`Error::ForeignMemory`] for a buffer of another connection.
     ///
     /// # Examples
     ///
@@ -53,232 +55,14 @@ impl Endpoint {
     /// # fn main() -> Result<(), rdmsg::Error> {
     /// let endpoint = rdmsg::Endpoint::connect("10.8.0.1:7471")?;
     /// for line in ["first", "second"] {
-    ///     endpoint.send(line.as_bytes())?;
+    ///     endpoint.send(line)?;
     /// }
     /// endpoint.flush()?; // both have arrived
     /// # Ok(())
     /// # }
     /// ```
-    pub fn send(&self, message: &[u8]) -> Result<(), Error> {
-        self.send_vectored(slice::from_ref(&IoSlice::new(message)))
-    }
-
-    /// Sends one message, waiting no longer than `timeout` while the peer's window is full.
-    ///
-    /// The bytes are copied, so `message` may be reused on return.
-    ///
-    /// # Errors
-    ///
-    /// * [`Error::TimedOut`] when the window stayed full: nothing was sent, and the connection goes
-    ///   on.
-    /// * [`Error::MessageTooLong`] above [`send_limit`](Self::send_limit). The connection goes on.
-    /// * [`Error::Disconnected`] when the connection has ended.
-    /// * [`Error::LockedMemory`] when the memory of a long message cannot be locked. The connection
-    ///   goes on.
-    pub fn send_timeout(&self, message: &[u8], timeout: Duration) -> Result<(), Error> {
-        let parts = [IoSlice::new(message)];
-        self.send_until(&mut Outgoing::new(&parts, None), &Deadline::after(timeout))
-    }
-
-    /// Sends one message if there is room for it, and never waits.
-    ///
-    /// The bytes are copied, so `message` may be reused on return. When there is room after a
-    /// [`TrySendError::Full`], the fd for [`Interest::Writable`](crate::Interest::Writable) becomes
-    /// readable, and [`Completion::Room`] comes.
-    ///
-    /// # Errors
-    ///
-    /// * [`TrySendError::Full`] when the peer's window or the send ring is full: nothing was sent.
-    /// * [`TrySendError::Failed`] with [`Error::MessageTooLong`], [`Error::Disconnected`] or
-    ///   [`Error::LockedMemory`], for which waiting would not help.
-    pub fn try_send(&self, message: &[u8]) -> Result<(), TrySendError> {
-        self.try_send_vectored(slice::from_ref(&IoSlice::new(message)))
-    }
-
-    /// Sends one message that consists of several parts, waiting while the peer's window is full.
-    ///
-    /// The peer receives the parts one after the other, as a single message. They are copied, so
-    /// they may be reused on return. While the window is full, it may be held back as
-    /// [`send`](Self::send) says.
-    ///
-    /// # Errors
-    ///
-    /// * [`Error::MessageTooLong`] if the sum is above [`send_limit`](Self::send_limit). The
-    ///   connection goes on.
-    /// * [`Error::Disconnected`] when the connection has ended.
-    /// * [`Error::LockedMemory`] when the memory of a long message cannot be locked. The connection
-    ///   goes on.
-    pub fn send_vectored(&self, parts: &[IoSlice<'_>]) -> Result<(), Error> {
-        self.send_outgoing(&mut Outgoing::new(parts, None))
-    }
-
-    /// Sends one message and reports its arrival as a completion with this `id`.
-    ///
-    /// It waits while the peer's window is full. [`Completion::Sent`] with the id comes when this
-    /// message and all that were sent before it have arrived: not before the peer's library has
-    /// read every message above the eager size among them. [`Completion::Failed`] comes instead if
-    /// the connection ends before that is known. Completions are in the order of sending, and are
-    /// taken with [`next_completion`](Self::next_completion) or from
-    /// [`completions`](Self::completions). Ids are the application's; they need not differ.
-    ///
-    /// A connection has places for [`Config::receive_window`](crate::Config::receive_window) +
-    /// [`Config::send_depth`](crate::Config::send_depth) ids (default 32) whose operations are in
-    /// flight or whose completions wait to be taken. If all are in use, this call waits while
-    /// another thread takes completions: the thread that called `next_completion` or `completions`
-    /// last is another one, and takes some within 5 s. In the thread that takes them itself it
-    /// fails instead, because waiting would never end: take some, and repeat the call.
-    ///
-    /// # Errors
-    ///
-    /// After an error no completion comes, and nothing was sent.
-    ///
-    /// * [`Error::CompletionsNotTaken`] when too many completions wait to be taken, and no other
-    ///   thread takes them.
-    /// * [`Error::MessageTooLong`] above [`send_limit`](Self::send_limit). The connection goes on.
-    /// * [`Error::Disconnected`] when the connection has ended.
-    /// * [`Error::LockedMemory`] when the memory of a long message cannot be locked. The connection
-    ///   goes on.
-    pub fn send_with_id(&self, message: &[u8], id: u64) -> Result<(), Error> {
-        let parts = [IoSlice::new(message)];
-        self.send_outgoing(&mut Outgoing::new(&parts, Some(id)))
-    }
-
-    /// Sends the parts, one after the other, as one message if there is room, and never waits.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`try_send`](Self::try_send).
-    pub fn try_send_vectored(&self, parts: &[IoSlice<'_>]) -> Result<(), TrySendError> {
-        self.try_send_outgoing(&mut Outgoing::new(parts, None))
-    }
-
-    /// Sends the parts, one after the other, as one message, waiting no longer than `timeout`.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`send_timeout`](Self::send_timeout).
-    pub fn send_vectored_timeout(
-        &self,
-        parts: &[IoSlice<'_>],
-        timeout: Duration,
-    ) -> Result<(), Error> {
-        self.send_until(&mut Outgoing::new(parts, None), &Deadline::after(timeout))
-    }
-
-    /// Sends a message that is reported with this `id` if there is room, and never waits.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`try_send`](Self::try_send), and [`Error::CompletionsNotTaken`] when too many
-    /// completions wait to be taken. After an error no completion comes.
-    pub fn try_send_with_id(&self, message: &[u8], id: u64) -> Result<(), TrySendError> {
-        let parts = [IoSlice::new(message)];
-        self.try_send_outgoing(&mut Outgoing::new(&parts, Some(id)))
-    }
-
-    /// Sends a message that is reported with this `id`, waiting no longer than `timeout`.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`send_timeout`](Self::send_timeout), and [`Error::CompletionsNotTaken`] when too
-    /// many completions wait to be taken, and no other thread took any in time. After an error no
-    /// completion comes.
-    pub fn send_with_id_timeout(
-        &self,
-        message: &[u8],
-        id: u64,
-        timeout: Duration,
-    ) -> Result<(), Error> {
-        let parts = [IoSlice::new(message)];
-        let mut outgoing = Outgoing::new(&parts, Some(id));
-        self.send_until(&mut outgoing, &Deadline::after(timeout))
-    }
-
-    pub(super) fn try_send_outgoing(&self, message: &mut Outgoing<'_>) -> Result<(), TrySendError> {
-        self.try_in_room(|| self.inner.link.try_send(message))
-    }
-
-    /// Makes an attempt that does not wait for room. Where there is none, whoever watches for room
-    /// is told of it.
-    pub(super) fn try_in_room<T>(
-        &self,
-        mut attempt: impl FnMut() -> Result<T, TrySendError>,
-    ) -> Result<T, TrySendError> {
-        let mut result = attempt();
-        if let Err(TrySendError::Full) = result {
-            let link = &self.inner.link;
-            // What makes room may have arrived already without any thread having polled.
-            link.poll_once();
-            link.want_room();
-            result = attempt();
-            if let Err(TrySendError::Full) = result {
-                link.tell_of_room();
-            } else {
-                link.need_no_room();
-            }
-        }
-        result
-    }
-
-    /// Sends a message however long it takes, and holds it back where there is no room, if it can
-    /// be.
-    pub(super) fn send_outgoing(&self, message: &mut Outgoing<'_>) -> Result<(), Error> {
-        let link = &self.inner.link;
-        let taken = match link.send_or_join(message) {
-            Ok(taken) => taken,
-            Err(TrySendError::Full | TrySendError::Failed(Error::CompletionsNotTaken)) => {
-                // What makes room may have arrived already without any thread having polled.
-                link.poll_again();
-                self.wait_for_room(&Deadline::never(), || link.send_or_hold(message))?
-            }
-            Err(TrySendError::Failed(error)) => return Err(error),
-        };
-        if taken == Taken::Held {
-            link.leave_held();
-        }
-        Ok(())
-    }
-
-    pub(super) fn send_until(
-        &self,
-        message: &mut Outgoing<'_>,
-        deadline: &Deadline,
-    ) -> Result<(), Error> {
-        self.wait_for_room(deadline, || self.inner.link.try_send(message))
-    }
-
-    /// Repeats an attempt until it succeeds, fails, or the deadline passes.
-    ///
-    /// It repeats an attempt that lacks a place for its completion while the place may become free
-    /// without the calling thread.
-    pub(super) fn wait_for_room<T>(
-        &self,
-        deadline: &Deadline,
-        mut attempt: impl FnMut() -> Result<T, TrySendError>,
-    ) -> Result<T, Error> {
-        let link = &self.inner.link;
-        let mut lacked_since = None;
-        loop {
-            let done = link.wait_until(deadline, None, || match attempt() {
-                Ok(done) => Some(Ok(done)),
-                Err(TrySendError::Full) => None,
-                Err(TrySendError::Failed(error)) => Some(Err(error)),
-            });
-            match done {
-                Ok(Err(Error::CompletionsNotTaken))
-                    if !deadline.is_over() && {
-                        let since = lacked_since.get_or_insert_with(Instant::now);
-                        link.is_place_to_come(since.elapsed())
-                    } =>
-                {
-                    // A channel does not notify threads that wait for room in it.
-                    let look = deadline.at_most(PLACE_LOOKS);
-                    let _ = link.wait_until(&look, None, || None::<()>);
-                }
-                Ok(done) => return done,
-                Err(_) => return Err(Error::TimedOut),
-            }
-        }
+    pub fn send<'a>(&self, message: impl Into<Outgoing<'a>>) -> Result<(), Error> {
+        self.with_sending(message.into(), |sending| self.send_until_taken(sending))
     }
 
     /// Receives the next message, waiting for as long as it takes.
@@ -316,6 +100,122 @@ impl Endpoint {
         self.recv_until(&Deadline::never())
     }
 
+    /// Closes the connection and waits until everything that was sent is acknowledged.
+    ///
+    /// Sends of other threads fail from this call on. What was sent before is delivered, the peer
+    /// is notified, and its answer awaited, for at most
+    /// [`close_timeout`](crate::Config::close_timeout) (default 5 s) and up to 2 s more for the
+    /// device to return the work requests. Keepalive goes on until then, so the wait for a dead
+    /// peer takes at most [`keepalive_interval`](crate::Config::keepalive_interval) +
+    /// [`keepalive_timeout`](crate::Config::keepalive_timeout). The peer receives all messages,
+    /// then [`CloseReason::PeerClosed`]. Messages that have arrived here can still be received.
+    ///
+    /// `Ok` means that the peer's library has received everything and has answered. It does not
+    /// mean that the peer's application has read it: one that drops its endpoint drops its unread
+    /// messages. A connection that is dropped without `close` is closed the same way, but the
+    /// result is only logged if it is not a success.
+    ///
+    /// # Errors
+    ///
+    /// * [`Error::Undelivered`] if it is not known whether everything that was sent has arrived,
+    ///   with the reason for which the connection ended.
+    /// * [`Error::Disconnected`] with [`CloseReason::Truncated`] if everything that was sent has
+    ///   arrived, but the peer disconnected before all that it had sent was read.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use rdmsg::Error;
+    ///
+    /// # fn main() -> Result<(), rdmsg::Error> {
+    /// # let endpoint = rdmsg::Endpoint::connect("10.8.0.1:7471")?;
+    /// endpoint.send(b"the last record")?;
+    /// match endpoint.close() {
+    ///     Ok(()) => println!("everything has arrived"),
+    ///     Err(Error::Undelivered(reason)) => println!("send it again elsewhere: {reason}"),
+    ///     Err(error) => return Err(error),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn close(&self) -> Result<(), Error> {
+        self.inner.link.close();
+        let link = &self.inner.link;
+        match link.wait_until(&Deadline::never(), None, || link.ended()) {
+            Ok(ended) => super::verdict(ended),
+            // Without a deadline it cannot time out.
+            Err(_) => Err(Error::TimedOut),
+        }
+    }
+
+    /// Sends one message, waiting no longer than `timeout` while the peer's window is full.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TimedOut`] when the window stayed full: nothing was sent, and the connection goes
+    /// on. Otherwise those of [`send`](Self::send).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// use rdmsg::Error;
+    ///
+    /// # fn main() -> Result<(), rdmsg::Error> {
+    /// # let endpoint = rdmsg::Endpoint::connect("10.8.0.1:7471")?;
+    /// match endpoint.send_timeout(b"news", Duration::from_secs(1)) {
+    ///     Err(Error::TimedOut) => println!("the peer receives nothing"),
+    ///     sent => sent?,
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn send_timeout<'a>(
+        &self,
+        message: impl Into<Outgoing<'a>>,
+        timeout: Duration,
+    ) -> Result<(), Error> {
+        let deadline = Deadline::after(timeout);
+        self.with_sending(message.into(), |sending| {
+            self.wait_for_room(&deadline, || self.inner.link.try_send(sending))
+        })
+    }
+
+    /// Sends one message if there is room for it, and never waits.
+    ///
+    /// When there is room after a [`TrySendError::Full`], the fd for
+    /// [`Interest::Writable`](crate::Interest::Writable) becomes readable, and [`Completion::Room`]
+    /// comes.
+    ///
+    /// # Errors
+    ///
+    /// * [`TrySendError::Full`] when the peer's window or the send ring is full: nothing was sent.
+    /// * [`TrySendError::Failed`] with an error of [`send`](Self::send), for which waiting would
+    ///   not help.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use rdmsg::{SendBuffer, TrySendError};
+    ///
+    /// # fn main() -> Result<(), rdmsg::Error> {
+    /// # let endpoint = rdmsg::Endpoint::connect("10.8.0.1:7471")?;
+    /// let mut frame = SendBuffer::new(&endpoint, 1 << 20)?;
+    /// frame.fill(7);
+    /// match endpoint.try_send(&mut frame) {
+    ///     Err(TrySendError::Full) => println!("there is no room for the frame of {} bytes", frame.len()),
+    ///     sent => sent?,
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn try_send<'a>(&self, message: impl Into<Outgoing<'a>>) -> Result<(), TrySendError> {
+        self.with_sending(message.into(), |sending| {
+            self.try_in_room(|| self.inner.link.try_send(sending))
+        })
+    }
+
     /// Receives the next message, waiting no longer than `timeout`.
     ///
     /// The waiting thread polls the completion queue itself, as [`Polling`](crate::Polling) says.
@@ -340,6 +240,123 @@ impl Endpoint {
         let handoff = Handoff::default();
         let link = &self.inner.link;
         link.look(&handoff, || self.take_from(&handoff)).transpose()
+    }
+
+    /// Has `send` try to send a message. A buffer that is not sent stays with its owner.
+    pub(super) fn with_sending<T, E: From<Error>>(
+        &self,
+        message: Outgoing<'_>,
+        send: impl FnOnce(&mut Sending<'_>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        match message.content {
+            Content::Bytes(bytes) => {
+                let parts = [IoSlice::new(bytes)];
+                send(&mut Sending::new(&parts, message.id))
+            }
+            Content::Parts(parts) => send(&mut Sending::new(parts, message.id)),
+            Content::Buffer(mut buffer) => self.with_buffer(&mut buffer, message.id, send),
+            Content::Borrowed(buffer) => self.with_buffer(buffer, message.id, send),
+        }
+    }
+
+    fn with_buffer<T, E: From<Error>>(
+        &self,
+        buffer: &mut SendBuffer,
+        id: Option<u64>,
+        send: impl FnOnce(&mut Sending<'_>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let Some(memory) = buffer.memory().take() else {
+            return send(&mut Sending::new(&[], id));
+        };
+        if !self.inner.link.owns(&memory) {
+            *buffer.memory() = Some(memory);
+            // After the end no buffer belongs to this connection any more: the end is the cause.
+            let error = match self.inner.link.ended() {
+                Some(ended) => Error::Disconnected(ended.reason),
+                None => Error::ForeignMemory,
+            };
+            return Err(error.into());
+        }
+        let mut sending = Sending::owned(memory, id);
+        let result = send(&mut sending);
+        // Nothing is left of what was sent, or of what the peer may have read in part.
+        *buffer.memory() = sending.into_memory();
+        result
+    }
+
+    /// Allocates memory for a message of this connection.
+    pub(crate) fn outbound_buffer(&self, len: usize) -> Result<OutboundBuffer, Error> {
+        self.inner.link.buffer(len)
+    }
+
+    /// Makes an attempt that does not wait for room. Where there is none, whoever watches for room
+    /// is told of it.
+    pub(super) fn try_in_room<T>(
+        &self,
+        mut attempt: impl FnMut() -> Result<T, TrySendError>,
+    ) -> Result<T, TrySendError> {
+        let mut result = attempt();
+        if let Err(TrySendError::Full) = result {
+            let link = &self.inner.link;
+            // What makes room may have arrived already without any thread having polled.
+            link.poll_once();
+            link.want_room();
+            result = attempt();
+            if let Err(TrySendError::Full) = result {
+                link.tell_of_room();
+            } else {
+                link.need_no_room();
+            }
+        }
+        result
+    }
+
+    /// Sends a message however long it takes.
+    fn send_until_taken(&self, sending: &mut Sending<'_>) -> Result<(), Error> {
+        let link = &self.inner.link;
+        match link.try_send(sending) {
+            Ok(()) => Ok(()),
+            Err(TrySendError::Full | TrySendError::Failed(Error::CompletionsNotTaken)) => {
+                // What makes room may have arrived already without any thread having polled.
+                link.poll_again();
+                self.wait_for_room(&Deadline::never(), || link.try_send(sending))
+            }
+            Err(TrySendError::Failed(error)) => Err(error),
+        }
+    }
+
+    /// Repeats an attempt until it succeeds, fails, or the deadline passes.
+    ///
+    /// It repeats an attempt that lacks a place for its completion while the place may become free
+    /// without the calling thread.
+    pub(super) fn wait_for_room<T>(
+        &self,
+        deadline: &Deadline,
+        mut attempt: impl FnMut() -> Result<T, TrySendError>,
+    ) -> Result<T, Error> {
+        let link = &self.inner.link;
+        let mut lacked_since = None;
+        loop {
+            let done = link.wait_until(deadline, None, || match attempt() {
+                Ok(done) => Some(Ok(done)),
+                Err(TrySendError::Full) => None,
+                Err(TrySendError::Failed(error)) => Some(Err(error)),
+            });
+            match done {
+                Ok(Err(Error::CompletionsNotTaken))
+                    if !deadline.is_over() && {
+                        let since = lacked_since.get_or_insert_with(Instant::now);
+                        link.is_place_to_come(since.elapsed())
+                    } =>
+                {
+                    // A channel does not notify threads that wait for room in it.
+                    let look = deadline.at_most(PLACE_LOOKS);
+                    let _ = link.wait_until(&look, None, || None::<()>);
+                }
+                Ok(done) => return done,
+                Err(_) => return Err(Error::TimedOut),
+            }
+        }
     }
 
     fn recv_until(&self, deadline: &Deadline) -> Result<Message, Error> {
@@ -462,8 +479,6 @@ impl Endpoint {
     }
 
     /// Waits no longer than `timeout` until everything that was sent so far has arrived.
-    ///
-    /// Arrived means: at the peer's library, and one-sided operations are done.
     ///
     /// # Errors
     ///

@@ -5,7 +5,7 @@ use crate::{
     error::{Error, TrySendError},
     link::Deadline,
     remote_access::RemoteAccess,
-    transport::{OneSided, Region, RemoteRegion},
+    transport::{OneSidedOp, Region, RemoteRegion},
 };
 
 /// One-sided operations, in which the devices move the bytes and the peer's program takes no part.
@@ -21,8 +21,21 @@ use crate::{
 /// operation may be carried out before it. Wait for the read's completion where that matters. At
 /// most [`Config::send_depth`](crate::Config::send_depth) operations are in flight; a further one
 /// waits. It also waits for a place for its completion, as
-/// [`send_with_id`](Endpoint::send_with_id) does.
+/// a message [with an id](crate::Outgoing::with_id) does.
+#[derive(Clone, Copy, Debug)]
+pub struct OneSided<'a> {
+    endpoint: &'a Endpoint,
+}
+
 impl Endpoint {
+    /// Returns the connection's one-sided operations.
+    #[must_use]
+    pub fn one_sided(&self) -> OneSided<'_> {
+        OneSided { endpoint: self }
+    }
+}
+
+impl OneSided<'_> {
     /// Registers `len` bytes of zeroed memory for one-sided operations.
     ///
     /// Peers that have its [`remote`](Region::remote) may access it as `access` says.
@@ -35,7 +48,7 @@ impl Endpoint {
     ///   `EINVAL` for a length of 0.
     /// * [`Error::Disconnected`] when the connection has ended.
     pub fn region(&self, len: usize, access: RemoteAccess) -> Result<Region, Error> {
-        self.inner.link.region(len, access)
+        self.endpoint.inner.link.region(len, access)
     }
 
     /// Reads from the peer's memory at `offset` of `remote` into `range` of `region`.
@@ -81,7 +94,7 @@ impl Endpoint {
         offset: u64,
         id: u64,
     ) -> Result<(), Error> {
-        self.operate(OneSided::Read, region, range, remote, offset, id)
+        self.operate(OneSidedOp::Read, region, range, remote, offset, id)
     }
 
     /// Writes `range` of `region` to the peer's memory at `offset` of `remote`.
@@ -108,7 +121,7 @@ impl Endpoint {
         offset: u64,
         id: u64,
     ) -> Result<(), Error> {
-        self.operate(OneSided::Write, region, range, remote, offset, id)
+        self.operate(OneSidedOp::Write, region, range, remote, offset, id)
     }
 
     /// Writes `range` of `region` to the peer's memory and notifies the peer's program.
@@ -138,7 +151,7 @@ impl Endpoint {
         imm_data: u32,
         id: u64,
     ) -> Result<(), Error> {
-        let op = OneSided::WriteWithImm(imm_data);
+        let op = OneSidedOp::WriteWithImm(imm_data);
         self.operate(op, region, range, remote, offset, id)
     }
 
@@ -170,7 +183,7 @@ impl Endpoint {
         add: u64,
         id: u64,
     ) -> Result<(), Error> {
-        let op = OneSided::FetchAdd(add);
+        let op = OneSidedOp::FetchAdd(add);
         self.operate(op, region, eight_from(at), remote, offset, id)
     }
 
@@ -203,22 +216,23 @@ impl Endpoint {
         swap: u64,
         id: u64,
     ) -> Result<(), Error> {
-        let op = OneSided::CompareSwap { compare, swap };
+        let op = OneSidedOp::CompareSwap { compare, swap };
         self.operate(op, region, eight_from(at), remote, offset, id)
     }
 
     fn operate(
         &self,
-        op: OneSided,
+        op: OneSidedOp,
         region: &Region,
         range: Range<usize>,
         remote: &RemoteRegion,
         offset: u64,
         id: u64,
     ) -> Result<(), Error> {
-        let link = &self.inner.link;
+        let link = &self.endpoint.inner.link;
         let checked = link.check(op, (region, range), (remote, offset), id)?;
-        self.wait_for_room(&Deadline::never(), || link.try_operate(&checked))
+        self.endpoint
+            .wait_for_room(&Deadline::never(), || link.try_operate(&checked))
     }
 
     /// As [`read`](Self::read) if there is room, and never waits.
@@ -235,7 +249,7 @@ impl Endpoint {
         offset: u64,
         id: u64,
     ) -> Result<(), TrySendError> {
-        self.try_operate(OneSided::Read, region, range, remote, offset, id)
+        self.try_operate(OneSidedOp::Read, region, range, remote, offset, id)
     }
 
     /// As [`write`](Self::write) if there is room, and never waits.
@@ -251,7 +265,7 @@ impl Endpoint {
         offset: u64,
         id: u64,
     ) -> Result<(), TrySendError> {
-        self.try_operate(OneSided::Write, region, range, remote, offset, id)
+        self.try_operate(OneSidedOp::Write, region, range, remote, offset, id)
     }
 
     /// As [`write_with_imm`](Self::write_with_imm) if there is room, and never waits.
@@ -269,22 +283,22 @@ impl Endpoint {
         imm_data: u32,
         id: u64,
     ) -> Result<(), TrySendError> {
-        let op = OneSided::WriteWithImm(imm_data);
+        let op = OneSidedOp::WriteWithImm(imm_data);
         self.try_operate(op, region, range, remote, offset, id)
     }
 
     fn try_operate(
         &self,
-        op: OneSided,
+        op: OneSidedOp,
         region: &Region,
         range: Range<usize>,
         remote: &RemoteRegion,
         offset: u64,
         id: u64,
     ) -> Result<(), TrySendError> {
-        let link = &self.inner.link;
+        let link = &self.endpoint.inner.link;
         let checked = link.check(op, (region, range), (remote, offset), id)?;
-        self.try_in_room(|| link.try_operate(&checked))
+        self.endpoint.try_in_room(|| link.try_operate(&checked))
     }
 }
 

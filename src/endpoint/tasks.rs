@@ -1,18 +1,16 @@
+#[cfg(feature = "tokio")]
+use std::io::IoSlice;
 use std::{
-    future::Future,
-    io::IoSlice,
-    mem,
-    pin::Pin,
-    slice,
+    future::poll_fn,
     sync::atomic::{AtomicBool, Ordering},
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
-use super::{Endpoint, NotSent};
+use super::Endpoint;
 use crate::{
     error::{Error, TrySendError},
-    link::{Awaited, Completion, Flush, Handoff, Message, Outgoing, Taken},
-    send_buffer::SendBuffer,
+    link::{Awaited, Completion, Handoff, Message},
+    outgoing::Outgoing,
     sync::Seat,
 };
 
@@ -101,95 +99,43 @@ impl Endpoint {
         self.inner.link.poll_task(cx, who, None, || self.take_any())
     }
 
-    /// Waits until there is room for a message up to the eager size.
-    ///
-    /// Where several tasks send, another may take the room.
-    ///
-    /// # Errors
-    ///
-    /// * [`Error::Finished`] after [`finish`](Self::finish).
-    /// * [`Error::Disconnected`] when the connection has ended.
-    pub fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        let link = &self.inner.link;
-        self.poll_for_room(cx, Awaited::Room.common(), || link.check_room())
-    }
-
     /// Sends one message.
     ///
-    /// As [`send`](Self::send), for tasks. The bytes are taken when it returns `Ready`, and not
-    /// before.
+    /// As [`send`](Self::send), for tasks. The message is taken when it returns `Ready`, and not
+    /// before. A [`SendBuffer`](crate::SendBuffer) that is given by value is lost while there is no
+    /// room: give it as `&mut buffer`.
     ///
     /// # Errors
     ///
     /// Those of [`send`](Self::send).
-    pub fn poll_send(&self, cx: &mut Context<'_>, message: &[u8]) -> Poll<Result<(), Error>> {
-        self.poll_send_vectored(cx, slice::from_ref(&IoSlice::new(message)))
-    }
-
-    /// Sends one message that consists of several parts.
-    ///
-    /// As [`send_vectored`](Self::send_vectored), for tasks.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`send_vectored`](Self::send_vectored).
-    pub fn poll_send_vectored(
+    pub fn poll_send<'a>(
         &self,
         cx: &mut Context<'_>,
-        parts: &[IoSlice<'_>],
+        message: impl Into<Outgoing<'a>>,
     ) -> Poll<Result<(), Error>> {
-        self.poll_send_seated(cx, Awaited::Room.common(), parts, None)
+        self.poll_send_seated(cx, Awaited::Room.common(), message.into())
     }
 
     pub(crate) fn poll_send_seated(
         &self,
         cx: &mut Context<'_>,
         seat: Seat,
-        parts: &[IoSlice<'_>],
-        id: Option<u64>,
+        message: Outgoing<'_>,
     ) -> Poll<Result<(), Error>> {
-        self.poll_send_outgoing(cx, seat, &mut Outgoing::new(parts, id))
-    }
-
-    /// As [`send_outgoing`](Self::send_outgoing), for tasks.
-    fn poll_send_outgoing(
-        &self,
-        cx: &mut Context<'_>,
-        seat: Seat,
-        message: &mut Outgoing<'_>,
-    ) -> Poll<Result<(), Error>> {
-        let link = &self.inner.link;
-        // What makes room may be there, and nobody has looked.
-        let mut has_looked = false;
-        let taken = ready!(self.poll_for_room(cx, seat, || {
-            if mem::replace(&mut has_looked, true) {
-                link.send_or_hold(message)
-            } else {
-                link.send_or_join(message)
+        let polled = self.with_sending(message, |sending| {
+            match self.poll_for_room(cx, seat, || self.inner.link.try_send(sending)) {
+                Poll::Ready(sent) => sent.map_err(TrySendError::Failed),
+                Poll::Pending => Err(TrySendError::Full),
             }
-        }))?;
-        if taken == Taken::Held {
-            link.leave_held();
+        });
+        match polled {
+            Ok(()) => Poll::Ready(Ok(())),
+            Err(TrySendError::Full) => Poll::Pending,
+            Err(TrySendError::Failed(error)) => Poll::Ready(Err(error)),
         }
-        Poll::Ready(Ok(()))
     }
 
-    /// Sends as many of these messages as there is room for, one after the other, and returns how
-    /// many. It is pending while there is room for none.
-    ///
-    /// As [`try_send_batch`](Self::try_send_batch), for tasks.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`send_batch`](Self::send_batch).
-    pub fn poll_send_batch(
-        &self,
-        cx: &mut Context<'_>,
-        messages: &[IoSlice<'_>],
-    ) -> Poll<Result<usize, Error>> {
-        self.poll_send_batch_seated(cx, Awaited::Room.common(), messages)
-    }
-
+    #[cfg(feature = "tokio")]
     pub(crate) fn poll_send_batch_seated(
         &self,
         cx: &mut Context<'_>,
@@ -197,61 +143,6 @@ impl Endpoint {
         messages: &[IoSlice<'_>],
     ) -> Poll<Result<usize, Error>> {
         self.poll_for_room(cx, seat, || self.send_some(messages))
-    }
-
-    /// Sends the content of a buffer as one message, which is taken out of `buffer` then.
-    ///
-    /// As [`send_owned`](Self::send_owned), for tasks. While it is pending, and after an error that
-    /// allows it, the buffer is still there.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`send_owned`](Self::send_owned).
-    ///
-    /// # Panics
-    ///
-    /// Without a buffer.
-    pub fn poll_send_owned(
-        &self,
-        cx: &mut Context<'_>,
-        buffer: &mut Option<SendBuffer>,
-    ) -> Poll<Result<(), Error>> {
-        self.poll_send_owned_seated(cx, Awaited::Room.common(), buffer)
-    }
-
-    pub(crate) fn poll_send_owned_seated(
-        &self,
-        cx: &mut Context<'_>,
-        seat: Seat,
-        buffer: &mut Option<SendBuffer>,
-    ) -> Poll<Result<(), Error>> {
-        let taken = buffer.take().expect("a buffer to be sent");
-        let mut polled = Poll::Pending;
-        let sent = self.send_buffer(taken, None, |message| {
-            polled = self.poll_send_outgoing(cx, seat, message);
-            match &mut polled {
-                Poll::Ready(Ok(())) => Ok(()),
-                Poll::Ready(Err(error)) => Err(error.clone()),
-                Poll::Pending => Err(Error::WindowFull),
-            }
-        });
-        match (sent, polled) {
-            (Ok(()), _) => Poll::Ready(Ok(())),
-            (Err(not_sent), Poll::Pending) if matches!(not_sent.error, Error::WindowFull) => {
-                *buffer = not_sent.buffer;
-                Poll::Pending
-            }
-            (
-                Err(NotSent {
-                    error,
-                    buffer: left,
-                }),
-                _,
-            ) => {
-                *buffer = left;
-                Poll::Ready(Err(error))
-            }
-        }
     }
 
     pub(super) fn poll_for_room<T>(
@@ -270,20 +161,31 @@ impl Endpoint {
             })
     }
 
-    /// Starts to wait until everything that was sent so far has arrived at the peer's library.
+    /// Waits until everything that was sent before the first poll has arrived at the peer's
+    /// library.
     ///
     /// As [`flush`](Self::flush), for tasks.
     ///
     /// # Errors
     ///
-    /// [`Error::Disconnected`] when the connection has ended: it is not known what has arrived. The
-    /// future returns the same.
-    pub fn start_flush(&self) -> Result<Flushing, Error> {
-        Ok(Flushing {
-            flush: self.inner.link.flush()?,
-            endpoint: self.clone(),
-            seat: self.inner.link.poller.tasks.seat(),
+    /// Those of [`flush`](Self::flush).
+    pub async fn flushed(&self) -> Result<(), Error> {
+        struct Waiting<'a>(&'a Endpoint, Seat);
+
+        impl Drop for Waiting<'_> {
+            fn drop(&mut self) {
+                self.0.leave_seat(self.1);
+            }
+        }
+
+        let link = &self.inner.link;
+        let mut flush = link.flush()?;
+        let waiting = Waiting(self, link.poller.tasks.seat());
+        poll_fn(|cx| {
+            let who = (waiting.1, Awaited::Answer);
+            link.poll_task(cx, who, None, || link.is_flushed(&mut flush))
         })
+        .await
     }
 
     /// Closes the connection, and waits until everything that was sent is acknowledged.
@@ -331,35 +233,5 @@ impl Endpoint {
 
     pub(crate) fn leave_seat(&self, seat: Seat) {
         self.inner.link.poller.tasks.leave(seat);
-    }
-}
-
-/// Waits until everything that was sent before has arrived: see [`Endpoint::start_flush`].
-#[derive(Debug)]
-#[must_use = "a future does nothing unless it is awaited"]
-pub struct Flushing {
-    endpoint: Endpoint,
-    flush: Flush,
-    seat: Seat,
-}
-
-impl Future for Flushing {
-    type Output = Result<(), Error>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self {
-            endpoint,
-            flush,
-            seat,
-        } = self.get_mut();
-        let link = &endpoint.inner.link;
-        let who = (*seat, Awaited::Answer);
-        link.poll_task(cx, who, None, || link.is_flushed(flush))
-    }
-}
-
-impl Drop for Flushing {
-    fn drop(&mut self) {
-        self.endpoint.leave_seat(self.seat);
     }
 }

@@ -18,7 +18,7 @@ use crate::{
     os::{Process, leak},
     proto::{CloseReason, Phase},
     sync::Mailbox,
-    transport_kind::TransportKind,
+    transport_choice::Transport,
 };
 
 /// How long after a deadline the engine may still reply with the phase that timed out.
@@ -41,7 +41,7 @@ pub(crate) enum Command {
     /// Connect, and reply once.
     Connect {
         address: SocketAddr,
-        transport: TransportKind,
+        transport: Transport,
         config: Config,
         data: Vec<u8>,
         deadline: Instant,
@@ -107,7 +107,7 @@ pub(crate) trait Incoming<T>: fmt::Debug + Send + Sync {
 pub(crate) struct Bound {
     pub(crate) key: u64,
     pub(crate) local: SocketAddr,
-    pub(crate) transports: &'static [TransportKind],
+    pub(crate) transports: &'static [Transport],
 }
 
 /// A connection that was established. Dropping it closes the connection.
@@ -118,7 +118,7 @@ pub(crate) struct Established {
     /// The unread bytes of a stream.
     pub(crate) inflow: Option<Arc<Inflow>>,
     pub(crate) local: SocketAddr,
-    pub(crate) transport: TransportKind,
+    pub(crate) transport: Transport,
 }
 
 /// Where an established connection, or the reason that there is none, is sent.

@@ -8,7 +8,7 @@ use crate::{
     error::Error,
     proto::CloseReason,
     transport::{ConnectionManager, ListenId},
-    transport_kind::TransportKind,
+    transport_choice::Transport,
 };
 
 /// The wait before a listener that lost its device is first bound again, and the longest between
@@ -76,12 +76,12 @@ impl Listening {
     /// Whether it stays when its device is removed: it is to be bound again, or listens over TCP as
     /// well.
     pub(super) fn outlives_device(&self) -> bool {
-        self.config.rebind || self.tcp.is_some()
+        self.config.listening.rebind || self.tcp.is_some()
     }
 
     /// Whether as many wait as may.
     pub(super) fn is_full(&self) -> bool {
-        self.intake.waiting() >= self.config.backlog.into()
+        self.intake.waiting() >= self.config.listening.backlog.into()
     }
 
     /// Its device was removed, or its address: drops the id, for which the device waits. Says
@@ -98,8 +98,8 @@ impl Listening {
         };
         *wait = (*wait * 2).min(LONGEST_WAIT);
         let wait = *wait;
-        let (local, backlog) = (self.local, self.config.backlog);
-        match ListenId::bind(TransportKind::Rdma, manager, key, local, backlog) {
+        let (local, backlog) = (self.local, self.config.listening.backlog);
+        match ListenId::bind(Transport::Rdma, manager, key, local, backlog) {
             // Otherwise the address is one of no device, for now.
             Ok(id) if id.has_device() => {
                 info!("listener {key} on {}: bound again", self.local);

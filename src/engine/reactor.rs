@@ -38,7 +38,7 @@ use crate::{
     status::OsError,
     sync::{Mailbox, Notice},
     transport::{Budget, ConnectionId, ConnectionManager, Event},
-    transport_kind::TransportKind,
+    transport_choice::Transport,
 };
 
 /// Epoll tokens; connections and listeners use their keys, which start behind these.
@@ -204,8 +204,8 @@ impl Reactor {
         match token {
             COMMANDS => self.commands.clear(),
             NOTICES => self.notices.clear(),
-            CM_RDMA => self.handle_cm_events(TransportKind::Rdma),
-            CM_TCP => self.handle_cm_events(TransportKind::Tcp),
+            CM_RDMA => self.handle_cm_events(Transport::Rdma),
+            CM_TCP => self.handle_cm_events(Transport::Tcp),
             LOOPS => self.expect_loops(),
             key => self.handle_completion_event(key),
         }
@@ -222,9 +222,9 @@ impl Reactor {
             } else if key == TURNS {
                 self.more = true;
             } else if key == CM_RDMA {
-                self.look_again(TransportKind::Rdma);
+                self.look_again(Transport::Rdma);
             } else if key == CM_TCP {
-                self.look_again(TransportKind::Tcp);
+                self.look_again(Transport::Tcp);
             } else if let Some(entry) = self.links.get(&key) {
                 let passed = entry.link.core().passes_check(now);
                 if let Some(next) = passed {
@@ -333,7 +333,7 @@ impl Reactor {
         link
     }
 
-    fn params(&self, config: &Config, transport: TransportKind) -> Params {
+    fn params(&self, config: &Config, transport: Transport) -> Params {
         let config = config.params(transport);
         Params {
             engine: self.identity,
@@ -544,7 +544,7 @@ mod tests {
     }
 
     /// The descriptors of connection managers that the engine sleeps on.
-    fn watched(reactor: &Reactor) -> Vec<TransportKind> {
+    fn watched(reactor: &Reactor) -> Vec<Transport> {
         let again = reactor.manager.fds().filter(|(_, fd)| {
             let mut event = EpollEvent::new(EpollFlags::EPOLLIN, CM_TCP);
             reactor.epolls.engine.modify(fd, &mut event).is_ok()
@@ -557,13 +557,13 @@ mod tests {
         let mut reactor = reactor();
         let all = watched(&reactor);
         let error = OsError::new("epoll_wait", libc::EINVAL);
-        reactor.leave_alone(TransportKind::Tcp, error);
-        reactor.leave_alone(TransportKind::Tcp, error);
+        reactor.leave_alone(Transport::Tcp, error);
+        reactor.leave_alone(Transport::Tcp, error);
         let left = watched(&reactor);
-        assert!(!left.contains(&TransportKind::Tcp));
+        assert!(!left.contains(&Transport::Tcp));
         assert_eq!(left.len() + 1, all.len(), "the other one goes on");
         assert_ne!(reactor.timeout(), EpollTimeout::NONE);
-        reactor.look_again(TransportKind::Tcp);
+        reactor.look_again(Transport::Tcp);
         assert_eq!(watched(&reactor), all);
     }
 
@@ -596,7 +596,7 @@ mod tests {
             let mut reactor = reactor();
             for _ in 0..2 {
                 let (key, config) = (reactor.new_key(), Config::default());
-                let kind = TransportKind::Tcp;
+                let kind = Transport::Tcp;
                 let id = ConnectionId::new(kind, &reactor.manager, key).unwrap();
                 let params = reactor.params(&config, kind);
                 let conn = Connection::connect(params, 1, b"", Instant::now());

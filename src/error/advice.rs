@@ -5,7 +5,7 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use crate::{machine, proto::CloseReason, status::OsError, transport_kind::TransportKind};
+use crate::{machine, proto::CloseReason, status::OsError, transport_choice::Transport};
 
 /// The remedy for a link-local address without its network interface, with the call to which that
 /// was an invalid argument; empty for others.
@@ -89,9 +89,9 @@ impl fmt::Display for BindProblem<'_> {
         match error.errno {
             libc::EADDRINUSE => {
                 let transport = if error.call.starts_with("rdma_") {
-                    TransportKind::Rdma
+                    Transport::Rdma
                 } else {
-                    TransportKind::Tcp
+                    Transport::Tcp
                 };
                 write!(
                     f,

@@ -14,7 +14,7 @@ use crate::{
     proto::{CloseReason, Phase},
     remote_access::RemoteAccess,
     status::{CmStatus, OsError},
-    transport_kind::TransportKind,
+    transport_choice::Transport,
 };
 
 /// The error of an operation. The text includes a remedy if one is known.
@@ -299,12 +299,12 @@ impl Error {
     /// Returns the error of a connection to `peer` that was not established.
     pub(crate) fn from_connect(
         peer: SocketAddr,
-        transport: TransportKind,
+        transport: Transport,
         reason: CloseReason,
     ) -> Self {
         match transport {
-            TransportKind::Rdma => Self::from_connect_rdma(peer, reason),
-            TransportKind::Tcp => Self::Connect { peer, reason },
+            Transport::Rdma => Self::from_connect_rdma(peer, reason),
+            Transport::Tcp => Self::Connect { peer, reason },
         }
     }
 

@@ -10,3 +10,7 @@ mod texts;
 mod try_send_error;
 
 pub use self::{error::Error, try_send_error::TrySendError};
+pub use crate::{
+    machine::Denied,
+    proto::{Mismatch, PeerTimeout, Phase, Violation},
+};

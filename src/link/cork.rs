@@ -49,23 +49,6 @@ impl Cork {
         self.left >= joined
     }
 
-    /// Lets a message of these parts join, if all do not take more than the longest frame does.
-    pub(super) fn join(&mut self, parts: &[IoSlice<'_>], longest: usize) -> bool {
-        let len = total(parts);
-        let fits = match self.len() {
-            0 => len <= longest,
-            before => before.saturating_add(PART_HEADER_LEN).saturating_add(len) <= longest,
-        };
-        if fits {
-            self.begin(longest);
-            for part in parts {
-                self.bytes.extend_from_slice(part);
-            }
-            self.end();
-        }
-        fits
-    }
-
     /// Returns the number of bytes of a stream that may join.
     pub(super) fn room(&self, longest: usize, most: usize) -> usize {
         let most = most.max(PART_HEADER_LEN + longest);
@@ -172,60 +155,6 @@ mod tests {
         messages: 1000,
         bytes: 1000,
     };
-
-    fn join(cork: &mut Cork, message: &[u8], longest: usize) -> bool {
-        let (first, second) = message.split_at(message.len() / 2);
-        cork.join(&[IoSlice::new(first), IoSlice::new(second)], longest)
-    }
-
-    #[test]
-    fn messages_leave_in_their_order_as_many_as_there_is_room_for() {
-        let mut cork = Cork::default();
-        for message in [&b"one"[..], b"", b"three"] {
-            assert!(join(&mut cork, message, 100));
-        }
-        assert_eq!((cork.joined(), cork.has_let_go(1)), (3, false));
-        let two = BatchRoom {
-            messages: 2,
-            bytes: 1000,
-        };
-        let front = cork.front(two);
-        assert_eq!(front, Front { count: 2, len: 11 });
-        assert_eq!(cork.payload(front), b"\0\0\0\x03one\0\0\0\0");
-        cork.let_go(front);
-        assert!(cork.has_let_go(2) && !cork.has_let_go(3));
-        assert!(join(&mut cork, b"4", 100));
-        let front = cork.front(EVERYTHING);
-        assert_eq!(cork.payload(front), b"\0\0\0\x05three\0\0\0\x014");
-        cork.let_go(front);
-        assert!(cork.is_empty() && cork.has_let_go(4));
-    }
-
-    #[test]
-    fn no_more_joins_than_a_frame_takes() {
-        let mut cork = Cork::default();
-        assert!(!join(&mut cork, &[7; 21], 20));
-        assert!(join(&mut cork, &[7; 20], 20), "alone it has no length");
-        assert!(!join(&mut cork, b"", 20));
-        let front = cork.front(BatchRoom {
-            messages: 5,
-            bytes: 20,
-        });
-        assert_eq!((front.count, cork.payload(front).len()), (1, 20));
-        cork.let_go(front);
-        assert!(join(&mut cork, &[7; 6], 20));
-        assert!(join(&mut cork, &[7; 6], 20));
-        assert!(!join(&mut cork, b"", 20));
-        let front = cork.front(BatchRoom {
-            messages: 5,
-            bytes: 20,
-        });
-        assert_eq!(front, Front { count: 2, len: 20 });
-        let many = MOST_PARTS + 1;
-        cork.let_go(front);
-        assert!((0..many).all(|_| join(&mut cork, b"", 1000)));
-        assert_eq!(cork.front(EVERYTHING).count, MOST_PARTS);
-    }
 
     #[test]
     fn bytes_of_a_stream_join_in_long_messages() {

@@ -1,29 +1,18 @@
-//! Messages that a `send` took while the window was full (`Config::hold_back`).
+//! Bytes of a stream that were written while the window was full.
 //!
-//! The message goes into the [`Cork`] if all messages there fit one frame, and leaves with them
-//! when the peer grants credits. So a sender that is faster than its receiver sends batches. Held
-//! messages leave before later ones and before a Finish and a Close, and a flush waits for them.
-//! `try_send` and sends with a bound, an id or memory of their own hold nothing back. Sends in
-//! flight hold nothing back either: most of them are not signalled, so no event would report their
-//! end.
+//! They go into the [`Cork`], in several frames up to the size of the stream's send buffer, and
+//! leave when the peer grants credits. So a writer that is faster than its reader sends long
+//! frames. Only writes up to 16 KiB join beyond one frame: a copy of a longer write costs more than
+//! a wait. Held bytes leave before a Finish and a Close, and a flush waits for them.
 //!
-//! The sender may not return, and if the engine took the connection over for each pile, its thread
-//! would wake twice. So the engine looks every 1 ms while a connection holds messages.
-//!
-//! The bytes of a stream join in the same way, in several frames up to the size of its send buffer.
-//! Only writes up to 16 KiB join beyond one frame: a copy of a longer write costs more than a wait.
+//! The writer may not return, and if the engine took the connection over for each pile, its thread
+//! would wake twice. So the engine looks every 1 ms while a connection holds bytes.
 
 use std::{io::IoSlice, sync::Arc};
 
-use super::{
-    core::Core,
-    cork::Cork,
-    link::Link,
-    reports::refused_send,
-    send::{Attempt, Outgoing, Taken},
-};
+use super::{core::Core, cork::Cork, link::Link, reports::refused_send};
 use crate::{
-    error::{Error, TrySendError},
+    error::Error,
     proto::{self, SendRefused},
 };
 
@@ -37,29 +26,9 @@ pub(crate) enum Flush {
 }
 
 impl Link {
-    /// As [`try_send`](Self::try_send), and where something is held back already the message may
-    /// join it.
-    pub(crate) fn send_or_join(
-        self: &Arc<Self>,
-        message: &mut Outgoing<'_>,
-    ) -> Result<Taken, TrySendError> {
-        self.attempt(message, |core, message| {
-            let joins = core.holds_back();
-            core.send_or_hold(message, joins)
-        })
-    }
-
-    /// As [`try_send`](Self::try_send), and where there is no room the message may be held back.
-    pub(crate) fn send_or_hold(
-        self: &Arc<Self>,
-        message: &mut Outgoing<'_>,
-    ) -> Result<Taken, TrySendError> {
-        self.attempt(message, |core, message| core.send_or_hold(message, true))
-    }
-
     /// Something is held back, and this thread may not come back: somebody has to see soon that
     /// there is room.
-    pub(crate) fn leave_held(&self) {
+    pub(super) fn leave_held(&self) {
         self.poller.press();
     }
 
@@ -92,28 +61,6 @@ impl Core {
     /// Whether there is something that is to be sent before anything else.
     pub(super) fn holds_back(&self) -> bool {
         !self.cork.is_empty()
-    }
-
-    fn send_or_hold(
-        &mut self,
-        message: &mut Outgoing<'_>,
-        may_hold: bool,
-    ) -> Result<Attempt, TrySendError> {
-        match self.try_send(message) {
-            Err(TrySendError::Full) if may_hold && self.hold(message) => {
-                Ok(Attempt::Taken(Taken::Held))
-            }
-            result => result,
-        }
-    }
-
-    /// Holds a message back for which there is no room. Returns whether there is room here.
-    fn hold(&mut self, message: &mut Outgoing<'_>) -> bool {
-        let eager = self.conn.may_hold_messages() && self.conn.is_eager(message.len());
-        if !eager || message.is_reported() || self.check_not_ended().is_err() {
-            return false;
-        }
-        self.hold_back(|cork, longest| message.take_bytes(|parts| cork.join(parts, longest)))
     }
 
     /// Lets something join what is held back, up to the longest that a frame takes.

@@ -32,7 +32,7 @@ use crate::{
     proto::{CloseReason, Connection, Negotiated, Note, Statistics, Topic},
     sync::{Mailbox, Notice, NoticeKind, Readiness, lock},
     transport::{Allocator, DeviceCounters, PollSide, TransportParts, WorkQueues},
-    transport_kind::TransportKind,
+    transport_choice::Transport,
 };
 
 /// The peer's Finish was delivered: it sends no more messages.
@@ -59,7 +59,7 @@ pub(crate) struct Link {
     /// The connection's number in its engine.
     pub(crate) key: u64,
     peer: SocketAddr,
-    transport: TransportKind,
+    transport: Transport,
     pub(super) poll: Mutex<Option<PollSide>>,
     core: Mutex<Core>,
     /// Decides which thread polls, and wakes those that wait.
@@ -94,7 +94,7 @@ pub(crate) struct Link {
 impl Link {
     pub(crate) fn new(
         key: u64,
-        (peer, transport): (SocketAddr, TransportKind),
+        (peer, transport): (SocketAddr, Transport),
         polling: Polling,
         notices: Arc<Mailbox<Notice>>,
         conn: Connection,
@@ -129,7 +129,7 @@ impl Link {
     /// completions. It has ended with [`CloseReason::Forked`].
     pub(crate) fn forked() -> (Arc<Self>, Receiver<Completion>) {
         let (sender, completions) = bounded(1);
-        let transport = TransportKind::Tcp;
+        let transport = Transport::Tcp;
         let params = Config::default().params(transport);
         let link = Self::new(
             0,
@@ -155,7 +155,7 @@ impl Link {
         self.peer
     }
 
-    pub(crate) fn transport(&self) -> TransportKind {
+    pub(crate) fn transport(&self) -> Transport {
         self.transport
     }
 
@@ -287,7 +287,7 @@ impl Link {
     pub(crate) fn wake(self: &Arc<Self>) {
         self.poller.wake();
         self.wake_tasks(Awaited::ANYTHING);
-        if self.transport == TransportKind::Tcp {
+        if self.transport == Transport::Tcp {
             // One that waits in the call that receives is woken by the answer.
             let _ = self.with_core(|core| core.conn.flush());
         }
@@ -623,10 +623,10 @@ mod tests {
     #[test]
     fn a_connection_that_was_cut_off_says_so_in_every_call() {
         let (completions, ends) = bounded(1);
-        let params = Config::default().params(TransportKind::Rdma);
+        let params = Config::default().params(Transport::Rdma);
         let link = Link::new(
             16,
-            (SocketAddr::from(([10, 8, 0, 1], 7471)), TransportKind::Rdma),
+            (SocketAddr::from(([10, 8, 0, 1], 7471)), Transport::Rdma),
             Polling::default(),
             Mailbox::new().unwrap(),
             Connection::connect(params, 1, b"", Instant::now()),

@@ -43,10 +43,9 @@ pub(crate) use self::{
     completion::Ended,
     cork::total,
     group_queue::GroupQueue,
-    held::Flush,
     inflow::Inflow,
     link::{Link, Owner},
     liveness::Peers,
     message::Handoff,
-    send::{Outgoing, Taken},
+    send::Sending,
 };

@@ -29,7 +29,7 @@ use crate::{
     status::OsError,
     sync::{Seat, lock},
     transport::{BATCH, CompletionEvents, Done, PollSide, WAITS_FOR},
-    transport_kind::TransportKind,
+    transport_choice::Transport,
 };
 
 /// How many batches are taken in a row, so that a busy connection holds up no other.
@@ -352,7 +352,7 @@ impl Completions for Queue<'_> {
     }
 
     fn stays_readable(&self) -> bool {
-        self.link.transport() == TransportKind::Tcp
+        self.link.transport() == Transport::Tcp
     }
 
     fn without_handoff(&self) -> Self {
@@ -428,7 +428,7 @@ impl Link {
         }
         match interest {
             // Over TCP a look costs a system call, which waits until something is readable.
-            Interest::Readable if self.transport() == TransportKind::Rdma => {
+            Interest::Readable if self.transport() == Transport::Rdma => {
                 self.poller.loop_fd(readiness)
             }
             Interest::Readable | Interest::Writable => readiness.fd(),

@@ -22,7 +22,7 @@ use crate::{
     proto::{BatchRoom, Capabilities, MOST_PARTS, PART_HEADER_LEN},
     remote_access::RemoteAccess,
     status::OsError,
-    transport::{Checked, Exposed, OneSided, OutboundBuffer, Region, RemoteRegion},
+    transport::{Checked, Exposed, OneSidedOp, OutboundBuffer, Region, RemoteRegion},
 };
 
 /// How long a sender waits for another thread that took completions before. The thread may have
@@ -31,7 +31,7 @@ const TAKER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A message that is to be sent. What was prepared for it is kept from one try to the next.
 #[derive(Debug)]
-pub(crate) struct Outgoing<'a> {
+pub(crate) struct Sending<'a> {
     content: Content<'a>,
     len: usize,
     id: Option<u64>,
@@ -50,23 +50,15 @@ enum Content<'a> {
     Gone,
 }
 
-/// How a message was taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Taken {
-    Sent,
-    /// It leaves as soon as there is room.
-    Held,
-}
-
 /// What an attempt to send came to, where there is room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Attempt {
-    Taken(Taken),
+enum Attempt {
+    Sent,
     /// The message is large, and has to be exposed to the peer before it is announced.
     NotExposed,
 }
 
-impl<'a> Outgoing<'a> {
+impl<'a> Sending<'a> {
     /// The bytes of `parts`, one after the other. With an `id` its completion is told.
     pub(crate) fn new(parts: &'a [IoSlice<'a>], id: Option<u64>) -> Self {
         Self {
@@ -85,28 +77,6 @@ impl<'a> Outgoing<'a> {
         }
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether its completion is told.
-    pub(super) fn is_reported(&self) -> bool {
-        self.id.is_some()
-    }
-
-    /// Copies its bytes by `copy`, and forgets them where that says that it did.
-    pub(super) fn take_bytes(&mut self, copy: impl FnOnce(&[IoSlice<'_>]) -> bool) -> bool {
-        let taken = match &self.content {
-            Content::Parts(parts) => copy(parts),
-            Content::Memory(memory) => copy(&[IoSlice::new(memory.bytes())]),
-            Content::Exposed(_) | Content::Gone => false,
-        };
-        if taken {
-            self.content = Content::Gone;
-        }
-        taken
-    }
-
     /// The memory, where the message was not sent.
     pub(crate) fn into_memory(self) -> Option<OutboundBuffer> {
         match self.content {
@@ -121,38 +91,16 @@ impl Link {
     /// Sends a message, or returns why not.
     pub(crate) fn try_send(
         self: &Arc<Self>,
-        message: &mut Outgoing<'_>,
+        message: &mut Sending<'_>,
     ) -> Result<(), TrySendError> {
-        self.attempt(message, Core::try_send).map(drop)
-    }
-
-    pub(super) fn attempt(
-        self: &Arc<Self>,
-        message: &mut Outgoing<'_>,
-        attempt: impl Fn(&mut Core, &mut Outgoing<'_>) -> Result<Attempt, TrySendError>,
-    ) -> Result<Taken, TrySendError> {
         loop {
-            match self.with_core(|core| attempt(core, message))? {
-                Attempt::Taken(taken) => return Ok(taken),
+            match self.with_core(|core| core.try_send(message))? {
+                Attempt::Sent => return Ok(()),
                 // Copying and registering takes time, so it is done without the locks; the next
                 // attempt finds the room taken or not.
                 Attempt::NotExposed => self.expose(message).map_err(TrySendError::Failed)?,
             }
         }
-    }
-
-    /// Whether there is room for a message that is not large.
-    pub(crate) fn check_room(self: &Arc<Self>) -> Result<(), TrySendError> {
-        self.with_core(|core| {
-            core.check_not_ended()?;
-            core.conn
-                .may_send(0)
-                .map_err(|refused| refused_send(refused, 0))?;
-            if core.holds_back() {
-                return Err(TrySendError::Full);
-            }
-            Ok(())
-        })
     }
 
     /// Whether a place for one more completion may become free without the calling thread, which
@@ -167,7 +115,7 @@ impl Link {
     }
 
     /// Exposes a large message to the peer, from memory of this connection's.
-    fn expose(&self, message: &mut Outgoing<'_>) -> Result<(), Error> {
+    fn expose(&self, message: &mut Sending<'_>) -> Result<(), Error> {
         let allocator = self.allocator().ok_or_else(|| self.disconnected())?;
         let buffer = match mem::replace(&mut message.content, Content::Gone) {
             Content::Parts(parts) => {
@@ -210,7 +158,7 @@ impl Link {
 
 impl Core {
     /// Sends a message, if there is room for it.
-    pub(super) fn try_send(&mut self, message: &mut Outgoing<'_>) -> Result<Attempt, TrySendError> {
+    fn try_send(&mut self, message: &mut Sending<'_>) -> Result<Attempt, TrySendError> {
         self.check_not_ended()?;
         let len = message.len;
         let refused = |refused| refused_send(refused, len);
@@ -255,7 +203,7 @@ impl Core {
                 let descriptor = descriptor.emit();
                 queues.post_send(&transmit, &[IoSlice::new(&descriptor)], false)
             }
-            Content::Gone => return Ok(Attempt::Taken(Taken::Sent)),
+            Content::Gone => return Ok(Attempt::Sent),
         };
         if let Err(error) = posted {
             return Err(self.post_failed(error));
@@ -268,7 +216,7 @@ impl Core {
             Some(id) => self.order.small(id),
             None => {}
         }
-        Ok(Attempt::Taken(Taken::Sent))
+        Ok(Attempt::Sent)
     }
 
     /// A work request could not be posted: the connection ends. Where that was refused because it
@@ -293,7 +241,7 @@ impl Link {
         match self.with_core(|core| core.try_send_batch(messages))? {
             // Alone it needs no length before it, and it may be a large one.
             0 | 1 => {
-                self.try_send(&mut Outgoing::new(&messages[..1], None))?;
+                self.try_send(&mut Sending::new(&messages[..1], None))?;
                 Ok(1)
             }
             count => Ok(count),
@@ -377,7 +325,7 @@ impl Link {
     /// Checks what can be checked on this side.
     pub(crate) fn check(
         &self,
-        op: OneSided,
+        op: OneSidedOp,
         here: (&Region, Range<usize>),
         there: (&RemoteRegion, u64),
         id: u64,

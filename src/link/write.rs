@@ -2,7 +2,7 @@
 
 use std::{io::IoSlice, sync::Arc};
 
-use super::{core::Core, cork::total, link::Link, reports::refused_send, send::Outgoing};
+use super::{core::Core, cork::total, link::Link, reports::refused_send, send::Sending};
 use crate::{
     error::{Error, TrySendError},
     proto::{SendRefused, Transmit},
@@ -66,10 +66,10 @@ impl Link {
         let len = total(whole);
         if let (0, Some(part)) = (len, rest.first()) {
             let part = IoSlice::new(&part[..longest]);
-            self.try_send(&mut Outgoing::new(&[part], None))?;
+            self.try_send(&mut Sending::new(&[part], None))?;
             return Ok(longest);
         }
-        self.try_send(&mut Outgoing::new(whole, None))?;
+        self.try_send(&mut Sending::new(whole, None))?;
         Ok(len)
     }
 }

@@ -2,7 +2,7 @@ use std::{fmt, net::SocketAddr, os::fd::BorrowedFd, sync::Arc, time::Instant};
 
 use crossbeam_channel::{Receiver, bounded};
 
-use super::{backlog::Backlog, socket::Socket};
+use super::{Listener, backlog::Backlog, socket::Socket};
 use crate::{
     addresses::ToAddresses,
     config::Config,
@@ -12,7 +12,7 @@ use crate::{
     private_data::check_private_data,
     proto::{REJECT_DATA_MAX, REPLY_DATA_MAX},
     sync::Local,
-    transport_kind::TransportKind,
+    transport_choice::Transport,
 };
 
 /// Listens on an address, and leaves each request for a connection to the program.
@@ -21,7 +21,8 @@ use crate::{
 /// `connect` waits for that answer. If it does not come within the listener's
 /// [`connect_timeout`](Config::connect_timeout) (default 5 s), the engine rejects the request: the
 /// connector gets [`PeerBusy`](crate::CloseReason::PeerBusy), and tries again if
-/// [`retry_refused`](Config::retry_refused) is set. Up to [`backlog`](Config::backlog) requests
+/// [`retry_refused`](crate::Connector::retry_refused) is set. Up to
+/// [`backlog`](crate::ListenerBuilder::backlog) requests
 /// wait; further ones are rejected in the same way.
 ///
 /// A program that accepts all requests uses a [`Listener`](crate::Listener). Dropping the listener
@@ -60,15 +61,10 @@ impl RequestListener {
     ///
     /// Those of [`Listener::bind`](crate::Listener::bind).
     pub fn bind(address: impl ToAddresses) -> Result<Self, Error> {
-        Self::bind_with(address, &Config::default(), &Engine::shared()?)
+        Listener::builder().bind_requests(address)
     }
 
-    /// Listens on an address with a configuration and an engine.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Listener::bind_with`](crate::Listener::bind_with).
-    pub fn bind_with(
+    pub(crate) fn bind_to(
         address: impl ToAddresses,
         config: &Config,
         engine: &Engine,
@@ -90,7 +86,7 @@ impl RequestListener {
     /// Returns the transports over which this listens: see
     /// [`Listener::transports`](crate::Listener::transports).
     #[must_use]
-    pub fn transports(&self) -> &'static [TransportKind] {
+    pub fn transports(&self) -> &'static [Transport] {
         self.socket.transports()
     }
 

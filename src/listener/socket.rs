@@ -7,7 +7,7 @@ use crate::{
     config::Config,
     engine::{Bound, Command, Engine, Intake},
     error::Error,
-    transport_kind::TransportKind,
+    transport_choice::Transport,
 };
 
 /// A listener in the engine. It ends with [`close`](Self::close) or
@@ -65,7 +65,7 @@ impl Socket {
         self.bound.local
     }
 
-    pub(super) fn transports(&self) -> &'static [TransportKind] {
+    pub(super) fn transports(&self) -> &'static [Transport] {
         self.bound.transports
     }
 

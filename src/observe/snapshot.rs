@@ -4,7 +4,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{proto::Statistics, transport_kind::TransportKind};
+use crate::{proto::Statistics, transport_choice::Transport};
 
 /// The statistics of the connections of this process, at one moment.
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ pub struct ConnectionSnapshot {
     /// This side's address.
     pub local: SocketAddr,
     /// The transport.
-    pub transport: TransportKind,
+    pub transport: Transport,
     /// The time since it was established.
     pub age: Duration,
     /// Whether it has ended, and only its handles are left.
@@ -216,7 +216,7 @@ mod tests {
                 id: 3,
                 peer: "[fd08::1]:7471".parse().unwrap(),
                 local: "[fd08::2]:7471".parse().unwrap(),
-                transport: TransportKind::Rdma,
+                transport: Transport::Rdma,
                 age: Duration::from_millis(1500),
                 is_closed: false,
                 statistics,

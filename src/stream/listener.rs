@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{Stream, ttl::ListenerTtl};
-use crate::{endpoint::Endpoint, listener::Listener, transport_kind::TransportKind};
+use crate::{endpoint::Endpoint, listener::Listener, transport_choice::Transport};
 
 /// Accepts [`Stream`]s on an address, as [`std::net::TcpListener`] does.
 ///
@@ -172,7 +172,7 @@ impl StreamListener {
 
     /// Returns the transports over which this listens.
     #[must_use]
-    pub fn transports(&self) -> &'static [TransportKind] {
+    pub fn transports(&self) -> &'static [Transport] {
         self.shared.listener.transports()
     }
 

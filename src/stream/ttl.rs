@@ -3,7 +3,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use crate::{endpoint::Endpoint, listener::Listener, transport_kind::TransportKind};
+use crate::{endpoint::Endpoint, listener::Listener, transport_choice::Transport};
 
 /// The time to live that a listener gives to the streams that it accepts.
 #[derive(Debug, Default)]
@@ -37,7 +37,7 @@ impl ListenerTtl {
     /// Sets it for a stream over TCP that was accepted.
     pub(crate) fn apply(&self, accepted: &Endpoint) {
         let hops = self.hops.load(Ordering::Relaxed);
-        if hops == 0 || accepted.transport() != TransportKind::Tcp {
+        if hops == 0 || accepted.transport() != Transport::Tcp {
             return;
         }
         if let Err(error) = accepted.set_hop_limit(hops) {
@@ -48,7 +48,7 @@ impl ListenerTtl {
 }
 
 fn has_ttl(listener: &Listener) -> io::Result<()> {
-    if listener.transports().contains(&TransportKind::Tcp) {
+    if listener.transports().contains(&Transport::Tcp) {
         return Ok(());
     }
     Err(io::Error::new(

@@ -1,14 +1,13 @@
-use std::{io::IoSlice, net::SocketAddr, slice};
+use std::{io::IoSlice, net::SocketAddr};
 
 use super::turn::take_turn;
 use crate::{
     addresses::ToAddresses,
     connector::Connector,
-    endpoint::NotSent,
     error::Error,
     link::{Completion, Message},
-    send_buffer::SendBuffer,
-    transport_kind::TransportKind,
+    outgoing::Outgoing,
+    transport_choice::Transport,
 };
 
 /// A handle of an established connection that carries whole messages, for tasks.
@@ -17,8 +16,8 @@ use crate::{
 /// last one is dropped, the connection is closed in the background.
 ///
 /// Calls that do not wait are methods of the [`Endpoint`](crate::Endpoint) that
-/// [`get_ref`](Self::get_ref) returns: statistics, `try_recv`, `try_send`, one-sided operations by
-/// `try_read` and `try_write`, `finish`, `abort`. Its waiting calls would block the runtime.
+/// [`get_ref`](Self::get_ref) returns: statistics, `try_recv`, `try_send`, `abort`, and one-sided
+/// operations by `try_read` and `try_write`. Its waiting calls would block the runtime.
 ///
 /// # Examples
 ///
@@ -118,53 +117,25 @@ impl Endpoint {
     /// Sends one message, waiting while the peer's window is full.
     ///
     /// As [`send`](crate::Endpoint::send). A future that is dropped before it is ready has sent
-    /// nothing.
+    /// nothing; a [`SendBuffer`](crate::SendBuffer) that it was given by value is gone then, and
+    /// one that it borrowed is still there.
     ///
     /// # Errors
     ///
-    /// Those of [`send`](crate::Endpoint::send).
-    pub async fn send(&self, message: &[u8]) -> Result<(), Error> {
-        self.send_vectored(slice::from_ref(&IoSlice::new(message)))
-            .await
-    }
-
-    /// Sends one message that consists of several parts.
-    ///
-    /// As [`send_vectored`](crate::Endpoint::send_vectored). A future that is dropped before it is
-    /// ready has sent nothing.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`send_vectored`](crate::Endpoint::send_vectored).
-    pub async fn send_vectored(&self, parts: &[IoSlice<'_>]) -> Result<(), Error> {
-        self.send_parts(parts, None).await
-    }
-
-    /// Sends one message and reports its arrival as a completion with this `id`.
-    ///
-    /// As [`send_with_id`](crate::Endpoint::send_with_id). A future that is dropped before it is
-    /// ready has sent nothing.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`send_with_id`](crate::Endpoint::send_with_id). A task gets
-    /// [`Error::CompletionsNotTaken`] even if another task takes completions.
-    pub async fn send_with_id(&self, message: &[u8], id: u64) -> Result<(), Error> {
-        let part = IoSlice::new(message);
-        self.send_parts(slice::from_ref(&part), Some(id)).await
-    }
-
-    async fn send_parts(&self, parts: &[IoSlice<'_>], id: Option<u64>) -> Result<(), Error> {
+    /// Those of [`send`](crate::Endpoint::send). A task gets [`Error::CompletionsNotTaken`] even if
+    /// another task takes completions.
+    pub async fn send<'a>(&self, message: impl Into<Outgoing<'a>>) -> Result<(), Error> {
         let inner = &self.inner;
+        let mut message = message.into();
         take_turn(inner, |cx, seat| {
-            inner.poll_send_seated(cx, seat, parts, id)
+            inner.poll_send_seated(cx, seat, message.reborrow())
         })
         .await
     }
 
     /// Waits for room, sends the messages that fit, in their order, and returns their number.
     ///
-    /// As [`try_send_batch`](crate::Endpoint::try_send_batch). A future that is dropped before it
+    /// As [`send_batch`](crate::Endpoint::send_batch), without waiting for room for all. A future that is dropped before it
     /// is ready has sent nothing.
     ///
     /// # Errors
@@ -178,24 +149,6 @@ impl Endpoint {
         .await
     }
 
-    /// Sends the content of `buffer` as one message, without a copy if it is above the eager size.
-    ///
-    /// As [`send_owned`](crate::Endpoint::send_owned). If the future is dropped before it is ready,
-    /// nothing was sent, and the buffer is gone.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`send_owned`](crate::Endpoint::send_owned), with the buffer.
-    pub async fn send_owned(&self, buffer: SendBuffer) -> Result<(), NotSent> {
-        let inner = &self.inner;
-        let mut buffer = Some(buffer);
-        let sent = take_turn(inner, |cx, seat| {
-            inner.poll_send_owned_seated(cx, seat, &mut buffer)
-        })
-        .await;
-        sent.map_err(|error| NotSent { error, buffer })
-    }
-
     /// Waits until everything that was sent so far has arrived at the peer's library.
     ///
     /// As [`flush`](crate::Endpoint::flush).
@@ -204,7 +157,7 @@ impl Endpoint {
     ///
     /// Those of [`flush`](crate::Endpoint::flush).
     pub async fn flush(&self) -> Result<(), Error> {
-        self.inner.start_flush()?.await
+        self.inner.flushed().await
     }
 
     /// Sends Finish, the end of the messages of this side: half close.
@@ -244,7 +197,7 @@ impl Endpoint {
 
     /// Returns the transport of the connection.
     #[must_use]
-    pub fn transport(&self) -> TransportKind {
+    pub fn transport(&self) -> Transport {
         self.inner.transport()
     }
 

@@ -1,11 +1,10 @@
 use std::{
-    io::IoSlice,
     pin::Pin,
     task::{Context, Poll, ready},
 };
 
 use super::{endpoint::Endpoint, turn::cooperate};
-use crate::{error::Error, link::Message};
+use crate::{error::Error, link::Message, outgoing::Outgoing};
 
 /// The receiving half of an [`Endpoint`]: see [`Endpoint::into_split`].
 ///
@@ -92,17 +91,8 @@ impl SendHalf {
     /// # Errors
     ///
     /// Those of [`Endpoint::send`].
-    pub async fn send(&mut self, message: &[u8]) -> Result<(), Error> {
+    pub async fn send<'a>(&mut self, message: impl Into<Outgoing<'a>>) -> Result<(), Error> {
         self.endpoint.send(message).await
-    }
-
-    /// Sends one message that consists of several parts.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Endpoint::send_vectored`].
-    pub async fn send_vectored(&mut self, parts: &[IoSlice<'_>]) -> Result<(), Error> {
-        self.endpoint.send_vectored(parts).await
     }
 
     /// Returns the endpoint, for calls that concern both directions.

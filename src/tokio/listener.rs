@@ -6,8 +6,8 @@ use std::{
 
 use super::{endpoint::Endpoint, turn::cooperate};
 use crate::{
-    addresses::ToAddresses, config::Config, connector::lookup::addresses, engine::Engine,
-    error::Error, sync::Seat, transport_kind::TransportKind,
+    addresses::ToAddresses, connector::lookup::addresses, error::Error, sync::Seat,
+    transport_choice::Transport,
 };
 
 /// Accepts connections on an address, for tasks.
@@ -21,29 +21,16 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens on an address, with the default [`Config`] and engine. Another thread looks a name
-    /// up.
+    /// Listens on an address, with the default [`Config`](crate::Config) and engine. Another thread
+    /// looks a name up.
+    ///
+    /// A listener of a [`ListenerBuilder`](crate::ListenerBuilder) becomes one for tasks by `From`.
     ///
     /// # Errors
     ///
     /// Those of [`Listener::bind`](crate::Listener::bind).
     pub async fn bind(address: impl ToAddresses) -> Result<Self, Error> {
         crate::listener::Listener::bind(addresses(address).await?).map(Self::from)
-    }
-
-    /// Listens on an address with a configuration and an engine.
-    ///
-    /// A name is looked up in this thread, which blocks it: give an address in a task.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Listener::bind_with`](crate::Listener::bind_with).
-    pub fn bind_with(
-        address: impl ToAddresses,
-        config: &Config,
-        engine: &Engine,
-    ) -> Result<Self, Error> {
-        crate::listener::Listener::bind_with(address, config, engine).map(Self::from)
     }
 
     /// Accepts the next connection.
@@ -84,7 +71,7 @@ impl Listener {
 
     /// Returns the transports over which this listens.
     #[must_use]
-    pub fn transports(&self) -> &'static [TransportKind] {
+    pub fn transports(&self) -> &'static [Transport] {
         self.inner.transports()
     }
 

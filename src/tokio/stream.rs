@@ -11,7 +11,7 @@ use crate::{
     connector::Connector,
     endpoint::Endpoint,
     stream::{StreamEnd, Turns, is_shared},
-    transport_kind::TransportKind,
+    transport_choice::Transport,
 };
 
 /// A connection that carries bytes in both directions, as
@@ -257,7 +257,7 @@ impl Stream {
 
     /// Returns the transport of the connection.
     #[must_use]
-    pub fn transport(&self) -> TransportKind {
+    pub fn transport(&self) -> Transport {
         self.endpoint().transport()
     }
 }

@@ -6,8 +6,8 @@ use std::{
 
 use super::{listener::accept, stream::Stream, turn::cooperate};
 use crate::{
-    addresses::ToAddresses, config::Config, connector::lookup::addresses, endpoint::Endpoint,
-    engine::Engine, stream::ListenerTtl, transport_kind::TransportKind,
+    addresses::ToAddresses, connector::lookup::addresses, endpoint::Endpoint, stream::ListenerTtl,
+    transport_choice::Transport,
 };
 
 /// Accepts [`Stream`]s on an address, as [`tokio::net::TcpListener`]
@@ -35,35 +35,18 @@ pub struct StreamListener {
 }
 
 impl StreamListener {
-    /// Listens on an address, with the default [`Config`]. Another thread looks a name up.
+    /// Listens on an address, with the default [`Config`](crate::Config). Another thread looks a
+    /// name up.
+    ///
+    /// [`from_std`](Self::from_std) takes a listener of
+    /// [`ListenerBuilder::bind_stream`](crate::ListenerBuilder::bind_stream).
     ///
     /// # Errors
     ///
     /// Those of [`Listener::bind`](crate::Listener::bind), as [`io::Error`]s.
     pub async fn bind(address: impl ToAddresses) -> io::Result<Self> {
         let addresses = addresses(address).await?;
-        Self::bind_with(addresses, &Config::default(), &Engine::shared()?)
-    }
-
-    /// Listens on an address with a configuration and an engine.
-    ///
-    /// A name is looked up in this thread, which blocks it: give an address in a task.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Listener::bind_with`](crate::Listener::bind_with), as [`io::Error`]s.
-    pub fn bind_with(
-        address: impl ToAddresses,
-        config: &Config,
-        engine: &Engine,
-    ) -> io::Result<Self> {
-        let mut config = config.clone();
-        config.stream = true;
-        let inner = crate::listener::Listener::bind_with(address, &config, engine)?;
-        Ok(Self {
-            inner,
-            ttl: ListenerTtl::default(),
-        })
+        Self::from_std(crate::stream::StreamListener::bind(addresses)?)
     }
 
     /// Makes a listener of one for threads. It need not be non-blocking.
@@ -153,7 +136,7 @@ impl StreamListener {
 
     /// Returns the transports over which this listens.
     #[must_use]
-    pub fn transports(&self) -> &'static [TransportKind] {
+    pub fn transports(&self) -> &'static [Transport] {
         self.inner.transports()
     }
 

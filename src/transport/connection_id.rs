@@ -11,7 +11,7 @@ use super::{
     queues::TransportParts,
     tcp,
 };
-use crate::{config::Config, error::Error, status::OsError, transport_kind::TransportKind};
+use crate::{config::Config, error::Error, status::OsError, transport_choice::Transport};
 
 /// What one connection is established and taken down with, which only the engine's thread touches.
 #[derive(Debug)]
@@ -24,16 +24,16 @@ pub(crate) enum ConnectionId {
 impl ConnectionId {
     /// For the connection with this key, which is to connect over this transport.
     pub(crate) fn new(
-        transport: TransportKind,
+        transport: Transport,
         manager: &ConnectionManager,
         key: u64,
     ) -> Result<Self, OsError> {
         Ok(match transport {
             #[cfg(feature = "rdma")]
-            TransportKind::Rdma => Self::Rdma(rdma::ConnectionId::new(manager.rdma()?)),
+            Transport::Rdma => Self::Rdma(rdma::ConnectionId::new(manager.rdma()?)),
             #[cfg(not(feature = "rdma"))]
-            TransportKind::Rdma => return Err(ConnectionManager::NO_RDMA),
-            TransportKind::Tcp => Self::Tcp(tcp::ConnectionId::new(&manager.tcp, key)),
+            Transport::Rdma => return Err(ConnectionManager::NO_RDMA),
+            Transport::Tcp => Self::Tcp(tcp::ConnectionId::new(&manager.tcp, key)),
         })
     }
 
@@ -48,10 +48,10 @@ impl ConnectionId {
         }
     }
 
-    pub(crate) fn transport(&self) -> TransportKind {
+    pub(crate) fn transport(&self) -> Transport {
         by_transport!(self, {
-            Rdma(_) => TransportKind::Rdma,
-            Tcp(_) => TransportKind::Tcp,
+            Rdma(_) => Transport::Rdma,
+            Tcp(_) => Transport::Tcp,
         })
     }
 

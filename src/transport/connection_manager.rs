@@ -10,7 +10,7 @@ use super::tcp;
 use crate::{
     proto::{CloseReason, CmInput, ReadDepth},
     status::OsError,
-    transport_kind::TransportKind,
+    transport_choice::Transport,
 };
 
 /// What an engine's connections are established through, over each transport.
@@ -74,23 +74,23 @@ impl ConnectionManager {
     }
 
     /// Each transport's descriptor, which is readable while there are reports.
-    pub(crate) fn fds(&self) -> impl Iterator<Item = (TransportKind, BorrowedFd<'_>)> {
-        let fds = std::iter::once((TransportKind::Tcp, self.tcp.as_fd()));
+    pub(crate) fn fds(&self) -> impl Iterator<Item = (Transport, BorrowedFd<'_>)> {
+        let fds = std::iter::once((Transport::Tcp, self.tcp.as_fd()));
         #[cfg(feature = "rdma")]
         let fds = {
             let rdma = self.rdma.iter();
-            fds.chain(rdma.map(|rdma| (TransportKind::Rdma, rdma.as_fd())))
+            fds.chain(rdma.map(|rdma| (Transport::Rdma, rdma.as_fd())))
         };
         fds
     }
 
     /// Takes the transport's next report, if there is one.
-    pub(crate) fn poll(&self, transport: TransportKind) -> Result<Option<Report>, OsError> {
+    pub(crate) fn poll(&self, transport: Transport) -> Result<Option<Report>, OsError> {
         match transport {
             #[cfg(not(feature = "rdma"))]
-            TransportKind::Rdma => Ok(None),
+            Transport::Rdma => Ok(None),
             #[cfg(feature = "rdma")]
-            TransportKind::Rdma => {
+            Transport::Rdma => {
                 let Ok(rdma) = &self.rdma else {
                     return Ok(None);
                 };
@@ -101,7 +101,7 @@ impl ConnectionManager {
                     rdma::Report::Event(event) => Report::Event(Event::Rdma(event)),
                 }))
             }
-            TransportKind::Tcp => Ok(self.tcp.poll()?.map(|report| match report {
+            Transport::Tcp => Ok(self.tcp.poll()?.map(|report| match report {
                 tcp::Report::Request(request) => Report::Request(ConnectRequest::Tcp(request)),
                 tcp::Report::Event(event) => Report::Event(Event::Tcp(event)),
             })),
@@ -117,10 +117,10 @@ impl Drop for ConnectionManager {
 
 impl ConnectRequest {
     /// What it came over.
-    pub(crate) fn transport(&self) -> TransportKind {
+    pub(crate) fn transport(&self) -> Transport {
         by_transport!(self, {
-            Rdma(_) => TransportKind::Rdma,
-            Tcp(_) => TransportKind::Tcp,
+            Rdma(_) => Transport::Rdma,
+            Tcp(_) => Transport::Tcp,
         })
     }
 

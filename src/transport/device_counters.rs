@@ -1,6 +1,6 @@
 /// Counters of a device, for all its connections, those of other processes included.
 ///
-/// A counter that the driver does not have is `None`.
+/// A counter that the driver does not have is `None`. [`DeviceCounters::of`] reads them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceCounters {

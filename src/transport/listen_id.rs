@@ -3,7 +3,7 @@ use std::net::SocketAddr;
 #[cfg(feature = "rdma")]
 use super::rdma;
 use super::{connection_manager::ConnectionManager, tcp};
-use crate::{status::OsError, transport_kind::TransportKind};
+use crate::{status::OsError, transport_choice::Transport};
 
 /// An address that is listened on over one transport, until this is dropped.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub(crate) enum ListenId {
 impl ListenId {
     /// Listens on an address. Requests that come in name the listener by `key`.
     pub(crate) fn bind(
-        transport: TransportKind,
+        transport: Transport,
         manager: &ConnectionManager,
         key: u64,
         address: SocketAddr,
@@ -24,12 +24,12 @@ impl ListenId {
     ) -> Result<Self, OsError> {
         match transport {
             #[cfg(feature = "rdma")]
-            TransportKind::Rdma => {
+            Transport::Rdma => {
                 rdma::ListenId::bind(manager.rdma()?, key, address, backlog).map(Self::Rdma)
             }
             #[cfg(not(feature = "rdma"))]
-            TransportKind::Rdma => Err(ConnectionManager::NO_RDMA),
-            TransportKind::Tcp => tcp::ListenId::bind(&manager.tcp, key, address).map(Self::Tcp),
+            Transport::Rdma => Err(ConnectionManager::NO_RDMA),
+            Transport::Tcp => tcp::ListenId::bind(&manager.tcp, key, address).map(Self::Tcp),
         }
     }
 

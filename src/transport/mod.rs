@@ -75,7 +75,7 @@ pub(crate) use self::{
     listen_id::ListenId,
     memory::{Allocator, Exposed, InboundBuffer, OutboundBuffer, RecvSlice},
     queues::{
-        Answers, BATCH, Checked, CompletionEvents, Done, OneSided, Outcome, PollSide, Posted,
+        Answers, BATCH, Checked, CompletionEvents, Done, OneSidedOp, Outcome, PollSide, Posted,
         ReceiveShare, TransportParts, WorkQueues,
     },
     tcp::{HopLimit, WAITS_FOR},

@@ -30,7 +30,7 @@ fn established_connections_come_through_a_channel() {
     let group = Group::new();
     while endpoints.len() < 10 {
         select! {
-            recv(stage.listener.established()) -> endpoint => {
+            recv(stage.listener.accepted()) -> endpoint => {
                 endpoints.push(endpoint.unwrap().unwrap());
             }
             recv(group.completions()) -> completion => panic!("{completion:?}"),
@@ -56,7 +56,7 @@ fn established_connections_come_through_a_channel() {
 #[test]
 fn connections_that_are_not_taken_are_bounded_by_the_backlog() {
     let stage = Stage::new(&small().with_backlog(3));
-    let established = stage.listener.established();
+    let established = stage.listener.accepted();
     let connected: Vec<_> = (0..3)
         .map(|_| connect(&stage).join().unwrap().unwrap())
         .collect();
@@ -76,7 +76,7 @@ fn connections_that_are_not_taken_are_bounded_by_the_backlog() {
 fn a_listener_that_is_closed_gives_what_there_was_and_ends() {
     let stage = Stage::new(&Config::default());
     let listener = &stage.listener;
-    let established = listener.established();
+    let established = listener.accepted();
     let connected = connect(&stage).join().unwrap().unwrap();
     // This side hears of it last.
     while established.is_empty() {
@@ -132,7 +132,7 @@ fn threads_that_wait_for_connections_hear_of_the_close() {
         let accepting = scope.spawn(|| listener.accept());
         let incoming = scope.spawn(|| listener.incoming().count());
         let request = scope.spawn(|| requests.requests().recv());
-        let established = scope.spawn(|| listener.established().recv());
+        let established = scope.spawn(|| listener.accepted().recv());
         listener.close();
         requests.close();
         let accepted = accepting.join().unwrap();
@@ -175,7 +175,7 @@ fn a_drain_waits_for_the_ends_of_all_connections() {
 fn a_shutdown_is_the_last_item_of_the_channel() {
     let stage = Stage::new(&Config::default());
     let listener = stage.listener;
-    let established = listener.established();
+    let established = listener.accepted();
     stage.engine.shutdown();
     assert!(matches!(
         established.recv_timeout(PATIENCE),

@@ -1,4 +1,4 @@
-use rdmsg::{CloseReason, Completion, Endpoint, Error, RemoteAccess, RemoteRegion, TransportKind};
+use rdmsg::{CloseReason, Completion, Endpoint, Error, RemoteAccess, RemoteRegion, Transport};
 
 use crate::stage::{PATIENCE, applies, pair, pattern};
 
@@ -21,7 +21,7 @@ fn next(endpoint: &Endpoint) -> Completion {
 fn what_the_device_cannot_do_is_refused_by_name_and_the_connection_goes_on() {
     let (near, far) = pair();
     let able = near.capabilities().unwrap();
-    if near.transport() == TransportKind::Tcp {
+    if near.transport() == Transport::Tcp {
         assert!(able.atomic && able.write_with_imm);
     }
     let region = far.region(64, RemoteAccess::WRITE).unwrap();

@@ -8,16 +8,16 @@ use std::{
     time::Duration,
 };
 
-use rdmsg::{Config, Connector, Endpoint, Engine, Listener, RequestListener, TransportKind};
+use rdmsg::{Config, Connector, Endpoint, Engine, Listener, RequestListener, Transport};
 
 /// No call takes longer, on a machine that does something. Nothing waits for it to pass.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The address for this machine's connections to itself, and what carries them.
-pub(crate) fn place() -> (IpAddr, TransportKind) {
+pub(crate) fn place() -> (IpAddr, Transport) {
     match env::var("LAB_ADDR") {
-        Ok(addr) => (addr.parse().unwrap(), TransportKind::Rdma),
-        Err(_) => ([127, 0, 0, 1].into(), TransportKind::Tcp),
+        Ok(addr) => (addr.parse().unwrap(), Transport::Rdma),
+        Err(_) => ([127, 0, 0, 1].into(), Transport::Tcp),
     }
 }
 

@@ -14,7 +14,7 @@ use std::{
 
 use rdmsg::{
     CloseReason, Config, Connector, Endpoint, Engine, Error, Group, Interest, RemoteAccess,
-    RequestListener, Stream, StreamListener, Transport, TrySendError,
+    RequestListener, Stream, StreamListener, TransportChoice, TrySendError,
 };
 
 use crate::stage::{PATIENCE, alone, assert_forked, bind, exchange, forked, is_rdma, pair, place};
@@ -227,7 +227,7 @@ fn listeners_fail_and_the_parents_accept() {
                 assert_forked(&listener.accept().unwrap_err());
                 assert_forked(&listener.accept_timeout(PATIENCE).unwrap_err());
                 assert_forked(&listener.try_accept().unwrap_err());
-                assert!(listener.established().recv().is_err(), "nothing comes");
+                assert!(listener.accepted().recv().is_err(), "nothing comes");
                 assert_ready(listener.poll_accept(&mut Context::from_waker(Waker::noop())));
                 listener.event_fd().unwrap();
                 listener.close();
@@ -257,9 +257,9 @@ fn connect_in_progress_fails_and_the_parents_goes_on() {
             let mut config = Config::default();
             // One attempt, which begins at once.
             config.transport = if is_rdma() {
-                Transport::Rdma
+                TransportChoice::Rdma
             } else {
-                Transport::Tcp
+                TransportChoice::Tcp
             };
             let connector = Connector::new().config(config);
             let mut connecting = Box::pin(connector.start(requests.local_addr()).unwrap());

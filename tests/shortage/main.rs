@@ -29,7 +29,8 @@ use nix::{
     },
 };
 use rdmsg::{
-    Config, Connector, Endpoint, Engine, Error, Listener, Transport, TransportKind, observe::Export,
+    Config, Connector, Endpoint, Engine, Error, Listener, Transport, TransportChoice,
+    observe::Export,
 };
 
 use self::{apart::apart, calls::Calls, tcp_peer::Peer};
@@ -41,10 +42,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const MOST: i32 = 256;
 
 /// The address for this machine's connections to itself, and their transport.
-fn place() -> (IpAddr, TransportKind) {
+fn place() -> (IpAddr, Transport) {
     match env::var("LAB_ADDR") {
-        Ok(addr) => (addr.parse().unwrap(), TransportKind::Rdma),
-        Err(_) => ([127, 0, 0, 1].into(), TransportKind::Tcp),
+        Ok(addr) => (addr.parse().unwrap(), Transport::Rdma),
+        Err(_) => ([127, 0, 0, 1].into(), Transport::Tcp),
     }
 }
 
@@ -110,7 +111,7 @@ fn threads() -> usize {
 /// Returns the numbers of protection domains, queues and other objects of each device, except
 /// memory regions: the bystander keeps some, and each region keeps its protection domain.
 fn objects() -> String {
-    if place().1 == TransportKind::Tcp {
+    if place().1 == Transport::Tcp {
         return String::new();
     }
     let output = Command::new("rdma").args(["resource", "show"]).output();
@@ -230,7 +231,7 @@ fn each_call_of_the_system_fails_one_request_alone() {
     let of_tcp = [("socket", "LimitNOFILE="), ("accept4", "fs.file-max")];
     calls::in_front("each_call_of_the_system_fails_one_request_alone", || {
         each_call_fails_one_request_alone(&functions, &config());
-        if place().1 == TransportKind::Tcp {
+        if place().1 == Transport::Tcp {
             each_call_fails_one_request_alone(&of_tcp, &config());
         }
     });
@@ -238,7 +239,7 @@ fn each_call_of_the_system_fails_one_request_alone() {
 
 #[test]
 fn each_object_of_rdma_fails_one_request_alone() {
-    if place().1 == TransportKind::Tcp {
+    if place().1 == Transport::Tcp {
         // There are none.
         return;
     }
@@ -282,7 +283,7 @@ fn listener_accepts_no_more_than_it_has_descriptors_for() {
         || {
             let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
             setrlimit(Resource::RLIMIT_NOFILE, MOST as u64, most).unwrap();
-            let config = config().with_transport(Transport::Tcp);
+            let config = config().with_transport(TransportChoice::Tcp);
             let engine = Engine::new().unwrap();
             let listener = Listener::bind_with("127.0.0.1:0", &config, &engine).unwrap();
             let address = SockaddrStorage::from(listener.local_addr());

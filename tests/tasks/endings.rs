@@ -6,7 +6,7 @@ use std::{
     pin::pin,
 };
 
-use rdmsg::{Config, Engine, Error, Transport, tokio::Listener};
+use rdmsg::{Config, Engine, Error, TransportChoice, tokio::Listener};
 use tokio::task::spawn_blocking;
 
 use super::{tcp_peer::Peer, tokio::on_each};
@@ -30,7 +30,7 @@ async fn count_polls<T>(future: impl Future<Output = T>) -> (T, u32) {
 fn task_sleeps_until_the_engine_ends_its_connection() {
     on_each(|| async {
         let mut config = Config::default();
-        config.transport = Transport::Tcp;
+        config.transport = TransportChoice::Tcp;
         let engine = Engine::new().unwrap();
         let listener = Listener::bind_with("127.0.0.1:0", &config, &engine).unwrap();
         let addr = listener.local_addr();

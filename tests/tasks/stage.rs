@@ -6,13 +6,13 @@ use std::{
     thread,
 };
 
-use rdmsg::{Config, Connector, Endpoint, Engine, Listener, TransportKind};
+use rdmsg::{Config, Connector, Endpoint, Engine, Listener, Transport};
 
 /// The address for this machine's connections to itself, and what carries them.
-pub(crate) fn place() -> (IpAddr, TransportKind) {
+pub(crate) fn place() -> (IpAddr, Transport) {
     match env::var("LAB_ADDR") {
-        Ok(addr) => (addr.parse().unwrap(), TransportKind::Rdma),
-        Err(_) => ([127, 0, 0, 1].into(), TransportKind::Tcp),
+        Ok(addr) => (addr.parse().unwrap(), Transport::Rdma),
+        Err(_) => ([127, 0, 0, 1].into(), Transport::Tcp),
     }
 }
 
@@ -66,7 +66,7 @@ pub(crate) fn message(number: usize) -> Vec<u8> {
 pub(crate) fn long_run() -> (u32, usize) {
     match (env::var("RDMSG_ROUNDS"), place().1) {
         (Ok(rounds), _) => (rounds.parse().unwrap(), 10 << 20),
-        (Err(_), TransportKind::Tcp) => (1, 10 << 20),
+        (Err(_), Transport::Tcp) => (1, 10 << 20),
         (Err(_), _) => (1, 1 << 20),
     }
 }

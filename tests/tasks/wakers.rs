@@ -15,7 +15,7 @@ use std::{
 
 use rdmsg::{
     CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, RequestListener, Transport,
-    TransportKind,
+    TransportChoice,
 };
 use smol::block_on;
 
@@ -130,8 +130,8 @@ fn waker_of_a_connect_that_panics_ends_it() {
     let mut config = Config::default();
     // One transport, because the task has to be polled again between two attempts.
     config.transport = match place().1 {
-        TransportKind::Rdma => Transport::Rdma,
-        _ => Transport::Tcp,
+        Transport::Rdma => TransportChoice::Rdma,
+        _ => TransportChoice::Tcp,
     };
     let connector = Connector::new().config(config);
     let mut connecting = pin!(connector.start(listener.local_addr()).unwrap());

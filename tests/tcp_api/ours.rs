@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use rdmsg::{Stream, StreamListener, ToAddresses, TransportKind};
+use rdmsg::{Stream, StreamListener, ToAddresses, Transport};
 
 use super::any_rdmsg;
 
@@ -112,7 +112,7 @@ fn a_time_to_live_is_set_over_each_version_of_ip() {
 #[test]
 fn a_time_to_live_is_refused_over_rdma() {
     let (_listener, client, mut server) = ends();
-    if client.transport() == TransportKind::Rdma {
+    if client.transport() == Transport::Rdma {
         assert_eq!(client.ttl().unwrap_err().kind(), ErrorKind::Unsupported);
         let error = client.set_ttl(64).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);

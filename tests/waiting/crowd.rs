@@ -8,7 +8,7 @@ use std::{
 };
 
 use rdmsg::{
-    CloseReason, Completion, Config, Connector, Engine, Error, Message, TransportKind,
+    CloseReason, Completion, Config, Connector, Engine, Error, Message, Transport,
     tokio::{Endpoint as TaskEndpoint, Listener as TaskListener},
 };
 use tokio::time::timeout;
@@ -126,7 +126,7 @@ fn receives_each_message_once_in_mixed_company() {
 #[test]
 fn serves_hundreds_of_users_at_once() {
     let users = match place().1 {
-        TransportKind::Tcp => 500,
+        Transport::Tcp => 500,
         // Each takes milliseconds.
         _ => 20,
     };

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use rdmsg::{Config, Endpoint, Engine, Listener, Stream, StreamListener, Transport};
+use rdmsg::{Config, Endpoint, Engine, Listener, Stream, StreamListener, TransportChoice};
 
 use crate::{
     matrix::{self, Peers},
@@ -72,7 +72,7 @@ impl State {
             Self::Large => 1000,
         };
         let config = matrix::config().with_eager_size(eager);
-        config.with_transport(Transport::Tcp)
+        config.with_transport(TransportChoice::Tcp)
     }
 
     /// Sends the beginning, and returns the rest, which is sent byte by byte.

@@ -12,7 +12,7 @@ use std::{
 };
 
 use rdmsg::{
-    Config, Connector, Endpoint, Engine, Error, Listener, Polling, TransportKind,
+    Config, Connector, Endpoint, Engine, Error, Listener, Polling, Transport,
     tokio::Endpoint as TaskEndpoint,
 };
 use tokio::{
@@ -27,10 +27,10 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const PROMPT: Duration = Duration::from_secs(5);
 
 /// The address for this machine's connections to itself, and their transport.
-pub(crate) fn place() -> (IpAddr, TransportKind) {
+pub(crate) fn place() -> (IpAddr, Transport) {
     match env::var("LAB_ADDR") {
-        Ok(addr) => (addr.parse().unwrap(), TransportKind::Rdma),
-        Err(_) => ([127, 0, 0, 1].into(), TransportKind::Tcp),
+        Ok(addr) => (addr.parse().unwrap(), Transport::Rdma),
+        Err(_) => ([127, 0, 0, 1].into(), Transport::Tcp),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use clap::Args;
-use rdmsg::{Config, Transport};
+use rdmsg::{Config, TransportChoice};
 
 /// How soon a peer that is gone is missed.
 #[derive(Args, Clone, Debug)]
@@ -117,8 +117,8 @@ impl ClientOptions {
     pub fn config(&self) -> Config {
         let config = self.keepalive.config();
         match self.address.split_once("://") {
-            Some(("rdma", _)) => config.with_transport(Transport::Rdma),
-            Some(("tcp", _)) => config.with_transport(Transport::Tcp),
+            Some(("rdma", _)) => config.with_transport(TransportChoice::Rdma),
+            Some(("tcp", _)) => config.with_transport(TransportChoice::Tcp),
             _ => config,
         }
     }

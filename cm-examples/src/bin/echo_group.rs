@@ -44,7 +44,7 @@ fn main() -> ExitCode {
 
 fn serve(options: &Options) -> Result<()> {
     let service = Service::start(options, config())?;
-    let mut established = service.listener.established().clone();
+    let mut established = service.listener.accepted().clone();
     let mut listens = true;
     let group = Group::new();
     let mut clients = HashMap::new();

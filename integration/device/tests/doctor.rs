@@ -3,7 +3,7 @@
 
 use std::{fs, net::IpAddr, path::Path, thread, time::Duration};
 
-use rdmsg::{Config, Engine, Listener, Transport};
+use rdmsg::{Config, Engine, Listener, TransportChoice};
 use toolbox::{Deadline, DeviceTest, Diagnosis, Finding, Heard, PATIENCE, Process, Shell, example};
 
 /// What is typed first, by somebody without any rights.
@@ -256,11 +256,11 @@ fn a_peer_where_nobody_serves_is_told_to() {
     assert_eq!(ended.status, Some(0), "{}", ended.output);
 }
 
-/// A client with `Transport::Auto` reaches the other program.
+/// A client with `TransportChoice::Auto` reaches the other program.
 #[test]
 fn another_program_on_the_port_over_rdma_is_named() {
     let lab = DeviceTest::start();
-    let config = Config::default().with_transport(Transport::Rdma);
+    let config = Config::default().with_transport(TransportChoice::Rdma);
     let engine = Engine::new().unwrap();
     let other = Listener::bind_with(lab.at(0), &config, &engine).unwrap();
     let address = other.local_addr();

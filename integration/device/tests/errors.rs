@@ -12,8 +12,7 @@ use std::{
 };
 
 use rdmsg::{
-    CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, RequestListener,
-    TransportKind,
+    CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, RequestListener, Transport,
     cm::{CmId, ConnParam, EventChannel, PortSpace},
     status::CmEventType,
     verbs::{CompletionQueue, ProtectionDomain, QpCap, QpInitAttr},
@@ -349,14 +348,14 @@ fn a_listener_that_may_choose_says_what_it_took() {
         })
     };
     let chooses = Listener::bind(format!("auto://{}", lab.at(0))).unwrap();
-    let both = [TransportKind::Rdma, TransportKind::Tcp];
+    let both = [Transport::Rdma, Transport::Tcp];
     let took = if lab.is_iwarp() { &both[..1] } else { &both };
     assert_eq!(chooses.transports(), took);
-    assert_eq!(transport_to(&chooses), TransportKind::Rdma);
+    assert_eq!(transport_to(&chooses), Transport::Rdma);
     // One that has TCP alone is found as well.
     let tcp = Listener::bind(format!("tcp://{}", lab.at(0))).unwrap();
-    assert_eq!(tcp.transports(), [TransportKind::Tcp]);
-    assert_eq!(transport_to(&tcp), TransportKind::Tcp);
+    assert_eq!(tcp.transports(), [Transport::Tcp]);
+    assert_eq!(transport_to(&tcp), Transport::Tcp);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::{
 };
 
 use nix::ifaddrs::getifaddrs;
-use rdmsg::{Endpoint, Listener, Stream, StreamListener, TransportKind};
+use rdmsg::{Endpoint, Listener, Stream, StreamListener, Transport};
 use toolbox::{DeviceTest, applies};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -28,7 +28,7 @@ fn all_addresses_to_connect_to_mean_a_device_of_this_host() {
         let port = listener.local_addr().port();
         for scheme in ["rdma", "RDMA", "auto"] {
             let (client, server) = pair(&listener, &format!("{scheme}://{all}:{port}"));
-            assert_eq!(client.transport(), TransportKind::Rdma);
+            assert_eq!(client.transport(), Transport::Rdma);
             assert_eq!(client.peer_addr(), SocketAddr::new(host, port));
             client.send(b"hello").unwrap();
             assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"hello");
@@ -42,7 +42,7 @@ fn auto_reaches_a_listener_of_tcp_on_this_host() {
     let listener = Listener::bind("tcp://0.0.0.0:0").unwrap();
     let port = listener.local_addr().port();
     let (client, _server) = pair(&listener, &format!("auto://0.0.0.0:{port}"));
-    assert_eq!(client.transport(), TransportKind::Tcp);
+    assert_eq!(client.transport(), Transport::Tcp);
     assert_eq!(client.peer_addr(), SocketAddr::from(([127, 0, 0, 1], port)));
 }
 

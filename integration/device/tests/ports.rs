@@ -9,7 +9,7 @@ use std::{
 };
 
 use rdmsg::{
-    Config, Connector, Engine, Error, Listener, Transport, TransportKind,
+    Config, Connector, Engine, Error, Listener, Transport, TransportChoice,
     rsocket::{self, Stream},
 };
 use toolbox::{DeviceTest, Lab};
@@ -75,11 +75,11 @@ fn take(lab: &Lab, port: u16) -> Option<TcpListener> {
     }
 }
 
-fn bind(lab: &Lab, transport: Transport, engine: &Engine) -> Result<Listener, Error> {
+fn bind(lab: &Lab, transport: TransportChoice, engine: &Engine) -> Result<Listener, Error> {
     bind_at(lab.at(0), transport, engine)
 }
 
-fn bind_at(at: SocketAddr, transport: Transport, engine: &Engine) -> Result<Listener, Error> {
+fn bind_at(at: SocketAddr, transport: TransportChoice, engine: &Engine) -> Result<Listener, Error> {
     let mut config = Config::default();
     config.transport = transport;
     Listener::bind_with(at, &config, engine)
@@ -112,15 +112,15 @@ fn port_of_one_transport_is_in_use_on_both() {
         |_, port| all_v6(port),
     ];
     for of_other in at {
-        for transport in [Transport::Rdma, Transport::Tcp] {
+        for transport in [TransportChoice::Rdma, TransportChoice::Tcp] {
             let other = iter::repeat_with(|| bind_at(of_other(&lab, 0), transport, &engine))
                 .map(Result::unwrap)
-                .find(|other| transport == Transport::Tcp || is_free_over_tcp(&lab, other))
+                .find(|other| transport == TransportChoice::Tcp || is_free_over_tcp(&lab, other))
                 .unwrap();
             let port = other.local_addr().port();
             for of_this in at {
                 let address = of_this(&lab, port);
-                let error = bind_at(address, Transport::Auto, &engine).unwrap_err();
+                let error = bind_at(address, TransportChoice::Auto, &engine).unwrap_err();
                 let text = error.to_string();
                 let over = if lab.is_iwarp() {
                     "address in use over ".into()
@@ -135,7 +135,7 @@ fn port_of_one_transport_is_in_use_on_both() {
                 assert_eq!(io::Error::from(error).kind(), io::ErrorKind::AddrInUse);
             }
             drop(other);
-            let again = bind_at(lab.at(port), Transport::Auto, &engine).unwrap();
+            let again = bind_at(lab.at(port), TransportChoice::Auto, &engine).unwrap();
             assert_eq!(again.transports().len(), 2 - usize::from(lab.is_iwarp()));
         }
     }
@@ -146,14 +146,14 @@ fn port_of_one_transport_is_in_use_on_both() {
 fn port_of_rdma_is_free_on_a_loopback_address() {
     let lab = DeviceTest::start();
     let engine = Engine::new().unwrap();
-    let other = bind_at(all(0), Transport::Rdma, &engine).unwrap();
+    let other = bind_at(all(0), TransportChoice::Rdma, &engine).unwrap();
     let address = (Ipv4Addr::LOCALHOST, other.local_addr().port()).into();
-    let bound = bind_at(address, Transport::Auto, &engine);
+    let bound = bind_at(address, TransportChoice::Auto, &engine);
     if lab.is_iwarp() {
         let error = io::Error::from(bound.unwrap_err());
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
     } else {
-        assert_eq!(bound.unwrap().transports(), [TransportKind::Tcp]);
+        assert_eq!(bound.unwrap().transports(), [Transport::Tcp]);
     }
 }
 
@@ -163,11 +163,11 @@ fn a_listener_takes_a_port_that_is_free_over_tcp_where_it_has_to_be() {
     let engine = Engine::new().unwrap();
     let mut ports = Ports::new(&lab);
     for _ in 0..TRIES {
-        for transport in [Transport::Rdma, Transport::Auto] {
+        for transport in [TransportChoice::Rdma, TransportChoice::Auto] {
             let listener = bind(&lab, transport, &engine).unwrap();
             let port = listener.local_addr().port();
-            let on_both = transport == Transport::Auto && !lab.is_iwarp();
-            let transports = [TransportKind::Rdma, TransportKind::Tcp];
+            let on_both = transport == TransportChoice::Auto && !lab.is_iwarp();
+            let transports = [Transport::Rdma, Transport::Tcp];
             let transports = &transports[..1 + usize::from(on_both)];
             assert_eq!(listener.transports(), transports, "{transport:?} on {port}");
             assert!(!(ports.have(port) && (on_both || lab.is_iwarp())), "{port}");
@@ -178,9 +178,9 @@ fn a_listener_takes_a_port_that_is_free_over_tcp_where_it_has_to_be() {
     }
     ports.leave_none(&lab);
     let transport = if lab.is_iwarp() {
-        Transport::Rdma
+        TransportChoice::Rdma
     } else {
-        Transport::Auto
+        TransportChoice::Auto
     };
     let error = bind(&lab, transport, &engine).unwrap_err();
     assert_eq!(io::Error::from(error).kind(), io::ErrorKind::AddrInUse);
@@ -190,8 +190,8 @@ fn a_listener_takes_a_port_that_is_free_over_tcp_where_it_has_to_be() {
 fn who_connects_does_so_from_a_port_that_is_free_over_tcp_where_it_has_to_be() {
     let lab = DeviceTest::start();
     let engine = Engine::new().unwrap();
-    let listener = bind(&lab, Transport::Rdma, &engine).unwrap();
-    let accepted = listener.established();
+    let listener = bind(&lab, TransportChoice::Rdma, &engine).unwrap();
+    let accepted = listener.accepted();
     let server = rsocket::Listener::bind(lab.at(0)).unwrap();
     let address = server.local_addr().unwrap();
     let ports = Ports::new(&lab);

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, TransportKind};
+use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Transport};
 use toolbox::{DeviceTest, Lab, reason};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -136,7 +136,7 @@ fn a_device_that_is_removed_ends_its_listener_and_its_connections_and_may_come_b
 }
 
 /// A connection to a listener, which carries bytes, and over what.
-fn transport_to(listener: &Listener) -> TransportKind {
+fn transport_to(listener: &Listener) -> Transport {
     let address = format!("auto://{}", listener.local_addr());
     let client = thread::spawn(move || Endpoint::connect(address).unwrap());
     let server = listener.accept_timeout(PATIENCE).unwrap();
@@ -159,15 +159,12 @@ fn who_may_choose_goes_over_tcp_while_the_device_is_gone_and_over_rdma_when_it_i
     let engine = Engine::new().unwrap();
     drop(bind("10.96.0.1:7985", &engine));
     let listener = Listener::bind(format!("auto://{CHOOSES}")).unwrap();
-    assert_eq!(
-        listener.transports(),
-        [TransportKind::Rdma, TransportKind::Tcp]
-    );
-    assert_eq!(transport_to(&listener), TransportKind::Rdma);
+    assert_eq!(listener.transports(), [Transport::Rdma, Transport::Tcp]);
+    assert_eq!(transport_to(&listener), Transport::Rdma);
     let client = thread::spawn(|| Endpoint::connect(format!("auto://{CHOOSES}")).unwrap());
     let server = listener.accept_timeout(PATIENCE).unwrap();
     let client = client.join().unwrap();
-    assert_eq!(client.transport(), TransportKind::Rdma);
+    assert_eq!(client.transport(), Transport::Rdma);
 
     ends(start("exec rdma link delete rxe_auto"));
     for endpoint in [client, server] {
@@ -176,7 +173,7 @@ fn who_may_choose_goes_over_tcp_while_the_device_is_gone_and_over_rdma_when_it_i
             "it went with the device"
         );
     }
-    assert_eq!(transport_to(&listener), TransportKind::Tcp);
+    assert_eq!(transport_to(&listener), Transport::Tcp);
 
     run("rdma link add rxe_auto type rxe netdev auto0");
     drop(bind("10.96.0.1:7987", &engine));
@@ -196,7 +193,7 @@ fn who_may_choose_goes_over_tcp_while_the_device_is_gone_and_over_rdma_when_it_i
     );
     // The listener has gone on over TCP, and finds the device again within seconds.
     let deadline = Instant::now() + PATIENCE;
-    while transport_to(&listener) != TransportKind::Rdma {
+    while transport_to(&listener) != Transport::Rdma {
         assert!(Instant::now() < deadline, "it is bound again");
     }
     // While there is a listener, which hears of it.

@@ -3,7 +3,7 @@
 
 use std::{process::Command, time::Duration};
 
-use rdmsg::{Config, Connector, Endpoint, Listener, TransportKind};
+use rdmsg::{Config, Connector, Endpoint, Listener, Transport};
 use toolbox::DeviceTest;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -80,12 +80,12 @@ fn host_that_is_silent_over_rdma_is_asked_over_tcp_from_then_on() {
             let firewall = Firewall::new();
             let place = format!("auto://{place}");
             let first = connect(&place, Duration::from_secs(8));
-            assert_eq!(first.transport(), TransportKind::Tcp);
+            assert_eq!(first.transport(), Transport::Tcp);
             exchange(first);
             let tried = firewall.sent();
             assert!(tried > 0, "RDMA was tried first");
             let second = connect(&place, Duration::from_secs(8));
-            assert_eq!(second.transport(), TransportKind::Tcp);
+            assert_eq!(second.transport(), Transport::Tcp);
             assert_eq!(firewall.sent(), tried, "RDMA was tried again");
             exchange(second);
         }

@@ -1,6 +1,6 @@
 use std::{fmt, str::FromStr};
 
-use rdmsg::Transport;
+use rdmsg::TransportChoice;
 
 /// Where a bridge listens, or connects to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,12 +36,12 @@ impl Scheme {
     }
 
     /// What carries a stream of rdmsg there.
-    pub(super) fn transport(self) -> Option<Transport> {
+    pub(super) fn transport(self) -> Option<TransportChoice> {
         match self {
             Self::Plain => None,
-            Self::Rdma => Some(Transport::Rdma),
-            Self::Rdmsg => Some(Transport::Auto),
-            Self::RdmsgTcp => Some(Transport::Tcp),
+            Self::Rdma => Some(TransportChoice::Rdma),
+            Self::Rdmsg => Some(TransportChoice::Auto),
+            Self::RdmsgTcp => Some(TransportChoice::Tcp),
         }
     }
 }
@@ -118,9 +118,17 @@ mod tests {
     fn each_scheme_says_what_is_spoken() {
         for (text, scheme, transport) in [
             ("tcp://127.0.0.1:6379", Scheme::Plain, None),
-            ("rdma://a:1", Scheme::Rdma, Some(Transport::Rdma)),
-            ("rdmsg://[::1]:0", Scheme::Rdmsg, Some(Transport::Auto)),
-            ("rdmsg+tcp://a.b:7", Scheme::RdmsgTcp, Some(Transport::Tcp)),
+            ("rdma://a:1", Scheme::Rdma, Some(TransportChoice::Rdma)),
+            (
+                "rdmsg://[::1]:0",
+                Scheme::Rdmsg,
+                Some(TransportChoice::Auto),
+            ),
+            (
+                "rdmsg+tcp://a.b:7",
+                Scheme::RdmsgTcp,
+                Some(TransportChoice::Tcp),
+            ),
         ] {
             let address: Address = text.parse().unwrap();
             assert_eq!(address.scheme(), scheme);

@@ -1,7 +1,7 @@
 use std::{io, time::Duration};
 
 use anyhow::{Context, Result};
-use rdmsg::{Config, Connector, Engine, Error, Listener, Transport};
+use rdmsg::{Config, Connector, Engine, Error, Listener, TransportChoice};
 use tokio::{net::TcpStream, time::timeout};
 
 use super::{
@@ -45,7 +45,7 @@ impl Target {
 
 /// Fails if this machine has no RDMA, or this process no right to it.
 pub(super) fn find_rdma(engine: &Engine) -> Result<(), Error> {
-    let config = Config::default().with_transport(Transport::Rdma);
+    let config = Config::default().with_transport(TransportChoice::Rdma);
     // It takes the same rights and libraries as to connect.
     Listener::bind_with("0.0.0.0:0", &config, engine).map(drop)
 }

@@ -1,6 +1,6 @@
 use std::{io, net::IpAddr, thread, time::Duration};
 
-use rdmsg::{Config, Connector, Engine, Error, Listener, Transport, status::OsError};
+use rdmsg::{Config, Connector, Engine, Error, Listener, TransportChoice, status::OsError};
 
 use super::{devices::Device, finding::Finding};
 
@@ -42,7 +42,7 @@ fn no_thread(error: io::Error) -> Error {
 
 fn exchange(address: IpAddr, timeout: Duration) -> Result<(), Error> {
     let mut config = Config::default();
-    config.transport = Transport::Rdma;
+    config.transport = TransportChoice::Rdma;
     config.connect_timeout = timeout;
     let engine = Engine::new()?;
     let listener = Listener::bind_with((address, 0), &config, &engine)?;

@@ -4,7 +4,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use rdmsg::{CloseReason, Config, Connector, Endpoint, Error, Transport};
+use rdmsg::{CloseReason, Config, Connector, Endpoint, Error, TransportChoice};
 
 use super::{
     examination::Examination,
@@ -137,8 +137,8 @@ impl Peer {
         findings: &mut Vec<Finding>,
     ) -> (Option<Examination>, bool) {
         let transport = match link {
-            Some(Link { is_iwarp: true, .. }) => Transport::Rdma,
-            _ => Transport::Tcp,
+            Some(Link { is_iwarp: true, .. }) => TransportChoice::Rdma,
+            _ => TransportChoice::Tcp,
         };
         let connected = self.connect(transport, timeout);
         let asked = connected.map_err(Unserved::from).and_then(|endpoint| {
@@ -231,7 +231,7 @@ impl Peer {
 
     /// Messages over RDMA.
     fn exchange(&self, link: &Link, serves: bool, timeout: Duration, findings: &mut Vec<Finding>) {
-        let endpoint = match self.connect(Transport::Rdma, timeout) {
+        let endpoint = match self.connect(TransportChoice::Rdma, timeout) {
             Ok(endpoint) => endpoint,
             Err(error) => {
                 findings.push(self.judge_no_connection(&error, serves, findings));
@@ -341,7 +341,7 @@ impl Peer {
             .at(Host::Peer)
     }
 
-    fn connect(&self, transport: Transport, timeout: Duration) -> Result<Endpoint, Error> {
+    fn connect(&self, transport: TransportChoice, timeout: Duration) -> Result<Endpoint, Error> {
         let mut config = Config::default();
         config.transport = transport;
         config.connect_timeout = timeout;

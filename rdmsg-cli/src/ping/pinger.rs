@@ -5,7 +5,7 @@ use std::{
 };
 
 use anyhow::Result;
-use rdmsg::{Endpoint, Error, TransportKind};
+use rdmsg::{Endpoint, Error, Transport};
 
 use super::{options::Options, summary::Summary};
 use crate::{
@@ -105,7 +105,7 @@ impl<'a> Pinger<'a> {
 
     /// Over what the first one went over: the numbers are of that. `None` when a signal came.
     fn connect_again(&mut self, stop: &Stop) -> Result<Option<Endpoint>> {
-        let carrier = if self.summary.transport == TransportKind::Tcp.to_string() {
+        let carrier = if self.summary.transport == Transport::Tcp.to_string() {
             Carrier::Tcp
         } else {
             Carrier::Rdma

@@ -85,7 +85,7 @@ impl Server {
         let mut select = Select::new();
         select.recv(stop.channel());
         for listener in &self.listeners {
-            select.recv(listener.established());
+            select.recv(listener.accepted());
         }
         loop {
             let ready = select.ready();
@@ -95,7 +95,7 @@ impl Server {
                 }
                 continue;
             };
-            match self.listeners[number].established().try_recv() {
+            match self.listeners[number].accepted().try_recv() {
                 Ok(Ok(endpoint)) => self.serve(&endpoint),
                 Ok(Err(Error::ListenerEnded { reason, .. })) => {
                     bail!("a listener has ended: {reason}")

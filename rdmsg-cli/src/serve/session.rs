@@ -93,13 +93,13 @@ impl fmt::Display for Ended {
 mod tests {
     use std::thread;
 
-    use rdmsg::{Config, Connector, Engine, Listener, Transport};
+    use rdmsg::{Config, Connector, Engine, Listener, TransportChoice};
 
     use super::*;
 
     #[test]
     fn a_connection_that_says_nothing_is_ended() {
-        let config = Config::default().with_transport(Transport::Tcp);
+        let config = Config::default().with_transport(TransportChoice::Tcp);
         let engine = Engine::new().unwrap();
         let listener = Listener::bind_with("127.0.0.1:0", &config, &engine).unwrap();
         let addr = listener.local_addr();

@@ -18,7 +18,7 @@ use crate::{
     proto::{CloseReason, Connection},
     sync::{Notice, NoticeKind},
     transport::ConnectionId,
-    transport_kind::TransportKind,
+    transport_choice::Transport,
 };
 
 impl Reactor {
@@ -124,7 +124,7 @@ impl Reactor {
 
     fn connect(
         &mut self,
-        (transport, address): (TransportKind, SocketAddr),
+        (transport, address): (Transport, SocketAddr),
         config: Config,
         data: &[u8],
         deadline: Instant,

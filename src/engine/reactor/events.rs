@@ -6,7 +6,7 @@ use super::{BATCH, CM_RDMA, CM_TCP, Reactor, is_of_manager};
 use crate::{
     status::OsError,
     transport::{Event, Report},
-    transport_kind::TransportKind,
+    transport_choice::Transport,
 };
 
 /// How long a connection manager that fails is left alone. Its descriptor stays readable, so that
@@ -17,10 +17,10 @@ const PAUSE: Duration = Duration::from_millis(100);
 const MOST_FAILURES: u32 = 20;
 
 /// The epoll token of a transport's connection manager, and the timer key of its next look.
-fn token(transport: TransportKind) -> u64 {
+fn token(transport: Transport) -> u64 {
     match transport {
-        TransportKind::Rdma => CM_RDMA,
-        TransportKind::Tcp => CM_TCP,
+        Transport::Rdma => CM_RDMA,
+        Transport::Tcp => CM_TCP,
     }
 }
 
@@ -31,7 +31,7 @@ impl Reactor {
             .try_for_each(|(transport, fd)| self.watch(fd, token(transport)))
     }
 
-    pub(super) fn handle_cm_events(&mut self, transport: TransportKind) {
+    pub(super) fn handle_cm_events(&mut self, transport: Transport) {
         // What is left makes the next round begin at once.
         for _ in 0..BATCH {
             match self.manager.poll(transport) {
@@ -50,8 +50,8 @@ impl Reactor {
 
     /// Returns whether a connection manager that failed will fail again and again. The engine ends
     /// then, because it cannot serve its listeners.
-    fn fails_for_good(&mut self, transport: TransportKind, error: OsError) -> bool {
-        if transport != TransportKind::Rdma || error.is_shortage() {
+    fn fails_for_good(&mut self, transport: Transport, error: OsError) -> bool {
+        if transport != Transport::Rdma || error.is_shortage() {
             return false;
         }
         self.failures += 1;
@@ -59,7 +59,7 @@ impl Reactor {
     }
 
     /// Takes a transport's connection manager out of the epoll until [`PAUSE`] has passed.
-    pub(super) fn leave_alone(&mut self, transport: TransportKind, error: OsError) {
+    pub(super) fn leave_alone(&mut self, transport: Transport, error: OsError) {
         let now = Instant::now();
         error_sparsely!("engine: {error}");
         for (_, fd) in self.manager.fds().filter(|(other, _)| *other == transport) {
@@ -70,7 +70,7 @@ impl Reactor {
     }
 
     /// Ends the pause.
-    pub(super) fn look_again(&mut self, transport: TransportKind) {
+    pub(super) fn look_again(&mut self, transport: Transport) {
         let mut fds = self.manager.fds().filter(|(other, _)| *other == transport);
         let watched = fds.try_for_each(|(_, fd)| self.watch(fd, token(transport)));
         drop(fds);

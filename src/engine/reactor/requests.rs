@@ -11,11 +11,11 @@ use super::{
     Reactor, is_of_manager,
 };
 use crate::{
-    config::{Config, Transport},
+    config::Config,
     error::Error,
     proto::{Connection, Reject},
     transport::{ConnectRequest, ConnectionId, Event, ListenId},
-    transport_kind::TransportKind,
+    transport_choice::{Transport, TransportChoice},
 };
 
 /// How many ports are tried that the kernel chooses for TCP until one of them is free over RDMA as
@@ -35,20 +35,20 @@ impl Reactor {
     ) -> Result<Bound, Error> {
         let key = self.new_key();
         let (ids, local) = match config.transport {
-            Transport::Rdma => {
+            TransportChoice::Rdma => {
                 let (id, local) = self.listen_on_rdma(key, address, &config)?;
                 ((Some(id), None), local)
             }
-            Transport::Tcp => {
+            TransportChoice::Tcp => {
                 let (id, local) = self.listen_on_tcp(key, address, &config)?;
                 ((None, Some(id)), local)
             }
-            Transport::Auto => self.listen_on_both(key, address, &config)?,
+            TransportChoice::Auto => self.listen_on_both(key, address, &config)?,
         };
-        let transports: &[TransportKind] = match ids {
-            (Some(_), Some(_)) => &[TransportKind::Rdma, TransportKind::Tcp],
-            (Some(_), None) => &[TransportKind::Rdma],
-            (None, _) => &[TransportKind::Tcp],
+        let transports: &[Transport] = match ids {
+            (Some(_), Some(_)) => &[Transport::Rdma, Transport::Tcp],
+            (Some(_), None) => &[Transport::Rdma],
+            (None, _) => &[Transport::Tcp],
         };
         info!("listener {key} on {local}, over {transports:?}");
         let listening = Listening::new(ids, local, config, intake, engine);
@@ -61,7 +61,7 @@ impl Reactor {
     }
 
     /// Listens on both transports with one port, or on that of them that can be. A port that is in
-    /// use on either is in use: peers with `Transport::Auto` would connect to the other program.
+    /// use on either is in use: peers with `TransportChoice::Auto` would connect to the other program.
     fn listen_on_both(
         &mut self,
         key: u64,
@@ -107,8 +107,8 @@ impl Reactor {
         address: SocketAddr,
         config: &Config,
     ) -> Result<(ListenId, SocketAddr), Error> {
-        let kind = TransportKind::Rdma;
-        let bound = ListenId::bind(kind, &self.manager, key, address, config.backlog);
+        let kind = Transport::Rdma;
+        let bound = ListenId::bind(kind, &self.manager, key, address, config.listening.backlog);
         let id = bound.map_err(|error| {
             if is_of_manager(error) {
                 self.failed.get_or_insert(error);
@@ -128,8 +128,8 @@ impl Reactor {
         address: SocketAddr,
         config: &Config,
     ) -> Result<(ListenId, SocketAddr), Error> {
-        let kind = TransportKind::Tcp;
-        let id = ListenId::bind(kind, &self.manager, key, address, config.backlog)
+        let kind = Transport::Tcp;
+        let id = ListenId::bind(kind, &self.manager, key, address, config.listening.backlog)
             .map_err(|error| Error::from_bind_tcp(address, error))?;
         let local = id.local_addr().unwrap_or(address);
         Ok((id, local))
@@ -182,9 +182,9 @@ impl Reactor {
             return;
         };
         let full = if listener.is_full() {
-            Some(("backlog", config.backlog))
-        } else if listener.half_open.count() >= config.half_open.into() {
-            Some(("half_open", config.half_open))
+            Some(("backlog", config.listening.backlog))
+        } else if listener.half_open.count() >= config.listening.half_open.into() {
+            Some(("half_open", config.listening.half_open))
         } else {
             None
         };
@@ -235,7 +235,7 @@ impl Reactor {
             return;
         };
         if is_full {
-            let (peer, limit) = (entry.peer, entry.config.backlog);
+            let (peer, limit) = (entry.peer, entry.config.listening.backlog);
             entry.link.in_engine(|core| core.conn.turn_away(now));
             report_refusal(
                 peer,
@@ -262,7 +262,7 @@ impl Reactor {
         let establishing = started
             .filter_map(|key| self.links.get(&key))
             .filter(|other| other.is_accepted_for(half_open));
-        queue.waiting() + establishing.count() >= entry.config.backlog.into()
+        queue.waiting() + establishing.count() >= entry.config.listening.backlog.into()
     }
 }
 

@@ -117,7 +117,7 @@ const _: () = assert!(HEADER_LEN <= ALIGN);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{config::Config, transport::EngineLimits, transport_kind::TransportKind};
+    use crate::{config::Config, transport::EngineLimits, transport_choice::Transport};
 
     /// The table in the documentation of [`Config`] is what this comes to.
     #[test]
@@ -127,7 +127,7 @@ mod tests {
         let defaults = (
             default.receive_window,
             default.send_depth,
-            default.params(TransportKind::Rdma).eager_size,
+            default.params(Transport::Rdma).eager_size,
         );
         for (window, depth, eager) in [
             defaults,
@@ -147,7 +147,7 @@ mod tests {
             } else {
                 ""
             };
-            let layout = Layout::new(&config.params(TransportKind::Rdma));
+            let layout = Layout::new(&config.params(Transport::Rdma));
             let bytes = layout.size() * layout.beside(0).len();
             let bytes = bytes.next_multiple_of(4096) as u64;
             let fit = [64 << 10, 8 << 20, 64 << 20, 1 << 30]

@@ -21,7 +21,7 @@ pub(crate) use self::{
     buffers::Buffers,
     done::{BATCH, Done},
     layout::Layout,
-    one_sided::{Checked, OneSided},
+    one_sided::{Checked, OneSidedOp},
     poll_side::{Answers, CompletionEvents, CompletionQueue, PollSide},
     queue_pair::{QueuePair, SharedReceiveQueue},
     receive_share::ReceiveShare,

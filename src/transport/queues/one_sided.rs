@@ -11,7 +11,7 @@ use crate::{
 
 /// What a one-sided operation is to do.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum OneSided {
+pub(crate) enum OneSidedOp {
     Read,
     Write,
     WriteWithImm(u32),
@@ -19,7 +19,7 @@ pub(crate) enum OneSided {
     CompareSwap { compare: u64, swap: u64 },
 }
 
-impl OneSided {
+impl OneSidedOp {
     fn is_read(self) -> bool {
         match self {
             Self::Read => true,
@@ -68,7 +68,7 @@ impl Checked {
     /// which the operation itself will say.
     pub(crate) fn new(
         allocator: Option<&Allocator>,
-        op: OneSided,
+        op: OneSidedOp,
         (region, range): (&Region, Range<usize>),
         (remote, offset): (&RemoteRegion, u64),
         id: u64,

@@ -56,7 +56,7 @@ impl ConnectionId {
 
     /// Asks the device for this ACK timeout: what it makes of that is its own affair.
     pub(crate) fn set_ack_timeout(&mut self, config: &Config) {
-        if let (Some(ack_timeout), Some(id)) = (config.ack_timeout, &mut self.id)
+        if let (Some(ack_timeout), Some(id)) = (config.rdma.ack_timeout, &mut self.id)
             && let Err(error) = id.set_ack_timeout(ack_timeout)
         {
             debug!("engine: ack_timeout {ack_timeout}: {error}");
@@ -159,7 +159,7 @@ impl ConnectionId {
 fn conn_param(private_data: &[u8], config: &Config) -> Result<ConnParam, OsError> {
     Ok(ConnParam {
         private_data: private_data.try_into()?,
-        retry_count: config.retry_count,
+        retry_count: config.rdma.retry_count,
         ..ConnParam::default()
     })
 }

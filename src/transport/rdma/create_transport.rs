@@ -20,7 +20,7 @@ use crate::{
             WorkQueues,
         },
     },
-    transport_kind::TransportKind,
+    transport_choice::Transport,
     verbs::{self, CompletionChannel, ProtectionDomain, QpCap, QpInitAttr, SrqAttr},
 };
 
@@ -32,8 +32,8 @@ pub(super) fn create_transport(
     config: &Config,
     customer: Customer,
 ) -> Result<TransportParts, NoTransport> {
-    let layout = Layout::new(&config.params(TransportKind::Rdma));
-    let cap = cap(&layout, config.max_inline);
+    let layout = Layout::new(&config.params(Transport::Rdma));
+    let cap = cap(&layout, config.rdma.max_inline);
     for (field, value, limit) in [
         ("receive_window", cap.max_recv_wr, device.max_qp_wr),
         (

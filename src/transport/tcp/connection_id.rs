@@ -200,9 +200,9 @@ fn set_options(socket: &impl AsFd, config: &Config) {
 /// For how many milliseconds data may be unacknowledged: as many times the ACK timeout as a device
 /// would wait for it.
 fn give_up_after(config: &Config) -> u32 {
-    let exponent = config.ack_timeout.unwrap_or(18).min(31);
+    let exponent = config.rdma.ack_timeout.unwrap_or(18).min(31);
     let one = Duration::from_nanos(4096 << exponent);
-    let tries = u32::from(config.retry_count) + 1;
+    let tries = u32::from(config.rdma.retry_count) + 1;
     u32::try_from((one * tries).as_millis())
         .unwrap_or(u32::MAX)
         .max(1000)

@@ -21,7 +21,7 @@ use crate::{
             TransportParts, WorkQueues,
         },
     },
-    transport_kind::TransportKind,
+    transport_choice::Transport,
 };
 
 /// Makes buffers and queues for the connection with this `key` on its socket, which does not block.
@@ -32,7 +32,7 @@ pub(super) fn create_transport(
     config: &Config,
     customer: Customer,
 ) -> Result<TransportParts, NoTransport> {
-    let layout = Layout::new(&config.params(TransportKind::Tcp)).in_pieces();
+    let layout = Layout::new(&config.params(Transport::Tcp)).in_pieces();
     let shared = match config.shared_receive {
         Some(count) => {
             let size = layout.size();

@@ -11,7 +11,7 @@ use libc::{
 };
 
 use super::event::What;
-use crate::{error::Error, proto::CloseReason, status::OsError, transport_kind::TransportKind};
+use crate::{error::Error, proto::CloseReason, status::OsError, transport_choice::Transport};
 
 /// The errors in the manual pages of the calls, and for connect(2) those of ip(7) and tcp(7).
 const SOCKET: &[i32] = &[
@@ -124,7 +124,7 @@ fn addresses() -> [SocketAddr; 4] {
 #[test]
 fn connecting_fails_as_connecting_a_socket_does() {
     for peer in addresses() {
-        let from = |reason| Error::from_connect(peer, TransportKind::Tcp, reason);
+        let from = |reason| Error::from_connect(peer, Transport::Tcp, reason);
         for errno in SOCKET {
             let error = OsError::new("socket", *errno);
             assert_same(from(CloseReason::Os(error)), *errno);

@@ -8,7 +8,7 @@ use std::{
 };
 
 use nix::sys::signal::Signal;
-use rdmsg::{Config, Engine, Transport, TransportKind, tokio::Endpoint};
+use rdmsg::{Config, Engine, Transport, TransportChoice, tokio::Endpoint};
 use services::{
     Result,
     net::Socket,
@@ -47,18 +47,18 @@ pub(crate) fn bound() -> Duration {
 }
 
 /// The address for this machine's connections to itself, and what carries them.
-pub(crate) fn place() -> (IpAddr, TransportKind) {
+pub(crate) fn place() -> (IpAddr, Transport) {
     match env::var("LAB_ADDR") {
-        Ok(addr) => (addr.parse().unwrap(), TransportKind::Rdma),
-        Err(_) => ([127, 0, 0, 1].into(), TransportKind::Tcp),
+        Ok(addr) => (addr.parse().unwrap(), Transport::Rdma),
+        Err(_) => ([127, 0, 0, 1].into(), Transport::Tcp),
     }
 }
 
 /// The configuration of connections that go over that transport alone.
 pub(crate) fn config() -> Config {
     let transport = match place().1 {
-        TransportKind::Tcp => Transport::Tcp,
-        _ => Transport::Rdma,
+        Transport::Tcp => TransportChoice::Tcp,
+        _ => TransportChoice::Rdma,
     };
     Config::default().with_transport(transport)
 }
