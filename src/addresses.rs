@@ -9,8 +9,8 @@ use crate::{error::Error, transport_choice::TransportChoice};
 
 /// What to connect to or listen on: a host and a port, as for [`ToSocketAddrs`], and a transport.
 ///
-/// Texts are `host:port`, or say the [`TransportChoice`] as well: `rdma://host:port`, `tcp://host:port`,
-/// `auto://host:port`, in any case. The text's transport counts, whatever the
+/// Texts are `host:port`, or say the [`TransportChoice`] as well: `rdma://host:port`,
+/// `tcp://host:port`, `auto://host:port`, in any case. The text's transport counts, whatever the
 /// [`Config`](crate::Config) has. A link-local address has its network interface by name or by
 /// number: `[fe80::1%eth0]:7471`, `[fe80::1%2]:7471`.
 ///

@@ -500,8 +500,7 @@ mod tests {
             [Transport::Rdma, Transport::Tcp].map(|transport| config.params(transport).eager_size)
         };
         assert_eq!(of(&Config::default()), [16 << 10, 64 << 10]);
-        let mut chosen = Config::default();
-        chosen.eager_size = Some(1000);
+        let chosen = Config::default().with(|config| config.eager_size = Some(1000));
         assert_eq!(of(&chosen), [1000, 1000]);
     }
 

@@ -156,8 +156,8 @@ impl Connector {
     /// # Errors
     ///
     /// [`Error::InvalidConfig`], [`Error::PrivateDataTooLong`] and [`Error::EngineShutDown`], and
-    /// [`Error::AddressLookup`] for a text that is no address. The others of [`connect`](Self::connect), also for a name that is
-    /// not known, come from the future.
+    /// [`Error::AddressLookup`] for a text that is no address. The others of
+    /// [`connect`](Self::connect), also for a name that is not known, come from the future.
     ///
     /// # Examples
     ///

@@ -154,12 +154,7 @@ impl Endpoint {
         self.inner.link.abort(code);
     }
 
-    /// Returns the connection's number in its engine, which the log has as well.
-    ///
-    /// Handles that are clones have the same, and are equal; no other connection of the engine ever
-    /// has it.
-    #[must_use]
-    pub fn id(&self) -> u64 {
+    pub(crate) fn id(&self) -> u64 {
         self.inner.original().link.key
     }
 
@@ -177,7 +172,8 @@ impl Endpoint {
 
     /// Returns what carries the connection.
     ///
-    /// With [`TransportChoice::Auto`](crate::TransportChoice::Auto) that is found out when it is established.
+    /// With [`TransportChoice::Auto`](crate::TransportChoice::Auto) that is found out when it is
+    /// established.
     #[must_use]
     pub fn transport(&self) -> Transport {
         self.inner.original().transport
@@ -190,6 +186,7 @@ impl Endpoint {
     pub fn info(&self) -> Info {
         let link = &self.inner.link;
         Info {
+            id: self.id(),
             negotiated: link.negotiated(),
             capabilities: link.capabilities(),
             send_limit: link.send_limit(),

@@ -42,8 +42,8 @@ use crate::{
 ///         recv(listener.accepted()) -> endpoint => {
 ///             let Ok(endpoint) = endpoint else { break };
 ///             let endpoint = endpoint?;
-///             group.add(&endpoint)?;
-///             clients.insert(endpoint.id(), (endpoint, Vec::new()));
+///             let key = group.add(&endpoint)?;
+///             clients.insert(key, (endpoint, Vec::new()));
 ///         }
 ///         recv(group.completions()) -> completion => {
 ///             let Ok((key, completion)) = completion else { break };
@@ -81,7 +81,8 @@ impl Group {
         }
     }
 
-    /// Adds a connection, whose completions have its [`id`](Endpoint::id) as their key.
+    /// Adds a connection, and returns the key of its completions: the connection's
+    /// [id](crate::Info::id).
     ///
     /// Ids differ within one engine. For connections of several engines give them keys with
     /// [`add_with_key`](Self::add_with_key).
@@ -89,8 +90,10 @@ impl Group {
     /// # Errors
     ///
     /// Those of [`add_with_key`](Self::add_with_key).
-    pub fn add(&self, endpoint: &Endpoint) -> Result<(), Error> {
-        self.add_with_key(endpoint, endpoint.id())
+    pub fn add(&self, endpoint: &Endpoint) -> Result<u64, Error> {
+        let key = endpoint.id();
+        self.add_with_key(endpoint, key)?;
+        Ok(key)
     }
 
     /// Adds a connection, whose completions have this `key`.

@@ -131,9 +131,9 @@ pub mod tokio;
 mod transport;
 mod transport_choice;
 
-pub use crossbeam_channel;
 #[doc(inline)]
 pub use crate::error::{Error, TrySendError};
+pub use crossbeam_channel;
 #[doc(inline)]
 pub use rdma_status as status;
 #[cfg(feature = "rdma")]

@@ -124,9 +124,10 @@ impl Listener {
 
     /// Returns the transports over which this listens.
     ///
-    /// With [`TransportChoice::Auto`](crate::TransportChoice::Auto) one may be missing; the log says why. On
-    /// iWARP, whose ports are those of TCP, it is TCP: a second listener on another port, with
-    /// [`TransportChoice::Tcp`](crate::TransportChoice::Tcp), takes clients that have no RDMA.
+    /// With [`TransportChoice::Auto`](crate::TransportChoice::Auto) one may be missing; the log
+    /// says why. On iWARP, whose ports are those of TCP, it is TCP: a second listener on another
+    /// port, with [`TransportChoice::Tcp`](crate::TransportChoice::Tcp), takes clients that have no
+    /// RDMA.
     #[must_use]
     pub fn transports(&self) -> &'static [Transport] {
         self.socket.transports()

@@ -8,8 +8,8 @@ use crate::{endpoint::Endpoint, error::Error, transport::OutboundBuffer};
 /// Memory to be filled and sent as one message without a copy.
 ///
 /// [`Endpoint::send`] and its variants take it, on the connection for which it was made: by value,
-/// or as `&mut buffer`, which keeps it for another try if it was not sent. A buffer that was sent is
-/// empty. A message up to the eager size is copied into memory that is registered already, which
+/// or as `&mut buffer`, which keeps it for another try if it was not sent. A buffer that was sent
+/// is empty. A message up to the eager size is copied into memory that is registered already, which
 /// costs less than registering this memory.
 ///
 /// It dereferences to its bytes, whose initial content may be anything, for instance that of an

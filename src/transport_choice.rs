@@ -27,9 +27,9 @@ pub enum TransportChoice {
     ///
     /// A listener listens on both with the same port, but on iWARP over RDMA alone: its ports are
     /// those of TCP. A connector tries RDMA first. It falls back to TCP, within the same
-    /// [`connect_timeout`](crate::Config::connect_timeout), when no device serves the address, no route
-    /// leads over one, no listener answers over RDMA, or no answer arrives in half of the time. A
-    /// rejection with a cause is final.
+    /// [`connect_timeout`](crate::Config::connect_timeout), when no device serves the address, no
+    /// route leads over one, no listener answers over RDMA, or no answer arrives in half of the
+    /// time. A rejection with a cause is final.
     ///
     /// A host that answered over TCP, and not over RDMA, is remembered for 60 s, with up to 255
     /// other hosts of the process. During that time connectors try TCP first at this host, and RDMA

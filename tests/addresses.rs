@@ -55,7 +55,9 @@ fn variable_for_the_transport_may_have_any_case() {
         let stdout = String::from_utf8_lossy(&output.stdout);
         let read = format!(
             "transport {:?};",
-            Config::default().with_transport(transport).transport
+            Config::default()
+                .with(|c| c.transport = transport)
+                .transport
         );
         assert!(stdout.contains(&read), "{name}: {stdout}");
     }

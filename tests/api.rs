@@ -107,7 +107,7 @@ fn what_cannot_work_is_refused_before_a_device_is_looked_for() {
     let mut config = Config::default();
     config.connect_timeout = Duration::ZERO;
     let error = Connector::new()
-        .config(config)
+        .config(&config)
         .connect("10.8.0.1:7471")
         .unwrap_err();
     assert_eq!(
@@ -116,7 +116,8 @@ fn what_cannot_work_is_refused_before_a_device_is_looked_for() {
     );
 
     let data = [0; Connector::PRIVATE_DATA_MAX + 1];
-    let error = Connector::new().private_data(&data).unwrap_err();
+    let connector = Connector::new().private_data(&data);
+    let error = connector.connect("10.8.0.1:7471").unwrap_err();
     assert_eq!(
         error.to_string(),
         "private data of 21 bytes is too long: at most 20 bytes fit a connect request"

@@ -35,6 +35,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "group",
             "listener",
             "listener_builder",
+            "outgoing",
             "private_data",
             "send_buffer",
             "stream",

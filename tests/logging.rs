@@ -15,7 +15,7 @@ use std::{
 };
 
 use log::{LevelFilter, Log, Metadata, Record};
-use rdmsg::{Config, Connector, Endpoint, Engine, Error, Listener};
+use rdmsg::{Connector, Endpoint, Engine, Error, Listener};
 
 /// Longer than anything here takes on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -106,7 +106,10 @@ fn place() -> IpAddr {
 }
 
 fn pair(engine: &Engine) -> (Endpoint, Endpoint) {
-    let listener = Listener::bind_with((place(), 0), &Config::default(), engine).unwrap();
+    let listener = Listener::builder()
+        .engine(engine)
+        .bind((place(), 0))
+        .unwrap();
     let address = listener.local_addr();
     let connector = Connector::new().engine(engine);
     let client = thread::spawn(move || connector.connect(address).unwrap());

@@ -15,13 +15,18 @@ use rdmsg::{
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn pair() -> (Endpoint, Endpoint) {
-    let config = Config::default()
-        .with_transport(TransportChoice::Tcp)
-        .with_connect_timeout(PATIENCE);
+    let config = Config::default().with(|c| {
+        c.transport = TransportChoice::Tcp;
+        c.connect_timeout = PATIENCE;
+    });
     let engine = Engine::shared().unwrap();
-    let listener = Listener::bind_with("127.0.0.1:0", &config, &engine).unwrap();
+    let listener = Listener::builder()
+        .config(&config)
+        .engine(&engine)
+        .bind("127.0.0.1:0")
+        .unwrap();
     let address = listener.local_addr();
-    let connector = Connector::new().config(config);
+    let connector = Connector::new().config(&config);
     let client = thread::spawn(move || connector.connect(address).unwrap());
     let server = listener.accept_timeout(PATIENCE).unwrap();
     (client.join().unwrap(), server)

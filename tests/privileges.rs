@@ -236,7 +236,7 @@ fn connection_goes_on_over_tcp_and_ends_over_rdma() {
     role.go_on();
     if is_rdma() {
         while endpoint.recv_timeout(PATIENCE).is_ok() {}
-        let reason = endpoint.close_reason();
+        let reason = endpoint.info().close_reason;
         assert!(reason.is_some(), "the other side's end reaches it");
     } else {
         asks(&endpoint);

@@ -32,11 +32,19 @@ fn thousands_of_connections_leave_nothing_behind() {
         .enable_all()
         .build()
         .unwrap();
-    let config = Config::default().with_receive_window(2).with_send_depth(2);
+    let config = Config::default().with(|c| {
+        c.receive_window = 2;
+        c.send_depth = 2;
+    });
     runtime.block_on(async {
         let engine = Engine::new().unwrap();
-        let listener = Listener::bind_with((place().0, 0), &config, &engine).unwrap();
-        let connector = Connector::new().config(config).engine(&engine);
+        let listener = rdmsg::Listener::builder()
+            .config(&config)
+            .engine(&engine)
+            .bind((place().0, 0))
+            .unwrap();
+        let listener = Listener::from(listener);
+        let connector = Connector::new().config(&config).engine(&engine);
         let addr = listener.local_addr();
         let serving = tokio::spawn(async move {
             loop {

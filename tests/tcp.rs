@@ -19,11 +19,15 @@ fn config() -> Config {
 
 fn pair_with(config: Config) -> (Endpoint, Endpoint) {
     let engine = Engine::new().unwrap();
-    let listener = Listener::bind_with("127.0.0.1:0", &config, &engine).unwrap();
+    let listener = Listener::builder()
+        .config(&config)
+        .engine(&engine)
+        .bind("127.0.0.1:0")
+        .unwrap();
     let addr = listener.local_addr();
     let server = thread::spawn(move || listener.accept().unwrap());
     let client = Connector::new()
-        .config(config)
+        .config(&config)
         .engine(&engine)
         .connect(addr)
         .unwrap();
@@ -37,12 +41,15 @@ fn pair() -> (Endpoint, Endpoint) {
 #[test]
 fn a_forged_key_ends_the_connection_and_gives_nothing() {
     let (client, server) = pair();
-    let region = server.region(4096, RemoteAccess::ALL).unwrap();
+    let region = server.one_sided().region(4096, RemoteAccess::ALL).unwrap();
     let mut bytes = region.remote().to_bytes();
     bytes[19] ^= 1;
     let forged = RemoteRegion::from_bytes(&bytes);
-    let local = client.region(64, RemoteAccess::NONE).unwrap();
-    client.read(&local, 0..64, &forged, 0, 1).unwrap();
+    let local = client.one_sided().region(64, RemoteAccess::NONE).unwrap();
+    client
+        .one_sided()
+        .read(&local, 0..64, &forged, 0, 1)
+        .unwrap();
     let reason = loop {
         if let Completion::Disconnected(reason) = client.next_completion().unwrap() {
             break reason;
@@ -58,7 +65,11 @@ fn a_forged_key_ends_the_connection_and_gives_nothing() {
 #[test]
 fn auto_takes_tcp_where_no_device_serves_the_address() {
     let engine = Engine::new().unwrap();
-    let listener = Listener::bind_with("auto://127.0.0.1:0", &config(), &engine).unwrap();
+    let listener = Listener::builder()
+        .config(&config())
+        .engine(&engine)
+        .bind("auto://127.0.0.1:0")
+        .unwrap();
     assert_eq!(listener.transports(), [Transport::Tcp]);
     let addr = listener.local_addr();
     let server = thread::spawn(move || listener.accept().unwrap());
@@ -115,7 +126,10 @@ fn nobody_listens_is_said_at_once() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = free.local_addr().unwrap();
     drop(free);
-    let error = Connector::new().config(config()).connect(addr).unwrap_err();
+    let error = Connector::new()
+        .config(&config())
+        .connect(addr)
+        .unwrap_err();
     assert!(
         matches!(
             error,
@@ -131,7 +145,11 @@ fn nobody_listens_is_said_at_once() {
 #[test]
 fn strangers_end_their_own_connection_and_the_listener_lives() {
     let engine = Engine::new().unwrap();
-    let listener = Listener::bind_with("127.0.0.1:0", &config(), &engine).unwrap();
+    let listener = Listener::builder()
+        .config(&config())
+        .engine(&engine)
+        .bind("127.0.0.1:0")
+        .unwrap();
     let addr = listener.local_addr();
     for hello in [
         &b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..],
@@ -153,7 +171,7 @@ fn strangers_end_their_own_connection_and_the_listener_lives() {
         .collect();
     let server = thread::spawn(move || listener.accept().unwrap().recv().unwrap().to_vec());
     let client = Connector::new()
-        .config(config())
+        .config(&config())
         .engine(&engine)
         .connect(addr)
         .unwrap();
@@ -175,7 +193,7 @@ fn server_that_dies_before_it_answers_counts_as_gone() {
     let dying = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = dying.local_addr().unwrap();
     for by_reset in [true, false] {
-        let client = thread::spawn(move || Connector::new().config(config()).connect(addr));
+        let client = thread::spawn(move || Connector::new().config(&config()).connect(addr));
         end_one(&dying, by_reset);
         let error = client.join().unwrap().unwrap_err();
         assert!(
@@ -197,9 +215,9 @@ fn server_that_dies_before_it_answers_counts_as_gone() {
 fn retry_refused_outlives_a_server_that_dies() {
     let dying = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = dying.local_addr().unwrap();
-    let mut patient = config().with_retry_refused(true);
+    let mut patient = config();
     patient.connect_timeout = std::time::Duration::from_secs(60);
-    let connector = Connector::new().config(patient);
+    let connector = Connector::new().config(&patient).retry_refused(true);
     let client = thread::spawn(move || connector.connect(addr).unwrap());
     for by_reset in [true, false, true] {
         end_one(&dying, by_reset);
@@ -215,7 +233,7 @@ fn retry_refused_outlives_a_server_that_dies() {
 fn program_of_another_protocol_is_told_as_such() {
     let web = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = web.local_addr().unwrap();
-    let client = thread::spawn(move || Connector::new().config(config()).connect(addr));
+    let client = thread::spawn(move || Connector::new().config(&config()).connect(addr));
     let (mut peer, _) = web.accept().unwrap();
     peer.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
     let error = client.join().unwrap().unwrap_err();

@@ -22,8 +22,12 @@ impl Pairs {
         config.transport = TransportChoice::Tcp;
         let engine = Engine::new().unwrap();
         Self {
-            listener: Listener::bind_with("127.0.0.1:0", &config, &engine).unwrap(),
-            connector: Connector::new().config(config).engine(&engine),
+            listener: Listener::builder()
+                .config(&config)
+                .engine(&engine)
+                .bind("127.0.0.1:0")
+                .unwrap(),
+            connector: Connector::new().config(&config).engine(&engine),
         }
     }
 

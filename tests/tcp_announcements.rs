@@ -91,7 +91,7 @@ fn announcements_of_more_than_there_is_hold_up_nobody() {
         send_and_receive(&stage.far, &stage.near, len);
     }
     for (_, endpoint) in &silent {
-        assert_eq!(endpoint.close_reason(), None);
+        assert_eq!(endpoint.info().close_reason, None);
     }
 }
 
@@ -126,7 +126,7 @@ fn a_slow_peer_does_not_keep_memory_that_others_wait_for() {
             }
         });
         while !is_slow.load(Ordering::Acquire) {
-            assert_eq!(endpoint.close_reason(), None);
+            assert_eq!(endpoint.info().close_reason, None);
             thread::yield_now();
         }
         // The application leaves messages of the bystander unread until no more fit.

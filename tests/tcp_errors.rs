@@ -33,7 +33,7 @@ use self::{
 };
 
 fn tcp() -> Config {
-    Config::default().with_transport(TransportChoice::Tcp)
+    Config::default().with(|c| c.transport = TransportChoice::Tcp)
 }
 
 /// Opens files up to the limit of the process.
@@ -106,7 +106,11 @@ fn processor_time() -> Duration {
 fn listener_without_descriptors_loses_no_connection() {
     apart("listener_without_descriptors_loses_no_connection", || {
         let engine = Engine::new().unwrap();
-        let listener = Listener::bind_with("127.0.0.1:0", &tcp(), &engine).unwrap();
+        let listener = Listener::builder()
+            .config(&tcp())
+            .engine(&engine)
+            .bind("127.0.0.1:0")
+            .unwrap();
         let address = listener.local_addr();
         let lines = lines_about_descriptors();
         let (family, kind) = (AddressFamily::Inet, SockType::Stream);
@@ -136,7 +140,7 @@ fn connector_names_the_address_of_a_port_that_is_not_listened_on() {
     let address = free.local_addr().unwrap();
     drop(free);
     let std = TcpStream::connect(address).unwrap_err();
-    let ours = Connector::new().config(tcp()).connect_stream(address);
+    let ours = Connector::new().config(&tcp()).connect_stream(address);
     let ours = ours.unwrap_err();
     assert_eq!(ours.kind(), std.kind());
     assert!(ours.to_string().contains(&address.to_string()), "{ours}");

@@ -12,7 +12,8 @@ use std::{
 use log::{LevelFilter, Log, Metadata, Record};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, socket};
 use rdmsg::{
-    CloseReason, Completion, Config, Endpoint, Polling, RemoteAccess, RemoteRegion, TransportChoice,
+    CloseReason, Completion, Config, Endpoint, Outgoing, Polling, RemoteAccess, RemoteRegion,
+    TransportChoice,
 };
 
 use tcp_peer::{PATIENCE, Peer, Stage, frame, frame_with, pdu};
@@ -140,7 +141,7 @@ fn no_more_reads_are_in_flight_than_both_sides_serve() {
         let connecting = thread::spawn(move || Peer::serving(TcpStream::connect(addr)?, 4, reads));
         let endpoint = stage.listener.accept_timeout(PATIENCE).unwrap();
         let mut peer = connecting.join().unwrap().unwrap();
-        let region = endpoint.region(8, RemoteAccess::NONE).unwrap();
+        let region = endpoint.one_sided().region(8, RemoteAccess::NONE).unwrap();
         let token = [
             &0_u64.to_be_bytes()[..],
             &64_u64.to_be_bytes(),
@@ -148,7 +149,10 @@ fn no_more_reads_are_in_flight_than_both_sides_serve() {
         ];
         let remote = RemoteRegion::try_from(&token.concat()[..]).unwrap();
         for id in 0..20 {
-            endpoint.read(&region, 0..8, &remote, 0, id).unwrap();
+            endpoint
+                .one_sided()
+                .read(&region, 0..8, &remote, 0, id)
+                .unwrap();
         }
         // The acknowledgement passes requests that wait.
         peer.say(&pdu(1, 1, &frame(0, b"acknowledge this")));
@@ -209,7 +213,7 @@ fn memory_that_was_not_given_out_is_neither_read_nor_written() {
         pdu(6, 0, &nowhere(&[0; 16])),
     ] {
         let (mut peer, endpoint) = stage.connect();
-        let region = endpoint.region(64, RemoteAccess::ALL).unwrap();
+        let region = endpoint.one_sided().region(64, RemoteAccess::ALL).unwrap();
         peer.say(&bytes);
         let mut answer = Vec::new();
         let _ = peer.stream.read_to_end(&mut answer);
@@ -238,7 +242,7 @@ fn parts_of_a_write_that_do_not_follow_each_other_end_their_connection() {
     ];
     for second in seconds {
         let (mut peer, endpoint) = stage.connect();
-        let region = endpoint.region(64, RemoteAccess::ALL).unwrap();
+        let region = endpoint.one_sided().region(64, RemoteAccess::ALL).unwrap();
         // Address, length and key.
         let remote = region.remote().to_bytes();
         let start = u64::from_be_bytes(remote[..8].try_into().unwrap());
@@ -341,7 +345,9 @@ fn what_came_with_more_than_fits_a_batch_is_not_left_behind() {
     for before in 0..24 {
         let (mut peer, endpoint) = stage.connect_with(64);
         for id in 0..12 {
-            endpoint.send_with_id(b"acknowledged in one", id).unwrap();
+            endpoint
+                .send(Outgoing::from(b"acknowledged in one").with_id(id))
+                .unwrap();
         }
         let message = |number| pdu(1, 0, &frame_with(64, number, &[number as u8]));
         let mut bytes: Vec<u8> = (0..before).flat_map(message).collect();
@@ -435,7 +441,7 @@ fn a_flood_of_pings_over_tcp_holds_up_nobody() {
         scope.spawn(move || io::copy(&mut answers, &mut io::sink()));
         // More pings than there are numbers.
         while sent.load(Ordering::Relaxed) < 2 {
-            assert_eq!(endpoint.close_reason(), None);
+            assert_eq!(endpoint.info().close_reason, None);
             stage.assert_well();
         }
         for _ in 0..100 {

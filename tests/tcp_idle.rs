@@ -14,10 +14,14 @@ fn a_process_that_only_waits_uses_no_processor() {
     let mut config = Config::default();
     config.transport = TransportChoice::Tcp;
     let engine = Engine::new().unwrap();
-    let listener = Listener::bind_with("127.0.0.1:0", &config, &engine).unwrap();
+    let listener = Listener::builder()
+        .config(&config)
+        .engine(&engine)
+        .bind("127.0.0.1:0")
+        .unwrap();
     let addr = listener.local_addr();
     let server = thread::spawn(move || listener.accept().unwrap());
-    let client = Connector::new().config(config).connect(addr).unwrap();
+    let client = Connector::new().config(&config).connect(addr).unwrap();
     let server = server.join().unwrap();
     let waiting = thread::spawn(move || server.recv_timeout(Duration::from_secs(2)).map(drop));
     let before = ticks();
@@ -34,9 +38,13 @@ fn memory_of_pair(first: impl Fn(&Endpoint, &Endpoint)) -> u64 {
     let mut config = Config::default();
     config.transport = TransportChoice::Tcp;
     let engine = Engine::new().unwrap();
-    let listener = Listener::bind_with("127.0.0.1:0", &config, &engine).unwrap();
+    let listener = Listener::builder()
+        .config(&config)
+        .engine(&engine)
+        .bind("127.0.0.1:0")
+        .unwrap();
     let addr = listener.local_addr();
-    let connector = Connector::new().config(config).engine(&engine);
+    let connector = Connector::new().config(&config).engine(&engine);
     let open = || {
         let client = connector.connect(addr).unwrap();
         let server = listener.accept().unwrap();
@@ -75,7 +83,7 @@ fn buffers_of_a_window_stay_in_memory() {
     apart("buffers_of_a_window_stay_in_memory", || {
         let window = Config::default().receive_window;
         let used = memory_of_pair(|client, server| {
-            let longest = vec![7; client.negotiated().unwrap().send_eager as usize];
+            let longest = vec![7; client.info().negotiated.unwrap().send_eager as usize];
             for _ in 0..window {
                 client.send(&longest).unwrap();
             }

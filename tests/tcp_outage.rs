@@ -16,8 +16,8 @@ use std::{
 
 use nix::sys::socket::{SockaddrIn, getpeername, getsockname};
 use rdmsg::{
-    CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, PeerTimeout,
-    TransportChoice,
+    CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, TransportChoice,
+    error::PeerTimeout,
 };
 
 use self::tcp_peer::{PATIENCE, Stage as RawStage, pdu};
@@ -32,17 +32,21 @@ struct Cut(Vec<RawFd>);
 
 impl Stage {
     fn new() -> Self {
-        let config = Config::default().with_transport(TransportChoice::Tcp);
+        let config = Config::default().with(|c| c.transport = TransportChoice::Tcp);
         let engine = Engine::new().unwrap();
-        let listener = Listener::bind_with("127.0.0.1:0", &config, &engine).unwrap();
+        let listener = Listener::builder()
+            .config(&config)
+            .engine(&engine)
+            .bind("127.0.0.1:0")
+            .unwrap();
         Self { listener }
     }
 
     /// Connects from an engine of its own, so no other connection vouches for the peer.
     fn connect(&self) -> (Endpoint, Endpoint, Engine) {
         let engine = Engine::new().unwrap();
-        let config = Config::default().with_transport(TransportChoice::Tcp);
-        let connector = Connector::new().engine(&engine).config(config);
+        let config = Config::default().with(|c| c.transport = TransportChoice::Tcp);
+        let connector = Connector::new().engine(&engine).config(&config);
         let client = connector.connect(self.listener.local_addr()).unwrap();
         let server = self.listener.accept().unwrap();
         (client, server, engine)
@@ -216,11 +220,12 @@ fn failure(number: u8, code: u8) -> [u8; 16] {
 /// Its system takes the last frame, as that of a process which stands still.
 #[test]
 fn peer_without_a_sign_of_life_is_sent_the_reason() {
-    let config = Config::default()
-        .with_transport(TransportChoice::Tcp)
-        .with_receive_window(4)
-        .with_keepalive_interval(Some(Duration::from_millis(100)))
-        .with_keepalive_timeout(Duration::from_millis(300));
+    let config = Config::default().with(|c| {
+        c.transport = TransportChoice::Tcp;
+        c.receive_window = 4;
+        c.keepalive_interval = Some(Duration::from_millis(100));
+        c.keepalive_timeout = Duration::from_millis(300);
+    });
     let stage = RawStage::with(config);
     let (mut peer, endpoint) = stage.connect();
     assert_eq!(end(&endpoint), CloseReason::KeepaliveTimeout);
@@ -234,9 +239,10 @@ fn peer_without_a_sign_of_life_is_sent_the_reason() {
 
 #[test]
 fn side_that_is_given_up_reads_which_timeout_passed() {
-    let config = Config::default()
-        .with_transport(TransportChoice::Tcp)
-        .with_receive_window(4);
+    let config = Config::default().with(|c| {
+        c.transport = TransportChoice::Tcp;
+        c.receive_window = 4;
+    });
     let stage = RawStage::with(config);
     for (code, timeout, field) in [
         (4, PeerTimeout::Keepalive, "keepalive_timeout"),

@@ -56,9 +56,13 @@ fn slow_path(to: SocketAddr, bytes_per_second: usize) -> SocketAddr {
 /// Two ends, the first of which sends to the other on a slow path.
 fn slow_pair(config: &Config, bytes_per_second: usize) -> (Endpoint, Endpoint) {
     let engine = Engine::new().unwrap();
-    let listener = Listener::bind_with("127.0.0.1:0", config, &engine).unwrap();
+    let listener = Listener::builder()
+        .config(config)
+        .engine(&engine)
+        .bind("127.0.0.1:0")
+        .unwrap();
     let addr = slow_path(listener.local_addr(), bytes_per_second);
-    let connector = Connector::new().config(config.clone()).engine(&engine);
+    let connector = Connector::new().config(config).engine(&engine);
     let connecting = thread::spawn(move || connector.connect(addr).unwrap());
     let accepted = listener.accept_timeout(PATIENCE).unwrap();
     (connecting.join().unwrap(), accepted)

@@ -39,22 +39,21 @@ pub struct Service {
 /// The configuration for hundreds of connections with short messages: 45 KiB each.
 #[must_use]
 pub fn config() -> Config {
-    Config::default()
-        .with_receive_window(8)
-        .with_send_depth(8)
-        .with_eager_size(1024)
-        .with_max_message(1024)
-        // All may come at once, and are established 8 at a time.
-        .with_backlog(1000)
-        .with_half_open(1000)
-        .with_connect_timeout(Duration::from_secs(60))
+    Config::default().with(|config| {
+        config.receive_window = 8;
+        config.send_depth = 8;
+        config.eager_size = Some(1024);
+        config.max_message = 1024;
+        // 8 connections at a time are established.
+        config.connect_timeout = Duration::from_secs(60);
+    })
 }
 
 /// As [`config`], for a thread in `recv` on each connection: they sleep at once, since as many that
 /// looked for a message would be in each other's way.
 #[must_use]
 pub fn config_for_threads() -> Config {
-    config().with_polling(Polling::Event)
+    config().with(|c| c.polling = Polling::Event)
 }
 
 impl Service {
@@ -68,7 +67,9 @@ impl Service {
         let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGUSR1]);
         signals.thread_block()?;
         let engine = Engine::new()?;
-        let builder = Listener::builder().config(config).engine(&engine);
+        // All clients may come at once.
+        let builder = Listener::builder().config(&config).engine(&engine);
+        let builder = builder.backlog(1000).half_open(1000);
         let listener = builder.bind(options.address)?;
         println!("listening on {}", listener.local_addr());
         let patience = Duration::from_secs(options.patience);

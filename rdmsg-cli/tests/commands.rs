@@ -118,8 +118,8 @@ fn limit_address_space(process: &Process, more: Option<u64>) {
 #[test]
 fn serve_goes_on_without_a_thread_for_another_connection() {
     let (mut server, address) = serve();
-    let config = Config::default().with_transport(TransportChoice::Tcp);
-    let connect = || Connector::new().config(config.clone()).connect(&*address);
+    let config = Config::default().with(|c| c.transport = TransportChoice::Tcp);
+    let connect = || Connector::new().config(&config).connect(&*address);
     let echo = |endpoint: &Endpoint, message: &[u8]| {
         endpoint.send(message).unwrap();
         assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *message);
@@ -150,7 +150,11 @@ fn serve_goes_on_without_a_thread_for_another_connection() {
 fn echo_of_another_length_is_logged() {
     let mut config = Config::default();
     config.transport = TransportChoice::Tcp;
-    let listener = Listener::bind_with("127.0.0.1:0", &config, &Engine::new().unwrap()).unwrap();
+    let listener = Listener::builder()
+        .config(&config)
+        .engine(&Engine::new().unwrap())
+        .bind("127.0.0.1:0")
+        .unwrap();
     let address = listener.local_addr();
     let serving = thread::spawn(move || {
         let endpoint = listener.accept_timeout(PATIENCE).unwrap();

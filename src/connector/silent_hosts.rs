@@ -1,5 +1,5 @@
-//! The hosts that did not answer over RDMA, but over TCP: [`TransportChoice::Auto`](crate::TransportChoice)
-//! tries TCP first at these for a while.
+//! The hosts that did not answer over RDMA, but over TCP:
+//! [`TransportChoice::Auto`](crate::TransportChoice) tries TCP first at these for a while.
 
 use std::{
     collections::VecDeque,

@@ -2,6 +2,7 @@ use std::{
     collections::VecDeque,
     os::fd::BorrowedFd,
     sync::{MutexGuard, atomic::Ordering},
+    time::Duration,
 };
 
 use crossbeam_channel::{Receiver, TryRecvError};
@@ -64,10 +65,17 @@ impl Endpoint {
     ///
     /// [`Error::Disconnected`] when [`Completion::Disconnected`] was taken before.
     pub fn next_completion(&self) -> Result<Completion, Error> {
-        self.inner
-            .link
-            .wait_until(&Deadline::never(), None, || self.take_any())
-            .unwrap_or(Err(Error::TimedOut))
+        self.next_until(&Deadline::never())
+    }
+
+    /// Takes the next completion of any kind, waiting no longer than `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// * [`Error::TimedOut`] when nothing happened. The connection goes on.
+    /// * [`Error::Disconnected`] when [`Completion::Disconnected`] was taken before.
+    pub fn next_completion_timeout(&self, timeout: Duration) -> Result<Completion, Error> {
+        self.next_until(&Deadline::after(timeout))
     }
 
     /// Takes the next completion of any kind if there is one, and never waits.
@@ -150,6 +158,13 @@ impl Endpoint {
         let inner = &*self.inner;
         let unread = || !inner.completions.is_empty() || inner.has_bytes();
         inner.link.update_readiness(unread);
+    }
+
+    fn next_until(&self, deadline: &Deadline) -> Result<Completion, Error> {
+        self.inner
+            .link
+            .wait_until(deadline, None, || self.take_any())
+            .unwrap_or(Err(Error::TimedOut))
     }
 
     pub(super) fn take_any(&self) -> Option<Result<Completion, Error>> {

@@ -204,7 +204,7 @@ impl Endpoint {
     /// let mut frame = SendBuffer::new(&endpoint, 1 << 20)?;
     /// frame.fill(7);
     /// match endpoint.try_send(&mut frame) {
-    ///     Err(TrySendError::Full) => println!("there is no room for the frame of {} bytes", frame.len()),
+    ///     Err(TrySendError::Full) => println!("no room for {} bytes", frame.len()),
     ///     sent => sent?,
     /// }
     /// # Ok(())

@@ -135,8 +135,8 @@ impl Endpoint {
 
     /// Waits for room, sends the messages that fit, in their order, and returns their number.
     ///
-    /// As [`send_batch`](crate::Endpoint::send_batch), without waiting for room for all. A future that is dropped before it
-    /// is ready has sent nothing.
+    /// As [`send_batch`](crate::Endpoint::send_batch), without waiting for room for all. A future
+    /// that is dropped before it is ready has sent nothing.
     ///
     /// # Errors
     ///

@@ -6,8 +6,8 @@ use std::{
 
 use super::{endpoint::Endpoint, turn::cooperate};
 use crate::{
-    addresses::ToAddresses, connector::lookup::addresses, error::Error, sync::Seat,
-    transport_choice::Transport,
+    addresses::ToAddresses, connector::lookup::addresses, error::Error,
+    listener_builder::ListenerBuilder, sync::Seat, transport_choice::Transport,
 };
 
 /// Accepts connections on an address, for tasks.
@@ -24,13 +24,25 @@ impl Listener {
     /// Listens on an address, with the default [`Config`](crate::Config) and engine. Another thread
     /// looks a name up.
     ///
-    /// A listener of a [`ListenerBuilder`](crate::ListenerBuilder) becomes one for tasks by `From`.
+    /// A [listener for threads](crate::Listener) becomes one for tasks by `From`.
     ///
     /// # Errors
     ///
     /// Those of [`Listener::bind`](crate::Listener::bind).
     pub async fn bind(address: impl ToAddresses) -> Result<Self, Error> {
         crate::listener::Listener::bind(addresses(address).await?).map(Self::from)
+    }
+
+    /// Listens with a configuration or an engine of its own.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`ListenerBuilder::bind`].
+    pub async fn bind_with(
+        builder: &ListenerBuilder,
+        address: impl ToAddresses,
+    ) -> Result<Self, Error> {
+        builder.bind(addresses(address).await?).map(Self::from)
     }
 
     /// Accepts the next connection.

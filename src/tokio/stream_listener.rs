@@ -6,8 +6,8 @@ use std::{
 
 use super::{listener::accept, stream::Stream, turn::cooperate};
 use crate::{
-    addresses::ToAddresses, connector::lookup::addresses, endpoint::Endpoint, stream::ListenerTtl,
-    transport_choice::Transport,
+    addresses::ToAddresses, connector::lookup::addresses, endpoint::Endpoint,
+    listener_builder::ListenerBuilder, stream::ListenerTtl, transport_choice::Transport,
 };
 
 /// Accepts [`Stream`]s on an address, as [`tokio::net::TcpListener`]
@@ -38,15 +38,24 @@ impl StreamListener {
     /// Listens on an address, with the default [`Config`](crate::Config). Another thread looks a
     /// name up.
     ///
-    /// [`from_std`](Self::from_std) takes a listener of
-    /// [`ListenerBuilder::bind_stream`](crate::ListenerBuilder::bind_stream).
-    ///
     /// # Errors
     ///
     /// Those of [`Listener::bind`](crate::Listener::bind), as [`io::Error`]s.
     pub async fn bind(address: impl ToAddresses) -> io::Result<Self> {
         let addresses = addresses(address).await?;
         Self::from_std(crate::stream::StreamListener::bind(addresses)?)
+    }
+
+    /// Listens with a configuration or an engine of its own.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`ListenerBuilder::bind_stream`].
+    pub async fn bind_with(
+        builder: &ListenerBuilder,
+        address: impl ToAddresses,
+    ) -> io::Result<Self> {
+        Self::from_std(builder.bind_stream(addresses(address).await?)?)
     }
 
     /// Makes a listener of one for threads. It need not be non-blocking.

@@ -35,10 +35,10 @@ fn pair_with(config: &Config) -> (Stream, Stream) {
 
 /// Two ends, of which the accepting one has this engine.
 fn pair_of(engine: &Engine, config: &Config) -> (Stream, Stream) {
-    let builder = Listener::builder().engine(engine).config(config.clone());
+    let builder = Listener::builder().engine(engine).config(config);
     let listener = builder.bind_stream(place()).unwrap();
     let addr = listener.local_addr().unwrap();
-    let connector = Connector::new().config(config.clone());
+    let connector = Connector::new().config(config);
     let client = thread::spawn(move || connector.connect_stream(addr).unwrap());
     let (server, _) = listener.accept().unwrap();
     (client.join().unwrap(), server)
@@ -111,10 +111,16 @@ fn unread_stream_takes_its_buffer_in_long_pieces() {
 #[test]
 fn unread_stream_takes_its_buffer_whatever_the_window() {
     // As with RDMA's default, and with few receives.
-    let eager = Config::default().with_eager_size(16 << 10);
-    let narrow = eager.clone().with_receive_window(3).with_send_depth(2);
-    let single = eager.clone().with_receive_window(1).with_send_depth(1);
-    let shared = eager.clone().with_shared_receive(Some(280));
+    let eager = Config::default().with(|c| c.eager_size = Some(16 << 10));
+    let narrow = eager.clone().with(|c| {
+        c.receive_window = 3;
+        c.send_depth = 2;
+    });
+    let single = eager.clone().with(|c| {
+        c.receive_window = 1;
+        c.send_depth = 1;
+    });
+    let shared = eager.clone().with(|c| c.shared_receive = Some(280));
     for config in [eager, narrow, single, shared] {
         for piece in [1000, 20_000, 64 << 10, MIB] {
             unread_stream_takes(TAKEN, piece, &config);
@@ -147,8 +153,8 @@ fn stream_takes_its_buffer_after_its_reader_stops() {
 #[test]
 fn unread_stream_takes_as_much_as_configured() {
     // Short frames, because full receive buffers come on top.
-    let config = Config::default().with_stream_buffer(256 << 10);
-    let config = config.with_eager_size(4096);
+    let config = Config::default().with(|c| c.stream_buffer = 256 << 10);
+    let config = config.with(|c| c.eager_size = Some(4096));
     let bounds = 128 << 10..=384 << 10;
     for piece in [1, 1000, 4096, 10_000, 64 << 10] {
         unread_stream_takes(bounds.clone(), piece, &config);

@@ -19,14 +19,14 @@ fn pair() -> (Stream, Stream) {
 
 /// Streams with the smallest buffer: single bytes take long to fill the default one.
 fn small_pair() -> (Stream, Stream) {
-    pair_with(&Config::default().with_stream_buffer(64 << 10))
+    pair_with(&Config::default().with(|c| c.stream_buffer = 64 << 10))
 }
 
 fn pair_with(config: &Config) -> (Stream, Stream) {
-    let builder = Listener::builder().config(config.clone());
+    let builder = Listener::builder().config(config);
     let listener = builder.bind_stream(place()).unwrap();
     let addr = listener.local_addr().unwrap();
-    let connector = Connector::new().config(config.clone());
+    let connector = Connector::new().config(config);
     let client = thread::spawn(move || connector.connect_stream(addr).unwrap());
     let (server, _) = listener.accept().unwrap();
     (client.join().unwrap(), server)
@@ -220,7 +220,8 @@ fn the_fd_stays_readable_while_a_part_of_a_message_is_unread_and_at_the_end() {
 
 #[test]
 fn both_builders_make_streams() {
-    let builder = Listener::builder().config(Config::default().with_eager_size(1024));
+    let builder =
+        Listener::builder().config(&Config::default().with(|c| c.eager_size = Some(1024)));
     let listener = builder.bind_stream(place()).unwrap();
     let addr = listener.local_addr().unwrap();
     assert!(!listener.transports().is_empty());

@@ -65,7 +65,7 @@ fn a_storm_leaves_as_many_as_the_backlog() {
     const BACKLOG: u16 = 5;
     const THREADS: usize = 8;
     const EACH: usize = 25;
-    let stage = Stage::new(&small().with_backlog(BACKLOG));
+    let stage = Stage::listening(&small(), |builder| builder.backlog(BACKLOG));
     let addr = stage.listener.local_addr();
     let connected: Vec<Endpoint> = thread::scope(|scope| {
         let storm = |_| {

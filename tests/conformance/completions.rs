@@ -1,6 +1,6 @@
 use std::{sync::Barrier, thread, time::Duration};
 
-use rdmsg::{Completion, Endpoint, Error, RemoteAccess, crossbeam_channel::select};
+use rdmsg::{Completion, Endpoint, Error, Outgoing, RemoteAccess, crossbeam_channel::select};
 
 use crate::stage::{PATIENCE, pair, pair_with, small};
 
@@ -45,9 +45,9 @@ fn unread_messages_take_no_place_of_an_id() {
     far.flush_timeout(PATIENCE).unwrap();
     let reading = receive_all(far);
     for id in 0..PLACES {
-        near.send_with_id(b"x", id).unwrap();
+        near.send(Outgoing::from(b"x").with_id(id)).unwrap();
     }
-    let refused = near.send_with_id(b"x", PLACES).unwrap_err();
+    let refused = near.send(Outgoing::from(b"x").with_id(PLACES)).unwrap_err();
     assert!(matches!(refused, Error::CompletionsNotTaken), "{refused}");
     near.close().unwrap();
     reading.join().unwrap();
@@ -57,8 +57,8 @@ fn unread_messages_take_no_place_of_an_id() {
 fn a_call_waits_for_the_thread_that_takes() {
     const ROUNDS: u64 = 100;
     let (near, far) = pair_with(&small());
-    let theirs = far.region(64, RemoteAccess::WRITE).unwrap();
-    let ours = near.region(64, RemoteAccess::NONE).unwrap();
+    let theirs = far.one_sided().region(64, RemoteAccess::WRITE).unwrap();
+    let ours = near.one_sided().region(64, RemoteAccess::NONE).unwrap();
     let reading = receive_all(far);
     let begun = Barrier::new(2);
     thread::scope(|scope| {
@@ -77,8 +77,10 @@ fn a_call_waits_for_the_thread_that_takes() {
         });
         begun.wait();
         for id in 0..ROUNDS {
-            near.send_with_id(b"x", id).unwrap();
-            near.write(&ours, 0..64, &theirs.remote(), 0, id).unwrap();
+            near.send(Outgoing::from(b"x").with_id(id)).unwrap();
+            near.one_sided()
+                .write(&ours, 0..64, &theirs.remote(), 0, id)
+                .unwrap();
         }
     });
     near.close().unwrap();
@@ -93,10 +95,12 @@ fn a_bounded_call_tells_that_nobody_takes() {
         scope.spawn(|| assert!(near.try_next_completion().unwrap().is_none()));
     });
     for id in 0..PLACES {
-        near.send_with_id(b"x", id).unwrap();
+        near.send(Outgoing::from(b"x").with_id(id)).unwrap();
     }
     let bound = Duration::from_millis(50);
-    let refused = near.send_with_id_timeout(b"x", PLACES, bound).unwrap_err();
+    let refused = near
+        .send_timeout(Outgoing::from(b"x").with_id(PLACES), bound)
+        .unwrap_err();
     assert!(matches!(refused, Error::CompletionsNotTaken), "{refused}");
     near.close().unwrap();
     reading.join().unwrap();

@@ -29,11 +29,11 @@ fn what_was_sent_before_a_close_arrives_and_then_its_end() {
     assert_eq!(*far.recv_timeout(PATIENCE).unwrap(), *b"small");
     assert!(*far.recv_timeout(PATIENCE).unwrap() == pattern(500_000)[..]);
     assert_eq!(reason(far.recv_timeout(PATIENCE)), CloseReason::PeerClosed);
-    assert_eq!(far.close_reason(), Some(CloseReason::PeerClosed));
-    assert!(far.is_closed() && CloseReason::PeerClosed.is_clean());
+    assert_eq!(far.info().close_reason, Some(CloseReason::PeerClosed));
+    assert!(far.info().close_reason.is_some() && CloseReason::PeerClosed.is_clean());
     let near = closing.join().unwrap();
     assert_eq!(reason(near.send(b"late")), CloseReason::LocallyClosed);
-    assert_eq!(near.send_limit(), 0);
+    assert_eq!(near.info().send_limit, 0);
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn a_stream_whose_peer_has_closed_is_read_to_its_end_by_who_writes() {
     let (mut near, mut far) = (Stream::from(near), Stream::from(far));
     near.write_all(&pattern(100_000)).unwrap();
     drop(near);
-    while watched.close_reason().is_none() {
+    while watched.info().close_reason.is_none() {
         thread::yield_now();
     }
     far.write_all(&pattern(60_000)).unwrap();
@@ -84,7 +84,7 @@ fn a_stream_that_was_read_to_its_end_says_that_its_peer_has_closed() {
     let mut last = String::new();
     far.read_to_string(&mut last).unwrap();
     assert_eq!(last, "the last");
-    while watched.close_reason().is_none() {
+    while watched.info().close_reason.is_none() {
         thread::yield_now();
     }
     let error = far.write(b"late").unwrap_err();
@@ -94,7 +94,7 @@ fn a_stream_that_was_read_to_its_end_says_that_its_peer_has_closed() {
 #[test]
 fn an_abort_carries_its_code() {
     let (near, far) = pair();
-    assert!(!near.is_closed() && near.close_reason().is_none());
+    assert!(near.info().close_reason.is_none());
     near.abort(42);
     assert_eq!(
         reason(far.recv_timeout(PATIENCE)),

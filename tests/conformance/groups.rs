@@ -5,7 +5,7 @@ use std::{
 };
 
 use crossbeam_channel::Select;
-use rdmsg::{CloseReason, Completion, Endpoint, Error, Group, TrySendError};
+use rdmsg::{CloseReason, Completion, Endpoint, Error, Group, Outgoing, TrySendError};
 
 use crate::stage::{PATIENCE, Stage, pair, pair_with, small};
 
@@ -35,17 +35,17 @@ fn completions_of_all_members_come_with_their_keys() {
     }
     for (near, far) in &pairs {
         near.send(b"question").unwrap();
-        assert_eq!(message(&group), (far.id(), b"question".to_vec()));
-        far.send_with_id(b"answer", 3).unwrap();
+        assert_eq!(message(&group), (far.info().id, b"question".to_vec()));
+        far.send(Outgoing::from(b"answer").with_id(3)).unwrap();
         assert_eq!(near.recv_timeout(PATIENCE).unwrap(), b"answer");
         let (key, sent) = next(&group);
-        assert_eq!(key, far.id());
+        assert_eq!(key, far.info().id);
         assert!(matches!(sent, Completion::Sent(3)));
     }
     for (near, far) in &pairs {
         near.close().unwrap();
         let (key, end) = next(&group);
-        assert_eq!(key, far.id());
+        assert_eq!(key, far.info().id);
         let expected = matches!(end, Completion::Disconnected(CloseReason::PeerClosed));
         assert!(expected, "{end:?}");
         assert!(!group.remove(far), "it left by itself");
@@ -57,7 +57,7 @@ fn completions_of_all_members_come_with_their_keys() {
 #[test]
 fn what_waited_before_comes_first_and_once() {
     let (near, far) = pair();
-    far.send_with_id(b"x", 1).unwrap();
+    far.send(Outgoing::from(b"x").with_id(1)).unwrap();
     near.recv_timeout(PATIENCE).unwrap();
     // The device may say later than the peer that it has sent.
     let mut sent = Select::new();
@@ -189,7 +189,7 @@ fn ids_are_given_out_as_their_completions_are_taken() {
     group.add(&near).unwrap();
     let mut sent = 0;
     let refused = loop {
-        match near.send_with_id(b"x", sent) {
+        match near.send(Outgoing::from(b"x").with_id(sent)) {
             Ok(()) => sent += 1,
             Err(error) => break error,
         }
@@ -198,7 +198,8 @@ fn ids_are_given_out_as_their_completions_are_taken() {
     for round in 0..3 * sent {
         let (_, completion) = next(&group);
         assert!(matches!(completion, Completion::Sent(id) if id == round));
-        near.send_with_id(b"x", sent + round).unwrap();
+        near.send(Outgoing::from(b"x").with_id(sent + round))
+            .unwrap();
     }
     near.close().unwrap();
     reading.join().unwrap();

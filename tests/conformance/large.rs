@@ -1,6 +1,6 @@
 use std::thread;
 
-use rdmsg::{Error, NotSent};
+use rdmsg::{Error, SendBuffer};
 
 use crate::stage::{PATIENCE, pair, pair_with, pattern, small};
 
@@ -30,9 +30,9 @@ fn large_messages_arrive_whole_in_both_directions_at_once() {
 #[test]
 fn a_large_message_is_sent_without_a_copy() {
     let (near, far) = pair();
-    let mut buffer = near.buffer(1 << 20).unwrap();
+    let mut buffer = SendBuffer::new(&near, 1 << 20).unwrap();
     buffer.copy_from_slice(&pattern(1 << 20));
-    near.send_owned(buffer).unwrap();
+    near.send(buffer).unwrap();
     assert!(*far.recv_timeout(PATIENCE).unwrap() == pattern(1 << 20)[..]);
 }
 
@@ -40,10 +40,10 @@ fn a_large_message_is_sent_without_a_copy() {
 fn a_buffer_of_another_connection_comes_back() {
     let (near, _far) = pair();
     let (other, _other_far) = pair();
-    let buffer = near.buffer(100_000).unwrap();
-    let NotSent { error, buffer, .. } = other.send_owned(buffer).unwrap_err();
+    let mut buffer = SendBuffer::new(&near, 100_000).unwrap();
+    let error = other.send(&mut buffer).unwrap_err();
     assert!(matches!(error, Error::ForeignMemory));
-    assert_eq!(buffer.unwrap().len(), 100_000);
+    assert_eq!(buffer.len(), 100_000);
 }
 
 #[test]

@@ -55,7 +55,7 @@ fn established_connections_come_through_a_channel() {
 
 #[test]
 fn connections_that_are_not_taken_are_bounded_by_the_backlog() {
-    let stage = Stage::new(&small().with_backlog(3));
+    let stage = Stage::listening(&small(), |builder| builder.backlog(3));
     let established = stage.listener.accepted();
     let connected: Vec<_> = (0..3)
         .map(|_| connect(&stage).join().unwrap().unwrap())

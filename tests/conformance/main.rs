@@ -7,7 +7,6 @@ mod ending;
 mod engines;
 mod events;
 mod groups;
-mod held;
 mod large;
 mod listening;
 mod messages;

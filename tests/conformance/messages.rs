@@ -1,6 +1,6 @@
 use std::{io::IoSlice, thread, time::Duration};
 
-use rdmsg::{Completion, Error, TrySendError};
+use rdmsg::{Completion, Error, Outgoing, SendBuffer, TrySendError};
 
 use crate::stage::{PATIENCE, pair, pair_with, pattern, small};
 
@@ -67,11 +67,11 @@ fn messages_flow_both_ways_at_once() {
 #[test]
 fn parts_are_joined() {
     let (near, far) = pair();
-    near.send_vectored(&[
+    near.send(Outgoing::parts(&[
         IoSlice::new(b"one, "),
         IoSlice::new(b""),
         IoSlice::new(b"two"),
-    ])
+    ]))
     .unwrap();
     assert_eq!(*far.recv().unwrap(), *b"one, two");
 }
@@ -113,30 +113,38 @@ fn a_full_window_is_said_and_room_comes_when_messages_are_dropped() {
 fn each_way_to_send_has_its_ways_to_wait() {
     let (near, far) = pair_with(&small());
     let parts = [IoSlice::new(b"par"), IoSlice::new(b"ts")];
-    near.try_send_vectored(&parts).unwrap();
-    near.send_vectored_timeout(&parts, PATIENCE).unwrap();
-    near.try_send_with_id(b"one", 1).unwrap();
-    near.send_with_id_timeout(b"two", 2, PATIENCE).unwrap();
-    let buffer = near.buffer(3).unwrap();
-    let full = near.try_send_owned(buffer).unwrap_err();
-    assert!(matches!(full.error, Error::WindowFull));
-    let late = near
-        .send_owned_timeout(full.buffer.unwrap(), Duration::from_millis(20))
+    near.try_send(Outgoing::parts(&parts)).unwrap();
+    near.send_timeout(Outgoing::parts(&parts), PATIENCE)
+        .unwrap();
+    near.try_send(Outgoing::from(b"one").with_id(1)).unwrap();
+    near.send_timeout(Outgoing::from(b"two").with_id(2), PATIENCE)
+        .unwrap();
+    let mut buffer = SendBuffer::new(&near, 3).unwrap();
+    buffer.fill(7);
+    let full = near.try_send(&mut buffer).unwrap_err();
+    assert!(full.is_full());
+    let late = near.send_timeout(&mut buffer, Duration::from_millis(20));
+    assert!(matches!(late, Err(Error::TimedOut)));
+    assert_eq!(*buffer, [7; 3], "what was not sent is still there");
+    let full = near
+        .try_send(Outgoing::from(b"three").with_id(3))
         .unwrap_err();
-    assert!(matches!(late.error, Error::TimedOut));
-    let full = near.try_send_with_id(b"three", 3).unwrap_err();
     assert!(full.is_full());
     assert_eq!(
         std::io::Error::from(full).kind(),
         std::io::ErrorKind::WouldBlock
     );
-    assert!(near.try_send_vectored(&parts).unwrap_err().is_full());
+    assert!(
+        near.try_send(Outgoing::parts(&parts))
+            .unwrap_err()
+            .is_full()
+    );
     for expected in [&b"parts"[..], b"parts", b"one", b"two"] {
         assert_eq!(far.recv().unwrap(), *expected);
     }
-    near.send_owned_timeout(late.buffer.unwrap(), PATIENCE)
-        .unwrap();
-    assert_eq!(far.recv().unwrap().len(), 3);
+    near.send_timeout(&mut buffer, PATIENCE).unwrap();
+    assert_eq!(buffer.len(), 0, "what was sent is gone");
+    assert_eq!(*far.recv().unwrap(), [7; 3]);
     for id in 1..=2 {
         let completion = near.next_completion_timeout(PATIENCE).unwrap();
         assert!(matches!(completion, Completion::Sent(sent) if sent == id));
@@ -162,7 +170,7 @@ fn a_message_that_is_too_long_is_refused_and_the_connection_goes_on() {
     let mut config = small();
     config.max_message = 5000;
     let (near, far) = pair_with(&config);
-    assert_eq!(near.send_limit(), 5000);
+    assert_eq!(near.info().send_limit, 5000);
     let refused = near.send(&[0; 5001]).unwrap_err();
     let expected = matches!(
         refused,
@@ -188,12 +196,13 @@ fn a_flush_says_that_the_peers_library_has_it() {
 #[test]
 fn sent_with_an_id_is_reported_in_order() {
     let (near, far) = pair();
-    near.send_with_id(b"small", 1).unwrap();
-    near.send_with_id(&pattern(100_000), 2).unwrap();
-    let mut buffer = near.buffer(10).unwrap();
+    near.send(Outgoing::from(b"small").with_id(1)).unwrap();
+    near.send(Outgoing::from(&pattern(100_000)).with_id(2))
+        .unwrap();
+    let mut buffer = SendBuffer::new(&near, 10).unwrap();
     buffer.fill(3);
     buffer.truncate(4);
-    near.send_owned_with_id(buffer, 3).unwrap();
+    near.send(Outgoing::from(buffer).with_id(3)).unwrap();
     for len in [5, 100_000, 4] {
         assert_eq!(far.recv().unwrap().len(), len);
     }
@@ -245,10 +254,10 @@ fn a_batch_arrives_as_its_messages() {
 #[test]
 fn a_batch_takes_a_place_of_the_window_for_each_message() {
     let (near, far) = pair_with(&small());
-    let window = usize::from(near.negotiated().unwrap().send_window);
+    let window = usize::from(near.info().negotiated.unwrap().send_window);
     let messages = vec![IoSlice::new(b"message"); window + 2];
-    let sent = near.try_send_batch(&messages).unwrap();
-    assert!((1..=window).contains(&sent), "{sent}");
+    let sent = near.send_batch(&messages[..window]).unwrap();
+    assert_eq!(sent, window);
     let mut held: Vec<_> = (0..sent).map(|_| far.recv().unwrap()).collect();
     // What one message keeps is its own place, though it shares the memory of others.
     let last = held.pop().unwrap();
@@ -265,7 +274,7 @@ fn a_batch_takes_a_place_of_the_window_for_each_message() {
 #[test]
 fn a_batch_goes_as_far_as_it_can() {
     let (near, far) = pair_with(&small());
-    let limit = near.send_limit() as usize;
+    let limit = near.info().send_limit as usize;
     let long = vec![0; limit + 1];
     let messages = [&b"one"[..], b"two", &long, b"three"].map(IoSlice::new);
     assert_eq!(near.send_batch(&messages).unwrap(), 2);
@@ -277,9 +286,6 @@ fn a_batch_goes_as_far_as_it_can() {
     }
     far.abort(3);
     while near.send_batch(&messages[..1]).is_ok() {}
-    let error = near.try_send_batch(&messages[..1]).unwrap_err();
-    assert!(
-        matches!(error, TrySendError::Failed(Error::Disconnected(_))),
-        "{error}"
-    );
+    let error = near.send_batch(&messages[..1]).unwrap_err();
+    assert!(matches!(error, Error::Disconnected(_)), "{error}");
 }

@@ -20,16 +20,16 @@ fn next(endpoint: &Endpoint) -> Completion {
 #[test]
 fn what_the_device_cannot_do_is_refused_by_name_and_the_connection_goes_on() {
     let (near, far) = pair();
-    let able = near.capabilities().unwrap();
+    let able = near.info().capabilities.unwrap();
     if near.transport() == Transport::Tcp {
         assert!(able.atomic && able.write_with_imm);
     }
-    let region = far.region(64, RemoteAccess::WRITE).unwrap();
+    let region = far.one_sided().region(64, RemoteAccess::WRITE).unwrap();
     let mut remote = told(&far, &near, &region).to_bytes();
     // Rights that are claimed, so that nothing but the device is in the way.
     remote[23] = 7;
     let remote = RemoteRegion::from_bytes(&remote);
-    let here = near.region(64, RemoteAccess::NONE).unwrap();
+    let here = near.one_sided().region(64, RemoteAccess::NONE).unwrap();
     let tries = [
         (able.atomic, "fetch_add"),
         (able.atomic, "compare_swap"),
@@ -37,9 +37,11 @@ fn what_the_device_cannot_do_is_refused_by_name_and_the_connection_goes_on() {
     ];
     for (_, operation) in tries.into_iter().filter(|(able, _)| !able) {
         let tried = match operation {
-            "fetch_add" => near.fetch_add(&here, 0, &remote, 0, 1, 1),
-            "compare_swap" => near.compare_swap(&here, 0, &remote, 0, 1, 2, 1),
-            _ => near.write_with_imm(&here, 0..8, &remote, 0, 1, 1),
+            "fetch_add" => near.one_sided().fetch_add(&here, 0, &remote, 0, 1, 1),
+            "compare_swap" => near.one_sided().compare_swap(&here, 0, &remote, 0, 1, 2, 1),
+            _ => near
+                .one_sided()
+                .write_with_imm(&here, 0..8, &remote, 0, 1, 1),
         };
         match tried {
             Err(Error::NotSupported { operation: it, .. }) => assert_eq!(it, operation),
@@ -63,14 +65,21 @@ fn what_the_device_cannot_do_is_refused_by_name_and_the_connection_goes_on() {
 #[test]
 fn bytes_are_written_and_read_where_they_belong() {
     let (near, far) = pair();
-    let region = far.region(100_000, RemoteAccess::ALL).unwrap();
+    let region = far.one_sided().region(100_000, RemoteAccess::ALL).unwrap();
     let remote = told(&far, &near, &region);
     assert_eq!(remote.access(), RemoteAccess::ALL);
-    let here = near.region(200_000, RemoteAccess::NONE).unwrap();
+    let here = near
+        .one_sided()
+        .region(200_000, RemoteAccess::NONE)
+        .unwrap();
     here.copy_in(1, &pattern(70_001));
-    near.write(&here, 1..70_002, &remote, 7, 1).unwrap();
+    near.one_sided()
+        .write(&here, 1..70_002, &remote, 7, 1)
+        .unwrap();
     assert!(matches!(next(&near), Completion::Written(1)));
-    near.read(&here, 100_001..170_002, &remote, 7, 2).unwrap();
+    near.one_sided()
+        .read(&here, 100_001..170_002, &remote, 7, 2)
+        .unwrap();
     assert!(matches!(next(&near), Completion::Read(2)));
     let mut back = vec![0; 70_001];
     here.copy_out(100_001, &mut back);
@@ -85,17 +94,26 @@ fn bytes_are_written_and_read_where_they_belong() {
 #[test]
 fn atomic_operations_return_what_was_there() {
     let (near, far) = pair();
-    if !applies(near.capabilities().unwrap().atomic, "atomic operations") {
+    if !applies(
+        near.info().capabilities.unwrap().atomic,
+        "atomic operations",
+    ) {
         return;
     }
-    let region = far.region(64, RemoteAccess::ATOMIC).unwrap();
+    let region = far.one_sided().region(64, RemoteAccess::ATOMIC).unwrap();
     let remote = told(&far, &near, &region);
-    let here = near.region(64, RemoteAccess::NONE).unwrap();
-    near.fetch_add(&here, 0, &remote, 8, 5, 1).unwrap();
-    near.fetch_add(&here, 8, &remote, 8, 6, 2).unwrap();
-    near.compare_swap(&here, 16, &remote, 8, 11, 100, 3)
+    let here = near.one_sided().region(64, RemoteAccess::NONE).unwrap();
+    near.one_sided()
+        .fetch_add(&here, 0, &remote, 8, 5, 1)
         .unwrap();
-    near.compare_swap(&here, 24, &remote, 8, 11, 200, 4)
+    near.one_sided()
+        .fetch_add(&here, 8, &remote, 8, 6, 2)
+        .unwrap();
+    near.one_sided()
+        .compare_swap(&here, 16, &remote, 8, 11, 100, 3)
+        .unwrap();
+    near.one_sided()
+        .compare_swap(&here, 24, &remote, 8, 11, 200, 4)
         .unwrap();
     for (wanted, old) in [(1, 0), (2, 5), (3, 11), (4, 100)] {
         match next(&near) {
@@ -114,17 +132,18 @@ fn atomic_operations_return_what_was_there() {
 fn a_write_with_immediate_data_is_told_in_order_with_messages() {
     let (near, far) = pair();
     if !applies(
-        near.capabilities().unwrap().write_with_imm,
+        near.info().capabilities.unwrap().write_with_imm,
         "write_with_imm",
     ) {
         return;
     }
-    let region = far.region(64, RemoteAccess::WRITE).unwrap();
+    let region = far.one_sided().region(64, RemoteAccess::WRITE).unwrap();
     let remote = told(&far, &near, &region);
-    let here = near.region(64, RemoteAccess::NONE).unwrap();
+    let here = near.one_sided().region(64, RemoteAccess::NONE).unwrap();
     here.copy_in(0, b"written");
     near.send(b"before").unwrap();
-    near.write_with_imm(&here, 0..7, &remote, 0, 0xabcd_ef01, 9)
+    near.one_sided()
+        .write_with_imm(&here, 0..7, &remote, 0, 0xabcd_ef01, 9)
         .unwrap();
     near.send(b"behind").unwrap();
     assert!(matches!(next(&far), Completion::Received(m) if *m == *b"before"));
@@ -145,11 +164,18 @@ fn a_write_with_immediate_data_is_told_in_order_with_messages() {
 
 /// The length that is told is that of all bytes.
 fn long_write_with_imm(near: &Endpoint, far: &Endpoint) {
-    let region = far.region(600_000, RemoteAccess::WRITE).unwrap();
+    let region = far
+        .one_sided()
+        .region(600_000, RemoteAccess::WRITE)
+        .unwrap();
     let remote = told(far, near, &region);
-    let here = near.region(600_000, RemoteAccess::NONE).unwrap();
+    let here = near
+        .one_sided()
+        .region(600_000, RemoteAccess::NONE)
+        .unwrap();
     here.copy_in(0, &pattern(600_000));
-    near.write_with_imm(&here, 0..600_000, &remote, 0, 1, 10)
+    near.one_sided()
+        .write_with_imm(&here, 0..600_000, &remote, 0, 1, 10)
         .unwrap();
     match next(far) {
         Completion::Immediate(immediate) => assert_eq!(immediate.len(), 600_000),
@@ -163,19 +189,24 @@ fn long_write_with_imm(near: &Endpoint, far: &Endpoint) {
 #[test]
 fn an_operation_that_does_not_wait_says_when_there_is_no_room() {
     let (near, far) = crate::stage::pair_with(&crate::stage::small());
-    let region = far.region(64, RemoteAccess::ALL).unwrap();
+    let region = far.one_sided().region(64, RemoteAccess::ALL).unwrap();
     let remote = told(&far, &near, &region);
     assert_eq!(
         RemoteRegion::try_from(&remote.to_bytes()[..]).unwrap(),
         remote
     );
-    let here = near.region(64, RemoteAccess::NONE).unwrap();
-    near.try_write(&here, 0..8, &remote, 0, 1).unwrap();
-    near.try_read(&here, 0..8, &remote, 0, 2).unwrap();
+    let here = near.one_sided().region(64, RemoteAccess::NONE).unwrap();
+    near.one_sided()
+        .try_write(&here, 0..8, &remote, 0, 1)
+        .unwrap();
+    near.one_sided()
+        .try_read(&here, 0..8, &remote, 0, 2)
+        .unwrap();
     assert!(matches!(next(&near), Completion::Written(1)));
     assert!(matches!(next(&near), Completion::Read(2)));
     let mut started = 0;
     while near
+        .one_sided()
         .try_write_with_imm(&here, 0..0, &remote, 0, 7, 3)
         .is_ok()
     {
@@ -190,25 +221,25 @@ fn an_operation_that_does_not_wait_says_when_there_is_no_room() {
 #[test]
 fn what_is_wrong_here_is_refused_here_and_the_connection_goes_on() {
     let (near, far) = pair();
-    let region = far.region(64, RemoteAccess::READ).unwrap();
+    let region = far.one_sided().region(64, RemoteAccess::READ).unwrap();
     let remote = told(&far, &near, &region);
-    let here = near.region(64, RemoteAccess::NONE).unwrap();
-    let foreign = far.region(64, RemoteAccess::NONE).unwrap();
+    let here = near.one_sided().region(64, RemoteAccess::NONE).unwrap();
+    let foreign = far.one_sided().region(64, RemoteAccess::NONE).unwrap();
     for (result, expected) in [
         (
-            near.write(&here, 0..8, &remote, 0, 1),
+            near.one_sided().write(&here, 0..8, &remote, 0, 1),
             "the peer does not allow it",
         ),
         (
-            near.read(&here, 0..65, &remote, 0, 1),
+            near.one_sided().read(&here, 0..65, &remote, 0, 1),
             "do not fit the region",
         ),
         (
-            near.read(&here, 0..8, &remote, 60, 1),
+            near.one_sided().read(&here, 0..8, &remote, 60, 1),
             "do not fit the peer's region",
         ),
         (
-            near.read(&foreign, 0..8, &remote, 0, 1),
+            near.one_sided().read(&foreign, 0..8, &remote, 0, 1),
             "belongs to another connection",
         ),
     ] {
@@ -222,11 +253,11 @@ fn what_is_wrong_here_is_refused_here_and_the_connection_goes_on() {
 #[test]
 fn a_region_that_is_gone_is_refused_by_the_peer() {
     let (near, far) = pair();
-    let region = far.region(64, RemoteAccess::ALL).unwrap();
+    let region = far.one_sided().region(64, RemoteAccess::ALL).unwrap();
     let remote = told(&far, &near, &region);
     drop(region);
-    let here = near.region(64, RemoteAccess::NONE).unwrap();
-    near.read(&here, 0..64, &remote, 0, 7).unwrap();
+    let here = near.one_sided().region(64, RemoteAccess::NONE).unwrap();
+    near.one_sided().read(&here, 0..64, &remote, 0, 7).unwrap();
     assert!(matches!(next(&near), Completion::Failed { id: 7, .. }));
     assert!(matches!(next(&near), Completion::Disconnected(_)));
 }

@@ -80,17 +80,18 @@ fn a_thread_that_only_receives_hears_nothing_of_room() {
 fn operations_that_were_refused_hear_of_room() {
     let (near, far) = pair_with(&small());
     if !applies(
-        near.capabilities().unwrap().write_with_imm,
+        near.info().capabilities.unwrap().write_with_imm,
         "write_with_imm",
     ) {
         return;
     }
-    let region = far.region(64, RemoteAccess::ALL).unwrap();
+    let region = far.one_sided().region(64, RemoteAccess::ALL).unwrap();
     let remote = region.remote();
-    let local = near.region(64, RemoteAccess::NONE).unwrap();
+    let local = near.one_sided().region(64, RemoteAccess::NONE).unwrap();
     let mut started = 0;
     while !matches!(
-        near.try_write_with_imm(&local, 0..8, &remote, 0, 1, started),
+        near.one_sided()
+            .try_write_with_imm(&local, 0..8, &remote, 0, 1, started),
         Err(TrySendError::Full)
     ) {
         started += 1;
@@ -110,7 +111,8 @@ fn operations_that_were_refused_hear_of_room() {
             other => panic!("{other:?}"),
         }
     }
-    near.try_write_with_imm(&local, 0..8, &remote, 0, 1, 9)
+    near.one_sided()
+        .try_write_with_imm(&local, 0..8, &remote, 0, 1, 9)
         .unwrap();
 }
 

@@ -14,7 +14,7 @@ fn connect_later(
 #[test]
 fn private_data_travels_both_ways() {
     let stage = Stage::new(&Config::default());
-    let connector = stage.connector.clone().private_data(b"user 7").unwrap();
+    let connector = stage.connector.clone().private_data(b"user 7");
     let listener = stage.requests(&Config::default());
     let connecting = connect_later(connector, listener.local_addr());
     let request = listener.requests().recv_timeout(PATIENCE).unwrap();
@@ -23,11 +23,13 @@ fn private_data_travels_both_ways() {
     assert_eq!(request.local_addr().ip(), place().0);
     let accepted = request.accept_with(b"welcome").unwrap();
     let connected = connecting.join().unwrap().unwrap();
-    assert_eq!(connected.peer_data(), b"welcome");
-    assert_eq!(accepted.peer_data(), b"user 7");
+    assert_eq!(connected.info().peer_data, b"welcome");
+    assert_eq!(accepted.info().peer_data, b"user 7");
     assert_eq!(connected.peer_addr(), listener.local_addr());
     assert_eq!(connected.local_addr().ip(), place().0);
-    let too_much = Connector::new().private_data(&[0; 21]);
+    let too_much = Connector::new()
+        .private_data(&[0; 21])
+        .connect(connected.peer_addr());
     assert!(matches!(too_much, Err(Error::PrivateDataTooLong { .. })));
 }
 
@@ -54,14 +56,14 @@ fn both_hellos_come_to_what_is_negotiated() {
     config.receive_window = 9;
     config.eager_size = Some(2000);
     let connecting = connect_later(
-        stage.connector.clone().config(config),
+        stage.connector.clone().config(&config),
         stage.listener.local_addr(),
     );
     let accepted = stage.listener.accept_timeout(PATIENCE).unwrap();
     let connected = connecting.join().unwrap().unwrap();
     let (there, here) = (
-        accepted.negotiated().unwrap(),
-        connected.negotiated().unwrap(),
+        accepted.info().negotiated.unwrap(),
+        connected.info().negotiated.unwrap(),
     );
     assert_eq!((there.send_window, there.recv_window), (9, 4));
     assert_eq!((here.send_window, here.recv_window), (4, 9));
@@ -109,7 +111,7 @@ fn handles_are_told_apart() {
     let (first, second) = (stage.pair(), stage.pair());
     assert_eq!(first.0, first.0.clone());
     assert_ne!(first.0, second.0);
-    assert_ne!(first.0.id(), second.0.id());
+    assert_ne!(first.0.info().id, second.0.info().id);
     let all = std::collections::HashSet::from([first.0.clone(), first.0, second.0]);
     assert_eq!(all.len(), 2);
 }
@@ -117,13 +119,13 @@ fn handles_are_told_apart() {
 #[test]
 fn a_builder_listens_with_what_it_was_given() {
     let stage = Stage::new(&Config::default());
-    let config = Config::default().with_receive_window(7);
-    let builder = Listener::builder().config(config).engine(&stage.engine);
+    let config = Config::default().with(|c| c.receive_window = 7);
+    let builder = Listener::builder().config(&config).engine(&stage.engine);
     let listener = builder.bind((place().0, 0)).unwrap();
     let connecting = connect_later(stage.connector.clone(), listener.local_addr());
     let accepted = (&listener).into_iter().next().unwrap().unwrap();
     let connected = connecting.join().unwrap().unwrap();
-    assert_eq!(connected.negotiated().unwrap().send_window, 7);
+    assert_eq!(connected.info().negotiated.unwrap().send_window, 7);
     drop(accepted);
 }
 
@@ -131,9 +133,7 @@ fn a_builder_listens_with_what_it_was_given() {
 fn nobody_there_is_said_and_waited_for_if_asked() {
     let stage = Stage::new(&Config::default());
     let addr = stage.listener.local_addr();
-    let mut config = Config::default();
-    config.retry_refused = true;
-    let patient = stage.connector.clone().config(config.clone());
+    let patient = stage.connector.clone().retry_refused(true);
     let engine = stage.engine.clone();
     let hasty = stage.connector.clone();
     drop(stage);
@@ -147,18 +147,17 @@ fn nobody_there_is_said_and_waited_for_if_asked() {
     );
     assert!(expected, "{refused}");
     let connecting = connect_later(patient, addr);
-    let listener = Listener::bind_with(addr, &config, &engine).unwrap();
+    let listener = Listener::builder().engine(&engine).bind(addr).unwrap();
     let accepted = listener.accept_timeout(PATIENCE).unwrap();
     drop((connecting.join().unwrap().unwrap(), accepted));
 }
 
 #[test]
 fn a_backlog_that_is_full_is_said() {
-    let mut config = Config::default();
-    config.backlog = 1;
-    config.half_open = 1;
-    let stage = Stage::new(&config);
-    let listener = stage.requests(&config);
+    let stage = Stage::new(&Config::default());
+    let builder = Listener::builder().engine(&stage.engine);
+    let builder = builder.backlog(1).half_open(1);
+    let listener = builder.bind_requests((place().0, 0)).unwrap();
     let addr = listener.local_addr();
     let first = connect_later(stage.connector.clone(), addr);
     let request = listener.requests().recv_timeout(PATIENCE).unwrap();

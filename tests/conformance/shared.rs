@@ -74,11 +74,11 @@ fn too_few_shared_receives_are_an_error_that_says_so() {
 fn refused_connect_is_retried_until_receives_are_free() {
     let mut config = sharing(50);
     config.connect_timeout = PATIENCE;
-    config.retry_refused = true;
     let stage = Stage::new(&config);
     let pair = stage.pair();
     let listener = stage.requests(&config);
     let (connector, addr) = (stage.connector.clone(), listener.local_addr());
+    let connector = connector.retry_refused(true);
     let connecting = thread::spawn(move || connector.connect(addr).unwrap());
     let request = listener.requests().recv_timeout(PATIENCE).unwrap();
     let error = request.accept().unwrap_err();

@@ -8,7 +8,9 @@ use std::{
     time::Duration,
 };
 
-use rdmsg::{Config, Connector, Endpoint, Engine, Listener, RequestListener, Transport};
+use rdmsg::{
+    Config, Connector, Endpoint, Engine, Listener, ListenerBuilder, RequestListener, Transport,
+};
 
 /// No call takes longer, on a machine that does something. Nothing waits for it to pass.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -30,9 +32,18 @@ pub(crate) struct Stage {
 
 impl Stage {
     pub(crate) fn new(config: &Config) -> Self {
+        Self::listening(config, |builder| builder)
+    }
+
+    /// As [`new`](Self::new), with the values of a listener that `set` sets.
+    pub(crate) fn listening(
+        config: &Config,
+        set: impl FnOnce(ListenerBuilder) -> ListenerBuilder,
+    ) -> Self {
         let engine = Engine::new().unwrap();
-        let listener = Listener::bind_with((place().0, 0), config, &engine).unwrap();
-        let connector = Connector::new().config(config.clone()).engine(&engine);
+        let builder = set(Listener::builder().config(config).engine(&engine));
+        let listener = builder.bind((place().0, 0)).unwrap();
+        let connector = Connector::new().config(config).engine(&engine);
         Self {
             engine,
             listener,
@@ -42,7 +53,11 @@ impl Stage {
 
     /// Another listener, whose requests the test answers.
     pub(crate) fn requests(&self, config: &Config) -> RequestListener {
-        RequestListener::bind_with((place().0, 0), config, &self.engine).unwrap()
+        Listener::builder()
+            .config(config)
+            .engine(&self.engine)
+            .bind_requests((place().0, 0))
+            .unwrap()
     }
 
     /// The end that connects, and the end that accepts.

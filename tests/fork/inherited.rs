@@ -13,8 +13,9 @@ use std::{
 };
 
 use rdmsg::{
-    CloseReason, Config, Connector, Endpoint, Engine, Error, Group, Interest, RemoteAccess,
-    RequestListener, Stream, StreamListener, TransportChoice, TrySendError,
+    CloseReason, Config, Connector, DeviceCounters, Endpoint, Engine, Error, Group, Interest,
+    Outgoing, RemoteAccess, RequestListener, SendBuffer, Stream, StreamListener, TransportChoice,
+    TrySendError,
 };
 
 use crate::stage::{PATIENCE, alone, assert_forked, bind, exchange, forked, is_rdma, pair, place};
@@ -42,7 +43,11 @@ fn use_endpoint(endpoint: &Endpoint) {
     assert_forked(&endpoint.send(b"from a child").unwrap_err());
     assert_forked(&endpoint.send(&vec![1; 3_000_000]).unwrap_err());
     assert_forked(&endpoint.send_timeout(b"from a child", soon).unwrap_err());
-    assert_forked(&endpoint.send_with_id(b"from a child", 1).unwrap_err());
+    assert_forked(
+        &endpoint
+            .send(Outgoing::from(b"from a child").with_id(1))
+            .unwrap_err(),
+    );
     assert_forked(
         &endpoint
             .send_batch(&[IoSlice::new(b"1"), IoSlice::new(b"2")])
@@ -60,26 +65,29 @@ fn use_endpoint(endpoint: &Endpoint) {
     assert!(endpoint.completions().recv().is_err(), "nothing comes");
     assert_forked(&endpoint.flush().unwrap_err());
     assert_forked(&endpoint.finish().unwrap_err());
-    assert_forked(&endpoint.buffer(100).unwrap_err());
-    assert_forked(&endpoint.region(100, RemoteAccess::NONE).unwrap_err());
+    assert_forked(&SendBuffer::new(endpoint, 100).unwrap_err());
+    assert_forked(
+        &endpoint
+            .one_sided()
+            .region(100, RemoteAccess::NONE)
+            .unwrap_err(),
+    );
     assert_forked(&endpoint.close().unwrap_err());
     endpoint.abort(7);
     let cx = &mut Context::from_waker(Waker::noop());
     assert_ready(endpoint.poll_recv(cx));
     assert_ready(endpoint.poll_send(cx, b"from a child"));
-    assert_ready(endpoint.poll_ready(cx));
     assert_ready(endpoint.poll_next_completion(cx));
     assert_ready(endpoint.poll_close(cx));
-    assert!(endpoint.is_closed());
-    assert_eq!(endpoint.close_reason(), Some(CloseReason::Forked));
-    assert_eq!(endpoint.send_limit(), 0);
+    assert_eq!(endpoint.info().close_reason, Some(CloseReason::Forked));
+    assert_eq!(endpoint.info().send_limit, 0);
     assert_eq!(endpoint.statistics().messages_sent, 0);
     let _ = (
-        endpoint.negotiated(),
-        endpoint.capabilities(),
-        endpoint.peer_data(),
+        endpoint.info().negotiated,
+        endpoint.info().capabilities,
+        endpoint.info().peer_data,
     );
-    let _ = (endpoint.device_counters(), format!("{endpoint:?}"));
+    let _ = (DeviceCounters::of(endpoint), format!("{endpoint:?}"));
     endpoint.event_fd(Interest::Readable).unwrap();
 }
 
@@ -92,16 +100,16 @@ fn endpoint_fails_and_the_parents_goes_on() {
             let listener = bind();
             let (client, server) = pair(&listener);
             exchange(&client, &server);
-            let before = (client.peer_addr(), client.local_addr(), client.id());
-            let buffer = client.buffer(8).unwrap();
+            let before = (client.peer_addr(), client.local_addr(), client.info().id);
+            let buffer = SendBuffer::new(&client, 8).unwrap();
             forked(|| {
                 use_endpoint(&client);
                 use_endpoint(&server.clone());
                 assert_eq!(
-                    (client.peer_addr(), client.local_addr(), client.id()),
+                    (client.peer_addr(), client.local_addr(), client.info().id),
                     before
                 );
-                assert_forked(&client.send_owned(buffer).unwrap_err().error);
+                assert_forked(&client.send(buffer).unwrap_err());
             })
             .succeed();
             exchange(&client, &server);
@@ -122,8 +130,8 @@ fn drop_and_exit_leave_the_parents_alone() {
             server.send(&vec![7; 3_000_000]).unwrap();
             let small = client.recv_timeout(PATIENCE).unwrap();
             let large = client.recv_timeout(PATIENCE).unwrap();
-            let buffer = client.buffer(100_000).unwrap();
-            let region = client.region(5000, RemoteAccess::READ).unwrap();
+            let buffer = SendBuffer::new(&client, 100_000).unwrap();
+            let region = client.one_sided().region(5000, RemoteAccess::READ).unwrap();
             let engine = Engine::shared().unwrap();
             let ends = (
                 client, server, listener, small, large, buffer, region, engine,
@@ -139,7 +147,7 @@ fn drop_and_exit_leave_the_parents_alone() {
             };
             assert_eq!((&*small, large.len()), (&b"kept"[..], 3_000_000));
             drop((small, large, region));
-            client.send_owned(buffer).unwrap();
+            client.send(buffer).unwrap();
             assert_eq!(server.recv_timeout(PATIENCE).unwrap().len(), 100_000);
             exchange(&client, &server);
             let (other, accepted) = pair(&listener);
@@ -158,9 +166,9 @@ fn memory_stays_readable() {
         server.send(&pattern::sequence(3, 2_000_000)).unwrap();
         let short = client.recv_timeout(PATIENCE).unwrap();
         let long = client.recv_timeout(PATIENCE).unwrap();
-        let mut buffer = client.buffer(200_000).unwrap();
+        let mut buffer = SendBuffer::new(&client, 200_000).unwrap();
         buffer.copy_from_slice(&pattern::sequence(5, 200_000));
-        let region = client.region(9000, RemoteAccess::READ).unwrap();
+        let region = client.one_sided().region(9000, RemoteAccess::READ).unwrap();
         region.copy_in(1000, b"in a region");
         forked(|| {
             assert_eq!(*short, *b"short");
@@ -177,7 +185,7 @@ fn memory_stays_readable() {
         let mut bytes = [0; 11];
         region.copy_out(1000, &mut bytes);
         assert_eq!(bytes, *b"in a region");
-        client.send_owned(buffer).unwrap();
+        client.send(buffer).unwrap();
         let received = server.recv_timeout(PATIENCE).unwrap();
         assert_eq!(*received, pattern::sequence(5, 200_000)[..]);
         drop((short, long));
@@ -200,7 +208,10 @@ fn engine_fails_and_its_shutdown_does_nothing() {
                 let connector = Connector::new().engine(&engine);
                 assert_forked(&connector.connect(listener.local_addr()).unwrap_err());
                 let config = Config::default();
-                let bound = rdmsg::Listener::bind_with((place(), 0), &config, &engine);
+                let bound = rdmsg::Listener::builder()
+                    .config(&config)
+                    .engine(&engine)
+                    .bind((place(), 0));
                 assert_forked(&bound.unwrap_err());
                 engine.clone().shutdown();
             })
@@ -261,7 +272,7 @@ fn connect_in_progress_fails_and_the_parents_goes_on() {
             } else {
                 TransportChoice::Tcp
             };
-            let connector = Connector::new().config(config);
+            let connector = Connector::new().config(&config);
             let mut connecting = Box::pin(connector.start(requests.local_addr()).unwrap());
             let request = requests.requests().recv_timeout(PATIENCE).unwrap();
             let cx = &mut Context::from_waker(Waker::noop());
@@ -298,7 +309,7 @@ fn group_fails_and_the_parents_goes_on() {
             .succeed();
             server.send(b"to the group").unwrap();
             let (key, completion) = group.completions().recv_timeout(PATIENCE).unwrap();
-            assert_eq!(key, client.id());
+            assert_eq!(key, client.info().id);
             assert!(matches!(completion, rdmsg::Completion::Received(m) if *m == *b"to the group"));
         },
     );

@@ -116,7 +116,7 @@ fn peer_of_a_killed_parent_sees_the_end() {
                 let own = bind();
                 let mut config = Config::default();
                 config.keepalive_interval = None;
-                let client = Connector::new().config(config).connect(address).unwrap();
+                let client = Connector::new().config(&config).connect(address).unwrap();
                 client.send(b"there").unwrap();
                 let child = forked(pause);
                 tell(&theirs, SocketAddr::from(([0, 0, 0, 0], 0)));

@@ -50,7 +50,7 @@ fn place() -> (IpAddr, Transport) {
 }
 
 fn config() -> Config {
-    Config::default().with_connect_timeout(Duration::from_secs(2))
+    Config::default().with(|c| c.connect_timeout = Duration::from_secs(2))
 }
 
 /// A connection that goes on, and the resources of the process while there is no other.
@@ -66,8 +66,12 @@ struct Bystander {
 impl Bystander {
     fn new() -> Self {
         let engine = Engine::new().unwrap();
-        let listener = Listener::bind_with((place().0, 0), &config(), &engine).unwrap();
-        let connector = Connector::new().config(config()).engine(&engine);
+        let listener = Listener::builder()
+            .config(&config())
+            .engine(&engine)
+            .bind((place().0, 0))
+            .unwrap();
+        let connector = Connector::new().config(&config()).engine(&engine);
         let near = connector.connect(listener.local_addr()).unwrap();
         assert_eq!(near.transport(), place().1);
         let far = listener.accept_timeout(PATIENCE).unwrap();
@@ -145,8 +149,11 @@ fn exchange(client: &Endpoint, server: &Endpoint) -> Result<(), Error> {
 /// Everything from an engine's start to its end.
 fn whole_life(config: &Config) -> Result<(), Error> {
     let engine = Engine::new()?;
-    let listener = Listener::bind_with((place().0, 0), config, &engine)?;
-    let connector = Connector::new().config(config.clone()).engine(&engine);
+    let listener = Listener::builder()
+        .config(config)
+        .engine(&engine)
+        .bind((place().0, 0))?;
+    let connector = Connector::new().config(config).engine(&engine);
     let client = connector.connect(listener.local_addr())?;
     let server = listener.accept_timeout(PATIENCE)?;
     exchange(&client, &server)?;
@@ -254,7 +261,7 @@ fn each_object_of_rdma_fails_one_request_alone() {
     ];
     calls::in_front("each_object_of_rdma_fails_one_request_alone", || {
         each_call_fails_one_request_alone(&functions, &config());
-        let shared = config().with_shared_receive(Some(256));
+        let shared = config().with(|c| c.shared_receive = Some(256));
         let functions = [("ibv_create_srq", "rdma resource")];
         each_call_fails_one_request_alone(&functions, &shared);
     });
@@ -283,9 +290,13 @@ fn listener_accepts_no_more_than_it_has_descriptors_for() {
         || {
             let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
             setrlimit(Resource::RLIMIT_NOFILE, MOST as u64, most).unwrap();
-            let config = config().with_transport(TransportChoice::Tcp);
+            let config = config().with(|c| c.transport = TransportChoice::Tcp);
             let engine = Engine::new().unwrap();
-            let listener = Listener::bind_with("127.0.0.1:0", &config, &engine).unwrap();
+            let listener = Listener::builder()
+                .config(&config)
+                .engine(&engine)
+                .bind("127.0.0.1:0")
+                .unwrap();
             let address = SockaddrStorage::from(listener.local_addr());
             let (family, kind) = (AddressFamily::Inet, SockType::Stream);
             let sockets: Vec<OwnedFd> = (0..CLIENTS)

@@ -13,8 +13,8 @@ use std::{
 };
 
 use rdmsg::{
-    Addresses, CloseReason, Completion, Config, Connector, Endpoint, Error, Listener, Stream,
-    StreamListener, ToAddresses,
+    Addresses, CloseReason, Completion, Config, Connector, Endpoint, Error, Listener, Outgoing,
+    SendBuffer, Stream, StreamListener, ToAddresses,
 };
 use smol::{Timer, block_on, future::or, spawn};
 
@@ -169,26 +169,22 @@ fn what_is_sent_owned_stays_until_it_is_taken() {
     block_on(async {
         let mut sent = 0;
         let left = loop {
-            let mut buffer = client.buffer(32).unwrap();
+            let mut buffer = SendBuffer::new(&client, 32).unwrap();
             buffer.fill(sent);
-            let mut buffer = Some(buffer);
-            let sending = poll_fn(|cx| client.poll_send_owned(cx, &mut buffer));
+            let sending = poll_fn(|cx| client.poll_send(cx, &mut buffer));
             match cut(sending, 0).await {
                 Some(result) => result.unwrap(),
                 None => break buffer,
             }
-            assert!(buffer.is_none());
+            assert_eq!(buffer.len(), 0, "what was sent is gone");
             sent += 1;
         };
         let mut left = left;
-        assert_eq!(left.as_ref().map(|buffer| buffer[0]), Some(sent));
+        assert_eq!(*left, [sent; 32], "what was not sent is still there");
         for number in 0..sent {
             assert_eq!(*recv(&server).await.unwrap(), [number; 32]);
         }
-        poll_fn(|cx| client.poll_ready(cx)).await.unwrap();
-        poll_fn(|cx| client.poll_send_owned(cx, &mut left))
-            .await
-            .unwrap();
+        poll_fn(|cx| client.poll_send(cx, &mut left)).await.unwrap();
         assert_eq!(*recv(&server).await.unwrap(), [sent; 32]);
     });
 }
@@ -198,18 +194,17 @@ fn flushing_and_closing_are_futures_too() {
     let (client, server) = pair_with(&Config::default());
     block_on(async {
         let parts = [IoSlice::new(b"flu"), IoSlice::new(b"shed")];
-        poll_fn(|cx| client.poll_send_vectored(cx, &parts))
+        poll_fn(|cx| client.poll_send(cx, Outgoing::parts(&parts)))
             .await
             .unwrap();
         let batch = [IoSlice::new(b"two"), IoSlice::new(b"more")];
-        let sent = poll_fn(|cx| client.poll_send_batch(cx, &batch)).await;
-        assert_eq!(sent.unwrap(), 2);
-        client.start_flush().unwrap().await.unwrap();
-        client.send_with_id(b"reported", 7).unwrap();
+        assert_eq!(client.send_batch(&batch).unwrap(), 2);
+        client.flushed().await.unwrap();
+        client.send(Outgoing::from(b"reported").with_id(7)).unwrap();
         let completion = poll_fn(|cx| client.poll_next_completion(cx)).await;
         assert!(matches!(completion, Ok(Completion::Sent(7))));
         assert!(
-            cut(client.start_flush().unwrap(), 0)
+            cut(client.flushed(), 0)
                 .await
                 .is_none_or(|done| done.is_ok())
         );

@@ -32,7 +32,12 @@ fn task_sleeps_until_the_engine_ends_its_connection() {
         let mut config = Config::default();
         config.transport = TransportChoice::Tcp;
         let engine = Engine::new().unwrap();
-        let listener = Listener::bind_with("127.0.0.1:0", &config, &engine).unwrap();
+        let listener = rdmsg::Listener::builder()
+            .config(&config)
+            .engine(&engine)
+            .bind("127.0.0.1:0")
+            .unwrap();
+        let listener = Listener::from(listener);
         let addr = listener.local_addr();
         for _ in 0..100 {
             let connect = move || Peer::over(TcpStream::connect(addr).unwrap(), 4).unwrap();

@@ -2,7 +2,7 @@
 
 use futures_util::{StreamExt, future::poll_immediate, stream::FuturesUnordered};
 use rdmsg::{
-    Config, Engine, Error,
+    Engine, Error, Listener,
     tokio::{Stream, StreamListener},
 };
 
@@ -19,7 +19,7 @@ fn incoming_yields_streams_until_close() {
         assert_eq!(far.peer_addr().unwrap(), near.local_addr().unwrap());
         let near = Stream::connect(addr).await.unwrap();
         // The connector's end may be established first.
-        near.endpoint().start_flush().unwrap().await.unwrap();
+        near.endpoint().flushed().await.unwrap();
         listener.close();
         assert!(incoming.next().await.unwrap().is_ok(), "it was established");
         assert!(incoming.next().await.is_none());
@@ -31,8 +31,11 @@ fn incoming_yields_streams_until_close() {
 fn incoming_yields_end_of_listener_once() {
     on_each(|| async {
         let engine = Engine::new().unwrap();
-        let listener =
-            StreamListener::bind_with((place().0, 0), &Config::default(), &engine).unwrap();
+        let listener = Listener::builder()
+            .engine(&engine)
+            .bind_stream((place().0, 0))
+            .unwrap();
+        let listener = StreamListener::from_std(listener).unwrap();
         let mut incoming = listener.into_incoming();
         engine.shutdown();
         let end = incoming.next().await.unwrap().unwrap_err();

@@ -27,9 +27,13 @@ pub(crate) fn as_number(addr: SocketAddr) -> String {
 /// The end that connects and the end that accepts, for threads.
 pub(crate) fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
     let engine = Engine::shared().unwrap();
-    let listener = Listener::bind_with((place().0, 0), config, &engine).unwrap();
+    let listener = Listener::builder()
+        .config(config)
+        .engine(&engine)
+        .bind((place().0, 0))
+        .unwrap();
     let addr = listener.local_addr();
-    let connector = Connector::new().config(config.clone());
+    let connector = Connector::new().config(config);
     let connecting = thread::spawn(move || connector.connect(addr).unwrap());
     let accepted = listener.accept().unwrap();
     let connected = connecting.join().unwrap();

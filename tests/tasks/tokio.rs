@@ -12,7 +12,7 @@ use std::{
 
 use futures_util::{SinkExt, StreamExt, TryStreamExt};
 use rdmsg::{
-    CloseReason, Completion, Config, Connector, Engine, Error,
+    CloseReason, Completion, Config, Connector, Engine, Error, Outgoing, SendBuffer,
     tokio::{Endpoint, Listener, OwnedReadHalf, OwnedWriteHalf, Stream, StreamListener},
 };
 use tokio::{
@@ -48,8 +48,13 @@ fn runtime(multi: bool) -> Runtime {
 
 async fn endpoints(config: &Config) -> (Endpoint, Endpoint) {
     let engine = Engine::shared().unwrap();
-    let listener = Listener::bind_with((place().0, 0), config, &engine).unwrap();
-    let connector = Connector::new().config(config.clone());
+    let listener = rdmsg::Listener::builder()
+        .config(config)
+        .engine(&engine)
+        .bind((place().0, 0))
+        .unwrap();
+    let listener = Listener::from(listener);
+    let connector = Connector::new().config(config);
     let connecting = Endpoint::connect_with(&connector, listener.local_addr());
     let (connected, accepted) = tokio::join!(connecting, listener.accept());
     let (connected, accepted) = (connected.unwrap(), accepted.unwrap());
@@ -163,9 +168,9 @@ fn a_future_that_is_dropped_at_any_point_loses_nothing() {
                     }
                     sent += 1;
                 }
-                let mut buffer = client.get_ref().buffer(64).unwrap();
+                let mut buffer = SendBuffer::new(client.get_ref(), 64).unwrap();
                 buffer.fill(7);
-                let owned = cut(client.send_owned(buffer), times).await;
+                let owned = cut(client.send(buffer), times).await;
                 let _ = cut(client.flush(), times).await;
                 for part in 0..sent {
                     let received = loop {
@@ -194,7 +199,11 @@ fn a_future_that_is_dropped_at_any_point_loses_nothing() {
 fn an_accept_that_is_dropped_loses_no_connection_and_a_connect_leaves_none() {
     on_each(|| async {
         let engine = Engine::new().unwrap();
-        let listener = Listener::bind_with((place().0, 0), &Config::default(), &engine).unwrap();
+        let listener = rdmsg::Listener::builder()
+            .engine(&engine)
+            .bind((place().0, 0))
+            .unwrap();
+        let listener = Listener::from(listener);
         let addr = listener.local_addr();
         let connector = Connector::new();
         for times in 0..4 {
@@ -322,7 +331,10 @@ fn completions_with_ids_come_to_a_task() {
     on_each(|| async {
         let (client, server) = endpoints(&Config::default()).await;
         for id in 0..10 {
-            client.send_with_id(b"reported", id).await.unwrap();
+            client
+                .send(Outgoing::from(b"reported").with_id(id))
+                .await
+                .unwrap();
         }
         client.flush().await.unwrap();
         for id in 0..10 {
@@ -348,7 +360,7 @@ fn who_writes_while_it_reads_reads_all_that_a_peer_wrote_before_it_closed() {
         let (mut client, mut server) = streams().await;
         server.write_all(&bytes(0, 100_000)).await.unwrap();
         drop(server);
-        while client.endpoint().close_reason().is_none() {
+        while client.endpoint().info().close_reason.is_none() {
             tokio::task::yield_now().await;
         }
         let mut got = vec![0; 100_000];

@@ -133,7 +133,7 @@ fn waker_of_a_connect_that_panics_ends_it() {
         Transport::Rdma => TransportChoice::Rdma,
         _ => TransportChoice::Tcp,
     };
-    let connector = Connector::new().config(config);
+    let connector = Connector::new().config(&config);
     let mut connecting = pin!(connector.start(listener.local_addr()).unwrap());
     let waker = panicking().0;
     let polled = connecting.as_mut().poll(&mut Context::from_waker(&waker));
@@ -190,7 +190,10 @@ fn waker_that_blocks_delays_its_connection_only() {
 #[test]
 fn wakers_that_never_return_cost_a_thread_each() {
     let engine = Engine::new().unwrap();
-    let listener = Listener::bind_with((place().0, 0), &Config::default(), &engine).unwrap();
+    let listener = Listener::builder()
+        .engine(&engine)
+        .bind((place().0, 0))
+        .unwrap();
     let connect = || {
         let connector = Connector::new().engine(&engine);
         let address = listener.local_addr();

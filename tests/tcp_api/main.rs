@@ -80,7 +80,7 @@ mod tokio_over_rdmsg {
 
     /// Waits until the peer has everything that was sent.
     async fn delivered(half: &OwnedReadHalf) {
-        half.endpoint().start_flush().unwrap().await.unwrap();
+        half.endpoint().flushed().await.unwrap();
     }
 }
 

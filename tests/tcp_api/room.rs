@@ -6,7 +6,7 @@ use std::{
 };
 
 use rdmsg::{
-    Config, Engine, EngineLimits,
+    Engine, EngineLimits, Listener,
     tokio::{Stream, StreamListener},
 };
 use tokio::{io::AsyncReadExt, runtime::Builder};
@@ -41,8 +41,9 @@ fn a_long_write_that_was_refused_waits_for_room_of_its_length() {
         let mut limits = EngineLimits::default();
         limits.held = LONG as u64;
         let engine = Engine::with_limits(limits).unwrap();
-        let config = Config::default();
-        let listener = StreamListener::bind_with(any_rdmsg(), &config, &engine).unwrap();
+        let listener = Listener::builder().engine(&engine);
+        let listener = listener.bind_stream(any_rdmsg()).unwrap();
+        let listener = StreamListener::from_std(listener).unwrap();
         let addr = listener.local_addr().unwrap();
         let (client, accepted) = tokio::join!(Stream::connect(addr), listener.accept());
         let (client, mut server) = (client.unwrap(), accepted.unwrap().0);
@@ -61,7 +62,7 @@ fn a_long_write_that_was_refused_waits_for_room_of_its_length() {
             assert!(refusals < 1000, "no refusal clears the readiness");
         }
         assert!(
-            taken < config.receive_window,
+            taken < rdmsg::Config::default().receive_window,
             "there is room for short writes"
         );
         assert!(!is_refused(&client, b"short"));

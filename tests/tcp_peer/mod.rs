@@ -26,8 +26,12 @@ impl Stage {
 
     /// As `with`, on this engine.
     pub(crate) fn on(engine: &Engine, config: Config) -> Self {
-        let listener = Listener::bind_with("127.0.0.1:0", &config, engine).unwrap();
-        let connector = Connector::new().config(config).engine(engine);
+        let listener = Listener::builder()
+            .config(&config)
+            .engine(engine)
+            .bind("127.0.0.1:0")
+            .unwrap();
+        let connector = Connector::new().config(&config).engine(engine);
         let addr = listener.local_addr();
         let connecting = thread::spawn(move || connector.connect(addr).unwrap());
         let far = listener.accept_timeout(PATIENCE).unwrap();

@@ -8,7 +8,7 @@ use std::{
 };
 
 use rdmsg::{
-    CloseReason, Completion, Config, Connector, Engine, Error, Message, Transport,
+    CloseReason, Completion, Config, Connector, Engine, Error, Listener, Message, Transport,
     tokio::{Endpoint as TaskEndpoint, Listener as TaskListener},
 };
 use tokio::time::timeout;
@@ -130,14 +130,20 @@ fn serves_hundreds_of_users_at_once() {
         // Each takes milliseconds.
         _ => 20,
     };
-    let config = Config::default()
-        .with_receive_window(2)
-        .with_send_depth(2)
-        .with_connect_timeout(PATIENCE)
-        .with_backlog(1000);
+    let config = Config::default().with(|c| {
+        c.receive_window = 2;
+        c.send_depth = 2;
+        c.connect_timeout = PATIENCE;
+    });
     let server = runtime(true);
     let engine = Engine::new().unwrap();
-    let listener = TaskListener::bind_with((place().0, 0), &config, &engine).unwrap();
+    let listener = Listener::builder()
+        .config(&config)
+        .engine(&engine)
+        .backlog(1000)
+        .bind((place().0, 0))
+        .map(TaskListener::from)
+        .unwrap();
     let addr = listener.local_addr();
     server.spawn(async move {
         while let Ok(endpoint) = listener.accept().await {
@@ -149,7 +155,7 @@ fn serves_hundreds_of_users_at_once() {
         }
     });
     runtime(true).block_on(async {
-        let connector = Connector::new().config(config);
+        let connector = Connector::new().config(&config);
         let tasks: Vec<_> = (0..users)
             .map(|number: u32| {
                 let connector = connector.clone();

@@ -13,8 +13,8 @@ use std::{
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rdmsg::{
-    Config, Connector, Endpoint, Engine, Error, Group, Interest, Listener, Stream, TrySendError,
-    tokio::Endpoint as TaskEndpoint,
+    Config, Connector, Endpoint, Engine, Error, Group, Interest, Listener, Outgoing, SendBuffer,
+    Stream, TrySendError, tokio::Endpoint as TaskEndpoint,
 };
 use tokio::time::timeout;
 
@@ -56,12 +56,13 @@ pub(crate) trait Peers {
 
 /// The configuration of this side's ends.
 pub(crate) fn config() -> Config {
-    Config::default()
-        .with_receive_window(4)
-        .with_send_depth(4)
-        .with_close_timeout(DEADLINE)
-        .with_connect_timeout(DEADLINE)
-        .with_keepalive_interval(None)
+    Config::default().with(|c| {
+        c.receive_window = 4;
+        c.send_depth = 4;
+        c.close_timeout = DEADLINE;
+        c.connect_timeout = DEADLINE;
+        c.keepalive_interval = None;
+    })
 }
 
 /// A call that waits until its deadline.
@@ -238,13 +239,15 @@ fn on_messages(call: Call, endpoint: Endpoint, group: Option<Group>) -> Made {
         Call::Send => expect(endpoint.send_timeout(b"more", DEADLINE)),
         Call::SendVectored => {
             let parts = [IoSlice::new(b"mo"), IoSlice::new(b"re")];
-            expect(endpoint.send_vectored_timeout(&parts, DEADLINE))
+            expect(endpoint.send_timeout(Outgoing::parts(&parts), DEADLINE))
         }
-        Call::SendWithId => expect(endpoint.send_with_id_timeout(b"more", 7, DEADLINE)),
+        Call::SendWithId => {
+            expect(endpoint.send_timeout(Outgoing::from(b"more").with_id(7), DEADLINE))
+        }
         Call::SendOwned => {
-            let buffer = endpoint.buffer(4).unwrap();
-            let sent = endpoint.send_owned_timeout(buffer, DEADLINE);
-            expect(sent.map_err(|refused| refused.error))
+            let buffer = SendBuffer::new(&endpoint, 4).unwrap();
+            let sent = endpoint.send_timeout(buffer, DEADLINE);
+            expect(sent)
         }
         Call::Flush => expect(endpoint.flush_timeout(DEADLINE)),
         Call::Close => expect_undelivered(endpoint.close()),
@@ -513,7 +516,7 @@ fn prepare(state: &dyn Peers, others: &mut Others, calls: &mut Vec<(String, Made
             calls.push((name(&call, company), on_bytes(call, stream)));
         }
     }
-    let connector = Connector::new().config(config()).engine(state.engine());
+    let connector = Connector::new().config(&config()).engine(state.engine());
     let addr = state.mute();
     let connect: Made = Box::new(move || match connector.connect(addr) {
         Err(Error::Connect { .. }) => Ok(()),
@@ -521,7 +524,7 @@ fn prepare(state: &dyn Peers, others: &mut Others, calls: &mut Vec<(String, Made
         Ok(_) => Err("it succeeded".into()),
     });
     calls.push((name(&"Connect", Company::Alone), connect));
-    let connecting = Connector::new().config(config()).engine(state.engine());
+    let connecting = Connector::new().config(&config()).engine(state.engine());
     let connect: Made = Box::new(move || {
         // Its own limit is the earlier one.
         let connecting = connecting.start(addr).unwrap();
@@ -534,7 +537,11 @@ fn prepare(state: &dyn Peers, others: &mut Others, calls: &mut Vec<(String, Made
     });
     calls.push((name(&"TaskConnect", Company::Alone), connect));
     let address = SocketAddr::new(addr.ip(), 0);
-    let listener = Listener::bind_with(address, &config(), state.engine()).unwrap();
+    let listener = Listener::builder()
+        .config(&config())
+        .engine(state.engine())
+        .bind(address)
+        .unwrap();
     let accept: Made = Box::new(move || expect(listener.accept_timeout(DEADLINE)));
     calls.push((name(&"Accept", Company::Alone), accept));
 }

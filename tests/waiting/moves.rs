@@ -41,10 +41,10 @@ async fn exchange(stream: &mut TaskStream, go: &mpsc::Sender<()>) -> io::Result<
 #[test]
 fn uses_a_stream_whose_runtime_is_gone() {
     for multi in [false, true] {
-        let builder = Listener::builder().config(unprobed());
+        let builder = Listener::builder().config(&unprobed());
         let listener = builder.bind_stream((place().0, 0)).unwrap();
         let addr = listener.local_addr().unwrap();
-        let connector = Connector::new().config(unprobed());
+        let connector = Connector::new().config(&unprobed());
         let first = runtime(multi);
         let connecting = async move { TaskStream::connect_with(&connector, addr).await.unwrap() };
         let connecting = first.spawn(connecting);

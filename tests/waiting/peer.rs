@@ -71,8 +71,8 @@ impl State {
             // Everything longer is read.
             Self::Large => 1000,
         };
-        let config = matrix::config().with_eager_size(eager);
-        config.with_transport(TransportChoice::Tcp)
+        let config = matrix::config().with(|c| c.eager_size = Some(eager));
+        config.with(|c| c.transport = TransportChoice::Tcp)
     }
 
     /// Sends the beginning, and returns the rest, which is sent byte by byte.
@@ -129,8 +129,12 @@ impl Trickling {
         let engine = Engine::new().unwrap();
         let config = state.config();
         let local = SocketAddr::from(([127, 0, 0, 1], 0));
-        let messages = Listener::bind_with(local, &config, &engine).unwrap();
-        let builder = Listener::builder().config(config).engine(&engine);
+        let messages = Listener::builder()
+            .config(&config)
+            .engine(&engine)
+            .bind(local)
+            .unwrap();
+        let builder = Listener::builder().config(&config).engine(&engine);
         Self {
             name: format!("{state:?}"),
             state,

@@ -161,14 +161,17 @@ fn plays_its_role() {
     match &*role {
         "Keeps" => keep(),
         "Receives" => receive(&probing()),
-        "ReceivesBusily" => receive(&probing().with_polling(Polling::Busy)),
+        "ReceivesBusily" => receive(&probing().with(|c| c.polling = Polling::Busy)),
         other => panic!("no role: {other}"),
     }
 }
 
 fn keep() {
-    let config = unprobed().with_receive_window(4).with_send_depth(4);
-    let builder = Listener::builder().config(config);
+    let config = unprobed().with(|c| {
+        c.receive_window = 4;
+        c.send_depth = 4;
+    });
+    let builder = Listener::builder().config(&config);
     let messages = builder.bind((place().0, 0)).unwrap();
     let bytes = builder.bind_stream((place().0, 0)).unwrap();
     tell(messages.local_addr());
@@ -179,13 +182,14 @@ fn keep() {
 
 /// The engine's thread looks at each connection ten times a second, and ends none.
 fn probing() -> Config {
-    Config::default()
-        .with_keepalive_interval(Some(Duration::from_millis(200)))
-        .with_keepalive_timeout(PATIENCE)
+    Config::default().with(|c| {
+        c.keepalive_interval = Some(Duration::from_millis(200));
+        c.keepalive_timeout = PATIENCE;
+    })
 }
 
 fn receive(config: &Config) {
-    let builder = Listener::builder().config(config.clone());
+    let builder = Listener::builder().config(config);
     let listener = builder.bind((place().0, 0)).unwrap();
     tell(listener.local_addr());
     let first = listener.accept().unwrap();

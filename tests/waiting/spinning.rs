@@ -38,7 +38,7 @@ fn stay_on_one_processor() {
 fn wait_never_spins_on_one_processor() {
     stay_on_one_processor();
     let spin = Duration::from_secs(1);
-    let config: Config = unprobed().with_polling(Polling::Adaptive { spin });
+    let config: Config = unprobed().with(|c| c.polling = Polling::Adaptive { spin });
     let stage = Stage::new(&config);
     let (near, _far) = stage.pair(&config);
     let before = taken();

@@ -36,7 +36,7 @@ pub(crate) fn place() -> (IpAddr, Transport) {
 
 /// A configuration without probes, which would make the engine poll now and then.
 pub(crate) fn unprobed() -> Config {
-    Config::default().with_keepalive_interval(None)
+    Config::default().with(|c| c.keepalive_interval = None)
 }
 
 /// Two engines, of which the near one connects to the far one.
@@ -50,14 +50,18 @@ impl Stage {
     pub(crate) fn new(config: &Config) -> Self {
         let far = Engine::new().unwrap();
         Self {
-            listener: Listener::bind_with((place().0, 0), config, &far).unwrap(),
+            listener: Listener::builder()
+                .config(config)
+                .engine(&far)
+                .bind((place().0, 0))
+                .unwrap(),
             near: Engine::new().unwrap(),
         }
     }
 
     /// The near end and the far end.
     pub(crate) fn pair(&self, config: &Config) -> (Endpoint, Endpoint) {
-        let connector = Connector::new().config(config.clone()).engine(&self.near);
+        let connector = Connector::new().config(config).engine(&self.near);
         let addr = self.listener.local_addr();
         let connecting = thread::spawn(move || connector.connect(addr).unwrap());
         let far = self.listener.accept_timeout(PATIENCE).unwrap();
@@ -76,7 +80,7 @@ pub(crate) struct Busy {
 impl Busy {
     /// A busy connection between these engines.
     pub(crate) fn between(stage: &Stage) -> Self {
-        let config = Config::default().with_polling(Polling::Event);
+        let config = Config::default().with(|c| c.polling = Polling::Event);
         let (near, far) = stage.pair(&config);
         let stop = Arc::new(AtomicBool::new(false));
         let is_over = Arc::clone(&stop);

@@ -73,7 +73,7 @@ impl Peers for Silent {
 
 #[test]
 fn returns_in_time_while_the_peer_is_stopped() {
-    let connector = Connector::new().config(matrix::config());
+    let connector = Connector::new().config(&matrix::config());
     assert_in_time(vec![Box::new(Silent::new(connector))]);
 }
 
@@ -82,10 +82,11 @@ fn reports_a_stopped_process_in_time() {
     const ROUNDS: usize = 10;
     const INTERVAL: Duration = Duration::from_millis(400);
     const TIMEOUT: Duration = Duration::from_millis(600);
-    let config = unprobed()
-        .with_keepalive_interval(Some(INTERVAL))
-        .with_keepalive_timeout(TIMEOUT);
-    let mut silent = Silent::new(Connector::new().config(config));
+    let config = unprobed().with(|c| {
+        c.keepalive_interval = Some(INTERVAL);
+        c.keepalive_timeout = TIMEOUT;
+    });
+    let mut silent = Silent::new(Connector::new().config(&config));
     let (ended, ends) = mpsc::channel();
     let mut kept = Vec::new();
     for _ in 0..ROUNDS {
@@ -150,7 +151,7 @@ fn reports_a_stopped_process_in_time() {
 fn victim_and_other(role: Role) -> (Process, Connector, SocketAddr, [Endpoint; 2]) {
     let mut process = Process::start(role);
     let addr = process.addr();
-    let connector = Connector::new().config(unprobed());
+    let connector = Connector::new().config(&unprobed());
     // Of an engine of its own, for whose life the other connection does not vouch.
     let engine = Engine::new().unwrap();
     let first = connector.clone().engine(&engine).connect(addr).unwrap();

@@ -13,7 +13,7 @@ use std::{
 };
 
 use nix::fcntl::{Flock, FlockArg};
-use rdmsg::{Message, tokio::Endpoint};
+use rdmsg::{Message, SendBuffer, tokio::Endpoint};
 use ring::digest::{Context, SHA256};
 use tokio::task::spawn_blocking;
 
@@ -218,7 +218,7 @@ pub async fn send(
     progress(from, size);
     while hashed.at < size {
         let len = PIECE.min(size - hashed.at) as usize;
-        let mut piece = endpoint.get_ref().buffer(len)?;
+        let mut piece = SendBuffer::new(endpoint.get_ref(), len)?;
         (hashed, piece) = blocking(move || {
             hashed.file.read_exact(&mut piece)?;
             hashed.took(&piece);
@@ -226,10 +226,7 @@ pub async fn send(
         })
         .await?;
         // It waits only while a few of them are on the way.
-        endpoint
-            .send_owned(piece)
-            .await
-            .map_err(|error| error.error)?;
+        endpoint.send(piece).await?;
         progress(hashed.at, size);
     }
     let done = format!("done {}", hashed.digest());

@@ -155,7 +155,7 @@ impl EchoClient {
         let channel = if options.tcp {
             endpoint.connect().await?
         } else {
-            let connector = Connector::new().config(options.config()).engine(&engine);
+            let connector = Connector::new().config(&options.config()).engine(&engine);
             let connector = HttpConnector::new(connector);
             endpoint.connect_with_connector(connector).await?
         };

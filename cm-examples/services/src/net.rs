@@ -9,7 +9,7 @@ use std::{
 };
 
 use rdmsg::{
-    Addresses, Connector, Engine, Error, ToAddresses,
+    Addresses, Connector, Engine, Error, Listener, ToAddresses,
     tokio::{Stream, StreamListener},
 };
 use tokio::{
@@ -47,7 +47,7 @@ impl Socket {
             return Ok(Self::Tcp(stream));
         }
         let addresses = resolve(&options.address).await?;
-        let connector = Connector::new().config(options.config()).engine(engine);
+        let connector = Connector::new().config(&options.config()).engine(engine);
         let endpoint = connector.start_stream(addresses)?.await?;
         Stream::new(endpoint).map(Self::Rdmsg)
     }
@@ -91,7 +91,11 @@ impl Listeners {
             None => None,
         };
         let config = options.config();
-        let rdmsg = StreamListener::bind_with(options.address, &config, engine)?;
+        let rdmsg = Listener::builder()
+            .config(&config)
+            .engine(engine)
+            .bind_stream(options.address)
+            .and_then(StreamListener::from_std)?;
         Ok(Self { rdmsg, tcp })
     }
 

@@ -30,9 +30,10 @@ impl Keepalive {
     /// The configuration of a connection.
     #[must_use]
     pub fn config(&self) -> Config {
-        Config::default()
-            .with_keepalive_interval(Some(Duration::from_millis(self.keepalive_interval)))
-            .with_keepalive_timeout(Duration::from_millis(self.keepalive_timeout))
+        Config::default().with(|c| {
+            c.keepalive_interval = Some(Duration::from_millis(self.keepalive_interval));
+            c.keepalive_timeout = Duration::from_millis(self.keepalive_timeout);
+        })
     }
 }
 
@@ -117,8 +118,8 @@ impl ClientOptions {
     pub fn config(&self) -> Config {
         let config = self.keepalive.config();
         match self.address.split_once("://") {
-            Some(("rdma", _)) => config.with_transport(TransportChoice::Rdma),
-            Some(("tcp", _)) => config.with_transport(TransportChoice::Tcp),
+            Some(("rdma", _)) => config.with(|c| c.transport = TransportChoice::Rdma),
+            Some(("tcp", _)) => config.with(|c| c.transport = TransportChoice::Tcp),
             _ => config,
         }
     }

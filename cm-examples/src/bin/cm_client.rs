@@ -66,7 +66,6 @@ fn main() -> ExitCode {
 fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let mut config = Config::default();
     config.connect_timeout = Duration::from_secs(options.timeout);
-    config.retry_refused = true;
     config.eager_size = options.eager_size;
     config.polling = match options.polling {
         Wait::Adaptive => Polling::default(),
@@ -75,10 +74,11 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     };
     let engine = Engine::new()?;
     let endpoint = Connector::new()
-        .config(config)
+        .config(&config)
         .engine(&engine)
+        .retry_refused(true)
         .connect(&options.address)?;
-    if let Some(negotiated) = endpoint.negotiated() {
+    if let Some(negotiated) = endpoint.info().negotiated {
         println!("{}: {negotiated}", endpoint.peer_addr());
     }
 

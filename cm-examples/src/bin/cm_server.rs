@@ -51,7 +51,10 @@ fn serve(options: &Options) -> Result<(), Box<dyn Error>> {
     config.eager_size = options.eager_size;
     config.max_message = options.max_message;
     let engine = Engine::new()?;
-    let listener = Listener::bind_with(options.address, &config, &engine)?;
+    let listener = Listener::builder()
+        .config(&config)
+        .engine(&engine)
+        .bind(options.address)?;
     println!("listening on {}", listener.local_addr());
 
     let mut sessions = Vec::new();
@@ -92,7 +95,7 @@ fn serve(options: &Options) -> Result<(), Box<dyn Error>> {
 
 /// Sends back what comes, until the client closes.
 fn echo(endpoint: &Endpoint) -> Result<u64, Box<dyn Error>> {
-    if let Some(negotiated) = endpoint.negotiated() {
+    if let Some(negotiated) = endpoint.info().negotiated {
         println!("{}: {negotiated}", endpoint.peer_addr());
     }
     for number in 0.. {

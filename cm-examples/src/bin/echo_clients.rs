@@ -104,7 +104,7 @@ fn run(options: &Options) -> Result<()> {
 
 /// Opens all connections, several at a time.
 fn open(options: &Options, engine: &Engine) -> Result<Vec<Endpoint>> {
-    let connector = Connector::new().config(config()).engine(engine);
+    let connector = Connector::new().config(&config()).engine(engine);
     let share = |opener: usize| (opener..options.connections).step_by(OPENERS);
     thread::scope(|scope| {
         let openers: Vec<_> = (0..OPENERS)
@@ -144,10 +144,10 @@ fn ask_all(clients: &[Endpoint], group: &Group, round: u64, size: usize) -> Resu
     let mut message = vec![0; size];
     let mut numbers = HashMap::new();
     for client in clients {
-        let number = round << 32 | client.id();
+        let number = round << 32 | client.info().id;
         fill(number, &mut message);
         client.send(&message)?;
-        numbers.insert(client.id(), number);
+        numbers.insert(client.info().id, number);
     }
     while !numbers.is_empty() {
         let (key, completion) = group.completions().recv_timeout(PATIENCE)?;

@@ -81,7 +81,7 @@ fn accept(
     loop {
         match listener.try_accept() {
             Ok(Some(endpoint)) => {
-                let token = Token(usize::try_from(endpoint.id())?);
+                let token = Token(usize::try_from(endpoint.info().id)?);
                 let client = Client::new(endpoint);
                 client.watch(registry, token)?;
                 clients.insert(token, client);
@@ -129,7 +129,7 @@ impl Client {
                     Ok(Some(message)) => message,
                     Ok(None) => return true,
                     Err(error) => {
-                        log::debug!("client {}: {error}", self.endpoint.id());
+                        log::debug!("client {}: {error}", self.endpoint.info().id);
                         return false;
                     }
                 },

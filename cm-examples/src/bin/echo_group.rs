@@ -53,8 +53,8 @@ fn serve(options: &Options) -> Result<()> {
             recv(established) -> endpoint => match endpoint {
                 Ok(endpoint) => {
                     let endpoint = endpoint?;
-                    group.add(&endpoint)?;
-                    clients.insert(endpoint.id(), Client::new(endpoint));
+                    let key = group.add(&endpoint)?;
+                    clients.insert(key, Client::new(endpoint));
                 }
                 Err(_) => {
                     listens = false;

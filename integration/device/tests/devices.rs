@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-use rdmsg::{Completion, Config, Connector, Endpoint, Engine, Group, Listener};
+use rdmsg::{Completion, Connector, Endpoint, Engine, Group, Listener, Outgoing};
 use toolbox::{DeviceTest, PATIENCE, pattern};
 
 /// The addresses of the host's devices.
@@ -44,7 +44,7 @@ fn one_engine_serves_devices_of_both_kinds() {
     let group = Group::new();
     let connect = |address: &IpAddr| -> (Endpoint, Endpoint) {
         let address = SocketAddr::new(*address, 0);
-        let listener = Listener::bind_with(address, &Config::default(), &engine).unwrap();
+        let listener = Listener::builder().engine(&engine).bind(address).unwrap();
         thread::scope(|scope| {
             let server = scope.spawn(|| listener.accept_timeout(PATIENCE).unwrap());
             let client = Connector::new().engine(&engine);
@@ -56,15 +56,17 @@ fn one_engine_serves_devices_of_both_kinds() {
     let [(roce, _), (iwarp, _)] = &pairs[..] else {
         panic!("{} devices", pairs.len());
     };
-    assert!(roce.capabilities().unwrap().atomic);
-    assert!(!iwarp.capabilities().unwrap().atomic);
+    assert!(roce.info().capabilities.unwrap().atomic);
+    assert!(!iwarp.info().capabilities.unwrap().atomic);
     for (_, server) in &pairs {
         group.add(server).unwrap();
     }
     let lengths = [0, 100, 1 << 20, 5];
     for (number, len) in (0_u64..).zip(lengths) {
         for (client, _) in &pairs {
-            client.send_with_id(&pattern(number, len), number).unwrap();
+            client
+                .send(Outgoing::from(&pattern(number, len)).with_id(number))
+                .unwrap();
         }
     }
     let mut came = [0; 2];
@@ -73,7 +75,7 @@ fn one_engine_serves_devices_of_both_kinds() {
         let Completion::Received(message) = completion else {
             panic!("{completion:?}");
         };
-        let of = pairs.iter().position(|(_, server)| server.id() == key);
+        let of = pairs.iter().position(|(_, server)| server.info().id == key);
         let count = &mut came[of.unwrap()];
         assert!(
             *message == pattern(*count as u64, lengths[*count]),

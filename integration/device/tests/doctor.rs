@@ -260,9 +260,13 @@ fn a_peer_where_nobody_serves_is_told_to() {
 #[test]
 fn another_program_on_the_port_over_rdma_is_named() {
     let lab = DeviceTest::start();
-    let config = Config::default().with_transport(TransportChoice::Rdma);
+    let config = Config::default().with(|c| c.transport = TransportChoice::Rdma);
     let engine = Engine::new().unwrap();
-    let other = Listener::bind_with(lab.at(0), &config, &engine).unwrap();
+    let other = Listener::builder()
+        .config(&config)
+        .engine(&engine)
+        .bind(lab.at(0))
+        .unwrap();
     let address = other.local_addr();
     let program = example("rdmsg").display().to_string();
     let argv = [

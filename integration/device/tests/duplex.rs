@@ -293,7 +293,7 @@ fn ask(client: &Endpoint, server: &Endpoint, questions: u64) {
 fn a_loop_that_comes_by_often_polls_by_itself() {
     const QUESTIONS: u64 = 100;
     let _test = DeviceTest::start();
-    let config = Config::default().with_polling(Polling::Event);
+    let config = Config::default().with(|c| c.polling = Polling::Event);
     let (client, server) = pair_with(&config);
     // Where this machine is busy a loop does not come by often.
     let mut deadline = Deadline::after(PATIENCE);
@@ -312,7 +312,7 @@ fn a_loop_that_comes_by_often_polls_by_itself() {
 #[test]
 fn a_loop_that_does_not_come_by_any_more_answers_the_peers_pings() {
     let _test = DeviceTest::start();
-    let mut config = Config::default().with_polling(Polling::Event);
+    let mut config = Config::default().with(|c| c.polling = Polling::Event);
     config.keepalive_interval = Some(Duration::from_millis(200));
     let (client, server) = pair_with(&config);
     ask(&client, &server, 50);

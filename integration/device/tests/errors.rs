@@ -93,9 +93,9 @@ fn a_client_that_may_retry_waits_for_its_server() {
     let lab = DeviceTest::start();
     let address = lab.at(7998);
     let mut config = Config::default();
-    config.retry_refused = true;
     config.connect_timeout = PATIENCE;
-    let client = thread::spawn(move || Connector::new().config(config).connect(address).unwrap());
+    let connector = Connector::new().config(&config).retry_refused(true);
+    let client = thread::spawn(move || connector.connect(address).unwrap());
     // The first attempt has been refused when the port has been tried once more by somebody else.
     assert_eq!(reason(Endpoint::connect(address)), CloseReason::Refused);
     let listener = Listener::bind(address).unwrap();
@@ -111,12 +111,12 @@ fn a_client_that_may_retry_waits_for_its_server() {
 fn the_connect_deadline_holds_while_retrying() {
     let lab = DeviceTest::start();
     let mut config = Config::default();
-    config.retry_refused = true;
     // Long enough for a try, however busy the machine is.
     config.connect_timeout = Duration::from_secs(3);
     let start = Instant::now();
     let error = Connector::new()
-        .config(config)
+        .config(&config)
+        .retry_refused(true)
         .connect(lab.at(7997))
         .unwrap_err();
     assert!(
@@ -229,12 +229,16 @@ fn a_message_that_is_too_long_is_refused_and_the_connection_goes_on() {
     let engine = Engine::shared().unwrap();
     let mut config = Config::default();
     config.max_message = 1000;
-    let listener = Listener::bind_with(lab.at(0), &config, &engine).unwrap();
+    let listener = Listener::builder()
+        .config(&config)
+        .engine(&engine)
+        .bind(lab.at(0))
+        .unwrap();
     let address = listener.local_addr();
     let client = thread::spawn(move || Endpoint::connect(address).unwrap());
     let server = listener.accept_timeout(PATIENCE).unwrap();
     let client = client.join().unwrap();
-    assert_eq!(client.send_limit(), 1000);
+    assert_eq!(client.info().send_limit, 1000);
     for len in [1001, 16 * 1024, 1 << 20] {
         let error = client.send(&vec![1; len]).unwrap_err();
         assert!(
@@ -258,15 +262,17 @@ fn a_bad_configuration_is_refused_before_anything_happens() {
     let mut config = Config::default();
     config.receive_window = 0;
     let error = Connector::new()
-        .config(config.clone())
+        .config(&config)
         .connect(Lab::get().at(7471))
         .unwrap_err();
     assert_eq!(
         error.to_string(),
         "invalid configuration: receive_window is 0, allowed is 1 to 8192"
     );
-    let error =
-        Listener::bind_with(Lab::get().at(0), &config, &Engine::shared().unwrap()).unwrap_err();
+    let error = Listener::builder()
+        .config(&config)
+        .bind(Lab::get().at(0))
+        .unwrap_err();
     assert_eq!(
         error.to_string(),
         "invalid configuration: receive_window is 0, allowed is 1 to 8192"
@@ -294,7 +300,7 @@ fn an_engine_that_was_shut_down_says_so_and_the_next_shared_one_works() {
 fn an_iterator_over_connections_ends_with_its_listener() {
     let lab = DeviceTest::start();
     let engine = Engine::new().unwrap();
-    let listener = Listener::bind_with(lab.at(0), &Config::default(), &engine).unwrap();
+    let listener = Listener::builder().engine(&engine).bind(lab.at(0)).unwrap();
     engine.shutdown();
     let mut incoming = listener.incoming();
     let last = incoming.next().expect("it says why").unwrap_err();
@@ -309,7 +315,11 @@ fn a_request_that_is_accepted_too_late_says_so() {
     let mut config = Config::default();
     config.connect_timeout = Duration::from_millis(500);
     let engine = Engine::shared().unwrap();
-    let listener = RequestListener::bind_with(lab.at(0), &config, &engine).unwrap();
+    let listener = Listener::builder()
+        .config(&config)
+        .engine(&engine)
+        .bind_requests(lab.at(0))
+        .unwrap();
     let address = listener.local_addr();
     let client = thread::spawn(move || Endpoint::connect_timeout(address, PATIENCE).unwrap_err());
     let request = listener.requests().recv_timeout(PATIENCE).unwrap();
@@ -364,12 +374,7 @@ fn private_data_travels_both_ways_and_with_a_rejection() {
     let listener = RequestListener::bind(lab.at(0)).unwrap();
     let address = listener.local_addr();
     let connect = move |data: &'static [u8]| {
-        thread::spawn(move || {
-            Connector::new()
-                .private_data(data)
-                .unwrap()
-                .connect(address)
-        })
+        thread::spawn(move || Connector::new().private_data(data).connect(address))
     };
 
     let client = connect(b"user 7");
@@ -380,8 +385,11 @@ fn private_data_travels_both_ways_and_with_a_rejection() {
         .accept_with(&[9; rdmsg::Request::ACCEPT_DATA_MAX])
         .unwrap();
     let client = client.join().unwrap().unwrap();
-    assert_eq!(client.peer_data(), [9; rdmsg::Request::ACCEPT_DATA_MAX]);
-    assert_eq!(server.peer_data(), b"user 7");
+    assert_eq!(
+        client.info().peer_data,
+        [9; rdmsg::Request::ACCEPT_DATA_MAX]
+    );
+    assert_eq!(server.info().peer_data, b"user 7");
     client.close().unwrap();
 
     let client = connect(b"user 8");
@@ -415,6 +423,7 @@ fn private_data_travels_both_ways_and_with_a_rejection() {
 
     let error = Connector::new()
         .private_data(&[0; Connector::PRIVATE_DATA_MAX + 1])
+        .connect(address)
         .unwrap_err();
     assert!(
         matches!(
@@ -535,10 +544,10 @@ fn a_server_that_is_not_of_this_crate_is_named_as_such() {
         .spawn()
         .unwrap();
     let mut config = Config::default();
-    config.retry_refused = true;
     config.connect_timeout = PATIENCE;
     let error = Connector::new()
-        .config(config)
+        .config(&config)
+        .retry_refused(true)
         .connect(lab.at(7996))
         .unwrap_err();
     assert!(

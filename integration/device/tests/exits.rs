@@ -18,7 +18,7 @@ use nix::{
     sys::wait::{WaitStatus, waitpid},
     unistd::{ForkResult, fork},
 };
-use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Listener, RequestListener};
+use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Listener};
 use toolbox::{DeviceTest, Lab, PATIENCE, pattern, reason};
 
 /// Whom a role connects to.
@@ -80,18 +80,21 @@ fn connector(close_timeout: Duration) -> Connector {
     config.close_timeout = close_timeout;
     // Nothing else is to end it early.
     config.keepalive_interval = None;
-    Connector::new().config(config)
+    Connector::new().config(&config)
 }
 
 /// One whose end waits for as long as it takes on a busy machine.
 fn patient() -> Connector {
     let mut config = Config::default();
     config.close_timeout = PATIENCE;
-    Connector::new().config(config)
+    Connector::new().config(&config)
 }
 
 fn listen(config: &Config) -> Listener {
-    Listener::bind_with(Lab::get().at(0), config, &Engine::shared().unwrap()).unwrap()
+    Listener::builder()
+        .config(config)
+        .bind(Lab::get().at(0))
+        .unwrap()
 }
 
 // The roles. Each returns from here, and with that from `main`, unless it says otherwise.
@@ -156,7 +159,11 @@ fn role_listens_and_returns() {
     let mut config = Config::default();
     config.close_timeout = FOR_EVER;
     let engine = Engine::new().unwrap();
-    let listener = Listener::bind_with((peer().ip(), 0), &config, &engine).unwrap();
+    let listener = Listener::builder()
+        .config(&config)
+        .engine(&engine)
+        .bind((peer().ip(), 0))
+        .unwrap();
     // It is there as long as the process.
     let _kept = Box::leak(Box::new(listener));
 }
@@ -172,7 +179,9 @@ fn role_has_an_idle_connection_and_returns() {
 #[ignore = "a program that other tests run"]
 fn role_leaves_a_request_unanswered_and_returns() {
     let engine = Engine::shared().unwrap();
-    let listener = RequestListener::bind_with(Lab::get().at(0), &Config::default(), &engine);
+    let listener = Listener::builder()
+        .engine(&engine)
+        .bind_requests(Lab::get().at(0));
     let listener = listener.unwrap();
     let client = connector(FOR_EVER).connect(peer()).unwrap();
     client
@@ -363,7 +372,7 @@ fn a_request_that_waits_at_a_program_that_ends_is_rejected() {
     let address: SocketAddr = str::from_utf8(&message).unwrap().parse().unwrap();
     let mut config = Config::default();
     config.connect_timeout = Duration::from_secs(300);
-    let error = Connector::new().config(config).connect(address);
+    let error = Connector::new().config(&config).connect(address);
     assert_eq!(
         reason(error),
         CloseReason::PeerBusy,

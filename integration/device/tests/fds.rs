@@ -18,7 +18,7 @@ use nix::{
 };
 use rdmsg::{
     CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Interest, Listener,
-    Message, Polling, RequestListener, TrySendError, crossbeam_channel::Select,
+    Message, Outgoing, Polling, RequestListener, TrySendError, crossbeam_channel::Select,
 };
 use toolbox::{Deadline, DeviceTest, Lab, open_fds};
 
@@ -27,9 +27,13 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
     let engine = Engine::shared().unwrap();
-    let listener = Listener::bind_with(Lab::get().at(0), config, &engine).unwrap();
+    let listener = Listener::builder()
+        .config(config)
+        .engine(&engine)
+        .bind(Lab::get().at(0))
+        .unwrap();
     let address = listener.local_addr();
-    let connector = Connector::new().config(config.clone());
+    let connector = Connector::new().config(config);
     let client = thread::spawn(move || connector.connect(address).unwrap());
     let server = listener.accept_timeout(PATIENCE).unwrap();
     (client.join().unwrap(), server)
@@ -224,7 +228,7 @@ fn completions_of_operations_are_there_to_take_as_well() {
     let _test = DeviceTest::start();
     let (client, server) = pair();
     let fd = client.event_fd(Interest::Readable).unwrap();
-    client.send_with_id(b"question", 7).unwrap();
+    client.send(Outgoing::from(b"question").with_id(7)).unwrap();
     wait_readable(fd);
     assert!(client.try_recv().unwrap().is_none(), "it is no message");
     assert!(readable(fd), "it is put aside, for try_next_completion");
@@ -395,10 +399,10 @@ fn many_endpoints_and_their_listener_live_in_one_epoll_loop() {
     let lab = DeviceTest::start();
     let mut config = Config::default();
     config.receive_window = 8;
-    let listener = Listener::bind_with(lab.at(0), &config, &Engine::shared().unwrap()).unwrap();
+    let listener = Listener::builder().config(&config).bind(lab.at(0)).unwrap();
     let address = listener.local_addr();
     let server = thread::spawn(move || echo_loop(&listener));
-    let connector = Connector::new().config(config);
+    let connector = Connector::new().config(&config);
     let clients: Vec<_> = (0..CONNECTIONS)
         .map(|_| connector.connect(address).unwrap())
         .collect();
@@ -466,7 +470,7 @@ fn a_listeners_fd_tells_of_requests() {
 fn a_listeners_fd_tells_of_connections_and_the_end() {
     let lab = DeviceTest::start();
     let engine = Engine::new().unwrap();
-    let listener = Listener::bind_with(lab.at(0), &Config::default(), &engine).unwrap();
+    let listener = Listener::builder().engine(&engine).bind(lab.at(0)).unwrap();
     let address = listener.local_addr();
     let fd = listener.event_fd().unwrap();
     assert!(!readable(fd));

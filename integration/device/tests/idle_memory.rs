@@ -60,10 +60,14 @@ fn an_idle_connection_costs_little_memory() {
     let lab = DeviceTest::start();
     let engine = Engine::new().unwrap();
     let config = sharing();
-    let listener = Listener::bind_with(lab.at(0), &config, &engine).unwrap();
+    let listener = Listener::builder()
+        .config(&config)
+        .engine(&engine)
+        .bind(lab.at(0))
+        .unwrap();
     let address = listener.local_addr();
     let connect = |count: u32| -> Vec<(Endpoint, Endpoint)> {
-        let connector = Connector::new().config(config.clone()).engine(&engine);
+        let connector = Connector::new().config(&config).engine(&engine);
         let clients = thread::spawn(move || -> Vec<Endpoint> {
             (0..count)
                 .map(|_| connector.connect(address).unwrap())

@@ -4,14 +4,14 @@
 use std::{io::IoSlice, process::Command, ptr, slice, thread, time::Duration};
 
 use nix::libc;
-use rdmsg::{CloseReason, Completion, Config, Error, TrySendError};
+use rdmsg::{CloseReason, Completion, Config, Error, Outgoing, SendBuffer, TrySendError};
 use toolbox::{DeviceTest, PATIENCE, pair, pair_with, pattern, reason};
 
 #[test]
 fn any_size_arrives_whole_and_in_order() {
     let _test = DeviceTest::start();
     let (client, server) = pair();
-    let eager = client.negotiated().unwrap().send_eager as usize;
+    let eager = client.info().negotiated.unwrap().send_eager as usize;
     // Around every boundary: the eager size, the device's page, the smallest buffer, the piece in
     // which large messages are read.
     let sizes: Vec<usize> = [0, 1, 4096, eager, 64 << 10, 1 << 20, 3 << 20]
@@ -83,23 +83,22 @@ fn both_directions_carry_large_messages_at_once() {
 fn a_gibibyte_in_one_message() {
     let _test = DeviceTest::start();
     let (client, server) = pair();
-    assert_eq!(client.send_limit(), 1 << 30);
-    let too_long = client.buffer((1 << 30) + 1).unwrap();
-    let refused = client.send_owned(too_long).unwrap_err();
+    assert_eq!(client.info().send_limit, 1 << 30);
+    let mut buffer = SendBuffer::new(&client, (1 << 30) + 1).unwrap();
+    let refused = client.send(&mut buffer).unwrap_err();
     assert!(matches!(
-        refused.error,
+        refused,
         Error::MessageTooLong {
             limit: 0x4000_0000,
             ..
         }
     ));
-    let mut buffer = refused.buffer.expect("it comes back");
     buffer.truncate(1 << 30);
     for (number, page) in buffer.chunks_mut(4096).enumerate() {
         page[..8].copy_from_slice(&(number as u64).to_le_bytes());
         page[4088..].copy_from_slice(&(!number as u64).to_le_bytes());
     }
-    client.send_owned_with_id(buffer, 77).unwrap();
+    client.send(Outgoing::from(buffer).with_id(77)).unwrap();
     let message = server.recv_timeout(Duration::from_secs(120)).unwrap();
     assert_eq!(message.len(), 1 << 30);
     for (number, page) in message.chunks(4096).enumerate() {
@@ -186,12 +185,12 @@ fn owned_and_vectored_messages_arrive_as_they_are() {
     let (client, server) = pair();
     for len in [0, 1, 200, 300, 10_000, 16384, 16385, 200_000] {
         let expected = pattern(9, len);
-        let mut buffer = client.buffer(len).unwrap();
+        let mut buffer = SendBuffer::new(&client, len).unwrap();
         buffer.copy_from_slice(&expected);
-        client.send_owned(buffer).unwrap();
+        client.send(buffer).unwrap();
         let (head, tail) = expected.split_at(len / 3);
         let parts = [IoSlice::new(head), IoSlice::new(&[]), IoSlice::new(tail)];
-        client.send_vectored(&parts).unwrap();
+        client.send(Outgoing::parts(&parts)).unwrap();
         for _ in 0..2 {
             assert!(
                 *server.recv_timeout(PATIENCE).unwrap() == *expected,
@@ -199,9 +198,10 @@ fn owned_and_vectored_messages_arrive_as_they_are() {
             );
         }
     }
-    let refused = server.send_owned(client.buffer(10).unwrap()).unwrap_err();
-    assert!(matches!(refused.error, Error::ForeignMemory), "{refused:?}");
-    assert_eq!(refused.buffer.expect("it comes back").len(), 10);
+    let mut foreign = SendBuffer::new(&client, 10).unwrap();
+    let refused = server.send(&mut foreign).unwrap_err();
+    assert!(matches!(refused, Error::ForeignMemory), "{refused:?}");
+    assert_eq!(foreign.len(), 10);
     client.close().unwrap();
 }
 
@@ -223,7 +223,7 @@ fn parts_that_sum_to_more_than_a_number_holds_are_too_long_and_not_sent_as_what_
     // 2⁶⁴ and 15 more.
     let mut parts = vec![IoSlice::new(vast); 1 << 18];
     parts.push(IoSlice::new(&vast[..15]));
-    let error = client.send_vectored(&parts).unwrap_err();
+    let error = client.send(Outgoing::parts(&parts)).unwrap_err();
     assert!(
         matches!(
             error,
@@ -236,7 +236,7 @@ fn parts_that_sum_to_more_than_a_number_holds_are_too_long_and_not_sent_as_what_
     );
     // The same with what is left above the eager size.
     parts.push(IoSlice::new(&vast[..100_000]));
-    let error = client.send_vectored(&parts).unwrap_err();
+    let error = client.send(Outgoing::parts(&parts)).unwrap_err();
     assert!(
         matches!(
             error,
@@ -271,7 +271,7 @@ fn ids_come_back_once_each() {
             10 * id as usize
         };
         loop {
-            match client.send_with_id(&pattern(id, len), id) {
+            match client.send(Outgoing::from(&pattern(id, len)).with_id(id)) {
                 Ok(()) => break,
                 Err(Error::CompletionsNotTaken) => {
                     let done = client.next_completion_timeout(PATIENCE).unwrap();
@@ -308,11 +308,15 @@ fn what_is_not_known_to_have_arrived_is_told_as_failed() {
     config.large_memory = 1 << 20;
     let (client, server) = pair_with(&config);
     // The receiver has memory for the first alone.
-    client.send_with_id(&pattern(0, 1 << 20), 1).unwrap();
+    client
+        .send(Outgoing::from(&pattern(0, 1 << 20)).with_id(1))
+        .unwrap();
     server.send(b"x").unwrap();
     assert_eq!(*client.recv_timeout(PATIENCE).unwrap(), *b"x");
     client.flush_timeout(PATIENCE).unwrap();
-    client.send_with_id(&pattern(0, 1 << 20), 2).unwrap();
+    client
+        .send(Outgoing::from(&pattern(0, 1 << 20)).with_id(2))
+        .unwrap();
     server.abort(9);
     let told: Vec<String> = std::iter::from_fn(|| client.next_completion_timeout(PATIENCE).ok())
         .map(|completion| format!("{completion:?}"))
@@ -432,7 +436,11 @@ fn a_sender_that_dies_in_the_middle_leaves_an_error_and_no_leak() {
     let mut config = Config::default();
     config.large_memory = 256 << 20;
     let engine = rdmsg::Engine::new().unwrap();
-    let listener = rdmsg::Listener::bind_with(lab.at(0), &config, &engine).unwrap();
+    let listener = rdmsg::Listener::builder()
+        .config(&config)
+        .engine(&engine)
+        .bind(lab.at(0))
+        .unwrap();
     let before = locked_kib();
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["the_sender_that_dies", "--exact", "--ignored"])

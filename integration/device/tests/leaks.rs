@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// ids, as one that a kept message holds may. So the counts are taken after the same last act.
 fn what_exists(lab: &Lab) -> (String, usize) {
     let engine = Engine::new().unwrap();
-    let listener = Listener::bind_with(lab.at(0), &Config::default(), &engine).unwrap();
+    let listener = Listener::builder().engine(&engine).bind(lab.at(0)).unwrap();
     let address = listener.local_addr();
     let connector = Connector::new().engine(&engine);
     let client = thread::spawn(move || connector.connect(address).unwrap());
@@ -36,9 +36,13 @@ fn handles_may_be_dropped_in_any_order_with_traffic_in_flight() {
         let engine = Engine::new().unwrap();
         let mut config = Config::default();
         config.close_timeout = Duration::from_secs(2);
-        let listener = Listener::bind_with(lab.at(0), &config, &engine).unwrap();
+        let listener = Listener::builder()
+            .config(&config)
+            .engine(&engine)
+            .bind(lab.at(0))
+            .unwrap();
         let address = listener.local_addr();
-        let connector = Connector::new().config(config).engine(&engine);
+        let connector = Connector::new().config(&config).engine(&engine);
         let client = thread::spawn(move || connector.connect(address).unwrap());
         let server = listener.accept_timeout(PATIENCE).unwrap();
         let client = client.join().unwrap();
@@ -96,7 +100,7 @@ fn a_hundred_cycles_leave_nothing_behind() {
     let before = what_exists(&lab);
     println!("before: {before:?}");
     let engine = Engine::new().unwrap();
-    let listener = Listener::bind_with(lab.at(0), &Config::default(), &engine).unwrap();
+    let listener = Listener::builder().engine(&engine).bind(lab.at(0)).unwrap();
     let connector = Connector::new().engine(&engine);
     let address = listener.local_addr();
     let server = thread::spawn(move || {

@@ -175,7 +175,7 @@ fn the_smallest_window_and_ring_work() {
     let mut config = Config::default();
     config.receive_window = 1;
     config.send_depth = 1;
-    config.max_inline = 0;
+    config.rdma.max_inline = 0;
     let (client, server) = pair_with(&config);
     let sender = thread::spawn({
         let client = client.clone();

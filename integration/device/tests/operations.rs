@@ -27,13 +27,20 @@ fn tell(from: &Endpoint, to: &Endpoint, remote: &RemoteRegion) -> RemoteRegion {
 fn bytes_are_read_and_written_where_asked() {
     let _test = DeviceTest::start();
     let (client, server) = pair();
-    let theirs = server.region(3 << 20, RemoteAccess::ALL).unwrap();
+    let theirs = server
+        .one_sided()
+        .region(3 << 20, RemoteAccess::ALL)
+        .unwrap();
     theirs.copy_in(0, &pattern(1, 3 << 20));
     let remote = tell(&server, &client, &theirs.remote());
     assert_eq!(remote, theirs.remote());
-    let ours = client.region(3 << 20, RemoteAccess::NONE).unwrap();
+    let ours = client
+        .one_sided()
+        .region(3 << 20, RemoteAccess::NONE)
+        .unwrap();
 
     client
+        .one_sided()
         .read(&ours, 10..(2 << 20) + 10, &remote, 1000, 5)
         .unwrap();
     assert!(matches!(next(&client), Completion::Read(5)));
@@ -42,7 +49,10 @@ fn bytes_are_read_and_written_where_asked() {
     assert_eq!(copy(&ours, 0..10), [0; 10]);
 
     ours.copy_in(0, &pattern(2, 5000));
-    client.write(&ours, 0..5000, &remote, 77, 6).unwrap();
+    client
+        .one_sided()
+        .write(&ours, 0..5000, &remote, 77, 6)
+        .unwrap();
     assert!(matches!(next(&client), Completion::Written(6)));
     client.send(b"look").unwrap();
     assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"look");
@@ -50,7 +60,10 @@ fn bytes_are_read_and_written_where_asked() {
     assert_eq!(copy(&theirs, 0..77), pattern(1, 3 << 20)[..77]);
 
     // Nothing at all, too.
-    client.write(&ours, 7..7, &remote, 3 << 20, 8).unwrap();
+    client
+        .one_sided()
+        .write(&ours, 7..7, &remote, 3 << 20, 8)
+        .unwrap();
     assert!(matches!(next(&client), Completion::Written(8)));
     client.close().unwrap();
 }
@@ -60,16 +73,20 @@ fn an_immediate_tells_the_peer_in_turn_and_takes_a_place() {
     let _test = DeviceTest::start();
     let (client, server) = pair();
     if !applies(
-        client.capabilities().unwrap().write_with_imm,
+        client.info().capabilities.unwrap().write_with_imm,
         "writes with immediate data",
     ) {
         return;
     }
-    let theirs = server.region(4096, RemoteAccess::WRITE).unwrap();
-    let ours = client.region(4096, RemoteAccess::NONE).unwrap();
+    let theirs = server
+        .one_sided()
+        .region(4096, RemoteAccess::WRITE)
+        .unwrap();
+    let ours = client.one_sided().region(4096, RemoteAccess::NONE).unwrap();
     ours.copy_in(0, &pattern(3, 4096));
     client.send(b"before").unwrap();
     client
+        .one_sided()
         .write_with_imm(&ours, 0..4096, &theirs.remote(), 0, 0xfeed_0001, 1)
         .unwrap();
     client.send(b"after").unwrap();
@@ -89,7 +106,11 @@ fn an_immediate_tells_the_peer_in_turn_and_takes_a_place() {
         let (ours, remote) = (ours.clone(), theirs.remote());
         move || {
             for word in 0..200 {
-                while let Err(error) = client.write_with_imm(&ours, 0..8, &remote, 0, word, 2) {
+                while let Err(error) =
+                    client
+                        .one_sided()
+                        .write_with_imm(&ours, 0..8, &remote, 0, word, 2)
+                {
                     assert!(matches!(error, Error::CompletionsNotTaken), "{error}");
                     assert!(matches!(next(&client), Completion::Written(2)));
                 }
@@ -117,19 +138,26 @@ fn an_immediate_tells_the_peer_in_turn_and_takes_a_place() {
 fn atomics_add_and_swap() {
     let _test = DeviceTest::start();
     let (client, server) = pair();
-    if !applies(client.capabilities().unwrap().atomic, "atomic operations") {
+    if !applies(
+        client.info().capabilities.unwrap().atomic,
+        "atomic operations",
+    ) {
         return;
     }
-    let theirs = server.region(64, RemoteAccess::ALL).unwrap();
+    let theirs = server.one_sided().region(64, RemoteAccess::ALL).unwrap();
     theirs.copy_in(8, &40_u64.to_ne_bytes());
-    let ours = client.region(64, RemoteAccess::NONE).unwrap();
+    let ours = client.one_sided().region(64, RemoteAccess::NONE).unwrap();
     let remote = theirs.remote();
-    client.fetch_add(&ours, 0, &remote, 8, 2, 1).unwrap();
+    client
+        .one_sided()
+        .fetch_add(&ours, 0, &remote, 8, 2, 1)
+        .unwrap();
     assert!(matches!(
         next(&client),
         Completion::Fetched { id: 1, value: 40 }
     ));
     client
+        .one_sided()
         .compare_swap(&ours, 16, &remote, 8, 41, 0, 2)
         .unwrap();
     assert!(matches!(
@@ -137,6 +165,7 @@ fn atomics_add_and_swap() {
         Completion::Fetched { id: 2, value: 42 }
     ));
     client
+        .one_sided()
         .compare_swap(&ours, 16, &remote, 8, 42, 7, 3)
         .unwrap();
     assert!(matches!(
@@ -145,18 +174,28 @@ fn atomics_add_and_swap() {
     ));
     assert_eq!(copy(&theirs, 8..16), 7_u64.to_ne_bytes());
     assert_eq!(copy(&ours, 16..24), 42_u64.to_ne_bytes());
-    let error = client.fetch_add(&ours, 0, &remote, 12, 2, 1).unwrap_err();
+    let error = client
+        .one_sided()
+        .fetch_add(&ours, 0, &remote, 12, 2, 1)
+        .unwrap_err();
     assert!(matches!(error, Error::Misaligned { offset: 12 }), "{error}");
 
     // Two sides add to one number, and nothing is lost.
-    let own = server.region(64, RemoteAccess::NONE).unwrap();
-    let number = client.region(8, RemoteAccess::ALL).unwrap().clone();
+    let own = server.one_sided().region(64, RemoteAccess::NONE).unwrap();
+    let number = client
+        .one_sided()
+        .region(8, RemoteAccess::ALL)
+        .unwrap()
+        .clone();
     let remote = number.remote();
     let adder = std::thread::spawn({
         let (server, own) = (server.clone(), own);
         move || {
             for _ in 0..200 {
-                server.fetch_add(&own, 0, &remote, 0, 1, 0).unwrap();
+                server
+                    .one_sided()
+                    .fetch_add(&own, 0, &remote, 0, 1, 0)
+                    .unwrap();
                 assert!(matches!(next(&server), Completion::Fetched { .. }));
             }
         }
@@ -182,18 +221,25 @@ fn each_atomic_operation_tells_its_own_value_where_many_share_a_place() {
         config.send_depth = 64;
         config.eager_size = Some(64);
         let (client, server) = pair_with(&config);
-        if !applies(client.capabilities().unwrap().atomic, "atomic operations") {
+        if !applies(
+            client.info().capabilities.unwrap().atomic,
+            "atomic operations",
+        ) {
             return;
         }
-        let theirs = server.region(8, RemoteAccess::ALL).unwrap();
+        let theirs = server.one_sided().region(8, RemoteAccess::ALL).unwrap();
         let remote = theirs.remote();
-        let ours = client.region(24, RemoteAccess::NONE).unwrap();
+        let ours = client.one_sided().region(24, RemoteAccess::NONE).unwrap();
         ours.copy_in(0, &[7; 24]);
         for id in 0..COUNT {
             if id % 2 == 0 {
-                client.fetch_add(&ours, 8, &remote, 0, 1, id).unwrap();
+                client
+                    .one_sided()
+                    .fetch_add(&ours, 8, &remote, 0, 1, id)
+                    .unwrap();
             } else {
                 client
+                    .one_sided()
                     .compare_swap(&ours, 8, &remote, 0, id, id + 1, id)
                     .unwrap();
             }
@@ -222,45 +268,51 @@ fn each_atomic_operation_tells_its_own_value_where_many_share_a_place() {
 fn what_is_wrong_with_the_arguments_is_said_and_does_no_harm() {
     let lab = DeviceTest::start();
     let (client, server) = pair();
-    let theirs = server.region(100, RemoteAccess::READ).unwrap();
+    let theirs = server.one_sided().region(100, RemoteAccess::READ).unwrap();
     let remote = theirs.remote();
-    let ours = client.region(100, RemoteAccess::NONE).unwrap();
+    let ours = client.one_sided().region(100, RemoteAccess::NONE).unwrap();
     let out = |result: Result<(), Error>, what: &str| {
         let error = result.unwrap_err().to_string();
         assert_eq!(error, what);
     };
     out(
-        client.read(&ours, 50..101, &remote, 0, 0),
+        client.one_sided().read(&ours, 50..101, &remote, 0, 0),
         "51 bytes at offset 50 do not fit the region of 100 bytes",
     );
     out(
-        client.read(&ours, 0..50, &remote, 51, 0),
+        client.one_sided().read(&ours, 0..50, &remote, 51, 0),
         "50 bytes at offset 51 do not fit the peer's region of 100 bytes",
     );
     out(
-        client.read(&ours, 0..50, &remote, u64::MAX, 0),
+        client.one_sided().read(&ours, 0..50, &remote, u64::MAX, 0),
         "50 bytes at offset 18446744073709551615 do not fit the peer's region of 100 bytes",
     );
     out(
-        client.write(&ours, 0..50, &remote, 0, 0),
+        client.one_sided().write(&ours, 0..50, &remote, 0, 0),
         "the peer does not allow it: its region allows read, the operation needs write",
     );
     // A region of another engine is of another protection domain.
     let engine = Engine::new().unwrap();
     let listener = Listener::bind(lab.at(0)).unwrap();
-    let connector = Connector::new().config(Config::default()).engine(&engine);
+    let connector = Connector::new().config(&Config::default()).engine(&engine);
     let address = listener.local_addr();
     let connecting = std::thread::spawn(move || connector.connect(address).unwrap());
     let _accepted = listener.accept_timeout(PATIENCE).unwrap();
     let other = connecting.join().unwrap();
-    let foreign = other.region(100, RemoteAccess::NONE).unwrap();
-    let error = client.read(&foreign, 0..10, &remote, 0, 0).unwrap_err();
+    let foreign = other.one_sided().region(100, RemoteAccess::NONE).unwrap();
+    let error = client
+        .one_sided()
+        .read(&foreign, 0..10, &remote, 0, 0)
+        .unwrap_err();
     assert!(matches!(error, Error::ForeignMemory), "{error}");
     assert!(
         client.try_next_completion().unwrap().is_none(),
         "no completion for what was refused"
     );
-    client.read(&ours, 0..100, &remote, 0, 1).unwrap();
+    client
+        .one_sided()
+        .read(&ours, 0..100, &remote, 0, 1)
+        .unwrap();
     assert!(matches!(next(&client), Completion::Read(1)));
     client.close().unwrap();
     drop(other);
@@ -272,15 +324,21 @@ fn what_only_the_peers_device_finds_fails_that_operation_and_ends_the_connection
     let lab = DeviceTest::start();
     let (client, server) = pair();
     let (bystander, other_bystander) = pair();
-    let theirs = server.region(4096, RemoteAccess::ALL).unwrap();
+    let theirs = server.one_sided().region(4096, RemoteAccess::ALL).unwrap();
     let remote = theirs.remote();
-    let ours = client.region(4096, RemoteAccess::NONE).unwrap();
-    client.write(&ours, 0..8, &remote, 0, 1).unwrap();
+    let ours = client.one_sided().region(4096, RemoteAccess::NONE).unwrap();
+    client
+        .one_sided()
+        .write(&ours, 0..8, &remote, 0, 1)
+        .unwrap();
     assert!(matches!(next(&client), Completion::Written(1)));
     drop(theirs);
-    client.read(&ours, 0..4096, &remote, 0, 2).unwrap();
+    client
+        .one_sided()
+        .read(&ours, 0..4096, &remote, 0, 2)
+        .unwrap();
     // The end may have come by now.
-    let next = client.read(&ours, 0..4096, &remote, 0, 3);
+    let next = client.one_sided().read(&ours, 0..4096, &remote, 0, 3);
     assert!(
         matches!(next, Ok(()) | Err(Error::Disconnected(_))),
         "{next:?}"
@@ -334,11 +392,18 @@ fn what_only_the_peers_device_finds_fails_that_operation_and_ends_the_connection
 fn a_region_may_go_while_it_is_used() {
     let _test = DeviceTest::start();
     let (client, server) = pair();
-    let theirs = server.region(2 << 20, RemoteAccess::ALL).unwrap();
+    let theirs = server
+        .one_sided()
+        .region(2 << 20, RemoteAccess::ALL)
+        .unwrap();
     theirs.copy_in(0, &pattern(4, 2 << 20));
     for id in 0..20 {
-        let ours = client.region(2 << 20, RemoteAccess::NONE).unwrap();
+        let ours = client
+            .one_sided()
+            .region(2 << 20, RemoteAccess::NONE)
+            .unwrap();
         client
+            .one_sided()
             .read(&ours, 0..2 << 20, &theirs.remote(), 0, id)
             .unwrap();
         drop(ours);

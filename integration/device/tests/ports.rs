@@ -82,7 +82,7 @@ fn bind(lab: &Lab, transport: TransportChoice, engine: &Engine) -> Result<Listen
 fn bind_at(at: SocketAddr, transport: TransportChoice, engine: &Engine) -> Result<Listener, Error> {
     let mut config = Config::default();
     config.transport = transport;
-    Listener::bind_with(at, &config, engine)
+    Listener::builder().config(&config).engine(engine).bind(at)
 }
 
 fn all(port: u16) -> SocketAddr {

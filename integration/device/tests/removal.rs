@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Transport};
+use rdmsg::{CloseReason, Connector, Endpoint, Engine, Error, Listener, Transport};
 use toolbox::{DeviceTest, Lab, reason};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -47,7 +47,7 @@ fn ends(mut child: Child) {
 fn bind(address: &str, engine: &Engine) -> Listener {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        match Listener::bind_with(address, &Config::default(), engine) {
+        match Listener::builder().engine(engine).bind(address) {
             Ok(listener) => return listener,
             Err(error) => assert!(Instant::now() < deadline, "{error}"),
         }
@@ -231,9 +231,11 @@ fn a_listener_that_is_to_binds_itself_again() {
     run("rdma link add rxe_again type rxe netdev again0");
     let engine = Engine::new().unwrap();
     drop(bind("10.97.0.1:7984", &engine));
-    let mut config = Config::default();
-    config.rebind = true;
-    let listener = Listener::bind_with("10.97.0.1:7984", &config, &engine).unwrap();
+    let listener = Listener::builder()
+        .rebind(true)
+        .engine(&engine)
+        .bind("10.97.0.1:7984")
+        .unwrap();
     thread::scope(|scope| {
         for name in ["rxe_again", "rxe_again", "rxe_renamed"] {
             let server = scope.spawn(|| listener.accept_timeout(2 * PATIENCE).unwrap());
@@ -293,7 +295,10 @@ fn the_only_device_may_be_removed_and_come_back() {
 
     let engine = Engine::new().unwrap();
     // All addresses, whatever devices there are: it goes on.
-    let wide = Listener::bind_with("0.0.0.0:7983", &Config::default(), &engine).unwrap();
+    let wide = Listener::builder()
+        .engine(&engine)
+        .bind("0.0.0.0:7983")
+        .unwrap();
     let to_wide = Connector::new().engine(&engine);
     let through_wide = || {
         let (connector, address) = (to_wide.clone(), lab.at(7983));

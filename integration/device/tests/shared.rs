@@ -35,8 +35,11 @@ struct Server {
 
 impl Server {
     fn new(config: &Config) -> Self {
-        let listener =
-            RequestListener::bind_with(Lab::get().at(0), config, &Engine::new().unwrap()).unwrap();
+        let listener = Listener::builder()
+            .config(config)
+            .engine(&Engine::new().unwrap())
+            .bind_requests(Lab::get().at(0))
+            .unwrap();
         Self {
             address: listener.local_addr(),
             listener,
@@ -48,7 +51,7 @@ impl Server {
         let (result, connected) = channel();
         let mut config = sharing(2 * SHARE);
         config.shared_receive = None;
-        let connector = Connector::new().config(config).engine(&self.clients);
+        let connector = Connector::new().config(&config).engine(&self.clients);
         let address = self.address;
         thread::spawn(move || result.send(connector.connect(address)));
         connected
@@ -263,9 +266,9 @@ fn large_messages_and_operations_go_the_same_way() {
         ping(&client, &end, number, len);
         ping(&end, &client, number, len);
     }
-    let region = end.region(4096, RemoteAccess::WRITE).unwrap();
-    let source = client.region(4096, RemoteAccess::NONE).unwrap();
-    let able = client.capabilities().unwrap().write_with_imm;
+    let region = end.one_sided().region(4096, RemoteAccess::WRITE).unwrap();
+    let source = client.one_sided().region(4096, RemoteAccess::NONE).unwrap();
+    let able = client.info().capabilities.unwrap().write_with_imm;
     let words = if applies(able, "writes with immediate data") {
         0..40
     } else {
@@ -273,6 +276,7 @@ fn large_messages_and_operations_go_the_same_way() {
     };
     for word in words {
         client
+            .one_sided()
             .write_with_imm(&source, 0..64, &region.remote(), 0, word, word.into())
             .unwrap();
         match end.next_completion_timeout(PATIENCE).unwrap() {
@@ -327,12 +331,16 @@ fn engines_and_kinds_of_connections_stand_side_by_side() {
     let another = Server::new(&sharing(2 * SHARE));
     let mut own = sharing(2 * SHARE);
     own.shared_receive = None;
-    let own = Listener::bind_with(lab.at(0), &own, &Engine::new().unwrap()).unwrap();
+    let own = Listener::builder()
+        .config(&own)
+        .engine(&Engine::new().unwrap())
+        .bind(lab.at(0))
+        .unwrap();
     let address = own.local_addr();
     // An end that shares with one that does not, and pools of different sizes on one engine.
     let engine = Engine::new().unwrap();
     let connect = |config| {
-        let connector = Connector::new().config(config).engine(&engine);
+        let connector = Connector::new().config(&config).engine(&engine);
         let client = thread::spawn(move || connector.connect(address).unwrap());
         let end = own.accept_timeout(PATIENCE).unwrap();
         (client.join().unwrap(), end)

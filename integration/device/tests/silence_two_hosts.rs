@@ -48,10 +48,9 @@ impl Drop for Firewall {
 }
 
 fn connect(place: &str, timeout: Duration) -> Endpoint {
-    let config = Config::default()
-        .with_retry_refused(true)
-        .with_connect_timeout(timeout);
-    Connector::new().config(config).connect(place).unwrap()
+    let config = Config::default().with(|c| c.connect_timeout = timeout);
+    let connector = Connector::new().config(&config).retry_refused(true);
+    connector.connect(place).unwrap()
 }
 
 #[test]

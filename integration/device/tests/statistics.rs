@@ -1,6 +1,6 @@
 //! What a connection and an engine count.
 
-use rdmsg::{Connector, Engine, Listener};
+use rdmsg::{Connector, DeviceCounters, Engine, Listener};
 use toolbox::{DeviceTest, PATIENCE, pair};
 
 #[test]
@@ -63,7 +63,7 @@ fn a_connection_counts_what_goes_through_it() {
     );
     // There are none where connections are streams of TCP.
     let rnr_naks = (!lab.is_iwarp()).then(|| lab.rnr_naks());
-    assert_eq!(client.device_counters().rnr_naks, rnr_naks);
+    assert_eq!(DeviceCounters::of(&client).rnr_naks, rnr_naks);
     client.close().unwrap();
     assert_eq!(
         client.statistics().messages_sent,
@@ -77,7 +77,7 @@ fn a_connection_counts_what_goes_through_it() {
 fn an_engine_adds_up_what_was_and_what_is() {
     let lab = DeviceTest::start();
     let (engine, other) = (Engine::new().unwrap(), Engine::new().unwrap());
-    let listener = Listener::bind_with(lab.at(0), &rdmsg::Config::default(), &other).unwrap();
+    let listener = Listener::builder().engine(&other).bind(lab.at(0)).unwrap();
     let address = listener.local_addr();
     let connector = Connector::new().engine(&engine);
     let connect = || {

@@ -12,7 +12,7 @@ use std::{
 };
 
 use rdmsg::{
-    CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, RequestListener,
+    CloseReason, Config, Connector, Endpoint, Engine, Error, Listener,
     cm::{CmId, EventChannel, PortSpace},
     status::CmEventType,
 };
@@ -109,9 +109,13 @@ fn reason(error: &Error) -> &CloseReason {
 /// happened last.
 fn what_exists(lab: &Lab) -> (String, usize) {
     let engine = Engine::new().unwrap();
-    let listener = Listener::bind_with(lab.at(0), &small(), &engine).unwrap();
+    let listener = Listener::builder()
+        .config(&small())
+        .engine(&engine)
+        .bind(lab.at(0))
+        .unwrap();
     let address = listener.local_addr();
-    let connector = Connector::new().config(small()).engine(&engine);
+    let connector = Connector::new().config(&small()).engine(&engine);
     let client = thread::spawn(move || connector.connect(address).unwrap());
     let server = listener.accept_timeout(PATIENCE).unwrap();
     client.join().unwrap().close().unwrap();
@@ -130,10 +134,14 @@ fn every_connect_of_a_storm_comes_back_by_its_deadline_and_none_is_lost() {
     config.receive_window = 16;
     config.connect_timeout = Duration::from_secs(3);
     let (servers, clients) = (Engine::new().unwrap(), Engine::new().unwrap());
-    let listener = Listener::bind_with(lab.at(0), &config, &servers).unwrap();
+    let listener = Listener::builder()
+        .config(&config)
+        .engine(&servers)
+        .bind(lab.at(0))
+        .unwrap();
     let address = listener.local_addr();
     let accepting = accept_all(listener);
-    let connector = Connector::new().config(config.clone()).engine(&clients);
+    let connector = Connector::new().config(&config).engine(&clients);
     let control = Control::new();
     let outcomes = storm(COUNT, &connector, address);
     let lateness = control.lateness();
@@ -187,12 +195,16 @@ fn who_finds_the_backlog_full_is_told_at_once_and_by_name() {
     const BACKLOG: u16 = 4;
     let lab = DeviceTest::start();
     let mut config = small();
-    config.backlog = BACKLOG;
     config.connect_timeout = Duration::from_secs(120);
     let engine = Engine::new().unwrap();
-    let listener = Listener::bind_with(lab.at(0), &config, &engine).unwrap();
+    let listener = Listener::builder()
+        .config(&config)
+        .engine(&engine)
+        .backlog(BACKLOG)
+        .bind(lab.at(0))
+        .unwrap();
     let address = listener.local_addr();
-    let connector = Connector::new().config(config).engine(&engine);
+    let connector = Connector::new().config(&config).engine(&engine);
     let (busy, told) = std::sync::mpsc::channel();
     let clients: Vec<_> = (0..COUNT)
         .map(|_| {
@@ -230,11 +242,14 @@ fn who_may_retry_gets_through_a_full_backlog() {
     const COUNT: usize = 40;
     let lab = DeviceTest::start();
     let mut config = small();
-    config.backlog = 2;
-    config.retry_refused = true;
     config.connect_timeout = Duration::from_secs(120);
     let (servers, clients) = (Engine::new().unwrap(), Engine::new().unwrap());
-    let listener = RequestListener::bind_with(lab.at(0), &config, &servers).unwrap();
+    let listener = Listener::builder()
+        .config(&config)
+        .engine(&servers)
+        .backlog(2)
+        .bind_requests(lab.at(0))
+        .unwrap();
     let address = listener.local_addr();
     // One after the other.
     let accepting = thread::spawn(move || {
@@ -245,7 +260,8 @@ fn who_may_retry_gets_through_a_full_backlog() {
             })
             .collect::<Vec<_>>()
     });
-    let connector = Connector::new().config(config).engine(&clients);
+    let connector = Connector::new().config(&config).engine(&clients);
+    let connector = connector.retry_refused(true);
     let outcomes = storm(COUNT, &connector, address);
     for outcome in &outcomes {
         assert!(outcome.result.is_ok(), "{:?}", outcome.result);
@@ -267,8 +283,9 @@ fn a_client_that_may_retry_outlives_the_end_of_a_server_that_had_not_answered() 
     let mut config = Config::default();
     config.connect_timeout = 2 * PATIENCE;
     for retry_refused in [false, true] {
-        config.retry_refused = retry_refused;
-        let connector = Connector::new().config(config.clone());
+        let connector = Connector::new()
+            .config(&config)
+            .retry_refused(retry_refused);
         let client = thread::spawn(move || connector.connect(address));
         let request = channel.wait_event(PATIENCE).unwrap().unwrap();
         assert_eq!(request.event(), CmEventType::CONNECT_REQUEST);
@@ -302,7 +319,7 @@ fn all_addresses_of_a_name_have_one_deadline() {
     let control = Control::new();
     let start = Instant::now();
     let error = Connector::new()
-        .config(config.clone())
+        .config(&config)
         .connect(&silent[..])
         .unwrap_err();
     let took = start.elapsed();
@@ -315,12 +332,16 @@ fn all_addresses_of_a_name_have_one_deadline() {
     // And those that nobody answers leave some of it to the others. On a busy machine that may be
     // too little for anything.
     let servers = Engine::new().unwrap();
-    let listener = Listener::bind_with(lab.at(0), &config, &servers).unwrap();
+    let listener = Listener::builder()
+        .config(&config)
+        .engine(&servers)
+        .bind(lab.at(0))
+        .unwrap();
     let addresses = [silent[0], silent[1], listener.local_addr()];
     let accepting = accept_all(listener);
     let client = loop {
         config.connect_timeout *= 2;
-        let connector = Connector::new().config(config.clone());
+        let connector = Connector::new().config(&config);
         match connector.connect(&addresses[..]) {
             Err(_) if config.connect_timeout < PATIENCE => {}
             end => break end.unwrap(),
@@ -370,12 +391,16 @@ fn how_many_of_a_storm_get_through() {
             config.send_depth = 4;
             config.eager_size = Some(1024);
         }
-        config.backlog = 2000;
         let (servers, clients) = (Engine::new().unwrap(), Engine::new().unwrap());
-        let listener = Listener::bind_with(lab.at(0), &config, &servers).unwrap();
+        let listener = Listener::builder()
+            .config(&config)
+            .engine(&servers)
+            .backlog(2000)
+            .bind(lab.at(0))
+            .unwrap();
         let address = listener.local_addr();
         let accepting = accept_all(listener);
-        let connector = Connector::new().config(config).engine(&clients);
+        let connector = Connector::new().config(&config).engine(&clients);
         let outcomes = storm(count, &connector, address);
         let through: Vec<_> = outcomes.iter().filter(|o| o.result.is_ok()).collect();
         let mut failures: Vec<String> = outcomes

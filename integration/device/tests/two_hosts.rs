@@ -11,7 +11,7 @@ use std::{
 
 use rdmsg::{
     CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, Polling,
-    RemoteAccess, RemoteRegion, status::WcStatus,
+    RemoteAccess, RemoteRegion, SendBuffer, status::WcStatus,
 };
 use toolbox::{DeviceTest, Lab, applies, pattern};
 
@@ -27,17 +27,19 @@ fn on_two_hosts(
     let lab = DeviceTest::start();
     match lab.host.as_str() {
         "a" => {
-            let bound =
-                Listener::bind_with(lab.at(port), config, &Engine::shared().unwrap()).unwrap();
+            let bound = Listener::builder()
+                .config(config)
+                .bind(lab.at(port))
+                .unwrap();
             listener(bound.accept_timeout(PATIENCE).unwrap());
         }
         "b" => {
             let mut config = config.clone();
-            config.retry_refused = true;
             config.connect_timeout = PATIENCE;
             connector(
                 Connector::new()
-                    .config(config)
+                    .config(&config)
+                    .retry_refused(true)
                     .connect(lab.peer_at(port))
                     .unwrap(),
             );
@@ -101,9 +103,9 @@ fn large_messages_cross_the_wire_both_ways_and_in_order() {
                     if number % 2 == 0 {
                         endpoint.send(&message).unwrap();
                     } else {
-                        let mut buffer = endpoint.buffer(message.len()).unwrap();
+                        let mut buffer = SendBuffer::new(&endpoint, message.len()).unwrap();
                         buffer.copy_from_slice(&message);
-                        endpoint.send_owned(buffer).unwrap();
+                        endpoint.send(buffer).unwrap();
                     }
                 }
                 endpoint.flush_timeout(PATIENCE).unwrap();
@@ -136,10 +138,13 @@ fn large_messages_cross_the_wire_both_ways_and_in_order() {
 #[test]
 fn one_sided_operations_reach_the_other_hosts_memory() {
     let owner = |endpoint: Endpoint| {
-        let region = endpoint.region(1 << 20, RemoteAccess::ALL).unwrap();
+        let region = endpoint
+            .one_sided()
+            .region(1 << 20, RemoteAccess::ALL)
+            .unwrap();
         region.copy_in(0, &pattern(1, 1 << 20));
         endpoint.send(&region.remote().to_bytes()).unwrap();
-        let able = endpoint.capabilities().unwrap();
+        let able = endpoint.info().capabilities.unwrap();
         match endpoint.next_completion_timeout(PATIENCE).unwrap() {
             Completion::Immediate(immediate) => assert_eq!(immediate.imm_data(), 7),
             Completion::Received(message) if !able.write_with_imm => {
@@ -165,30 +170,44 @@ fn one_sided_operations_reach_the_other_hosts_memory() {
         let message = endpoint.recv_timeout(PATIENCE).unwrap();
         let remote = RemoteRegion::from_bytes(message.as_ref().try_into().unwrap());
         let next = || endpoint.next_completion_timeout(PATIENCE).unwrap();
-        let here = endpoint.region(1 << 20, RemoteAccess::NONE).unwrap();
-        endpoint.read(&here, 0..1 << 20, &remote, 0, 1).unwrap();
+        let here = endpoint
+            .one_sided()
+            .region(1 << 20, RemoteAccess::NONE)
+            .unwrap();
+        endpoint
+            .one_sided()
+            .read(&here, 0..1 << 20, &remote, 0, 1)
+            .unwrap();
         assert!(matches!(next(), Completion::Read(1)));
         let mut read = vec![0; 1 << 20];
         here.copy_out(0, &mut read);
         assert!(read == pattern(1, 1 << 20));
-        let able = endpoint.capabilities().unwrap();
+        let able = endpoint.info().capabilities.unwrap();
         if applies(able.atomic, "atomic operations") {
             let before = u64::from_ne_bytes(read[8192..8200].try_into().unwrap());
             endpoint
+                .one_sided()
                 .compare_swap(&here, 0, &remote, 8192, before, 40, 2)
                 .unwrap();
             assert!(matches!(next(), Completion::Fetched { id: 2, value } if value == before));
-            endpoint.fetch_add(&here, 0, &remote, 8192, 2, 3).unwrap();
+            endpoint
+                .one_sided()
+                .fetch_add(&here, 0, &remote, 8192, 2, 3)
+                .unwrap();
             assert!(matches!(next(), Completion::Fetched { id: 3, value: 40 }));
         }
         here.copy_in(0, &pattern(2, 5000));
         if applies(able.write_with_imm, "writes with immediate data") {
             endpoint
+                .one_sided()
                 .write_with_imm(&here, 0..5000, &remote, 100, 7, 4)
                 .unwrap();
             assert!(matches!(next(), Completion::Written(4)));
         } else {
-            endpoint.write(&here, 0..5000, &remote, 100, 4).unwrap();
+            endpoint
+                .one_sided()
+                .write(&here, 0..5000, &remote, 100, 4)
+                .unwrap();
             assert!(matches!(next(), Completion::Written(4)));
             endpoint.send(b"written").unwrap();
         }
@@ -238,16 +257,22 @@ fn connections_that_share_receives_flow_side_by_side() {
     // The windows alone would take three times as many.
     config.shared_receive = Some(CONNECTIONS as u32 * 28);
     config.eager_size = Some(1024);
-    config.retry_refused = true;
     config.connect_timeout = PATIENCE;
     let engine = Engine::new().unwrap();
     let endpoints: Vec<Endpoint> = if lab.host == "a" {
-        let listener = Listener::bind_with(lab.at(7580), &config, &engine).unwrap();
+        let listener = Listener::builder()
+            .config(&config)
+            .engine(&engine)
+            .bind(lab.at(7580))
+            .unwrap();
         (0..CONNECTIONS)
             .map(|_| listener.accept_timeout(PATIENCE).unwrap())
             .collect()
     } else {
-        let connector = Connector::new().config(config).engine(&engine);
+        let connector = Connector::new()
+            .config(&config)
+            .engine(&engine)
+            .retry_refused(true);
         (0..CONNECTIONS)
             .map(|_| connector.connect(lab.peer_at(7580)).unwrap())
             .collect()
@@ -335,15 +360,15 @@ fn probing() -> Config {
     let mut config = Config::default();
     config.keepalive_interval = Some(Duration::from_millis(200));
     config.keepalive_timeout = Duration::from_millis(500);
-    config.ack_timeout = Some(20);
+    config.rdma.ack_timeout = Some(20);
     config
 }
 
 /// Whoever is first.
 fn impatient() -> Config {
     let mut config = probing();
-    config.ack_timeout = Some(14);
-    config.retry_count = 2;
+    config.rdma.ack_timeout = Some(14);
+    config.rdma.retry_count = 2;
     config
 }
 
@@ -354,15 +379,21 @@ fn idle_and_busy(lab: &Lab, port: u16) -> [Endpoint; 2] {
     let configs = [(port, probing()), (port + 1, impatient())];
     if lab.host == "a" {
         let listeners = configs.map(|(port, config)| {
-            Listener::bind_with(lab.at(port), &config, &Engine::new().unwrap()).unwrap()
+            Listener::builder()
+                .config(&config)
+                .engine(&Engine::new().unwrap())
+                .bind(lab.at(port))
+                .unwrap()
         });
         listeners.map(|listener| listener.accept_timeout(PATIENCE).unwrap())
     } else {
         configs.map(|(port, mut config)| {
-            config.retry_refused = true;
             config.connect_timeout = PATIENCE;
             let engine = Engine::new().unwrap();
-            let connector = Connector::new().config(config).engine(&engine);
+            let connector = Connector::new()
+                .config(&config)
+                .engine(&engine)
+                .retry_refused(true);
             connector.connect(lab.peer_at(port)).unwrap()
         })
     }

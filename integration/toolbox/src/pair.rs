@@ -1,6 +1,6 @@
 use std::{env, fmt, path::PathBuf, thread};
 
-use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener};
+use rdmsg::{CloseReason, Config, Connector, Endpoint, Error, Listener};
 
 use crate::{Lab, PATIENCE};
 
@@ -12,12 +12,14 @@ use crate::{Lab, PATIENCE};
 /// When there is no connection.
 #[must_use]
 pub fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
-    let engine = Engine::shared().expect("there is an engine");
     let mut config = config.clone();
     config.connect_timeout = config.connect_timeout.max(PATIENCE);
-    let listener = Listener::bind_with(Lab::get().at(0), &config, &engine).expect("it listens");
+    let listener = Listener::builder()
+        .config(&config)
+        .bind(Lab::get().at(0))
+        .expect("it listens");
     let address = listener.local_addr();
-    let connector = Connector::new().config(config);
+    let connector = Connector::new().config(&config);
     let client = thread::spawn(move || connector.connect(address).expect("it connects"));
     let server = listener.accept_timeout(PATIENCE).expect("it accepts");
     (client.join().expect("it does not panic"), server)

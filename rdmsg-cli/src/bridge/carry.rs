@@ -154,7 +154,11 @@ async fn write_watched(
         if let Ok(written) = timeout(LOOK, plain.write(bytes)).await {
             return written;
         }
-        if let Some(reason) = endpoint.close_reason().filter(|reason| !reason.is_clean()) {
+        if let Some(reason) = endpoint
+            .info()
+            .close_reason
+            .filter(|reason| !reason.is_clean())
+        {
             return Err(Error::Disconnected(reason).into());
         }
     }

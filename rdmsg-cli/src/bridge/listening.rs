@@ -1,11 +1,12 @@
 use std::{io, net::SocketAddr};
 
 use anyhow::{Context, Error, Result, anyhow};
-use rdmsg::{Config, Engine, ToAddresses, tokio::StreamListener};
+use rdmsg::{Config, Engine, Listener, ToAddresses, tokio::StreamListener};
 use tokio::net::{TcpListener, TcpSocket, lookup_host};
 
 use super::{
     address::Address,
+    options::WAITING,
     session::{Plain, Rdmsg},
 };
 
@@ -53,7 +54,16 @@ impl Listening {
     pub(super) fn bind_rdmsg(address: &Address, config: &Config, engine: &Engine) -> Result<Self> {
         let fail = || format!("cannot listen on {address}");
         let places = address.place().to_addresses().with_context(fail)?;
-        let listener = StreamListener::bind_with(places, config, engine).with_context(fail)?;
+        let listener = Listener::builder()
+            .config(config)
+            .engine(engine)
+            .backlog(WAITING)
+            .half_open(WAITING)
+            // A device that goes away may come back.
+            .rebind(true)
+            .bind_stream(places)
+            .and_then(StreamListener::from_std)
+            .with_context(fail)?;
         Ok(Self::Rdmsg(listener))
     }
 

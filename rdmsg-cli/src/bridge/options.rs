@@ -104,7 +104,7 @@ const STREAM_BUFFER: u64 = 1 << 20;
 const WINDOW: u16 = 16;
 
 /// How many requests may wait: as many as come at once.
-const WAITING: u16 = 4096;
+pub(super) const WAITING: u16 = 4096;
 
 impl Options {
     /// Ends the program where the command line makes no sense.
@@ -132,19 +132,16 @@ impl Options {
             Scheme::Rdmsg if has_rdma() => EAGER_SIZE,
             Scheme::Plain | Scheme::Rdmsg | Scheme::RdmsgTcp => EAGER_SIZE_OVER_TCP,
         });
-        let mut config = Config::default()
-            .with_receive_window(WINDOW)
-            .with_send_depth(WINDOW)
-            .with_eager_size(eager_size)
-            .with_large_memory(LARGE_MEMORY)
-            .with_max_message(LONGEST_PIECE)
-            .with_registration_cache(LARGE_MEMORY)
-            .with_stream_buffer(STREAM_BUFFER)
-            .with_backlog(WAITING)
-            .with_half_open(WAITING)
-            .with_connect_timeout(self.connect_timeout);
-        // A device that goes away may come back.
-        config.rebind = true;
+        let mut config = Config::default().with(|config| {
+            config.receive_window = WINDOW;
+            config.send_depth = WINDOW;
+            config.eager_size = Some(eager_size);
+            config.large_memory = LARGE_MEMORY;
+            config.max_message = LONGEST_PIECE;
+            config.registration_cache = LARGE_MEMORY;
+            config.stream_buffer = STREAM_BUFFER;
+            config.connect_timeout = self.connect_timeout;
+        });
         if let Some(transport) = scheme.transport() {
             config.transport = transport;
         }

@@ -32,7 +32,7 @@ impl Target {
         if address.scheme() == Scheme::Rdma {
             find_rdma(engine).with_context(|| format!("cannot connect to {address}"))?;
         }
-        let connector = Connector::new().config(config.clone()).engine(engine);
+        let connector = Connector::new().config(config).engine(engine);
         Ok(Self::Rdmsg { address, connector })
     }
 
@@ -45,9 +45,13 @@ impl Target {
 
 /// Fails if this machine has no RDMA, or this process no right to it.
 pub(super) fn find_rdma(engine: &Engine) -> Result<(), Error> {
-    let config = Config::default().with_transport(TransportChoice::Rdma);
+    let config = Config::default().with(|c| c.transport = TransportChoice::Rdma);
     // It takes the same rights and libraries as to connect.
-    Listener::bind_with("0.0.0.0:0", &config, engine).map(drop)
+    Listener::builder()
+        .config(&config)
+        .engine(engine)
+        .bind("0.0.0.0:0")
+        .map(drop)
 }
 
 /// Connects to a plain socket.

@@ -45,7 +45,10 @@ fn exchange(address: IpAddr, timeout: Duration) -> Result<(), Error> {
     config.transport = TransportChoice::Rdma;
     config.connect_timeout = timeout;
     let engine = Engine::new()?;
-    let listener = Listener::bind_with((address, 0), &config, &engine)?;
+    let listener = Listener::builder()
+        .config(&config)
+        .engine(&engine)
+        .bind((address, 0))?;
     let at = listener.local_addr();
     let echo = thread::Builder::new().name("rdmsg-echo".into());
     let echo = echo.spawn(move || {
@@ -61,7 +64,7 @@ fn exchange(address: IpAddr, timeout: Duration) -> Result<(), Error> {
         }
     });
     let echo = echo.map_err(no_thread)?;
-    let connector = Connector::new().config(config).engine(&engine);
+    let connector = Connector::new().config(&config).engine(&engine);
     let asked = connector.connect(at).and_then(|endpoint| {
         endpoint.send_timeout(MESSAGE, timeout)?;
         let answer = endpoint.recv_timeout(timeout)?;

@@ -346,7 +346,7 @@ impl Peer {
         config.transport = transport;
         config.connect_timeout = timeout;
         config.max_message = LONGEST_ANSWER;
-        Connector::new().config(config).connect(self.address)
+        Connector::new().config(&config).connect(self.address)
     }
 }
 

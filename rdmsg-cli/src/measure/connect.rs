@@ -18,7 +18,7 @@ pub(crate) fn connect(
     let mut config = Config::default();
     config.transport = carrier.into();
     config.connect_timeout = timeout;
-    let endpoint = Connector::new().config(config).connect(peer)?;
+    let endpoint = Connector::new().config(&config).connect(peer)?;
     service::ask(&endpoint, request, timeout).with_context(|| {
         format!(
             "is it `rdmsg serve` that listens at {}?",

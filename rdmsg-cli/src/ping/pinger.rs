@@ -89,7 +89,7 @@ impl<'a> Pinger<'a> {
             }
         }
         self.live.clear()?;
-        if !endpoint.is_closed()
+        if endpoint.info().close_reason.is_none()
             && let Err(error) = endpoint.close()
         {
             self.tell(format_args!("the connection did not close: {error}"))?;

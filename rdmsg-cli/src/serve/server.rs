@@ -44,11 +44,14 @@ impl Server {
         let engine = Engine::new()?;
         let mut config = Config::default();
         config.transport = options.transport.into();
-        config.rebind = true;
         config.max_message = options.max_message.0;
         let mut listeners = Vec::new();
         for address in &options.addresses {
-            let listener = Listener::bind_with(address.as_str(), &config, &engine)?;
+            let listener = Listener::builder()
+                .config(&config)
+                .engine(&engine)
+                .rebind(true)
+                .bind(address.as_str())?;
             let over: Vec<String> = listener
                 .transports()
                 .iter()

@@ -99,11 +99,15 @@ mod tests {
 
     #[test]
     fn a_connection_that_says_nothing_is_ended() {
-        let config = Config::default().with_transport(TransportChoice::Tcp);
+        let config = Config::default().with(|c| c.transport = TransportChoice::Tcp);
         let engine = Engine::new().unwrap();
-        let listener = Listener::bind_with("127.0.0.1:0", &config, &engine).unwrap();
+        let listener = Listener::builder()
+            .config(&config)
+            .engine(&engine)
+            .bind("127.0.0.1:0")
+            .unwrap();
         let addr = listener.local_addr();
-        let silent = thread::spawn(move || Connector::new().config(config).connect(addr).unwrap());
+        let silent = thread::spawn(move || Connector::new().config(&config).connect(addr).unwrap());
         let endpoint = listener.accept().unwrap();
         let silent = silent.join().unwrap();
         let ended = serve(&endpoint, &Reports::default());

@@ -61,7 +61,8 @@ impl Reactor {
     }
 
     /// Listens on both transports with one port, or on that of them that can be. A port that is in
-    /// use on either is in use: peers with `TransportChoice::Auto` would connect to the other program.
+    /// use on either is in use: peers with `TransportChoice::Auto` would connect to the other
+    /// program.
     fn listen_on_both(
         &mut self,
         key: u64,

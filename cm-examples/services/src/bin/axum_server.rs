@@ -34,7 +34,11 @@ fn main() -> ExitCode {
 async fn serve(options: &ServerOptions) -> Result<()> {
     let stop = stop_on_signals()?;
     let engine = Engine::new()?;
-    let listener = StreamListener::bind_with(options.address, &options.config(), &engine)?;
+    let listener = rdmsg::Listener::builder()
+        .config(&options.config())
+        .engine(&engine)
+        .bind_stream(options.address)
+        .and_then(StreamListener::from_std)?;
     println!("listening on {}", listener.local_addr()?);
     let over_rdmsg = greeter::serve::<_, PeerAddr>(listener, stop.clone());
     let over_tcp = async {

@@ -144,7 +144,11 @@ async fn serve(options: &Serve) -> Result<()> {
     let stop = stop_on_signals()?;
     let engine = Engine::new()?;
     let config = config(&options.keepalive);
-    let listener = Listener::bind_with(options.address, &config, &engine)?;
+    let listener = rdmsg::Listener::builder()
+        .config(&config)
+        .engine(&engine)
+        .bind(options.address)
+        .map(Listener::from)?;
     println!("listening on {}", listener.local_addr());
     let hub = Hub::new(QueueLimits {
         messages: options.queue as usize,
@@ -187,14 +191,14 @@ async fn serve(options: &Serve) -> Result<()> {
 }
 
 fn config(keepalive: &Keepalive) -> Config {
-    keepalive.config().with_max_message(MAX_MESSAGE)
+    keepalive.config().with(|c| c.max_message = MAX_MESSAGE)
 }
 
 impl Client {
     async fn connect(&self) -> Result<Endpoint> {
         let address = self.address.clone();
         let addresses = tokio::task::spawn_blocking(move || address.to_addresses()).await??;
-        let connector = Connector::new().config(config(&self.keepalive));
+        let connector = Connector::new().config(&config(&self.keepalive));
         Ok(Endpoint::new(connector.start(addresses)?.await?)?)
     }
 }

@@ -97,7 +97,11 @@ async fn serve(
     }
     let stop = stop_on_signals()?;
     let engine = Engine::new()?;
-    let listener = Listener::bind_with(address, &keepalive.config(), &engine)?;
+    let listener = rdmsg::Listener::builder()
+        .config(&keepalive.config())
+        .engine(&engine)
+        .bind(address)
+        .map(Listener::from)?;
     println!("listening on {}", listener.local_addr());
     let folder: Arc<Path> = folder.into();
     let clients = TaskTracker::new();
@@ -151,7 +155,7 @@ async fn copy_file(options: &Copy, keepalive: &Keepalive, put: bool) -> Result<(
     let stop = stop_on_signals()?;
     let address = options.address.clone();
     let addresses = tokio::task::spawn_blocking(move || address.to_addresses()).await??;
-    let connector = Connector::new().config(keepalive.config());
+    let connector = Connector::new().config(&keepalive.config());
     let endpoint = Endpoint::new(connector.start(addresses)?.await?)?;
     let bar = ProgressBar::new(0).with_style(ProgressStyle::with_template(BAR)?);
     let start = Instant::now();

@@ -60,7 +60,7 @@ async fn work(program: Program) -> Result<()> {
         return get(TcpConnector::new(), &program).await;
     }
     let engine = Engine::new()?;
-    let connector = Connector::new().config(program.keepalive.config());
+    let connector = Connector::new().config(&program.keepalive.config());
     get(HttpConnector::new(connector.engine(&engine)), &program).await?;
     finish(engine, Duration::from_secs(5)).await
 }

@@ -73,10 +73,14 @@ fn main() -> ExitCode {
 async fn work(program: Program) -> Result<()> {
     let engine = Engine::new()?;
     let config = program.keepalive.config();
-    let connector = Connector::new().config(config.clone()).engine(&engine);
+    let connector = Connector::new().config(&config).engine(&engine);
     match program.role {
         Role::Serve { address } => {
-            let listener = Listener::bind_with(address, &config, &engine)?;
+            let listener = rdmsg::Listener::builder()
+                .config(&config)
+                .engine(&engine)
+                .bind(address)
+                .map(Listener::from)?;
             println!("listening on {}", listener.local_addr());
             serve(&listener).await?;
         }

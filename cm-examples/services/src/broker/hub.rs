@@ -70,7 +70,7 @@ impl Hub {
         self.subscribers
             .write()
             .unwrap_or_else(PoisonError::into_inner)
-            .remove(&endpoint.get_ref().id());
+            .remove(&endpoint.get_ref().info().id);
         subscriber.queue.end();
         if received.is_err() {
             task.abort();
@@ -119,7 +119,7 @@ impl Hub {
         self.subscribers
             .write()
             .unwrap_or_else(PoisonError::into_inner)
-            .insert(endpoint.get_ref().id(), Arc::clone(&subscriber));
+            .insert(endpoint.get_ref().info().id, Arc::clone(&subscriber));
         let sending = Arc::clone(self).send(endpoint.clone(), Arc::clone(&subscriber));
         (subscriber, tokio::spawn(sending))
     }

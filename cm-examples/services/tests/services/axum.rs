@@ -17,7 +17,7 @@ use hyper_util::{
 };
 use nix::sys::signal::Signal;
 use rdmsg::{
-    Connector, Engine,
+    Connector,
     tokio::{HttpConnector, PeerAddr, Stream, StreamListener},
 };
 use services::greeter;
@@ -31,7 +31,7 @@ const AXUM_SERVER: &str = env!("CARGO_BIN_EXE_axum_server");
 const HTTP_GET: &str = env!("CARGO_BIN_EXE_http_get");
 
 fn connector() -> HttpConnector {
-    HttpConnector::new(Connector::new().config(config()))
+    HttpConnector::new(Connector::new().config(&config()))
 }
 
 async fn send<C>(client: &Client<C, Full<Bytes>>, uri: &str, body: Bytes) -> Response<Incoming>
@@ -78,9 +78,11 @@ where
 fn axum_serves_either_listener() {
     run(async {
         let stop = CancellationToken::new();
-        let listener =
-            StreamListener::bind_with((place().0, 0), &config(), &Engine::shared().unwrap())
-                .unwrap();
+        let listener = rdmsg::Listener::builder()
+            .config(&config())
+            .bind_stream((place().0, 0))
+            .and_then(StreamListener::from_std)
+            .unwrap();
         let address = listener.local_addr().unwrap();
         let serving = greeter::serve::<_, PeerAddr>(listener, stop.clone());
         let serving = tokio::spawn(serving);
@@ -99,11 +101,13 @@ fn axum_serves_either_listener() {
 #[test]
 fn accept_of_axum_waits_after_close() {
     run(async {
-        let mut listener =
-            StreamListener::bind_with((place().0, 0), &config(), &Engine::shared().unwrap())
-                .unwrap();
+        let mut listener = rdmsg::Listener::builder()
+            .config(&config())
+            .bind_stream((place().0, 0))
+            .and_then(StreamListener::from_std)
+            .unwrap();
         let address = Listener::local_addr(&listener).unwrap();
-        let connector = Connector::new().config(config());
+        let connector = Connector::new().config(&config());
         let client = Stream::connect_with(&connector, address).await.unwrap();
         let (_stream, peer) = Listener::accept(&mut listener).await;
         assert_eq!(peer, client.local_addr().unwrap());

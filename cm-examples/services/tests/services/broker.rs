@@ -24,7 +24,12 @@ const TOGETHER: u64 = 25;
 fn start(stop: &CancellationToken) -> (SocketAddr, tokio::task::JoinHandle<()>) {
     let engine = Engine::new().unwrap();
     let config = Config::default();
-    let listener = Listener::bind_with((place().0, 0), &config, &engine).unwrap();
+    let listener = rdmsg::Listener::builder()
+        .config(&config)
+        .engine(&engine)
+        .bind((place().0, 0))
+        .map(Listener::from)
+        .unwrap();
     let address = listener.local_addr();
     let hub = Hub::new(LIMITS);
     let stop = stop.clone();
@@ -85,7 +90,7 @@ fn a_subscriber_that_takes_nothing_stops_nobody_and_is_told_what_it_missed() {
         let stop = CancellationToken::new();
         let (address, serving) = start(&stop);
         let config = Config::default();
-        let slow = subscriber(address, config.clone().with_receive_window(2)).await;
+        let slow = subscriber(address, config.clone().with(|c| c.receive_window = 2)).await;
         let prompt = subscriber(address, config.clone()).await;
         let publisher = endpoint(address, config).await;
         let mut payload = vec![0; 1000];

@@ -22,7 +22,12 @@ const SIZE: u64 = 12 * PIECE + 12_345;
 async fn start(folder: &Path) -> (SocketAddr, JoinHandle<()>) {
     let engine = Engine::new().unwrap();
     let config = Config::default();
-    let listener = Listener::bind_with((place().0, 0), &config, &engine).unwrap();
+    let listener = rdmsg::Listener::builder()
+        .config(&config)
+        .engine(&engine)
+        .bind((place().0, 0))
+        .map(Listener::from)
+        .unwrap();
     let address = listener.local_addr();
     let folder: Arc<Path> = folder.into();
     let serving = tokio::spawn(async move {
@@ -94,7 +99,7 @@ fn a_copy_goes_on_from_where_it_was_cut() {
         // The other way.
         let back = folder.path().join("back");
         // What had arrived when it was cut is received all the same: no more than two pieces.
-        let config = Config::default().with_large_memory(2 * PIECE);
+        let config = Config::default().with(|c| c.large_memory = 2 * PIECE);
         let endpoint = endpoint(address, config).await;
         let cut = endpoint.clone();
         let mut cutting = |at, size| {

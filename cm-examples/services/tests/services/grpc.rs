@@ -62,7 +62,12 @@ fn calls_of_each_kind_have_their_answers() {
 fn request_has_addresses_over_listener_of_rdmsg() {
     run(async {
         let engine = Engine::shared().unwrap();
-        let listener = StreamListener::bind_with((place().0, 0), &config(), &engine).unwrap();
+        let listener = rdmsg::Listener::builder()
+            .config(&config())
+            .engine(&engine)
+            .bind_stream((place().0, 0))
+            .and_then(StreamListener::from_std)
+            .unwrap();
         let address = listener.local_addr().unwrap();
         let (addresses, mut told) = mpsc::channel(1);
         let service = InterceptedService::new(EchoService, move |request: Request<()>| {

@@ -23,7 +23,12 @@ const RPC: &str = env!("CARGO_BIN_EXE_rpc");
 fn calls_have_their_answers_until_the_client_ends() {
     run(async {
         let engine = Engine::shared().unwrap();
-        let listener = Listener::bind_with((place().0, 0), &config(), &engine).unwrap();
+        let listener = rdmsg::Listener::builder()
+            .config(&config())
+            .engine(&engine)
+            .bind((place().0, 0))
+            .map(Listener::from)
+            .unwrap();
         let connected = endpoint(listener.local_addr(), config()).await;
         let served = listener.accept().await.unwrap();
         let serving = tokio::spawn(serve(served, Values::default()));

@@ -60,7 +60,7 @@ pub(crate) fn config() -> Config {
         Transport::Tcp => TransportChoice::Tcp,
         _ => TransportChoice::Rdma,
     };
-    Config::default().with_transport(transport)
+    Config::default().with(|c| c.transport = transport)
 }
 
 /// Runs a test, which may not hang.
@@ -154,7 +154,7 @@ pub(crate) async fn connect(options: &ClientOptions) -> Socket {
 
 /// Connects to a service of messages.
 pub(crate) async fn endpoint(address: SocketAddr, config: Config) -> Endpoint {
-    let connector = rdmsg::Connector::new().config(config);
+    let connector = rdmsg::Connector::new().config(&config);
     let endpoint = Endpoint::connect_with(&connector, address).await.unwrap();
     assert_eq!(endpoint.transport(), place().1, "nothing stands in for it");
     endpoint

@@ -43,9 +43,14 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Empty<Bytes>>, In
 /// Connects, and accepts later, in one task.
 async fn streams() -> (Stream, Stream) {
     let engine = Engine::shared().unwrap();
-    let listener = StreamListener::bind_with((place().0, 0), &config(), &engine).unwrap();
+    let listener = rdmsg::Listener::builder()
+        .config(&config())
+        .engine(&engine)
+        .bind_stream((place().0, 0))
+        .and_then(StreamListener::from_std)
+        .unwrap();
     let address = listener.local_addr().unwrap();
-    let connector = Connector::new().config(config());
+    let connector = Connector::new().config(&config());
     let connected = Stream::connect_with(&connector, address).await.unwrap();
     let (accepted, peer) = listener.accept().await.unwrap();
     assert_eq!(peer, connected.local_addr().unwrap());

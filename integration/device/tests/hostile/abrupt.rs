@@ -1,6 +1,6 @@
 //! Peers that go in the middle of something, without a word or without an answer.
 
-use rdmsg::{CloseReason, Completion};
+use rdmsg::{CloseReason, Completion, Outgoing};
 use toolbox::{Lab, PATIENCE};
 
 use crate::{
@@ -64,14 +64,14 @@ fn what_only_tcp_has_is_not_said_to_have_arrived() {
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
         let completion = || endpoint.next_completion_timeout(PATIENCE).unwrap();
-        endpoint.send_with_id(b"first", 1).unwrap();
+        endpoint.send(Outgoing::from(b"first").with_id(1)).unwrap();
         assert_eq!(peer.receive()[0], DATA);
         if says_so {
             assert_eq!(peer.receive()[0], PING);
             peer.send(&Frame::control(PONG).bytes());
         }
         assert!(matches!(completion(), Completion::Sent(1)));
-        endpoint.send_with_id(b"second", 2).unwrap();
+        endpoint.send(Outgoing::from(b"second").with_id(2)).unwrap();
         assert_eq!(peer.receive()[0], DATA);
         if says_so {
             assert_eq!(peer.receive()[0], PING);

@@ -37,7 +37,7 @@ fn patient() -> Config {
     config.max_message = GIB;
     config.large_memory = GIB;
     // 17 s, seven times.
-    config.ack_timeout = Some(22);
+    config.rdma.ack_timeout = Some(22);
     config
 }
 
@@ -176,7 +176,11 @@ fn a_read_that_stalls_ends_its_connection_and_frees_the_budget() {
     let mut config = patient();
     config.read_timeout = Duration::from_millis(500);
     let address = lab.at(0);
-    let listener = Listener::bind_with(address, &config, &engine).unwrap();
+    let listener = Listener::builder()
+        .config(&config)
+        .engine(&engine)
+        .bind(address)
+        .unwrap();
     let address = listener.local_addr();
     let hello = Hello::GOOD.bytes();
     // Two that wait for one another, and together have everything.
@@ -193,7 +197,7 @@ fn a_read_that_stalls_ends_its_connection_and_frees_the_budget() {
             (peer, endpoint)
         })
         .collect();
-    let connector = Connector::new().config(config).engine(&engine);
+    let connector = Connector::new().config(&config).engine(&engine);
     let connecting = thread::spawn(move || connector.connect(address).unwrap());
     let server = listener.accept_timeout(PATIENCE).unwrap();
     let honest = connecting.join().unwrap();
@@ -248,14 +252,18 @@ fn among_announcers_with_a_small_lock_limit() {
     let engine = Engine::new().unwrap();
     let address = lab.at(0);
     let bystander = Bystander::new(&engine, address);
-    let listener = Listener::bind_with(address, &patient(), &engine).unwrap();
+    let listener = Listener::builder()
+        .config(&patient())
+        .engine(&engine)
+        .bind(address)
+        .unwrap();
     let address = listener.local_addr();
     let connect = || {
         let connecting = thread::spawn(move || Peer::connect(address, &Hello::GOOD.bytes()));
         let endpoint = listener.accept_timeout(PATIENCE).unwrap();
         (connecting.join().unwrap(), endpoint)
     };
-    let connector = Connector::new().config(patient()).engine(&engine);
+    let connector = Connector::new().config(&patient()).engine(&engine);
     let connecting = thread::spawn(move || connector.connect(address).unwrap());
     let server = listener.accept_timeout(PATIENCE).unwrap();
     let honest = connecting.join().unwrap();
@@ -328,7 +336,11 @@ fn a_server_that_may_lock_nothing_more() {
     config.receive_window = 8;
     config.send_depth = 8;
     let engine = Engine::new().unwrap();
-    let listener = Listener::bind_with(lab.at(0), &config, &engine).unwrap();
+    let listener = Listener::builder()
+        .config(&config)
+        .engine(&engine)
+        .bind(lab.at(0))
+        .unwrap();
     let say = |what: std::fmt::Arguments<'_>| {
         let mut stdout = std::io::stdout().lock();
         writeln!(stdout, "\n{what}").unwrap();

@@ -39,9 +39,13 @@ impl Bystander {
     pub(crate) fn new(engine: &Engine, addr: std::net::SocketAddr) -> Self {
         let mut config = Config::default();
         config.polling = Polling::Event;
-        let listener = Listener::bind_with(addr, &config, engine).unwrap();
+        let listener = Listener::builder()
+            .config(&config)
+            .engine(engine)
+            .bind(addr)
+            .unwrap();
         let addr = listener.local_addr();
-        let connector = Connector::new().config(config).engine(engine);
+        let connector = Connector::new().config(&config).engine(engine);
         let shared = Arc::new(Shared::default());
         let turning = Arc::clone(&shared);
         let client = thread::spawn(move || turn(&connector.connect(addr).unwrap(), &turning));

@@ -414,7 +414,10 @@ fn other_work_requests_than_a_send_need_credit_as_well() {
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
         // Without it an immediate is a violation by itself.
-        let _writable = endpoint.region(64, RemoteAccess::WRITE).unwrap();
+        let _writable = endpoint
+            .one_sided()
+            .region(64, RemoteAccess::WRITE)
+            .unwrap();
         peer.send_as(&Frame::data(b"plain").bytes(), |id, sge| {
             SendWr::send_with_imm(id, sge, 0xffff_ffff)
         });
@@ -458,7 +461,7 @@ fn immediates_for_which_there_is_no_memory_do_not_fill_the_window() {
     for role in ROLES {
         for access in [None, Some(RemoteAccess::READ)] {
             let (mut peer, endpoint) = scene.connect(role);
-            let _readable = access.map(|access| endpoint.region(64, access).unwrap());
+            let _readable = access.map(|access| endpoint.one_sided().region(64, access).unwrap());
             peer.send_as(&[], |id, sge| SendWr::write_with_imm(id, sge, nowhere, 7));
             peer.wait_disconnected();
             peer.disconnect();

@@ -257,7 +257,7 @@ fn promises_without_bounds_are_bounded_here() {
     };
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect_with(role, &hello);
-        let negotiated = endpoint.negotiated().unwrap();
+        let negotiated = endpoint.info().negotiated.unwrap();
         assert_eq!(negotiated.send_window, u16::MAX);
         assert_eq!(negotiated.keepalive_interval, None, "this side has none");
         assert_eq!(negotiated.send_eager, EAGER_SIZE, "this side's own");

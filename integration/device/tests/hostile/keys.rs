@@ -1,7 +1,7 @@
 //! Keys to large messages of the library's, kept by a peer for longer than they were given for:
 //! good for one message, exactly its bytes, until it was taken.
 
-use rdmsg::{Completion, Endpoint, verbs::RemoteAddr};
+use rdmsg::{Completion, Endpoint, Outgoing, SendBuffer, verbs::RemoteAddr};
 
 use toolbox::PATIENCE;
 
@@ -24,7 +24,7 @@ fn read(peer: &mut Peer, offer: &Descriptor, at: u64) -> Option<[u8; 64]> {
 
 /// A large message of the library's that the peer has taken, when the library knows that.
 fn taken(peer: &mut Peer, endpoint: &Endpoint) -> Descriptor {
-    endpoint.send_with_id(&MESSAGE, 1).unwrap();
+    endpoint.send(Outgoing::from(&MESSAGE).with_id(1)).unwrap();
     let offer = Descriptor::of(&peer.receive());
     assert_eq!(
         read(peer, &offer, 0),
@@ -69,7 +69,7 @@ fn the_key_of_a_message_that_was_taken_reads_nothing() {
 fn a_buffer_that_the_application_fills_cannot_be_read_with_the_key_of_an_earlier_message() {
     refused(|peer, endpoint, _| {
         let offer = taken(peer, endpoint);
-        let mut buffer = endpoint.buffer(5000).unwrap();
+        let mut buffer = SendBuffer::new(endpoint, 5000).unwrap();
         assert_eq!(buffer.as_ptr().addr() as u64, offer.addr, "the same memory");
         buffer.fill(SECRET);
         (offer, 0, buffer)
@@ -80,7 +80,7 @@ fn a_buffer_that_the_application_fills_cannot_be_read_with_the_key_of_an_earlier
 fn a_buffer_that_was_dropped_unsent_cannot_be_read_with_the_key_of_an_earlier_message() {
     refused(|peer, endpoint, _| {
         let offer = taken(peer, endpoint);
-        endpoint.buffer(5000).unwrap().fill(SECRET);
+        SendBuffer::new(endpoint, 5000).unwrap().fill(SECRET);
         (offer, 0, ())
     });
 }
@@ -102,11 +102,11 @@ fn a_later_message_in_the_same_memory_cannot_be_read_with_the_key_of_an_earlier_
 fn what_lies_behind_the_end_of_a_message_cannot_be_read() {
     for beyond in [1, 64, 2000] {
         refused(|peer, endpoint, role| {
-            let mut buffer = endpoint.buffer(8000).unwrap();
+            let mut buffer = SendBuffer::new(endpoint, 8000).unwrap();
             buffer.fill(SECRET);
             buffer[..5000].fill(3);
             buffer.truncate(5000);
-            endpoint.send_owned(buffer).unwrap();
+            endpoint.send(buffer).unwrap();
             let offer = Descriptor::of(&peer.receive());
             assert_eq!(offer.len, 5000, "{role:?}");
             assert_eq!(read(peer, &offer, 5000 - 64), Some([3; 64]));

@@ -1,7 +1,7 @@
 //! Large messages: what a peer may claim of memory, and of what it has read.
 
 use rdmsg::{
-    CloseReason, Completion, Endpoint, RemoteAccess, RemoteRegion,
+    CloseReason, Completion, Endpoint, Outgoing, RemoteAccess, RemoteRegion,
     status::WcStatus,
     verbs::{MemoryRegion, RemoteAddr},
 };
@@ -422,21 +422,30 @@ fn what_waits_behind_a_large_message_that_is_not_read_is_not_sent() {
         for read in [true, false] {
             let (mut peer, endpoint) = scene.connect(role);
             let next = || endpoint.next_completion_timeout(PATIENCE).unwrap();
-            endpoint.send_with_id(&[3; 5000], 1).unwrap();
-            endpoint.send_with_id(b"behind", 2).unwrap();
-            endpoint.send_with_id(&[4; 5000], 3).unwrap();
-            endpoint.send_with_id(b"behind both", 4).unwrap();
+            endpoint
+                .send(Outgoing::from(&[3; 5000]).with_id(1))
+                .unwrap();
+            endpoint.send(Outgoing::from(b"behind").with_id(2)).unwrap();
+            endpoint
+                .send(Outgoing::from(&[4; 5000]).with_id(3))
+                .unwrap();
+            endpoint
+                .send(Outgoing::from(b"behind both").with_id(4))
+                .unwrap();
             // The device does things in their order: when this is done, all of that has been
             // acknowledged.
             let lent = peer.lend(8);
-            let ours = endpoint.region(8, RemoteAccess::NONE).unwrap();
+            let ours = endpoint.one_sided().region(8, RemoteAccess::NONE).unwrap();
             let mut remote = [0; RemoteRegion::LEN];
             remote[..8].copy_from_slice(&lent.addr().to_be_bytes());
             remote[8..16].copy_from_slice(&8_u64.to_be_bytes());
             remote[16..20].copy_from_slice(&lent.rkey().to_be_bytes());
             remote[23] = 1;
             let remote = RemoteRegion::from_bytes(&remote);
-            endpoint.read(&ours, 0..8, &remote, 0, 77).unwrap();
+            endpoint
+                .one_sided()
+                .read(&ours, 0..8, &remote, 0, 77)
+                .unwrap();
             let told = next();
             assert!(matches!(told, Completion::Read(77)), "{role:?}: {told:?}");
 

@@ -1,8 +1,8 @@
 use std::{net::SocketAddr, thread, time::Duration};
 
 use rdmsg::{
-    CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, Message,
-    Polling, RequestListener,
+    CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, ListenerBuilder,
+    Message, Polling, RequestListener,
 };
 use toolbox::{Deadline, DeviceTest, Lab, PATIENCE, open_fds};
 
@@ -43,7 +43,11 @@ impl Stage {
     fn new(addr: SocketAddr, config: Config) -> Self {
         let engine = Engine::new().unwrap();
         Self {
-            listener: Listener::bind_with(addr, &config, &engine).unwrap(),
+            listener: Listener::builder()
+                .config(&config)
+                .engine(&engine)
+                .bind(addr)
+                .unwrap(),
             bystander: Bystander::new(&engine, addr),
             engine,
             config,
@@ -93,8 +97,17 @@ impl Scene {
 
     /// A second listener of the library, whose requests the test answers.
     pub(crate) fn requests(&self) -> RequestListener {
+        self.requests_with(|builder| builder)
+    }
+
+    /// As [`requests`](Self::requests), with the values of a listener that `set` sets.
+    pub(crate) fn requests_with(
+        &self,
+        set: impl FnOnce(ListenerBuilder) -> ListenerBuilder,
+    ) -> RequestListener {
         let Stage { config, engine, .. } = &self.stage;
-        RequestListener::bind_with(self.lab.at(0), config, engine).unwrap()
+        let builder = set(Listener::builder().config(config).engine(engine));
+        builder.bind_requests(self.lab.at(0)).unwrap()
     }
 
     /// A server for the library to connect to.
@@ -105,7 +118,7 @@ impl Scene {
     /// What connects to such a server.
     pub(crate) fn connector(&self) -> Connector {
         Connector::new()
-            .config(self.stage.config.clone())
+            .config(&self.stage.config)
             .engine(&self.stage.engine)
     }
 

@@ -18,7 +18,7 @@ const SHARE: u32 = 14;
 fn honest(scene: &Scene) -> (Endpoint, Endpoint) {
     let mut own = config();
     own.shared_receive = None;
-    let connector = Connector::new().config(own).engine(&scene.stage.engine);
+    let connector = Connector::new().config(&own).engine(&scene.stage.engine);
     let address = scene.stage.listener.local_addr();
     let client = thread::spawn(move || connector.connect(address).unwrap());
     let server = scene.stage.listener.accept_timeout(PATIENCE).unwrap();

@@ -17,11 +17,10 @@ use crate::{
 fn silent_peers_keep_others_out_for_no_longer_than_their_time() {
     const HALF_OPEN: u16 = 6;
     let mut config = config();
-    config.half_open = HALF_OPEN;
     // Theirs, from when they were accepted.
     config.connect_timeout = Duration::from_secs(10).mul_f64(slowness());
     let scene = Scene::with(config.clone());
-    let listener = scene.requests();
+    let listener = scene.requests_with(|builder| builder.half_open(HALF_OPEN));
     let addr = listener.local_addr();
     thread::scope(|scope| {
         let peers: Vec<_> = (0..HALF_OPEN)
@@ -43,9 +42,8 @@ fn silent_peers_keep_others_out_for_no_longer_than_their_time() {
             ),
             "{error:?}"
         );
-        config.retry_refused = true;
         config.connect_timeout = 3 * PATIENCE;
-        let connector = scene.connector().config(config);
+        let connector = scene.connector().config(&config).retry_refused(true);
         let client = scope.spawn(move || connector.connect(addr).unwrap());
         let request = listener.requests().recv_timeout(3 * PATIENCE).unwrap();
         let server = request.accept().unwrap();

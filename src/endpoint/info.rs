@@ -1,0 +1,25 @@
+use crate::proto::{Capabilities, CloseReason, Negotiated};
+
+/// The facts about a connection: [`Endpoint::info`](crate::Endpoint::info).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Info {
+    /// The connection's number in its engine, which the log has as well.
+    ///
+    /// No other connection of the engine ever has it.
+    pub id: u64,
+    /// The values on which the two sides agreed when the connection was established.
+    pub negotiated: Option<Negotiated>,
+    /// What the devices of both sides can do; `None` when the connection has ended.
+    pub capabilities: Option<Capabilities>,
+    /// The largest message in bytes that can be sent: the peer's
+    /// [`max_message`](crate::Config::max_message); 0 when the connection has ended.
+    pub send_limit: u64,
+    /// The private data that the peer's program sent while connecting, empty if it gave none.
+    ///
+    /// A connecting peer gives it to [`Connector::private_data`](crate::Connector::private_data),
+    /// an accepting one to [`Request::accept_with`](crate::Request::accept_with).
+    pub peer_data: Vec<u8>,
+    /// Why the connection has ended, once it has. Messages may still wait to be received.
+    pub close_reason: Option<CloseReason>,
+}
