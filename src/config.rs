@@ -164,9 +164,9 @@ pub struct Config {
     /// It includes address and route resolution, retries, and the wait for the connection's turn:
     /// an [`Engine`](crate::Engine) establishes 8 connections at a time in each direction, the
     /// oldest first, and registers their memory when it is their turn. A connection whose time
-    /// passes before its turn times out in [`Phase::Waiting`](crate::Phase::Waiting). All addresses
-    /// of a name share one limit. A listener gives a request this long to be accepted, and this
-    /// long again to be established.
+    /// passes before its turn times out in [`Phase::Waiting`](crate::error::Phase::Waiting). All
+    /// addresses of a name share one limit. A listener gives a request this long to be accepted,
+    /// and this long again to be established.
     ///
     /// 10 ms to 10 min, default 5 s.
     pub connect_timeout: Duration,

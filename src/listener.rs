@@ -297,9 +297,9 @@ impl Listener {
     ///
     /// Requests whose connections are not established are rejected; their connectors get
     /// [`PeerBusy`](crate::CloseReason::PeerBusy), and try again if
-    /// [`retry_refused`](Config::retry_refused) is set. [`accept`](Self::accept),
+    /// [`retry_refused`](crate::Connector::retry_refused) is set. [`accept`](Self::accept),
     /// [`incoming`](Self::incoming) and [`accepted`](Self::accepted) return the connections
-    /// that were established before, and then end: `incoming` and `established` without an error,
+    /// that were established before, and then end: `incoming` and `accepted` without an error,
     /// `accept` with [`Error::ListenerClosed`], also in threads that wait in them. Established
     /// connections go on, and [`Engine::drain`] waits for their ends.
     pub fn close(&self) {

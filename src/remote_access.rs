@@ -14,14 +14,14 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[expect(clippy::exhaustive_structs, reason = "RDMA has these three rights")]
 pub struct RemoteAccess {
-    /// Peers may read: [`Endpoint::read`](crate::Endpoint::read).
+    /// Peers may read: [`OneSided::read`](crate::OneSided::read).
     pub read: bool,
-    /// Peers may write: [`Endpoint::write`](crate::Endpoint::write).
+    /// Peers may write: [`OneSided::write`](crate::OneSided::write).
     pub write: bool,
     /// Peers may do atomic operations.
     ///
-    /// These are [`Endpoint::fetch_add`](crate::Endpoint::fetch_add) and
-    /// [`compare_swap`](crate::Endpoint::compare_swap).
+    /// These are [`OneSided::fetch_add`](crate::OneSided::fetch_add) and
+    /// [`compare_swap`](crate::OneSided::compare_swap).
     pub atomic: bool,
 }
 

@@ -108,7 +108,8 @@ impl Endpoint {
     /// device to return the work requests. Keepalive goes on until then, so the wait for a dead
     /// peer takes at most [`keepalive_interval`](crate::Config::keepalive_interval) +
     /// [`keepalive_timeout`](crate::Config::keepalive_timeout). The peer receives all messages,
-    /// then [`CloseReason::PeerClosed`]. Messages that have arrived here can still be received.
+    /// then [`CloseReason::PeerClosed`](crate::CloseReason::PeerClosed). Messages that have arrived
+    /// here can still be received.
     ///
     /// `Ok` means that the peer's library has received everything and has answered. It does not
     /// mean that the peer's application has read it: one that drops its endpoint drops its unread
@@ -119,8 +120,9 @@ impl Endpoint {
     ///
     /// * [`Error::Undelivered`] if it is not known whether everything that was sent has arrived,
     ///   with the reason for which the connection ended.
-    /// * [`Error::Disconnected`] with [`CloseReason::Truncated`] if everything that was sent has
-    ///   arrived, but the peer disconnected before all that it had sent was read.
+    /// * [`Error::Disconnected`] with [`CloseReason::Truncated`](crate::CloseReason::Truncated) if
+    ///   everything that was sent has arrived, but the peer disconnected before all that it had
+    ///   sent was read.
     ///
     /// # Examples
     ///
@@ -433,8 +435,8 @@ impl Endpoint {
     /// The peer receives everything that was sent before, then its [`recv`](Self::recv) returns
     /// [`Error::PeerFinished`], or [`Completion::Finished`] comes. It may go on sending, and this
     /// side receiving. Sends of this side fail with [`Error::Finished`] from now on; one-sided
-    /// operations go on, except for [`write_with_imm`](Self::write_with_imm). It does not wait, and
-    /// a second call does nothing. The connection stays until one side closes it.
+    /// operations go on, except for [`write_with_imm`](crate::OneSided::write_with_imm). It does
+    /// not wait, and a second call does nothing. The connection stays until one side closes it.
     ///
     /// # Errors
     ///

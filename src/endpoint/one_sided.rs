@@ -77,8 +77,8 @@ impl OneSided<'_> {
     /// let message = endpoint.recv()?;
     /// if let Ok(bytes) = message.as_ref().try_into() {
     ///     let remote = RemoteRegion::from_bytes(bytes);
-    ///     let local = endpoint.region(20, RemoteAccess::NONE)?;
-    ///     endpoint.read(&local, 0..20, &remote, 0, 1)?;
+    ///     let local = endpoint.one_sided().region(20, RemoteAccess::NONE)?;
+    ///     endpoint.one_sided().read(&local, 0..20, &remote, 0, 1)?;
     ///     while !matches!(endpoint.next_completion()?, Completion::Read(1)) {}
     ///     let mut bytes = [0; 20];
     ///     local.copy_out(0, &mut bytes);

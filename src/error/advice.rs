@@ -137,7 +137,7 @@ pub(super) fn device_advice(in_container: bool) -> &'static str {
 pub(super) fn rebind_advice(reason: &CloseReason) -> &'static str {
     match reason {
         CloseReason::Os(_) => ". Bind a new one",
-        _ => ". Bind again when the device is back, or set rebind in its Config",
+        _ => ". Bind again when the device is back, or set rebind of its ListenerBuilder",
     }
 }
 

@@ -153,7 +153,7 @@ pub enum Error {
     /// Too many completions wait to be taken for another id, and no other thread takes them.
     ///
     /// Nothing was sent; the connection goes on. While another thread takes completions, a call
-    /// that may wait does so instead: see [`send_with_id`](crate::Endpoint::send_with_id).
+    /// that may wait does so instead: see [`Outgoing::with_id`](crate::Outgoing::with_id).
     #[error(
         "too many completions wait to be taken: take some from Endpoint::completions or with \
          Endpoint::next_completion and repeat the call, or take them in another thread"

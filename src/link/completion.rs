@@ -20,16 +20,16 @@ pub enum Completion {
     /// devices do not tell, the peer's library has said so. These completions come in the order of
     /// sending. They do not mean that the peer's application has received the message.
     Sent(u64),
-    /// A one-sided [`read`](crate::Endpoint::read) is done: the bytes are in the region.
+    /// A one-sided [`read`](crate::OneSided::read) is done: the bytes are in the region.
     Read(u64),
-    /// A one-sided [`write`](crate::Endpoint::write) is done.
+    /// A one-sided [`write`](crate::OneSided::write) is done.
     ///
     /// The peer's device has acknowledged the bytes or, on iWARP, its library has.
     Written(u64),
     /// An atomic operation is done.
     ///
-    /// It was a [`fetch_add`](crate::Endpoint::fetch_add) or
-    /// [`compare_swap`](crate::Endpoint::compare_swap).
+    /// It was a [`fetch_add`](crate::OneSided::fetch_add) or
+    /// [`compare_swap`](crate::OneSided::compare_swap).
     Fetched {
         /// The operation's id.
         id: u64,
@@ -38,7 +38,7 @@ pub enum Completion {
     },
     /// The peer has written to this side's memory and notifies this side.
     ///
-    /// It did so by [`write_with_imm`](crate::Endpoint::write_with_imm).
+    /// It did so by [`write_with_imm`](crate::OneSided::write_with_imm).
     Immediate(Immediate),
     /// The peer has [finished](crate::Endpoint::finish): it has sent its last message.
     ///
@@ -85,7 +85,7 @@ impl Completion {
     }
 }
 
-/// The immediate data of a [`write_with_imm`](crate::Endpoint::write_with_imm) of the peer.
+/// The immediate data of a [`write_with_imm`](crate::OneSided::write_with_imm) of the peer.
 ///
 /// The bytes that the peer wrote are in the region. It occupies one place of the window until it is
 /// dropped, as a [`Message`] does.

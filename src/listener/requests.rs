@@ -172,9 +172,9 @@ impl Request {
 
     /// Accepts the request with private data, and waits until the connection is established.
     ///
-    /// The peer's program reads the data with [`Endpoint::peer_data`]. It waits no longer than the
-    /// listener's [`connect_timeout`](Config::connect_timeout) (default 5 s), which begins again
-    /// with this call.
+    /// The peer's program reads the data with [`Info::peer_data`](crate::Info::peer_data). It waits
+    /// no longer than the listener's [`connect_timeout`](Config::connect_timeout) (default 5 s),
+    /// which begins again with this call.
     ///
     /// # Errors
     ///

@@ -107,7 +107,7 @@ fn a_device_that_is_removed_ends_its_listener_and_its_connections_and_may_come_b
             assert!(is_removed(&error), "{error}");
             assert!(
                 error.to_string().ends_with(
-                    "has ended: the RDMA device was removed. Bind again when the device is back, or set rebind in its Config"
+                    "has ended: the RDMA device was removed. Bind again when the device is back, or set rebind of its ListenerBuilder"
                 ),
                 "{error}"
             );

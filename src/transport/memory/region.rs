@@ -5,13 +5,13 @@ use crate::remote_access::RemoteAccess;
 
 /// Memory that peers may access by one-sided operations, without this side's program taking part.
 ///
-/// [`Endpoint::region`](crate::Endpoint::region) registers it with the rights that the peer gets,
+/// [`OneSided::region`](crate::OneSided::region) registers it with the rights that the peer gets,
 /// for that connection only: no other peer can reach it. The peer needs the region's
 /// [`remote`](Self::remote) for access; a right that it does not have cannot be used.
 ///
 /// A peer with the right to write may change bytes at any time, so there are no references into the
 /// memory: bytes are copied in and out. The two programs must agree on their accesses, for instance
-/// by messages or by [`write_with_imm`](crate::Endpoint::write_with_imm).
+/// by messages or by [`write_with_imm`](crate::OneSided::write_with_imm).
 ///
 /// Clones are handles of the same region. It is deregistered when the last one is dropped and the
 /// operations of this side that use it are done. After that an operation of the peer on it fails,
