@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The time for one line.
 const TURN: Duration = Duration::from_secs(30);
 
-/// The time that a bound allows beside that of the configuration.
+/// The time that a bound allows in addition to that of the configuration.
 const SLACK: Duration = Duration::from_secs(5);
 
 /// The time in which a hung worker ends, or the kernel frees the objects of a process.
@@ -87,8 +87,8 @@ impl Host {
         self.agent.start_told(&argv)
     }
 
-    /// Notes the words of the worker until that is noted. Fails if the worker ends before, or does
-    /// not say it in time.
+    /// Notes the words of the worker until that is noted. Fails if the worker ends before, or if
+    /// the time is over.
     fn wait(&mut self, what: &str, until: impl Fn(&Notes) -> bool, limit: Duration) -> Result<()> {
         let (mut deadline, name) = (Deadline::after(limit), self.name);
         while !until(&self.notes) {
@@ -130,7 +130,7 @@ impl Host {
 
     /// Has a worker that hangs report its open connections, and ends it.
     fn quit_worker(&mut self) {
-        // It may not listen any more. Its words are for the report only.
+        // It may hang, and its words are for the report only.
         let _ = self.agent.tell("quit");
         let _ = self.end(SETTLES, false);
         let _ = self.agent.finish(Duration::ZERO);
@@ -362,7 +362,7 @@ impl Conductor {
             Fault::HostKilled => self.b.agent.die()?,
         }
         let (leaves, kills) = (one.fault == Fault::ProcessLeaves, one.fault.kills());
-        // Connections that break need not be told.
+        // Connections that break need no order.
         if !kills && !matches!(one.fault, Fault::DeviceRemoved | Fault::AddressChanged) {
             self.b.agent.tell("stop")?;
             if !leaves {

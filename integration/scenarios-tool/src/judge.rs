@@ -1,5 +1,5 @@
-//! The rules for the books of both sides of every connection, after any fault and after a particular
-//! one.
+//! The rules for the books of both sides of every connection, after any fault and after a
+//! particular one.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -70,8 +70,8 @@ impl End {
 pub(crate) struct Evidence {
     pub(crate) clients: Vec<Book>,
     pub(crate) servers: Vec<Book>,
-    /// The beginning of the fault by the clocks of the client's and the server's host; its end if
-    /// a side can learn of it only then.
+    /// The beginning of the fault by the clocks of both hosts, first of the client; its end if a
+    /// side can learn of it only then.
     pub(crate) began: [u64; 2],
     /// The time in which a side must know of the end.
     pub(crate) bound: Duration,
@@ -304,7 +304,7 @@ mod tests {
         [book(5, 7, End::LocallyClosed), book(7, 5, End::PeerClosed)]
     }
 
-    /// One that broke, with messages under way in both directions.
+    /// A connection that broke, with messages in flight in both directions.
     fn broke() -> [Book; 2] {
         let broken = |sent, received| Book {
             begun: sent + 1,
@@ -385,7 +385,7 @@ mod tests {
         server.received = 2;
         let mut books = [client, server];
         found(problem(Expect::Honest, books.clone()), "are confirmed");
-        // A process that leaves takes no more.
+        // A process that leaves need not take everything.
         books[1].end = End::Open;
         assert_eq!(
             after(Expect::ClientLearns, books, Fault::ProcessLeaves),

@@ -45,7 +45,7 @@ pub(crate) fn restore_device() -> String {
 }
 
 /// Connects to the server with programs that do not speak its protocol: many at once, and one after
-/// the other, half of them killed meanwhile. Their results do not matter.
+/// the other, half of them killed on their way. Their results do not matter.
 pub(crate) fn strangers(server: IpAddr, port: u16) -> String {
     const SCRIPT: &str = "{ for i in 1 2 3; do timeout -s KILL 10 ucmatose -s HOST -p PORT -c 20 -C 1 & \
          timeout -s KILL 0.$i ucmatose -s HOST -p PORT -c 20 -C 1; timeout -s KILL 10 rping -c -a HOST -p PORT -C 1; \

@@ -20,7 +20,7 @@ pub(crate) const LISTENERS: u64 = 8;
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) talk: Talk,
-    /// The index of the server's listener.
+    /// The index of the listener.
     pub(crate) listener: usize,
     pub(crate) ending: Ending,
     halves: [Half; 2],
@@ -30,7 +30,7 @@ pub(crate) struct Plan {
 #[derive(Debug)]
 pub(crate) struct Half {
     pub(crate) config: Config,
-    /// The number of messages, unless the connection ends before. `None` until the side is told to
+    /// The number of messages, unless the connection ends before. `None` until the order to
     /// stop.
     pub(crate) messages: Option<u64>,
     pub(crate) reading: Reading,
@@ -90,7 +90,7 @@ impl Plan {
         });
         let by = one_of(&mut rng, &Side::BOTH);
         let roll = rng.u32(..100);
-        // The other side is to send still when it ends.
+        // The other side most likely still sends at the end.
         let factor = match roll {
             35..55 => 4,
             65.. => 2,
@@ -124,7 +124,7 @@ impl Plan {
     }
 }
 
-/// The configurations of the server's listeners.
+/// The configurations of all listeners.
 pub(crate) fn listener_configs(scenario: &Scenario, seed: u64) -> Vec<Config> {
     if scenario.is_endless() {
         (0..LISTENERS)
@@ -147,8 +147,8 @@ fn config(rng: &mut Rng) -> Config {
     config.receive_window = one_of(rng, &[1, 2, 3, 8, 16, 64, 128]);
     config.send_depth = one_of(rng, &[1, 2, 5, 16, 64]);
     config.eager_size = Some(one_of(rng, &[64, 256, 1024, 4096, 16 << 10, 64 << 10]));
-    // Enough for all connections, and for those that are still being closed, but not for all of
-    // their windows.
+    // Enough for all connections, also those that are being closed, but not for all of their
+    // windows.
     if rng.bool() {
         config.shared_receive = Some(400);
         config.eager_size = Some(one_of(rng, &[256, 4096]));

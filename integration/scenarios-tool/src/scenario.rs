@@ -25,7 +25,7 @@ pub(crate) struct Scenario {
 /// client takes them at once.
 pub(crate) type Group = (u32, Talk, Reading);
 
-/// The messages of both sides, from the first one until they are told to stop.
+/// The messages of both sides, from the first one until the order to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Talk {
     /// One message at the beginning, and some at the end.
@@ -48,9 +48,9 @@ pub(crate) enum Talk {
 pub(crate) enum Reading {
     /// At once, by `next_completion`.
     Prompt,
-    /// As `Prompt`, with a pause after each until it is told to stop.
+    /// As `Prompt`, with a pause after each until the order to stop.
     Slow,
-    /// As `Prompt`, and it holds all messages until it is told to stop.
+    /// As `Prompt`, and it holds all messages until the order to stop.
     Keeping,
     /// By `recv`.
     Receiving,
@@ -69,7 +69,7 @@ pub(crate) enum Fault {
     Network(&'static str),
     /// All packets of both hosts vanish for this number of seconds.
     Cut(u64),
-    /// As `Cut`, and both sides are told to stop, and so to close, after it has begun.
+    /// As `Cut`, and both sides receive the order to stop, and so to close, after it has begun.
     CutWhileClosing(u64),
     ProcessKilled,
     /// The server's process is stopped for this number of seconds.
@@ -88,7 +88,7 @@ pub(crate) enum Fault {
     HostKilled,
 }
 
-/// The result that both sides must see, beside the rules that always hold: see `judge`.
+/// The result that both sides must see, in addition to the rules that always hold: see `judge`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expect {
     /// All messages arrive, and every connection goes on to the end that its plan names.
@@ -119,7 +119,7 @@ mod groups {
         (1, Idle, Prompt), (1, Operations, Prompt), (1, Small, Prompt), (1, Large, Prompt),
         (2, Mixed, Prompt),
     ];
-    /// One that does nothing, and two that are never quiet.
+    /// An idle connection, and two that are never quiet.
     pub(super) const BUSY: &[Group] = &[(1, Idle, Prompt), (1, Small, Prompt), (1, Mixed, Prompt)];
     pub(super) const WIDE: &[Group] = &[(1, Idle, Prompt), (1, Large, Prompt), (2, Mixed, Prompt)];
     pub(super) const FULL: &[Group] = &[(2, Small, Prompt), (2, Large, Prompt), (2, Mixed, Prompt)];
@@ -210,7 +210,7 @@ impl Scenario {
         self.groups.iter().map(|(count, ..)| count).sum()
     }
 
-    /// Whether connections follow one another until the client is told to stop.
+    /// Whether connections follow one another until the order to stop.
     pub(crate) fn is_endless(&self) -> bool {
         self.groups == EVERYTHING
     }
@@ -273,8 +273,8 @@ impl fmt::Display for Scenario {
 
 fn usual(_: &mut Config) {}
 
-/// Packets wait for seconds behind those of other connections: the device does not repeat one
-/// meanwhile, and few messages are in flight, so that the end is seen. Keepalive and
+/// Packets wait for seconds behind those of other connections: the device does not repeat
+/// them, and few messages are in flight, so that the end is seen. Keepalive and
 /// `read_timeout` are unchanged: nothing ends while bytes move.
 fn patient(config: &mut Config) {
     config.ack_timeout = Some(23);

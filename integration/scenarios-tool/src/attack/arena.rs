@@ -162,15 +162,19 @@ impl Attacker {
             lock(&self.journal).clear();
             let name = SERVICES[service];
             self.note(format_args!("connection {number}: {kind:?} to {name}"));
-            let attack = Attack {
-                arena,
-                attacker: self,
-                service,
-                rng,
+            let connections = if kind == Kind::Storm {
+                1..=rng.u32(2..8)
+            } else {
+                1..=1
             };
-            if let Err(error) = attack.run(kind) {
-                self.note(format_args!("the connection ends: {error:#}"));
-                arena.pause(Duration::from_millis(20));
+            for _ in connections {
+                match Attack::open(arena, self, service, kind, rng.fork()) {
+                    Ok(attack) => attack.run(kind),
+                    Err(error) => {
+                        self.note(format_args!("the connection ends: {error:#}"));
+                        arena.pause(Duration::from_millis(20));
+                    }
+                }
             }
         }
     }

@@ -1,7 +1,8 @@
 //! Hostile peers of a live listener, while honest clients use it.
 //!
 //! The victim is a process of its own. This process has the honest clients, which measure and
-//! compare, and the attackers, which speak the protocol by hand. Quiet phases and attacks alternate.
+//! compare, and the attackers, which speak the protocol by hand. Quiet phases and attacks
+//! alternate.
 
 mod arena;
 mod connection;
@@ -77,7 +78,7 @@ const NUMBERS: u64 = 1_000_000;
 /// 8 and 200 over RDMA, so that they do not use up the processors. If it fails it prints the seed,
 /// and the actions on the last connection of each attacker.
 #[derive(Args, Debug)]
-#[command(verbatim_doc_comment)]
+#[command(verbatim_doc_comment, override_usage = "integration/attack [OPTIONS]")]
 pub(crate) struct Options {
     /// Minutes in all, fractions allowed; with both transports each takes half of them
     #[arg(long, value_name = "M", default_value = "10", value_parser = minutes)]
@@ -114,25 +115,22 @@ impl Options {
             "the victim needs debug assertions and overflow checks: build with the profile dev"
         );
         let seed = seed(self.seed);
-        self.seed = Some(seed);
         if self.transport == Over::Both {
             self.minutes /= 2;
         }
-        let mut over_tcp = Ok(());
         if Lab::is_here() {
-            run(&self, seed, Transport::Rdma)?;
-            return Ok(ExitCode::SUCCESS);
+            return run(&self, seed, Transport::Rdma).map(|()| ExitCode::SUCCESS);
         }
-        if self.transport != Over::Rdma {
-            over_tcp = run(&self, seed, Transport::Tcp);
-        }
+        let over_tcp = match self.transport {
+            Over::Rdma => Ok(()),
+            Over::Tcp | Over::Both => run(&self, seed, Transport::Tcp),
+        };
         let mut status = ExitCode::SUCCESS;
         if self.transport != Over::Tcp {
             // After each attack the victim has a while to settle.
             let launch = Launch::new(1, self.minutes + Duration::from_secs(900));
             let launch = launch.option("--cpus", "2").option("--memory", "2G");
-            let launch = launch.native_where_possible()?;
-            status = with_arguments(launch, seed).run_without_names()?;
+            status = with_arguments(launch.native_where_possible()?, seed).run_without_names()?;
         }
         over_tcp.map(|()| status)
     }

@@ -33,7 +33,7 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Creates the state after the victim's hello, which says how many data frames it allows.
+    /// Creates the state after the victim's hello, with the data frames that it allows.
     pub(super) fn new(hello: &[u8]) -> Self {
         let word = |at: usize| Some(u16::from_be_bytes(*hello.get(at..)?.first_chunk()?));
         let credits = word(10).filter(|credits| *credits > 0);

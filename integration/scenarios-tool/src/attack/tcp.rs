@@ -73,12 +73,8 @@ impl Tcp {
         let SocketAddr::V4(addr) = addr else {
             bail!("the victim has an address of IPv4");
         };
-        let socket = socket(
-            AddressFamily::Inet,
-            SockType::Stream,
-            SockFlag::SOCK_CLOEXEC,
-            None,
-        )?;
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let socket = socket(AddressFamily::Inet, SockType::Stream, flags, None)?;
         let stream = TcpStream::from(socket);
         bind(stream.as_raw_fd(), &SockaddrIn::from(SOURCE))?;
         connect(stream.as_raw_fd(), &SockaddrIn::from(addr))?;
@@ -95,10 +91,10 @@ impl Tcp {
         })
     }
 
-    /// Sets the connection up, and returns the victim's hello.
-    pub(super) fn set_up(&mut self, hello: &[u8]) -> Result<Vec<u8>> {
+    /// Sets the connection up with this request, and returns the victim's hello.
+    pub(super) fn set_up(&mut self, request: &[u8]) -> Result<Vec<u8>> {
         self.stream.set_nonblocking(false)?;
-        self.stream.write_all(&request(hello))?;
+        self.stream.write_all(request)?;
         let mut answer = [0; PREFIX];
         self.stream.read_exact(&mut answer)?;
         ensure!(answer[..6] == *b"rdmt\x01\x02", "not accepted: {answer:?}");

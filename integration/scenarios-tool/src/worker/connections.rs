@@ -29,8 +29,8 @@ pub(super) fn connect(worker: &Arc<Worker>, addresses: Vec<SocketAddr>, engine: 
     });
 }
 
-/// Has one connection, or one after the other: until it is told to stop, and until the server has
-/// served the last one to its end if it restarts.
+/// Has one connection, or one after the other: until the order to stop, and until a server that
+/// restarts has served the last one to its end.
 fn follow_one_another(worker: &Arc<Worker>, slot: u32, addresses: &[SocketAddr], engine: &Engine) {
     let connect = |conversation: &Conversation| {
         Connector::new()
@@ -54,8 +54,8 @@ fn follow_one_another(worker: &Arc<Worker>, slot: u32, addresses: &[SocketAddr],
     }
 }
 
-/// Listens, prints the ports, and serves until `ended`. A server that restarts first serves and ends
-/// everything as often as the fault says, each time when all clients are there.
+/// Listens, prints the ports, and serves until `ended`. A server that restarts first serves and
+/// ends everything, each time when all clients are there.
 pub(super) fn serve(worker: &Arc<Worker>, address: SocketAddr, ended: &Receiver<()>) -> Result<()> {
     let configs = listener_configs(&worker.scenario, worker.seed);
     let listen = |addresses: &[SocketAddr]| -> Result<_> {

@@ -79,7 +79,7 @@ impl Conversation {
 
     fn talk(self: &Arc<Self>, endpoint: Endpoint) -> End {
         if self.plan.ending == Ending::Leave {
-            // No message comes before the server is told to stop.
+            // No message comes before the order to stop.
             self.is_flowing();
             if self.worker.side == Side::Server {
                 self.wait(|told| told.stop);

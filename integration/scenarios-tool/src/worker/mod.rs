@@ -1,6 +1,6 @@
 //! One side's program: it has the connections, and keeps their books.
 //!
-//! It prints what it has to say as a [`Said`] in JSON on each line of stdout. On stdin the client
+//! It prints a [`Said`] in JSON on each line of stdout. On stdin the client
 //! receives `connect` and the server's addresses, both sides `go` after the first messages and
 //! `stop`, the server `over` after the client's end, and a side that hangs `quit`.
 
@@ -78,7 +78,7 @@ struct Worker {
 struct Told {
     /// Every connection has received its first message.
     go: bool,
-    /// Each side is to send a few more messages, and then the last.
+    /// Each side sends a few more messages, and then the last.
     stop: bool,
     /// The connections that have not ended.
     open: Vec<Arc<Conversation>>,
@@ -217,7 +217,7 @@ fn say(said: &Said) {
 }
 
 impl Worker {
-    /// Takes the news of all connections, until this side is told that they are over.
+    /// Takes the news of all connections, until they are over.
     fn follow(&self, inbox: &Receiver<News>) {
         let mut missing = self.scenario.connections();
         for news in inbox {

@@ -1,28 +1,27 @@
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rdmsg::{Endpoint, Error, Message, Region, RemoteAccess, RemoteRegion};
 use toolbox::pattern;
 
-/// How many bytes are written to the peer's memory in a round. In this side's own, what is read
-/// back comes behind them.
+/// The bytes that are written to the peer's memory in a round. The bytes that are read back come
+/// behind them in the memory of this side.
 const LEN: usize = 5000;
 
 /// The ids of operations, in turn. They count up from here, behind those of all messages.
 const FIRST_ID: u64 = 1 << 63;
 
-/// One-sided operations on one connection, in rounds: write, and read what was written.
+/// One-sided operations on one connection, in rounds: a WRITE, and a READ of the same bytes.
 ///
 /// No atomic ones: among many connections, where packets have to be repeated, those of software
 /// RoCE were seen to succeed without their answer.
 #[derive(Debug)]
 pub(super) struct Operations {
-    /// What the peer may write to and read, for as long as this is there.
+    /// The memory that the peer may write to and read.
     _open: Region,
-    /// What this side writes from and reads into.
+    /// The memory that this side writes from and reads into.
     own: Region,
-    /// How many rounds were begun, and how many of them are done.
-    begun: AtomicU64,
-    done: AtomicU64,
+    /// Whether a round has begun and not ended.
+    is_busy: AtomicBool,
 }
 
 impl Operations {
@@ -33,8 +32,7 @@ impl Operations {
         Ok(Self {
             _open: open,
             own: endpoint.region(2 * LEN, RemoteAccess::NONE)?,
-            begun: AtomicU64::new(0),
-            done: AtomicU64::new(0),
+            is_busy: AtomicBool::new(false),
         })
     }
 
@@ -45,39 +43,35 @@ impl Operations {
         Ok(RemoteRegion::from_bytes(bytes))
     }
 
-    /// Begins a round if the last one is done, and calls `count` for each operation that is begun.
+    /// Begins a round if the last one has ended, and calls `count` for each operation.
     pub(super) fn begin(
         &self,
         endpoint: &Endpoint,
         remote: &RemoteRegion,
+        round: u64,
         count: impl Fn(),
     ) -> Result<(), Error> {
-        let round = self.begun.load(Ordering::Relaxed);
-        let id = FIRST_ID + 2 * round;
-        if self.done.load(Ordering::Acquire) < round {
+        if self.is_busy.swap(true, Ordering::Acquire) {
             return Ok(());
         }
-        self.begun.store(round + 1, Ordering::Relaxed);
-        let written = 0..LEN;
-        let read = LEN..2 * LEN;
+        let id = FIRST_ID + 2 * round;
         self.own.copy_in(0, &pattern(round, LEN));
-        endpoint.write(&self.own, written, remote, 0, id)?;
+        endpoint.write(&self.own, 0..LEN, remote, 0, id)?;
         count();
-        endpoint.read(&self.own, read, remote, 0, id + 1)?;
+        endpoint.read(&self.own, LEN..2 * LEN, remote, 0, id + 1)?;
         count();
         Ok(())
     }
 
-    /// The bytes came back, and the round is done: whether they are those that were written.
+    /// Compares the bytes that came back with those that were written, and ends the round.
     pub(super) fn check_read(&self, id: u64) -> Result<(), String> {
         let round = (id - FIRST_ID) / 2;
         let mut bytes = vec![0; LEN];
         self.own.copy_out(LEN, &mut bytes);
-        self.done.store(round + 1, Ordering::Release);
-        if bytes == pattern(round, LEN) {
-            Ok(())
-        } else {
-            Err(format!("round {round} read other bytes than it wrote"))
+        self.is_busy.store(false, Ordering::Release);
+        if bytes != pattern(round, LEN) {
+            return Err(format!("round {round} read other bytes than it wrote"));
         }
+        Ok(())
     }
 }

@@ -32,7 +32,7 @@ pub(super) struct Reader {
     endpoint: Endpoint,
     operations: Option<Arc<Operations>>,
     content: Content,
-    /// Each until this number of messages has come, or until it is told to stop.
+    /// Each until this number of messages has come, or until the order to stop.
     kept: Vec<(u64, Kept)>,
 }
 
@@ -210,8 +210,8 @@ impl Reader {
     }
 }
 
-/// Reads several connections in one thread, by `Select` or by `try_recv`, until no newcomer can
-/// come any more.
+/// Reads several connections in one thread, by `Select` or by `try_recv`, until there are no
+/// senders of newcomers.
 pub(super) fn read_several(newcomers: &Receiver<Job>, selects: bool) {
     let mut jobs: Vec<Job> = Vec::new();
     loop {

@@ -8,7 +8,7 @@ use crate::{
     scenario::{Reading, Talk},
 };
 
-/// The number of messages that a side sends after it is told to stop.
+/// The number of messages that a side sends after the order to stop.
 const TAIL: u64 = 5;
 
 /// Sends all messages, and ends the connection as planned.
@@ -35,7 +35,7 @@ pub(super) fn send_all(
         let result = result.and_then(|()| match (operations, conversation.remote.get()) {
             (Some(operations), Some(remote)) if number > 0 && left != Some(0) => {
                 let count = || conversation.write(|book| book.ids += 1);
-                operations.begin(endpoint, remote, count)
+                operations.begin(endpoint, remote, number, count)
             }
             _ => Ok(()),
         });
