@@ -179,9 +179,6 @@ pub(crate) struct Conductor {
     lab: Lab,
     a: Host,
     b: Host,
-    /// The factor by which all is slower than on an idle machine, at the begin or the end of the
-    /// scenario, whichever is greater.
-    slowness: f64,
 }
 
 impl Conductor {
@@ -198,7 +195,6 @@ impl Conductor {
             lab: lab.clone(),
             a,
             b: Host::connect("b", other)?,
-            slowness: 1.0,
         })
     }
 
@@ -209,16 +205,17 @@ impl Conductor {
             return true;
         }
         let start = Instant::now();
-        self.slowness = slowness();
+        let before = slowness();
         let played = self.play(scenario, seed);
-        self.slowness = self.slowness.max(slowness());
+        // The machine may be slow at the begin or at the end.
+        let bound = bound(scenario, before.max(slowness()));
         let judged = match played {
             Ok(began) => {
                 let evidence = Evidence {
                     clients: self.a.notes.books.split_off(0),
                     servers: self.b.notes.books.split_off(0),
                     began,
-                    bound: self.bound(scenario),
+                    bound,
                 };
                 judge(scenario, seed, &evidence)
             }
@@ -259,18 +256,6 @@ impl Conductor {
             println!("    {problem}");
         }
         passed
-    }
-
-    /// The time in which a side must know of an end.
-    fn bound(&self, scenario: &Scenario) -> Duration {
-        let config = scenario.config();
-        let interval = config.keepalive_interval.unwrap_or_default();
-        let slack = match scenario.fault {
-            // The device of a stopped process still answers, which is a sign of life.
-            Fault::ProcessStopped(_) => 2 * SLACK,
-            _ => SLACK,
-        };
-        interval + config.keepalive_timeout + slack.mul_f64(self.slowness)
     }
 
     /// Plays a scenario, and returns the times of the fault.
@@ -370,7 +355,7 @@ impl Conductor {
             }
         }
         // The windows bound the messages in flight, and the configuration bounds every wait.
-        let patience = 2 * PATIENCE + self.bound(one);
+        let patience = 2 * PATIENCE + bound(one, 1.0);
         self.a.end(patience, true)?;
         if !kills {
             self.b.agent.tell("over")?;
@@ -405,4 +390,16 @@ impl Conductor {
         let _ = self.b.agent.quit();
         Ok(())
     }
+}
+
+/// The time in which a side must know of an end, on a machine that is slower by this factor.
+fn bound(scenario: &Scenario, slowness: f64) -> Duration {
+    let config = scenario.config();
+    let interval = config.keepalive_interval.unwrap_or_default();
+    let slack = match scenario.fault {
+        // The device of a stopped process still answers, which is a sign of life.
+        Fault::ProcessStopped(_) => 2 * SLACK,
+        _ => SLACK,
+    };
+    interval + config.keepalive_timeout + slack.mul_f64(slowness)
 }

@@ -177,9 +177,8 @@ fn one_of<T: Copy>(rng: &mut Rng, values: &[T]) -> T {
 /// them again to compare, so it finds a message that is lost, repeated, moved, cut or changed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Content {
+    /// The seed of this side of the connection.
     seed: u64,
-    connection: u32,
-    from: Side,
     talk: Talk,
     /// The longest message that the receiver takes in bytes.
     limit: u64,
@@ -190,9 +189,7 @@ impl Content {
     pub(crate) fn new(seed: u64, connection: u32, from: Side, plan: &Plan) -> Self {
         let receiver = &plan.half(from.other()).config;
         Self {
-            seed,
-            connection,
-            from,
+            seed: random(&[seed, connection.into(), from as u64]).u64(..),
             talk: plan.talk,
             limit: receiver.max_message.min(LONGEST),
             eager: plan.eager_size().into(),
@@ -217,10 +214,9 @@ impl Content {
         }
     }
 
-    /// Random bytes for this message.
+    /// Random numbers about this message.
     pub(crate) fn random(&self, number: u64, purpose: u8) -> Rng {
-        let (connection, side) = (self.connection.into(), self.from as u64);
-        random(&[self.seed, connection, side, number, purpose.into()])
+        random(&[self.seed, number, purpose.into()])
     }
 
     fn id(&self, number: u64, last: bool) -> u64 {

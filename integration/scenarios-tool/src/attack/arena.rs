@@ -141,21 +141,18 @@ pub(super) struct Attacker {
     /// The kinds among which it chooses.
     pub(super) kinds: Vec<Kind>,
     pub(super) seed: u64,
-    /// The number of its first connection.
-    pub(super) first: u64,
-    /// Whether it repeats this one.
-    pub(super) repeats: bool,
+    /// The number of its next connection, and the distance to the one after that.
+    pub(super) next: AtomicU64,
+    pub(super) step: u64,
     /// The actions on its last connection.
     pub(super) journal: Mutex<Vec<String>>,
-    pub(super) connections: AtomicU64,
 }
 
 impl Attacker {
     /// Attacks until the end.
     pub(super) fn run(&self, arena: &Arena) {
         while !arena.is_over() && !self.kinds.is_empty() {
-            let count = self.connections.fetch_add(1, Relaxed);
-            let number = self.first + if self.repeats { 0 } else { count };
+            let number = self.next.fetch_add(self.step, Relaxed);
             let mut rng = random(&[self.seed, number]);
             let kind = self.kinds[rng.usize(0..self.kinds.len())];
             let service = rng.usize(0..SERVICES.len());

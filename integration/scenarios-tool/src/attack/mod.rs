@@ -242,10 +242,9 @@ fn attackers(options: &Options, seed: u64, transport: Transport) -> Vec<Attacker
     let attacker = |first: u64| Attacker {
         kinds: kinds(&options.only, first / NUMBERS >= busy),
         seed,
-        first,
-        repeats: options.connection.is_some(),
+        next: AtomicU64::new(first),
+        step: options.connection.is_none().into(),
         journal: Mutex::default(),
-        connections: AtomicU64::new(0),
     };
     let all = (0..busy + slow).map(|thread| thread * NUMBERS);
     match options.connection {
@@ -283,9 +282,9 @@ fn baseline(victim: &mut Victim) -> Result<Health> {
 fn compare(floor: Duration, clients: &[(Honest, Samples)]) -> Result<()> {
     let mut slow = Vec::new();
     for (client, samples) in clients {
-        let quiet = percentile(samples, Phase::Quiet).max(floor);
+        let quiet = percentile(samples, Phase::Quiet);
         let attacks = percentile(samples, Phase::Attack);
-        let ratio = attacks.as_secs_f64() / quiet.as_secs_f64();
+        let ratio = attacks.as_secs_f64() / quiet.max(floor).as_secs_f64();
         println!(
             "attack: {client:<18} {quiet:>9.3?} quiet, {attacks:>9.3?} in attacks: {ratio:.2}"
         );
@@ -303,15 +302,14 @@ fn compare(floor: Duration, clients: &[(Honest, Samples)]) -> Result<()> {
 /// The median of the phases' 99th percentiles: other programs of this machine spoil one phase, and
 /// not most of them. A phase without an operation counts as an endless one.
 fn percentile(samples: &Samples, phase: impl Fn(usize) -> Phase) -> Duration {
-    let mut all = [0; ROUNDS].map(|_| Duration::MAX);
-    for (round, percentile) in all.iter_mut().enumerate() {
+    let of_round = |round| {
         let of_phase = samples.iter().filter(|(at, _)| *at == phase(round));
         let mut times: Vec<_> = of_phase.map(|(_, time)| *time).collect();
         times.sort_unstable();
-        if let Some(last) = ((times.len() * 99).div_ceil(100)).checked_sub(1) {
-            *percentile = times[last];
-        }
-    }
+        let last = (times.len() * 99).div_ceil(100).checked_sub(1);
+        last.map_or(Duration::MAX, |last| times[last])
+    };
+    let mut all: Vec<_> = (0..ROUNDS).map(of_round).collect();
     all.sort_unstable();
     all[ROUNDS / 2]
 }

@@ -127,10 +127,6 @@ impl Rdma {
             .qp
             .post_send(&[make(Sge::new(&this.region, at..at + len))]);
     }
-
-    fn has_slot(&self) -> bool {
-        self.posted.wrapping_sub(self.completed) < DEPTH / 2
-    }
 }
 
 impl Wire for Rdma {
@@ -184,7 +180,7 @@ impl Wire for Rdma {
     }
 
     fn flush(&mut self, arena: &Arena) {
-        while !self.state.over && self.has_slot() {
+        while !self.state.over && self.posted.wrapping_sub(self.completed) < DEPTH / 2 {
             let Some(frame) = self.outgoing.pop_front() else {
                 break;
             };

@@ -131,16 +131,12 @@ impl Tcp {
     /// Answers a READ with the number of bytes that it asks for.
     fn answer(&mut self, arguments: &[u8]) {
         let length = arguments.get(12..16).and_then(|bytes| bytes.first_chunk());
-        let mut left = length.map_or(0, |bytes| u32::from_be_bytes(*bytes) as usize);
-        loop {
-            let len = left.min(LONGEST_PART);
-            left -= len;
-            let flags = if left == 0 { LAST } else { 0 };
-            let part = pdu(READ_PART, flags, &vec![7; len]);
-            self.outgoing.extend(part);
-            if left == 0 {
-                return;
-            }
+        let len = length.map_or(0, |bytes| u32::from_be_bytes(*bytes) as usize);
+        let last = len.saturating_sub(1) / LONGEST_PART;
+        for part in 0..=last {
+            let len = (len - part * LONGEST_PART).min(LONGEST_PART);
+            let flags = if part == last { LAST } else { 0 };
+            self.put(&pdu(READ_PART, flags, &vec![7; len]));
         }
     }
 

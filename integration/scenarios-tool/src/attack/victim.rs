@@ -123,15 +123,6 @@ impl Victim {
     }
 }
 
-/// Memory for four of the longest messages, and so for a hundred of the honest clients': less than
-/// the attackers announce.
-fn limits(transport: Transport) -> EngineLimits {
-    let mut limits = EngineLimits::default();
-    limits.pinned = 32 << 20;
-    limits.held = 4 * longest(transport);
-    limits
-}
-
 /// The longest message in bytes that the victim takes. Over RDMA the attackers lock memory of this
 /// length.
 pub(super) fn longest(transport: Transport) -> u64 {
@@ -172,7 +163,12 @@ pub(crate) fn run(over_rdma: bool) -> Result<()> {
         Some(lab) => (lab.at(0), Transport::Rdma),
         None => ("127.0.0.1:0".parse()?, Transport::Tcp),
     };
-    let engine = Engine::with_limits(limits(transport))?;
+    // Memory for four of the longest messages, and so for a hundred of the honest clients': less
+    // than the attackers announce.
+    let mut limits = EngineLimits::default();
+    limits.pinned = 32 << 20;
+    limits.held = 4 * longest(transport);
+    let engine = Engine::with_limits(limits)?;
     let mut services = Vec::new();
     for service in 0..STREAM {
         let config = config(service, transport);
