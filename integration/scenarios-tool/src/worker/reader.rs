@@ -113,7 +113,9 @@ impl Reader {
         };
         if let Err(problem) = taken {
             conversation.problem(&problem);
+            // One report is enough, and the peer learns of the end.
             self.endpoint.abort(2);
+            return Some(self.end(End::Broken(problem)));
         }
         let has_dropped = match conversation.plan.ending {
             Ending::Drop(by, after) if by == conversation.worker.side => {
