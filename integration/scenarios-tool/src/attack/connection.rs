@@ -110,6 +110,9 @@ impl<'a> Attack<'a> {
         mut rng: Rng,
     ) -> Result<Self> {
         ensure!(arena.may_connect(), "the attack is over");
+        if kind == Kind::Setup {
+            arena.mutations.fetch_add(1, Ordering::Relaxed);
+        }
         let hello = Hello {
             features: 2 | u16::from(service == STREAM),
             window: WINDOW,
@@ -151,9 +154,6 @@ impl<'a> Attack<'a> {
             tcp.put(&request);
             Box::new(tcp)
         };
-        if kind == Kind::Setup {
-            arena.mutations.fetch_add(1, Ordering::Relaxed);
-        }
         Ok(Self {
             arena,
             attacker,
