@@ -2,7 +2,7 @@
 
 use std::{
     env,
-    net::{IpAddr, Ipv4Addr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     thread,
     time::{Duration, Instant},
 };
@@ -46,16 +46,17 @@ struct Host {
     name: &'static str,
     agent: agent::Host,
     notes: Notes,
-    /// The objects on the device before the worker was started.
-    before: String,
 }
 
 /// All that a worker has said.
 #[derive(Debug, Default)]
 struct Notes {
+    /// The objects on the device before the worker was started.
+    objects: String,
     books: Vec<Book>,
     problems: Vec<String>,
-    ports: Vec<u16>,
+    /// The server's addresses.
+    listens: Vec<SocketAddr>,
     flowing: bool,
     restarted: bool,
     ended: Option<Ended>,
@@ -68,19 +69,16 @@ impl Host {
         let mut agent = agent::Host::connect(address)?;
         // From its first answer on the agent's port is free for another agent.
         agent.shell("true")?;
-        let (notes, before) = Default::default();
-        Ok(Self {
-            name,
-            agent,
-            notes,
-            before,
-        })
+        let notes = Notes::default();
+        Ok(Self { name, agent, notes })
     }
 
     /// Starts the worker for the next scenario. The one before has ended.
     fn start(&mut self, args: &[String]) -> Result<()> {
-        self.notes = Notes::default();
-        self.before = self.objects()?;
+        self.notes = Notes {
+            objects: self.objects()?,
+            ..Notes::default()
+        };
         let mut argv = words(RETURNING_MEMORY);
         argv.extend([env::current_exe()?.display().to_string(), "worker".into()]);
         argv.extend_from_slice(args);
@@ -107,7 +105,7 @@ impl Host {
         match self.agent.line(Deadline::exactly_after(limit))? {
             Heard::Line(Line::Err(line)) => notes.words.push(line),
             Heard::Line(Line::Out(line)) => match serde_json::from_str(&line)? {
-                Said::Ports(ports) => notes.ports = ports,
+                Said::Listens(listens) => notes.listens = listens,
                 Said::Flowing => notes.flowing = true,
                 Said::Restarted => notes.restarted = true,
                 Said::Book(book) => notes.books.push(book),
@@ -149,10 +147,14 @@ impl Host {
     /// Restores the host, and fails unless the device has the objects that it had before the worker
     /// was started.
     fn clear_up(&mut self, fault: Fault) -> Result<()> {
+        let is_server = self.name == "b";
+        if is_server && fault == Fault::HostKilled {
+            return Ok(());
+        }
         if fault.is_of_network() {
             self.shell(network::CLEAR)?;
         }
-        if fault == Fault::DeviceRemoved && self.name == "b" {
+        if is_server && fault == Fault::DeviceRemoved {
             // A new device counts from zero.
             self.shell(&network::restore_device())?;
             return self.agent.settle();
@@ -160,14 +162,11 @@ impl Host {
         let mut deadline = Deadline::after(SETTLES);
         loop {
             let now = self.objects()?;
-            if now == self.before {
+            let before = &self.notes.objects;
+            if now == *before {
                 return Ok(());
             }
-            let (name, before) = (self.name, &self.before);
-            ensure!(
-                !deadline.is_over(),
-                "host {name}: {now} instead of {before}"
-            );
+            ensure!(!deadline.is_over(), "{now} instead of {before}");
             thread::sleep(Duration::from_millis(100));
         }
     }
@@ -231,22 +230,18 @@ impl Conductor {
             Ok(seen) => (seen, Vec::new()),
             Err(problems) => (String::new(), problems),
         };
-        let cleared = self.a.clear_up(scenario.fault);
-        problems.extend(cleared.err().map(|error| format!("{error:#}")));
-        if scenario.fault != Fault::HostKilled {
-            let cleared = self.b.clear_up(scenario.fault);
-            problems.extend(cleared.err().map(|error| format!("{error:#}")));
+        for host in [&mut self.a, &mut self.b] {
+            let name = host.name;
+            if let Err(error) = host.clear_up(scenario.fault) {
+                problems.push(format!("host {name}: {error:#}"));
+            }
+            let found = host.notes.problems.iter();
+            problems.extend(found.map(|text| format!("host {name}: {text}")));
         }
         for Host { name, notes, .. } in [&self.a, &self.b] {
-            problems.extend(
-                notes
-                    .problems
-                    .iter()
-                    .map(|text| format!("host {name}: {text}")),
-            );
-            let is_shown = |_: &&String| !problems.is_empty();
-            let words: Vec<_> = notes.words.iter().filter(is_shown).collect();
-            problems.extend(words.into_iter().map(|line| format!("{name}| {line}")));
+            if !problems.is_empty() {
+                problems.extend(notes.words.iter().map(|line| format!("{name}| {line}")));
+            }
         }
         let passed = problems.is_empty();
         let verdict = if passed { "ok" } else { "FAILED" };
@@ -277,17 +272,16 @@ impl Conductor {
         args.push(format!("{server}:0"));
         self.b.start(&args)?;
         self.b
-            .wait("listening", |notes| !notes.ports.is_empty(), PATIENCE)?;
-        let ports = self.b.notes.ports.clone();
-        let addresses = ports.iter().map(|port| format!(" {server}:{port}"));
-        let order = format!("connect{}", addresses.collect::<String>());
-        self.a.agent.tell(&order)?;
+            .wait("there", |notes| !notes.listens.is_empty(), PATIENCE)?;
+        let listens = &self.b.notes.listens;
+        let address = listens[0];
+        self.a.agent.tell(&serde_json::to_string(listens)?)?;
         self.a
             .wait("flowing", |notes| notes.flowing, 2 * PATIENCE)?;
         self.b.wait("flowing", |notes| notes.flowing, PATIENCE)?;
         self.tell_both("go")?;
         self.flow(scenario.flow)?;
-        self.strike(scenario, server, ports[0])
+        self.strike(scenario, address)
     }
 
     /// Lets messages flow for this time, and fails as soon as a worker reports a problem.
@@ -315,7 +309,7 @@ impl Conductor {
     }
 
     /// Causes the fault, and waits for the end of both sides.
-    fn strike(&mut self, one: &Scenario, server: IpAddr, port: u16) -> Result<[u64; 2]> {
+    fn strike(&mut self, one: &Scenario, server: SocketAddr) -> Result<[u64; 2]> {
         let mut began = [clock_millis(); 2];
         let seconds = Duration::from_secs;
         match one.fault {
@@ -340,7 +334,7 @@ impl Conductor {
             Fault::ServerRestarts(_) => {
                 self.b.wait("back", |notes| notes.restarted, 2 * PATIENCE)?;
             }
-            Fault::Strangers => drop(self.a.shell(&network::strangers(server, port))?),
+            Fault::Strangers => drop(self.a.shell(&network::strangers(server))?),
             // The kernel waits for all that use the device.
             Fault::DeviceRemoved => began[1] = self.b.agent.begin(network::REMOVE_DEVICE)?,
             Fault::AddressChanged => began[1] = self.b.shell(&network::change_address())?,

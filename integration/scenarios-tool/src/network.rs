@@ -1,7 +1,7 @@
 //! Lines of shell that change a host's network and its device, and change them back. In the lab the
 //! network device is `eth0`.
 
-use std::net::IpAddr;
+use std::net::SocketAddr;
 
 /// The server's address that is changed.
 pub(crate) const SECOND_ADDRESS: &str = "10.8.1.2";
@@ -46,11 +46,11 @@ pub(crate) fn restore_device() -> String {
 
 /// Connects to the server with programs that do not speak its protocol: many at once, and one after
 /// the other, half of them killed on their way. Their results do not matter.
-pub(crate) fn strangers(server: IpAddr, port: u16) -> String {
+pub(crate) fn strangers(server: SocketAddr) -> String {
     const SCRIPT: &str = "{ for i in 1 2 3; do timeout -s KILL 10 ucmatose -s HOST -p PORT -c 20 -C 1 & \
          timeout -s KILL 0.$i ucmatose -s HOST -p PORT -c 20 -C 1; timeout -s KILL 10 rping -c -a HOST -p PORT -C 1; \
          timeout -s KILL 0.$i rping -c -a HOST -p PORT -C 1; wait; done; true; } >/dev/null 2>&1";
     SCRIPT
-        .replace("HOST", &server.to_string())
-        .replace("PORT", &port.to_string())
+        .replace("HOST", &server.ip().to_string())
+        .replace("PORT", &server.port().to_string())
 }

@@ -197,11 +197,8 @@ pub(crate) fn run(over_rdma: bool) -> Result<()> {
             break;
         }
         let now = engine.statistics().context("the engine has ended")?;
-        let (objects, rnr_naks) = match &lab {
-            Some(lab) => (objects(lab), lab.rnr_naks()),
-            None => Default::default(),
-        };
-        let mut health = Health::now(objects, rnr_naks)?;
+        // Attackers ignore the credits of the victim, so receivers without a receive do not count.
+        let mut health = Health::now(lab.as_ref().map(objects).unwrap_or_default(), 0)?;
         health.connections = now.connections;
         health.budget = now.pinned + now.held;
         println!("{}", serde_json::to_string(&health)?);

@@ -54,7 +54,7 @@ fn follow_one_another(worker: &Arc<Worker>, slot: u32, addresses: &[SocketAddr],
     }
 }
 
-/// Listens, prints the ports, and serves until `ended`. A server that restarts first serves and
+/// Listens, prints the addresses, and serves until `ended`. A server that restarts first serves and
 /// ends everything, each time when all clients are there.
 pub(super) fn serve(worker: &Arc<Worker>, address: SocketAddr, ended: &Receiver<()>) -> Result<()> {
     let configs = listener_configs(&worker.scenario, worker.seed);
@@ -68,9 +68,7 @@ pub(super) fn serve(worker: &Arc<Worker>, address: SocketAddr, ended: &Receiver<
     };
     let (mut engine, mut listeners) = listen(&vec![address; configs.len()])?;
     let addresses: Vec<_> = listeners.iter().map(RequestListener::local_addr).collect();
-    say(&Said::Ports(
-        addresses.iter().map(SocketAddr::port).collect(),
-    ));
+    say(&Said::Listens(addresses.clone()));
     let restarts = match worker.scenario.fault {
         Fault::ServerRestarts(times) => times,
         Fault::ProcessLeaves => {

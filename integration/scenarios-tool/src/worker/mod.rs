@@ -1,8 +1,8 @@
 //! One side's program: it has the connections, and keeps their books.
 //!
 //! It prints a [`Said`] in JSON on each line of stdout. On stdin the client
-//! receives `connect` and the server's addresses, both sides `go` after the first messages and
-//! `stop`, the server `over` after the client's end, and a side that hangs `quit`.
+//! receives the server's addresses in JSON, both sides `go` after the first messages and `stop`, the
+//! server `over` after the client's end, and a side that hangs `quit`.
 
 mod connections;
 mod conversation;
@@ -18,7 +18,7 @@ use std::{
     thread,
 };
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use rdmsg::{
     Config, Connector, Engine, Listener,
@@ -45,8 +45,8 @@ pub(crate) struct Order {
 /// A line of a worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Said {
-    /// The server listens on these ports.
-    Ports(Vec<u16>),
+    /// The server listens on these addresses.
+    Listens(Vec<SocketAddr>),
     /// All connections exist, and each has received something.
     Flowing,
     /// The server has restarted for the last time, and all clients are back.
@@ -201,11 +201,9 @@ fn count(lab: &Lab) -> Result<Health> {
 /// The server's addresses: the first line on stdin.
 fn addresses(inbox: &Receiver<News>) -> Result<Vec<SocketAddr>> {
     let News::Told(line) = inbox.recv()? else {
-        return Err(anyhow!("news before an address"));
+        bail!("news before the addresses");
     };
-    let addresses = line.strip_prefix("connect ").context("no address")?;
-    let addresses = addresses.split(' ').map(str::parse);
-    Ok(addresses.collect::<Result<_, _>>()?)
+    Ok(serde_json::from_str(&line)?)
 }
 
 /// Prints a line for the conductor.
