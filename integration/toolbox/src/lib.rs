@@ -11,8 +11,6 @@ mod bridge;
 mod deadline;
 mod device_test;
 mod diagnosis;
-mod footprint;
-mod health;
 mod lab;
 mod launch;
 mod listening;
@@ -26,7 +24,10 @@ mod side;
 mod watchdog;
 mod wire;
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{
+    fs,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 pub use pattern::{check, fill, pattern, random};
 
@@ -36,8 +37,6 @@ pub use crate::{
     deadline::{Deadline, slowness},
     device_test::{DeviceTest, applies},
     diagnosis::{Diagnosis, Finding},
-    footprint::Footprint,
-    health::{Health, open_fds},
     lab::Lab,
     launch::{LAB_FAILED, LAB_STOPPED, LabDevice, Launch, NO_LAB, native_is_possible},
     listening::Listening,
@@ -52,6 +51,17 @@ pub use crate::{
 /// How long a test waits for something that comes: longer than it can take, even where each
 /// instruction is emulated and the machine is busy.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The number of file descriptors that this process has open.
+///
+/// # Panics
+///
+/// Without /proc.
+#[must_use]
+pub fn open_fds() -> usize {
+    let fds = fs::read_dir("/proc/self/fd").expect("/proc is mounted");
+    fds.count()
+}
 
 /// Milliseconds of this host's clock, which all of its processes share and nobody sets.
 #[must_use]

@@ -109,9 +109,9 @@ pub(crate) fn anywhere(built: &[Test], only: &Only) -> Result<Vec<Track>> {
 /// Attacks a live listener. Other processes use the processors as well, so only a client that waits
 /// for seconds counts as slow.
 fn attack(name: &'static str, what: &str, transport: &str) -> Result<Track> {
-    let tool = env::current_exe()?.with_file_name("attack");
+    let tool = env::current_exe()?.with_file_name("scenarios");
     let options = format!("--minutes 1 --floor 500 --transport {transport}");
-    let line = format!("{} {options}", tool.display());
+    let line = format!("{} attack {options}", tool.display());
     Ok(Track::new(name, vec![Step::new(what, &line)]))
 }
 
@@ -167,12 +167,10 @@ pub(crate) fn on_two_hosts(tests: &DeviceTests, only: &Only) -> Result<Vec<Track
     };
     let faults = tool(
         "faults on two hosts, the quick ones",
-        "faults",
-        "--quick --seed 1",
+        "scenarios",
+        "faults --quick --seed 1",
     )?;
     let services = tool("services on two hosts, for a moment", "services", "--quick")?;
-    let soak = "--minutes 0.1 --seed 1";
-    let soak = tool("soak on two hosts, for a moment", "soak", soak)?;
     let interop = "examples against the C programs";
     let on_rxe = tool(interop, "interop", "--quick")?;
     let on_siw = tool(interop, "interop", "--quick --device siw")?;
@@ -182,7 +180,6 @@ pub(crate) fn on_two_hosts(tests: &DeviceTests, only: &Only) -> Result<Vec<Track
         Track::new("services", vec![services]),
         Track::new("ends", alone(tests)?),
         Track::new("interop-siw", vec![on_siw]),
-        Track::new("soak", vec![soak]),
         // Over TCP on this machine, with a clock too.
         attack("attack-tcp", "hostile peers over TCP, for a minute", "tcp")?,
         attack("attack", "hostile peers over RDMA, for a minute", "rdma")?,

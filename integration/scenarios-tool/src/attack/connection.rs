@@ -1,0 +1,373 @@
+//! The attacks, one connection each.
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    ops::Range,
+    sync::atomic::Ordering,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, ensure};
+use fastrand::Rng;
+use rdmsg::Transport;
+
+use super::{
+    arena::{Arena, Attacker, Kind},
+    mutation,
+    rdma::Rdma,
+    session::{Session, WINDOW},
+    tcp::{self, Tcp},
+    victim::{self, LEND, SHARED, STREAM},
+    wire::{Descriptor, Hello},
+};
+
+/// The time between two looks at a connection.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// The speed of writing.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) enum Pace {
+    #[default]
+    Whole,
+    /// This number of bytes at a time, with a pause.
+    Slow(usize, Duration),
+    /// No more comes.
+    Stuck,
+}
+
+/// The way in which a peer leaves.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Leave {
+    Close,
+    Reset,
+    /// It closes its sending direction, and waits.
+    Half,
+}
+
+/// The state of a hostile peer's side of a connection.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) pace: Pace,
+    /// Whether the victim's READs get no answer.
+    pub(super) is_mute: bool,
+    /// Frames of the victim.
+    pub(super) heard: VecDeque<Vec<u8>>,
+    pub(super) over: bool,
+}
+
+/// A hostile peer's side of a connection.
+pub(super) trait Wire {
+    fn state(&mut self) -> &mut State;
+    /// Sends a frame.
+    fn say(&mut self, frame: &[u8]);
+    /// Sends a frame with something wrong around it.
+    fn say_broken(&mut self, frame: &[u8], rng: &mut Rng) -> String;
+    /// Begins an operation on the victim's memory of this token.
+    fn operate(&mut self, token: [u8; 24], rng: &mut Rng) -> String;
+    /// Memory that the victim may read.
+    fn memory(&mut self, len: u64) -> Descriptor;
+    /// Writes, as far as the pace and the rate let it.
+    fn flush(&mut self, arena: &Arena);
+    /// Receives.
+    fn poll(&mut self);
+    /// Begins to leave. The rest follows when this is dropped.
+    fn leave(&mut self, leave: Leave);
+
+    /// Writes and receives for this time, or until a frame has come.
+    fn pump(&mut self, arena: &Arena, time: Duration) {
+        let end = arena.end().min(Instant::now() + time);
+        loop {
+            self.flush(arena);
+            self.poll();
+            let state = self.state();
+            if state.over || !state.heard.is_empty() || Instant::now() >= end {
+                return;
+            }
+            thread::sleep(LOOK);
+        }
+    }
+}
+
+/// One connection of an attacker.
+pub(super) struct Attack<'a> {
+    arena: &'a Arena,
+    attacker: &'a Attacker,
+    service: usize,
+    rng: Rng,
+    wire: Box<dyn Wire>,
+    session: Session,
+}
+
+impl<'a> Attack<'a> {
+    /// Connects. Setups and silent peers over TCP end in the middle of it.
+    pub(super) fn open(
+        arena: &'a Arena,
+        attacker: &'a Attacker,
+        service: usize,
+        kind: Kind,
+        mut rng: Rng,
+    ) -> Result<Self> {
+        ensure!(arena.may_connect(), "the attack is over");
+        if kind == Kind::Setup {
+            arena.mutations.fetch_add(1, Ordering::Relaxed);
+        }
+        let hello = Hello {
+            features: 2 | u16::from(service == STREAM),
+            window: WINDOW,
+            eager_size: rng.u32(64..100_000),
+            max_message: rng.u64(100_000..1 << 30),
+            keepalive_ms: rng.u32(0..3000),
+            engine: rng.u64(..),
+            ..Hello::GOOD
+        };
+        let mut hello = hello.bytes().to_vec();
+        let addr = arena.services[service];
+        let mut answer = Vec::new();
+        let wire: Box<dyn Wire> = if arena.transport == Transport::Rdma {
+            if kind == Kind::Setup {
+                let what = mutation::hello(&mut hello, 0, &mut rng);
+                attacker.note(format_args!("hello with {what}"));
+            }
+            let rdma;
+            (rdma, answer) = Rdma::connect(addr, &hello, arena)?;
+            Box::new(rdma)
+        } else {
+            let mut tcp = Tcp::connect(addr)?;
+            let mut request = tcp::request(&hello);
+            let what = match (kind, rng.u8(0..4)) {
+                (Kind::Setup, 0) => mutation::request(&mut request, &mut rng),
+                (Kind::Setup, 1) => mutation::length(&mut request, &mut rng),
+                (Kind::Setup, _) => mutation::hello(&mut request, 8, &mut rng),
+                (Kind::Silent, _) => {
+                    request.truncate(rng.usize(0..request.len()));
+                    format!("{} bytes", request.len())
+                }
+                _ => {
+                    answer = tcp.set_up(&request)?;
+                    request.clear();
+                    "nothing changed".to_owned()
+                }
+            };
+            attacker.note(format_args!("request with {what}"));
+            tcp.put(&request);
+            Box::new(tcp)
+        };
+        Ok(Self {
+            arena,
+            attacker,
+            service,
+            rng,
+            wire,
+            session: Session::new(&answer),
+        })
+    }
+
+    pub(super) fn run(mut self, kind: Kind) {
+        match kind {
+            Kind::Setup => {
+                self.wire.state().pace = self.pace();
+                let time = self.millis(0..500);
+                self.wire.pump(self.arena, time);
+            }
+            Kind::Silent => {
+                let time = self.millis(100..8000);
+                self.wire.flush(self.arena);
+                self.stick();
+                self.arena.pause(time);
+            }
+            Kind::Mutants => self.mutants(),
+            Kind::Announce => self.announce(true),
+            Kind::Trickle => self.announce(false),
+            Kind::Pings => self.flood(Session::ping),
+            Kind::Grants => self.flood(Session::grant),
+            Kind::Storm if self.rng.bool() => {
+                let frame = self.session.data(b"storm");
+                self.wire.say(&frame);
+                self.wire.pump(self.arena, Duration::from_millis(1));
+            }
+            Kind::Storm => {}
+            Kind::Deaf => self.deaf(),
+            Kind::Memory => self.memory(),
+        }
+        let ways = [Leave::Close, Leave::Reset, Leave::Half];
+        let leave = ways[self.rng.usize(0..ways.len())];
+        self.note(format_args!("leaves: {leave:?}"));
+        self.wire.leave(leave);
+        if matches!(leave, Leave::Half) {
+            self.wire.pump(self.arena, Duration::from_secs(1));
+        }
+    }
+
+    fn note(&self, action: impl fmt::Display) {
+        self.attacker.note(action);
+    }
+
+    fn note_mutation(&self, action: impl fmt::Display) {
+        self.arena.mutations.fetch_add(1, Ordering::Relaxed);
+        self.note(action);
+    }
+
+    fn millis(&mut self, range: Range<u64>) -> Duration {
+        Duration::from_millis(self.rng.u64(range))
+    }
+
+    fn pace(&mut self) -> Pace {
+        match self.rng.u8(0..6) {
+            0 => Pace::Slow(1, self.millis(0..5)),
+            1 => Pace::Slow(self.rng.usize(1..100), self.millis(0..50)),
+            _ => Pace::Whole,
+        }
+    }
+
+    fn goes_on(&mut self) -> bool {
+        !self.wire.state().over && !self.arena.is_over()
+    }
+
+    /// Acts up to this number of times, as long as the connection goes on.
+    fn repeat(&mut self, times: Range<u32>, mut act: impl FnMut(&mut Self)) {
+        for _ in 0..self.rng.u32(times) {
+            if self.goes_on() {
+                act(self);
+            }
+        }
+    }
+
+    fn say(&mut self, frame: impl FnOnce(&mut Session) -> Vec<u8>) {
+        let frame = frame(&mut self.session);
+        self.wire.say(&frame);
+    }
+
+    /// Writes and receives, and sends the answers that the protocol wants.
+    fn pump(&mut self, time: Duration) {
+        self.wire.pump(self.arena, time);
+        while let Some(frame) = self.wire.state().heard.pop_front() {
+            if let Some(answer) = self.session.take(&frame) {
+                self.wire.say(&answer);
+            }
+        }
+    }
+
+    /// Writes and receives nothing more.
+    fn stick(&mut self) {
+        self.note("silence");
+        self.wire.state().pace = Pace::Stuck;
+        self.wire.flush(self.arena);
+    }
+
+    fn mutants(&mut self) {
+        let (pace, is_mute) = (self.pace(), self.rng.bool());
+        self.wire.state().pace = pace;
+        self.wire.state().is_mute = is_mute;
+        let memory = self.wire.memory(self.rng.u64(1..300_000));
+        self.note(format_args!("{pace:?}, serves no READs: {is_mute}"));
+        let mut held = None;
+        self.repeat(1..60, |this| {
+            let frame = this.session.next(&mut this.rng, memory);
+            this.one(frame, &mut held);
+            let time = this.millis(0..20);
+            this.pump(time);
+        });
+        if self.rng.u8(0..4) == 0 {
+            self.stick();
+            self.wire.pump(self.arena, Duration::from_millis(300));
+        }
+    }
+
+    /// Sends one frame of a valid conversation, or something else in its place.
+    fn one(&mut self, mut frame: Vec<u8>, held: &mut Option<Vec<u8>>) {
+        let (rng, wire) = (&mut self.rng, &mut self.wire);
+        let kind = frame[0];
+        let (times, what) = match rng.u8(0..40) {
+            0..=2 => (1, mutation::frame(&mut frame, rng)),
+            3 => (1, mutation::length(&mut frame, rng)),
+            4 => {
+                self.session.skip();
+                (0, "left out".to_owned())
+            }
+            5 => (2, "twice".to_owned()),
+            6 => {
+                *held = Some(frame.clone());
+                (0, "behind the next".to_owned())
+            }
+            7 | 8 => (0, wire.say_broken(&frame, rng)),
+            9 => (0, wire.operate([rng.u8(..); 24], rng)),
+            _ => {
+                let frames = [Some(frame), held.take()].into_iter().flatten();
+                frames.for_each(|frame| wire.say(&frame));
+                return self.note(format_args!("frame of kind {kind}"));
+            }
+        };
+        (0..times).for_each(|_| wire.say(&frame));
+        self.note_mutation(format_args!("frame of kind {kind}: {what}"));
+    }
+
+    fn announce(&mut self, is_mute: bool) {
+        self.wire.state().is_mute = is_mute;
+        let most = victim::longest(self.arena.transport);
+        let len = self.rng.u64(1..=2 * most).min(most);
+        let memory = self.wire.memory(len);
+        let count = self.rng.u32(1..=4);
+        self.note(format_args!("announces {count} messages of {len} bytes"));
+        (0..count).for_each(|_| self.say(|session| session.announce(memory)));
+        self.wire.flush(self.arena);
+        if !is_mute {
+            let pace = Pace::Slow(self.rng.usize(1..4096), self.millis(20..200));
+            self.note(format_args!("serves: {pace:?}"));
+            self.wire.state().pace = pace;
+        } else if self.arena.transport == Transport::Rdma {
+            // A queue pair in the error state serves no READ.
+            self.stick();
+        }
+        if is_mute && self.rng.u8(0..4) == 0 {
+            return;
+        }
+        let end = Instant::now() + self.millis(500..10_000);
+        while self.goes_on() && Instant::now() < end {
+            self.pump(Duration::from_millis(200));
+        }
+    }
+
+    fn flood(&mut self, frame: fn(&mut Session) -> Vec<u8>) {
+        let waits = self.rng.bool();
+        self.note(format_args!("waits for pongs: {waits}"));
+        self.repeat(10..400, |this| {
+            this.say(frame);
+            this.pump(Duration::ZERO);
+            while waits && this.session.is_pinged() && this.goes_on() {
+                this.pump(Duration::from_millis(20));
+            }
+        });
+    }
+
+    fn deaf(&mut self) {
+        let longest = if self.service == SHARED { 4000 } else { 16_000 };
+        self.repeat(1..64, |this| {
+            let payload = vec![this.rng.u8(..); this.rng.usize(0..longest)];
+            this.say(|session| session.data(&payload));
+            this.wire.flush(this.arena);
+        });
+        let time = self.millis(100..4000);
+        self.note(format_args!("takes nothing for {time:?}"));
+        self.arena.pause(time);
+    }
+
+    fn memory(&mut self) {
+        let mut token = None;
+        if self.rng.u8(0..4) > 0 {
+            self.say(|session| session.data(LEND));
+            self.wire.pump(self.arena, Duration::from_secs(2));
+            let mut heard = self.wire.state().heard.iter();
+            token = heard.find_map(|frame| frame.get(16..)?.first_chunk().copied());
+            self.note(format_args!("has a token: {}", token.is_some()));
+        }
+        self.repeat(1..30, |this| {
+            let token = token.unwrap_or_else(|| [this.rng.u8(..); 24]);
+            let what = this.wire.operate(token, &mut this.rng);
+            this.note_mutation(what);
+            let time = this.millis(0..10);
+            this.pump(time);
+        });
+    }
+}

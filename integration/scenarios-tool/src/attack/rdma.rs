@@ -1,0 +1,244 @@
+//! A peer over RDMA, of the public lower layers.
+
+use std::{
+    collections::VecDeque,
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use fastrand::Rng;
+use rdmsg::{
+    cm::{CmEvent, CmId, ConnParam, EventChannel, PortSpace, PrivateData},
+    status::CmEventType,
+    verbs::{
+        AccessFlags, CompletionQueue, MemoryRegion, ProtectionDomain, QpCap, QpInitAttr, QueuePair,
+        RecvWr, RemoteAddr, SendWr, Sge, WorkCompletion,
+    },
+};
+use toolbox::Lab;
+
+use super::{
+    arena::Arena,
+    connection::{Leave, Pace, State, Wire},
+    mutation,
+    wire::Descriptor,
+};
+
+/// The frames each way that it has out.
+const DEPTH: u32 = 64;
+/// Room for a frame that is longer than any that the victim sends.
+const SLOT: usize = 1 << 16;
+/// Receives have lower numbers.
+const SEND: u64 = 1 << 32;
+
+/// The time for each step of setting a connection up.
+const STEP: Duration = Duration::from_secs(10);
+
+#[derive(Debug)]
+pub(super) struct Rdma {
+    // The fields are dropped in this order: the queue pair before the objects that it uses.
+    qp: QueuePair,
+    cq: CompletionQueue,
+    /// Slots for sending, then slots for receiving.
+    region: MemoryRegion,
+    lent: Option<MemoryRegion>,
+    id: CmId,
+    channel: EventChannel,
+    /// Frames that wait for a slot.
+    outgoing: VecDeque<Vec<u8>>,
+    /// The numbers of posted and of completed work requests.
+    posted: u32,
+    completed: u32,
+    state: State,
+}
+
+impl Rdma {
+    /// Connects with this hello, and also returns the victim's hello.
+    pub(super) fn connect(
+        addr: SocketAddr,
+        hello: &[u8],
+        arena: &Arena,
+    ) -> Result<(Self, Vec<u8>)> {
+        let channel = EventChannel::new()?;
+        let mut id = CmId::new(&channel, PortSpace::TCP, 1)?;
+        id.resolve_addr(Lab::find()?.source(), addr, STEP)?;
+        expect(&channel, CmEventType::ADDR_RESOLVED, arena)?;
+        id.resolve_route(STEP)?;
+        expect(&channel, CmEventType::ROUTE_RESOLVED, arena)?;
+        let context = id.verbs().context("the id has a device")?;
+        let pd = ProtectionDomain::new(&context)?;
+        let cq = CompletionQueue::new(&context, 4 * DEPTH, None)?;
+        let cap = QpCap {
+            max_send_wr: DEPTH,
+            max_recv_wr: DEPTH,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+        };
+        let attr = QpInitAttr {
+            sq_sig_all: true,
+            ..QpInitAttr::rc(&cq, cap)
+        };
+        let qp = id.create_qp(&pd, &attr)?;
+        let region = MemoryRegion::new(&pd, 2 * DEPTH as usize * SLOT, AccessFlags::LOCAL_WRITE)?;
+        let mut peer = Self {
+            qp,
+            cq,
+            region,
+            lent: None,
+            id,
+            channel,
+            outgoing: VecDeque::new(),
+            posted: 0,
+            completed: 0,
+            state: State::default(),
+        };
+        for slot in 0..DEPTH {
+            peer.post_recv(slot)?;
+        }
+        let param = ConnParam {
+            private_data: PrivateData::try_from(hello)?,
+            responder_resources: u8::MAX,
+            initiator_depth: u8::MAX,
+            ..ConnParam::default()
+        };
+        peer.id.connect(&param)?;
+        let established = expect(&peer.channel, CmEventType::ESTABLISHED, arena)?;
+        Ok((peer, established.private_data().to_vec()))
+    }
+
+    fn post_recv(&self, slot: u32) -> Result<()> {
+        let at = (DEPTH + slot) as usize * SLOT;
+        let wr = RecvWr::new(slot.into(), Sge::new(&self.region, at..at + SLOT));
+        self.qp.post_recv(&[wr])?;
+        Ok(())
+    }
+
+    /// Posts a work request with these bytes in the next slot, which has to be free.
+    fn post<'a>(&'a mut self, bytes: &[u8], make: impl FnOnce(Sge<'a>) -> SendWr<'a>) {
+        let at = (self.posted % DEPTH) as usize * SLOT;
+        self.posted = self.posted.wrapping_add(1);
+        let len = bytes.len().min(SLOT);
+        self.region.copy_in(at, &bytes[..len]);
+        let this: &'a Self = self;
+        // It fails when the connection has ended, which the event says.
+        let _ = this
+            .qp
+            .post_send(&[make(Sge::new(&this.region, at..at + len))]);
+    }
+}
+
+impl Wire for Rdma {
+    fn state(&mut self) -> &mut State {
+        &mut self.state
+    }
+
+    fn say(&mut self, frame: &[u8]) {
+        self.outgoing.push_back(frame.to_vec());
+    }
+
+    fn say_broken(&mut self, frame: &[u8], rng: &mut Rng) -> String {
+        let imm_data = rng.u32(..);
+        self.post(frame, |sge| SendWr::send_with_imm(SEND, sge, imm_data));
+        format!("with immediate data {imm_data}")
+    }
+
+    fn operate(&mut self, mut token: [u8; 24], rng: &mut Rng) -> String {
+        let what = match rng.u8(0..3) {
+            0 => mutation::token(&mut token, rng),
+            _ => "nothing changed".to_owned(),
+        };
+        let word = |at: usize| u32::from_be_bytes([0, 1, 2, 3].map(|byte| token[at + byte]));
+        let remote = RemoteAddr {
+            addr: u64::from(word(0)) << 32 | u64::from(word(4)),
+            rkey: word(16),
+        };
+        let bytes = vec![7; rng.usize(0..4096)];
+        let operation = rng.u8(0..4);
+        let imm_data = rng.u32(..);
+        self.post(&bytes, |sge| match operation {
+            0 => SendWr::read(SEND, sge, remote),
+            1 => SendWr::write(SEND, sge, remote),
+            2 => SendWr::write_with_imm(SEND, sge, remote, imm_data),
+            _ => SendWr::read(SEND, sge, remote),
+        });
+        format!("operation {operation} of {} bytes, {what}", bytes.len())
+    }
+
+    fn memory(&mut self, len: u64) -> Descriptor {
+        let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ;
+        let lent = MemoryRegion::new(self.qp.pd(), len as usize, access).ok();
+        let descriptor = Descriptor {
+            addr: lent.as_ref().map_or(0, |lent| lent.addr()),
+            len,
+            rkey: lent.as_ref().map_or(0, MemoryRegion::rkey),
+            reserved: 0,
+        };
+        self.lent = lent;
+        descriptor
+    }
+
+    fn flush(&mut self, arena: &Arena) {
+        while !self.state.over && self.posted.wrapping_sub(self.completed) < DEPTH / 2 {
+            let Some(frame) = self.outgoing.pop_front() else {
+                break;
+            };
+            if !arena.may_write() {
+                return;
+            }
+            self.post(&frame, |sge| SendWr::send(SEND, sge));
+        }
+        if matches!(self.state.pace, Pace::Stuck) {
+            // The device answers nothing more, and acknowledges nothing.
+            let _ = self.qp.to_err();
+            self.state.over = true;
+        }
+    }
+
+    fn poll(&mut self) {
+        let mut some = [WorkCompletion::default(); 8];
+        let Ok(count) = self.cq.poll(&mut some) else {
+            self.state.over = true;
+            return;
+        };
+        for wc in &some[..count] {
+            let Ok(success) = wc.result() else {
+                self.state.over = true;
+                continue;
+            };
+            if success.wr_id == SEND {
+                self.completed = self.completed.wrapping_add(1);
+                continue;
+            }
+            let slot = success.wr_id as u32;
+            let mut frame = vec![0; success.byte_len as usize];
+            let at = (DEPTH + slot) as usize * SLOT;
+            self.region.copy_out(at, &mut frame);
+            self.state.heard.push_back(frame);
+            self.state.over |= self.post_recv(slot).is_err();
+        }
+        match self.channel.poll_event() {
+            Ok(Some(event)) => self.state.over |= event.event() == CmEventType::DISCONNECTED,
+            Ok(None) => {}
+            Err(_) => self.state.over = true,
+        }
+    }
+
+    fn leave(&mut self, leave: Leave) {
+        match leave {
+            Leave::Close | Leave::Half => drop(self.id.disconnect()),
+            // The id is destroyed without a word.
+            Leave::Reset => drop(self.qp.to_err()),
+        }
+    }
+}
+
+/// The next event, which must be this one.
+fn expect(channel: &EventChannel, event: CmEventType, arena: &Arena) -> Result<CmEvent> {
+    let left = arena.end().saturating_duration_since(Instant::now());
+    let came = channel.wait_event(left.clamp(Duration::from_millis(1), STEP))?;
+    let came = came.context("no event came")?;
+    ensure!(came.event() == event, "{}", came.event());
+    Ok(came)
+}

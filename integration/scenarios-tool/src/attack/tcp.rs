@@ -1,0 +1,259 @@
+//! A peer over TCP that writes its bytes by hand.
+
+use std::{
+    collections::VecDeque,
+    io::{ErrorKind, Read, Write},
+    mem,
+    net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpStream},
+    os::fd::AsRawFd,
+    time::Duration,
+};
+
+use anyhow::{Result, bail, ensure};
+use fastrand::Rng;
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, setsockopt, socket, sockopt,
+};
+
+use super::{
+    arena::Arena,
+    connection::{Leave, Pace, State, Wire},
+    mutation,
+    wire::Descriptor,
+};
+
+/// The address from which attackers connect to a victim on this machine.
+const SOURCE: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(127, 0, 0, 2), 0);
+
+const PREFIX: usize = 8;
+const SEND: u8 = 1;
+const READ: u8 = 4;
+const ACK: u8 = 16;
+const READ_PART: u8 = 17;
+const SIGNALLED: u8 = 1;
+const LAST: u8 = 2;
+
+/// The longest payload of a part.
+const LONGEST_PART: usize = 256 << 10;
+
+/// The time for the answer to a request.
+const SETUP: Duration = Duration::from_secs(5);
+
+#[derive(Debug)]
+pub(super) struct Tcp {
+    stream: TcpStream,
+    /// Received, and not looked at yet.
+    unread: Vec<u8>,
+    /// To be written.
+    outgoing: VecDeque<u8>,
+    /// The peer's requests that were carried out.
+    requests: u32,
+    state: State,
+}
+
+/// A PDU with these arguments and payload.
+pub(super) fn pdu(kind: u8, flags: u8, rest: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![kind, flags, 0, 0];
+    bytes.extend((rest.len() as u32).to_be_bytes());
+    bytes.extend(rest);
+    bytes
+}
+
+/// The request of a connection, with this hello.
+pub(super) fn request(hello: &[u8]) -> Vec<u8> {
+    let mut bytes = b"rdmt\x01\x01\x10".to_vec();
+    bytes.push(hello.len() as u8);
+    bytes.extend(hello);
+    bytes
+}
+
+impl Tcp {
+    /// Connects, and says nothing.
+    pub(super) fn connect(addr: SocketAddr) -> Result<Self> {
+        let SocketAddr::V4(addr) = addr else {
+            bail!("the victim has an address of IPv4");
+        };
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let socket = socket(AddressFamily::Inet, SockType::Stream, flags, None)?;
+        let stream = TcpStream::from(socket);
+        bind(stream.as_raw_fd(), &SockaddrIn::from(SOURCE))?;
+        connect(stream.as_raw_fd(), &SockaddrIn::from(addr))?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(SETUP))?;
+        stream.set_write_timeout(Some(SETUP))?;
+        stream.set_nonblocking(true)?;
+        Ok(Self {
+            stream,
+            unread: Vec::new(),
+            outgoing: VecDeque::new(),
+            requests: 0,
+            state: State::default(),
+        })
+    }
+
+    /// Sets the connection up with this request, and returns the victim's hello.
+    pub(super) fn set_up(&mut self, request: &[u8]) -> Result<Vec<u8>> {
+        self.stream.set_nonblocking(false)?;
+        self.stream.write_all(request)?;
+        let mut answer = [0; PREFIX];
+        self.stream.read_exact(&mut answer)?;
+        ensure!(answer[..6] == *b"rdmt\x01\x02", "not accepted: {answer:?}");
+        let mut data = vec![0; usize::from(answer[7])];
+        self.stream.read_exact(&mut data)?;
+        self.stream.set_nonblocking(true)?;
+        Ok(data)
+    }
+
+    /// The length of the first PDU, if all of it has come.
+    fn whole(&self) -> Option<usize> {
+        let length = self.unread.get(4..PREFIX)?.first_chunk()?;
+        let len = PREFIX + u32::from_be_bytes(*length) as usize;
+        (self.unread.len() >= len).then_some(len)
+    }
+
+    fn take(&mut self, pdu: &[u8]) {
+        let [kind, flags, ..] = *pdu else { return };
+        match kind {
+            SEND => self.state.heard.push_back(pdu[PREFIX..].to_vec()),
+            READ if self.state.is_mute => return,
+            READ => self.answer(&pdu[PREFIX..]),
+            _ => {}
+        }
+        if kind < ACK && (kind > 3 || kind == SEND || flags & LAST != 0) {
+            self.requests = self.requests.wrapping_add(1);
+        }
+        if flags & SIGNALLED != 0 && kind < ACK {
+            let requests = self.requests.to_be_bytes();
+            self.outgoing.extend(self::pdu(ACK, 0, &requests));
+        }
+    }
+
+    /// Answers a READ with the number of bytes that it asks for.
+    fn answer(&mut self, arguments: &[u8]) {
+        let length = arguments.get(12..16).and_then(|bytes| bytes.first_chunk());
+        let len = length.map_or(0, |bytes| u32::from_be_bytes(*bytes) as usize);
+        let last = len.saturating_sub(1) / LONGEST_PART;
+        for part in 0..=last {
+            let len = (len - part * LONGEST_PART).min(LONGEST_PART);
+            let flags = if part == last { LAST } else { 0 };
+            self.put(&pdu(READ_PART, flags, &vec![7; len]));
+        }
+    }
+
+    /// Appends these bytes to the outgoing ones.
+    pub(super) fn put(&mut self, bytes: &[u8]) {
+        self.outgoing.extend(bytes);
+    }
+}
+
+impl Wire for Tcp {
+    fn state(&mut self) -> &mut State {
+        &mut self.state
+    }
+
+    fn say(&mut self, frame: &[u8]) {
+        self.put(&pdu(SEND, 0, frame));
+    }
+
+    fn say_broken(&mut self, frame: &[u8], rng: &mut Rng) -> String {
+        let mut bytes = pdu(SEND, rng.u8(0..2), frame);
+        let what = match rng.u8(0..3) {
+            0 => mutation::length(&mut bytes, rng),
+            _ => mutation::pdu(&mut bytes, rng),
+        };
+        self.put(&bytes);
+        format!("PDU with {what}")
+    }
+
+    fn operate(&mut self, token: [u8; 24], rng: &mut Rng) -> String {
+        let (addr, key) = (&token[..8], &token[16..20]);
+        let place = [addr, key].concat();
+        let len = rng.usize(0..4096);
+        let bytes = vec![rng.u8(..); len];
+        let length = (len as u32).to_be_bytes();
+        let wide = [place.as_slice(), &[0; 16]].concat();
+        let count = rng.u32(0..4).to_be_bytes();
+        let (kind, flags, rest) = match rng.u8(0..10) {
+            0 => (2, LAST, [&place, &bytes[..]].concat()),
+            1 => (2, 0, [&place, &bytes[..]].concat()),
+            2 => (3, LAST, [&place, &count[..], &bytes[..]].concat()),
+            3 | 4 => (READ, 0, [&place, &length[..]].concat()),
+            5 => (5, 0, wide),
+            6 => (6, 0, wide),
+            7 => (ACK, 0, count.to_vec()),
+            8 => (READ_PART, LAST, bytes),
+            _ => (18, 0, place[..8].to_vec()),
+        };
+        let mut bytes = pdu(kind, flags, &rest);
+        let what = match rng.u8(0..6) {
+            0 => mutation::pdu(&mut bytes, rng),
+            1 => mutation::length(&mut bytes, rng),
+            _ => "nothing changed".to_owned(),
+        };
+        self.put(&bytes);
+        format!("PDU of kind {kind} with {what}")
+    }
+
+    fn memory(&mut self, len: u64) -> Descriptor {
+        Descriptor {
+            addr: 1 << 40,
+            len,
+            rkey: 1,
+            reserved: 0,
+        }
+    }
+
+    fn flush(&mut self, arena: &Arena) {
+        while !self.outgoing.is_empty() && !self.state.over {
+            let (most, pause) = match self.state.pace {
+                Pace::Whole => (usize::MAX, Duration::ZERO),
+                Pace::Slow(bytes, pause) => (bytes, pause),
+                Pace::Stuck => return,
+            };
+            if !arena.may_write() {
+                return;
+            }
+            let (first, _) = self.outgoing.as_slices();
+            match self.stream.write(&first[..first.len().min(most)]) {
+                Ok(count) => drop(self.outgoing.drain(..count)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(_) => self.state.over = true,
+            }
+            if !pause.is_zero() {
+                return arena.pause(pause);
+            }
+        }
+    }
+
+    fn poll(&mut self) {
+        let mut bytes = vec![0; 64 << 10];
+        match self.stream.read(&mut bytes) {
+            Ok(0) => self.state.over = true,
+            Ok(count) => self.unread.extend(&bytes[..count]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(_) => self.state.over = true,
+        }
+        while let Some(len) = self.whole() {
+            let rest = self.unread.split_off(len);
+            let pdu = mem::replace(&mut self.unread, rest);
+            self.take(&pdu);
+        }
+    }
+
+    fn leave(&mut self, leave: Leave) {
+        match leave {
+            Leave::Close => {}
+            Leave::Reset => {
+                let reset = nix::libc::linger {
+                    l_onoff: 1,
+                    l_linger: 0,
+                };
+                let _ = setsockopt(&self.stream, sockopt::Linger, &reset);
+            }
+            Leave::Half => {
+                let _ = self.stream.shutdown(Shutdown::Write);
+                self.outgoing.clear();
+            }
+        }
+    }
+}

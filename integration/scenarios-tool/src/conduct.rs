@@ -1,0 +1,399 @@
+//! Host a's conductor: plays scenarios on both hosts, and has their books judged.
+
+use std::{
+    env,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use toolbox::{
+    Deadline, Ended, Lab, Line,
+    agent::{self, Said as Heard},
+    clock_millis, slowness, words,
+};
+
+use crate::{
+    RETURNING_MEMORY,
+    judge::{Book, Evidence, judge},
+    network,
+    scenario::{Fault, Scenario},
+    worker::Said,
+};
+
+/// The time in which a side obeys an order, on an idle machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The time for one line.
+const TURN: Duration = Duration::from_secs(30);
+
+/// The time that a bound allows in addition to that of the configuration.
+const SLACK: Duration = Duration::from_secs(5);
+
+/// The time in which a hung worker ends, or the kernel frees the objects of a process.
+const SETTLES: Duration = Duration::from_secs(10);
+
+/// The time between two lines of a long scenario.
+const PROGRESS: Duration = Duration::from_secs(10);
+
+/// The number of problems of a scenario that are printed: those of many connections are alike.
+const MOST_PROBLEMS: usize = 30;
+
+/// A host: its agent, and the words of its worker.
+#[derive(Debug)]
+struct Host {
+    name: &'static str,
+    agent: agent::Host,
+    notes: Notes,
+}
+
+/// All that a worker has said.
+#[derive(Debug, Default)]
+struct Notes {
+    /// The objects on the device before the worker was started.
+    objects: String,
+    books: Vec<Book>,
+    problems: Vec<String>,
+    /// The server's addresses.
+    listens: Vec<SocketAddr>,
+    flowing: bool,
+    restarted: bool,
+    ended: Option<Ended>,
+    /// The lines of stderr.
+    words: Vec<String>,
+}
+
+impl Host {
+    fn connect(name: &'static str, address: IpAddr) -> Result<Self> {
+        let mut agent = agent::Host::connect(address)?;
+        // From its first answer on the agent's port is free for another agent.
+        agent.shell("true")?;
+        let notes = Notes::default();
+        Ok(Self { name, agent, notes })
+    }
+
+    /// Starts the worker for the next scenario. The one before has ended.
+    fn start(&mut self, args: &[String]) -> Result<()> {
+        self.notes = Notes {
+            objects: self.objects()?,
+            ..Notes::default()
+        };
+        let mut argv = words(RETURNING_MEMORY);
+        argv.extend([env::current_exe()?.display().to_string(), "worker".into()]);
+        argv.extend_from_slice(args);
+        self.agent.start_told(&argv)
+    }
+
+    /// Notes the words of the worker until that is noted. Fails if the worker ends before, or if
+    /// the time is over.
+    fn wait(&mut self, what: &str, until: impl Fn(&Notes) -> bool, limit: Duration) -> Result<()> {
+        let (mut deadline, name) = (Deadline::after(limit), self.name);
+        while !until(&self.notes) {
+            if let Some(ended) = &self.notes.ended {
+                bail!("host {name}: {ended} before it was {what}");
+            }
+            let is_late = !self.listen(deadline.left().min(TURN))? && deadline.is_over();
+            ensure!(!is_late, "host {name}: not {what} after {limit:?}");
+        }
+        Ok(())
+    }
+
+    /// Notes the worker's next word. Returns whether one came in this time.
+    fn listen(&mut self, limit: Duration) -> Result<bool> {
+        let notes = &mut self.notes;
+        match self.agent.line(Deadline::exactly_after(limit))? {
+            Heard::Line(Line::Err(line)) => notes.words.push(line),
+            Heard::Line(Line::Out(line)) => match serde_json::from_str(&line)? {
+                Said::Listens(listens) => notes.listens = listens,
+                Said::Flowing => notes.flowing = true,
+                Said::Restarted => notes.restarted = true,
+                Said::Book(book) => notes.books.push(book),
+                Said::Problem(problem) => notes.problems.push(problem),
+            },
+            Heard::Ended(ended) => notes.ended = Some(ended),
+            Heard::Nothing => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Waits for the worker's end, which is a success if the worker is `whole`.
+    fn end(&mut self, limit: Duration, whole: bool) -> Result<()> {
+        self.wait("done", |notes| notes.ended.is_some(), limit)?;
+        match &self.notes.ended {
+            Some(ended) if whole && !ended.succeeded() => bail!("host {}: {ended}", self.name),
+            _ => Ok(()),
+        }
+    }
+
+    /// Has a worker that hangs report its open connections, and ends it.
+    fn quit_worker(&mut self) {
+        // It may hang, and its words are for the report only.
+        let _ = self.agent.tell("quit");
+        let _ = self.end(SETTLES, false);
+        let _ = self.agent.finish(Duration::ZERO);
+    }
+
+    /// Runs a line of shell, and returns the time of its begin.
+    fn shell(&mut self, script: &str) -> Result<u64> {
+        let ran = self.agent.shell(script);
+        Ok(ran.with_context(|| format!("host {}", self.name))?.0)
+    }
+
+    fn objects(&mut self) -> Result<String> {
+        Ok(self.agent.shell("rdma resource show $LAB_DEV")?.1)
+    }
+
+    /// Restores the host, and fails unless the device has the objects that it had before the worker
+    /// was started.
+    fn clear_up(&mut self, fault: Fault) -> Result<()> {
+        let is_server = self.name == "b";
+        if is_server && fault == Fault::HostKilled {
+            return Ok(());
+        }
+        if fault.is_of_network() {
+            self.shell(network::CLEAR)?;
+        }
+        if is_server && fault == Fault::DeviceRemoved {
+            // A new device counts from zero.
+            self.shell(&network::restore_device())?;
+            return self.agent.settle();
+        }
+        let mut deadline = Deadline::after(SETTLES);
+        loop {
+            let now = self.objects()?;
+            let before = &self.notes.objects;
+            if now == *before {
+                return Ok(());
+            }
+            ensure!(!deadline.is_over(), "{now} instead of {before}");
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+/// The two hosts, which may be one.
+#[derive(Debug)]
+pub(crate) struct Conductor {
+    lab: Lab,
+    a: Host,
+    b: Host,
+}
+
+impl Conductor {
+    pub(crate) fn new(lab: &Lab) -> Result<Self> {
+        let here = Ipv4Addr::LOCALHOST.into();
+        agent::serve_beside();
+        let a = Host::connect("a", here)?;
+        let mut other = lab.peer;
+        if lab.peer == lab.addr {
+            agent::serve_beside();
+            other = here;
+        }
+        Ok(Self {
+            lab: lab.clone(),
+            a,
+            b: Host::connect("b", other)?,
+        })
+    }
+
+    /// Plays a scenario, prints its result, and returns whether it passed.
+    pub(crate) fn run(&mut self, scenario: &Scenario, seed: u64) -> bool {
+        if !scenario.is_possible(&self.lab) {
+            println!("{scenario} does not apply: the device has too few queue pairs");
+            return true;
+        }
+        let start = Instant::now();
+        let before = slowness();
+        let played = self.play(scenario, seed);
+        // The machine may be slow at the begin or at the end.
+        let bound = bound(scenario, before.max(slowness()));
+        let judged = match played {
+            Ok(began) => {
+                let evidence = Evidence {
+                    clients: self.a.notes.books.split_off(0),
+                    servers: self.b.notes.books.split_off(0),
+                    began,
+                    bound,
+                };
+                judge(scenario, seed, &evidence)
+            }
+            Err(error) => {
+                self.a.quit_worker();
+                if scenario.fault != Fault::HostKilled {
+                    self.b.quit_worker();
+                }
+                Err(vec![format!("{error:#}")])
+            }
+        };
+        let (seen, mut problems) = match judged {
+            Ok(seen) => (seen, Vec::new()),
+            Err(problems) => (String::new(), problems),
+        };
+        for host in [&mut self.a, &mut self.b] {
+            let name = host.name;
+            if let Err(error) = host.clear_up(scenario.fault) {
+                problems.push(format!("host {name}: {error:#}"));
+            }
+            let found = host.notes.problems.iter();
+            problems.extend(found.map(|text| format!("host {name}: {text}")));
+        }
+        for Host { name, notes, .. } in [&self.a, &self.b] {
+            if !problems.is_empty() {
+                problems.extend(notes.words.iter().map(|line| format!("{name}| {line}")));
+            }
+        }
+        let passed = problems.is_empty();
+        let verdict = if passed { "ok" } else { "FAILED" };
+        let seconds = start.elapsed().as_secs_f64();
+        println!("{scenario} {verdict:<6} {seconds:>5.1} s  {seen}");
+        for problem in problems.iter().take(MOST_PROBLEMS) {
+            println!("    {problem}");
+        }
+        passed
+    }
+
+    /// Plays a scenario, and returns the times of the fault.
+    fn play(&mut self, scenario: &Scenario, seed: u64) -> Result<[u64; 2]> {
+        let mut server = self.lab.peer;
+        match scenario.fault {
+            Fault::Network(netem) => drop(self.impair(netem)?),
+            Fault::AddressChanged => {
+                server = network::SECOND_ADDRESS.parse()?;
+                self.a.shell(&network::add_address("10.8.1.1"))?;
+                self.b
+                    .shell(&network::add_address(network::SECOND_ADDRESS))?;
+            }
+            _ => {}
+        }
+        let mut args = vec![scenario.name.to_owned(), seed.to_string()];
+        // Both get ready at the same time, which takes the longest.
+        self.a.start(&args)?;
+        args.push(format!("{server}:0"));
+        self.b.start(&args)?;
+        self.b
+            .wait("there", |notes| !notes.listens.is_empty(), PATIENCE)?;
+        let listens = &self.b.notes.listens;
+        let address = listens[0];
+        self.a.agent.tell(&serde_json::to_string(listens)?)?;
+        self.a
+            .wait("flowing", |notes| notes.flowing, 2 * PATIENCE)?;
+        self.b.wait("flowing", |notes| notes.flowing, PATIENCE)?;
+        self.tell_both("go")?;
+        self.flow(scenario.flow)?;
+        self.strike(scenario, address)
+    }
+
+    /// Lets messages flow for this time, and fails as soon as a worker reports a problem.
+    fn flow(&mut self, time: Duration) -> Result<()> {
+        let end = Instant::now() + time;
+        let mut next = Instant::now() + PROGRESS;
+        while let Some(left) = end.checked_duration_since(Instant::now()) {
+            for host in [&mut self.a, &mut self.b] {
+                while host.notes.ended.is_none() && host.listen(Duration::ZERO)? {}
+                let is_well = host.notes.ended.is_none() && host.notes.problems.is_empty();
+                ensure!(
+                    is_well,
+                    "a problem on host {} while messages flow",
+                    host.name
+                );
+            }
+            if Instant::now() >= next {
+                let books = self.a.notes.books.len();
+                println!("{books} connections have ended, {left:.0?} are left");
+                next += PROGRESS;
+            }
+            thread::sleep(left.min(Duration::from_millis(500)));
+        }
+        Ok(())
+    }
+
+    /// Causes the fault, and waits for the end of both sides.
+    fn strike(&mut self, one: &Scenario, server: SocketAddr) -> Result<[u64; 2]> {
+        let mut began = [clock_millis(); 2];
+        let seconds = Duration::from_secs;
+        match one.fault {
+            Fault::Nothing | Fault::Network(_) | Fault::ProcessLeaves => {}
+            Fault::Cut(time) => {
+                began = self.impair("loss 100%")?;
+                thread::sleep(seconds(time));
+                self.repair()?;
+            }
+            Fault::CutWhileClosing(time) => {
+                began = self.impair("loss 100%")?;
+                self.tell_both("stop")?;
+                thread::sleep(seconds(time));
+                self.repair()?;
+            }
+            Fault::ProcessKilled => drop(self.b.agent.signal("KILL")?),
+            Fault::ProcessStopped(time) => {
+                self.b.agent.signal("STOP")?;
+                thread::sleep(seconds(time));
+                began[1] = self.b.agent.signal("CONT")?;
+            }
+            Fault::ServerRestarts(_) => {
+                self.b.wait("back", |notes| notes.restarted, 2 * PATIENCE)?;
+            }
+            Fault::Strangers => drop(self.a.shell(&network::strangers(server))?),
+            // The kernel waits for all that use the device.
+            Fault::DeviceRemoved => began[1] = self.b.agent.begin(network::REMOVE_DEVICE)?,
+            Fault::AddressChanged => began[1] = self.b.shell(&network::change_address())?,
+            Fault::HostKilled => self.b.agent.die()?,
+        }
+        let (leaves, kills) = (one.fault == Fault::ProcessLeaves, one.fault.kills());
+        // Connections that break need no order.
+        if !kills && !matches!(one.fault, Fault::DeviceRemoved | Fault::AddressChanged) {
+            self.b.agent.tell("stop")?;
+            if !leaves {
+                self.a.agent.tell("stop")?;
+            }
+        }
+        // The windows bound the messages in flight, and the configuration bounds every wait.
+        let patience = 2 * PATIENCE + bound(one, 1.0);
+        self.a.end(patience, true)?;
+        if !kills {
+            self.b.agent.tell("over")?;
+            self.b.end(patience, !leaves)?;
+        }
+        Ok(began)
+    }
+
+    fn tell_both(&mut self, word: &str) -> Result<()> {
+        // A worker that has ended need not hear it.
+        self.a.agent.tell(word)?;
+        self.b.agent.tell(word).map(drop)
+    }
+
+    /// Impairs both hosts' networks, and returns when that had an effect on each side.
+    fn impair(&mut self, netem: &str) -> Result<[u64; 2]> {
+        let script = toolbox::network::impair(netem);
+        self.a.shell(&script)?;
+        let begin_of_b = self.b.shell(&script)?;
+        // Until now packets of host b may have come.
+        Ok([clock_millis(), begin_of_b])
+    }
+
+    fn repair(&mut self) -> Result<()> {
+        self.a.shell(toolbox::network::REPAIR)?;
+        self.b.shell(toolbox::network::REPAIR).map(drop)
+    }
+
+    pub(crate) fn quit(self) -> Result<()> {
+        self.a.agent.quit()?;
+        // A host that was killed has quit.
+        let _ = self.b.agent.quit();
+        Ok(())
+    }
+}
+
+/// The time in which a side must know of an end, on a machine that is slower by this factor.
+fn bound(scenario: &Scenario, slowness: f64) -> Duration {
+    let config = scenario.config();
+    let interval = config.keepalive_interval.unwrap_or_default();
+    let slack = match scenario.fault {
+        // The device of a stopped process still answers, which is a sign of life.
+        Fault::ProcessStopped(_) => 2 * SLACK,
+        _ => SLACK,
+    };
+    interval + config.keepalive_timeout + slack.mul_f64(slowness)
+}

@@ -1,0 +1,193 @@
+//! Connections of rdmsg between two programs: with faults of networks, processes, hosts and
+//! devices, without faults for a long time, and with hostile peers among honest ones. Every message
+//! is accounted for, and nothing may be left behind.
+//!
+//! On a developer's machine the program starts itself on the hosts of the lab. Each has an agent,
+//! which starts this program once more for each scenario, as a worker with all connections of its
+//! side; host a has the conductor as well.
+
+mod attack;
+mod conduct;
+mod health;
+mod judge;
+mod network;
+mod plan;
+mod scenario;
+mod worker;
+
+use std::{env, process::ExitCode, time::Duration};
+
+use anyhow::{Result, ensure};
+use clap::{Args, Parser};
+use toolbox::{Lab, LabDevice, Launch, agent};
+
+use crate::{
+    conduct::Conductor,
+    scenario::{EVERY_END, Scenario},
+};
+
+/// A program whose allocator returns freed memory to the system, so that it is not resident.
+const RETURNING_MEMORY: &str = "env MALLOC_MMAP_THRESHOLD_=131072 MALLOC_ARENA_MAX=2";
+
+/// The longest part of a soak, which is judged at its end.
+const PART: Duration = Duration::from_secs(600);
+
+#[derive(Parser)]
+#[command(args_override_self = true)]
+enum Command {
+    Faults(Faults),
+    Attack(attack::Options),
+    #[command(hide = true)]
+    Worker(worker::Order),
+    #[command(hide = true)]
+    Victim {
+        #[arg(long)]
+        rdma: bool,
+    },
+}
+
+/// Connections between two hosts, with faults or for a long time
+///
+/// Runs scenarios on two virtual machines with software RoCE or iWARP and a wire between them. Each
+/// has traffic, a fault of the network, a process, a host or a device, and a result that both sides
+/// must see: every message that was sent is received once, in order, with the right bytes, or its
+/// sender learns that this is not known and its receiver that there may be more; breaks are known
+/// in time. Nothing may be left behind: RDMA resources, file descriptors, pinned and resident
+/// memory are as at the start, and no receiver was ever without a receive (RNR NAK). Software iWARP
+/// has too few queue pairs for some scenarios, which are not played there.
+///
+/// `--minutes`, which integration/soak sets to 10, plays every-end alone: eight connections at a
+/// time with all kinds of configurations, messages of 0 B to 8 MiB both ways, some held for a
+/// while, received by recv, Select and try_recv; connections are closed, dropped and aborted, also
+/// while the other side sends, and each is followed by another one. The books are compared, and
+/// the resources counted, every ten minutes.
+///
+/// Prints a line for each scenario as it ends. Ends 0 if all passed.
+#[derive(Args)]
+#[command(verbatim_doc_comment, override_usage = "integration/faults [OPTIONS]")]
+struct Faults {
+    /// Only some scenarios, in less than three minutes
+    #[arg(long)]
+    quick: bool,
+    /// Only scenarios whose names begin so; may be repeated
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+    /// Minutes of new connections with every end, fractions allowed
+    #[arg(long, value_name = "N", value_parser = minutes)]
+    minutes: Option<Duration>,
+    /// The seed of all random choices [default: a new one, which is printed]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// The driver of the virtual machines' devices
+    #[arg(long, value_name = "DRIVER", value_enum, default_value_t)]
+    device: LabDevice,
+    /// Run both sides on one host: on this machine if it has RDMA
+    #[arg(long, requires = "minutes")]
+    one_host: bool,
+    /// Print the scenarios
+    #[arg(long)]
+    list: bool,
+}
+
+/// More than nothing and less than a month.
+fn minutes(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(minutes) if minutes > 0.0 && minutes < 43_200.0 => {
+            Ok(Duration::from_secs_f64(minutes * 60.0))
+        }
+        _ => Err("a number of minutes above 0 and below 43200 is needed".into()),
+    }
+}
+
+fn main() -> ExitCode {
+    let done = match Command::parse() {
+        Command::Faults(faults) => faults.run(),
+        Command::Attack(attack) => attack.run(),
+        Command::Worker(order) => worker::run(&order).map(|()| ExitCode::SUCCESS),
+        Command::Victim { rdma } => attack::victim::run(rdma).map(|()| ExitCode::SUCCESS),
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("FAILED: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+/// The given seed, or a new one.
+fn seed(given: Option<u64>) -> u64 {
+    given.unwrap_or_else(|| fastrand::u64(..1 << 32))
+}
+
+/// Gives a launch this program's arguments and the seed.
+fn with_arguments(launch: Launch, seed: u64) -> Launch {
+    let arguments = env::args().skip(1).chain([format!("--seed={seed}")]);
+    arguments.fold(launch, Launch::argument)
+}
+
+impl Faults {
+    fn run(&self) -> Result<ExitCode> {
+        let seed = seed(self.seed);
+        let scenarios = self.scenarios(seed)?;
+        if self.list {
+            for (scenario, _) in scenarios {
+                println!("{scenario} {}", if scenario.quick { "quick" } else { "" });
+            }
+        } else if !Lab::is_here() {
+            return Err(self.launch(seed)?.exec());
+        } else if Lab::find()?.host != "a" {
+            agent::serve()?;
+        } else {
+            let mut conductor = Conductor::new(&Lab::find()?)?;
+            let mut failed = Vec::new();
+            for (scenario, seed) in &scenarios {
+                if !conductor.run(scenario, *seed) {
+                    failed.push((scenario.name, seed));
+                }
+            }
+            conductor.quit()?;
+            let (all, some) = (scenarios.len(), failed.len());
+            println!("{} of {all} scenarios passed, seed {seed}", all - some);
+            ensure!(
+                failed.is_empty(),
+                "these scenarios with these seeds: {failed:?}"
+            );
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// The wanted scenarios, each with its seed.
+    fn scenarios(&self, seed: u64) -> Result<Vec<(Scenario, u64)>> {
+        let mut scenarios = Vec::new();
+        if let Some(mut left) = self.minutes {
+            while !left.is_zero() {
+                let mut scenario = Scenario::named(EVERY_END)?;
+                scenario.flow = left.min(PART);
+                left -= scenario.flow;
+                scenarios.push((scenario, seed.wrapping_add(scenarios.len() as u64)));
+            }
+        } else {
+            let is_named = |name: &str| self.only.iter().any(|only| name.starts_with(only));
+            let all = scenario::all().into_iter();
+            let quick = all.filter(|scenario| scenario.quick || !self.quick);
+            let named = quick.filter(|one| self.only.is_empty() || is_named(one.name));
+            scenarios.extend(named.map(|scenario| (scenario, seed)));
+        }
+        ensure!(
+            !scenarios.is_empty(),
+            "there is no such scenario; see --list"
+        );
+        Ok(scenarios)
+    }
+
+    /// This program on the hosts of the lab. A wire and a host that are to fail are virtual.
+    fn launch(&self, seed: u64) -> Result<Launch> {
+        println!("seed {seed}");
+        let limit = self.minutes.unwrap_or_default() * 6 / 5 + Duration::from_secs(1500);
+        let launch = if self.one_host {
+            Launch::new(1, limit).native_where_possible()?
+        } else {
+            Launch::new(2, limit).option("--may-die", "b")
+        };
+        let launch = launch.option("--memory", "2G").device(self.device);
+        Ok(with_arguments(launch, seed))
+    }
+}

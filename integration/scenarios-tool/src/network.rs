@@ -1,0 +1,56 @@
+//! Lines of shell that change a host's network and its device, and change them back. In the lab the
+//! network device is `eth0`.
+
+use std::net::SocketAddr;
+
+/// The server's address that is changed.
+pub(crate) const SECOND_ADDRESS: &str = "10.8.1.2";
+
+/// The address that comes in its place.
+const THIRD_ADDRESS: &str = "10.8.1.3";
+
+/// Waits until the device has a GID for this address. iWARP has no such GIDs.
+const KNOWS: &str = "grep -qs RNIC /sys/class/infiniband/$LAB_DEV/node_type || { \
+     GID=$(printf '0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x' $(echo ADDRESS | tr . ' ')) && \
+     for i in $(seq 1200); do grep -qs $GID /sys/class/infiniband/$LAB_DEV/ports/1/gids/* && break; sleep 0.05; done && \
+     grep -qs $GID /sys/class/infiniband/$LAB_DEV/ports/1/gids/*; }";
+
+/// Adds an address to the network device, and waits until connections can be made over it.
+pub(crate) fn add_address(address: &str) -> String {
+    let knows = KNOWS.replace("ADDRESS", address);
+    format!("ip addr add {address}/24 dev eth0 && {knows}")
+}
+
+/// Replaces the second address by the third.
+pub(crate) fn change_address() -> String {
+    const SCRIPT: &str = "ip addr del SECOND/24 dev eth0 && ip addr add THIRD/24 dev eth0";
+    SCRIPT
+        .replace("SECOND", SECOND_ADDRESS)
+        .replace("THIRD", THIRD_ADDRESS)
+}
+
+/// Removes all impairments and addresses of a scenario.
+pub(crate) const CLEAR: &str = "tc qdisc del dev eth0 root 2>/dev/null; \
+     for n in 1 2 3; do ip addr del 10.8.1.$n/24 dev eth0 2>/dev/null; done; true";
+
+pub(crate) const REMOVE_DEVICE: &str = "rdma link delete $LAB_DEV";
+
+/// Creates the device again after the old one is gone, and waits until connections can be made over
+/// it. The lab names its devices after their drivers.
+pub(crate) fn restore_device() -> String {
+    const SCRIPT: &str = "for i in $(seq 1200); do [ -e /sys/class/infiniband/$LAB_DEV ] || break; sleep 0.05; done; \
+         rdma link add $LAB_DEV type ${LAB_DEV%0} netdev eth0 && KNOWS && \
+         for i in $(seq 1200); do grep -qs ACTIVE /sys/class/infiniband/$LAB_DEV/ports/1/state && exit 0; sleep 0.05; done; exit 1";
+    SCRIPT.replace("KNOWS", &KNOWS.replace("ADDRESS", "$LAB_ADDR"))
+}
+
+/// Connects to the server with programs that do not speak its protocol: many at once, and one after
+/// the other, half of them killed on their way. Their results do not matter.
+pub(crate) fn strangers(server: SocketAddr) -> String {
+    const SCRIPT: &str = "{ for i in 1 2 3; do timeout -s KILL 10 ucmatose -s HOST -p PORT -c 20 -C 1 & \
+         timeout -s KILL 0.$i ucmatose -s HOST -p PORT -c 20 -C 1; timeout -s KILL 10 rping -c -a HOST -p PORT -C 1; \
+         timeout -s KILL 0.$i rping -c -a HOST -p PORT -C 1; wait; done; true; } >/dev/null 2>&1";
+    SCRIPT
+        .replace("HOST", &server.ip().to_string())
+        .replace("PORT", &server.port().to_string())
+}

@@ -1,0 +1,340 @@
+use std::time::Duration;
+
+use fastrand::Rng;
+use rdmsg::{Config, Polling};
+use toolbox::{Side, check, pattern, random};
+
+use crate::scenario::{Fault, Reading, Scenario, Talk};
+
+/// The longest message in bytes.
+const LONGEST: u64 = 8 << 20;
+
+/// The least length of a side's last message, so that no other message looks like it.
+const LAST: usize = 8;
+
+/// The number of listeners for connections with [`Talk::Any`], each with its own configuration.
+pub(crate) const LISTENERS: u64 = 8;
+
+/// The course of one connection. The scenario, the seed and the connection's number decide all of
+/// it, so both sides know it.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) talk: Talk,
+    /// The index of the listener.
+    pub(crate) listener: usize,
+    pub(crate) ending: Ending,
+    halves: [Half; 2],
+}
+
+/// One side's part.
+#[derive(Debug)]
+pub(crate) struct Half {
+    pub(crate) config: Config,
+    /// The number of messages, unless the connection ends before. `None` until the order to
+    /// stop.
+    pub(crate) messages: Option<u64>,
+    pub(crate) reading: Reading,
+}
+
+/// How the connection ends. A side that ends it has sent all its messages before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// One side closes when it has all messages of the other side.
+    Close(Side),
+    /// One side closes while the other one most likely sends.
+    CloseEarly(Side),
+    CloseBoth,
+    /// One side drops its handles after it has received this many messages.
+    Drop(Side, u64),
+    /// One side aborts with a code.
+    Abort(Side, u32),
+    /// The server drops its handles after its messages, and its process ends.
+    Leave,
+}
+
+impl Plan {
+    pub(crate) fn new(scenario: &Scenario, seed: u64, connection: u32) -> Self {
+        let (_, talk, server) = scenario.group(connection);
+        if talk == Talk::Any {
+            return Self::any(seed, connection);
+        }
+        let leaves = scenario.fault == Fault::ProcessLeaves;
+        let half = |messages, reading| Half {
+            config: scenario.config(),
+            messages: leaves.then_some(messages),
+            reading,
+        };
+        let close = Ending::Close(Side::Client);
+        Self {
+            talk,
+            listener: 0,
+            ending: if leaves { Ending::Leave } else { close },
+            halves: [half(0, Reading::Prompt), half(20, server)],
+        }
+    }
+
+    fn any(seed: u64, connection: u32) -> Self {
+        let mut rng = random(&[seed, connection.into(), u64::from(b'p')]);
+        let listener = rng.u64(..LISTENERS);
+        let mut halves = [config(&mut rng), listener_config(seed, listener)].map(|config| Half {
+            config,
+            messages: Some(match rng.u32(..10) {
+                0..3 => rng.u64(1..=10),
+                3..8 => rng.u64(10..=60),
+                _ => rng.u64(60..=300),
+            }),
+            reading: one_of(
+                &mut rng,
+                &[Reading::Receiving, Reading::Selecting, Reading::Trying],
+            ),
+        });
+        let by = one_of(&mut rng, &Side::BOTH);
+        let roll = rng.u32(..100);
+        // The other side most likely still sends at the end.
+        let factor = match roll {
+            35..55 => 4,
+            65.. => 2,
+            _ => 1,
+        };
+        let others = &mut halves[by.other() as usize].messages;
+        *others = others.map(|count| count * factor);
+        let ending = match roll {
+            0..35 => Ending::Close(by),
+            35..55 => Ending::CloseEarly(by),
+            55..65 => Ending::CloseBoth,
+            65..80 => Ending::Drop(by, rng.u64(1..=others.unwrap_or(1))),
+            _ => Ending::Abort(by, rng.u32(..)),
+        };
+        Self {
+            talk: Talk::Any,
+            listener: listener as usize,
+            ending,
+            halves,
+        }
+    }
+
+    pub(crate) fn half(&self, side: Side) -> &Half {
+        &self.halves[side as usize]
+    }
+
+    /// The length in bytes up to which messages go into posted receives: both sides have them.
+    pub(crate) fn eager_size(&self) -> u32 {
+        let sizes = self.halves.iter().filter_map(|half| half.config.eager_size);
+        sizes.min().unwrap_or(u32::MAX)
+    }
+}
+
+/// The configurations of all listeners.
+pub(crate) fn listener_configs(scenario: &Scenario, seed: u64) -> Vec<Config> {
+    if scenario.is_endless() {
+        (0..LISTENERS)
+            .map(|listener| listener_config(seed, listener))
+            .collect()
+    } else {
+        vec![scenario.config()]
+    }
+}
+
+fn listener_config(seed: u64, listener: u64) -> Config {
+    config(&mut random(&[seed, listener, u64::from(b'l')]))
+}
+
+/// Any configuration that makes sense, small windows and rings among them. Only the timeouts are
+/// always long: no peer vanishes here, but an emulated one can be very slow.
+fn config(rng: &mut Rng) -> Config {
+    let millis = Duration::from_millis;
+    let mut config = Config::default();
+    config.receive_window = one_of(rng, &[1, 2, 3, 8, 16, 64, 128]);
+    config.send_depth = one_of(rng, &[1, 2, 5, 16, 64]);
+    config.eager_size = Some(one_of(rng, &[64, 256, 1024, 4096, 16 << 10, 64 << 10]));
+    // Enough for all connections, also those that are being closed, but not for all of their
+    // windows.
+    if rng.bool() {
+        config.shared_receive = Some(400);
+        config.eager_size = Some(one_of(rng, &[256, 4096]));
+    }
+    config.max_message = one_of(rng, &[16 << 10, 1 << 20, 1 << 30, 1 << 30]);
+    config.large_memory = one_of(rng, &[64 << 10, 1 << 20, 16 << 20]);
+    config.registration_cache = one_of(rng, &[0, 1 << 20, 16 << 20]);
+    config.max_inline = one_of(rng, &[0, 64, 256]);
+    let spins = Polling::default();
+    config.polling = one_of(
+        rng,
+        &[Polling::Event, spins, Polling::Event, spins, Polling::Busy],
+    );
+    config.keepalive_interval = one_of(rng, &[None, Some(millis(100)), Some(millis(2000))]);
+    config.keepalive_timeout = Duration::from_secs(60);
+    config.close_timeout = Duration::from_secs(60);
+    config.connect_timeout = Duration::from_secs(60);
+    config
+}
+
+fn one_of<T: Copy>(rng: &mut Rng, values: &[T]) -> T {
+    values[rng.usize(..values.len())]
+}
+
+/// The lengths and bytes of all messages that one side of a connection sends. The receiver makes
+/// them again to compare, so it finds a message that is lost, repeated, moved, cut or changed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Content {
+    /// The seed of this side of the connection.
+    seed: u64,
+    talk: Talk,
+    /// The longest message that the receiver takes in bytes.
+    limit: u64,
+    eager: u64,
+}
+
+impl Content {
+    pub(crate) fn new(seed: u64, connection: u32, from: Side, plan: &Plan) -> Self {
+        let receiver = &plan.half(from.other()).config;
+        Self {
+            seed: random(&[seed, connection.into(), from as u64]).u64(..),
+            talk: plan.talk,
+            limit: receiver.max_message.min(LONGEST),
+            eager: plan.eager_size().into(),
+        }
+    }
+
+    pub(crate) fn message(&self, number: u64, last: bool) -> Vec<u8> {
+        let id = self.id(number, last);
+        pattern(id, self.len(id, last))
+    }
+
+    /// Compares the length and every byte of a message, and returns whether it is the last one.
+    pub(crate) fn check(&self, number: u64, message: &[u8]) -> Result<bool, String> {
+        let as_one = |last| {
+            let id = self.id(number, last);
+            check(id, self.len(id, last), message)
+        };
+        match as_one(false) {
+            Ok(()) => Ok(false),
+            Err(_) if as_one(true).is_ok() => Ok(true),
+            Err(problem) => Err(format!("message {number}: {problem}")),
+        }
+    }
+
+    /// Random numbers about this message.
+    pub(crate) fn random(&self, number: u64, purpose: u8) -> Rng {
+        random(&[self.seed, number, purpose.into()])
+    }
+
+    fn id(&self, number: u64, last: bool) -> u64 {
+        self.random(number, last.into()).u64(..)
+    }
+
+    fn len(&self, id: u64, last: bool) -> usize {
+        let mut rng = Rng::with_seed(id);
+        let small = |rng: &mut Rng| match rng.u32(..3) {
+            0 => rng.u64(..200),
+            1 => rng.u64(..4 << 10),
+            _ => rng.u64(..=16 << 10),
+        };
+        let large = |rng: &mut Rng| rng.u64(20 << 10..1 << 20);
+        let len = match self.talk {
+            Talk::Idle | Talk::Small => small(&mut rng),
+            Talk::Large => large(&mut rng),
+            Talk::Mixed | Talk::Operations => match rng.u32(..16) {
+                0 => large(&mut rng),
+                1..4 => rng.u64(16 << 10..64 << 10),
+                _ => small(&mut rng),
+            },
+            Talk::Any => match rng.u32(..1000) {
+                0..50 => 0,
+                50..80 => self.eager + rng.u64(..2),
+                80..500 => rng.u64(1..=256),
+                500..800 => rng.u64(..=16 << 10),
+                800..940 => rng.u64(..=128 << 10),
+                940..990 => rng.u64(..=1 << 20),
+                _ => rng.u64(..=LONGEST),
+            },
+        };
+        let len = len.min(self.limit) as usize;
+        if last { len.max(LAST) } else { len }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::scenario::EVERY_END;
+
+    /// A plan with such an ending.
+    pub(crate) fn planned(ending: impl Fn(Ending) -> bool) -> Plan {
+        let scenario = Scenario::named(EVERY_END).unwrap();
+        let mut plans = (0..1000).map(|connection| Plan::new(&scenario, 1, connection));
+        plans.find(|plan| ending(plan.ending)).unwrap()
+    }
+
+    #[test]
+    fn decide_all_by_the_seed() {
+        let scenario = Scenario::named(EVERY_END).unwrap();
+        let plan = |seed, connection| format!("{:?}", Plan::new(&scenario, seed, connection));
+        for connection in 0..100 {
+            assert_eq!(plan(9, connection), plan(9, connection));
+            assert_ne!(plan(9, connection), plan(10, connection));
+        }
+    }
+
+    #[test]
+    fn plan_every_ending() {
+        for side in Side::BOTH {
+            planned(|ending| ending == Ending::Close(side));
+            planned(|ending| ending == Ending::CloseEarly(side));
+            planned(|ending| matches!(ending, Ending::Drop(by, _) if by == side));
+            planned(|ending| matches!(ending, Ending::Abort(by, _) if by == side));
+        }
+        planned(|ending| ending == Ending::CloseBoth);
+    }
+
+    #[test]
+    fn drop_after_messages_that_come() {
+        let scenario = Scenario::named(EVERY_END).unwrap();
+        for connection in 0..1000 {
+            let plan = Plan::new(&scenario, 11, connection);
+            if let Ending::Drop(by, after) = plan.ending {
+                let sent = plan.half(by.other()).messages.unwrap();
+                assert!((1..=sent).contains(&after));
+            }
+        }
+    }
+
+    fn content(scenario: &str, from: Side) -> Content {
+        let plan = Plan::new(&Scenario::named(scenario).unwrap(), 7, 3);
+        Content::new(7, 3, from, &plan)
+    }
+
+    #[test]
+    fn know_a_message_by_its_bytes() {
+        for scenario in [EVERY_END, "calm"] {
+            let sent = content(scenario, Side::Client);
+            let other = content(scenario, Side::Server);
+            for (number, last) in (0..50).flat_map(|number| [(number, false), (number, true)]) {
+                let message = sent.message(number, last);
+                assert_eq!(sent.check(number, &message), Ok(last));
+                if !message.is_empty() {
+                    sent.check(number + 1, &message).unwrap_err();
+                    other.check(number, &message).unwrap_err();
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn find_a_changed_a_dropped_and_an_added_byte() {
+        let content = content(EVERY_END, Side::Server);
+        let number = (0..).find(|at| content.message(*at, false).len() > 5000);
+        let number = number.unwrap();
+        let good = content.message(number, false);
+        let mut changed = good.clone();
+        changed[4999] ^= 1;
+        let problem = content.check(number, &changed).unwrap_err();
+        assert!(problem.contains("1 bytes of the"), "{problem}");
+        let mut shorter = good.clone();
+        shorter.remove(100);
+        let problem = content.check(number, &shorter).unwrap_err();
+        assert!(problem.contains("instead of"), "{problem}");
+        let longer = [&good[..], &[0]].concat();
+        content.check(number, &longer).unwrap_err();
+    }
+}

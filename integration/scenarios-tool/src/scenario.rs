@@ -1,0 +1,353 @@
+use std::{fmt, time::Duration};
+
+use anyhow::{Context, Result};
+use rdmsg::{Config, Polling};
+use toolbox::Lab;
+
+use self::{Expect::*, Fault::*, groups::*};
+
+/// The traffic between two hosts, one fault, and the result that both sides must see.
+#[derive(Clone, Debug)]
+pub(crate) struct Scenario {
+    pub(crate) name: &'static str,
+    groups: &'static [Group],
+    pub(crate) fault: Fault,
+    pub(crate) expect: Expect,
+    /// Changes to the configuration of all connections.
+    change: fn(&mut Config),
+    /// The time between the first messages and the order to stop, without the time of the fault.
+    pub(crate) flow: Duration,
+    /// Whether `--quick` includes it.
+    pub(crate) quick: bool,
+}
+
+/// A number of connections that are alike, their messages, and how the server takes them. The
+/// client takes them at once.
+pub(crate) type Group = (u32, Talk, Reading);
+
+/// The messages of both sides, from the first one until the order to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Talk {
+    /// One message at the beginning, and some at the end.
+    Idle,
+    /// Messages up to the eager size, without a pause.
+    Small,
+    /// Messages that the receiver reads from the sender's memory, without a pause.
+    Large,
+    /// Small and large ones.
+    Mixed,
+    /// Mixed, with one-sided operations among them.
+    Operations,
+    /// Mixed up to 8 MiB, on connections that follow one another, each with a random
+    /// configuration, way of reading and end: see `plan`.
+    Any,
+}
+
+/// How a side takes messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reading {
+    /// At once, by `next_completion`.
+    Prompt,
+    /// As `Prompt`, with a pause after each until the order to stop.
+    Slow,
+    /// As `Prompt`, and it holds all messages until the order to stop.
+    Keeping,
+    /// By `recv`.
+    Receiving,
+    /// One thread waits for several connections with a `Select` of their `completions`.
+    Selecting,
+    /// One thread calls `try_recv` on several connections in turn.
+    Trying,
+}
+
+/// The fault. Host a has the clients, host b the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    Nothing,
+    /// Both hosts send as these arguments of `tc … netem` say, from before the first connection
+    /// until after the last.
+    Network(&'static str),
+    /// All packets of both hosts vanish for this number of seconds.
+    Cut(u64),
+    /// As `Cut`, and both sides receive the order to stop, and so to close, after it has begun.
+    CutWhileClosing(u64),
+    ProcessKilled,
+    /// The server's process is stopped for this number of seconds.
+    ProcessStopped(u64),
+    /// The server's process returns from `main` right after it has sent its last message.
+    ProcessLeaves,
+    /// The server shuts its engine down, with all connections, and listens again, this many times.
+    ServerRestarts(u32),
+    /// Programs on host a connect to the server with another protocol, and some are killed.
+    Strangers,
+    /// The RDMA device of host b is removed. It comes back before the next scenario.
+    DeviceRemoved,
+    /// Host b loses the address of the connections and gets another one.
+    AddressChanged,
+    /// Host b restarts without a word.
+    HostKilled,
+}
+
+/// The result that both sides must see, in addition to the rules that always hold: see `judge`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Expect {
+    /// All messages arrive, and every connection goes on to the end that its plan names.
+    GoesOn,
+    /// Every connection breaks, and both sides learn of it in time after the fault's beginning.
+    BothLearn,
+    /// Every connection breaks, and the client learns of it in time.
+    ClientLearns,
+    /// As `BothLearn`, but the server learns of it only after the fault.
+    ServerLearnsLater,
+    /// Only the rules that always hold.
+    Honest,
+    /// Everything that the server sent arrives, and ends as by a close.
+    AllOfServerArrives,
+    /// Each client is served in the end.
+    ServedInTheEnd,
+}
+
+/// The scenario of a soak: connections with every configuration and every end.
+pub(crate) const EVERY_END: &str = "every-end";
+
+#[rustfmt::skip]
+mod groups {
+    use super::{Group, Reading::*, Talk::*};
+
+    /// Some connections of each kind.
+    pub(super) const SOME: &[Group] = &[
+        (1, Idle, Prompt), (1, Operations, Prompt), (1, Small, Prompt), (1, Large, Prompt),
+        (2, Mixed, Prompt),
+    ];
+    /// An idle connection, and two that are never quiet.
+    pub(super) const BUSY: &[Group] = &[(1, Idle, Prompt), (1, Small, Prompt), (1, Mixed, Prompt)];
+    pub(super) const WIDE: &[Group] = &[(1, Idle, Prompt), (1, Large, Prompt), (2, Mixed, Prompt)];
+    pub(super) const FULL: &[Group] = &[(2, Small, Prompt), (2, Large, Prompt), (2, Mixed, Prompt)];
+    pub(super) const FLOOD: &[Group] = &[
+        (2, Small, Keeping), (1, Mixed, Keeping), (1, Small, Prompt), (1, Idle, Prompt),
+    ];
+    pub(super) const SLOWLY: &[Group] = &[
+        (2, Small, Slow), (1, Mixed, Slow), (1, Large, Slow), (1, Idle, Prompt),
+    ];
+    pub(super) const CROWD: &[Group] = &[
+        (60, Mixed, Prompt), (30, Operations, Prompt), (110, Idle, Prompt),
+    ];
+    pub(super) const CLIENTS: &[Group] = &[(20, Idle, Prompt), (4, Small, Prompt)];
+    pub(super) const IDLE_50: &[Group] = &[(50, Idle, Prompt)];
+    pub(super) const IDLE_100: &[Group] = &[(100, Idle, Prompt)];
+    pub(super) const IDLE_200: &[Group] = &[(200, Idle, Prompt)];
+    pub(super) const EVERYTHING: &[Group] = &[(8, Any, Prompt)];
+}
+
+/// All scenarios: name, groups, fault, result, configuration, seconds of flow, and whether it is a
+/// quick one. The last one kills a host.
+#[rustfmt::skip]
+pub(crate) fn all() -> Vec<Scenario> {
+    let mixture = "delay 5ms reorder 1% loss 0.5% duplicate 1% corrupt 0.2%";
+    let rows: &[Row] = &[
+        ("calm",                   SOME, Nothing, GoesOn, usual, 2, true),
+        (EVERY_END,                EVERYTHING, Nothing, GoesOn, usual, 6, true),
+        ("loss-0.1",               SOME, Network("loss 0.1%"), GoesOn, usual, 4, false),
+        ("loss-1",                 SOME, Network("loss 1%"), GoesOn, usual, 4, true),
+        ("loss-5",                 SOME, Network("loss 5%"), GoesOn, usual, 4, false),
+        ("delay",                  SOME, Network("delay 40ms"), GoesOn, usual, 4, false),
+        ("jitter", SOME, Network("delay 10ms reorder 2% 25%"), GoesOn, usual, 4, false),
+        ("duplicate",              SOME, Network("duplicate 5%"), GoesOn, usual, 4, false),
+        ("corrupt",                SOME, Network("corrupt 1%"), GoesOn, usual, 4, false),
+        ("everything",             SOME, Network(mixture), GoesOn, usual, 4, true),
+        ("slow-wire",              WIDE, Network("rate 1mbit"), GoesOn, patient, 3, false),
+        // Many connections at once, and more messages than the receiver takes.
+        ("storm-50",               IDLE_50, Nothing, GoesOn, slim, 0, true),
+        ("storm-100",              IDLE_100, Nothing, GoesOn, slim, 0, false),
+        ("storm-200",              IDLE_200, Nothing, GoesOn, slim, 0, false),
+        ("restarting-server",      CLIENTS, ServerRestarts(3), ServedInTheEnd, slim, 2, false),
+        ("flood",                  FLOOD, Nothing, GoesOn, usual, 2, true),
+        ("slow-receiver",          SLOWLY, Nothing, GoesOn, usual, 2, false),
+        ("strangers",              SOME, Strangers, GoesOn, usual, 2, false),
+        ("crowd",                  CROWD, Nothing, GoesOn, sharing, 3, false),
+        // Connections outlive a short cut, and both sides learn of a long one in time.
+        ("cut-1s",                 BUSY, Cut(1), GoesOn, steadfast, 2, true),
+        ("cut-3s",                 BUSY, Cut(3), GoesOn, steadfast, 2, false),
+        ("cut-10s",                BUSY, Cut(10), GoesOn, steadfast, 2, false),
+        ("cut-while-closing",      BUSY, CutWhileClosing(3), GoesOn, steadfast, 2, false),
+        ("long-cut",               BUSY, Cut(12), BothLearn, watchful, 2, true),
+        ("long-cut-30s",           BUSY, Cut(30), BothLearn, watchful, 2, false),
+        ("long-cut-while-closing", BUSY, CutWhileClosing(15), Honest, watchful, 2, false),
+        ("killed-process",         SOME, ProcessKilled, ClientLearns, watchful, 2, true),
+        ("stopped-process",        SOME, ProcessStopped(3), GoesOn, lasting, 2, false),
+        ("long-stopped-process", SOME, ProcessStopped(20), ServerLearnsLater, watchful, 2, true),
+        ("leaving-process",        FULL, ProcessLeaves, AllOfServerArrives, lasting, 2, false),
+        ("address-change",         BUSY, AddressChanged, BothLearn, watchful, 2, false),
+        ("device-removal",         BUSY, DeviceRemoved, BothLearn, watchful, 2, false),
+        ("after-device-removal",   SOME, Nothing, GoesOn, usual, 2, false),
+        ("killed-host",            BUSY, HostKilled, ClientLearns, watchful, 2, true),
+    ];
+    let scenario = |&(name, groups, fault, expect, change, flow, quick): &Row| Scenario {
+        name, groups, fault, expect, change, flow: Duration::from_secs(flow), quick,
+    };
+    rows.iter().map(scenario).collect()
+}
+
+type Row = (
+    &'static str,
+    &'static [Group],
+    Fault,
+    Expect,
+    fn(&mut Config),
+    u64,
+    bool,
+);
+
+impl Scenario {
+    /// The scenario of that name.
+    pub(crate) fn named(name: &str) -> Result<Self> {
+        let found = all().into_iter().find(|scenario| scenario.name == name);
+        found.with_context(|| format!("there is no scenario {name}"))
+    }
+
+    /// The number of connections at a time.
+    pub(crate) fn connections(&self) -> u32 {
+        self.groups.iter().map(|(count, ..)| count).sum()
+    }
+
+    /// Whether connections follow one another until the order to stop.
+    pub(crate) fn is_endless(&self) -> bool {
+        self.groups == EVERYTHING
+    }
+
+    /// Whether the hosts' devices have enough queue pairs.
+    pub(crate) fn is_possible(&self, lab: &Lab) -> bool {
+        // The library of the driver of software iWARP maps some fifty, and a listener has some.
+        self.connections() <= 40 || !lab.is_iwarp()
+    }
+
+    pub(crate) fn group(&self, connection: u32) -> Group {
+        let all = self.groups.iter();
+        let mut places = all.flat_map(|group| (0..group.0).map(|_| *group));
+        let place = connection % self.connections();
+        places.nth(place as usize).expect("it is one of them")
+    }
+
+    /// The configuration of every connection. Its timeouts are long enough for an emulated
+    /// processor and a network that loses packets.
+    pub(crate) fn config(&self) -> Config {
+        let mut config = Config::default();
+        config.connect_timeout = Duration::from_secs(60);
+        config.resolve_timeout = Duration::from_secs(10);
+        config.close_timeout = Duration::from_secs(60);
+        config.keepalive_timeout = Duration::from_secs(20);
+        config.retry_refused = true;
+        config.backlog = 1024;
+        config.large_memory = 4 << 20;
+        config.registration_cache = 1 << 20;
+        if self.connections() > 8 {
+            // Threads that spin would take the processors from the other connections.
+            config.polling = Polling::Event;
+        }
+        (self.change)(&mut config);
+        config
+    }
+}
+
+impl Fault {
+    /// Whether the server's books are lost.
+    pub(crate) fn kills(self) -> bool {
+        matches!(self, ProcessKilled | HostKilled)
+    }
+
+    /// Whether it changes the hosts' networks.
+    pub(crate) fn is_of_network(self) -> bool {
+        matches!(
+            self,
+            Network(_) | Cut(_) | CutWhileClosing(_) | AddressChanged
+        )
+    }
+}
+
+impl fmt::Display for Scenario {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fault = format!("{:?}", self.fault);
+        write!(f, "{:<23} {fault:<40}", self.name)
+    }
+}
+
+fn usual(_: &mut Config) {}
+
+/// Packets wait for seconds behind those of other connections: the device does not repeat
+/// them, and few messages are in flight, so that the end is seen. Keepalive and
+/// `read_timeout` are unchanged: nothing ends while bytes move.
+fn patient(config: &mut Config) {
+    config.ack_timeout = Some(23);
+    config.receive_window = 4;
+    config.close_timeout = Duration::from_secs(300);
+}
+
+/// Little memory for each of many.
+fn slim(config: &mut Config) {
+    config.receive_window = 4;
+    config.send_depth = 4;
+    config.eager_size = Some(4096);
+    config.large_memory = 1 << 20;
+    config.registration_cache = 0;
+}
+
+/// As `slim`, and all connections of a side share their receives.
+fn sharing(config: &mut Config) {
+    slim(config);
+    config.shared_receive = Some(200 * 26);
+}
+
+/// Outlives a cut of ten seconds.
+fn steadfast(config: &mut Config) {
+    config.ack_timeout = Some(19);
+    lasting(config);
+}
+
+fn lasting(config: &mut Config) {
+    config.keepalive_interval = Some(Duration::from_secs(2));
+    config.keepalive_timeout = Duration::from_secs(30);
+}
+
+/// Notices a cut after some seconds.
+fn watchful(config: &mut Config) {
+    config.keepalive_interval = Some(Duration::from_secs(1));
+    config.keepalive_timeout = Duration::from_secs(3);
+    config.close_timeout = Duration::from_secs(5);
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::collections::BTreeSet;
+
+    use super::{Reading::*, Talk::*, *};
+
+    /// A scenario of one connection.
+    pub(crate) fn single(expect: Expect) -> Scenario {
+        Scenario {
+            groups: &[(1, Small, Prompt)],
+            expect,
+            ..Scenario::named("calm").unwrap()
+        }
+    }
+
+    #[test]
+    fn name_each_scenario_differently() {
+        let all = all();
+        let names: BTreeSet<_> = all.iter().map(|scenario| scenario.name).collect();
+        assert_eq!(names.len(), all.len());
+    }
+
+    #[test]
+    fn kill_a_host_only_in_the_last() {
+        let all = all();
+        let kills = |scenario: &Scenario| scenario.fault == HostKilled;
+        assert_eq!(all.iter().position(kills), Some(all.len() - 1));
+    }
+
+    #[test]
+    fn find_group_of_each_connection() {
+        let scenario = Scenario::named("restarting-server").unwrap();
+        let talks = [0, 19, 20, 23, 24].map(|connection| scenario.group(connection).1);
+        assert_eq!(talks, [Idle, Idle, Small, Small, Idle]);
+    }
+}

@@ -1,0 +1,159 @@
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread,
+};
+
+use rdmsg::{Endpoint, Error, RemoteRegion};
+use toolbox::{Side, clock_millis};
+
+use super::{News, Said, Told, Worker, lock, operations::Operations, reader::Reader, sender};
+use crate::{
+    judge::{Book, End},
+    plan::{Content, Ending, Half, Plan},
+    scenario::Talk,
+};
+
+/// One side of a connection, from before it is established until it has ended.
+#[derive(Debug)]
+pub(super) struct Conversation {
+    pub(super) worker: Arc<Worker>,
+    pub(super) connection: u32,
+    pub(super) plan: Plan,
+    /// The peer's memory, after the peer has named it.
+    pub(super) remote: OnceLock<RemoteRegion>,
+    book: Mutex<Book>,
+    /// The first message has come, or none will.
+    flows: AtomicBool,
+    /// The peer's last message has come.
+    pub(super) all: AtomicBool,
+    over: AtomicBool,
+}
+
+impl Conversation {
+    pub(super) fn begin(worker: &Arc<Worker>, connection: u32) -> Arc<Self> {
+        let book = Book {
+            connection,
+            ..Book::default()
+        };
+        let conversation = Arc::new(Self {
+            worker: Arc::clone(worker),
+            connection,
+            plan: Plan::new(&worker.scenario, worker.seed, connection),
+            remote: OnceLock::new(),
+            book: Mutex::new(book),
+            flows: AtomicBool::new(false),
+            all: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+        });
+        worker.told().open.push(Arc::clone(&conversation));
+        conversation
+    }
+
+    /// Sends and receives until the end, and returns it.
+    pub(super) fn run(self: Arc<Self>, endpoint: Result<Endpoint, Error>) -> End {
+        let end = match endpoint {
+            Ok(endpoint) => self.talk(endpoint),
+            Err(error) => End::NotEstablished(error.to_string()),
+        };
+        self.end(&end);
+        self.is_flowing();
+        let is_other = |open: &Arc<Self>| !Arc::ptr_eq(open, &self);
+        self.worker.told().open.retain(is_other);
+        self.worker.tell(News::Said(Said::Book(self.book())));
+        end
+    }
+
+    /// Notes the end, once.
+    pub(super) fn end(&self, end: &End) {
+        self.write(|book| {
+            if book.end == End::Open {
+                (book.end, book.ended) = (end.clone(), clock_millis());
+            }
+        });
+        self.set(&self.over);
+    }
+
+    fn talk(self: &Arc<Self>, endpoint: Endpoint) -> End {
+        if self.plan.ending == Ending::Leave {
+            // No message comes before the order to stop.
+            self.is_flowing();
+            if self.worker.side == Side::Server {
+                self.wait(|told| told.stop);
+                sender::send_all(self, &endpoint, None);
+                return End::Open;
+            }
+        }
+        let operations = (self.plan.talk == Talk::Operations).then(|| Operations::offer(&endpoint));
+        let operations = match operations.transpose() {
+            Ok(operations) => operations.map(Arc::new),
+            Err(error) => return End::Broken(format!("no memory for operations: {error:?}")),
+        };
+        let reader = Reader::new(self, endpoint.clone(), operations.clone());
+        let end = thread::scope(|scope| {
+            scope.spawn(|| sender::send_all(self, &endpoint, operations.as_deref()));
+            reader.read()
+        });
+        if end != End::Dropped {
+            let delivered = endpoint.close().is_ok();
+            self.write(|book| book.delivered = delivered);
+        }
+        end
+    }
+
+    /// This side's part of the plan.
+    pub(super) fn half(&self) -> &Half {
+        self.plan.half(self.worker.side)
+    }
+
+    /// The messages of a side.
+    pub(super) fn content(&self, from: Side) -> Content {
+        Content::new(self.worker.seed, self.connection, from, &self.plan)
+    }
+
+    pub(super) fn is_flowing(&self) {
+        if !self.flows.swap(true, Relaxed) {
+            self.worker.tell(News::Flowing);
+            // Only a server that restarts takes it.
+            let _ = self.worker.flows.0.send(());
+        }
+    }
+
+    /// Reports a violation.
+    pub(super) fn problem(&self, problem: &str) {
+        self.worker.problem(format!("{problem}; {self}"));
+    }
+
+    pub(super) fn write(&self, change: impl FnOnce(&mut Book)) {
+        change(&mut lock(&self.book));
+    }
+
+    pub(super) fn book(&self) -> Book {
+        lock(&self.book).clone()
+    }
+
+    pub(super) fn set(&self, flag: &AtomicBool) {
+        self.worker.change(|_| flag.store(true, Relaxed));
+    }
+
+    /// Waits until that is so, or the connection has ended.
+    pub(super) fn wait(&self, until: impl Fn(&Told) -> bool) {
+        let waits = |told: &mut Told| !until(told) && !self.over.load(Relaxed);
+        drop(self.worker.changed.wait_while(self.worker.told(), waits));
+    }
+}
+
+impl fmt::Display for Conversation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the {}: {:?}; {:?}",
+            self.worker.side,
+            self.book(),
+            self.plan
+        )
+    }
+}

@@ -1,0 +1,113 @@
+use std::{io::IoSlice, sync::atomic::Ordering::Relaxed};
+
+use rdmsg::{Endpoint, Error, TrySendError};
+
+use super::{conversation::Conversation, operations::Operations};
+use crate::{
+    plan::{Content, Ending},
+    scenario::{Reading, Talk},
+};
+
+/// The number of messages that a side sends after the order to stop.
+const TAIL: u64 = 5;
+
+/// Sends all messages, and ends the connection as planned.
+pub(super) fn send_all(
+    conversation: &Conversation,
+    endpoint: &Endpoint,
+    operations: Option<&Operations>,
+) {
+    let content = conversation.content(conversation.worker.side);
+    let waits = conversation.plan.talk == Talk::Idle;
+    let mut left = conversation.half().messages;
+    for number in 0.. {
+        if left.is_none() && number == 1 {
+            conversation.wait(|told| told.stop || told.go && !waits);
+        }
+        if left.is_none() && number > 0 && conversation.worker.told().stop {
+            left = Some(TAIL);
+        }
+        if left == Some(0) {
+            break;
+        }
+        left = left.map(|left| left - 1);
+        let result = send(conversation, endpoint, &content, number, left == Some(0));
+        let result = result.and_then(|()| match (operations, conversation.remote.get()) {
+            (Some(operations), Some(remote)) if number > 0 && left != Some(0) => {
+                let count = || conversation.write(|book| book.ids += 1);
+                operations.begin(endpoint, remote, number, count)
+            }
+            _ => Ok(()),
+        });
+        match result {
+            Ok(()) => {}
+            Err(Error::Disconnected(_)) => return,
+            Err(error) => {
+                conversation.problem(&format!("sending message {number} failed: {error}"));
+                // The peer waits for messages that do not come.
+                endpoint.abort(1);
+                return;
+            }
+        }
+    }
+    let side = conversation.worker.side;
+    // The reader learns how it ended.
+    match conversation.plan.ending {
+        Ending::Close(by) if by == side => {
+            conversation.wait(|_| conversation.all.load(Relaxed));
+            let _ = endpoint.close();
+        }
+        Ending::CloseEarly(by) if by == side => drop(endpoint.close()),
+        Ending::CloseBoth => drop(endpoint.close()),
+        Ending::Abort(by, code) if by == side => endpoint.abort(code),
+        Ending::Close(_) | Ending::CloseEarly(_) | Ending::Drop(..) | Ending::Abort(..) => {}
+        Ending::Leave => {}
+    }
+}
+
+/// Sends one message, in one of all ways.
+fn send(
+    conversation: &Conversation,
+    endpoint: &Endpoint,
+    content: &Content,
+    number: u64,
+    last: bool,
+) -> Result<(), Error> {
+    let message = content.message(number, last);
+    let mut rng = content.random(number, b's');
+    // The reader must take the completions, and operations have ids of their own.
+    let takes_ids = match (conversation.half().reading, conversation.plan.ending) {
+        (Reading::Receiving | Reading::Trying, _) => false,
+        (_, Ending::Drop(by, _)) if by == conversation.worker.side => false,
+        _ => conversation.plan.talk != Talk::Operations,
+    };
+    let has_id = takes_ids && rng.u32(..4) > 0;
+    conversation.write(|book| book.begun += 1);
+    match (rng.u32(..8), has_id) {
+        (0 | 1, _) => {
+            let mut buffer = endpoint.buffer(message.len())?;
+            buffer.copy_from_slice(&message);
+            if has_id {
+                endpoint.send_owned_with_id(buffer, number)?;
+            } else {
+                endpoint.send_owned(buffer)?;
+            }
+        }
+        (_, true) => endpoint.send_with_id(&message, number)?,
+        (2, _) => {
+            let (head, tail) = message.split_at(rng.usize(..=message.len()));
+            endpoint.send_vectored(&[IoSlice::new(head), IoSlice::new(tail)])?;
+        }
+        (3, _) => match endpoint.try_send(&message) {
+            Ok(()) => {}
+            Err(TrySendError::Failed(error)) => return Err(error),
+            Err(_) => endpoint.send(&message)?,
+        },
+        _ => endpoint.send(&message)?,
+    }
+    conversation.write(|book| {
+        book.accepted += 1;
+        book.ids += u64::from(has_id);
+    });
+    Ok(())
+}
