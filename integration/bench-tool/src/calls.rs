@@ -8,7 +8,9 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use rdmsg::{Completion, Config, Connector, Endpoint, Engine, Listener, Message, Polling};
+use rdmsg::{
+    Completion, Config, Connector, Endpoint, Engine, Listener, Message, Outgoing, Polling,
+};
 
 use crate::carrier::SILENCE;
 

@@ -5,7 +5,7 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
-use rdmsg::{Connector, Endpoint, Engine, Listener, Stream, tokio as tasks};
+use rdmsg::{Connector, Endpoint, Engine, Listener, SendBuffer, Stream, tokio as tasks};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 
 use crate::manner::Manner;

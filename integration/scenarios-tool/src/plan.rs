@@ -156,7 +156,7 @@ fn config(rng: &mut Rng) -> Config {
     config.max_message = one_of(rng, &[16 << 10, 1 << 20, 1 << 30, 1 << 30]);
     config.large_memory = one_of(rng, &[64 << 10, 1 << 20, 16 << 20]);
     config.registration_cache = one_of(rng, &[0, 1 << 20, 16 << 20]);
-    config.max_inline = one_of(rng, &[0, 64, 256]);
+    config.rdma.max_inline = one_of(rng, &[0, 64, 256]);
     let spins = Polling::default();
     config.polling = one_of(
         rng,

@@ -233,11 +233,9 @@ impl Scenario {
     pub(crate) fn config(&self) -> Config {
         let mut config = Config::default();
         config.connect_timeout = Duration::from_secs(60);
-        config.resolve_timeout = Duration::from_secs(10);
+        config.rdma.resolve_timeout = Duration::from_secs(10);
         config.close_timeout = Duration::from_secs(60);
         config.keepalive_timeout = Duration::from_secs(20);
-        config.retry_refused = true;
-        config.backlog = 1024;
         config.large_memory = 4 << 20;
         config.registration_cache = 1 << 20;
         if self.connections() > 8 {
@@ -277,7 +275,7 @@ fn usual(_: &mut Config) {}
 /// them, and few messages are in flight, so that the end is seen. Keepalive and
 /// `read_timeout` are unchanged: nothing ends while bytes move.
 fn patient(config: &mut Config) {
-    config.ack_timeout = Some(23);
+    config.rdma.ack_timeout = Some(23);
     config.receive_window = 4;
     config.close_timeout = Duration::from_secs(300);
 }
@@ -299,7 +297,7 @@ fn sharing(config: &mut Config) {
 
 /// Outlives a cut of ten seconds.
 fn steadfast(config: &mut Config) {
-    config.ack_timeout = Some(19);
+    config.rdma.ack_timeout = Some(19);
     lasting(config);
 }
 

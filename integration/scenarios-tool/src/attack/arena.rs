@@ -13,7 +13,7 @@ use std::{
 };
 
 use clap::ValueEnum;
-use rdmsg::Transport;
+use rdmsg::TransportChoice;
 use toolbox::random;
 
 use super::{connection::Attack, victim::SERVICES};
@@ -57,7 +57,7 @@ impl Kind {
 #[derive(Debug)]
 pub(super) struct Arena {
     pub(super) services: Vec<SocketAddr>,
-    pub(super) transport: Transport,
+    pub(super) transport: TransportChoice,
     /// The next turns to connect and to write, for all threads together.
     pub(super) connects: Mutex<Instant>,
     pub(super) writes: Mutex<Instant>,
@@ -68,7 +68,7 @@ pub(super) struct Arena {
 }
 
 impl Arena {
-    pub(super) fn new(services: Vec<SocketAddr>, transport: Transport) -> Self {
+    pub(super) fn new(services: Vec<SocketAddr>, transport: TransportChoice) -> Self {
         let now = || Mutex::new(Instant::now());
         Self {
             services,
@@ -104,7 +104,7 @@ impl Arena {
     pub(super) fn may_connect(&self) -> bool {
         self.turn(
             &self.connects,
-            if self.transport == Transport::Rdma {
+            if self.transport == TransportChoice::Rdma {
                 8
             } else {
                 150
@@ -116,7 +116,7 @@ impl Arena {
     pub(super) fn may_write(&self) -> bool {
         self.turn(
             &self.writes,
-            if self.transport == Transport::Rdma {
+            if self.transport == TransportChoice::Rdma {
                 200
             } else {
                 4000

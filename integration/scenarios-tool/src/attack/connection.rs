@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Result, ensure};
 use fastrand::Rng;
-use rdmsg::Transport;
+use rdmsg::TransportChoice;
 
 use super::{
     arena::{Arena, Attacker, Kind},
@@ -125,7 +125,7 @@ impl<'a> Attack<'a> {
         let mut hello = hello.bytes().to_vec();
         let addr = arena.services[service];
         let mut answer = Vec::new();
-        let wire: Box<dyn Wire> = if arena.transport == Transport::Rdma {
+        let wire: Box<dyn Wire> = if arena.transport == TransportChoice::Rdma {
             if kind == Kind::Setup {
                 let what = mutation::hello(&mut hello, 0, &mut rng);
                 attacker.note(format_args!("hello with {what}"));
@@ -316,7 +316,7 @@ impl<'a> Attack<'a> {
             let pace = Pace::Slow(self.rng.usize(1..4096), self.millis(20..200));
             self.note(format_args!("serves: {pace:?}"));
             self.wire.state().pace = pace;
-        } else if self.arena.transport == Transport::Rdma {
+        } else if self.arena.transport == TransportChoice::Rdma {
             // A queue pair in the error state serves no READ.
             self.stick();
         }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Result, anyhow, ensure};
-use rdmsg::{Connector, Engine, Transport};
+use rdmsg::{Connector, Engine, TransportChoice};
 use toolbox::{PATIENCE, pattern};
 
 use super::{
@@ -43,9 +43,13 @@ pub(super) type Samples = Vec<(Phase, Duration)>;
 type Echo = Box<dyn FnMut(&[u8]) -> Result<Vec<u8>>>;
 
 /// The clients of all services.
-pub(super) fn clients(transport: Transport) -> [Honest; 9] {
+pub(super) fn clients(transport: TransportChoice) -> [Honest; 9] {
     // The device of the lab is software, on emulated processors.
-    let slower = if transport == Transport::Rdma { 5 } else { 1 };
+    let slower = if transport == TransportChoice::Rdma {
+        5
+    } else {
+        1
+    };
     let kinds = [(SMALL, 10), (LARGE, 100), (CONNECT, 200)];
     array::from_fn(|number| {
         let (len, millis) = kinds[number / SERVICES.len()];
@@ -75,14 +79,14 @@ impl Honest {
         &self,
         addr: SocketAddr,
         engine: &Engine,
-        transport: Transport,
+        transport: TransportChoice,
         phase: &RwLock<Phase>,
         samples: &mut Samples,
     ) -> Result<()> {
         let mut config = config(self.service, transport);
         config.connect_timeout = PATIENCE;
         config.keepalive_timeout = PATIENCE;
-        let connector = Connector::new().config(config).engine(engine);
+        let connector = Connector::new().config(&config).engine(engine);
         let mut connection = None;
         for number in 0.. {
             let guard = phase.read().unwrap_or_else(PoisonError::into_inner);

@@ -31,7 +31,7 @@ use std::{
 
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
-use rdmsg::{Engine, Transport};
+use rdmsg::{Engine, TransportChoice};
 use toolbox::{Lab, Launch};
 
 use self::{
@@ -119,11 +119,11 @@ impl Options {
             self.minutes /= 2;
         }
         if Lab::is_here() {
-            return run(&self, seed, Transport::Rdma).map(|()| ExitCode::SUCCESS);
+            return run(&self, seed, TransportChoice::Rdma).map(|()| ExitCode::SUCCESS);
         }
         let over_tcp = match self.transport {
             Over::Rdma => Ok(()),
-            Over::Tcp | Over::Both => run(&self, seed, Transport::Tcp),
+            Over::Tcp | Over::Both => run(&self, seed, TransportChoice::Tcp),
         };
         let mut status = ExitCode::SUCCESS;
         if self.transport != Over::Tcp {
@@ -149,7 +149,7 @@ enum Phase {
 }
 
 /// Attacks one victim, over one transport.
-fn run(options: &Options, seed: u64, transport: Transport) -> Result<()> {
+fn run(options: &Options, seed: u64, transport: TransportChoice) -> Result<()> {
     println!(
         "attack: {transport:?} for {:?}, seed {seed}",
         options.minutes
@@ -234,9 +234,9 @@ fn rounds(
     Ok(())
 }
 
-fn attackers(options: &Options, seed: u64, transport: Transport) -> Vec<Attacker> {
+fn attackers(options: &Options, seed: u64, transport: TransportChoice) -> Vec<Attacker> {
     let (busy, slow) = match transport {
-        Transport::Rdma => (BUSY_OVER_RDMA, SLOW_OVER_RDMA),
+        TransportChoice::Rdma => (BUSY_OVER_RDMA, SLOW_OVER_RDMA),
         _ => (BUSY, SLOW),
     };
     let attacker = |first: u64| Attacker {

@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use rdmsg::{
     Completion, Config, Endpoint, Engine, EngineLimits, Listener, Polling, RemoteAccess, Stream,
-    Transport,
+    TransportChoice,
 };
 use toolbox::{Lab, Line, PATIENCE, Process, words};
 
@@ -51,11 +51,11 @@ pub(super) struct Victim {
 }
 
 impl Victim {
-    pub(super) fn start(transport: Transport, failures: Receiver<String>) -> Result<Self> {
+    pub(super) fn start(transport: TransportChoice, failures: Receiver<String>) -> Result<Self> {
         let program = env::current_exe()?.display().to_string();
         let mut argv = words(RETURNING_MEMORY);
         argv.extend([program, "victim".to_owned()]);
-        argv.extend((transport == Transport::Rdma).then(|| "--rdma".to_owned()));
+        argv.extend((transport == TransportChoice::Rdma).then(|| "--rdma".to_owned()));
         let mut victim = Self {
             process: Process::start_told(&argv)?,
             services: Vec::new(),
@@ -125,15 +125,15 @@ impl Victim {
 
 /// The longest message in bytes that the victim takes. Over RDMA the attackers lock memory of this
 /// length.
-pub(super) fn longest(transport: Transport) -> u64 {
+pub(super) fn longest(transport: TransportChoice) -> u64 {
     match transport {
-        Transport::Rdma => 16 << 20,
+        TransportChoice::Rdma => 16 << 20,
         _ => 64 << 20,
     }
 }
 
 /// The configuration of a service, for both sides. Honest clients have more patience.
-pub(super) fn config(service: usize, transport: Transport) -> Config {
+pub(super) fn config(service: usize, transport: TransportChoice) -> Config {
     let mut config = Config::default();
     config.transport = transport;
     // A busy machine is no reason to give an honest client up, or to turn it away.
@@ -160,8 +160,8 @@ pub(crate) fn run(over_rdma: bool) -> Result<()> {
     }));
     let lab = over_rdma.then(Lab::find).transpose()?;
     let (address, transport) = match &lab {
-        Some(lab) => (lab.at(0), Transport::Rdma),
-        None => ("127.0.0.1:0".parse()?, Transport::Tcp),
+        Some(lab) => (lab.at(0), TransportChoice::Rdma),
+        None => ("127.0.0.1:0".parse()?, TransportChoice::Tcp),
     };
     // Memory for four of the longest messages, and so for a hundred of the honest clients': less
     // than the attackers announce.
@@ -172,7 +172,10 @@ pub(crate) fn run(over_rdma: bool) -> Result<()> {
     let mut services = Vec::new();
     for service in 0..STREAM {
         let config = config(service, transport);
-        let listener = Listener::bind_with(address, &config, &engine)?;
+        let listener = Listener::builder()
+            .config(&config)
+            .engine(&engine)
+            .bind(address)?;
         services.push(listener.local_addr());
         // Honest clients notice its end.
         thread::spawn(move || {
@@ -182,7 +185,7 @@ pub(crate) fn run(over_rdma: bool) -> Result<()> {
         });
     }
     let listener = Listener::builder()
-        .config(config(STREAM, transport))
+        .config(&config(STREAM, transport))
         .engine(&engine)
         .bind_stream(address)?;
     services.push(listener.local_addr()?);
@@ -227,7 +230,7 @@ fn echo(endpoint: &Endpoint) -> Option<()> {
     loop {
         match endpoint.next_completion().ok()? {
             Completion::Received(message) if *message == *LEND => {
-                let lent = endpoint.region(4096, RemoteAccess::ALL).ok()?;
+                let lent = endpoint.one_sided().region(4096, RemoteAccess::ALL).ok()?;
                 let token = lent.remote().to_bytes();
                 region = Some(lent);
                 endpoint.send_timeout(&token, SEND_LIMIT).ok()?;

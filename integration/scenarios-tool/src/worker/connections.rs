@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::Result;
 use rdmsg::{
-    Connector, Engine, Request, RequestListener,
+    Connector, Engine, Listener, Request, RequestListener,
     crossbeam_channel::{Receiver, Select, never},
 };
 
@@ -34,9 +34,10 @@ pub(super) fn connect(worker: &Arc<Worker>, addresses: Vec<SocketAddr>, engine: 
 fn follow_one_another(worker: &Arc<Worker>, slot: u32, addresses: &[SocketAddr], engine: &Engine) {
     let connect = |conversation: &Conversation| {
         Connector::new()
-            .config(conversation.half().config.clone())
+            .config(&conversation.half().config)
             .engine(engine)
-            .private_data(&conversation.connection.to_le_bytes())?
+            .retry_refused(true)
+            .private_data(&conversation.connection.to_le_bytes())
             .connect(addresses[conversation.plan.listener])
     };
     let slots = worker.scenario.connections();
@@ -61,8 +62,10 @@ pub(super) fn serve(worker: &Arc<Worker>, address: SocketAddr, ended: &Receiver<
     let listen = |addresses: &[SocketAddr]| -> Result<_> {
         let engine = Engine::new()?;
         let pairs = addresses.iter().zip(&configs);
-        let bind =
-            |(addr, config): (&SocketAddr, _)| RequestListener::bind_with(*addr, config, &engine);
+        let bind = |(addr, config): (&SocketAddr, _)| {
+            let builder = Listener::builder().config(config).engine(&engine);
+            builder.backlog(1024).bind_requests(*addr)
+        };
         let listeners = pairs.map(bind).collect::<Result<Vec<_>, _>>()?;
         Ok((engine, listeners))
     };

@@ -170,7 +170,7 @@ pub(crate) fn run(order: &Order) -> Result<()> {
 /// include everything that a process keeps after its first connection.
 fn warm_up(lab: &Lab) -> Result<()> {
     let engine = Engine::new()?;
-    let listener = Listener::bind_with(lab.at(0), &Config::default(), &engine)?;
+    let listener = Listener::builder().engine(&engine).bind(lab.at(0))?;
     let address = listener.local_addr();
     let connector = Connector::new().engine(&engine);
     thread::scope(|scope| {
@@ -193,7 +193,7 @@ fn warm_up(lab: &Lab) -> Result<()> {
 /// call, which is the same here each time.
 fn count(lab: &Lab) -> Result<Health> {
     let engine = Engine::new()?;
-    drop(Listener::bind_with(lab.at(0), &Config::default(), &engine)?);
+    drop(Listener::builder().engine(&engine).bind(lab.at(0))?);
     engine.shutdown();
     Health::now(lab.resources(), lab.rnr_naks())
 }

@@ -27,11 +27,11 @@ pub(super) struct Operations {
 impl Operations {
     /// Has memory for it, and tells the peer where: in the first message.
     pub(super) fn offer(endpoint: &Endpoint) -> Result<Self, Error> {
-        let open = endpoint.region(LEN, RemoteAccess::ALL)?;
+        let open = endpoint.one_sided().region(LEN, RemoteAccess::ALL)?;
         endpoint.send(&open.remote().to_bytes())?;
         Ok(Self {
             _open: open,
-            own: endpoint.region(2 * LEN, RemoteAccess::NONE)?,
+            own: endpoint.one_sided().region(2 * LEN, RemoteAccess::NONE)?,
             is_busy: AtomicBool::new(false),
         })
     }
@@ -56,9 +56,13 @@ impl Operations {
         }
         let id = FIRST_ID + 2 * round;
         self.own.copy_in(0, &pattern(round, LEN));
-        endpoint.write(&self.own, 0..LEN, remote, 0, id)?;
+        endpoint
+            .one_sided()
+            .write(&self.own, 0..LEN, remote, 0, id)?;
         count();
-        endpoint.read(&self.own, LEN..2 * LEN, remote, 0, id + 1)?;
+        endpoint
+            .one_sided()
+            .read(&self.own, LEN..2 * LEN, remote, 0, id + 1)?;
         count();
         Ok(())
     }

@@ -1,6 +1,6 @@
 use std::{io::IoSlice, sync::atomic::Ordering::Relaxed};
 
-use rdmsg::{Endpoint, Error, TrySendError};
+use rdmsg::{Endpoint, Error, Outgoing, SendBuffer, TrySendError};
 
 use super::{conversation::Conversation, operations::Operations};
 use crate::{
@@ -85,18 +85,18 @@ fn send(
     conversation.write(|book| book.begun += 1);
     match (rng.u32(..8), has_id) {
         (0 | 1, _) => {
-            let mut buffer = endpoint.buffer(message.len())?;
+            let mut buffer = SendBuffer::new(endpoint, message.len())?;
             buffer.copy_from_slice(&message);
             if has_id {
-                endpoint.send_owned_with_id(buffer, number)?;
+                endpoint.send(Outgoing::from(buffer).with_id(number))?;
             } else {
-                endpoint.send_owned(buffer)?;
+                endpoint.send(buffer)?;
             }
         }
-        (_, true) => endpoint.send_with_id(&message, number)?,
+        (_, true) => endpoint.send(Outgoing::from(&message).with_id(number))?,
         (2, _) => {
             let (head, tail) = message.split_at(rng.usize(..=message.len()));
-            endpoint.send_vectored(&[IoSlice::new(head), IoSlice::new(tail)])?;
+            endpoint.send(Outgoing::parts(&[IoSlice::new(head), IoSlice::new(tail)]))?;
         }
         (3, _) => match endpoint.try_send(&message) {
             Ok(()) => {}

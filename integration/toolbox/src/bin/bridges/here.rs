@@ -75,12 +75,12 @@ pub(crate) fn measure(time: Duration, rounds: u32) -> Result<()> {
         Way {
             name: "two copiers",
             address: copied,
-            between: vec![near.info().id, far.info().id],
+            between: vec![near.id(), far.id()],
         },
         Way {
             name: "two bridges",
             address: pair.address(),
-            between: vec![pair.near.info().id, pair.far.info().id],
+            between: vec![pair.near.id(), pair.far.id()],
         },
     ];
     println!("| load | way | rate | of direct | processor time |");
