@@ -1,4 +1,4 @@
-use std::{io, ptr::NonNull};
+use std::{io, ptr::NonNull, time::Duration};
 
 use rdma_status::OsError;
 
@@ -31,6 +31,27 @@ pub fn cvt_ptr<T>(call: &'static str, ptr: *mut T) -> Result<NonNull<T>, OsError
     NonNull::new(ptr).ok_or_else(|| last_error(call))
 }
 
+/// Returns the conversion of an error of the call, from `nix` or `std`, for [`Result::map_err`].
+///
+/// An error without a number is reported as `EIO`, never as success.
+pub fn failed<E: Into<io::Error>>(call: &'static str) -> impl Fn(E) -> OsError + Copy {
+    move |error| {
+        let errno = error.into().raw_os_error().filter(|errno| *errno > 0);
+        OsError::new(call, errno.unwrap_or(libc::EIO))
+    }
+}
+
+/// Returns the milliseconds of a wait, rounded up: a remainder below 1 ms would become a busy loop.
+///
+/// `Duration::as_millis` divides 128 bits, which costs more than all the rest of a short call.
+#[inline]
+pub const fn millis(wait: Duration) -> u64 {
+    let rest = wait.subsec_nanos().div_ceil(1_000_000);
+    wait.as_secs()
+        .saturating_mul(1000)
+        .saturating_add(rest as u64)
+}
+
 /// Logs that an object could not be destroyed, from its `Drop`, which cannot return an error.
 ///
 /// A device that was removed returns `EIO` or `ENODEV`. After a change of credentials the kernel
@@ -49,9 +70,39 @@ pub fn log_destroy_error(result: Result<(), OsError>) {
 ///
 /// A call that failed without setting it is reported as `EIO`, never as success.
 fn last_error(call: &'static str) -> OsError {
-    let errno = match io::Error::last_os_error().raw_os_error() {
-        Some(errno) if errno > 0 => errno,
-        _ => libc::EIO,
-    };
-    OsError::new(call, errno)
+    failed(call)(io::Error::last_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::errno::Errno;
+
+    use super::*;
+
+    #[test]
+    fn errors_of_nix_and_std_keep_their_number() {
+        let expected = OsError::new("open", libc::ENOENT);
+        assert_eq!(failed("open")(Errno::ENOENT), expected);
+        let error = io::Error::from_raw_os_error(libc::ENOENT);
+        assert_eq!(failed("open")(error), expected);
+        let without = io::Error::from(io::ErrorKind::NotFound);
+        assert_eq!(failed("open")(without), OsError::new("open", libc::EIO));
+    }
+
+    #[test]
+    fn wait_is_rounded_up_to_milliseconds() {
+        for (nanos, expected) in [
+            (0, 0),
+            (1, 1),
+            (999_999, 1),
+            (1_000_000, 1),
+            (1_000_001, 2),
+            (999_000_001, 1000),
+            (9_999_999_999, 10_000),
+            (10_000_000_000, 10_000),
+        ] {
+            assert_eq!(millis(Duration::from_nanos(nanos)), expected, "{nanos} ns");
+        }
+        assert_eq!(millis(Duration::MAX), u64::MAX);
+    }
 }

@@ -23,14 +23,15 @@ use std::{
     fmt,
     mem::{self, ManuallyDrop},
     panic::{AssertUnwindSafe, Location, catch_unwind},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex},
     time::Duration,
 };
 
-pub use log::Level;
 use log::{Record, STATIC_MAX_LEVEL};
 
-use crate::PerProcess;
+use crate::{PerProcess, lock};
+
+pub use log::Level;
 
 /// Defines macros with the names and arguments of those of the crate `log`. The lint
 /// `disallowed_macros` refuses the originals.
@@ -171,10 +172,6 @@ impl<T: Default> Owed<T> {
 }
 
 /// Takes a lock that no thread holds during foreign code, so that none panics with it.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// A line for the log.
 struct Line {
     level: Level,

@@ -20,10 +20,12 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
     ptr,
     sync::{
-        Mutex, MutexGuard, Once, PoisonError,
+        Mutex, MutexGuard, Once,
         atomic::{AtomicPtr, AtomicU32, Ordering},
     },
 };
+
+use crate::lock;
 
 /// The number of forks since the first process of this family that used the crate.
 static FORKS: AtomicU32 = AtomicU32::new(0);
@@ -77,7 +79,7 @@ pub fn leak<T>(part: T) {
 }
 
 fn unshared() -> MutexGuard<'static, DescriptorSet> {
-    UNSHARED.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&UNSHARED)
 }
 
 /// Holds the lock during the fork, so that the child inherits it in a known state.

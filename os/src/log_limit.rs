@@ -2,9 +2,11 @@
 
 use std::{
     fmt,
-    sync::{Mutex, PoisonError},
+    sync::Mutex,
     time::{Duration, Instant},
 };
+
+use crate::lock;
 
 /// The time between two lines of a kind.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -39,7 +41,7 @@ impl Default for LogLimit {
 impl LogLimit {
     /// Counts a line, and returns whether it passes.
     pub fn pass(&self, now: Instant) -> Option<Others> {
-        let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut recent = lock(&self.0);
         let is_early = |passed| now.saturating_duration_since(passed) < PERIOD;
         if recent.passed.is_some_and(is_early) {
             recent.held += 1;

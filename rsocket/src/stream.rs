@@ -4,7 +4,7 @@ use std::{
     mem,
     net::{Shutdown, SocketAddr, ToSocketAddrs},
     sync::{
-        Arc, PoisonError, RwLock,
+        Arc, RwLock,
         mpsc::{RecvTimeoutError, Sender, channel},
     },
     thread,
@@ -13,7 +13,7 @@ use std::{
 
 use rdma_status::CmEventType;
 use rdma_verbs::cm::{CmId, EventChannel, PortSpace};
-use rdmsg_os::leak;
+use rdmsg_os::{leak, unpoisoned};
 
 use super::{
     Config,
@@ -261,11 +261,12 @@ impl Stream {
     }
 
     fn change(&self, f: impl FnOnce(&mut Options)) {
-        f(&mut self.options.write().unwrap_or_else(PoisonError::into_inner));
+        let mut options = unpoisoned(self.options.write());
+        f(&mut options);
     }
 
     fn until(&self, timeout: impl FnOnce(&Options) -> Option<Duration>) -> Until {
-        let options = self.options.read().unwrap_or_else(PoisonError::into_inner);
+        let options = unpoisoned(self.options.read());
         if options.nonblocking {
             Until::Now
         } else {
@@ -324,10 +325,7 @@ impl Drop for Stream {
         if self.waiting.check().is_err() {
             // The connection is the parent's, and a thread of the parent may hold these locks.
             leak(Arc::clone(&self.waiting));
-            let options = self
-                .options
-                .get_mut()
-                .unwrap_or_else(PoisonError::into_inner);
+            let options = unpoisoned(self.options.get_mut());
             leak(mem::take(options));
             return;
         }

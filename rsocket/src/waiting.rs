@@ -1,7 +1,7 @@
 use std::{
     io,
     os::fd::AsFd,
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Condvar, Mutex, MutexGuard},
     time::{Duration, Instant},
 };
 
@@ -9,9 +9,8 @@ use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
 };
-use rdma_verbs::cm::EventChannel;
-use rdma_verbs::verbs::CompletionChannel;
-use rdmsg_os::Process;
+use rdma_verbs::{cm::EventChannel, verbs::CompletionChannel};
+use rdmsg_os::{Process, lock, millis, unpoisoned};
 
 use super::link::Link;
 
@@ -141,16 +140,8 @@ impl Waiting {
             spinning = None;
             if state.sleeper {
                 state = match left {
-                    None => self
-                        .awake
-                        .wait(state)
-                        .unwrap_or_else(PoisonError::into_inner),
-                    Some(left) => {
-                        self.awake
-                            .wait_timeout(state, left)
-                            .unwrap_or_else(PoisonError::into_inner)
-                            .0
-                    }
+                    None => unpoisoned(self.awake.wait(state)),
+                    Some(left) => unpoisoned(self.awake.wait_timeout(state, left)).0,
                 };
                 continue;
             }
@@ -177,11 +168,9 @@ impl Waiting {
     fn sleep(&self, left: Option<Duration>) -> io::Result<()> {
         let mut files = [self.done.as_fd(), self.events.as_fd()]
             .map(|file| PollFd::new(file, PollFlags::POLLIN));
-        // Rounded up, and bounded by the type: the caller's loop checks the time.
+        // The caller's loop checks the time.
         let timeout = left.map_or(PollTimeout::NONE, |left| {
-            u16::try_from(left.as_millis() + 1)
-                .unwrap_or(u16::MAX)
-                .into()
+            PollTimeout::try_from(millis(left)).unwrap_or(PollTimeout::MAX)
         });
         match poll(&mut files, timeout) {
             Ok(_) | Err(Errno::EINTR) => Ok(()),
@@ -190,6 +179,6 @@ impl Waiting {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }

@@ -9,8 +9,7 @@ use std::{
 use crate::{
     addresses::{Addresses, ToAddresses},
     engine::{Pledge, Promise},
-    os::PerProcess,
-    sync::lock,
+    os::{PerProcess, lock},
 };
 
 /// The most names that are looked up at a time. The others wait.

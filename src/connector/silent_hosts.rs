@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{os::PerProcess, sync::lock};
+use crate::os::{PerProcess, lock};
 
 /// The time for which a host is remembered.
 const MEMORY: Duration = Duration::from_secs(60);

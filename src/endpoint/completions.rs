@@ -12,7 +12,7 @@ use crate::{
     error::Error,
     interest::Interest,
     link::{Completion, Deadline, Handoff},
-    sync::lock,
+    os::lock,
 };
 
 /// Completions, channels and event loops.

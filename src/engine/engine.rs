@@ -14,9 +14,8 @@ use super::{
 };
 use crate::{
     error::Error,
-    os::PerProcess,
-    status::OsError,
-    sync::{Mailbox, lock},
+    os::{PerProcess, failed, lock},
+    sync::Mailbox,
     transport::{Budget, ConnectionManager, EngineLimits},
 };
 
@@ -73,12 +72,9 @@ impl Engine {
         let commands = Mailbox::new().map_err(Error::from_os)?;
         let reactor =
             Reactor::new(manager, Arc::clone(&commands), budget).map_err(Error::from_os)?;
-        let desk = Desk::start(Box::new(reactor)).map_err(|error| {
-            Error::Os(OsError::new(
-                "pthread_create",
-                error.raw_os_error().unwrap_or(0),
-            ))
-        })?;
+        let desk = Desk::start(Box::new(reactor))
+            .map_err(failed("pthread_create"))
+            .map_err(Error::Os)?;
         Ok(Self {
             inner: Arc::new(Handle::new(commands, desk)),
         })

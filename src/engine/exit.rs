@@ -22,9 +22,9 @@ use std::{
 
 use super::command::Command;
 use crate::{
-    os::{self, PerProcess, foreign},
+    os::{self, PerProcess, foreign, lock},
     status::OsError,
-    sync::{Mailbox, lock},
+    sync::Mailbox,
 };
 
 static ENGINES: PerProcess<Engines> = PerProcess::new(Engines::default);

@@ -4,7 +4,10 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use crate::{error::Error, os::foreign, sync::lock};
+use crate::{
+    error::Error,
+    os::{foreign, lock},
+};
 
 /// A reply, for a task: a connection or addresses.
 #[derive(Debug)]

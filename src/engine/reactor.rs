@@ -33,6 +33,7 @@ use crate::{
     config::Config,
     error::Error,
     link::{Ended, Link, Peers},
+    os::{failed, millis},
     poll::{Attended, Epolls},
     proto::{CloseReason, CmCall, CmInput, CmOp, Connection, Host, Params},
     status::OsError,
@@ -194,7 +195,7 @@ impl Reactor {
                 .extend(events[..count].iter().map(EpollEvent::data)),
             Err(nix::Error::EINTR) => {}
             Err(errno) => {
-                self.fail(OsError::new("epoll_wait", errno as i32));
+                self.fail(failed("epoll_wait")(errno));
             }
         }
         Stage::Events
@@ -274,19 +275,15 @@ impl Reactor {
         let Some(at) = self.timers.next() else {
             return EpollTimeout::NONE;
         };
-        // Rounded up, so that a remainder below a millisecond does not become a busy loop.
-        let millis = at
-            .saturating_duration_since(Instant::now())
-            .as_nanos()
-            .div_ceil(1_000_000);
-        EpollTimeout::try_from(millis.min(60_000) as u32).unwrap_or(EpollTimeout::MAX)
+        let left = millis(at.saturating_duration_since(Instant::now()));
+        EpollTimeout::try_from(left.min(60_000) as u32).unwrap_or(EpollTimeout::MAX)
     }
 
     fn watch(&self, fd: impl AsFd, token: u64) -> Result<(), OsError> {
         self.epolls
             .engine
             .add(fd, EpollEvent::new(EpollFlags::EPOLLIN, token))
-            .map_err(|errno| OsError::new("epoll_ctl", errno as i32))
+            .map_err(failed("epoll_ctl"))
     }
 
     /// Takes a connection into the tables.

@@ -27,12 +27,12 @@
 use std::{
     collections::HashMap,
     io,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard},
     thread::{self, JoinHandle, ThreadId},
     time::Duration,
 };
 
-use crate::{os::foreign, sync::lock};
+use crate::os::{foreign, lock, unpoisoned};
 
 /// How long foreign code may run before the relief takes the reactor: far longer than a waker
 /// takes, and shorter than a peer notices.
@@ -202,14 +202,11 @@ impl Desk {
         sleeps: bool,
     ) -> MutexGuard<'a, State> {
         if !sleeps {
-            let waited = self.changed.wait_timeout(state, PATIENCE);
-            return waited.map_or_else(|error| error.into_inner().0, |(state, _)| state);
+            return unpoisoned(self.changed.wait_timeout(state, PATIENCE)).0;
         }
         state.relief = Relief::Sleeps;
         let is_needless = |state: &mut State| !state.ended && state.relief == Relief::Sleeps;
-        self.changed
-            .wait_while(state, is_needless)
-            .unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.changed.wait_while(state, is_needless))
     }
 
     /// Waits until the engine and its threads have ended, except threads that foreign code blocks.

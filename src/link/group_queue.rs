@@ -3,7 +3,7 @@ use std::sync::{Arc, Mutex};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use super::{completion::Completion, taker::Taker};
-use crate::sync::lock;
+use crate::os::lock;
 
 /// What happens on the connections of a group, each with its key, for one receiver.
 ///

@@ -1,7 +1,7 @@
 use std::{net::IpAddr, sync::Arc};
 
 use super::link::Link;
-use crate::{error::Error, sync::lock, transport::HopLimit};
+use crate::{error::Error, os::lock, transport::HopLimit};
 
 impl Link {
     /// Returns the limit of hops in this connection's packets.

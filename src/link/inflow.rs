@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::message::{Home, LONGEST_COPY, Message};
-use crate::{sync::lock, transport::Charge};
+use crate::{os::lock, transport::Charge};
 
 /// The bytes of a stream that have arrived and that no reader has taken.
 ///

@@ -27,10 +27,11 @@ use crate::{
     os::{
         Process,
         foreign::{self, Errand, Owed},
+        lock,
     },
     poll::{Awaited, Line, Poller, Reliance},
     proto::{CloseReason, Connection, Negotiated, Note, Statistics, Topic},
-    sync::{Mailbox, Notice, NoticeKind, Readiness, lock},
+    sync::{Mailbox, Notice, NoticeKind, Readiness},
     transport::{Allocator, DeviceCounters, PollSide, TransportParts, WorkQueues},
     transport_choice::Transport,
 };

@@ -4,33 +4,36 @@ use std::{
     hint,
     ops::Deref,
     os::fd::BorrowedFd,
-    sync::{Arc, MutexGuard, TryLockError, atomic::Ordering},
+    sync::{Arc, MutexGuard, atomic::Ordering},
     task::{Context, Poll},
     thread,
     time::Instant,
 };
+
+use log::Level;
+
+use super::{deferred::Deferred, link::Link, message::Handoff};
+use crate::{
+    interest::Interest,
+    os::{lock, try_lock},
+    poll::{
+        Answers, Attendee, Awaited, Completions, Deadline, Poller, Progress, Reliance, TimedOut,
+    },
+    proto::{DrainSide, Note},
+    status::OsError,
+    sync::Seat,
+    transport::{BATCH, CompletionEvents, Done, PollSide, WAITS_FOR},
+    transport_choice::Transport,
+};
+
 #[cfg(feature = "tokio")]
 use std::{
     sync::{Weak, atomic::AtomicU64},
     task::{Wake, Waker},
 };
 
-use log::Level;
-
-use super::{deferred::Deferred, link::Link, message::Handoff};
 #[cfg(feature = "tokio")]
 use crate::poll::RuntimeWatch;
-use crate::{
-    interest::Interest,
-    poll::{
-        Answers, Attendee, Awaited, Completions, Deadline, Poller, Progress, Reliance, TimedOut,
-    },
-    proto::{DrainSide, Note},
-    status::OsError,
-    sync::{Seat, lock},
-    transport::{BATCH, CompletionEvents, Done, PollSide, WAITS_FOR},
-    transport_choice::Transport,
-};
 
 /// How many batches are taken in a row, so that a busy connection holds up no other.
 const BATCHES: usize = 4;
@@ -86,18 +89,14 @@ impl Link {
     /// thread that spins holds it most of the time: it yields before it takes the lock again.
     pub(super) fn try_lock_poll(&self) -> Option<MutexGuard<'_, Option<PollSide>>> {
         for attempt in 0..LOCK_SPINS + LOCK_YIELDS {
-            let side = match self.poll.try_lock() {
-                Ok(side) => side,
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => {
-                    self.engine_waits.store(true, Ordering::Relaxed);
-                    if attempt < LOCK_SPINS {
-                        hint::spin_loop();
-                    } else {
-                        thread::yield_now();
-                    }
-                    continue;
+            let Some(side) = try_lock(&self.poll) else {
+                self.engine_waits.store(true, Ordering::Relaxed);
+                if attempt < LOCK_SPINS {
+                    hint::spin_loop();
+                } else {
+                    thread::yield_now();
                 }
+                continue;
             };
             if self.engine_waits.load(Ordering::Relaxed) {
                 self.engine_waits.store(false, Ordering::Relaxed);

@@ -23,8 +23,9 @@ use crate::{
     os::{
         PerProcess,
         foreign::{self, Errand, Owed},
+        lock,
     },
-    sync::{Readiness, Seat, StandIn, Wakers, lock},
+    sync::{Readiness, Seat, StandIn, Wakers},
 };
 
 /// An item of the channel of connections.

@@ -10,7 +10,11 @@ use std::{
 };
 
 use super::snapshot::{ConnectionSnapshot, Snapshot};
-use crate::{link::Link, os::PerProcess, proto::Statistics, sync::lock};
+use crate::{
+    link::Link,
+    os::{PerProcess, lock},
+    proto::Statistics,
+};
 
 /// Whether connections are kept track of.
 static ENABLED: AtomicBool = AtomicBool::new(false);

@@ -6,7 +6,7 @@ use std::{
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
 use super::word::Owner;
-use crate::{status::OsError, sync::Readiness, transport::CompletionEvents};
+use crate::{os::failed, status::OsError, sync::Readiness, transport::CompletionEvents};
 
 /// The epolls that have a connection's completion events.
 ///
@@ -71,7 +71,7 @@ impl Registration {
             return Ok(());
         }
         if let Some(epoll) = self.epolls.of(self.owner) {
-            epoll.delete(&*self.events).map_err(failed)?;
+            epoll.delete(&*self.events).map_err(failed("epoll_ctl"))?;
             self.owner = Owner::Threads;
         }
         if let Some(epoll) = self.epolls.of(owner) {
@@ -113,25 +113,21 @@ impl LoopFd {
         }
         let fd = epoll()?;
         let event = EpollEvent::new(EpollFlags::EPOLLIN, 0);
-        fd.add(readiness.fd()?, event).map_err(failed)?;
+        fd.add(readiness.fd()?, event)
+            .map_err(failed("epoll_ctl"))?;
         // If two threads ask at the same time, one of them closes its epoll here.
         Ok(self.0.get_or_init(|| fd).0.as_fd())
     }
 }
 
 fn epoll() -> Result<Epoll, OsError> {
-    Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
-        .map_err(|errno| OsError::new("epoll_create1", errno as i32))
+    Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(failed("epoll_create1"))
 }
 
 fn add(epoll: &Epoll, events: &CompletionEvents, key: u64) -> Result<(), OsError> {
     epoll
         .add(events, EpollEvent::new(EpollFlags::EPOLLIN, key))
-        .map_err(failed)
-}
-
-fn failed(errno: nix::Error) -> OsError {
-    OsError::new("epoll_ctl", errno as i32)
+        .map_err(failed("epoll_ctl"))
 }
 
 #[cfg(test)]

@@ -18,8 +18,9 @@ use nix::{
     sys::eventfd::EventFd,
 };
 
-pub(super) use crate::sync::lock;
+pub(super) use crate::os::lock;
 use crate::{
+    os::{failed, millis},
     status::OsError,
     sync::{Mailbox, Notice, NoticeKind, eventfd},
 };
@@ -115,7 +116,7 @@ impl Alarm {
             Err(errno) => {
                 // The caller tries again, and the next call may fail as well.
                 thread::sleep(BACK_OFF);
-                Err(OsError::new("poll", errno as i32))
+                Err(failed("poll")(errno))
             }
         }
     }
@@ -136,34 +137,7 @@ pub(super) fn park<T>(
     drop(changed.wait_timeout_while(guard, nap(left), idle));
 }
 
-/// Returns the milliseconds of a sleep, rounded up: a remainder below 1 ms would become a busy
-/// loop. `Duration::as_millis` divides 128 bits, which costs more than all the rest of a call.
-fn millis(nap: Duration) -> u64 {
-    1000 * nap.as_secs() + u64::from(nap.subsec_nanos().div_ceil(1_000_000))
-}
-
 /// The longest sleep with this time `left`.
 fn nap(left: Option<Duration>) -> Duration {
     left.map_or(LONGEST_SLEEP, |left| left.min(LONGEST_SLEEP))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sleep_is_rounded_up_to_milliseconds() {
-        for (nanos, expected) in [
-            (0, 0),
-            (1, 1),
-            (999_999, 1),
-            (1_000_000, 1),
-            (1_000_001, 2),
-            (999_000_001, 1000),
-            (9_999_999_999, 10_000),
-            (10_000_000_000, 10_000),
-        ] {
-            assert_eq!(millis(Duration::from_nanos(nanos)), expected, "{nanos} ns");
-        }
-    }
 }

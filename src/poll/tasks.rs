@@ -11,7 +11,7 @@ use std::{
 #[cfg(feature = "tokio")]
 use super::runtime_watch::RuntimeWatch;
 #[cfg(feature = "tokio")]
-use crate::sync::lock;
+use crate::os::lock;
 use crate::{
     os::foreign::Panicked,
     sync::{Seat, Wakers},

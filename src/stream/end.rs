@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{endpoint::Endpoint, error::Error, sync::lock};
+use crate::{endpoint::Endpoint, error::Error, os::lock};
 
 /// The endpoint that carries a stream. Its drop ends the stream: all handles and halves have been
 /// dropped then.

@@ -3,12 +3,15 @@
 use std::{
     fmt, mem,
     ops::{Deref, DerefMut},
-    sync::{Condvar, Mutex, PoisonError},
+    sync::{Condvar, Mutex},
     task::{Context, Poll, Waker},
 };
 
 use super::reading::Reading;
-use crate::{link::Deadline, sync::lock};
+use crate::{
+    link::Deadline,
+    os::{lock, unpoisoned},
+};
 
 /// The reading side of a stream, of which one handle at a time has its [`Turn`].
 ///
@@ -82,14 +85,8 @@ impl Turns {
             }
             state.threads += 1;
             state = match left {
-                Some(left) => {
-                    let waited = self.ended.wait_timeout(state, left);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
-                }
-                None => {
-                    let waited = self.ended.wait(state);
-                    waited.unwrap_or_else(PoisonError::into_inner)
-                }
+                Some(left) => unpoisoned(self.ended.wait_timeout(state, left)).0,
+                None => unpoisoned(self.ended.wait(state)),
             };
             state.threads -= 1;
         }
@@ -114,8 +111,7 @@ impl Turns {
 
     /// Returns the reading side to the only handle.
     pub(crate) fn get_mut(&mut self) -> &mut Reading {
-        let state = self.state.get_mut();
-        &mut state.unwrap_or_else(PoisonError::into_inner).reading
+        &mut unpoisoned(self.state.get_mut()).reading
     }
 
     /// Returns whether a turn may find bytes here. It may be wrong while another handle has its

@@ -5,8 +5,8 @@ use std::{
 
 use nix::sys::eventfd::EventFd;
 
-use super::{eventfd::eventfd, lock::lock};
-use crate::status::OsError;
+use super::eventfd::eventfd;
+use crate::{os::lock, status::OsError};
 
 /// A queue that one thread reads, and the eventfd that wakes it. The queue keeps the memory that it
 /// once needed, so that waking the thread allocates nothing.

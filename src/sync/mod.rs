@@ -1,12 +1,11 @@
-//! Tools for threads that work together: a lock that outlives a panic, a queue that wakes its
-//! reader, a file descriptor that is readable while something is ready, the wakers of tasks that
-//! wait, and handles that a forked child does not follow.
+//! Tools for threads that work together: a queue that wakes its reader, a file descriptor that is
+//! readable while something is ready, the wakers of tasks that wait, and handles that a forked child
+//! does not follow.
 //!
 //! Nothing here knows what a connection is, except [`Notice`], which names one by its key.
 
 mod eventfd;
 mod local;
-mod lock;
 mod mailbox;
 mod primitives;
 mod readiness;
@@ -15,7 +14,6 @@ mod wakers;
 pub(crate) use self::{
     eventfd::eventfd,
     local::{Local, StandIn},
-    lock::lock,
     mailbox::{Mailbox, Notice, NoticeKind},
     readiness::Readiness,
     wakers::{Seat, Wakers},

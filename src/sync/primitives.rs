@@ -6,4 +6,4 @@ pub(super) use std::sync::{
     atomic::{AtomicU8, AtomicU64, Ordering, fence},
 };
 
-pub(super) use super::lock::lock;
+pub(super) use crate::os::lock;

@@ -5,8 +5,8 @@ use std::{
 
 use nix::sys::eventfd::EventFd;
 
-use super::{eventfd::eventfd, lock::lock};
-use crate::status::OsError;
+use super::eventfd::eventfd;
+use crate::{os::lock, status::OsError};
 
 /// A file descriptor that is readable exactly while there is something to take, for those who ask
 /// for one. The others pay one look at an atomic.

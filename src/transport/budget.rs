@@ -18,9 +18,9 @@ use std::{
 
 use super::limits::EngineLimits;
 use crate::{
-    os::PerProcess,
+    os::{PerProcess, lock},
     proto::{Gauge, Host, Part, SHORTEST_CHUNK},
-    sync::{Mailbox, Notice, NoticeKind, lock},
+    sync::{Mailbox, Notice, NoticeKind},
 };
 
 /// What there is for all, and who has what of it.

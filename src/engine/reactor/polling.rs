@@ -7,6 +7,7 @@ use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
 use super::{ATTENDED, LOOPS, Reactor};
 use crate::{
     link::{Link, Progress},
+    os::failed,
     poll::Epolls,
     status::OsError,
     transport::Event,
@@ -135,7 +136,7 @@ impl Reactor {
         let once = EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT;
         let event = &mut EpollEvent::new(once, LOOPS);
         let Epolls { engine, loops } = &*self.epolls;
-        how(engine, &loops.0, event).map_err(|errno| OsError::new("epoll_ctl", errno as i32))
+        how(engine, &loops.0, event).map_err(failed("epoll_ctl"))
     }
 }
 

@@ -23,10 +23,9 @@ use std::{
 
 use super::{domain::Domain, registration::Registration};
 use crate::{
-    os::Mapping,
+    os::{Mapping, lock},
     proto::{Part, SHORTEST_CHUNK},
     status::OsError,
-    sync::lock,
     transport::budget::{Charge, Customer},
 };
 

@@ -24,10 +24,9 @@ use std::{
 
 use super::{domain::Domain, registration::Registration};
 use crate::{
-    os::{Mapping, Process},
+    os::{Mapping, Process, lock},
     proto::Descriptor,
     status::OsError,
-    sync::lock,
 };
 
 /// The smallest piece: a smaller one would cost as much time.

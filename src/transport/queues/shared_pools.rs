@@ -1,7 +1,7 @@
 use std::sync::{Arc, Mutex, Weak};
 
 use super::shared_receives::SharedReceives;
-use crate::{status::OsError, sync::lock};
+use crate::{os::lock, status::OsError};
 
 /// What connections on one device receive into that share receives: one for each kind in use.
 #[derive(Debug, Default)]

@@ -22,7 +22,7 @@ use super::{
 use crate::{
     config::Config,
     error::Error,
-    os::Unshared,
+    os::{Unshared, failed, millis},
     status::OsError,
     transport::{budget::Customer, queues::TransportParts},
 };
@@ -79,8 +79,7 @@ impl ConnectionId {
             SocketAddr::V6(_) => AddressFamily::Inet6,
         };
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-        let socket = socket(family, SockType::Stream, flags, None)
-            .map_err(|errno| OsError::new("socket", errno as i32))?;
+        let socket = socket(family, SockType::Stream, flags, None).map_err(failed("socket"))?;
         self.carrier = Carrier::Socket(Unshared::new(socket));
         self.peer = Some(peer);
         Ok(())
@@ -134,8 +133,7 @@ impl ConnectionId {
 
     pub(crate) fn accept(&mut self, private_data: &[u8]) -> Result<(), OsError> {
         let stream = self.carrier.stream()?;
-        tell(stream.fd(), Kind::Accept, private_data)
-            .map_err(|errno| OsError::new("send", errno as i32))?;
+        tell(stream.fd(), Kind::Accept, private_data).map_err(failed("send"))?;
         self.manager.accepted(self.key, stream, self.reads);
         Ok(())
     }
@@ -145,7 +143,7 @@ impl ConnectionId {
         let Ok(socket) = self.carrier.fd() else {
             return Ok(());
         };
-        tell(socket, Kind::Reject, private_data).map_err(|errno| OsError::new("send", errno as i32))
+        tell(socket, Kind::Reject, private_data).map_err(failed("send"))
     }
 
     pub(crate) fn disconnect(&mut self) -> Result<(), OsError> {
@@ -203,7 +201,7 @@ fn give_up_after(config: &Config) -> u32 {
     let exponent = config.rdma.ack_timeout.unwrap_or(18).min(31);
     let one = Duration::from_nanos(4096 << exponent);
     let tries = u32::from(config.rdma.retry_count) + 1;
-    u32::try_from((one * tries).as_millis())
+    u32::try_from(millis(one * tries))
         .unwrap_or(u32::MAX)
         .max(1000)
 }

@@ -25,10 +25,10 @@ use super::{
     watch::Watch,
 };
 use crate::{
-    os::Unshared,
+    os::{Unshared, failed, lock},
     proto::ReadDepth,
     status::OsError,
-    sync::{eventfd, lock},
+    sync::eventfd,
     transport::queues::SharedPools,
 };
 
@@ -125,12 +125,11 @@ pub(crate) struct ConnectRequest {
 
 impl ConnectionManager {
     pub(crate) fn new() -> Result<Self, OsError> {
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
-            .map_err(|errno| OsError::new("epoll_create1", errno as i32))?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(failed("epoll_create1"))?;
         let waker = eventfd()?;
         let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
-        let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)
-            .map_err(|errno| OsError::new("timerfd_create", errno as i32))?;
+        let timer =
+            TimerFd::new(ClockId::CLOCK_MONOTONIC, flags).map_err(failed("timerfd_create"))?;
         let inner = Inner {
             epoll: Arc::new(epoll),
             waker,
@@ -159,7 +158,7 @@ impl ConnectionManager {
         let count = match inner.epoll.wait(&mut ready, EpollTimeout::ZERO) {
             Ok(count) => count,
             Err(nix::Error::EINTR) => 0,
-            Err(errno) => return Err(OsError::new("epoll_wait", errno as i32)),
+            Err(errno) => return Err(failed("epoll_wait")(errno)),
         };
         let mut state = lock(&inner.state);
         for event in &ready[..count] {
@@ -350,7 +349,7 @@ impl Inner {
     fn watch(&self, fd: impl AsFd, token: u64, flags: EpollFlags) -> Result<(), OsError> {
         self.epoll
             .add(fd, EpollEvent::new(flags, token))
-            .map_err(|errno| OsError::new("epoll_ctl", errno as i32))
+            .map_err(failed("epoll_ctl"))
     }
 
     fn change(&self, fd: impl AsFd, token: u64, flags: EpollFlags) {

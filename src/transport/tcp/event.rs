@@ -1,8 +1,9 @@
 use std::fmt;
 
 use crate::{
+    os::failed,
     proto::{CloseReason, CmInput, ReadDepth},
-    status::{OsError, RejectReason},
+    status::RejectReason,
 };
 
 /// Something that concerns the connection with this key.
@@ -80,7 +81,7 @@ impl What {
         Self::Failed(match errno {
             nix::Error::ECONNREFUSED => CloseReason::Refused,
             nix::Error::ECONNRESET | nix::Error::EPIPE => CloseReason::PeerDisconnected,
-            errno => CloseReason::Os(OsError::new(call, errno as i32)),
+            errno => CloseReason::Os(failed(call)(errno)),
         })
     }
 }

@@ -3,7 +3,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use nix::sys::socket::{GetSockOpt, SetSockOpt, getsockopt, setsockopt, sockopt};
 
 use super::completion_queue::CompletionEvents;
-use crate::status::OsError;
+use crate::{os::failed, status::OsError};
 
 /// The limit of hops in the packets of one connection: IPv4 calls it the time to live.
 #[derive(Debug)]
@@ -38,11 +38,11 @@ impl<'a> HopLimit<'a> {
     }
 
     fn option(&self, option: impl GetSockOpt<Val = i32>) -> Result<i32, OsError> {
-        getsockopt(&self.0, option).map_err(|errno| OsError::new("getsockopt", errno as i32))
+        getsockopt(&self.0, option).map_err(failed("getsockopt"))
     }
 
     fn set_option(&self, option: impl SetSockOpt<Val = i32>, hops: i32) -> Result<(), OsError> {
         let set = setsockopt(&self.0, option, &hops);
-        set.map_err(|errno| OsError::new("setsockopt", errno as i32))
+        set.map_err(failed("setsockopt"))
     }
 }

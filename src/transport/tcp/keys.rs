@@ -15,7 +15,7 @@ use std::{
     },
 };
 
-use crate::{remote_access::RemoteAccess, sync::lock};
+use crate::{os::lock, remote_access::RemoteAccess};
 
 /// Made-up addresses are multiples of this, so that what is aligned here is aligned there.
 const ALIGN: u64 = 4096;

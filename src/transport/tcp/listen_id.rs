@@ -9,7 +9,10 @@ use nix::sys::socket::{
 };
 
 use super::{addresses::local_addr, connection_manager::ConnectionManager};
-use crate::{os::Unshared, status::OsError};
+use crate::{
+    os::{Unshared, failed},
+    status::OsError,
+};
 
 /// The connections that the kernel keeps until they are taken from it.
 const KERNEL_BACKLOG: i32 = 1024;
@@ -57,8 +60,4 @@ impl Drop for ListenId {
     fn drop(&mut self) {
         self.manager.forget(self.key);
     }
-}
-
-fn failed(call: &'static str) -> impl Fn(nix::Error) -> OsError {
-    move |errno| OsError::new(call, errno as i32)
 }

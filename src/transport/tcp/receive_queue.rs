@@ -2,8 +2,8 @@ use std::sync::{Mutex, Weak};
 
 use super::socket::Span;
 use crate::{
+    os::lock,
     status::OsError,
-    sync::lock,
     transport::queues::{Buffers, WorkId},
 };
 

@@ -20,12 +20,12 @@ use super::{
     write_parts::WriteParts,
 };
 use crate::{
+    os::lock,
     proto::{
         DrainSide, Violation,
         tcp::{Cause, Change, Pdu, RemoteSpan},
     },
     status::{OsError, WcStatus},
-    sync::lock,
     transport::queues::{Done, WorkId},
 };
 

@@ -15,7 +15,7 @@ use std::{
     collections::VecDeque,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, TryLockError,
+        Arc, Mutex, MutexGuard, OnceLock,
         atomic::{AtomicU8, AtomicU64, Ordering},
     },
 };
@@ -29,10 +29,9 @@ use super::{
     watch::Watch,
 };
 use crate::{
-    os::Unshared,
+    os::{Unshared, lock, try_lock},
     proto::MovedBytes,
     status::OsError,
-    sync::lock,
     transport::queues::{Answers, BATCH, Done, Frame, SendOp, WorkId},
 };
 
@@ -339,11 +338,7 @@ impl Stream {
 
     /// The receiving side, unless another thread receives.
     fn receiver(&self) -> Option<MutexGuard<'_, Incoming>> {
-        match self.receiver.try_lock() {
-            Ok(incoming) => Some(incoming),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        try_lock(&self.receiver)
     }
 
     /// Sends what may have waited for company.

@@ -23,14 +23,14 @@ use std::{
     os::{fd::AsRawFd, unix::fs::OpenOptionsExt},
     ptr::{self, NonNull},
     slice,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, Weak},
 };
 
 use nix::unistd::{Gid, Uid, getegid, geteuid};
 use rdma_status::OsError;
 
 use crate::{
-    sys::{PerProcess, Process, cvt, cvt_errno, cvt_ptr, ffi},
+    sys::{PerProcess, Process, cvt, cvt_errno, cvt_ptr, failed, ffi, lock},
     verbs::Context,
 };
 
@@ -92,7 +92,7 @@ struct Open {
 static OPEN: PerProcess<Mutex<Open>> = PerProcess::new(Mutex::default);
 
 fn open() -> MutexGuard<'static, Open> {
-    OPEN.get().lock().unwrap_or_else(PoisonError::into_inner)
+    lock(OPEN.get())
 }
 
 /// Makes sure that the descriptors of software devices are of this process and its credentials.
@@ -384,7 +384,7 @@ unsafe fn detach(context: NonNull<ffi::ibv_context>) -> Result<(), OsError> {
         .read(true)
         .custom_flags(libc::O_PATH)
         .open("/")
-        .map_err(|error| OsError::new("open", error.raw_os_error().unwrap_or(0)))?;
+        .map_err(failed("open"))?;
     // SAFETY: the caller vouches for the context.
     let context = unsafe { context.as_ref() };
     for fd in [context.cmd_fd, context.async_fd] {

@@ -4,7 +4,7 @@ use std::{
     fmt,
     os::fd::{AsFd, AsRawFd, BorrowedFd},
     ptr::NonNull,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 use nix::{
@@ -18,7 +18,7 @@ use super::{
     devices::{WeakDevices, own_descriptors},
 };
 use crate::{
-    sys::{self, Unshared, cvt_ptr, ffi},
+    sys::{self, Unshared, cvt_ptr, ffi, lock},
     verbs::Context,
 };
 
@@ -85,19 +85,12 @@ impl EventChannel {
     /// Excludes reading events, and calls on ids of this channel.
     pub(super) fn lock(&self) -> MutexGuard<'_, ()> {
         // The lock guards no data that a panic could leave inconsistent.
-        self.inner
-            .lock
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inner.lock)
     }
 
     /// Returns the device that an id of this channel points to. It holds that device and no other.
     pub(super) fn device(&self, raw: *mut ffi::ibv_context) -> Result<Option<Context>, OsError> {
-        let mut devices = self
-            .inner
-            .devices
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut devices = lock(&self.inner.devices);
         // A device that is in use stays open, so its address cannot be reused for another one.
         let used = devices.iter().filter_map(WeakDevices::upgrade);
         if let Some(found) = used.filter_map(|used| used.find(raw)).next() {

@@ -4,14 +4,14 @@ use std::{
     cmp::Ordering,
     fmt,
     ptr::{self, NonNull},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
 };
 
 use libc::c_int;
 use rdma_status::OsError;
 
 use super::{EventChannel, groups::Groups};
-use crate::sys::{Process, cvt, ffi, log_destroy_error};
+use crate::sys::{Process, cvt, ffi, lock, log_destroy_error};
 
 /// An id of librdmacm's, destroyed when this is dropped.
 ///
@@ -75,7 +75,7 @@ impl OwnedId {
 
     fn home(&self) -> MutexGuard<'_, Home> {
         // The lock guards no data that a panic could leave inconsistent.
-        self.home.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.home)
     }
 
     pub(super) fn channel(&self) -> EventChannel {

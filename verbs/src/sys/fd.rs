@@ -11,10 +11,11 @@ use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
 };
 use rdma_status::OsError;
+use rdmsg_os::{failed, millis};
 
 /// Makes `fd` non-blocking.
 pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<(), OsError> {
-    let error = |errno: Errno| OsError::new("fcntl", errno as i32);
+    let error = failed("fcntl");
     let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL).map_err(error)?);
     if !flags.contains(OFlag::O_NONBLOCK) {
         fcntl(fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK)).map_err(error)?;
@@ -44,21 +45,15 @@ pub(crate) fn wait_readable<T>(
         }
         match poll(
             &mut [PollFd::new(fd, PollFlags::POLLIN)],
-            left.map_or(PollTimeout::NONE, poll_timeout),
+            // Rounded up, so that a wait never spins for a fraction of a millisecond.
+            left.map_or(PollTimeout::NONE, |left| {
+                PollTimeout::try_from(millis(left)).unwrap_or(PollTimeout::MAX)
+            }),
         ) {
             Ok(_) | Err(Errno::EINTR) => {}
-            Err(errno) => return Err(OsError::new("poll", errno as i32)),
+            Err(errno) => return Err(failed("poll")(errno)),
         }
     }
-}
-
-/// Converts to milliseconds, rounded up, so that a wait never spins for a fraction of one.
-fn poll_timeout(left: Duration) -> PollTimeout {
-    let millis = left.as_nanos().div_ceil(1_000_000);
-    i32::try_from(millis)
-        .ok()
-        .and_then(|millis| PollTimeout::try_from(millis).ok())
-        .unwrap_or(PollTimeout::MAX)
 }
 
 #[cfg(test)]
@@ -120,18 +115,5 @@ mod tests {
             Ok(None)
         );
         assert!(start.elapsed() >= timeout);
-    }
-
-    #[test]
-    fn milliseconds_round_up() {
-        assert_eq!(
-            poll_timeout(Duration::from_nanos(1)),
-            PollTimeout::from(1_u8)
-        );
-        assert_eq!(
-            poll_timeout(Duration::from_millis(2)),
-            PollTimeout::from(2_u8)
-        );
-        assert_eq!(poll_timeout(Duration::MAX), PollTimeout::MAX);
     }
 }

@@ -21,7 +21,7 @@ pub(crate) use fd::{set_nonblocking, wait_readable};
 #[cfg(feature = "linked")]
 pub(crate) use linked as ffi;
 pub(crate) use rdmsg_os::{
-    PerProcess, Process, Unshared, cvt, cvt_errno, cvt_ptr, log_destroy_error,
+    PerProcess, Process, Unshared, cvt, cvt_errno, cvt_ptr, failed, lock, log_destroy_error, millis,
 };
 
 #[cfg(test)]

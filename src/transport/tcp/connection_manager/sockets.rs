@@ -15,7 +15,7 @@ use nix::sys::{
 
 use super::{ConnectRequest, ConnectionManager, Report, State, UNNAMED, Watched};
 use crate::{
-    os::Unshared,
+    os::{Unshared, failed},
     proto::{CloseReason, ReadDepth},
     status::OsError,
     sync::eventfd,
@@ -58,9 +58,7 @@ impl ConnectionManager {
                 return;
             };
             let accepted = eventfd().and_then(|reserve| {
-                let (socket, peer) = listener.accept().map_err(|error| {
-                    OsError::new("accept4", error.raw_os_error().unwrap_or_default())
-                })?;
+                let (socket, peer) = listener.accept().map_err(failed("accept4"))?;
                 Ok((socket, peer, reserve))
             });
             match accepted {
@@ -94,9 +92,7 @@ impl ConnectionManager {
         peer: SocketAddr,
         reserve: EventFd,
     ) -> Result<(), OsError> {
-        socket
-            .set_nonblocking(true)
-            .map_err(|error| OsError::new("fcntl", error.raw_os_error().unwrap_or_default()))?;
+        socket.set_nonblocking(true).map_err(failed("fcntl"))?;
         state.drawn += 1;
         let token = UNNAMED | state.drawn;
         let is_watched = self.inner.watch(&socket, token, EpollFlags::EPOLLIN);

@@ -8,7 +8,7 @@ use rdma_status::{CmEventType, OsError};
 
 use super::CmId;
 use crate::{
-    sys::{ffi, sockaddr},
+    sys::{ffi, millis, sockaddr},
     verbs::Context,
 };
 
@@ -55,7 +55,7 @@ impl CmId {
         self.inner.call("rdma_resolve_addr", |id| {
             // SAFETY: the id exists and is locked; the addresses are locals as large as any, or
             // null.
-            unsafe { ffi::rdma_resolve_addr(id, src, (&raw mut dst).cast(), millis(timeout)) }
+            unsafe { ffi::rdma_resolve_addr(id, src, (&raw mut dst).cast(), time_limit(timeout)) }
         })?;
         self.complete("rdma_resolve_addr", &[CmEventType::ADDR_RESOLVED])
     }
@@ -72,7 +72,7 @@ impl CmId {
     pub fn resolve_route(&mut self, timeout: Duration) -> Result<(), OsError> {
         self.inner.call_bound("rdma_resolve_route", |id| {
             // SAFETY: the id exists, is locked, and has a device.
-            unsafe { ffi::rdma_resolve_route(id, millis(timeout)) }
+            unsafe { ffi::rdma_resolve_route(id, time_limit(timeout)) }
         })?;
         self.complete("rdma_resolve_route", &[CmEventType::ROUTE_RESOLVED])
     }
@@ -146,8 +146,8 @@ impl CmId {
 }
 
 /// Converts a time to milliseconds, rounded up, as librdmacm takes it.
-fn millis(time: Duration) -> c_int {
-    c_int::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX)
+fn time_limit(time: Duration) -> c_int {
+    c_int::try_from(millis(time)).unwrap_or(c_int::MAX)
 }
 
 #[cfg(test)]
@@ -156,8 +156,8 @@ mod tests {
 
     #[test]
     fn times_are_rounded_up_and_bounded() {
-        assert_eq!(millis(Duration::from_micros(1)), 1);
-        assert_eq!(millis(Duration::from_secs(2)), 2000);
-        assert_eq!(millis(Duration::MAX), c_int::MAX);
+        assert_eq!(time_limit(Duration::from_micros(1)), 1);
+        assert_eq!(time_limit(Duration::from_secs(2)), 2000);
+        assert_eq!(time_limit(Duration::MAX), c_int::MAX);
     }
 }

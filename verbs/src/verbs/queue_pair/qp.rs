@@ -4,7 +4,7 @@ use std::{
     fmt,
     mem::MaybeUninit,
     ptr::{self, NonNull},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use rdma_status::OsError;
@@ -14,7 +14,7 @@ use super::{
     qp_attr, recv_queue::RecvQueue, send_ops, send_queue::SendQueue,
 };
 use crate::{
-    sys::{Process, cvt_errno, cvt_ptr, ffi, log_destroy_error, verbs_ext},
+    sys::{Process, cvt_errno, cvt_ptr, ffi, lock, log_destroy_error, verbs_ext},
     verbs::{
         completion::CompletionQueue,
         memory::ProtectionDomain,
@@ -428,9 +428,4 @@ impl Drop for QueuePair {
             }
         }
     }
-}
-
-/// Locks a queue, also after a panic in another thread: chains are always rebuilt from empty.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -4,14 +4,14 @@ use std::{
     fmt,
     mem::MaybeUninit,
     ptr::{self, NonNull},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use rdma_status::OsError;
 
 use super::recv_queue::RecvQueue;
 use crate::{
-    sys::{Process, cvt_errno, cvt_ptr, ffi, log_destroy_error},
+    sys::{Process, cvt_errno, cvt_ptr, ffi, lock, log_destroy_error},
     verbs::{
         memory::ProtectionDomain,
         work_request::{PostError, RawSge, RecvWr, raw},
@@ -117,11 +117,7 @@ impl SharedReceiveQueue {
     /// The first receive that could not be posted, and why; those before it are posted.
     #[doc(alias = "ibv_post_srq_recv")]
     pub fn post_recv(&self, requests: &[RecvWr<'_>]) -> Result<(), PostError> {
-        let mut queue = self
-            .inner
-            .queue
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut queue = lock(&self.inner.queue);
         queue.post(requests, self.inner.max_sge, |wr, bad_wr| {
             // SAFETY: the queue exists, the chain is complete, and its memory regions are held
             // until the queue is destroyed.
