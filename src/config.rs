@@ -1,10 +1,8 @@
 use std::time::Duration;
 
-mod polling;
-
-pub use self::polling::Polling;
 use crate::{
     error::Error,
+    poll::Polling,
     proto::{self, Account, LONGEST_CHUNK},
     transport_choice::{Transport, TransportChoice},
 };

@@ -16,10 +16,10 @@ use crate::{
     engine::{Engine, Established},
     error::Error,
     link::{Completion, Ended, Inflow, Link, Owner},
+    local::{Local, StandIn},
     observe::Registered,
     os::PerProcess,
     proto::{CloseReason, Statistics},
-    sync::{Local, StandIn},
     transport::DeviceCounters,
     transport_choice::Transport,
 };

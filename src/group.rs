@@ -6,8 +6,8 @@ use crate::{
     endpoint::Endpoint,
     error::Error,
     link::{Completion, GroupQueue},
+    local::{Local, StandIn},
     os::PerProcess,
-    sync::{Local, StandIn},
 };
 
 /// One receiver for everything that happens on many connections.

@@ -117,15 +117,14 @@ mod interest;
 mod link;
 mod listener;
 mod listener_builder;
+mod local;
 mod machine;
 pub mod observe;
 mod outgoing;
-mod poll;
 mod private_data;
 mod remote_access;
 mod send_buffer;
 mod stream;
-mod sync;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 mod transport;
@@ -140,6 +139,7 @@ pub use rdma_status as status;
 #[doc(inline)]
 pub use rdma_verbs::{cm, verbs};
 use rdmsg_os as os;
+use rdmsg_poll as poll;
 use rdmsg_proto as proto;
 #[cfg(feature = "rdma")]
 #[doc(inline)]
@@ -147,7 +147,7 @@ pub use rdmsg_rsocket as rsocket;
 
 pub use crate::{
     addresses::{Addresses, ToAddresses},
-    config::{Config, Polling, RdmaTuning},
+    config::{Config, RdmaTuning},
     connector::{Connecting, Connector},
     endpoint::{Endpoint, Info, OneSided},
     engine::{Engine, EngineStatistics, Request},
@@ -157,6 +157,7 @@ pub use crate::{
     listener::{Listener, RequestListener},
     listener_builder::ListenerBuilder,
     outgoing::Outgoing,
+    poll::Polling,
     proto::{Capabilities, CloseReason, Negotiated, Statistics},
     remote_access::RemoteAccess,
     send_buffer::SendBuffer,

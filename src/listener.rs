@@ -20,7 +20,8 @@ use crate::{
     endpoint::Endpoint,
     engine::{Engine, Intake},
     error::Error,
-    sync::{Local, Seat},
+    local::Local,
+    poll::Seat,
     transport_choice::Transport,
 };
 

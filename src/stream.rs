@@ -18,8 +18,8 @@ use crate::{
     error::Error,
     interest::Interest,
     link::{Deadline, total},
+    local::{Local, StandIn},
     os::PerProcess,
-    sync::{Local, StandIn},
     transport_choice::Transport,
 };
 

@@ -21,9 +21,8 @@ const LAYERS: &[(&str, &[&str])] = &[
             "transport_choice",
         ],
     ),
-    ("sync", &["sync"]),
+    ("local", &["local"]),
     ("transport", &["transport"]),
-    ("poll", &["poll"]),
     ("link", &["link"]),
     ("engine", &["engine"]),
     ("observe", &["observe"]),
@@ -45,7 +44,7 @@ const LAYERS: &[(&str, &[&str])] = &[
 ];
 
 /// Other crates by their names at the root.
-const CRATES: &[&str] = &["os", "proto", "status"];
+const CRATES: &[&str] = &["os", "poll", "proto", "status"];
 
 /// Those of RDMA, which only the layer `transport` names.
 const CRATES_OF_RDMA: &[&str] = &["cm", "verbs"];

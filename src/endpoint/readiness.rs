@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::Endpoint;
-use crate::{error::TrySendError, link::Awaited, sync::Seat};
+use crate::{error::TrySendError, link::Awaited, poll::Seat};
 
 impl Endpoint {
     /// Returns whether a receive that does not wait returns something: a message, or the end. It

@@ -11,7 +11,7 @@ use crate::{
     error::{Error, TrySendError},
     link::{Awaited, Completion, Handoff, Message},
     outgoing::Outgoing,
-    sync::Seat,
+    poll::Seat,
 };
 
 /// Waiting as a task, on any runtime.

@@ -16,8 +16,8 @@ use crate::{
     error::Error,
     link::{Completion, Inflow, Link, Owner},
     os::{Process, leak},
+    poll::Mailbox,
     proto::{CloseReason, Phase},
-    sync::Mailbox,
     transport_choice::Transport,
 };
 

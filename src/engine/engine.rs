@@ -15,7 +15,7 @@ use super::{
 use crate::{
     error::Error,
     os::{PerProcess, failed, lock},
-    sync::Mailbox,
+    poll::Mailbox,
     transport::{Budget, ConnectionManager, EngineLimits},
 };
 

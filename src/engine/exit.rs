@@ -23,8 +23,8 @@ use std::{
 use super::command::Command;
 use crate::{
     os::{self, PerProcess, foreign, lock},
+    poll::Mailbox,
     status::OsError,
-    sync::Mailbox,
 };
 
 static ENGINES: PerProcess<Engines> = PerProcess::new(Engines::default);

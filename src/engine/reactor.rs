@@ -35,9 +35,9 @@ use crate::{
     link::{Ended, Link, Peers},
     os::{failed, millis},
     poll::{Attended, Epolls},
+    poll::{Mailbox, Notice},
     proto::{CloseReason, CmCall, CmInput, CmOp, Connection, Host, Params},
     status::OsError,
-    sync::{Mailbox, Notice},
     transport::{Budget, ConnectionId, ConnectionManager, Event},
     transport_choice::Transport,
 };

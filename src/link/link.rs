@@ -22,16 +22,16 @@ use super::{
     taker::Taker,
 };
 use crate::{
-    config::{Config, Polling},
+    config::Config,
     error::Error,
     os::{
         Process,
         foreign::{self, Errand, Owed},
         lock,
     },
-    poll::{Awaited, Line, Poller, Reliance},
+    poll::{Awaited, Line, Poller, Polling, Reliance},
+    poll::{Mailbox, Notice, NoticeKind, Readiness},
     proto::{CloseReason, Connection, Negotiated, Note, Statistics, Topic},
-    sync::{Mailbox, Notice, NoticeKind, Readiness},
     transport::{Allocator, DeviceCounters, PollSide, TransportParts, WorkQueues},
     transport_choice::Transport,
 };

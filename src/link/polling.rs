@@ -16,12 +16,12 @@ use super::{deferred::Deferred, link::Link, message::Handoff};
 use crate::{
     interest::Interest,
     os::{lock, try_lock},
+    poll::Seat,
     poll::{
         Answers, Attendee, Awaited, Completions, Deadline, Poller, Progress, Reliance, TimedOut,
     },
     proto::{DrainSide, Note},
     status::OsError,
-    sync::Seat,
     transport::{BATCH, CompletionEvents, Done, PollSide, WAITS_FOR},
     transport_choice::Transport,
 };

@@ -20,12 +20,13 @@ use crate::{
     endpoint::Endpoint,
     engine::{Engine, Established, Incoming, Request},
     error::Error,
+    local::StandIn,
     os::{
         PerProcess,
         foreign::{self, Errand, Owed},
         lock,
     },
-    sync::{Readiness, Seat, StandIn, Wakers},
+    poll::{Readiness, Seat, Wakers},
 };
 
 /// An item of the channel of connections.

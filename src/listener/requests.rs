@@ -9,9 +9,9 @@ use crate::{
     endpoint::Endpoint,
     engine::{Command, Engine, Intake, Reply, Request, wait_for_reply},
     error::Error,
+    local::Local,
     private_data::check_private_data,
     proto::{REJECT_DATA_MAX, REPLY_DATA_MAX},
-    sync::Local,
     transport_choice::Transport,
 };
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{stream::Stream, stream_listener::StreamListener, turn::cooperate};
-use crate::{error::Error, sync::Seat};
+use crate::{error::Error, poll::Seat};
 
 /// A [`futures` stream](futures_core::Stream) of the connections that a [`StreamListener`] accepts:
 /// see [`StreamListener::incoming`] and [`StreamListener::into_incoming`].

@@ -7,7 +7,7 @@ use std::{
 use super::{endpoint::Endpoint, turn::cooperate};
 use crate::{
     addresses::ToAddresses, connector::lookup::addresses, error::Error,
-    listener_builder::ListenerBuilder, sync::Seat, transport_choice::Transport,
+    listener_builder::ListenerBuilder, poll::Seat, transport_choice::Transport,
 };
 
 /// Accepts connections on an address, for tasks.

@@ -14,8 +14,8 @@ use super::turn::{cooperate, take_turn};
 use crate::{
     error::Error,
     link::Awaited,
+    poll::Seat,
     stream::{Reading, StreamEnd, Turns, read_error},
-    sync::Seat,
 };
 
 /// A call of any task, which has no seat of its own.

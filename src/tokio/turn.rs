@@ -5,7 +5,7 @@ use std::{
 
 use ::tokio::{io::Ready, task::coop::poll_proceed};
 
-use crate::{endpoint::Endpoint, link::Awaited, sync::Seat};
+use crate::{endpoint::Endpoint, link::Awaited, poll::Seat};
 
 /// A task's place among those that wait on a connection, left when its future is dropped.
 struct Turn<'a> {

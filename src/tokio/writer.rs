@@ -13,8 +13,8 @@ use super::turn::{cooperate, take_turn};
 use crate::{
     error::{Error, TrySendError},
     link::{Awaited, total},
+    poll::Seat,
     stream::{StreamEnd, write_error},
-    sync::Seat,
 };
 
 /// Writes the bytes of a stream, for its handle or half.

@@ -19,8 +19,8 @@ use std::{
 use super::limits::EngineLimits;
 use crate::{
     os::{PerProcess, lock},
+    poll::{Mailbox, Notice, NoticeKind},
     proto::{Gauge, Host, Part, SHORTEST_CHUNK},
-    sync::{Mailbox, Notice, NoticeKind},
 };
 
 /// What there is for all, and who has what of it.

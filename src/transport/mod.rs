@@ -62,12 +62,8 @@ mod memory;
 mod queues;
 #[cfg(feature = "rdma")]
 mod rdma;
-#[cfg(feature = "tokio")]
-mod task_events;
 mod tcp;
 
-#[cfg(feature = "tokio")]
-pub(crate) use self::task_events::TaskEvents;
 pub(crate) use self::{
     budget::{Budget, Charge},
     connection_id::ConnectionId,
@@ -75,7 +71,7 @@ pub(crate) use self::{
     listen_id::ListenId,
     memory::{Allocator, Exposed, InboundBuffer, OutboundBuffer, RecvSlice},
     queues::{
-        Answers, BATCH, Checked, CompletionEvents, Done, OneSidedOp, Outcome, PollSide, Posted,
+        BATCH, Checked, CompletionEvents, Done, OneSidedOp, Outcome, PollSide, Posted,
         ReceiveShare, TransportParts, WorkQueues,
     },
     tcp::{HopLimit, WAITS_FOR},

@@ -15,8 +15,8 @@ use crate::{
     config::Config,
     error::Error,
     link::Link,
+    poll::{Notice, NoticeKind},
     proto::{CloseReason, Connection},
-    sync::{Notice, NoticeKind},
     transport::ConnectionId,
     transport_choice::Transport,
 };

@@ -22,7 +22,7 @@ pub(crate) use self::{
     done::{BATCH, Done},
     layout::Layout,
     one_sided::{Checked, OneSidedOp},
-    poll_side::{Answers, CompletionEvents, CompletionQueue, PollSide},
+    poll_side::{CompletionEvents, CompletionQueue, PollSide},
     queue_pair::{QueuePair, SharedReceiveQueue},
     receive_share::ReceiveShare,
     send_slots::{Outcome, Posted},

@@ -1,12 +1,17 @@
 use std::{
     os::fd::{AsFd, BorrowedFd},
     sync::Arc,
+    time::Duration,
 };
 
 use super::done::Done;
 #[cfg(feature = "rdma")]
 use crate::transport::rdma;
-use crate::{status::OsError, transport::tcp};
+use crate::{
+    poll::{Alarm, Answers, Events, Woken},
+    status::OsError,
+    transport::tcp,
+};
 
 /// Where a connection's completions are polled, by one thread at a time.
 #[derive(Debug)]
@@ -16,15 +21,6 @@ pub(crate) struct PollSide {
     /// Whether all receives are back once the queue is empty: where they are shared, nothing else
     /// says so.
     drains_when_empty: bool,
-}
-
-/// Whether polling answers the peer at once, where this side does and no device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answers {
-    AtOnce,
-    /// What the peer does not need now may wait for something that is sent, or until a poll finds
-    /// nothing, or [`CompletionEvents::answer`].
-    MayWait,
 }
 
 /// Completions, of whichever transport.
@@ -139,23 +135,6 @@ impl PollSide {
 }
 
 impl CompletionEvents {
-    /// Takes an event, if there is one. There may be others, which are taken in turn: whoever takes
-    /// one arms and polls afterwards, and so finds what any of them was raised for.
-    pub(crate) fn clear(&self) {
-        by_transport!(self, {
-            Rdma(events) => events.clear(),
-            Tcp(_) => {},
-        })
-    }
-
-    /// Answers the peer, where that has waited for something else.
-    pub(crate) fn answer(&self) {
-        by_transport!(self, {
-            Rdma(_) => {},
-            Tcp(events) => events.answer(),
-        })
-    }
-
     /// Returns the limit of hops that a program may change; `None` if the route has it.
     pub(crate) fn hop_limit(&self) -> Option<tcp::HopLimit<'_>> {
         by_transport!(self, {
@@ -177,5 +156,27 @@ impl CompletionEvents {
 impl AsFd for CompletionEvents {
     fn as_fd(&self) -> BorrowedFd<'_> {
         by_transport!(self, events => events.as_fd())
+    }
+}
+
+impl Events for CompletionEvents {
+    /// There may be other events, which are taken in turn: the caller arms and polls afterwards,
+    /// and so finds what any of them was raised for.
+    fn clear(&self) {
+        by_transport!(self, {
+            Rdma(events) => events.clear(),
+            Tcp(_) => {},
+        })
+    }
+
+    fn answer(&self) {
+        by_transport!(self, {
+            Rdma(_) => {},
+            Tcp(events) => events.answer(),
+        })
+    }
+
+    fn doze(&self, alarm: &Alarm, left: Option<Duration>) -> Result<Woken, OsError> {
+        alarm.doze_beside(self, left)
     }
 }

@@ -1,10 +1,8 @@
 use std::sync::Arc;
 
-use super::{
-    poll_side::{Answers, PollSide},
-    shared_receives::SharedReceives,
-};
+use super::{poll_side::PollSide, shared_receives::SharedReceives};
 use crate::{
+    poll::Answers,
     proto::{Account, Connection},
     status::OsError,
 };

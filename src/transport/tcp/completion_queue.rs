@@ -4,7 +4,10 @@ use std::{
 };
 
 use super::stream::{Polled, Reserved, Stream};
-use crate::transport::queues::{Answers, BATCH, Done};
+use crate::{
+    poll::Answers,
+    transport::queues::{BATCH, Done},
+};
 
 /// What a queue pair over a TCP stream has done. Polling it is what moves the stream on.
 #[derive(Debug)]

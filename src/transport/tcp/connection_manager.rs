@@ -26,9 +26,9 @@ use super::{
 };
 use crate::{
     os::{Unshared, failed, lock},
+    poll::eventfd,
     proto::ReadDepth,
     status::OsError,
-    sync::eventfd,
     transport::queues::SharedPools,
 };
 

@@ -30,9 +30,10 @@ use super::{
 };
 use crate::{
     os::{Unshared, lock, try_lock},
+    poll::Answers,
     proto::MovedBytes,
     status::OsError,
-    transport::queues::{Answers, BATCH, Done, Frame, SendOp, WorkId},
+    transport::queues::{BATCH, Done, Frame, SendOp, WorkId},
 };
 
 /// See the top of this file.

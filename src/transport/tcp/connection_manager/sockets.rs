@@ -16,9 +16,9 @@ use nix::sys::{
 use super::{ConnectRequest, ConnectionManager, Report, State, UNNAMED, Watched};
 use crate::{
     os::{Unshared, failed},
+    poll::eventfd,
     proto::{CloseReason, ReadDepth},
     status::OsError,
-    sync::eventfd,
     transport::tcp::{
         addresses::canonical,
         event::{Event, What},

@@ -27,7 +27,7 @@ pub(crate) fn builds() -> Result<Vec<Track>> {
     };
     let no_rdma = unlinked("--test conformance --test tcp");
     let bindings = "cargo test --profile quick --locked --package rdma-verbs --features linked";
-    let models = "cargo test --manifest-path integration/models/Cargo.toml --locked --quiet";
+    let models = "env RUSTFLAGS=--cfg=loom CARGO_TARGET_DIR=target/loom cargo test --release --locked --quiet --package rdmsg-poll --lib";
     let native = native_is_possible()?;
     let others = Step::new("tests of std and tokio", "integration/others --quick");
     let steps = vec![

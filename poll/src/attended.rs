@@ -1,0 +1,210 @@
+use std::{
+    collections::{HashMap, HashSet},
+    mem,
+    time::{Duration, Instant},
+};
+
+use super::{
+    poller::Poller,
+    word::{Look, Owner},
+};
+
+/// Time between two looks of the engine at connections that the application polls. A program that
+/// mixes `recv` with `select!` may see a message twice this time late. A program that polls often
+/// costs the engine one look in this time instead of one interrupt a message.
+const ROUND: Duration = Duration::from_millis(10);
+
+/// The same for connections that hold a message back, which the next poll sends.
+const PRESSED_ROUND: Duration = Duration::from_millis(1);
+
+/// The connections that threads or loops of the application poll, and that the engine's thread
+/// looks after: one table, and one timer.
+///
+/// It has the connections that threads own, except those whose leader sleeps in the kernel, because
+/// that leader is certain to wake up. It has the connections that loops own if they had an event at
+/// the last look, or hold a message back.
+#[derive(Debug, Default)]
+pub struct Attended {
+    /// The count of visits at the last look, by key.
+    seen: HashMap<u64, u32>,
+    /// The connections among them that hold a message back.
+    pressed: HashSet<u64>,
+    /// Connections that a thread of the application was polling when the engine did.
+    busy: HashSet<u64>,
+    /// Whether events are pending for loops.
+    loops: bool,
+    /// The time of the next look at all of them.
+    round: Option<Instant>,
+    /// The time of the next look at `pressed` and `busy`.
+    soon: Option<Instant>,
+}
+
+/// A connection, as [`Attended`] needs it.
+pub trait Attendee {
+    /// Returns its poller.
+    fn poller(&self) -> &Poller;
+
+    /// Whether it holds a message back.
+    fn holds_back(&self) -> bool;
+}
+
+impl Attended {
+    /// Takes a connection into the table, after a notice from its new owner.
+    pub fn attend(&mut self, key: u64, who: &impl Attendee) {
+        let poller = who.poller();
+        let pressed = poller.is_pressed();
+        match poller.owner() {
+            // The engine has taken it back since.
+            Owner::Engine => return,
+            Owner::Loop if !pressed => return,
+            Owner::Threads | Owner::Loop => {}
+        }
+        // The notice may be 10 ms old: the first look counts it as a visit.
+        self.seen.insert(key, poller.visits().wrapping_sub(1));
+        let now = Instant::now();
+        self.round.get_or_insert(now + ROUND);
+        if pressed {
+            self.pressed.insert(key);
+            self.soon.get_or_insert(now + PRESSED_ROUND);
+        }
+    }
+
+    /// A loop has an event, for the first time since the last look without one.
+    pub fn expect_loops(&mut self) {
+        self.loops = true;
+        self.round.get_or_insert_with(|| Instant::now() + ROUND);
+    }
+
+    /// Removes a connection that the engine owns, or that has ended.
+    pub fn forget(&mut self, key: u64) {
+        self.seen.remove(&key);
+        self.pressed.remove(&key);
+    }
+
+    /// Notes a connection that a thread of the application is polling. The engine polls it again
+    /// soon, because that thread may be stopped.
+    pub fn come_back(&mut self, key: u64) {
+        self.busy.insert(key);
+        self.soon
+            .get_or_insert_with(|| Instant::now() + PRESSED_ROUND);
+    }
+
+    /// The time of the next look.
+    pub fn next(&self) -> Option<Instant> {
+        [self.round, self.soon].into_iter().flatten().min()
+    }
+
+    /// Looks at the connections that are due. Returns the keys of those that the engine arms and
+    /// polls now: it owns them, because their owner has not polled, or they were busy. `pending`
+    /// returns the keys of all connections that have events for loops.
+    pub fn look<'a, A: Attendee + 'a>(
+        &mut self,
+        now: Instant,
+        find: impl Fn(u64) -> Option<&'a A>,
+        pending: impl FnOnce() -> Vec<u64>,
+    ) -> Vec<u64> {
+        let mut expired = Vec::new();
+        if self.soon.is_some_and(|at| at <= now) {
+            self.look_at_pressed(&find, &mut expired);
+            self.soon = (!self.pressed.is_empty()).then(|| now + PRESSED_ROUND);
+            self.look_at_busy(&find, &mut expired);
+        }
+        if self.round.is_some_and(|at| at <= now) {
+            let pending = if self.loops { pending() } else { Vec::new() };
+            self.look_at_all(&find, &pending, &mut expired);
+            let more = self.loops || !self.seen.is_empty();
+            self.round = more.then(|| now + ROUND);
+        }
+        expired
+    }
+
+    /// Whether loops had events at the last look. If not, the caller watches for the next one, and
+    /// then calls [`expect_loops`](Self::expect_loops).
+    pub fn expects_loops(&self) -> bool {
+        self.loops
+    }
+
+    /// Adds one look, even if the table is empty.
+    pub fn come_again(&mut self) {
+        self.round.get_or_insert_with(|| Instant::now() + ROUND);
+    }
+
+    fn look_at_pressed<'a, A: Attendee + 'a>(
+        &mut self,
+        find: impl Fn(u64) -> Option<&'a A>,
+        expired: &mut Vec<u64>,
+    ) {
+        let seen = &mut self.seen;
+        self.pressed.retain(|key| {
+            let (Some(who), Some(count)) = (find(*key), seen.get_mut(key)) else {
+                return false;
+            };
+            // In this order, because a message that is held back after this look presses again.
+            who.poller().relax();
+            if !who.holds_back() {
+                return false;
+            }
+            who.poller().press_again();
+            match who.poller().look(*count) {
+                Look::Visited(now) => {
+                    *count = now;
+                    return true;
+                }
+                Look::Expired => expired.push(*key),
+                Look::Left | Look::Owned => {}
+            }
+            seen.remove(key);
+            false
+        });
+    }
+
+    fn look_at_busy<'a, A: Attendee + 'a>(
+        &mut self,
+        find: impl Fn(u64) -> Option<&'a A>,
+        due: &mut Vec<u64>,
+    ) {
+        for key in mem::take(&mut self.busy) {
+            if let (Some(who), false) = (find(key), self.seen.contains_key(&key)) {
+                who.poller().expire();
+            }
+            due.push(key);
+        }
+    }
+
+    fn look_at_all<'a, A: Attendee + 'a>(
+        &mut self,
+        find: impl Fn(u64) -> Option<&'a A>,
+        pending: &[u64],
+        expired: &mut Vec<u64>,
+    ) {
+        let pressed = &self.pressed;
+        let is_pending: HashSet<u64> = pending.iter().copied().collect();
+        self.seen.retain(|key, count| {
+            let Some(poller) = find(*key).map(Attendee::poller) else {
+                return false;
+            };
+            if poller.owner() == Owner::Loop && !is_pending.contains(key) {
+                return pressed.contains(key);
+            }
+            match poller.look(*count) {
+                Look::Visited(now) => {
+                    *count = now;
+                    true
+                }
+                Look::Expired => {
+                    expired.push(*key);
+                    false
+                }
+                Look::Left | Look::Owned => false,
+            }
+        });
+        for key in pending {
+            if let Some(poller) = find(*key).map(Attendee::poller)
+                && poller.owner() == Owner::Loop
+            {
+                self.seen.entry(*key).or_insert_with(|| poller.visits());
+            }
+        }
+        self.loops = !pending.is_empty();
+    }
+}

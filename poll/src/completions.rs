@@ -1,0 +1,83 @@
+use std::{ops::Deref, time::Duration};
+
+use rdma_status::OsError;
+
+use super::{
+    deadline::Deadline,
+    sys::{Alarm, Woken},
+};
+
+/// The result of polling a completion queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// It was empty.
+    Nothing,
+    /// It is empty now.
+    Some,
+    /// There may be more, for which no event will be raised: poll again.
+    More,
+    /// Another thread is polling or receiving, and may be stopped: poll again later.
+    Busy,
+}
+
+/// A connection's completion queue, for the thread that polls it.
+pub trait Completions {
+    /// The events that completions raise.
+    type Events: Events;
+
+    /// Takes completions from the queue and handles them. It polls up to `budget` times while the
+    /// queue is empty.
+    fn poll(&self, budget: u32, answers: Answers) -> Progress;
+
+    /// Requests an event for the next completion, and polls once: that takes the completions from
+    /// before the request, which raise no event.
+    fn arm_and_poll(&self, answers: Answers) -> Progress;
+
+    /// Returns the events, and whether they stay readable because the connection is about to end.
+    /// Returns `None` without a transport.
+    fn events(&self) -> Option<(impl Deref<Target = Self::Events>, bool)>;
+
+    /// Whether the events are level-triggered: readable while the queue may have completions,
+    /// instead of once after [`arm_and_poll`](Self::arm_and_poll). A poll costs a system call then.
+    fn stays_readable(&self) -> bool;
+
+    /// The same queue for a thread that takes no message: completions go to the channel alone.
+    fn without_handoff(&self) -> Self
+    where
+        Self: Sized;
+
+    /// Whether a large message is being transferred.
+    fn awaits_large(&self) -> bool;
+
+    /// Waits in the system call that receives, which saves a call. Only bytes, the connection's end
+    /// and a bound of seconds end this wait. It ends early if `is_woken` returns true. Returns
+    /// false, without a wait, if the transport or the deadline does not allow it.
+    fn receive(
+        &self,
+        events: &Self::Events,
+        deadline: &Deadline,
+        is_woken: impl Fn() -> bool,
+    ) -> bool;
+}
+
+/// Whether polling answers the peer at once, if this side's program does that instead of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answers {
+    /// Acknowledgements leave with the poll.
+    AtOnce,
+    /// Acknowledgements that the peer does not need now may wait for a message, or until a poll
+    /// finds nothing, or [`Events::answer`].
+    MayWait,
+}
+
+/// The events that completions raise, on which a thread sleeps.
+pub trait Events: Send + Sync {
+    /// Takes a raised event, if there is one.
+    fn clear(&self);
+
+    /// Sends acknowledgements that waited for company.
+    fn answer(&self);
+
+    /// Sleeps until there is an event, the alarm rings, or no time is `left`.
+    fn doze(&self, alarm: &Alarm, left: Option<Duration>) -> Result<Woken, OsError>;
+}

@@ -1,0 +1,71 @@
+use std::{
+    cell::Cell,
+    time::{Duration, Instant},
+};
+
+/// When a wait ends. The clock, which costs as much as several polls, is read when the wait turns
+/// out to be one.
+#[derive(Debug)]
+pub struct Deadline(Cell<End>);
+
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Never,
+    In(Duration),
+    At(Instant),
+}
+
+impl Deadline {
+    /// The wait takes as long as it takes.
+    pub fn never() -> Self {
+        Self(Cell::new(End::Never))
+    }
+
+    /// The wait takes no longer than this.
+    pub fn after(timeout: Duration) -> Self {
+        Self(Cell::new(End::In(timeout)))
+    }
+
+    /// The end, if there is one.
+    pub(super) fn at(&self) -> Option<Instant> {
+        if let End::In(timeout) = self.0.get() {
+            // A time beyond what the clock can say is for ever.
+            let end = Instant::now().checked_add(timeout);
+            self.0.set(end.map_or(End::Never, End::At));
+        }
+        match self.0.get() {
+            End::At(at) => Some(at),
+            End::Never | End::In(_) => None,
+        }
+    }
+
+    /// How long it is until then, if there is an end.
+    pub fn left(&self) -> Option<Duration> {
+        if let End::In(timeout) = self.0.get() {
+            self.at();
+            return Some(timeout);
+        }
+        let left = |at: Instant| at.saturating_duration_since(Instant::now());
+        self.at().map(left)
+    }
+
+    /// Whether it is more than `wait` away.
+    pub fn is_beyond(&self, wait: Duration) -> bool {
+        self.left().is_none_or(|left| left > wait)
+    }
+
+    /// Returns the earlier one of this deadline and of the end of `most` from now.
+    pub fn at_most(&self, most: Duration) -> Self {
+        Self::after(self.left().map_or(most, |left| left.min(most)))
+    }
+
+    /// Whether it is past now. The clock is not asked where there is no end.
+    pub fn is_over(&self) -> bool {
+        self.at().is_some_and(|at| Instant::now() >= at)
+    }
+
+    /// Returns whether the time has passed at `now`.
+    pub fn is_past(&self, now: Instant) -> bool {
+        self.at().is_some_and(|at| now >= at)
+    }
+}

@@ -1,0 +1,99 @@
+//! Decides which thread polls a connection's completion queue, and implements the waits of threads,
+//! tasks and event loops.
+//!
+//! A connection makes progress when a thread polls its queue. At any time it has one of three
+//! [owners](Owner), which polls:
+//!
+//! ```text
+//!                       a thread waits
+//!             +-------------------------------+
+//!             |                               v
+//!        +--------+   no poll for 10 ms   +---------+
+//!        | Engine | <-------------------- | Threads |
+//!        +--------+   (unless asleep)     +---------+
+//!             |  ^                            |
+//!   a loop or |  | events left for 10 ms,     | a loop or a runtime comes by
+//!   a runtime |  | or somebody relies on      |
+//!   comes by  |  | the engine                 |
+//!             v  |                            |
+//!          +------+                           |
+//!          | Loop | <-------------------------+
+//!          +------+
+//! ```
+//!
+//! The thread that waits polls, so no other thread stands between it and the device. It acquires
+//! the connection and takes the events out of the engine's epoll. An event loop or a runtime moves
+//! them to its own. The engine's thread [looks](Attended) every 10 ms whether the owner has polled
+//! since. It leaves a thread that sleeps in the kernel alone, because only that thread is certain
+//! to wake up. A runtime is not: its threads may be busy, or outside of `block_on`.
+//!
+//! Some users need the engine's thread ([`Reliance`]): the receiver of a group, a task outside of a
+//! runtime, a loop that waits for room. While there is one the engine stays the owner, and threads
+//! that wait poll beside it.
+//!
+//! Of several threads that wait on one connection one *leads*: it polls, first spinning, then
+//! asleep on the completion events. The others *follow*: they are parked until a thread wakes them
+//! or the lead is free.
+//!
+//! This crate does not know connections. It gets their queues as [`Completions`]. The model checker
+//! loom runs all of it through the interleavings of threads:
+//! `RUSTFLAGS="--cfg loom" cargo test --package rdmsg-poll --lib --release`.
+//!
+//! It is no interface for programs, which use the crate `rdmsg`, and changes with each version.
+#![deny(unsafe_code)]
+#![warn(clippy::disallowed_macros)]
+#![allow(
+    clippy::exhaustive_enums,
+    clippy::exhaustive_structs,
+    reason = "its user is of the same version"
+)]
+
+#[macro_use(error)]
+extern crate rdmsg_os;
+
+mod attended;
+mod completions;
+mod deadline;
+mod event_loop;
+#[cfg(all(loom, test))]
+mod model;
+mod poller;
+mod polling;
+#[cfg(not(loom))]
+mod registration;
+#[cfg(all(feature = "tokio", not(loom)))]
+mod runtime_watch;
+mod spin_record;
+mod sync;
+#[cfg(not(loom))]
+mod sys;
+mod task;
+#[cfg(all(feature = "tokio", not(loom)))]
+mod task_events;
+mod tasks;
+mod wait;
+mod word;
+
+#[cfg(all(loom, test))]
+use self::model::system as registration;
+#[cfg(all(loom, test))]
+use self::model::system as sys;
+#[cfg(all(feature = "tokio", not(loom)))]
+pub use self::runtime_watch::RuntimeWatch;
+pub use self::{
+    attended::{Attended, Attendee},
+    completions::{Answers, Completions, Events, Progress},
+    deadline::Deadline,
+    poller::Poller,
+    polling::Polling,
+    sync::{Mailbox, Notice, NoticeKind, Readiness, Seat, Wakers, eventfd},
+    sys::{Alarm, Woken},
+    tasks::{Awaited, Tasks},
+    wait::TimedOut,
+    word::{Look, Owner, Reliance},
+};
+#[cfg(not(loom))]
+pub use self::{
+    registration::{Epolls, FdEvents, Registration},
+    sys::Line,
+};

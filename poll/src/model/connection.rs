@@ -1,0 +1,281 @@
+//! One connection: its device, its engine, and what its application takes.
+
+use std::{
+    ops::Deref,
+    task::{Context, Wake, Waker},
+};
+
+use loom::{
+    sync::{Arc, Condvar, Mutex},
+    thread::{self, JoinHandle},
+};
+
+use super::system::{self, AtomicU64, CompletionEvents, Input, Line, Ordering, Registration, lock};
+use crate::{
+    Answers, Attended, Attendee, Awaited, Completions, Deadline, Events, NoticeKind, Owner, Poller,
+    Polling, Progress,
+};
+
+const KEY: u64 = 16;
+
+/// What somebody forgets in this connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mistake {
+    /// A thread that polls does not tell the engine.
+    LostRenewal,
+    /// Nobody has the device raise an event.
+    MissedArm,
+    /// The engine takes a connection over, and does not look what has come.
+    UncheckedExpiry,
+}
+
+pub(crate) struct Connection {
+    pub poller: Poller,
+    device: Mutex<Device>,
+    /// Messages that arrived. Waiting threads read it without a lock.
+    messages: AtomicU64,
+    /// Whether something waits for the next poll to be sent.
+    held_back: Mutex<bool>,
+    mistake: Option<Mistake>,
+}
+
+#[derive(Default)]
+struct Device {
+    completions: u64,
+    armed: bool,
+}
+
+impl Connection {
+    pub(crate) fn new(mistake: Option<Mistake>) -> Arc<Self> {
+        let poller = Poller::new(Polling::Event, Line(mistake));
+        poller.prepare().unwrap();
+        let mut registration = Registration;
+        registration
+            .set(Owner::Engine, &Default::default())
+            .unwrap();
+        poller.register(registration);
+        let connection = Arc::new(Self {
+            poller,
+            device: Mutex::default(),
+            messages: AtomicU64::new(0),
+            held_back: Mutex::default(),
+            mistake,
+        });
+        connection.arm();
+        connection
+    }
+
+    // The device.
+
+    /// One more message arrives.
+    pub(crate) fn complete(&self) {
+        let mut device = lock(&self.device);
+        device.completions += 1;
+        if std::mem::take(&mut device.armed) {
+            CompletionEvents.raise();
+        }
+    }
+
+    // The application.
+
+    /// Takes a message.
+    pub(crate) fn take(&self) -> Option<()> {
+        let less = |messages: u64| messages.checked_sub(1);
+        if self.messages.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let taken = self
+            .messages
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        taken.ok().map(drop)
+    }
+
+    /// Delivers a message that another thread polled.
+    pub(crate) fn deliver(&self) {
+        self.messages.fetch_add(1, Ordering::Relaxed);
+        self.poller.wake();
+        let _ = self.poller.tasks.wake(u8::MAX);
+    }
+
+    /// Waits for a message.
+    pub(crate) fn recv(&self) {
+        let taken = self
+            .poller
+            .wait_until(&self, &Deadline::never(), || self.take());
+        taken.unwrap();
+    }
+
+    /// Waits for a message as a task does, on an executor that polls it when it is woken.
+    pub(crate) fn recv_in_task(&self) {
+        let executor = std::sync::Arc::new(Executor::default());
+        let waker = Waker::from(std::sync::Arc::clone(&executor));
+        let mut cx = Context::from_waker(&waker);
+        let who = (Awaited::Arrival.common(), Awaited::Arrival);
+        while self
+            .poller
+            .poll_task(&self, &mut cx, who, || self.take())
+            .is_pending()
+        {
+            executor.wait();
+        }
+    }
+
+    /// Takes a message if there is one.
+    pub(crate) fn try_recv(&self) -> Option<()> {
+        self.poller.try_once(&self, || false, || self.take())
+    }
+
+    /// Holds something back until the next poll.
+    pub(crate) fn hold_back(&self) {
+        *lock(&self.held_back) = true;
+        self.poller.press();
+    }
+
+    pub(crate) fn messages(&self) -> u64 {
+        self.messages.load(Ordering::Relaxed)
+    }
+
+    // The engine.
+
+    /// Starts the engine's thread. It ends when it is stopped and has nothing to do.
+    pub(crate) fn engine(connection: &Arc<Self>) -> JoinHandle<()> {
+        let connection = Arc::clone(connection);
+        thread::spawn(move || connection.run_engine())
+    }
+
+    /// Ends the engine's thread, and waits for that.
+    pub(crate) fn stop(&self, engine: JoinHandle<()>) {
+        system::stop();
+        engine.join().unwrap();
+    }
+
+    fn run_engine(&self) {
+        let mut attended = Attended::default();
+        loop {
+            match system::next_input(attended.expects_loops(), attended.next().is_some()) {
+                Input::Notices(notices) => {
+                    for notice in notices {
+                        self.handle_notice(notice, &mut attended);
+                    }
+                }
+                Input::Event => {
+                    CompletionEvents.clear();
+                    self.take_over();
+                }
+                Input::LoopEvent => attended.expect_loops(),
+                Input::Time => self.look_after_attended(&mut attended),
+                Input::Stop => return,
+            }
+        }
+    }
+
+    fn handle_notice(&self, notice: NoticeKind, attended: &mut Attended) {
+        match notice {
+            NoticeKind::Acquired | NoticeKind::Pressed => attended.attend(KEY, self),
+            NoticeKind::TakeOver => {
+                attended.forget(KEY);
+                self.poller.expire();
+                self.take_over();
+            }
+            NoticeKind::Drive | NoticeKind::Feed => unreachable!("no poller sends it"),
+        }
+    }
+
+    fn look_after_attended(&self, attended: &mut Attended) {
+        let pending = || match system::is_pending() {
+            true => vec![KEY],
+            false => Vec::new(),
+        };
+        let Some(now) = attended.next() else { return };
+        for _ in attended.look(now, |_| Some(self), pending) {
+            if self.mistake != Some(Mistake::UncheckedExpiry) {
+                self.take_over();
+            }
+        }
+    }
+
+    fn take_over(&self) {
+        (&self).arm_and_poll(Answers::AtOnce);
+    }
+
+    fn arm(&self) {
+        if self.mistake != Some(Mistake::MissedArm) {
+            lock(&self.device).armed = true;
+        }
+    }
+}
+
+/// Runs one task.
+#[derive(Default)]
+struct Executor {
+    woken: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Executor {
+    /// Waits until the task is woken.
+    fn wait(&self) {
+        let mut woken = lock(&self.woken);
+        while !std::mem::take(&mut *woken) {
+            woken = self.changed.wait(woken).unwrap();
+        }
+    }
+}
+
+impl Wake for Executor {
+    fn wake(self: std::sync::Arc<Self>) {
+        *lock(&self.woken) = true;
+        self.changed.notify_one();
+    }
+}
+
+impl Completions for &Connection {
+    type Events = CompletionEvents;
+
+    fn poll(&self, _budget: u32, _answers: Answers) -> Progress {
+        let completions = std::mem::take(&mut lock(&self.device).completions);
+        *lock(&self.held_back) = false;
+        if completions == 0 {
+            return Progress::Nothing;
+        }
+        for _ in 0..completions {
+            self.deliver();
+        }
+        Progress::Some
+    }
+
+    fn arm_and_poll(&self, answers: Answers) -> Progress {
+        self.arm();
+        self.poll(1, answers)
+    }
+
+    fn events(&self) -> Option<(impl Deref<Target = CompletionEvents>, bool)> {
+        Some((&CompletionEvents, false))
+    }
+
+    fn stays_readable(&self) -> bool {
+        false
+    }
+
+    fn without_handoff(&self) -> Self {
+        self
+    }
+
+    fn awaits_large(&self) -> bool {
+        false
+    }
+
+    fn receive(&self, _: &CompletionEvents, _: &Deadline, _: impl Fn() -> bool) -> bool {
+        false
+    }
+}
+
+impl Attendee for Connection {
+    fn poller(&self) -> &Poller {
+        &self.poller
+    }
+
+    fn holds_back(&self) -> bool {
+        *lock(&self.held_back)
+    }
+}

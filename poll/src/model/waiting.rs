@@ -1,0 +1,186 @@
+//! Each kind of waiter, with the engine.
+
+use loom::{model::Builder, sync::Arc, thread};
+
+use super::connection::{Connection, Mistake};
+use crate::{Attendee, Owner, Reliance};
+
+/// Runs all interleavings with up to this many preemptions.
+fn model(preemptions: usize, run: impl Fn() + Send + Sync + 'static) {
+    let mut builder = Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 20_000;
+    builder.check(run);
+}
+
+fn spawn(
+    connection: &Arc<Connection>,
+    run: impl FnOnce(&Connection) + 'static,
+) -> thread::JoinHandle<()> {
+    let connection = Arc::clone(connection);
+    thread::spawn(move || run(&connection))
+}
+
+/// A thread waits for a message, and leaves while another one arrives.
+fn thread_waits(mistake: Option<Mistake>) {
+    let connection = Connection::new(mistake);
+    let engine = Connection::engine(&connection);
+    let device = spawn(&connection, |connection| {
+        connection.complete();
+        connection.complete();
+    });
+    connection.recv();
+    device.join().unwrap();
+    connection.stop(engine);
+    assert_eq!(connection.messages(), 1, "nobody polls");
+}
+
+/// A thread looks once and does not come back, while a message arrives.
+fn thread_leaves(mistake: Option<Mistake>) {
+    let connection = Connection::new(mistake);
+    let engine = Connection::engine(&connection);
+    let device = spawn(&connection, Connection::complete);
+    let taken = connection.try_recv().is_some();
+    device.join().unwrap();
+    connection.stop(engine);
+    let left = connection.messages();
+    assert_eq!(u64::from(taken) + left, 1, "nobody polls");
+}
+
+#[test]
+fn waiting_thread_takes_what_comes() {
+    model(2, || thread_waits(None));
+}
+
+#[test]
+fn engine_polls_after_a_thread_that_left() {
+    model(2, || thread_leaves(None));
+}
+
+#[test]
+fn leader_and_follower_take_a_message_each() {
+    model(2, || {
+        let connection = Connection::new(None);
+        let device = spawn(&connection, |connection| {
+            connection.complete();
+            connection.complete();
+        });
+        let other = spawn(&connection, Connection::recv);
+        connection.recv();
+        other.join().unwrap();
+        device.join().unwrap();
+    });
+}
+
+#[test]
+fn leader_is_woken_by_each_of_two_threads() {
+    model(3, || {
+        let connection = Connection::new(None);
+        let one = spawn(&connection, Connection::deliver);
+        let two = spawn(&connection, |connection| {
+            connection.deliver();
+            connection.deliver();
+        });
+        for _ in 0..3 {
+            connection.recv();
+        }
+        one.join().unwrap();
+        two.join().unwrap();
+    });
+}
+
+#[test]
+fn engine_polls_after_a_thread_that_took_its_event() {
+    model(2, || {
+        let connection = Connection::new(None);
+        let engine = Connection::engine(&connection);
+        let device = spawn(&connection, |connection| {
+            for _ in 0..3 {
+                connection.complete();
+            }
+        });
+        connection.recv();
+        device.join().unwrap();
+        connection.stop(engine);
+        assert_eq!(connection.messages(), 2, "nobody polls");
+    });
+}
+
+#[test]
+fn engine_polls_for_a_loop_that_left() {
+    model(2, || {
+        let connection = Connection::new(None);
+        connection.poller.rely(Reliance::Readable);
+        let engine = Connection::engine(&connection);
+        let device = spawn(&connection, Connection::complete);
+        let taken = connection.try_recv().is_some();
+        device.join().unwrap();
+        connection.stop(engine);
+        assert_eq!(u64::from(taken) + connection.messages(), 1, "nobody polls");
+    });
+}
+
+#[test]
+fn engine_polls_for_a_task_beside_a_thread() {
+    model(2, || {
+        let connection = Connection::new(None);
+        let engine = Connection::engine(&connection);
+        let device = spawn(&connection, |connection| {
+            connection.poller.rely(Reliance::Tasks);
+            connection.complete();
+            connection.complete();
+        });
+        connection.recv();
+        device.join().unwrap();
+        connection.stop(engine);
+        assert_eq!(connection.poller.owner(), Owner::Engine);
+        assert_eq!(connection.messages(), 1, "the task's is not polled for");
+    });
+}
+
+#[test]
+fn engine_polls_for_a_task_that_waits() {
+    model(2, || {
+        let connection = Connection::new(None);
+        let engine = Connection::engine(&connection);
+        let device = spawn(&connection, Connection::complete);
+        connection.recv_in_task();
+        device.join().unwrap();
+        connection.stop(engine);
+    });
+}
+
+#[test]
+fn engine_sends_what_a_thread_held_back() {
+    model(2, || {
+        let connection = Connection::new(None);
+        let engine = Connection::engine(&connection);
+        let holder = spawn(&connection, Connection::hold_back);
+        connection.try_recv();
+        holder.join().unwrap();
+        let owned = connection.poller.owner() == Owner::Engine;
+        connection.stop(engine);
+        // An engine that owns the connection polls when room comes.
+        assert!(owned || !Attendee::holds_back(&*connection));
+    });
+}
+
+// The checker reports seeded mistakes.
+
+#[test]
+#[should_panic = "nobody polls"]
+fn lost_renewal_is_found() {
+    model(3, || thread_leaves(Some(Mistake::LostRenewal)));
+}
+
+#[test]
+#[should_panic = "nobody polls"]
+fn missed_arm_is_found() {
+    model(3, || thread_leaves(Some(Mistake::MissedArm)));
+}
+
+#[test]
+#[should_panic = "nobody polls"]
+fn unchecked_expiry_is_found() {
+    model(3, || thread_waits(Some(Mistake::UncheckedExpiry)));
+}

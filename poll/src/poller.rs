@@ -1,0 +1,422 @@
+use std::{
+    fmt,
+    os::fd::BorrowedFd,
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use rdma_status::OsError;
+
+use super::{
+    registration::{LoopFd, Registration},
+    spin_record::SpinRecord,
+    sys::{Alarm, Condvar, Line, Mutex, lock, park},
+    tasks::Tasks,
+    word::{Look, Owner, Pressed, Reliance, Resigned, Visit, Word},
+};
+use crate::polling::Polling;
+use crate::sync::{NoticeKind, Readiness};
+
+/// Decides which thread polls a connection's completion queue, and wakes the threads that wait.
+///
+/// See [the folder](super) for the states. A poller does not know its connection: each caller that
+/// polls passes the queue as [`Completions`](super::Completions).
+///
+/// It has two locks, `registration` around changes of the epolls and `wakes` around parking. A
+/// thread takes one at a time, and no other lock while it holds one.
+pub struct Poller {
+    word: Word,
+    /// Tasks that wait.
+    pub tasks: Tasks,
+    pub(super) policy: Policy,
+    /// The way to the engine's thread.
+    line: Line,
+    /// The number of wakes while there were followers.
+    wakes: Mutex<u64>,
+    changed: Condvar,
+    /// Ends the leader's sleep. It exists before any thread can wait, so that a wait cannot fail
+    /// for want of a file descriptor.
+    alarm: OnceLock<Alarm>,
+    /// The epolls with the completion events, while these exist.
+    registration: Mutex<Option<Registration>>,
+    /// The fd of an event loop, from the first request for it.
+    loop_fd: LoopFd,
+    /// Whether an error of the system was logged.
+    reported: AtomicBool,
+}
+
+/// How long a thread spins before it sleeps.
+#[derive(Debug)]
+pub(super) struct Policy {
+    pub(super) polling: Polling,
+    pub(super) record: SpinRecord,
+    /// For the longer spins of large messages.
+    pub(super) large: SpinRecord,
+}
+
+impl Policy {
+    pub(super) fn paid(&self, spin: Spin) {
+        self.record.paid();
+        if spin == Spin::Large {
+            self.large.paid();
+        }
+    }
+
+    pub(super) fn failed(&self, spin: Spin) {
+        match spin {
+            Spin::Short => self.record.failed(),
+            Spin::Large => self.large.failed(),
+        }
+    }
+}
+
+/// The kinds of spins. Each has a record of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spin {
+    /// For a completion, up to the configured time.
+    Short,
+    /// For the end of a large message, up to a multiple of that time.
+    Large,
+}
+
+/// The lead. Its drop gives it up.
+pub(super) struct Leader<'a>(&'a Poller);
+
+/// A place among the followers. It sees every wake after its creation.
+pub(super) struct Follower<'a> {
+    poller: &'a Poller,
+    wakes: u64,
+}
+
+impl fmt::Debug for Poller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Poller").finish_non_exhaustive()
+    }
+}
+
+impl Poller {
+    /// Makes the poller of a connection that the engine owns.
+    pub fn new(polling: Polling, line: Line) -> Self {
+        Self {
+            word: Word::new(),
+            tasks: Tasks::default(),
+            policy: Policy {
+                polling,
+                record: SpinRecord::default(),
+                large: SpinRecord::default(),
+            },
+            line,
+            wakes: Mutex::new(0),
+            changed: Condvar::new(),
+            alarm: OnceLock::new(),
+            registration: Mutex::new(None),
+            loop_fd: LoopFd::default(),
+            reported: AtomicBool::new(false),
+        }
+    }
+
+    /// Creates the alarm that a sleep needs, once.
+    pub fn prepare(&self) -> Result<(), OsError> {
+        if self.alarm.get().is_none() {
+            let alarm = Alarm::new()?;
+            self.alarm.get_or_init(|| alarm);
+        }
+        Ok(())
+    }
+
+    // Registration.
+
+    /// Takes the registration of new completion events, which the engine's epoll has.
+    pub fn register(&self, registration: Registration) {
+        *lock(&self.registration) = Some(registration);
+    }
+
+    /// Removes the completion events from all epolls.
+    pub fn unregister(&self) -> Result<(), OsError> {
+        match lock(&self.registration).take() {
+            Some(mut registration) => registration.set(Owner::Threads, &self.loop_fd),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the completion event that was raised.
+    pub fn clear_event(&self) {
+        if let Some(registration) = &*lock(&self.registration) {
+            registration.clear();
+        }
+    }
+
+    /// Registers the events for the current owner. A call follows each change of the owner, and
+    /// reads the owner under a lock, so the last call registers for the last owner.
+    fn follow_owner(&self) {
+        let failed = {
+            let mut registration = lock(&self.registration);
+            let Some(registration) = registration.as_mut() else {
+                return;
+            };
+            let Err(error) = registration.set(self.word.owner(), &self.loop_fd) else {
+                return;
+            };
+            self.word.expire();
+            let again = registration.set(Owner::Engine, &self.loop_fd);
+            [Some(error), again.err()]
+        };
+        // The engine arms and polls.
+        self.call_engine();
+        for error in failed.iter().flatten() {
+            self.report(error);
+        }
+    }
+
+    /// Logs that the engine's thread polls, because a runtime cannot.
+    #[cfg(feature = "tokio")]
+    pub(super) fn note(&self, error: &OsError) {
+        rdmsg_os::debug!("{}: the engine polls from now on: {error}", self.line);
+    }
+
+    /// Logs the first error of the system for this connection, because each wait may fail again.
+    /// The caller holds no lock.
+    pub(super) fn report(&self, error: &OsError) {
+        if !self.reported.swap(true, Ordering::Relaxed) {
+            error!("{}: {error}", self.line);
+        }
+    }
+
+    // Ownership.
+
+    /// Counts a poll by a thread that waits. If no user relies on the engine's thread, that stops
+    /// polling until it finds that no thread has polled for a while.
+    pub fn visit_as_thread(&self) {
+        let visit = self.word.visit_as_thread();
+        self.visited(visit);
+    }
+
+    /// Counts a poll by an event loop or a runtime. If none of `but` relies on the engine's thread,
+    /// that stops polling until it finds that the loop leaves events in its epoll.
+    ///
+    /// Returns whether the loop has acquired the connection with this visit. Then it requests an
+    /// event, because a thread that owned the connection before may have taken the last one.
+    pub(super) fn visit_as_loop(&self, but: &[Reliance]) -> bool {
+        let visit = self.word.visit_as_loop(but);
+        self.visited(visit);
+        matches!(visit, Visit::Acquired { .. })
+    }
+
+    fn visited(&self, visit: Visit) {
+        let Visit::Acquired { tell } = visit else {
+            return;
+        };
+        self.follow_owner();
+        if tell {
+            // The engine takes it with all others of the next milliseconds. Otherwise a thread that
+            // polls many connections in turn would wake the engine for each.
+            self.line.leave(NoticeKind::Acquired);
+        }
+    }
+
+    /// Returns who polls now.
+    pub fn owner(&self) -> Owner {
+        self.word.owner()
+    }
+
+    /// Whether users other than waiting threads need events for new completions.
+    pub fn is_shared(&self) -> bool {
+        self.word.is_shared()
+    }
+
+    /// Compares the visits with the count of the engine's last look. After [`Look::Expired`] the
+    /// engine arms and polls.
+    pub fn look(&self, seen: u32) -> Look {
+        let look = self.word.look(seen);
+        if look == Look::Expired {
+            self.follow_owner();
+        }
+        look
+    }
+
+    /// Makes the engine's thread the owner. It arms and polls next.
+    pub fn expire(&self) {
+        self.word.expire();
+        self.follow_owner();
+    }
+
+    /// Leaves a connection that the engine owns to a thread of the application, because that thread
+    /// is polling. Events do not wake the engine until it [takes over](Self::expire) again.
+    pub fn yield_to_threads(&self) {
+        if self.word.yield_to_threads() {
+            self.follow_owner();
+        }
+    }
+
+    /// The number of polls by the application.
+    pub fn visits(&self) -> u32 {
+        self.word.visits()
+    }
+
+    /// Notes that `who` relies on the engine's thread. If that is new the engine takes over at
+    /// once.
+    pub fn rely(&self, who: Reliance) {
+        if self.word.rely(who) {
+            self.call_engine();
+        }
+    }
+
+    /// Notes that `who` relies on the engine's thread no more.
+    pub fn rely_no_more(&self, who: Reliance) {
+        self.word.rely_no_more(who);
+    }
+
+    /// Returns whether `who` relies on the engine's thread.
+    pub fn relies(&self, who: Reliance) -> bool {
+        self.word.relies(who)
+    }
+
+    /// Asks the engine's thread to become the owner.
+    pub fn call_engine(&self) {
+        self.line.send(NoticeKind::TakeOver);
+    }
+
+    /// As [`take_over`](Self::call_engine), if an event loop or a runtime is the owner.
+    pub fn leave_loop(&self) {
+        if self.word.owner() == Owner::Loop {
+            self.call_engine();
+        }
+    }
+
+    // Holding back.
+
+    /// Notes that a message is held back until a poll finds room. The owner may not poll again, so
+    /// the engine looks every millisecond.
+    pub fn press(&self) {
+        match self.word.press() {
+            Pressed::Known => {}
+            Pressed::Tell => self.line.send(NoticeKind::Pressed),
+        }
+    }
+
+    /// Returns whether the note of [`press`](Self::press) is set.
+    pub fn is_pressed(&self) -> bool {
+        self.word.is_pressed()
+    }
+
+    /// Clears the note. The caller checks afterwards whether something is held back, and if so
+    /// calls [`press_again`](Self::press_again).
+    pub fn relax(&self) {
+        self.word.relax();
+    }
+
+    /// As [`press`](Self::press), by the engine's thread, which looks again in any case.
+    pub fn press_again(&self) {
+        let _ = self.word.press();
+    }
+
+    // Waking.
+
+    /// Wakes the threads that wait, to check again. Without any it costs one atomic operation.
+    pub fn wake(&self) {
+        let sleepers = self.word.sleepers();
+        if sleepers.leader
+            && let Some(alarm) = self.alarm.get()
+            && self.word.notify()
+        {
+            alarm.ring();
+        }
+        if sleepers.followers {
+            self.wake_followers();
+        }
+    }
+
+    fn wake_followers(&self) {
+        *lock(&self.wakes) += 1;
+        self.changed.notify_all();
+    }
+
+    // Leading and following.
+
+    /// Takes the lead. Returns `None` if another thread has it.
+    pub(super) fn try_lead(&self) -> Option<Leader<'_>> {
+        // Created only after success: the drop of a leader gives the lead up.
+        let free = self.word.lead();
+        free.then(|| Leader(self))
+    }
+
+    /// Prepares to park. The caller checks its condition again before [`Follower::wait`].
+    pub(super) fn follow(&self) -> Follower<'_> {
+        self.word.follow();
+        let wakes = *lock(&self.wakes);
+        Follower {
+            poller: self,
+            wakes,
+        }
+    }
+
+    pub(super) fn alarm(&self) -> Option<&Alarm> {
+        self.alarm.get()
+    }
+
+    // Event loops.
+
+    /// Returns the fd of an event loop. It is readable while `readiness` is. While the loop owns
+    /// the connection, completion events make it readable as well.
+    pub fn loop_fd(&self, readiness: &Readiness) -> Result<BorrowedFd<'_>, OsError> {
+        self.loop_fd.get(readiness)
+    }
+}
+
+impl Follower<'_> {
+    /// Waits for a wake since the creation of this value, or until no thread leads, or no time is
+    /// `left`.
+    pub(super) fn wait(self, left: Option<Duration>) {
+        let poller = self.poller;
+        let wakes = lock(&poller.wakes);
+        // Either a leader that resigns counts this follower, or this thread sees that the lead is
+        // free.
+        let idle = |wakes: &mut u64| poller.word.is_led() && *wakes == self.wakes;
+        park(&poller.changed, wakes, left, idle);
+    }
+}
+
+impl Drop for Follower<'_> {
+    fn drop(&mut self) {
+        self.poller.word.unfollow();
+    }
+}
+
+impl Leader<'_> {
+    /// The leader is about to sleep. A wake after this call ends the sleep.
+    pub(super) fn fall_asleep(&self) {
+        self.0.word.fall_asleep();
+    }
+
+    /// Whether a wake came since [`fall_asleep`](Self::fall_asleep).
+    pub(super) fn is_woken(&self) -> bool {
+        self.0.word.is_notified()
+    }
+
+    /// The leader is awake. `rung`: the alarm ended the sleep.
+    pub(super) fn wake_up(&self, rung: bool) {
+        // The alarm first. A ring between the two calls stays, and the next sleep takes it. In the
+        // other order it would be taken here, and the note of it would stay, with which no thread
+        // rings again.
+        if let (true, Some(alarm)) = (rung || self.0.word.is_notified(), self.0.alarm()) {
+            alarm.clear();
+        }
+        self.0.word.wake_up();
+    }
+}
+
+impl Drop for Leader<'_> {
+    fn drop(&mut self) {
+        let Resigned { followers, asleep } = self.0.word.resign();
+        if followers {
+            self.0.wake_followers();
+        }
+        if asleep {
+            // A panic ended the sleep. The engine has stopped looking, because the thread slept.
+            self.0.call_engine();
+        }
+    }
+}

@@ -1,0 +1,202 @@
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex},
+};
+
+use nix::sys::eventfd::EventFd;
+use rdma_status::OsError;
+use rdmsg_os::lock;
+
+use super::eventfd::eventfd;
+
+/// A queue that one thread reads, and the eventfd that wakes it. The queue keeps the memory that it
+/// once needed, so that waking the thread allocates nothing.
+#[derive(Debug)]
+pub struct Mailbox<T> {
+    /// `None` when the reading thread has ended.
+    queue: Mutex<Option<Queue<T>>>,
+    /// `None` in a closed mailbox.
+    waker: Option<EventFd>,
+}
+
+#[derive(Debug)]
+struct Queue<T> {
+    letters: VecDeque<T>,
+    /// Whether the reading thread comes soon, whoever wakes it.
+    is_expected: bool,
+}
+
+/// Asks the engine's thread to do something for one connection. It may come after the connection's
+/// end, and then means nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// The connection's number in its engine.
+    pub key: u64,
+    /// The request.
+    pub kind: NoticeKind,
+}
+
+/// A request to the engine's thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoticeKind {
+    /// Execute what the state machine has queued, and set its timer.
+    Drive,
+    /// The memory that the connection waits for is available, or may be.
+    Feed,
+    /// Threads or a loop of the application have acquired the connection: look whether they poll.
+    Acquired,
+    /// They hold a message back: look soon.
+    Pressed,
+    /// Acquire the connection.
+    TakeOver,
+}
+
+impl<T> Mailbox<T> {
+    /// # Errors
+    ///
+    /// When the process has no file descriptor left.
+    pub fn new() -> Result<Arc<Self>, OsError> {
+        Ok(Arc::new(Self {
+            queue: Mutex::new(Some(Queue {
+                letters: VecDeque::with_capacity(64),
+                is_expected: false,
+            })),
+            waker: Some(eventfd()?),
+        }))
+    }
+
+    /// Returns a mailbox that refuses all letters.
+    pub fn closed() -> Arc<Self> {
+        Arc::new(Self {
+            queue: Mutex::new(None),
+            waker: None,
+        })
+    }
+
+    /// Queues a letter and wakes the reading thread. Returns `false` if that has ended.
+    pub fn send(&self, letter: T) -> bool {
+        let is_read = self.queue(letter).is_some();
+        if is_read {
+            self.wake();
+        }
+        is_read
+    }
+
+    /// Queues a letter that has time until the reading thread comes by itself, and wakes it only if
+    /// it does not.
+    pub fn leave(&self, letter: T) {
+        if self.queue(letter) == Some(false) {
+            self.wake();
+        }
+    }
+
+    /// Returns whether the reading thread comes by itself, or `None` if it has ended.
+    fn queue(&self, letter: T) -> Option<bool> {
+        let mut queue = lock(&self.queue);
+        let queue = queue.as_mut()?;
+        queue.letters.push_back(letter);
+        Some(queue.is_expected)
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = &self.waker {
+            // It fails only when the counter is full, and then the thread is awake anyway.
+            let _ = waker.write(1);
+        }
+    }
+
+    /// The reading thread will come by itself, until it [says](Self::stays_expected) that it does
+    /// not.
+    pub fn expect(&self) {
+        if let Some(queue) = &mut *lock(&self.queue) {
+            queue.is_expected = true;
+        }
+    }
+
+    /// The reading thread would rather not come again by itself. Returns whether it has to, once
+    /// more, for what was left meanwhile.
+    pub fn stays_expected(&self) -> bool {
+        lock(&self.queue).as_mut().is_some_and(|queue| {
+            queue.is_expected &= !queue.letters.is_empty();
+            queue.is_expected
+        })
+    }
+
+    /// Takes the next letter.
+    pub fn take(&self) -> Option<T> {
+        lock(&self.queue).as_mut()?.letters.pop_front()
+    }
+
+    /// Whether the reading thread still runs.
+    pub fn is_read(&self) -> bool {
+        lock(&self.queue).is_some()
+    }
+
+    /// Drops all letters, these and later ones. Threads that wait for a reply learn from that that
+    /// none comes.
+    pub fn abandon(&self) {
+        let left = lock(&self.queue).take();
+        drop(left);
+    }
+
+    /// Returns the descriptor that wakes the reading thread.
+    pub fn waker(&self) -> Option<&EventFd> {
+        self.waker.as_ref()
+    }
+
+    /// Resets the descriptor.
+    pub fn clear(&self) {
+        if let Some(waker) = &self.waker {
+            let _ = waker.read();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+    use super::*;
+
+    fn wakes<T>(mailbox: &Mailbox<T>) -> bool {
+        let mut fds = [PollFd::new(
+            mailbox.waker().unwrap().as_fd(),
+            PollFlags::POLLIN,
+        )];
+        poll(&mut fds, PollTimeout::ZERO).unwrap() > 0
+    }
+
+    #[test]
+    fn a_letter_that_has_time_wakes_a_reader_that_does_not_come_by_itself() {
+        let mailbox = Mailbox::new().unwrap();
+        mailbox.expect();
+        mailbox.leave(1);
+        assert!(!wakes(&mailbox));
+        assert!(mailbox.stays_expected(), "there is a letter");
+        assert_eq!(mailbox.take(), Some(1));
+        assert!(!mailbox.stays_expected());
+        mailbox.leave(2);
+        assert!(wakes(&mailbox));
+    }
+
+    #[test]
+    fn a_letter_that_has_no_time_wakes_a_reader_that_comes_by_itself() {
+        let mailbox = Mailbox::new().unwrap();
+        mailbox.expect();
+        assert!(mailbox.send(1));
+        assert!(wakes(&mailbox));
+    }
+
+    #[test]
+    fn a_reader_that_has_ended_is_not_expected() {
+        let mailbox = Mailbox::new().unwrap();
+        mailbox.expect();
+        mailbox.abandon();
+        assert!(!mailbox.send(1));
+        mailbox.leave(2);
+        assert!(!mailbox.stays_expected());
+        assert_eq!(mailbox.take(), None);
+    }
+}

@@ -1,0 +1,17 @@
+//! Tools for threads that work together: a queue that wakes its reader, a file descriptor that is
+//! readable while something is ready, and the wakers of tasks that wait.
+//!
+//! Nothing here knows what a connection is, except [`Notice`], which names one by its key.
+
+mod eventfd;
+mod mailbox;
+mod primitives;
+mod readiness;
+mod wakers;
+
+pub use self::{
+    eventfd::eventfd,
+    mailbox::{Mailbox, Notice, NoticeKind},
+    readiness::Readiness,
+    wakers::{Seat, Wakers},
+};

@@ -1,0 +1,164 @@
+use std::{
+    os::fd::{AsFd, BorrowedFd},
+    sync::{Mutex, OnceLock},
+};
+
+use nix::sys::eventfd::EventFd;
+use rdma_status::OsError;
+use rdmsg_os::lock;
+
+use super::eventfd::eventfd;
+
+/// A file descriptor that is readable exactly while there is something to take, for those who ask
+/// for one. The others pay one look at an atomic.
+///
+/// A thread that puts something there calls [`announce`](Self::announce) afterwards, one that takes
+/// something away [`update`](Self::update). These follow one another, so the last one saw
+/// everything, and what it says holds.
+#[derive(Debug, Default)]
+pub struct Readiness {
+    fd: OnceLock<EventFd>,
+    /// Whether the fd is readable.
+    raised: Mutex<bool>,
+}
+
+impl Readiness {
+    /// The fd, made when it is first asked for. Call [`announce`](Self::announce) afterwards.
+    pub fn fd(&self) -> Result<BorrowedFd<'_>, OsError> {
+        let fd = match self.fd.get() {
+            Some(fd) => fd,
+            None => {
+                let fd = eventfd()?;
+                self.fd.get_or_init(|| fd)
+            }
+        };
+        Ok(fd.as_fd())
+    }
+
+    /// Whether the fd was asked for.
+    pub fn is_wanted(&self) -> bool {
+        self.fd.get().is_some()
+    }
+
+    /// Whether the fd was asked for and is not readable.
+    pub fn is_lowered(&self) -> bool {
+        self.is_wanted() && !*lock(&self.raised)
+    }
+
+    /// Makes the fd readable, or not, as `ready` says, which is called only if there is an fd.
+    pub fn update(&self, ready: impl FnOnce() -> bool) {
+        self.set(ready, false);
+    }
+
+    /// As [`update`](Self::update), because something new is there. Edge-triggered loops hear of it
+    /// even if the fd was readable before: what made it so may have been taken behind its back, or
+    /// left.
+    pub fn announce(&self, ready: impl FnOnce() -> bool) {
+        self.set(ready, true);
+    }
+
+    #[inline]
+    fn set(&self, ready: impl FnOnce() -> bool, news: bool) {
+        if let Some(fd) = self.fd.get() {
+            self.set_fd(fd, ready, news);
+        }
+    }
+
+    #[inline(never)]
+    fn set_fd(&self, fd: &EventFd, ready: impl FnOnce() -> bool, news: bool) {
+        let mut raised = lock(&self.raised);
+        let ready = ready();
+        // Neither can fail: the counter has room for more than anybody will write, and it is read
+        // only when it is not 0.
+        if ready && (news || !*raised) {
+            let _ = fd.write(1);
+        } else if !ready && *raised {
+            let _ = fd.read();
+        }
+        *raised = ready;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::atomic::{AtomicU32, Ordering},
+        thread,
+    };
+
+    use nix::{
+        poll::{PollFd, PollFlags, PollTimeout, poll},
+        sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
+    };
+
+    use super::*;
+
+    fn readable(fd: BorrowedFd<'_>, timeout: PollTimeout) -> bool {
+        poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], timeout).unwrap() == 1
+    }
+
+    #[test]
+    fn nobody_is_asked_before_the_fd_is_wanted() {
+        let readiness = Readiness::default();
+        readiness.update(|| panic!("there is no fd"));
+        assert!(!readiness.is_wanted());
+    }
+
+    #[test]
+    fn the_fd_is_readable_while_there_is_something() {
+        let readiness = Readiness::default();
+        let fd = readiness.fd().unwrap();
+        for ready in [false, true, true, false, false, true] {
+            readiness.update(|| ready);
+            assert_eq!(readable(fd, PollTimeout::ZERO), ready);
+        }
+    }
+
+    #[test]
+    fn what_is_new_is_an_edge_even_where_the_fd_is_readable_already() {
+        let readiness = Readiness::default();
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap();
+        let edges = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
+        epoll
+            .add(readiness.fd().unwrap(), EpollEvent::new(edges, 1))
+            .unwrap();
+        let edge = || epoll.wait(&mut [EpollEvent::empty(); 4], 0_u8).unwrap() == 1;
+        for _ in 0..3 {
+            readiness.announce(|| true);
+            assert!(edge(), "something new");
+            readiness.update(|| true);
+            assert!(!edge(), "something is left, and nothing is new");
+        }
+        readiness.announce(|| false);
+        assert!(!edge(), "it was taken before it was announced");
+        readiness.announce(|| true);
+        assert!(edge());
+    }
+
+    #[test]
+    fn no_wake_is_lost_between_a_giver_and_a_taker() {
+        const THINGS: u32 = 20_000;
+        let readiness = Readiness::default();
+        let fd = readiness.fd().unwrap();
+        let there = AtomicU32::new(0);
+        let ready = || there.load(Ordering::SeqCst) > 0;
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..THINGS {
+                    there.fetch_add(1, Ordering::SeqCst);
+                    readiness.announce(ready);
+                }
+            });
+            let mut taken = 0;
+            while taken < THINGS {
+                assert!(
+                    readable(fd, PollTimeout::from(10_000_u16)),
+                    "{taken} taken, {there:?} there"
+                );
+                taken += there.swap(0, Ordering::SeqCst);
+                readiness.update(ready);
+            }
+        });
+        assert!(!readable(fd, PollTimeout::ZERO));
+    }
+}

@@ -1,0 +1,367 @@
+use std::{mem, task::Waker};
+
+use rdmsg_os::foreign::{self, Panicked};
+
+use super::primitives::{AtomicU8, AtomicU64, Mutex, Ordering, fence, lock};
+
+/// How many tasks are woken before the lock is taken again.
+const BATCH: usize = 4;
+
+/// Tasks that wait, each for some of up to eight things that happen.
+///
+/// A task that finds nothing calls [`wait`](Self::wait), looks once more, and only then is pending.
+/// A thread that brings something calls [`wake`](Self::wake) afterwards. Each writes before a fence
+/// and reads behind it, so one of them sees the other.
+///
+/// Wakers are foreign code: they are cloned, called and dropped without the lock. Each may poll or
+/// drop a task, and so [wait](Self::wait) or [leave](Self::leave) here.
+#[derive(Debug)]
+pub struct Wakers {
+    /// What any of them waits for: all that a thread pays that wakes nobody.
+    awaited: AtomicU8,
+    waiting: Mutex<Vec<Waiting>>,
+    seats: AtomicU64,
+}
+
+/// Where a task waits, one at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seat(u64);
+
+#[derive(Debug)]
+struct Waiting {
+    seat: Seat,
+    /// A bit for each thing.
+    awaited: u8,
+    waker: Waker,
+}
+
+impl Seat {
+    /// The seat of all that wait for the same and have none of their own: the last one is woken.
+    pub const fn common(awaited: u8) -> Self {
+        Self(awaited as u64)
+    }
+}
+
+impl Default for Wakers {
+    fn default() -> Self {
+        Self {
+            awaited: AtomicU8::new(0),
+            // A task that waits for the first time, maybe after hours, allocates nothing.
+            waiting: Mutex::new(Vec::with_capacity(BATCH)),
+            seats: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Wakers {
+    /// A seat that nobody else has.
+    pub fn seat(&self) -> Seat {
+        let number = self.seats.fetch_add(1, Ordering::Relaxed);
+        // Behind the common ones.
+        Seat(number + u64::from(u8::MAX) + 1)
+    }
+
+    /// Has the task woken, once, when something of what is `awaited` happens. It replaces what was
+    /// said for the same seat.
+    pub fn wait(&self, seat: Seat, awaited: u8, waker: &Waker) {
+        if self.awaited.load(Ordering::Relaxed) != 0 && self.has(seat, awaited, waker) {
+            return fence(Ordering::SeqCst);
+        }
+        let waker = waker.clone();
+        let replaced = {
+            let mut waiting = lock(&self.waiting);
+            let replaced = match waiting.iter_mut().find(|other| other.seat == seat) {
+                Some(here) => {
+                    here.awaited = awaited;
+                    Some(mem::replace(&mut here.waker, waker))
+                }
+                None => {
+                    waiting.push(Waiting {
+                        seat,
+                        awaited,
+                        waker,
+                    });
+                    None
+                }
+            };
+            self.count(&waiting);
+            replaced
+        };
+        drop(replaced);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether this very waker waits in this seat. Comparing two runs no foreign code.
+    fn has(&self, seat: Seat, awaited: u8, waker: &Waker) -> bool {
+        let is_it = |other: &Waiting| other.seat == seat && other.awaited == awaited;
+        let waiting = lock(&self.waiting);
+        let here = waiting.iter().find(|other| is_it(other));
+        here.is_some_and(|here| here.waker.will_wake(waker))
+    }
+
+    /// The task in this seat waits no more.
+    pub fn leave(&self, seat: Seat) {
+        if self.awaited.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let left = {
+            let mut waiting = lock(&self.waiting);
+            let at = waiting.iter().position(|other| other.seat == seat);
+            let left = at.map(|at| waiting.remove(at));
+            self.count(&waiting);
+            left
+        };
+        drop(left);
+    }
+
+    /// Whether a task waits for a bit of `happened`. A task that waits later sees the event, which
+    /// the caller has brought before this call.
+    pub fn is_awaited(&self, happened: u8) -> bool {
+        fence(Ordering::SeqCst);
+        self.awaited.load(Ordering::Relaxed) & happened != 0
+    }
+
+    /// Wakes the tasks that wait for a bit of `happened`, each once. Fails if a waker panicked,
+    /// after it has called the others.
+    pub fn wake(&self, happened: u8) -> Result<(), Panicked> {
+        if !self.is_awaited(happened) {
+            return Ok(());
+        }
+        let mut all = Ok(());
+        // Who comes back meanwhile is behind those that are here now.
+        let mut unseen = usize::MAX;
+        while unseen > 0 {
+            let mut woken = [const { None }; BATCH];
+            {
+                let mut waiting = lock(&self.waiting);
+                unseen = unseen.min(waiting.len());
+                let mut places = woken.iter_mut();
+                let mut at = 0;
+                while at < unseen {
+                    if waiting[at].awaited & happened == 0 {
+                        at += 1;
+                        continue;
+                    }
+                    let Some(place) = places.next() else { break };
+                    *place = Some(waiting.remove(at).waker);
+                    unseen -= 1;
+                }
+                if at == unseen {
+                    unseen = 0;
+                }
+                self.count(&waiting);
+            }
+            for waker in woken.into_iter().flatten() {
+                all = foreign::call(|| waker.wake()).and(all);
+            }
+        }
+        all
+    }
+
+    /// Called under the lock.
+    fn count(&self, waiting: &[Waiting]) {
+        let awaited = waiting.iter().fold(0, |all, one| all | one.awaited);
+        self.awaited.store(awaited, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Wakers {
+    fn drop(&mut self) {
+        let waiting = mem::take(&mut *lock(&self.waiting));
+        // The connection is gone, so a panic has none to end.
+        for Waiting { waker, .. } in waiting {
+            foreign::call_once(|| drop(waker));
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::{
+        sync::{
+            Arc,
+            atomic::{AtomicBool, AtomicU32},
+        },
+        task::Wake,
+        thread,
+    };
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Count(AtomicU32);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn counts(many: usize) -> Vec<Arc<Count>> {
+        (0..many).map(|_| Arc::default()).collect()
+    }
+
+    fn seen(counts: &[Arc<Count>]) -> Vec<u32> {
+        let seen = |count: &Arc<Count>| count.0.load(Ordering::SeqCst);
+        counts.iter().map(seen).collect()
+    }
+
+    #[test]
+    fn those_who_wait_for_what_happened_are_woken_once() {
+        let wakers = Wakers::default();
+        let counts = counts(9);
+        for (number, count) in counts.iter().enumerate() {
+            let awaited = if number % 3 == 0 { 1 } else { 2 };
+            wakers.wait(wakers.seat(), awaited, &Waker::from(Arc::clone(count)));
+        }
+        wakers.wake(4).unwrap();
+        assert_eq!(seen(&counts), [0; 9]);
+        wakers.wake(2).unwrap();
+        assert_eq!(seen(&counts), [0, 1, 1, 0, 1, 1, 0, 1, 1]);
+        wakers.wake(3).unwrap();
+        assert_eq!(seen(&counts), [1; 9]);
+        wakers.wake(u8::MAX).unwrap();
+        assert_eq!(seen(&counts), [1; 9], "they wait no more");
+    }
+
+    #[test]
+    fn a_seat_has_one_task_and_one_that_leaves_is_not_woken() {
+        let wakers = Wakers::default();
+        let counts = counts(3);
+        let common = Seat::common(1);
+        for count in &counts[..2] {
+            wakers.wait(common, 1, &Waker::from(Arc::clone(count)));
+        }
+        let own = wakers.seat();
+        wakers.wait(own, 1, &Waker::from(Arc::clone(&counts[2])));
+        wakers.leave(own);
+        wakers.wake(1).unwrap();
+        assert_eq!(seen(&counts), [0, 1, 0]);
+    }
+
+    #[test]
+    fn a_task_that_comes_back_at_once_is_not_woken_for_ever() {
+        struct Again(Wakers, AtomicU32);
+
+        impl Wake for Again {
+            fn wake(self: Arc<Self>) {
+                self.1.fetch_add(1, Ordering::SeqCst);
+                let waker = Waker::from(Arc::clone(&self));
+                self.0.wait(Seat::common(1), 1, &waker);
+            }
+        }
+
+        let again = Arc::new(Again(Wakers::default(), AtomicU32::new(0)));
+        let waker = Waker::from(Arc::clone(&again));
+        again.0.wait(Seat::common(1), 1, &waker);
+        for round in 1..=3 {
+            again.0.wake(1).unwrap();
+            assert_eq!(again.1.load(Ordering::SeqCst), round);
+        }
+        again.0.leave(Seat::common(1));
+    }
+
+    #[test]
+    fn a_waker_whose_end_leaves_does_not_wait_for_the_lock() {
+        struct Leaves(Arc<Wakers>, Seat);
+
+        impl Wake for Leaves {
+            fn wake(self: Arc<Self>) {}
+        }
+
+        impl Drop for Leaves {
+            fn drop(&mut self) {
+                self.0.leave(self.1);
+            }
+        }
+
+        let wakers = Arc::new(Wakers::default());
+        let waker = || Waker::from(Arc::new(Leaves(Arc::clone(&wakers), wakers.seat())));
+        wakers.wait(Seat::common(1), 1, &waker());
+        wakers.wait(Seat::common(1), 1, &waker());
+        wakers.wake(1).unwrap();
+        wakers.wait(Seat::common(1), 1, &waker());
+        wakers.leave(Seat::common(1));
+    }
+
+    /// Panics in its `wake` or in its `drop`.
+    struct Fails {
+        in_wake: bool,
+        in_drop: bool,
+    }
+
+    impl Wake for Fails {
+        fn wake(self: Arc<Self>) {
+            assert!(!self.in_wake, "a waker that fails");
+        }
+    }
+
+    impl Drop for Fails {
+        fn drop(&mut self) {
+            assert!(!self.in_drop, "a waker whose drop fails");
+        }
+    }
+
+    #[test]
+    fn waker_that_panics_keeps_no_other_from_waking() {
+        let wakers = Wakers::default();
+        let counts = counts(6);
+        for (number, count) in counts.iter().enumerate() {
+            wakers.wait(wakers.seat(), 1, &Waker::from(Arc::clone(count)));
+            let fails = Fails {
+                in_wake: number == 1,
+                in_drop: number == 3,
+            };
+            wakers.wait(wakers.seat(), 1, &Waker::from(Arc::new(fails)));
+        }
+        assert_eq!(wakers.wake(1), Err(Panicked));
+        assert_eq!(seen(&counts), [1; 6]);
+        assert_eq!(wakers.wake(1), Ok(()), "they wait no more");
+    }
+
+    #[test]
+    fn waker_whose_drop_panics_is_dropped_quietly() {
+        let wakers = Wakers::default();
+        let fails = Fails {
+            in_wake: false,
+            in_drop: true,
+        };
+        wakers.wait(wakers.seat(), 1, &Waker::from(Arc::new(fails)));
+        drop(wakers);
+    }
+
+    #[test]
+    fn no_wake_is_lost_between_one_that_brings_and_one_that_waits() {
+        struct Unpark(thread::Thread, AtomicBool);
+
+        impl Wake for Unpark {
+            fn wake(self: Arc<Self>) {
+                self.1.store(true, Ordering::SeqCst);
+                self.0.unpark();
+            }
+        }
+
+        const THINGS: u32 = 20_000;
+        let wakers = Wakers::default();
+        let there = AtomicU32::new(0);
+        thread::scope(|scope| {
+            let unpark = Arc::new(Unpark(thread::current(), AtomicBool::new(false)));
+            scope.spawn(|| {
+                for _ in 0..THINGS {
+                    there.fetch_add(1, Ordering::Relaxed);
+                    wakers.wake(1).unwrap();
+                }
+            });
+            let waker = Waker::from(Arc::clone(&unpark));
+            let mut taken = 0;
+            while taken < THINGS {
+                wakers.wait(Seat::common(1), 1, &waker);
+                let now = there.swap(0, Ordering::Relaxed);
+                taken += now;
+                while now == 0 && !unpark.1.swap(false, Ordering::SeqCst) {
+                    thread::park();
+                }
+            }
+        });
+    }
+}

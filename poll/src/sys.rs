@@ -1,0 +1,138 @@
+//! The system calls and primitives of this crate. The model checker has its own in their place.
+
+pub(super) use std::sync::{
+    Condvar, Mutex,
+    atomic::{AtomicU64, Ordering},
+};
+use std::{
+    fmt,
+    os::fd::AsFd,
+    sync::{Arc, MutexGuard},
+    thread,
+    time::Duration,
+};
+
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::eventfd::EventFd,
+};
+use rdma_status::OsError;
+use rdmsg_os::{failed, millis};
+
+use crate::sync::{Mailbox, Notice, NoticeKind, eventfd};
+pub(super) use rdmsg_os::lock;
+
+/// The longest single sleep. It bounds the harm of a bug; no code relies on it.
+const LONGEST_SLEEP: Duration = Duration::from_secs(10);
+
+/// The pause after a sleep that failed.
+const BACK_OFF: Duration = Duration::from_millis(10);
+
+/// The cause of the end of a sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Woken {
+    /// A completion event, or an interrupt by a signal.
+    Event,
+    /// Another thread, by the alarm.
+    Alarm,
+    /// The end of the time.
+    Time,
+}
+
+/// The connection's way to the engine's thread.
+#[derive(Debug)]
+pub struct Line {
+    key: u64,
+    notices: Arc<Mailbox<Notice>>,
+}
+
+impl Line {
+    /// `key` is the connection's number in its engine.
+    pub fn new(key: u64, notices: Arc<Mailbox<Notice>>) -> Self {
+        Self { key, notices }
+    }
+
+    /// Sends a notice, and wakes the thread.
+    pub fn send(&self, kind: NoticeKind) {
+        let key = self.key;
+        self.notices.send(Notice { key, kind });
+    }
+
+    /// Leaves a notice for the next look of the thread, or wakes it if no look is due.
+    pub fn leave(&self, kind: NoticeKind) {
+        let key = self.key;
+        self.notices.leave(Notice { key, kind });
+    }
+
+    /// Returns the mailbox of the engine's thread.
+    pub fn notices(&self) -> &Arc<Mailbox<Notice>> {
+        &self.notices
+    }
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "conn {}", self.key)
+    }
+}
+
+/// Ends the sleep of the leader: an eventfd.
+#[derive(Debug)]
+pub struct Alarm(EventFd);
+
+impl Alarm {
+    pub(super) fn new() -> Result<Self, OsError> {
+        eventfd().map(Self)
+    }
+
+    pub(super) fn ring(&self) {
+        // It fails only when the counter is full, and then the fd is readable anyway.
+        let _ = self.0.write(1);
+    }
+
+    /// Sleeps until it rings, or no time is `left`.
+    pub(super) fn doze(&self, left: Option<Duration>) -> Result<Woken, OsError> {
+        self.doze_beside(&self.0, left)
+    }
+
+    /// Sleeps until `events` is readable, the alarm rings, or no time is `left`.
+    pub fn doze_beside(&self, events: impl AsFd, left: Option<Duration>) -> Result<Woken, OsError> {
+        let timeout = PollTimeout::try_from(millis(nap(left))).unwrap_or(PollTimeout::MAX);
+        let mut fds = [
+            PollFd::new(events.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.0.as_fd(), PollFlags::POLLIN),
+        ];
+        match poll(&mut fds, timeout) {
+            Ok(0) => Ok(Woken::Time),
+            // Events and alarms that come all the time do not put the end off.
+            Ok(_) if left.is_some_and(|left| left.is_zero()) => Ok(Woken::Time),
+            Ok(_) if fds[1].any() == Some(true) => Ok(Woken::Alarm),
+            Ok(_) | Err(nix::Error::EINTR) => Ok(Woken::Event),
+            Err(errno) => {
+                // The caller tries again, and the next call may fail as well.
+                thread::sleep(BACK_OFF);
+                Err(failed("poll")(errno))
+            }
+        }
+    }
+
+    /// Silences the alarm. Only the leader does, so it takes no alarm from another thread.
+    pub(super) fn clear(&self) {
+        let _ = self.0.read();
+    }
+}
+
+/// Waits while `idle` returns true, and while there is time `left`.
+pub(super) fn park<T>(
+    changed: &Condvar,
+    guard: MutexGuard<'_, T>,
+    left: Option<Duration>,
+    idle: impl FnMut(&mut T) -> bool,
+) {
+    drop(changed.wait_timeout_while(guard, nap(left), idle));
+}
+
+/// The longest sleep with this time `left`.
+fn nap(left: Option<Duration>) -> Duration {
+    left.map_or(LONGEST_SLEEP, |left| left.min(LONGEST_SLEEP))
+}

@@ -1,0 +1,177 @@
+//! How a task waits: with a waker instead of a thread.
+//!
+//! A task polls the queue itself, as a thread does, and leaves its waker if there is nothing. Then
+//! the next poll is by:
+//!
+//! * in a tokio runtime, which watches the completion events: the first task that the runtime polls
+//!   after it has woken them all. The runtime is a [loop](super::word::Owner::Loop);
+//! * anywhere else: the engine's thread, which wakes the tasks.
+
+use std::task::{Context, Poll};
+
+#[cfg(feature = "tokio")]
+use super::completions::{Events, Progress};
+use super::{
+    completions::{Answers, Completions},
+    poller::Poller,
+    tasks::Awaited,
+    word::Reliance,
+};
+use crate::sync::Seat;
+
+/// Polls of the queue in one poll of a task, so that other tasks have their turn.
+#[cfg(feature = "tokio")]
+const LOOKS: u32 = 8;
+
+/// Users that need the engine's thread to poll beside a runtime.
+#[cfg(feature = "tokio")]
+const ELSEWHERE: &[Reliance] = &[
+    Reliance::Readable,
+    Reliance::Writable,
+    Reliance::Group,
+    Reliance::Tasks,
+];
+
+impl Poller {
+    /// As [`wait_until`](Self::wait_until) for a task: returns the result of `ready`, or leaves the
+    /// waker for the next event that may change the result.
+    pub fn poll_task<T>(
+        &self,
+        queue: &impl Completions,
+        cx: &mut Context<'_>,
+        who: (Seat, Awaited),
+        mut ready: impl FnMut() -> Option<T>,
+    ) -> Poll<T> {
+        if let Some(value) = ready() {
+            return Poll::Ready(value);
+        }
+        #[cfg(feature = "tokio")]
+        if let Some(polled) = self.poll_in_runtime(queue, cx, who, &mut ready) {
+            return polled;
+        }
+        self.rely(Reliance::Tasks);
+        queue.poll(1, Answers::AtOnce);
+        if let Some(value) = ready() {
+            return Poll::Ready(value);
+        }
+        self.wait_seated(cx, who, &mut ready)
+    }
+
+    /// Leaves the task's waker, unless `ready` returns something.
+    pub(super) fn wait_seated<T>(
+        &self,
+        cx: &Context<'_>,
+        (seat, awaited): (Seat, Awaited),
+        ready: &mut impl FnMut() -> Option<T>,
+    ) -> Poll<T> {
+        self.tasks.wait(seat, awaited, cx.waker());
+        match ready() {
+            Some(value) => {
+                self.tasks.leave(seat);
+                Poll::Ready(value)
+            }
+            None => Poll::Pending,
+        }
+    }
+
+    /// Ends a runtime's watch for the connection's tasks.
+    pub fn leave_runtime(&self) {
+        #[cfg(feature = "tokio")]
+        if self.tasks.leave_runtime() {
+            self.leave_loop();
+        }
+    }
+}
+
+/// Tasks for which a tokio runtime watches the completion events.
+#[cfg(feature = "tokio")]
+impl Poller {
+    /// As [`poll_task`](Self::poll_task), if a runtime watches the connection.
+    pub(super) fn poll_in_runtime<T>(
+        &self,
+        queue: &impl Completions,
+        cx: &Context<'_>,
+        who: (Seat, Awaited),
+        ready: &mut impl FnMut() -> Option<T>,
+    ) -> Option<Poll<T>> {
+        if !self.tasks.are_in_runtime() {
+            return None;
+        }
+        let acquired = self.visit_as_loop(ELSEWHERE);
+        // If a poll costs a system call, it waits for the runtime to report an event. A poll that
+        // finds nothing is followed by another one, or by a call of `ready` after the task has left
+        // its waker.
+        let mut progress = Progress::Nothing;
+        if !queue.stays_readable() {
+            progress = if acquired {
+                queue.arm_and_poll(Answers::MayWait)
+            } else {
+                queue.poll(1, Answers::MayWait)
+            };
+            if progress != Progress::Nothing
+                && let Some(value) = ready()
+            {
+                return Some(Poll::Ready(value));
+            }
+        }
+        let watch = self.tasks.watch()?;
+        for _ in 0..LOOKS {
+            let calls = watch.calls();
+            if progress == Progress::More {
+                progress = queue.poll(1, Answers::MayWait);
+            } else {
+                let seen = watch.poll_with(|events| {
+                    events.clear();
+                    progress = queue.arm_and_poll(Answers::MayWait);
+                    progress != Progress::More
+                });
+                match seen {
+                    Poll::Ready(Ok(())) if progress != Progress::Nothing => {}
+                    // The runtime reports changes, and there may be no further one. Or tokio
+                    // reports the end of the stream at every poll, which would keep the task awake
+                    // until the engine's thread ends the connection.
+                    Poll::Ready(Ok(())) | Poll::Pending if self.is_silent(queue) => {
+                        self.leave_runtime();
+                        return None;
+                    }
+                    Poll::Ready(Ok(())) => {}
+                    Poll::Pending => {
+                        let waits = self.wait_seated(cx, who, ready);
+                        if waits.is_ready() || watch.calls() == calls {
+                            return Some(waits);
+                        }
+                        // It called before the task had left its waker.
+                        self.tasks.leave(who.0);
+                        progress = Progress::Nothing;
+                    }
+                    Poll::Ready(Err(error)) => {
+                        // The runtime has ended.
+                        self.leave_runtime();
+                        self.note(&error);
+                        return None;
+                    }
+                }
+            }
+            if progress != Progress::Nothing
+                && let Some(value) = ready()
+            {
+                return Some(Poll::Ready(value));
+            }
+        }
+        cx.waker().wake_by_ref();
+        Some(Poll::Pending)
+    }
+
+    /// Sends acknowledgements that waited for company, before a task waits. Returns whether the
+    /// events stay readable, so that the runtime reports no further change.
+    fn is_silent(&self, queue: &impl Completions) -> bool {
+        if !queue.stays_readable() {
+            return false;
+        }
+        let Some((events, has_ended)) = queue.events() else {
+            return false;
+        };
+        events.answer();
+        has_ended
+    }
+}

@@ -1,0 +1,71 @@
+#![allow(unsafe_code)]
+
+use std::{
+    fmt, io,
+    os::fd::{AsFd, AsRawFd, RawFd},
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use ::tokio::io::{Interest, unix::AsyncFd};
+use rdma_status::OsError;
+
+use super::registration::FdEvents;
+
+/// Completion events as a tokio runtime watches them.
+pub(crate) struct TaskEvents(AsyncFd<Watched>);
+
+struct Watched(Arc<dyn FdEvents>);
+
+impl TaskEvents {
+    /// Has the runtime watch these, in whose context this is called.
+    ///
+    /// # Panics
+    ///
+    /// Where there is none.
+    #[track_caller]
+    pub(crate) fn new(events: Arc<dyn FdEvents>) -> Result<Self, OsError> {
+        // SAFETY: the descriptor is that of an object which lives in what is registered, and keeps
+        // it open and the same all that time.
+        let watched =
+            unsafe { AsyncFd::register_with_interest(Watched(events), Interest::READABLE) };
+        match watched {
+            Ok(watched) => Ok(Self(watched)),
+            Err(refused) => Err(os_error(refused.into())),
+        }
+    }
+
+    /// Runs `poll` if there may be something, which is said again for the next time unless it
+    /// returns that all was taken. Otherwise the task is woken when there is.
+    pub(crate) fn poll_with(
+        &self,
+        cx: &mut Context<'_>,
+        poll: impl FnOnce(&dyn FdEvents) -> bool,
+    ) -> Poll<Result<(), OsError>> {
+        let ready = self.0.poll_read_ready(cx).map_err(os_error);
+        ready.map_ok(|mut guard| {
+            if poll(&*guard.get_inner().0) {
+                guard.clear_ready();
+            }
+        })
+    }
+}
+
+/// A runtime that is going says no number.
+fn os_error(error: io::Error) -> OsError {
+    OsError::new("epoll_ctl", error.raw_os_error().unwrap_or(libc::ESHUTDOWN))
+}
+
+impl AsRawFd for Watched {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+}
+
+impl fmt::Debug for TaskEvents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("TaskEvents")
+            .field(&self.0.get_ref().0)
+            .finish()
+    }
+}

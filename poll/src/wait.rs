@@ -1,0 +1,236 @@
+//! How a thread waits: it leads or follows, spins, and sleeps.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{
+    completions::{Answers, Completions, Events, Progress},
+    deadline::Deadline,
+    poller::{Leader, Poller, Spin},
+    sys::Woken,
+    word::Owner,
+};
+use crate::polling::Polling;
+
+/// Empty polls between two reads of the clock. A read costs several polls.
+const POLLS_PER_CLOCK: u32 = 32;
+
+/// Factor for the length of a spin while a large message is transferred: its end is near, and a
+/// sleep until then costs more.
+const LARGE_FACTOR: u32 = 8;
+
+/// The deadline has passed.
+#[derive(Debug)]
+pub struct TimedOut;
+
+impl Poller {
+    /// Waits until `ready` returns something, and returns that.
+    ///
+    /// It calls `ready` after each event that may change the result, and holds no lock then.
+    pub fn wait_until<T>(
+        &self,
+        queue: &impl Completions,
+        deadline: &Deadline,
+        mut ready: impl FnMut() -> Option<T>,
+    ) -> Result<T, TimedOut> {
+        if let Some(value) = ready() {
+            return Ok(value);
+        }
+        loop {
+            if let Some(leader) = self.try_lead() {
+                return self.lead(&leader, queue, deadline, &mut ready);
+            }
+            let follower = self.follow();
+            if let Some(value) = ready() {
+                return Ok(value);
+            }
+            follower.wait(deadline.left());
+            if let Some(value) = ready() {
+                return Ok(value);
+            }
+            if deadline.is_over() {
+                return Err(TimedOut);
+            }
+        }
+    }
+
+    /// Spins according to the policy, then sleeps, until `ready` returns something.
+    fn lead<T>(
+        &self,
+        leader: &Leader<'_>,
+        queue: &impl Completions,
+        deadline: &Deadline,
+        ready: &mut impl FnMut() -> Option<T>,
+    ) -> Result<T, TimedOut> {
+        let policy = &self.policy;
+        let spin = match policy.polling {
+            // A sleep ends milliseconds late when its time is up.
+            Polling::Adaptive { spin } if policy.record.spins() || !deadline.is_beyond(spin) => {
+                spin
+            }
+            Polling::Busy => Duration::MAX,
+            Polling::Adaptive { .. } | Polling::Event => Duration::ZERO,
+        };
+        self.visit_as_thread();
+        let value = if !spin.is_zero() {
+            self.spin(spin, queue, deadline, ready)
+        } else if queue.stays_readable() {
+            // A poll costs a system call, and the sleep ends at once if there is something.
+            None
+        } else {
+            // If there is nothing, `ready` is called before the sleep.
+            match queue.poll(1, Answers::MayWait) {
+                Progress::Nothing | Progress::Busy => None,
+                Progress::Some | Progress::More => ready(),
+            }
+        };
+        if let Some(value) = value {
+            return Ok(value);
+        }
+        let value = self.sleep_until(leader, queue, deadline, ready);
+        self.hand_on(&queue.without_handoff());
+        value
+    }
+
+    /// Sleeps until `ready` returns something.
+    fn sleep_until<T>(
+        &self,
+        leader: &Leader<'_>,
+        queue: &impl Completions,
+        deadline: &Deadline,
+        ready: &mut impl FnMut() -> Option<T>,
+    ) -> Result<T, TimedOut> {
+        let mut value = None;
+        loop {
+            if let Err(TimedOut) = self.sleep(leader, queue, deadline, &mut value, ready) {
+                return ready().ok_or(TimedOut);
+            }
+            if let Some(value) = value {
+                return Ok(value);
+            }
+        }
+    }
+
+    /// Polls until `ready` returns something, or the spin has reached its limit.
+    fn spin<T>(
+        &self,
+        most: Duration,
+        queue: &impl Completions,
+        deadline: &Deadline,
+        ready: &mut impl FnMut() -> Option<T>,
+    ) -> Option<T> {
+        let policy = &self.policy;
+        // A spin counts if its first poll finds nothing.
+        let mut budget = 1;
+        let mut record = None;
+        let (mut started, mut limit) = (None, most);
+        loop {
+            let progress = queue.poll(budget, Answers::MayWait);
+            // Another thread may have delivered a completion, or the connection's end.
+            let value = ready();
+            if value.is_some() {
+                if let Some(record) = record {
+                    policy.paid(record);
+                }
+                return value;
+            }
+            let now = Instant::now();
+            if deadline.is_past(now) {
+                return None;
+            }
+            self.visit_as_thread();
+            if matches!(progress, Progress::Some | Progress::More) {
+                continue;
+            }
+            budget = POLLS_PER_CLOCK;
+            let record = record.get_or_insert(Spin::Short);
+            if now.duration_since(*started.get_or_insert(now)) < limit {
+                continue;
+            }
+            if *record == Spin::Short && queue.awaits_large() && policy.large.spins() {
+                *record = Spin::Large;
+                limit = most.saturating_mul(LARGE_FACTOR);
+            } else {
+                policy.failed(*record);
+                return None;
+            }
+        }
+    }
+
+    /// Sleeps once, unless `ready` returns something before. It reads the clock again only if
+    /// nothing has come.
+    fn sleep<T>(
+        &self,
+        leader: &Leader<'_>,
+        queue: &impl Completions,
+        deadline: &Deadline,
+        value: &mut Option<T>,
+        ready: &mut impl FnMut() -> Option<T>,
+    ) -> Result<(), TimedOut> {
+        let (Some((events, has_ended)), Some(alarm)) = (queue.events(), self.alarm()) else {
+            // The connection is being torn down, and the engine is about to deliver its end.
+            thread::yield_now();
+            *value = ready();
+            return match value {
+                None if deadline.is_over() => Err(TimedOut),
+                Some(_) | None => Ok(()),
+            };
+        };
+        let stays_readable = queue.stays_readable();
+        // A thread that delivers something after this call rings the alarm.
+        leader.fall_asleep();
+        let mut progress = Progress::Nothing;
+        if stays_readable {
+            events.answer();
+        } else {
+            progress = queue.arm_and_poll(Answers::MayWait);
+        }
+        *value = ready();
+        let slept = if value.is_some() || progress == Progress::More {
+            Ok(Woken::Event)
+        } else if has_ended {
+            // The fd stays readable. The engine's thread takes over and delivers the end. It would
+            // come late to each of many connections if their threads spun meanwhile.
+            self.call_engine();
+            alarm.doze(deadline.left())
+        } else if stays_readable
+            && !self.is_shared()
+            && queue.receive(&events, deadline, || leader.is_woken())
+        {
+            Ok(Woken::Event)
+        } else {
+            events.doze(alarm, deadline.left())
+        };
+        leader.wake_up(matches!(slept, Ok(Woken::Alarm)));
+        self.visit_as_thread();
+        if !stays_readable {
+            events.clear();
+        }
+        if value.is_none() {
+            queue.poll(1, Answers::MayWait);
+            *value = ready();
+        }
+        match slept {
+            Ok(Woken::Time) if value.is_none() && deadline.is_over() => Err(TimedOut),
+            Ok(_) => Ok(()),
+            Err(error) => {
+                self.report(&error);
+                Ok(())
+            }
+        }
+    }
+
+    /// Requests an event for the next completion after a sleep, if threads do not own the
+    /// connection. This thread may have taken the event that its owner waits for.
+    fn hand_on(&self, queue: &impl Completions) {
+        let takes_events = !queue.stays_readable() && self.owner() != Owner::Threads;
+        if !takes_events && !self.is_shared() {
+            return;
+        }
+        if queue.arm_and_poll(Answers::AtOnce) == Progress::More {
+            self.call_engine();
+        }
+    }
+}
