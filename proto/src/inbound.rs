@@ -7,8 +7,8 @@ use super::{
     outbound::LARGE_IN_FLIGHT,
     output::{Arrival, Read},
     pace::Pace,
+    reason::Violation,
     send_ring::READS,
-    violation::Violation,
 };
 
 /// The queue of messages that wait for a large one, and the reads of large ones.

@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 
-use super::violation::Violation;
+use super::reason::Violation;
 
 /// The number of large messages that may be in flight in one direction.
 ///
 /// So many that the receiver knows of the next one while it reads one, and so few that reporting
-/// them takes few receives: see `control_receives`.
+/// them takes few receives: see [`CONTROL_RECEIVES`](crate::CONTROL_RECEIVES).
 pub(crate) const LARGE_IN_FLIGHT: u32 = 4;
 
 /// The large messages that the peer has not taken yet.

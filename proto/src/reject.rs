@@ -1,4 +1,4 @@
-use super::private::{PrivateBytes, Reader};
+use super::hello::{PrivateBytes, Reader};
 
 /// The first bytes of a rejection: `rdmR`.
 const MAGIC: u32 = 0x7264_6d52;

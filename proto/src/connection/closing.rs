@@ -20,7 +20,7 @@ use super::{Connection, State, transfer::PeerClose};
 use crate::{
     Clock, CloseReason, CmOp, DrainSide, Output,
     frame::{Control, Kind, WAKER_PANICKED},
-    violation::Violation,
+    reason::Violation,
 };
 
 /// The bound on sending an Abort or a Failure before the connection is taken down.

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     CloseReason, CmOp, Event, Output, ReadDepth, TransportTraits,
     hello::{ATOMIC, BATCHES, Hello, STREAM, VERSION, WRITE_WITH_IMM},
-    violation::Violation,
+    reason::Violation,
 };
 
 /// A frame that overtook the peer's hello, with its buffer.

@@ -35,8 +35,8 @@ use self::{
 };
 use super::{
     Account, Capabilities, Clock, CloseReason, CmCall, CmInput, CmOp, DrainSide, Event, Negotiated,
-    Output, Params, Phase, Statistics, Topic, TransportTraits, Work,
-    control_receives::CONTROL_RECEIVES, outputs::Outputs,
+    Output, Params, Phase, Statistics, Topic, TransportTraits, Work, credit::CONTROL_RECEIVES,
+    output::Outputs,
 };
 
 /// The state machine of one connection, from the first step of establishing it to its end.

@@ -13,7 +13,7 @@ use crate::{
     frame::{Control, OUT_OF_RESOURCES, READ_TIMEOUT},
     inbound::Step,
     read_watchdog::Verdict,
-    violation::Violation,
+    reason::Violation,
 };
 
 impl Connection {

@@ -8,7 +8,7 @@ use crate::{
     PeerTimeout, Topic,
     batch::Batch,
     frame::{Control, Header, KEEPALIVE_TIMEOUT, Kind, NOT_TAKEN, OUT_OF_RESOURCES, READ_TIMEOUT},
-    violation::Violation,
+    reason::Violation,
 };
 
 /// The content of a receive, checked as far as that is possible without the connection.
@@ -125,7 +125,7 @@ impl Connection {
         }
         let is_control = matches!(&incoming, Ok(Incoming::Control(..)));
         if is_control {
-            // Before anything is sent that the frame permits: see `control_receives`.
+            // Before anything is sent that the frame permits: see [`CONTROL_RECEIVES`](crate::CONTROL_RECEIVES).
             self.repost(buffer);
         }
         if let Err(violation) = incoming.and_then(|incoming| self.take(buffer, incoming, now)) {

@@ -11,14 +11,14 @@ use crate::{
     BatchRoom, Capabilities, Clock, Negotiated, PART_HEADER_LEN, Params, SendRefused, Statistics,
     Transmit,
     credit::{RecvCredit, SendCredit},
+    frame::Sequence,
     frame::{Control, DESCRIPTOR_LEN, Header, Kind},
     hello::{BATCHES, Hello},
     inbound::Inbound,
     outbound::Outbound,
     read_watchdog::{Progress, ReadWatchdog},
+    reason::Violation,
     send_ring::SendRing,
-    sequence::Sequence,
-    violation::Violation,
 };
 
 /// The lowest keepalive interval that the peer's hello can ask of this side, whose timer it costs.
