@@ -40,6 +40,29 @@ pub enum CmInput<'a> {
     Other(u32),
 }
 
+impl CmInput<'_> {
+    /// Returns the event's name for the log.
+    pub(super) const fn name(&self) -> &'static str {
+        match self {
+            Self::AddrResolved => "ADDR_RESOLVED",
+            Self::AddrError(_) => "ADDR_ERROR",
+            Self::RouteResolved => "ROUTE_RESOLVED",
+            Self::RouteError(_) => "ROUTE_ERROR",
+            Self::ConnectResponse => "CONNECT_RESPONSE",
+            Self::ConnectError(_) => "CONNECT_ERROR",
+            Self::Unreachable(_) => "UNREACHABLE",
+            Self::Failed(_) => "a failure",
+            Self::Rejected { .. } => "REJECTED",
+            Self::Established { .. } => "ESTABLISHED",
+            Self::Disconnected => "DISCONNECTED",
+            Self::DeviceRemoval => "DEVICE_REMOVAL",
+            Self::AddrChange => "ADDR_CHANGE",
+            Self::TimewaitExit => "TIMEWAIT_EXIT",
+            Self::Other(_) => "an unknown event",
+        }
+    }
+}
+
 /// A source of the time for inputs that seldom need it: reading the clock takes as long as handling
 /// a message.
 pub trait Clock: Copy {

@@ -11,8 +11,7 @@ use crate::{
     BatchRoom, Capabilities, Clock, Negotiated, PART_HEADER_LEN, Params, SendRefused, Statistics,
     Transmit,
     credit::{RecvCredit, SendCredit},
-    frame::Sequence,
-    frame::{Control, DESCRIPTOR_LEN, Header, Kind},
+    frame::{Control, DESCRIPTOR_LEN, Header, Kind, Sequence},
     hello::{BATCHES, Hello},
     inbound::Inbound,
     outbound::Outbound,
@@ -203,6 +202,19 @@ impl Transfer {
     /// fails right after it took a frame never sends one.
     pub(super) fn delivered(&self) -> bool {
         self.peer_close == PeerClose::Acknowledged && self.outbound.is_empty()
+    }
+
+    /// Whether the driver copies a message of a stream: see
+    /// [`may_copy`](super::Connection::may_copy).
+    pub(super) fn may_copy(&self, len: u32, buffered: u64, comes: bool) -> bool {
+        let (held, receives) = (self.recv_credit.held(), self.recv_credit.promised());
+        let enough = if comes {
+            receives - receives / 4
+        } else {
+            receives / 2
+        };
+        // An empty one keeps its receive, so that a peer cannot send them without end.
+        len > 0 && held > enough && self.inbound.has_room_for(len.into(), buffered)
     }
 
     /// Takes the limits of these parameters for large messages.
