@@ -46,6 +46,8 @@ impl SendCredit {
     pub(super) fn new(window: u16, credits: u16, start: u32) -> Self {
         Self {
             sent: start,
+            //= PROTOCOL.md#hello
+            //# A `credits` value above `window` counts as `window`.
             limit: start.wrapping_add(credits.min(window).into()),
             window: window.into(),
         }
@@ -65,10 +67,15 @@ impl SendCredit {
     /// Takes a grant from a received frame. Returns whether it allows more.
     pub(super) fn granted(&mut self, limit: u32) -> Result<bool, Violation> {
         let more = limit.wrapping_sub(self.limit);
+        //= PROTOCOL.md#credits
+        //# A repeated grant changes nothing.
         if more == 0 {
             return Ok(false);
         }
         // The sum cannot overflow: neither side of it exceeds 2³² and windows are 16 bits wide.
+        //= PROTOCOL.md#credits
+        //# A grant must not be lower than an earlier one, nor exceed the number of data frames
+        //# received by more than the granting side's `window`.
         if u64::from(self.available()) + u64::from(more) > u64::from(self.window) {
             return Err(Violation::new(
                 "grant",
@@ -157,6 +164,9 @@ impl RecvCredit {
                 }
             }
         };
+        //= PROTOCOL.md#credits
+        //# A side must have receives posted for all data frames that it has granted and not
+        //# received, and beside them those for control frames.
         self.limit = self.limit.wrapping_add(more);
         self.used_up = false;
         self.patient |= self.held() == 0;
@@ -179,6 +189,10 @@ impl RecvCredit {
     pub(super) fn grant_due(&self) -> bool {
         let more = self.limit.wrapping_sub(self.announced);
         let enough = !self.patient || more >= self.held();
+        //= PROTOCOL.md#credits
+        //# A Grant must not be sent unless (a) `grant` has grown by at least half of the granting
+        //# side's window, rounded up, since it was last sent in any frame, (b) the peer has used up
+        //# everything that was granted, or it reports large messages taken.
         more >= self.window.div_ceil(2) || (enough && self.is_waited_for())
     }
 

@@ -142,6 +142,11 @@ pub struct Descriptor {
 impl Descriptor {
     /// Serializes the descriptor.
     pub fn emit(&self) -> [u8; DESCRIPTOR_LEN] {
+        //= PROTOCOL.md#frames
+        //# | 0 | 8 | address | where the message lies in its sender's memory |
+        //# | 8 | 8 | length | its length in bytes: at least 1; `address` + `length` is an address |
+        //# | 16 | 4 | rkey | the key with which the receiver of this frame reads it |
+        //# | 20 | 4 | reserved | 0 |
         let mut bytes = [0; DESCRIPTOR_LEN];
         bytes[..8].copy_from_slice(&self.addr.to_be_bytes());
         bytes[8..16].copy_from_slice(&self.len.to_be_bytes());
@@ -203,6 +208,13 @@ impl Header {
     }
 
     pub(crate) fn emit(&self) -> [u8; HEADER_LEN] {
+        //= PROTOCOL.md#frames
+        //# | 0 | 1 | kind | see below |
+        //# | 1 | 1 | flags | 0 |
+        //# | 2 | 2 | sequence | how many frames the sender sent before this one on the connection, modulo 2¹⁶ |
+        //# | 4 | 4 | grant | how many data frames the receiver may have sent in all: [Credits](#credits) |
+        //# | 8 | 4 | length | bytes of payload behind the header: all that the receive holds |
+        //# | 12 | 4 | argument | Abort, Failure: a code. All others: *taken* |
         let mut bytes = [0; HEADER_LEN];
         bytes[0] = self.kind.number();
         bytes[2..4].copy_from_slice(&self.sequence.to_be_bytes());
@@ -304,6 +316,9 @@ impl Sequence {
 
     /// Counts a frame of the peer.
     pub(super) fn receive(&mut self, number: u16) -> Result<(), Violation> {
+        //= PROTOCOL.md#violations
+        //# | `sequence` | is the number behind that of the frame before: no frame was lost or came
+        //# twice |
         if !self.is_next(number) {
             return Err(Violation::new(
                 "sequence",

@@ -134,6 +134,9 @@ impl Inbound {
 
     /// Takes what has arrived whole. Returns it if it may be delivered at once.
     pub(super) fn arrive(&mut self, arrival: Arrival) -> Option<Arrival> {
+        //= PROTOCOL.md#large-messages
+        //# Messages are delivered in the order in which their frames were sent: a data frame behind
+        //# a Rendezvous waits until the large message has been read.
         if self.is_clear() {
             return Some(arrival);
         }
@@ -143,6 +146,9 @@ impl Inbound {
 
     /// Takes the announcement of a large message.
     pub(super) fn announce(&mut self, descriptor: Descriptor) -> Result<(), Violation> {
+        //= PROTOCOL.md#large-messages
+        //# At most **4** large messages may be announced and not yet reported as taken, in each
+        //# direction.
         if self.announced.wrapping_sub(self.reported) >= LARGE_IN_FLIGHT {
             return Err(Kind::Rendezvous.unexpected("no more large messages in flight than agreed"));
         }
@@ -186,6 +192,9 @@ impl Inbound {
                     slot: u32::MAX,
                     id,
                     offset,
+                    //= PROTOCOL.md#large-messages
+                    //# It must not read outside the announced bytes, nor after it reported the
+                    //# message as taken.
                     len: (len - offset).min(self.pace.chunk()),
                     remote_addr: addr + offset,
                     rkey,
@@ -300,6 +309,8 @@ impl Inbound {
             large.completed += chunk;
             if large.completed == large.descriptor.len {
                 self.incomplete -= 1;
+                //= PROTOCOL.md#large-messages
+                //# The receiver counts in *taken* the large messages that it has read whole.
                 self.taken = self.taken.wrapping_add(1);
             }
         }

@@ -60,6 +60,10 @@ impl Connection {
                     HelloError::NotRdmsg | HelloError::Rsocket => 0,
                     HelloError::Version(theirs) => theirs.into(),
                 };
+                //= PROTOCOL.md#versions
+                //# So two sides of different versions refuse each other by name: the passive side
+                //# rejects with code 1, its own version and the other's; an active side that
+                //# nevertheless receives a reply with another version disconnects.
                 let own = VERSION.into();
                 return refuse(RejectCode::Version, own, theirs, unreadable(error));
             }
@@ -123,6 +127,9 @@ impl Accepting {
 
     /// Replies: queue pair and buffers have been made.
     pub(super) fn on_transport(&mut self, side: &mut Side) {
+        //= PROTOCOL.md#transport
+        //# Each side posts its receives before its request or its reply leaves: a frame may arrive
+        //# as soon as the peer's connection manager knows of the connection.
         if let Step::Preparing(data) = &self.step {
             let private_data = side.hello().emit(data);
             self.step = Step::Replied;
@@ -175,6 +182,10 @@ impl Accepting {
         incoming: Result<Incoming, Violation>,
     ) -> Progress {
         match self.step {
+            //= PROTOCOL.md#establishing-a-connection
+            //# The passive side must not send before it has been told that the connection is
+            //# established, or has received a frame: a frame says so as well, and may overtake the
+            //# event.
             Step::Replied => self.agree([(buffer, incoming)].into()),
             Step::Requested | Step::Accepted(_) | Step::Preparing(_) => {
                 side.unexpected("a frame", self.name());

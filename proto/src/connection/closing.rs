@@ -65,9 +65,15 @@ impl Closing {
     fn is_done(&self, transfer: &Transfer) -> bool {
         let acknowledged = transfer.control.is_final_frame_acknowledged();
         match self.role {
+            //= PROTOCOL.md#closing
+            //# The side that closed first disconnects, when its own CloseAck is acknowledged by the
+            //# peer's device (its send has completed), the peer's CloseAck has arrived, all large
+            //# messages of both sides are taken, and everything posted has completed.
             Role::Initiator => acknowledged && transfer.delivered() && transfer.is_quiescent(),
             Role::Aborter | Role::Abandoner => acknowledged,
             // The peer disconnects.
+            //= PROTOCOL.md#closing
+            //# The other waits for the DISCONNECTED event.
             Role::Responder => false,
         }
     }
@@ -223,6 +229,8 @@ impl Open {
         transfer.control.let_go();
         match &self.phase {
             Phase::Established => {
+                //= PROTOCOL.md#closing
+                //# A side that receives a Close answers with its own Close, if it has not sent one.
                 let (role, reason) = (Role::Responder, CloseReason::PeerClosed);
                 self.start_handshake(side, role, reason, now.now());
                 self.acknowledge_close(side);
@@ -237,6 +245,9 @@ impl Open {
     /// memory exposed for no longer than it waits for this.
     pub(super) fn acknowledge_close(&mut self, side: &mut Side) {
         let transfer = &mut self.transfer;
+        //= PROTOCOL.md#closing
+        //# A CloseAck must follow both Closes: it is sent after the sender's own Close, and after
+        //# the peer's has been received and every large message of the peer has been read.
         if matches!(self.phase, Phase::Closing(_))
             && transfer.has_peer_closed()
             && transfer.has_read_all()
@@ -362,6 +373,10 @@ impl Open {
     /// its memory before its connection, and disconnects then: a peer that does not is to blame. So
     /// this side does not disconnect at once, because both ends would look the same.
     fn suspect(&mut self, side: &mut Side, blame: CloseReason, now: Instant) {
+        //= PROTOCOL.md#violations
+        //# The kernel of a process that is killed may refuse a READ, too, since it revokes keys
+        //# before it destroys queue pairs: it is a violation if the peer has not disconnected two
+        //# seconds later.
         self.start_draining(side, CloseReason::PeerDisconnected, Some(blame), now);
     }
 
@@ -451,6 +466,9 @@ impl Open {
         let missing = self.transfer.inbound.undelivered();
         Some(match reason {
             // The Close came behind everything that the peer sent, but not all of that was read.
+            //= PROTOCOL.md#closing
+            //# A connection may also end after the peer's Close and before all its large messages
+            //# have been read: then too messages are missing.
             CloseReason::PeerClosed if missing > 0 => CloseReason::Truncated { missing },
             reason => reason.clone(),
         })

@@ -224,6 +224,8 @@ impl Connecting {
         incoming: Result<Incoming, Violation>,
     ) -> Progress {
         match &mut self.step {
+            //= PROTOCOL.md#violations
+            //# | `frames before the hello` | they are no more than there are receives |
             Step::Requested(early) if early.len() as u32 >= side.params.first_receives() => {
                 let violation = Violation::new(
                     "frames before the hello",
@@ -233,6 +235,9 @@ impl Connecting {
                 side.note_violation(&violation);
                 Err(CloseReason::ProtocolViolation(violation))
             }
+            //= PROTOCOL.md#establishing-a-connection
+            //# The active side may receive frames before the reply's event reaches its program; it
+            //# must keep them until it has read the hello.
             Step::Requested(early) => {
                 early.push_back((buffer, incoming));
                 Ok(None)
@@ -345,6 +350,8 @@ fn agree(
     reads: ReadDepth,
 ) -> Progress {
     let (hello, data) = Hello::parse(private_data).map_err(unreadable)?;
+    //= PROTOCOL.md#establishing-a-connection
+    //# The active side disconnects if it cannot accept the hello in the reply.
     compatible(&side.params, &hello, reads)
         .map_err(|(_, mismatch)| CloseReason::PeerIncompatible(mismatch))?;
     side.peer_data = data.to_vec();

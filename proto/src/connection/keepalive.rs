@@ -140,6 +140,8 @@ impl Keepalive {
     fn check(&mut self, activity: PeerActivity, moved: MovedBytes, now: Instant) -> Check {
         let before = std::mem::replace(&mut self.activity, activity);
         let next = now + self.interval / 2;
+        //= PROTOCOL.md#keepalive
+        //# A side that probes sends a Ping after a silence.
         if activity != before {
             self.silent = None;
             self.overtime = Overtime::None;
@@ -216,6 +218,8 @@ enum ProbeState {
 impl Probe {
     /// Requests a sign of life: a ping that has been sent already will do.
     pub(super) fn wanted(&mut self) {
+        //= PROTOCOL.md#credits
+        //# | Ping | 1 | the next one is sent after the pong of the one before |
         if self.state == ProbeState::Idle {
             self.state = ProbeState::Wanted;
         }

@@ -78,6 +78,9 @@ impl Open {
             return self.repost(side, buffer);
         }
         let is_control = matches!(&incoming, Ok(Incoming::Control(..)));
+        //= PROTOCOL.md#credits
+        //# Each side keeps 12 receives posted for them beside those of its window, and posts the
+        //# receive of a control frame again **before it sends anything that the frame permits**.
         if is_control {
             // Before anything is sent that the frame permits: see [`CONTROL_RECEIVES`](crate::CONTROL_RECEIVES).
             self.repost(side, buffer);
@@ -97,6 +100,10 @@ impl Open {
     /// The peer has violated the protocol: nothing of it is taken any more.
     pub(super) fn on_violation(&mut self, side: &mut Side, violation: Violation, now: impl Clock) {
         side.note_violation(&violation);
+        //= PROTOCOL.md#violations
+        //# The receiver of a violation delivers the messages that came before it and are complete,
+        //# ignores everything that the peer sends afterwards, and disconnects without a notice; the
+        //# peer sees DISCONNECTED, or the failure of its own work requests.
         self.transfer.heard = Heard::Nothing;
         self.fail(side, CloseReason::ProtocolViolation(violation), now.now());
     }
@@ -221,6 +228,8 @@ impl Open {
         imm_data: u32,
         len: u32,
     ) -> Result<(), Violation> {
+        //= PROTOCOL.md#one-sided-operations
+        //# It must not be sent to a side that gave out no memory with the right to write.
         if !side.exposed_writable {
             // A write of no bytes needs no key, so the device allows it to any peer.
             return Err(Violation::new(
@@ -253,6 +262,9 @@ impl Open {
         let transfer = &mut self.transfer;
         match control {
             Control::Grant => transfer.counters.grants_received += 1,
+            //= PROTOCOL.md#keepalive
+            //# A side that receives a Ping must answer with a Pong as soon as it has processed all
+            //# frames before it, whether it probes itself or not.
             Control::Ping => {
                 transfer.control.queue_pong();
                 self.send_control(side);
@@ -268,6 +280,8 @@ impl Open {
                 self.send_control(side);
             }
             Control::Finish => {
+                //= PROTOCOL.md#half-close
+                //# A Finish is sent once at most, and not after a Close.
                 if transfer.has_peer_closed() || transfer.heard == Heard::NoMessages {
                     let expected = "one finish, before the sender's close";
                     return Err(Kind::Control(control).unexpected(expected));
@@ -277,6 +291,8 @@ impl Open {
             }
             Control::Close => self.on_close_frame(side, now)?,
             Control::CloseAck => self.on_close_ack(side, now)?,
+            //= PROTOCOL.md#closing
+            //# The receiver of an Abort ignores whatever follows it and disconnects.
             Control::Abort => {
                 self.transfer.heard = Heard::Nothing;
                 self.fail(side, CloseReason::PeerAborted(header.arg), now.now());

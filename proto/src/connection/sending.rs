@@ -14,9 +14,14 @@ impl Open {
     #[inline]
     pub(super) fn sending_messages(&mut self) -> Result<&mut Transfer, SendRefused> {
         match &self.phase {
+            //= PROTOCOL.md#half-close
+            //# After it the side must not send data frames, nor writes with immediate data; it goes
+            //# on receiving, granting, reading large messages and answering.
             Phase::Established if self.transfer.finished => Err(SendRefused::Finished),
             Phase::Established => Ok(&mut self.transfer),
             Phase::Draining(draining) if draining.awaits_cause() => Err(SendRefused::Blocked),
+            //= PROTOCOL.md#closing
+            //# After its Close a side must not send data frames, nor writes with immediate data.
             Phase::Closing(_) | Phase::Draining(_) => Err(self.refuse_for_good()),
         }
     }

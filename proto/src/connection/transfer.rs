@@ -201,6 +201,9 @@ impl Transfer {
     /// ended. Nor does a missing acknowledgement prove the contrary: a device whose queue pair
     /// fails right after it took a frame never sends one.
     pub(super) fn delivered(&self) -> bool {
+        //= PROTOCOL.md#closing
+        //# A side knows that everything it sent was received by the peer's library when the peer's
+        //# CloseAck has arrived and all its large messages are taken.
         self.peer_close == PeerClose::Acknowledged && self.outbound.is_empty()
     }
 
@@ -257,18 +260,26 @@ impl Transfer {
 
     // Sending.
 
+    //= PROTOCOL.md#hello
+    //# A message of at most the receiver's eager size may be sent as a data frame, a longer one
+    //# must be announced (see [Large messages](#large-messages)).
     pub(super) fn is_eager(&self, len: usize) -> bool {
         len as u64 <= self.negotiated.send_eager.into()
     }
 
     pub(super) fn may_send(&mut self, len: usize) -> Result<(), SendRefused> {
         let len = len as u64;
+        //= PROTOCOL.md#hello
+        //# One longer than the receiver's largest message must not be sent at all.
         if len > self.negotiated.send_limit {
             return Err(SendRefused::TooLong {
                 limit: self.negotiated.send_limit,
             });
         }
         let large = len > self.negotiated.send_eager.into();
+        //= PROTOCOL.md#credits
+        //# A side must not send data frame number *n* (counted from 1; a Rendezvous counts as one,
+        //# a Batch as many as it has messages) before it has received a grant of at least *n*.
         if self.send_credit.available() == 0
             || !self.ring.has_room_for_data()
             || (large && !self.outbound.has_room_for(len))
@@ -323,6 +334,9 @@ impl Transfer {
         self.may_send(0)?;
         let credits = self.send_credit.available() as usize;
         Ok(BatchRoom {
+            //= PROTOCOL.md#frames
+            //# It takes a credit for each message, and must not be sent to a side whose hello lacks
+            //# bit 1 of `features`.
             messages: if self.takes_batches { credits } else { 1 },
             bytes: self.negotiated.send_eager as usize,
         })
@@ -353,6 +367,9 @@ impl Transfer {
             self.block(0);
             return Err(SendRefused::Blocked);
         }
+        //= PROTOCOL.md#credits
+        //# A write with immediate data (see [One-sided operations](#one-sided-operations)) takes a
+        //# receive of the peer, so it takes a credit and counts as a data frame.
         if takes_receive {
             self.send_credit.take(1);
         }
