@@ -6,11 +6,11 @@
 
 use super::{account::Account, outbound::LARGE_IN_FLIGHT, reason::Violation};
 
-/// The receives that are posted for control frames beside those of the window.
+/// The receives that are posted for control frames, in addition to those of the window.
 ///
-/// Control frames take no credit, so receives are posted for them beside those of the window, and
-/// each is posted again as soon as its frame is processed, before anything is sent that the frame
-/// permits. So the question is how many control frames can be unprocessed at the receiver at once:
+/// Control frames take no credit, so they have receives of their own, and each is posted again as
+/// soon as its frame is processed, before anything is sent that the frame permits. So the question
+/// is how many control frames can be unprocessed at the receiver at once:
 ///
 /// * **Grants: 2.** A grant frame of its own is sent when the limit has grown by at least half the
 ///   window, rounded up, since it was last announced. Let g1 < g2 < g3 be the limits of three such
@@ -54,17 +54,20 @@ impl SendCredit {
     }
 
     /// Returns the number of data frames that may be sent now.
+    #[inline]
     pub(super) fn available(&self) -> u32 {
         self.limit.wrapping_sub(self.sent)
     }
 
     /// Counts messages that are being sent. The caller has checked `available`.
+    #[inline]
     pub(super) fn take(&mut self, count: u32) {
         debug_assert!(self.available() >= count, "the credits are there");
         self.sent = self.sent.wrapping_add(count);
     }
 
     /// Takes a grant from a received frame. Returns whether it allows more.
+    #[inline]
     pub(super) fn granted(&mut self, limit: u32) -> Result<bool, Violation> {
         let more = limit.wrapping_sub(self.limit);
         //= PROTOCOL.md#credits
@@ -127,11 +130,13 @@ impl RecvCredit {
     }
 
     /// Whether the peer may send this many messages.
+    #[inline]
     pub(super) fn allows(&self, count: u32) -> bool {
         self.announced.wrapping_sub(self.received) >= count
     }
 
     /// Counts received messages of one frame. The caller has checked `allows`.
+    #[inline]
     pub(super) fn receive(&mut self, count: u32) {
         debug_assert!(self.allows(count), "the peer had the credits");
         self.received = self.received.wrapping_add(count);
@@ -139,6 +144,7 @@ impl RecvCredit {
     }
 
     /// Returns the number of data frames whose receives have not been posted again.
+    #[inline]
     pub(super) fn held(&self) -> u32 {
         self.received.wrapping_sub(self.released)
     }
@@ -173,11 +179,13 @@ impl RecvCredit {
     }
 
     /// Returns the number of receives that are promised to the peer, or hold what it sent.
+    #[inline]
     pub(super) fn promised(&self) -> u32 {
         self.limit.wrapping_sub(self.released)
     }
 
     /// Returns the limit for a frame that is being sent.
+    #[inline]
     pub(super) fn announce(&mut self) -> u32 {
         self.announced = self.limit;
         self.announced
@@ -186,6 +194,7 @@ impl RecvCredit {
     /// Whether a grant is to be sent in a frame of its own: half the window is at stake, or the
     /// peer has used up its credit and the application has no more messages than that is. As long
     /// as it has more it is behind, and the peer would be told of each place that becomes free.
+    #[inline]
     pub(super) fn grant_due(&self) -> bool {
         let more = self.limit.wrapping_sub(self.announced);
         let enough = !self.patient || more >= self.held();
@@ -198,6 +207,7 @@ impl RecvCredit {
 
     /// Whether the peer waits for a grant that waits for more releases. They may never come: an
     /// application may keep messages.
+    #[inline]
     pub(super) fn puts_off_grant(&self) -> bool {
         self.is_waited_for() && !self.grant_due()
     }
@@ -213,6 +223,7 @@ impl RecvCredit {
     }
 
     /// Whether the peer has used up its credit, and there is more.
+    #[inline]
     fn is_waited_for(&self) -> bool {
         self.limit != self.announced && self.announced == self.received
     }

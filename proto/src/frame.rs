@@ -190,6 +190,7 @@ impl Descriptor {
 impl Header {
     /// Returns the number of large messages of the receiver of this frame that have been read, or
     /// `None` where `arg` is a code.
+    #[inline]
     pub(crate) fn taken(&self) -> Option<u32> {
         match self.kind {
             Kind::Control(Control::Abort | Control::Failure) => None,
@@ -211,8 +212,8 @@ impl Header {
         //= PROTOCOL.md#frames
         //# | 0 | 1 | kind | see below |
         //# | 1 | 1 | flags | 0 |
-        //# | 2 | 2 | sequence | how many frames the sender sent before this one on the connection, modulo 2¹⁶ |
-        //# | 4 | 4 | grant | how many data frames the receiver may have sent in all: [Credits](#credits) |
+        //# | 2 | 2 | sequence | how many frames the sender sent before this one, modulo 2¹⁶ |
+        //# | 4 | 4 | grant | how many [data frames](#credits) the receiver may have sent in all |
         //# | 8 | 4 | length | bytes of payload behind the header: all that the receive holds |
         //# | 12 | 4 | argument | Abort, Failure: a code. All others: *taken* |
         let mut bytes = [0; HEADER_LEN];
@@ -303,6 +304,7 @@ impl Sequence {
     }
 
     /// Numbers the next frame that is sent.
+    #[inline]
     pub(super) fn send(&mut self) -> u16 {
         let number = self.send;
         self.send = number.wrapping_add(1);
@@ -310,11 +312,13 @@ impl Sequence {
     }
 
     /// Whether the next frame of the peer has this number.
+    #[inline]
     pub(super) const fn is_next(&self, number: u16) -> bool {
         number == self.receive
     }
 
     /// Counts a frame of the peer.
+    #[inline]
     pub(super) fn receive(&mut self, number: u16) -> Result<(), Violation> {
         //= PROTOCOL.md#violations
         //# | `sequence` | is the number behind that of the frame before: no frame was lost or came

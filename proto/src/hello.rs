@@ -71,14 +71,14 @@ impl Hello {
         //= PROTOCOL.md#hello
         //# | 0 | 4 | magic | `rdms` (0x72646d73) |
         //# | 4 | 1 | version | 3 |
-        //# | 5 | 1 | length | bytes of the hello and the application's data behind it: at least 36 |
+        //# | 5 | 1 | length | bytes of the hello and the application's data: at least 36 |
         //# | 6 | 2 | features | bits, see below; unknown ones are ignored |
-        //# | 8 | 2 | window | data frames of the peer for which the sender has receives at most; not 0 |
-        //# | 10 | 2 | credits | those that the peer may send before the first grant; 0: all of `window` |
-        //# | 12 | 4 | eager size | the longest payload of a data frame for the sender, in bytes; not 0 |
-        //# | 16 | 8 | largest message | the longest message that the sender receives, in bytes; not 0 |
-        //# | 24 | 4 | keepalive | the sender's probing interval in milliseconds; 0: it does not probe |
-        //# | 28 | 8 | engine | a random number that identifies the sender's engine, for [Keepalive](#keepalive) |
+        //# | 8 | 2 | window | data frames for which the sender has receives at most; not 0 |
+        //# | 10 | 2 | credits | those allowed before the first grant; 0 means all of `window` |
+        //# | 12 | 4 | eager size | bytes of the longest payload of a data frame; not 0 |
+        //# | 16 | 8 | largest message | bytes of the longest message; not 0 |
+        //# | 24 | 4 | keepalive | the probing interval in milliseconds; 0: no probes |
+        //# | 28 | 8 | engine | a random number that identifies the sender's [engine](#keepalive) |
         let mut out = PrivateBytes::new();
         out.put(&MAGIC.to_be_bytes());
         out.put(&[self.version, (LEN + data.len()) as u8]);

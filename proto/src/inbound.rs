@@ -128,11 +128,13 @@ impl Inbound {
     }
 
     /// Whether what arrives may be delivered at once.
+    #[inline]
     pub(super) fn is_clear(&self) -> bool {
         self.queue.is_empty()
     }
 
     /// Takes what has arrived whole. Returns it if it may be delivered at once.
+    #[inline]
     pub(super) fn arrive(&mut self, arrival: Arrival) -> Option<Arrival> {
         //= PROTOCOL.md#large-messages
         //# Messages are delivered in the order in which their frames were sent: a data frame behind
@@ -264,6 +266,7 @@ impl Inbound {
     }
 
     /// Whether a read is in progress.
+    #[inline]
     pub(super) fn is_reading(&self) -> bool {
         !self.reads.is_empty()
     }
@@ -401,6 +404,7 @@ impl Inbound {
     }
 
     /// Whether every large message that was announced has been read.
+    #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.incomplete == 0
     }
@@ -408,12 +412,14 @@ impl Inbound {
     /// Whether the peer is to learn what was taken by a frame of its own: half of the large
     /// messages that may be in flight were, or no read is in progress whose end would be reported
     /// as well.
+    #[inline]
     pub(super) fn report_due(&self) -> bool {
         let unreported = self.taken.wrapping_sub(self.reported);
         unreported >= LARGE_IN_FLIGHT / 2 || (unreported > 0 && self.reads.is_empty())
     }
 
     /// Returns the count of large messages taken for a frame that is being sent.
+    #[inline]
     pub(super) fn report_taken(&mut self) -> u32 {
         self.reported = self.taken;
         self.reported

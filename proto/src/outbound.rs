@@ -38,12 +38,14 @@ impl Outbound {
     }
 
     /// Whether a large message of `len` bytes may be exposed now.
+    #[inline]
     pub(super) fn has_room_for(&self, len: u64) -> bool {
         self.lengths.is_empty()
             || (self.lengths.len() < LARGE_IN_FLIGHT as usize
                 && self.bytes.saturating_add(len) <= self.limit)
     }
 
+    #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.lengths.is_empty()
     }
@@ -72,6 +74,7 @@ impl Outbound {
     }
 
     /// Whether `taken` is the count that the peer has reported before.
+    #[inline]
     pub(super) fn is_reported(&self, taken: u32) -> bool {
         self.taken == taken
     }

@@ -63,8 +63,8 @@ impl CmInput<'_> {
     }
 }
 
-/// A source of the time for inputs that seldom need it: reading the clock takes as long as handling
-/// a message.
+/// A source of the time for inputs that seldom need it: reading the clock costs about the time of
+/// handling a message.
 pub trait Clock: Copy {
     /// Returns the time.
     fn now(self) -> Instant;
@@ -152,10 +152,12 @@ impl Outputs {
         }
     }
 
+    #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.first.is_none() && self.rest.is_empty()
     }
 
+    #[inline]
     pub(super) fn push(&mut self, output: Output) {
         if self.is_empty() {
             self.first = Some(output);
@@ -179,6 +181,7 @@ impl Outputs {
         }
     }
 
+    #[inline]
     pub(super) fn pop(&mut self) -> Option<Output> {
         self.first.take().or_else(|| self.rest.pop_front())
     }

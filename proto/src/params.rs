@@ -165,12 +165,10 @@ impl fmt::Display for Negotiated {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// `Endpoint::fetch_add` and
-    /// `Endpoint::compare_swap`: `atomic_cap` of `ibv_query_device(3)`. Some
-    /// adapters have them not, and iWARP does not know them.
+    /// `Endpoint::fetch_add` and `Endpoint::compare_swap`: `atomic_cap` of `ibv_query_device(3)`.
+    /// Some adapters have them not, and iWARP does not know them.
     pub atomic: bool,
-    /// `Endpoint::write_with_imm`: iWARP's RDMAP (RFC 5040) has no such
-    /// operation.
+    /// `Endpoint::write_with_imm`: iWARP's RDMAP (RFC 5040) has no such operation.
     pub write_with_imm: bool,
 }
 
@@ -181,7 +179,7 @@ impl Capabilities {
         write_with_imm: true,
     };
 
-    /// Names what a device can do.
+    /// Names the operations of a device.
     #[must_use]
     pub const fn new(atomic: bool, write_with_imm: bool) -> Self {
         Self {
@@ -190,7 +188,7 @@ impl Capabilities {
         }
     }
 
-    /// What both can do.
+    /// Returns the operations of both.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self {

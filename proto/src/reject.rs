@@ -97,7 +97,7 @@ impl Reject {
         //= PROTOCOL.md#rejection
         //# | 0 | 4 | magic | `rdmR` (0x72646d52) |
         //# | 4 | 1 | version | 3: the rejecting side's; the receiver ignores it |
-        //# | 5 | 1 | length | bytes of the rejection and the application's data behind it: at least 24 |
+        //# | 5 | 1 | length | bytes of the rejection and the application's data: at least 24 |
         //# | 6 | 2 | code | see below |
         //# | 8 | 8 | own | the rejecting side's value of the field that the code names, or 0 |
         //# | 16 | 8 | theirs | the rejected side's value of it, or 0 |

@@ -93,8 +93,8 @@ pub(super) struct Draining {
     blame: Option<CloseReason>,
 }
 
-/// The time for which work requests are waited for if nothing reports that they are flushed. Those
-/// that have completed by then are taken.
+/// The time for which work requests are waited for if nothing reports that they are flushed. Work
+/// requests that complete by then are taken.
 const UNMARKED: Duration = Duration::from_millis(20);
 
 impl Draining {
@@ -113,7 +113,7 @@ impl Draining {
         self.is_suspecting() || is_symptom(&self.reason)
     }
 
-    /// Waits for nothing any more.
+    /// Stops waiting.
     pub(super) fn give_up(&mut self) {
         self.sends_done = true;
         self.recvs_done = true;
@@ -132,8 +132,8 @@ impl Draining {
 }
 
 impl Open {
-    /// Returns the cause of the end, if the connection is ending: the probable one, as long as only
-    /// a symptom is known.
+    /// Returns the cause of the end, if the connection is ending: the probable one, while only a
+    /// symptom is known.
     pub(super) fn close_reason(&self) -> Option<&CloseReason> {
         match &self.phase {
             Phase::Established => None,
@@ -225,7 +225,7 @@ impl Open {
             return Err(Kind::Control(Control::Close).unexpected("one close"));
         }
         transfer.peer_close = PeerClose::Received;
-        // The peer takes no messages any more.
+        // The peer ignores further messages.
         transfer.control.let_go();
         match &self.phase {
             Phase::Established => {
@@ -426,7 +426,7 @@ impl Open {
     }
 
     /// Returns the cause of the end, of the present one and a new one. The first one stays, unless
-    /// it was a mere symptom, or a close of this side that the peer has not confirmed before it gave
+    /// it was a mere symptom, or a close of this side that the peer has not confirmed before its
     /// notice.
     fn cause(&self, side: &mut Side, new: CloseReason) -> CloseReason {
         let old = match &self.phase {

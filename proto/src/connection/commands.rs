@@ -1,4 +1,4 @@
-//! What the application wants.
+//! Commands of the application and of the driver.
 
 use std::time::Instant;
 
@@ -80,7 +80,7 @@ impl Connection {
         }
     }
 
-    /// Closes the connection: nothing more is sent, and what was sent is delivered first.
+    /// Closes the connection. The peer receives the messages sent before.
     pub fn close(&mut self, now: Instant) {
         match &mut self.state {
             State::Setup(setup) => {
@@ -158,8 +158,8 @@ impl Connection {
         open.sending_messages()?.send_large(descriptor.len)
     }
 
-    /// Assigns a slot to a one-sided operation. The caller posts it at once, and signalled. One
-    /// that consumes a receive of the peer takes a credit as well.
+    /// Assigns a slot to a one-sided operation. The caller posts it at once, and signalled. If it
+    /// consumes a receive of the peer, it takes a credit as well.
     pub fn operate(&mut self, takes_receive: bool) -> Result<u32, SendRefused> {
         let (open, _) = self.open_for_sending()?;
         let transfer = if takes_receive {
@@ -191,7 +191,7 @@ impl Connection {
         open.sending_messages()?.may_send(len)
     }
 
-    /// Sends a Finish, behind all messages sent before: this side sends no more.
+    /// Sends a Finish behind all messages. Later sends fail.
     pub fn finish(&mut self) -> Result<(), SendRefused> {
         let (open, side) = self.open_for_sending()?;
         let transfer = open.sending()?;
@@ -288,9 +288,8 @@ impl Connection {
 
 /// Messages that the driver has taken from the application and holds back.
 impl Connection {
-    /// Keeps a Finish and a Close back until the driver has [let go](Self::let_go) of what it has
-    /// taken from the application and holds back. Returns whether the connection is in a state for
-    /// that.
+    /// Keeps a Finish and a Close back until [`let_go`](Self::let_go), because the driver holds
+    /// messages of the application back. Returns whether the connection is in a state for that.
     pub fn hold(&mut self) -> bool {
         match self.open() {
             Some((open, _)) => open.sending_messages().map(|it| it.control.hold()).is_ok(),
@@ -298,9 +297,9 @@ impl Connection {
         }
     }
 
-    /// As [`batch_room`](Self::batch_room), for what was held back, also when the application has
-    /// finished or closed meanwhile. It is refused when the peer has closed, and so takes nothing
-    /// any more.
+    /// As [`batch_room`](Self::batch_room), for messages that were held back, also after the
+    /// application has finished or closed. It is refused when the peer has closed, because that
+    /// ignores further messages.
     pub fn held_room(&mut self) -> Result<BatchRoom, SendRefused> {
         let (open, _) = self.open_for_sending()?;
         open.sending_held()?.batch_room()
@@ -317,7 +316,7 @@ impl Connection {
         }
     }
 
-    /// Nothing is held back any more.
+    /// Sends a Finish and a Close that were kept back: the driver holds no messages back.
     pub fn let_go(&mut self) {
         if let Some((open, side)) = self.open() {
             open.transfer.control.let_go();

@@ -342,7 +342,7 @@ impl Connecting {
     }
 }
 
-/// Takes the hello of the peer's reply.
+/// Takes the hello in the reply.
 fn agree(
     side: &mut Side,
     early: VecDeque<Early>,

@@ -1,4 +1,4 @@
-//! What the device, the connection manager, the clock and the engine report.
+//! Events of the connection manager, the clock and the engine, and completions of the device.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ use crate::{
 /// The connection manager and the engine.
 impl Connection {
     /// Takes the steps that cost the engine time, for which [`CmOp::AwaitTurn`](crate::CmOp) has
-    /// asked. The turn lasts while [`has_turn`](Self::has_turn) says so.
+    /// asked. The turn lasts while [`has_turn`](Self::has_turn) returns true.
     pub fn take_turn(&mut self, now: Instant) {
         if self.next_timeout().is_some_and(|at| at <= now) {
             return self.handle_timeout(now);
@@ -39,7 +39,7 @@ impl Connection {
             (_, CmInput::AddrChange) => self.fail(CloseReason::AddressChanged, now),
             // It concerns a queue pair that is being destroyed.
             (_, CmInput::TimewaitExit) | (State::Closed(_), CmInput::Disconnected) => {}
-            // A CONNECT_RESPONSE comes to an id without a queue pair, and ours have one.
+            // The kernel reports a CONNECT_RESPONSE on an id without a queue pair; ours have one.
             (_, CmInput::ConnectResponse) | (State::Closed(_), _) => {
                 self.unexpected(event.name());
             }

@@ -281,7 +281,7 @@ impl Open {
         transfer.moved.signs = moved.signs.max(before.signs);
     }
 
-    /// Passes the check of the peer, if that is all that is due, and sets the next deadline. Returns
+    /// Passes the check of the peer, if nothing else is due, and sets the next deadline. Returns
     /// whether it did.
     pub(super) fn passes_check(&mut self, of_engine: Activity, now: Instant) -> bool {
         if !self.is_established() {

@@ -309,8 +309,8 @@ impl Connection {
         }
     }
 
-    /// Ends a connection of which nothing is waited for any more. Each input that may complete the
-    /// draining calls this.
+    /// Ends a connection that has been drained. Each input that may complete the draining calls
+    /// this.
     fn end_if_drained(&mut self) {
         if let State::Open(open) = &self.state
             && let Some(reason) = open.end()

@@ -26,7 +26,7 @@ pub(super) struct Open {
 pub(super) enum Phase {
     /// Messages flow.
     Established,
-    /// The application may send no more; the close handshake is under way.
+    /// Sends of the application fail; the close handshake is under way.
     Closing(Closing),
     /// The queue pair is in its error state, and its work requests are being flushed.
     Draining(Draining),

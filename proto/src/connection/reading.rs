@@ -17,7 +17,7 @@ impl Open {
     /// Takes the completion of a read, which covers everything that was posted before it.
     pub(super) fn on_read(&mut self, side: &mut Side, slot: u32, now: impl Clock) {
         let transfer = &mut self.transfer;
-        // An answer of the peer's device is a sign of life of its host.
+        // The completion is a sign of life of the peer's host.
         transfer.activity.here += 1;
         transfer.inbound.chunk_completed(now.now());
         // It came behind all that was posted before.

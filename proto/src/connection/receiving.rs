@@ -82,7 +82,6 @@ impl Open {
         //# Each side keeps 12 receives posted for them beside those of its window, and posts the
         //# receive of a control frame again **before it sends anything that the frame permits**.
         if is_control {
-            // Before anything is sent that the frame permits: see [`CONTROL_RECEIVES`](crate::CONTROL_RECEIVES).
             self.repost(side, buffer);
         }
         if let Err(violation) = incoming.and_then(|incoming| self.take(side, buffer, incoming, now))

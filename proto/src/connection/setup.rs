@@ -102,7 +102,7 @@ impl Setup {
         }
     }
 
-    /// Rejects the peer's request, if there is one that has not been answered.
+    /// Rejects a request that has not been answered. Returns whether there was one.
     pub(super) fn reject(&mut self, side: &mut Side, reject: &Reject, data: &[u8]) -> bool {
         match self {
             Self::Connecting(_) => false,

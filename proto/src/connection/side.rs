@@ -16,7 +16,7 @@ pub(super) struct Side {
     pub(super) outputs: Outputs,
     /// The properties of the transport, once there is one.
     pub(super) traits: Option<TransportTraits>,
-    /// The application's bytes of the peer's hello; empty before it is known.
+    /// The application's bytes in the hello of the peer; empty before it is known.
     pub(super) peer_data: Vec<u8>,
     /// The account of receives that are shared with other connections, while this connection has a
     /// share of it.

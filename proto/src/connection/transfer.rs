@@ -200,6 +200,7 @@ impl Transfer {
     /// device acknowledged it proves nothing: the process that reads the completion queue may have
     /// ended. Nor does a missing acknowledgement prove the contrary: a device whose queue pair
     /// fails right after it took a frame never sends one.
+    #[inline]
     pub(super) fn delivered(&self) -> bool {
         //= PROTOCOL.md#closing
         //# A side knows that everything it sent was received by the peer's library when the peer's
@@ -227,6 +228,7 @@ impl Transfer {
     }
 
     /// Whether the peer may send no more data.
+    #[inline]
     pub(super) fn has_peer_closed(&self) -> bool {
         self.peer_close != PeerClose::None
     }
@@ -263,6 +265,7 @@ impl Transfer {
     //= PROTOCOL.md#hello
     //# A message of at most the receiver's eager size may be sent as a data frame, a longer one
     //# must be announced (see [Large messages](#large-messages)).
+    #[inline]
     pub(super) fn is_eager(&self, len: usize) -> bool {
         len as u64 <= self.negotiated.send_eager.into()
     }
@@ -310,11 +313,13 @@ impl Transfer {
     }
 
     /// Whether a send was refused, and may not be tried again.
+    #[inline]
     pub(super) fn is_blocked(&self) -> bool {
         self.blocked.is_some()
     }
 
     /// Whether a send was refused. Forgets about it.
+    #[inline]
     pub(super) fn take_blocked(&mut self) -> bool {
         self.blocked.take().is_some()
     }
@@ -379,6 +384,7 @@ impl Transfer {
 
     /// Whether a grant, or the count of large messages taken, is to be sent without waiting for
     /// another frame.
+    #[inline]
     pub(super) fn grant_due(&self) -> bool {
         self.recv_credit.grant_due() || self.inbound.report_due()
     }
@@ -446,6 +452,7 @@ impl Transfer {
     // Receiving.
 
     /// Counts messages of the peer in one frame, or what takes a credit as one does.
+    #[inline]
     pub(super) fn take_credits(&mut self, kind: Kind, count: u32) -> Result<(), Violation> {
         if self.has_peer_closed() {
             return Err(kind.unexpected("no data after a close"));
