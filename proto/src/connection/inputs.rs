@@ -37,14 +37,14 @@ impl Connection {
         match (&mut self.state, event) {
             (_, CmInput::DeviceRemoval) => self.fail(CloseReason::DeviceRemoved, now),
             (_, CmInput::AddrChange) => self.fail(CloseReason::AddressChanged, now),
+            (_, CmInput::Other(number)) => {
+                self.unexpected(&format!("connection manager event {number}"));
+            }
             // It concerns a queue pair that is being destroyed.
             (_, CmInput::TimewaitExit) | (State::Closed(_), CmInput::Disconnected) => {}
             // The kernel reports a CONNECT_RESPONSE on an id without a queue pair; ours have one.
             (_, CmInput::ConnectResponse) | (State::Closed(_), _) => {
                 self.unexpected(event.name());
-            }
-            (_, CmInput::Other(number)) => {
-                self.unexpected(&format!("connection manager event {number}"));
             }
             (State::Setup(setup), _) => {
                 let progress = setup.on_cm_event(&mut self.side, event, now);

@@ -20,10 +20,7 @@ use crate::{
     send_ring::SendRing,
 };
 
-/// The lowest keepalive interval that the peer's hello can ask of this side, whose timer it costs.
-const LEAST_KEEPALIVE: Duration = Duration::from_millis(100);
-
-/// What exists from the peer's hello on.
+/// The exchange of frames with a peer whose hello is known.
 #[derive(Debug)]
 pub(super) struct Transfer {
     negotiated: Negotiated,
@@ -94,12 +91,6 @@ impl Transfer {
 
     /// Begins the counters of frames at `start`: 0 but in tests.
     pub(super) fn starting_at(params: &Params, hello: &Hello, start: u32) -> Self {
-        let theirs =
-            (hello.keepalive_ms > 0).then(|| Duration::from_millis(hello.keepalive_ms.into()));
-        let keepalive_interval = match (params.keepalive_interval, theirs) {
-            (Some(ours), Some(theirs)) => Some(ours.min(theirs.max(LEAST_KEEPALIVE))),
-            (ours, _) => ours,
-        };
         let granted = match hello.credits {
             0 => hello.window,
             credits => credits,
@@ -113,7 +104,7 @@ impl Transfer {
                     .min(hello.max_message) as u32,
                 send_limit: hello.max_message,
                 recv_limit: params.max_message,
-                keepalive_interval,
+                keepalive_interval: Keepalive::interval(params.keepalive_interval, hello),
             },
             takes_batches: hello.features & BATCHES != 0,
             peer_capabilities: hello.capabilities(),
