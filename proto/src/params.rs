@@ -1,6 +1,6 @@
 use std::{fmt, time::Duration};
 
-use super::{LONGEST_CHUNK, account, credit::CONTROL_RECEIVES};
+use super::{LONGEST_CHUNK, account, credit::CONTROL_RECEIVES, hello::Hello};
 
 /// The part of the configuration that the state machine uses.
 #[derive(Clone, Debug)]
@@ -131,6 +131,35 @@ pub struct Negotiated {
     /// the peer cannot bring it below 100 ms. `None` if this side's configuration has none; the
     /// peer's probes are answered all the same.
     pub keepalive_interval: Option<Duration>,
+}
+
+/// The lowest keepalive interval that the peer's hello can request of this side, which pays for the
+/// timer.
+const LEAST_KEEPALIVE: Duration = Duration::from_millis(100);
+
+impl Negotiated {
+    /// Returns the outcome for a side with these parameters.
+    pub(super) fn new(params: &Params, peer: &Hello) -> Self {
+        //= PROTOCOL.md#hello
+        //# A side that probes uses the smaller of both intervals. rdmsg: a peer cannot bring it below
+        //# 100 ms.
+        let keepalive_interval = match (params.keepalive_interval, peer.keepalive_ms) {
+            (Some(ours), theirs @ 1..) => {
+                Some(ours.min(LEAST_KEEPALIVE.max(Duration::from_millis(theirs.into()))))
+            }
+            (ours, _) => ours,
+        };
+        Self {
+            version: peer.version,
+            send_window: peer.window,
+            recv_window: params.window,
+            send_eager: u64::from(peer.eager_size.min(params.eager_size)).min(peer.max_message)
+                as u32,
+            send_limit: peer.max_message,
+            recv_limit: params.max_message,
+            keepalive_interval,
+        }
+    }
 }
 
 impl fmt::Display for Negotiated {

@@ -92,6 +92,10 @@ impl Accepting {
         }
     }
 
+    pub(super) fn hello(&self) -> &Hello {
+        &self.hello
+    }
+
     pub(super) fn deadline(&self) -> Instant {
         self.deadline
     }

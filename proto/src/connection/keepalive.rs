@@ -6,14 +6,10 @@ use super::{open::Open, side::Side, timers::earlier};
 use crate::{
     CloseReason,
     frame::{Control, KEEPALIVE_TIMEOUT},
-    hello::Hello,
 };
 
 /// A check that is late by no more than this counts as in time, however short the timeout is.
 const TOLERANCE: Duration = Duration::from_millis(50);
-
-/// The lowest interval that the peer's hello can request of this side, which pays for its timer.
-const LEAST_INTERVAL: Duration = Duration::from_millis(100);
 
 /// While the peer's engine gives signs of life on other connections alone, one of so many checks
 /// pings: every sixteen intervals.
@@ -103,21 +99,6 @@ enum Check {
 }
 
 impl Keepalive {
-    /// Returns the interval of a side, and of a peer that sent this hello: `None` if the side's own
-    /// configuration has none.
-    pub(super) fn interval(ours: Option<Duration>, hello: &Hello) -> Option<Duration> {
-        //= PROTOCOL.md#hello
-        //# A side that probes uses the smaller of both intervals. rdmsg: a peer cannot bring it below
-        //# 100 ms.
-        match hello.keepalive_ms {
-            0 => ours,
-            theirs => {
-                let theirs = Duration::from_millis(theirs.into()).max(LEAST_INTERVAL);
-                ours.map(|ours| ours.min(theirs))
-            }
-        }
-    }
-
     pub(super) fn new(
         interval: Duration,
         timeout: Duration,

@@ -34,6 +34,7 @@ use self::{
 };
 use super::{
     Account, CONTROL_RECEIVES, Capabilities, CloseReason, Event, Negotiated, Output, Statistics,
+    hello::Hello,
 };
 
 /// The state machine of one connection, from the first step of establishing it to its end.
@@ -218,9 +219,10 @@ impl Connection {
         matches!(&self.state, State::Setup(setup) if setup.has_turn())
     }
 
-    /// Returns the outcome of the two hellos; `None` before the connection is established.
+    /// Returns the outcome of the two hellos; `None` before the peer's is known.
     pub fn negotiated(&self) -> Option<Negotiated> {
-        self.opened().map(|open| open.transfer.negotiated())
+        let negotiated = |peer| Negotiated::new(&self.side.params, peer);
+        self.peer_hello().map(negotiated)
     }
 
     /// Returns the bytes that the peer's application sent along with its hello.
@@ -228,17 +230,22 @@ impl Connection {
         &self.side.peer_data
     }
 
-    /// Returns the identity of the peer's engine, from its hello; `None` before the connection is
-    /// established.
+    /// Returns the identity of the peer's engine, from its hello.
     pub fn peer_engine(&self) -> Option<u64> {
-        self.opened().map(|open| open.transfer.peer_engine)
+        self.peer_hello().map(|peer| peer.engine)
     }
 
-    /// Returns the operations of which the devices of both sides are capable; `None` before the
-    /// connection is established.
+    /// Returns the operations of which the devices of both sides are capable, once both are known.
     pub fn capabilities(&self) -> Option<Capabilities> {
         let here = self.side.traits?.capabilities;
-        Some(here.and(self.opened()?.transfer.peer_capabilities))
+        Some(here.and(self.peer_hello()?.capabilities()))
+    }
+
+    fn peer_hello(&self) -> Option<&Hello> {
+        match &self.state {
+            State::Setup(setup) => setup.peer_hello(),
+            State::Open(_) | State::Closed(_) => self.opened().map(|open| &open.transfer.hello),
+        }
     }
 
     /// Returns the connection's counters; zeros before it is established.

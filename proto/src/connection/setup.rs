@@ -40,6 +40,13 @@ impl Setup {
         }
     }
 
+    pub(super) fn peer_hello(&self) -> Option<&Hello> {
+        match self {
+            Self::Connecting(_) => None,
+            Self::Accepting(accepting) => Some(accepting.hello()),
+        }
+    }
+
     pub(super) fn deadline(&self) -> Instant {
         match self {
             Self::Connecting(connecting) => connecting.deadline(),

@@ -8,8 +8,7 @@ use super::{
     timers::{PATIENCE, PutOff, Timers, Tracked},
 };
 use crate::{
-    BatchRoom, Capabilities, Clock, Negotiated, PART_HEADER_LEN, Params, SendRefused, Statistics,
-    Transmit,
+    BatchRoom, Clock, Negotiated, PART_HEADER_LEN, Params, SendRefused, Statistics, Transmit,
     credit::{RecvCredit, SendCredit},
     frame::{Control, DESCRIPTOR_LEN, Header, Kind, Sequence},
     hello::{BATCHES, Hello},
@@ -23,10 +22,11 @@ use crate::{
 /// The exchange of frames with a peer whose hello is known.
 #[derive(Debug)]
 pub(super) struct Transfer {
+    /// The hello of the peer.
+    pub(super) hello: Hello,
     negotiated: Negotiated,
     /// Whether the peer takes several messages in a frame.
     pub(super) takes_batches: bool,
-    pub(super) peer_capabilities: Capabilities,
     pub(super) sequence: Sequence,
     pub(super) send_credit: SendCredit,
     pub(super) recv_credit: RecvCredit,
@@ -50,8 +50,6 @@ pub(super) struct Transfer {
     /// Whether others wait for the memory of messages that are being read, as of the last
     /// [`set_wanted`](super::Connection::set_wanted).
     pub(super) is_wanted: bool,
-    /// The identity of the peer's engine.
-    pub(super) peer_engine: u64,
     /// What is still taken of the peer.
     pub(super) heard: Heard,
     /// Whether this side sends no more messages.
@@ -96,18 +94,9 @@ impl Transfer {
             credits => credits,
         };
         Self {
-            negotiated: Negotiated {
-                version: hello.version,
-                send_window: hello.window,
-                recv_window: params.window,
-                send_eager: u64::from(hello.eager_size.min(params.eager_size))
-                    .min(hello.max_message) as u32,
-                send_limit: hello.max_message,
-                recv_limit: params.max_message,
-                keepalive_interval: Keepalive::interval(params.keepalive_interval, hello),
-            },
+            hello: *hello,
+            negotiated: Negotiated::new(params, hello),
             takes_batches: hello.features & BATCHES != 0,
-            peer_capabilities: hello.capabilities(),
             sequence: Sequence::new(start as u16),
             send_credit: SendCredit::new(hello.window, granted, start),
             recv_credit: RecvCredit::new(params.window, params.credits(), start),
@@ -128,7 +117,6 @@ impl Transfer {
             moved: MovedBytes::default(),
             moved_is_fresh: false,
             is_wanted: false,
-            peer_engine: hello.engine,
             heard: Heard::Everything,
             finished: false,
             blocked: None,
