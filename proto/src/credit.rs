@@ -21,8 +21,8 @@ use super::{account::Account, outbound::LARGE_IN_FLIGHT, reason::Violation};
 ///   also sent, however small, when the peer has used up its credit. Then it has sent the frame
 ///   whose number was last announced, so it has processed every grant before: such a frame finds
 ///   none unprocessed, and may stand for any of the three.
-/// * **Grants that report large messages taken: [`LARGE_IN_FLIGHT`]**, because each reports at
-///   least one more, and no more than that are in flight and not reported.
+/// * **Grants that report large messages taken: 4**, one for each large message in flight, because
+///   each reports at least one more.
 /// * **Ping: 1**, because the next one is sent after the pong of the one before.
 /// * **Pong: 1**, because there is one ping at a time.
 /// * **Finish: 1**, **Close: 1**, **CloseAck: 1**, and **Abort or Failure: 1**, because each is

@@ -251,9 +251,8 @@ impl Connection {
         }
     }
 
-    /// Takes the failure of the system to provide the memory of the last
-    /// [`Output::Begin`](crate::Output::Begin) or [`Output::Prepare`](crate::Output::Prepare). The
-    /// output is repeated later.
+    /// Takes the failure of the system to provide the memory of the last [`Output::Begin`] or
+    /// [`Output::Prepare`]. The output is repeated later.
     pub fn handle_out_of_memory(&mut self, error: OsError, now: Instant) {
         if let Some((open, side)) = self.open() {
             open.on_out_of_memory(side, error, now);
