@@ -9,7 +9,7 @@
 
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-use super::control_receives::CONTROL_RECEIVES;
+use super::credit::CONTROL_RECEIVES;
 
 /// The data receives that a connection always has: one for the message that is being processed, one
 /// for the next.

@@ -1,6 +1,6 @@
 //! Several messages in one frame: each is preceded by its length.
 
-use super::violation::Violation;
+use super::reason::Violation;
 
 /// The length in bytes of what precedes each message of a batch: its length, in network order.
 pub const PART_HEADER_LEN: usize = 4;

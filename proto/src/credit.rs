@@ -4,7 +4,30 @@
 //! repeated grant changes nothing, the next one makes up for a lost one, and one that is out of
 //! bounds is a protocol violation.
 
-use super::{account::Account, violation::Violation};
+use super::{account::Account, outbound::LARGE_IN_FLIGHT, reason::Violation};
+
+/// The receives that are posted for control frames, in addition to those of the window.
+///
+/// Control frames take no credit, so they have receives of their own, and each is posted again as
+/// soon as its frame is processed, before anything is sent that the frame permits. So the question
+/// is how many control frames can be unprocessed at the receiver at once:
+///
+/// * **Grants: 2.** A grant frame of its own is sent when the limit has grown by at least half the
+///   window, rounded up, since it was last announced. Let g1 < g2 < g3 be the limits of three such
+///   frames in a row: g3 ≥ g1 + window. The limit is at most the number of frames released plus the
+///   window, so when g3 is sent frame number g1 has been received. The peer may send that frame
+///   only after it has processed a limit of at least g1, and the first frame that carried one was
+///   the first of the three. So the first is processed before the third is sent. A grant frame is
+///   also sent, however small, when the peer has used up its credit. Then it has sent the frame
+///   whose number was last announced, so it has processed every grant before: such a frame finds
+///   none unprocessed, and may stand for any of the three.
+/// * **Grants that report large messages taken: 4**, one for each large message in flight, because
+///   each reports at least one more.
+/// * **Ping: 1**, because the next one is sent after the pong of the one before.
+/// * **Pong: 1**, because there is one ping at a time.
+/// * **Finish: 1**, **Close: 1**, **CloseAck: 1**, and **Abort or Failure: 1**, because each is
+///   sent once, and of the last two only one.
+pub const CONTROL_RECEIVES: u32 = 8 + LARGE_IN_FLIGHT;
 
 /// What this side may send.
 #[derive(Debug)]
@@ -23,29 +46,39 @@ impl SendCredit {
     pub(super) fn new(window: u16, credits: u16, start: u32) -> Self {
         Self {
             sent: start,
+            //= PROTOCOL.md#hello
+            //# A `credits` value above `window` counts as `window`.
             limit: start.wrapping_add(credits.min(window).into()),
             window: window.into(),
         }
     }
 
     /// Returns the number of data frames that may be sent now.
+    #[inline]
     pub(super) fn available(&self) -> u32 {
         self.limit.wrapping_sub(self.sent)
     }
 
     /// Counts messages that are being sent. The caller has checked `available`.
+    #[inline]
     pub(super) fn take(&mut self, count: u32) {
         debug_assert!(self.available() >= count, "the credits are there");
         self.sent = self.sent.wrapping_add(count);
     }
 
     /// Takes a grant from a received frame. Returns whether it allows more.
+    #[inline]
     pub(super) fn granted(&mut self, limit: u32) -> Result<bool, Violation> {
         let more = limit.wrapping_sub(self.limit);
+        //= PROTOCOL.md#credits
+        //# A repeated grant changes nothing.
         if more == 0 {
             return Ok(false);
         }
         // The sum cannot overflow: neither side of it exceeds 2³² and windows are 16 bits wide.
+        //= PROTOCOL.md#credits
+        //# A grant must not be lower than an earlier one, nor exceed the number of data frames
+        //# received by more than the granting side's `window`.
         if u64::from(self.available()) + u64::from(more) > u64::from(self.window) {
             return Err(Violation::new(
                 "grant",
@@ -97,11 +130,13 @@ impl RecvCredit {
     }
 
     /// Whether the peer may send this many messages.
+    #[inline]
     pub(super) fn allows(&self, count: u32) -> bool {
         self.announced.wrapping_sub(self.received) >= count
     }
 
     /// Counts received messages of one frame. The caller has checked `allows`.
+    #[inline]
     pub(super) fn receive(&mut self, count: u32) {
         debug_assert!(self.allows(count), "the peer had the credits");
         self.received = self.received.wrapping_add(count);
@@ -109,6 +144,7 @@ impl RecvCredit {
     }
 
     /// Returns the number of data frames whose receives have not been posted again.
+    #[inline]
     pub(super) fn held(&self) -> u32 {
         self.received.wrapping_sub(self.released)
     }
@@ -134,17 +170,22 @@ impl RecvCredit {
                 }
             }
         };
+        //= PROTOCOL.md#credits
+        //# A side must have receives posted for all data frames that it has granted and not
+        //# received, and beside them those for control frames.
         self.limit = self.limit.wrapping_add(more);
         self.used_up = false;
         self.patient |= self.held() == 0;
     }
 
     /// Returns the number of receives that are promised to the peer, or hold what it sent.
+    #[inline]
     pub(super) fn promised(&self) -> u32 {
         self.limit.wrapping_sub(self.released)
     }
 
     /// Returns the limit for a frame that is being sent.
+    #[inline]
     pub(super) fn announce(&mut self) -> u32 {
         self.announced = self.limit;
         self.announced
@@ -153,14 +194,20 @@ impl RecvCredit {
     /// Whether a grant is to be sent in a frame of its own: half the window is at stake, or the
     /// peer has used up its credit and the application has no more messages than that is. As long
     /// as it has more it is behind, and the peer would be told of each place that becomes free.
+    #[inline]
     pub(super) fn grant_due(&self) -> bool {
         let more = self.limit.wrapping_sub(self.announced);
         let enough = !self.patient || more >= self.held();
+        //= PROTOCOL.md#credits
+        //# A Grant must not be sent unless (a) `grant` has grown by at least half of the granting
+        //# side's window, rounded up, since it was last sent in any frame, (b) the peer has used up
+        //# everything that was granted, or it reports large messages taken.
         more >= self.window.div_ceil(2) || (enough && self.is_waited_for())
     }
 
     /// Whether the peer waits for a grant that waits for more releases. They may never come: an
     /// application may keep messages.
+    #[inline]
     pub(super) fn puts_off_grant(&self) -> bool {
         self.is_waited_for() && !self.grant_due()
     }
@@ -176,6 +223,7 @@ impl RecvCredit {
     }
 
     /// Whether the peer has used up its credit, and there is more.
+    #[inline]
     fn is_waited_for(&self) -> bool {
         self.limit != self.announced && self.announced == self.received
     }

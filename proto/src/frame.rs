@@ -1,4 +1,4 @@
-use super::violation::Violation;
+use super::reason::Violation;
 
 /// The length in bytes of the header before each frame's payload.
 pub const HEADER_LEN: usize = 16;
@@ -142,6 +142,11 @@ pub struct Descriptor {
 impl Descriptor {
     /// Serializes the descriptor.
     pub fn emit(&self) -> [u8; DESCRIPTOR_LEN] {
+        //= PROTOCOL.md#frames
+        //# | 0 | 8 | address | where the message lies in its sender's memory |
+        //# | 8 | 8 | length | its length in bytes: at least 1; `address` + `length` is an address |
+        //# | 16 | 4 | rkey | the key with which the receiver of this frame reads it |
+        //# | 20 | 4 | reserved | 0 |
         let mut bytes = [0; DESCRIPTOR_LEN];
         bytes[..8].copy_from_slice(&self.addr.to_be_bytes());
         bytes[8..16].copy_from_slice(&self.len.to_be_bytes());
@@ -185,6 +190,7 @@ impl Descriptor {
 impl Header {
     /// Returns the number of large messages of the receiver of this frame that have been read, or
     /// `None` where `arg` is a code.
+    #[inline]
     pub(crate) fn taken(&self) -> Option<u32> {
         match self.kind {
             Kind::Control(Control::Abort | Control::Failure) => None,
@@ -203,6 +209,13 @@ impl Header {
     }
 
     pub(crate) fn emit(&self) -> [u8; HEADER_LEN] {
+        //= PROTOCOL.md#frames
+        //# | 0 | 1 | kind | see below |
+        //# | 1 | 1 | flags | 0 |
+        //# | 2 | 2 | sequence | how many frames the sender sent before this one, modulo 2¹⁶ |
+        //# | 4 | 4 | grant | how many [data frames](#credits) the receiver may have sent in all |
+        //# | 8 | 4 | length | bytes of payload behind the header: all that the receive holds |
+        //# | 12 | 4 | argument | Abort, Failure: a code. All others: *taken* |
         let mut bytes = [0; HEADER_LEN];
         bytes[0] = self.kind.number();
         bytes[2..4].copy_from_slice(&self.sequence.to_be_bytes());
@@ -269,6 +282,57 @@ impl Header {
 /// Returns the 32-bit field at this offset.
 fn word<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// The number of the next frame in each direction, modulo 2¹⁶.
+///
+/// A reliable connection loses and repeats nothing. A device or a driver that does so all the same
+/// ends the connection by it: without the numbers a repeated message would be delivered twice.
+#[derive(Debug)]
+pub(super) struct Sequence {
+    send: u16,
+    receive: u16,
+}
+
+impl Sequence {
+    /// Begins both directions at `start`: 0 but in tests.
+    pub(super) const fn new(start: u16) -> Self {
+        Self {
+            send: start,
+            receive: start,
+        }
+    }
+
+    /// Numbers the next frame that is sent.
+    #[inline]
+    pub(super) fn send(&mut self) -> u16 {
+        let number = self.send;
+        self.send = number.wrapping_add(1);
+        number
+    }
+
+    /// Whether the next frame of the peer has this number.
+    #[inline]
+    pub(super) const fn is_next(&self, number: u16) -> bool {
+        number == self.receive
+    }
+
+    /// Counts a frame of the peer.
+    #[inline]
+    pub(super) fn receive(&mut self, number: u16) -> Result<(), Violation> {
+        //= PROTOCOL.md#violations
+        //# | `sequence` | is the number behind that of the frame before: no frame was lost or came
+        //# twice |
+        if !self.is_next(number) {
+            return Err(Violation::new(
+                "sequence",
+                number.into(),
+                "the number behind that of the frame before",
+            ));
+        }
+        self.receive = number.wrapping_add(1);
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -376,5 +440,24 @@ mod tests {
                 prop_assert_eq!(&descriptor.emit()[..], &bytes[HEADER_LEN..]);
             }
         }
+    }
+
+    #[test]
+    fn numbers_follow_each_other_around_the_wrap() {
+        let mut sequence = Sequence::new(u16::MAX - 1);
+        for number in [u16::MAX - 1, u16::MAX, 0, 1] {
+            assert_eq!(sequence.send(), number);
+            assert_eq!(sequence.receive(number), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_repeated_and_a_lost_frame_are_violations() {
+        let mut sequence = Sequence::new(0);
+        assert_eq!(sequence.receive(0), Ok(()));
+        for number in [0, 2, u16::MAX] {
+            assert_eq!(sequence.receive(number).unwrap_err().field(), "sequence");
+        }
+        assert_eq!(sequence.receive(1), Ok(()), "a violation counts nothing");
     }
 }

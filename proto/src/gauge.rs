@@ -1,6 +1,7 @@
-use std::collections::{HashMap, VecDeque};
-
-use super::host::Host;
+use std::{
+    collections::{HashMap, VecDeque},
+    net::{IpAddr, Ipv6Addr},
+};
 
 /// A bound on bytes that many connections use at a time, with a queue of those who wait for some.
 ///
@@ -344,6 +345,23 @@ impl Gauge {
     }
 }
 
+/// A host at the other end, for the bounds on the share of one host.
+///
+/// A host may take any number of IPv6 addresses in its network of 64 bits, so all addresses of such
+/// a network count as one host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Host(IpAddr);
+
+impl Host {
+    /// Returns the host that has this address.
+    pub fn of(address: IpAddr) -> Self {
+        Self(match address.to_canonical() {
+            IpAddr::V4(v4) => v4.into(),
+            IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & (u128::MAX << 64)).into(),
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -583,5 +601,15 @@ mod tests {
             prop_assert_eq!(model.gauge.used(), 0);
             prop_assert!(model.gauge.hosts.is_empty() && model.gauge.waiting == 0);
         }
+    }
+
+    #[test]
+    fn host_is_the_network_of_an_ipv6_address() {
+        let host = |text: &str| Host::of(text.parse().unwrap()).0.to_string();
+        assert_eq!(host("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
+        assert_eq!(host("2001:db8:1:3::1"), "2001:db8:1:3::");
+        assert_eq!(host("fe80::1"), host("fe80::ffff:2"));
+        assert_eq!(host("10.0.0.1"), "10.0.0.1");
+        assert_eq!(host("::ffff:10.0.0.1"), "10.0.0.1");
     }
 }

@@ -1,7 +1,6 @@
-use super::{
-    Capabilities,
-    private::{PrivateBytes, Reader},
-};
+use std::{fmt, ops::Deref};
+
+use super::Capabilities;
 
 /// The first bytes of a hello: `rdms`.
 const MAGIC: u32 = 0x7264_6d73;
@@ -69,6 +68,17 @@ impl Hello {
 
     /// Serializes the hello, followed by the application's bytes.
     pub(crate) fn emit(&self, data: &[u8]) -> PrivateBytes {
+        //= PROTOCOL.md#hello
+        //# | 0 | 4 | magic | `rdms` (0x72646d73) |
+        //# | 4 | 1 | version | 3 |
+        //# | 5 | 1 | length | bytes of the hello and the application's data: at least 36 |
+        //# | 6 | 2 | features | bits, see below; unknown ones are ignored |
+        //# | 8 | 2 | window | data frames for which the sender has receives at most; not 0 |
+        //# | 10 | 2 | credits | those allowed before the first grant; 0 means all of `window` |
+        //# | 12 | 4 | eager size | bytes of the longest payload of a data frame; not 0 |
+        //# | 16 | 8 | largest message | bytes of the longest message; not 0 |
+        //# | 24 | 4 | keepalive | the probing interval in milliseconds; 0: no probes |
+        //# | 28 | 8 | engine | a random number that identifies the sender's [engine](#keepalive) |
         let mut out = PrivateBytes::new();
         out.put(&MAGIC.to_be_bytes());
         out.put(&[self.version, (LEN + data.len()) as u8]);
@@ -127,6 +137,64 @@ pub(super) fn is_rsocket(bytes: &[u8]) -> bool {
     };
     let windows = &rest[13..17];
     flags & !1 == 2 && windows == [0, 0, 0, 2]
+}
+
+/// The private data of a connection manager message.
+///
+/// On the heap, because it is part of outputs, which are moved for every message.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PrivateBytes(Vec<u8>);
+
+impl PrivateBytes {
+    pub(super) const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    /// Appends bytes. The callers keep within the limits of the message.
+    pub(super) fn put(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+}
+
+impl Deref for PrivateBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for PrivateBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.0.len())
+    }
+}
+
+/// Reads fields from the front of private data, in network order.
+pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+
+impl<'a> Reader<'a> {
+    pub(super) fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (front, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*front)
+    }
+
+    pub(super) fn u8(&mut self) -> Option<u8> {
+        self.take().map(u8::from_be_bytes)
+    }
+
+    pub(super) fn u16(&mut self) -> Option<u16> {
+        self.take().map(u16::from_be_bytes)
+    }
+
+    pub(super) fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_be_bytes)
+    }
+
+    pub(super) fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_be_bytes)
+    }
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@ use super::{
     outbound::LARGE_IN_FLIGHT,
     output::{Arrival, Read},
     pace::Pace,
+    reason::Violation,
     send_ring::READS,
-    violation::Violation,
 };
 
 /// The queue of messages that wait for a large one, and the reads of large ones.
@@ -128,12 +128,17 @@ impl Inbound {
     }
 
     /// Whether what arrives may be delivered at once.
+    #[inline]
     pub(super) fn is_clear(&self) -> bool {
         self.queue.is_empty()
     }
 
     /// Takes what has arrived whole. Returns it if it may be delivered at once.
+    #[inline]
     pub(super) fn arrive(&mut self, arrival: Arrival) -> Option<Arrival> {
+        //= PROTOCOL.md#large-messages
+        //# Messages are delivered in the order in which their frames were sent: a data frame behind
+        //# a Rendezvous waits until the large message has been read.
         if self.is_clear() {
             return Some(arrival);
         }
@@ -143,6 +148,9 @@ impl Inbound {
 
     /// Takes the announcement of a large message.
     pub(super) fn announce(&mut self, descriptor: Descriptor) -> Result<(), Violation> {
+        //= PROTOCOL.md#large-messages
+        //# At most **4** large messages may be announced and not yet reported as taken, in each
+        //# direction.
         if self.announced.wrapping_sub(self.reported) >= LARGE_IN_FLIGHT {
             return Err(Kind::Rendezvous.unexpected("no more large messages in flight than agreed"));
         }
@@ -186,6 +194,9 @@ impl Inbound {
                     slot: u32::MAX,
                     id,
                     offset,
+                    //= PROTOCOL.md#large-messages
+                    //# It must not read outside the announced bytes, nor after it reported the
+                    //# message as taken.
                     len: (len - offset).min(self.pace.chunk()),
                     remote_addr: addr + offset,
                     rkey,
@@ -255,6 +266,7 @@ impl Inbound {
     }
 
     /// Whether a read is in progress.
+    #[inline]
     pub(super) fn is_reading(&self) -> bool {
         !self.reads.is_empty()
     }
@@ -300,6 +312,8 @@ impl Inbound {
             large.completed += chunk;
             if large.completed == large.descriptor.len {
                 self.incomplete -= 1;
+                //= PROTOCOL.md#large-messages
+                //# The receiver counts in *taken* the large messages that it has read whole.
                 self.taken = self.taken.wrapping_add(1);
             }
         }
@@ -390,6 +404,7 @@ impl Inbound {
     }
 
     /// Whether every large message that was announced has been read.
+    #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.incomplete == 0
     }
@@ -397,12 +412,14 @@ impl Inbound {
     /// Whether the peer is to learn what was taken by a frame of its own: half of the large
     /// messages that may be in flight were, or no read is in progress whose end would be reported
     /// as well.
+    #[inline]
     pub(super) fn report_due(&self) -> bool {
         let unreported = self.taken.wrapping_sub(self.reported);
         unreported >= LARGE_IN_FLIGHT / 2 || (unreported > 0 && self.reads.is_empty())
     }
 
     /// Returns the count of large messages taken for a frame that is being sent.
+    #[inline]
     pub(super) fn report_taken(&mut self) -> u32 {
         self.reported = self.taken;
         self.reported

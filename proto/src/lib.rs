@@ -15,23 +15,17 @@
 
 mod account;
 mod batch;
-mod capabilities;
-mod clock;
 mod connection;
-mod control_receives;
 mod credit;
 mod frame;
 mod gauge;
 mod hello;
-mod host;
 mod inbound;
 mod outbound;
 #[allow(missing_docs, reason = "names of variants and fields say it")]
 mod output;
-mod outputs;
 mod pace;
 mod params;
-mod private;
 #[cfg(test)]
 mod protocol_page;
 mod read_watchdog;
@@ -40,35 +34,28 @@ mod reject;
 #[cfg(test)]
 mod scale;
 mod send_ring;
-mod sequence;
 mod statistics;
 #[allow(missing_docs, reason = "names of variants and fields say it")]
 pub mod tcp;
 #[cfg(test)]
 mod testing;
-mod violation;
 
 pub use self::{
     account::Account,
     batch::{MOST_PARTS, PART_HEADER_LEN, Parts, parts},
-    capabilities::Capabilities,
-    clock::Clock,
     connection::{Activity, Connection, Flush, MovedBytes, Proof},
-    control_receives::CONTROL_RECEIVES,
+    credit::CONTROL_RECEIVES,
     frame::{Descriptor, HEADER_LEN},
-    gauge::{Gauge, Part},
-    hello::{REPLY_DATA_MAX, REQUEST_DATA_MAX},
-    host::Host,
+    gauge::{Gauge, Host, Part},
+    hello::{PrivateBytes, REPLY_DATA_MAX, REQUEST_DATA_MAX},
     output::{
-        Arrival, BatchRoom, CmCall, CmInput, CmOp, DrainSide, Event, Note, Output, Read, Refusal,
-        SendRefused, Topic, Transmit, TransportTraits, Work,
+        Arrival, BatchRoom, Clock, CmCall, CmInput, CmOp, DrainSide, Event, Note, Output, Read,
+        Refusal, SendRefused, Topic, Transmit, TransportTraits, Work,
     },
     pace::{LONGEST_CHUNK, SHORTEST_CHUNK},
-    params::{Negotiated, Params, ReadDepth},
-    private::PrivateBytes,
-    reason::{CloseReason, Mismatch, PeerTimeout, Phase},
+    params::{Capabilities, Negotiated, Params, ReadDepth},
+    reason::{CloseReason, Mismatch, PeerTimeout, Phase, Violation},
     reject::{REJECT_DATA_MAX, Reject, RejectCode},
     send_ring::{CONTROL_SENDS, READS},
     statistics::Statistics,
-    violation::Violation,
 };

@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 
-use super::violation::Violation;
+use super::reason::Violation;
 
 /// The number of large messages that may be in flight in one direction.
 ///
 /// So many that the receiver knows of the next one while it reads one, and so few that reporting
-/// them takes few receives: see `control_receives`.
+/// them takes few receives: see [`CONTROL_RECEIVES`](crate::CONTROL_RECEIVES).
 pub(crate) const LARGE_IN_FLIGHT: u32 = 4;
 
 /// The large messages that the peer has not taken yet.
@@ -38,12 +38,14 @@ impl Outbound {
     }
 
     /// Whether a large message of `len` bytes may be exposed now.
+    #[inline]
     pub(super) fn has_room_for(&self, len: u64) -> bool {
         self.lengths.is_empty()
             || (self.lengths.len() < LARGE_IN_FLIGHT as usize
                 && self.bytes.saturating_add(len) <= self.limit)
     }
 
+    #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.lengths.is_empty()
     }
@@ -72,6 +74,7 @@ impl Outbound {
     }
 
     /// Whether `taken` is the count that the peer has reported before.
+    #[inline]
     pub(super) fn is_reported(&self, taken: u32) -> bool {
         self.taken == taken
     }
@@ -79,6 +82,9 @@ impl Outbound {
     /// Takes the peer's count of large messages that it has read. Returns the increase.
     pub(super) fn apply_taken(&mut self, taken: u32) -> Result<u32, Violation> {
         let more = taken.wrapping_sub(self.taken);
+        //= PROTOCOL.md#large-messages
+        //# The count is in `argument` of every frame but Abort and Failure, and must not decrease,
+        //# nor exceed the number announced.
         if more as usize > self.lengths.len() {
             return Err(Violation::new(
                 "arg",

@@ -1,11 +1,15 @@
 //! The inputs and outputs of a [`Connection`](super::Connection).
 
-use std::{fmt, time::Duration};
+use std::{
+    collections::VecDeque,
+    fmt,
+    time::{Duration, Instant},
+};
 
 use log::Level;
 use rdma_status::{CmStatus, RejectReason};
 
-use super::{Capabilities, CloseReason, ReadDepth, frame::HEADER_LEN, private::PrivateBytes};
+use super::{Capabilities, CloseReason, ReadDepth, frame::HEADER_LEN, hello::PrivateBytes};
 
 /// A connection manager event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +38,43 @@ pub enum CmInput<'a> {
     TimewaitExit,
     /// An event that no state expects, or an unknown one.
     Other(u32),
+}
+
+impl CmInput<'_> {
+    /// Returns the event's name for the log.
+    pub(super) const fn name(&self) -> &'static str {
+        match self {
+            Self::AddrResolved => "ADDR_RESOLVED",
+            Self::AddrError(_) => "ADDR_ERROR",
+            Self::RouteResolved => "ROUTE_RESOLVED",
+            Self::RouteError(_) => "ROUTE_ERROR",
+            Self::ConnectResponse => "CONNECT_RESPONSE",
+            Self::ConnectError(_) => "CONNECT_ERROR",
+            Self::Unreachable(_) => "UNREACHABLE",
+            Self::Failed(_) => "a failure",
+            Self::Rejected { .. } => "REJECTED",
+            Self::Established { .. } => "ESTABLISHED",
+            Self::Disconnected => "DISCONNECTED",
+            Self::DeviceRemoval => "DEVICE_REMOVAL",
+            Self::AddrChange => "ADDR_CHANGE",
+            Self::TimewaitExit => "TIMEWAIT_EXIT",
+            Self::Other(_) => "an unknown event",
+        }
+    }
+}
+
+/// A source of the time for inputs that seldom need it: reading the clock costs about the time of
+/// handling a message.
+pub trait Clock: Copy {
+    /// Returns the time.
+    fn now(self) -> Instant;
+}
+
+/// A time that is known already.
+impl Clock for Instant {
+    fn now(self) -> Instant {
+        self
+    }
 }
 
 /// The work request of a failed completion.
@@ -91,6 +132,59 @@ pub enum Output {
     Event(Event),
     /// Write this to the log when no lock is held.
     Note(Note),
+}
+
+/// The queue of outputs.
+///
+/// Most inputs lead to a single output, which bypasses the queue.
+#[derive(Debug)]
+pub(super) struct Outputs {
+    /// Comes before `rest`.
+    first: Option<Output>,
+    rest: VecDeque<Output>,
+}
+
+impl Outputs {
+    pub(super) fn new() -> Self {
+        Self {
+            first: None,
+            rest: VecDeque::new(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.first.is_none() && self.rest.is_empty()
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, output: Output) {
+        if self.is_empty() {
+            self.first = Some(output);
+        } else {
+            self.rest.push_back(output);
+        }
+    }
+
+    /// Has the driver log this, if the program logs lines of this level.
+    pub(super) fn note(&mut self, level: Level, text: fmt::Arguments<'_>) {
+        if let Some(note) = Note::new(level, text) {
+            self.push(Output::Note(note));
+        }
+    }
+
+    /// Has the driver log a warning of this topic, if its number allows that.
+    pub(super) fn warn(&mut self, topic: Topic, text: fmt::Arguments<'_>) {
+        if let Some(note) = Note::new(Level::Warn, text) {
+            let topic = Some(topic);
+            self.push(Output::Note(Note { topic, ..note }));
+        }
+    }
+
+    #[inline]
+    pub(super) fn pop(&mut self) -> Option<Output> {
+        self.first.take().or_else(|| self.rest.pop_front())
+    }
 }
 
 /// A line for the log.

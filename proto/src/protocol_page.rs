@@ -1,4 +1,13 @@
-//! Compares the tables of PROTOCOL.md with the code.
+//! Compares PROTOCOL.md with the code.
+//!
+//! Code that obeys a rule of the page quotes it, with the anchor of the heading above the rule:
+//!
+//! ```text
+//! //= PROTOCOL.md#half-close
+//! //# A Finish is sent once at most, and not after a Close.
+//! ```
+
+use std::{fs, path::Path};
 
 use super::{
     CONTROL_RECEIVES, HEADER_LEN, REJECT_DATA_MAX, REPLY_DATA_MAX, REQUEST_DATA_MAX,
@@ -16,32 +25,6 @@ fn table(name: &str) -> Vec<Vec<&'static str>> {
     let lines = table.lines().take_while(|line| line.starts_with('|'));
     let cells = lines.map(|line| line.trim_matches('|').split('|').map(str::trim).collect());
     cells.skip(2).collect()
-}
-
-/// Fails unless the table's fields lie one after the other and fill the structure, and each of
-/// `fields` lies where the table says: `zero` with all of its bits set.
-fn compare(name: &str, zero: &[u8], fields: &[(&str, Vec<u8>)]) {
-    const FIXED: [&str; 7] = [
-        "magic", "version", "length", "kind", "flags", "code", "reserved",
-    ];
-    let mut end = 0;
-    for row in table(name) {
-        let [offset, size, field, ..] = row[..] else {
-            panic!("{name}: {row:?}")
-        };
-        let offset: usize = offset.parse().unwrap();
-        assert_eq!(offset, end, "{name}: {field} follows the field before it");
-        end += size.parse::<usize>().unwrap();
-        match fields.iter().find(|(other, _)| *other == field) {
-            Some((_, structure)) => {
-                let mut expected = zero.to_vec();
-                expected[offset..end].fill(0xff);
-                assert_eq!(*structure, expected, "{name}: {field}");
-            }
-            None => assert!(FIXED.contains(&field), "{name}: {field}"),
-        }
-    }
-    assert_eq!(end, zero.len(), "{name}: all of it is described");
 }
 
 /// The bytes of an example of the page.
@@ -64,97 +47,19 @@ fn numbers_and_names(name: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn the_hello_is_as_protocol_md_says() {
-    let zero = Hello {
-        version: VERSION,
-        features: 0,
-        window: 0,
-        credits: 0,
-        eager_size: 0,
-        max_message: 0,
-        keepalive_ms: 0,
-        engine: 0,
-    };
-    let with = |change: fn(&mut Hello)| {
-        let mut hello = zero;
-        change(&mut hello);
-        hello.emit(b"").to_vec()
-    };
-    compare(
-        "hello",
-        &zero.emit(b""),
-        &[
-            ("features", with(|hello| hello.features = u16::MAX)),
-            ("window", with(|hello| hello.window = u16::MAX)),
-            ("credits", with(|hello| hello.credits = u16::MAX)),
-            ("eager size", with(|hello| hello.eager_size = u32::MAX)),
-            (
-                "largest message",
-                with(|hello| hello.max_message = u64::MAX),
-            ),
-            ("keepalive", with(|hello| hello.keepalive_ms = u32::MAX)),
-            ("engine", with(|hello| hello.engine = u64::MAX)),
-        ],
-    );
-    let text = |field: usize| table("hello")[field][3];
-    assert!(text(0).starts_with("`rdms` (0x72646d73)"));
-    assert_eq!(zero.emit(b"")[..4], *b"rdms");
-    assert_eq!(text(1), VERSION.to_string());
-}
-
-#[test]
-fn the_rejection_is_as_protocol_md_says() {
-    let code = RejectCode::Application;
-    let reject = |own, theirs| Reject { code, own, theirs }.emit(b"").to_vec();
-    let fields = [
-        ("own", reject(u64::MAX, 0)),
-        ("theirs", reject(0, u64::MAX)),
-    ];
-    compare("rejection", &reject(0, 0), &fields);
-    let text = |field: usize| table("rejection")[field][3];
-    assert!(text(0).starts_with("`rdmR` (0x72646d52)"));
-    assert!(text(1).starts_with(&VERSION.to_string()));
+fn codes_of_rejections_are_as_protocol_md_says() {
     let codes = RejectCode::ALL.map(|code| ((code as u16).to_string(), code.field().to_owned()));
     assert_eq!(numbers_and_names("codes"), codes);
 }
 
-fn name(kind: Kind) -> String {
-    match kind {
+#[test]
+fn kinds_of_frames_are_as_protocol_md_says() {
+    let name = |kind| match kind {
         Kind::Data | Kind::Rendezvous | Kind::Batch => format!("{kind:?}"),
         Kind::Control(control) => format!("{control:?}"),
-    }
-}
-
-#[test]
-fn frames_are_as_protocol_md_says() {
-    let header = |sequence, grant, len, arg| {
-        let kind = Kind::Data;
-        let header = Header {
-            kind,
-            sequence,
-            grant,
-            len,
-            arg,
-        };
-        header.emit().to_vec()
     };
-    let fields = [
-        ("sequence", header(u16::MAX, 0, 0, 0)),
-        ("grant", header(0, u32::MAX, 0, 0)),
-        ("length", header(0, 0, u32::MAX, 0)),
-        ("argument", header(0, 0, 0, u32::MAX)),
-    ];
-    compare("frame", &header(0, 0, 0, 0), &fields);
     let kinds = Kind::ALL.map(|kind| (kind.number().to_string(), name(kind)));
     assert_eq!(numbers_and_names("kinds"), kinds);
-
-    let descriptor = |addr, len, rkey| Descriptor { addr, len, rkey }.emit().to_vec();
-    let fields = [
-        ("address", descriptor(u64::MAX, 0, 0)),
-        ("length", descriptor(0, u64::MAX, 0)),
-        ("rkey", descriptor(0, 0, u32::MAX)),
-    ];
-    compare("descriptor", &descriptor(0, 0, 0), &fields);
 }
 
 #[test]
@@ -170,6 +75,12 @@ fn the_examples_are_as_protocol_md_says() {
         engine: 0xa1a2_a3a4_a5a6_a7a8,
     };
     assert_eq!(*hello.emit(b""), *example("hello"));
+    let reject = Reject {
+        code: RejectCode::Version,
+        own: 3,
+        theirs: 2,
+    };
+    assert_eq!(*reject.emit(b""), *example("rejection"));
     let header = |kind, sequence, len| {
         let (grant, arg) = (32, 0);
         let header = Header {
@@ -215,4 +126,106 @@ fn the_constants_are_as_protocol_md_says() {
     let rows = table("constants");
     let told: Vec<_> = rows.iter().map(|row| row[0]).collect();
     assert_eq!(told, constants);
+}
+
+/// A rule that the code quotes.
+struct Quote {
+    /// The file and the line, for messages.
+    place: String,
+    /// The anchor of the heading.
+    section: String,
+    text: String,
+}
+
+/// Adds the quotes in the files below a folder.
+fn find_quotes(folder: &Path, quotes: &mut Vec<Quote>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            find_quotes(&path, quotes);
+            continue;
+        }
+        let mut quoting = false;
+        for (number, line) in (1..).zip(fs::read_to_string(&path).unwrap().lines()) {
+            let line = line.trim();
+            if let Some(section) = line.strip_prefix("//= PROTOCOL.md#") {
+                quotes.push(Quote {
+                    place: format!("{}:{number}", path.display()),
+                    section: section.to_owned(),
+                    text: String::new(),
+                });
+                quoting = true;
+            } else if let Some(text) = line.strip_prefix("//# ") {
+                assert!(quoting, "{}:{number} names no heading", path.display());
+                quotes.last_mut().unwrap().text += &format!("{text} ");
+            } else {
+                quoting = false;
+            }
+        }
+    }
+}
+
+/// Returns the text between a heading and the next one, with single spaces; `None` if the page has
+/// no such heading.
+fn section(anchor: &str) -> Option<String> {
+    let page = include_str!("../PROTOCOL.md");
+    let is_heading = |line: &&str| line.starts_with('#');
+    let mut lines = page.lines();
+    lines.find(|line| {
+        let title = line.trim_start_matches('#').trim().to_lowercase();
+        is_heading(line) && title.replace(' ', "-") == anchor
+    })?;
+    let text: Vec<_> = lines.take_while(|line| !is_heading(line)).collect();
+    Some(with_single_spaces(&text.join(" ")))
+}
+
+fn with_single_spaces(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Returns the complaint about a quote that is not on the page.
+fn complaint(quote: &Quote) -> Option<String> {
+    let Quote {
+        place,
+        section: anchor,
+        text,
+    } = quote;
+    let Some(section) = section(anchor) else {
+        return Some(format!("{place}: the page has no heading {anchor}"));
+    };
+    let text = with_single_spaces(text);
+    let quoted = !text.is_empty() && section.contains(&text);
+    (!quoted).then(|| format!("{place}: not below {anchor}: {text}"))
+}
+
+#[test]
+fn quoted_rules_are_in_protocol_md() {
+    let mut quotes = Vec::new();
+    find_quotes(
+        &Path::new(env!("CARGO_MANIFEST_DIR")).join("src"),
+        &mut quotes,
+    );
+    assert!(quotes.len() >= 40, "found {} quotes", quotes.len());
+    let complaints: Vec<_> = quotes.iter().filter_map(complaint).collect();
+    assert!(complaints.is_empty(), "{complaints:#?}");
+}
+
+#[test]
+fn rules_that_the_page_lacks_are_found() {
+    let complains = |section: &str, text: &str| {
+        let (section, text) = (section.to_owned(), text.to_owned());
+        let place = String::new();
+        complaint(&Quote {
+            place,
+            section,
+            text,
+        })
+        .is_some()
+    };
+    let rule = "A Finish is sent once at most,  and not after a Close.";
+    assert!(!complains("half-close", rule));
+    assert!(complains("closing", rule), "it is below another heading");
+    assert!(complains("no-heading", rule));
+    assert!(complains("half-close", "A Finish is sent twice at most."));
+    assert!(complains("half-close", ""));
 }

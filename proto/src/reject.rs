@@ -1,4 +1,4 @@
-use super::private::{PrivateBytes, Reader};
+use super::hello::{PrivateBytes, Reader};
 
 /// The first bytes of a rejection: `rdmR`.
 const MAGIC: u32 = 0x7264_6d52;
@@ -94,6 +94,13 @@ impl Reject {
 
     /// Serializes the rejection, followed by the application's bytes.
     pub fn emit(&self, data: &[u8]) -> PrivateBytes {
+        //= PROTOCOL.md#rejection
+        //# | 0 | 4 | magic | `rdmR` (0x72646d52) |
+        //# | 4 | 1 | version | 3: the rejecting side's; the receiver ignores it |
+        //# | 5 | 1 | length | bytes of the rejection and the application's data: at least 24 |
+        //# | 6 | 2 | code | see below |
+        //# | 8 | 8 | own | the rejecting side's value of the field that the code names, or 0 |
+        //# | 16 | 8 | theirs | the rejected side's value of it, or 0 |
         let mut out = PrivateBytes::new();
         out.put(&MAGIC.to_be_bytes());
         out.put(&[super::hello::VERSION, (LEN + data.len()) as u8]);

@@ -11,7 +11,7 @@ use std::{
 
 use super::{
     account::{self, Account},
-    control_receives::CONTROL_RECEIVES,
+    credit::CONTROL_RECEIVES,
     credit::{RecvCredit, SendCredit},
 };
 

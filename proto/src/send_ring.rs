@@ -60,21 +60,25 @@ impl SendRing {
     }
 
     /// Whether there is a slot for data.
+    #[inline]
     pub(super) fn has_room_for_data(&self) -> bool {
         self.slots - self.used > READS + CONTROL_SENDS
     }
 
     /// Whether there is a slot for a read.
+    #[inline]
     pub(super) fn has_room_for_reads(&self) -> bool {
         self.slots - self.used > CONTROL_SENDS
     }
 
     /// Whether everything that was posted has completed.
+    #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.used == 0
     }
 
     /// Whether there is a slot for a control frame.
+    #[inline]
     pub(super) fn has_room(&self) -> bool {
         self.used < self.slots
     }

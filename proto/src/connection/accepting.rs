@@ -1,20 +1,43 @@
 //! The passive side: from the request to the reply or the rejection.
 
-use std::time::Instant;
-
-use rdma_status::OsError;
+use std::{collections::VecDeque, mem, time::Instant};
 
 use super::{
-    Connection, State,
-    refusal::{compatible, unreadable},
-    transfer::Transfer,
+    Connection,
+    receiving::Incoming,
+    refusal::{compatible, rejection, unreadable},
+    setup::{Agreed, Early, Progress, Setup},
+    side::Side,
 };
 use crate::{
-    CloseReason, CmOp, Mismatch, Params, Phase, ReadDepth, Refusal,
-    frame::{Control, NOT_TAKEN},
+    CloseReason, CmInput, CmOp, Mismatch, Params, Phase, ReadDepth, Refusal,
     hello::{Hello, HelloError, VERSION},
+    reason::Violation,
     reject::{Reject, RejectCode},
 };
+
+/// A peer's request, from its arrival to ESTABLISHED.
+#[derive(Debug)]
+pub(super) struct Accepting {
+    /// The bound on the present step.
+    deadline: Instant,
+    /// The peer's hello.
+    hello: Hello,
+    step: Step,
+}
+
+#[derive(Debug)]
+enum Step {
+    /// The application has not answered.
+    Requested,
+    /// The application has accepted, with these bytes. The reply waits until the engine has time
+    /// for it.
+    Accepted(Vec<u8>),
+    /// The reply, with these bytes, waits for the transport.
+    Preparing(Vec<u8>),
+    /// The reply has been sent; neither ESTABLISHED nor a frame has come.
+    Replied,
+}
 
 impl Connection {
     /// Makes the passive side of a connection for a CONNECT_REQUEST.
@@ -37,6 +60,10 @@ impl Connection {
                     HelloError::NotRdmsg | HelloError::Rsocket => 0,
                     HelloError::Version(theirs) => theirs.into(),
                 };
+                //= PROTOCOL.md#versions
+                //# So two sides of different versions refuse each other by name: the passive side
+                //# rejects with code 1, its own version and the other's; an active side that
+                //# nevertheless receives a reply with another version disconnects.
                 let own = VERSION.into();
                 return refuse(RejectCode::Version, own, theirs, unreadable(error));
             }
@@ -45,94 +72,149 @@ impl Connection {
             let Mismatch { ours, theirs, .. } = mismatch;
             return refuse(code, ours, theirs, CloseReason::PeerIncompatible(mismatch));
         }
-        let deadline = now + params.connect_timeout;
-        let transfer = Transfer::new(&params, &hello);
-        let mut this = Self::new(params, State::Requested { deadline });
-        this.peer_data = data.to_vec();
-        this.transfer = Some(transfer);
+        let accepting = Accepting {
+            deadline: now + params.connect_timeout,
+            hello,
+            step: Step::Requested,
+        };
+        let mut this = Self::new(Side::new(params), Setup::Accepting(accepting));
+        this.side.peer_data = data.to_vec();
         Ok(this)
     }
+}
 
-    /// Accepts the request, with at most [`REPLY_DATA_MAX`](crate::REPLY_DATA_MAX) bytes of
-    /// the application.
-    pub fn accept(&mut self, data: &[u8], now: Instant) {
-        if let State::Requested { .. } = self.state {
-            self.state = State::Accepted {
-                deadline: now + self.params.connect_timeout,
-                data: data.to_vec(),
-            };
-            self.cm(CmOp::AwaitTurn);
+impl Accepting {
+    pub(super) const fn name(&self) -> &'static str {
+        match self.step {
+            Step::Requested => "Requested",
+            Step::Accepted(_) => "Accepted",
+            Step::Preparing(_) | Step::Replied => "Accepting",
         }
     }
 
-    /// Rejects the request, with at most [`REJECT_DATA_MAX`](crate::REJECT_DATA_MAX) bytes
-    /// of the application.
-    pub fn reject(&mut self, data: &[u8], now: Instant) {
-        let reject = Reject {
-            code: RejectCode::Application,
-            own: 0,
-            theirs: 0,
-        };
-        self.reject_with(&reject, data, now);
+    pub(super) fn hello(&self) -> &Hello {
+        &self.hello
     }
 
-    /// Rejects the request, or ends the connection, because the program has not taken it and its
-    /// listener has ended. A connection in between is turned away when it is established.
-    pub fn turn_away(&mut self, now: Instant) {
-        match &self.state {
-            State::Established | State::Closing(_) => {
-                let reason = CloseReason::LocallyClosed;
-                self.notify_and_disconnect(reason, Control::Failure, NOT_TAKEN, now);
-            }
-            State::Requested { .. } | State::Accepted { .. } => {
-                self.reject_with(&Reject::BUSY, &[], now);
-            }
-            State::Waiting(_)
-            | State::ResolvingAddr(_)
-            | State::ResolvingRoute(_)
-            | State::Connecting(..)
-            | State::Backoff { .. }
-            | State::Accepting { .. }
-            | State::Draining(_)
-            | State::Closed => {}
+    pub(super) fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    pub(super) fn has_queue_pair(&self) -> bool {
+        matches!(self.step, Step::Preparing(_) | Step::Replied)
+    }
+
+    /// Takes the application's consent.
+    pub(super) fn accept(&mut self, side: &mut Side, data: &[u8], now: Instant) {
+        if let Step::Requested = self.step {
+            self.step = Step::Accepted(data.to_vec());
+            self.deadline = now + side.params.connect_timeout;
+            side.cm(CmOp::AwaitTurn);
         }
     }
 
-    fn reject_with(&mut self, reject: &Reject, data: &[u8], now: Instant) {
-        if let State::Requested { .. } | State::Accepted { .. } = self.state {
+    pub(super) fn reject(&mut self, side: &mut Side, reject: &Reject, data: &[u8]) -> bool {
+        let pending = matches!(self.step, Step::Requested | Step::Accepted(_));
+        if pending {
             let private_data = reject.emit(data);
-            self.cm(CmOp::Reject { private_data });
-            self.fail(CloseReason::LocallyClosed, now);
+            side.cm(CmOp::Reject { private_data });
+        }
+        pending
+    }
+
+    pub(super) fn take_turn(&mut self, side: &mut Side) {
+        if let Step::Accepted(data) = &mut self.step {
+            self.step = Step::Preparing(mem::take(data));
+            side.cm(CmOp::CreateTransport);
         }
     }
 
-    /// Takes the failure to make queue pair and buffers. A peer that was accepted is told so.
-    pub(super) fn on_create_transport_failure(&mut self, error: OsError, now: Instant) {
-        if let State::Accepting { .. } = self.state {
-            let private_data = Reject {
+    /// Replies: queue pair and buffers have been made.
+    pub(super) fn on_transport(&mut self, side: &mut Side) {
+        //= PROTOCOL.md#transport
+        //# Each side posts its receives before its request or its reply leaves: a frame may arrive
+        //# as soon as the peer's connection manager knows of the connection.
+        if let Step::Preparing(data) = &self.step {
+            let private_data = side.hello().emit(data);
+            self.step = Step::Replied;
+            side.cm(CmOp::Accept { private_data });
+        }
+    }
+
+    /// Rejects the request, because queue pair and buffers cannot be made.
+    pub(super) fn on_create_transport_failure(&mut self, side: &mut Side) {
+        if let Step::Preparing(_) = self.step {
+            let reject = Reject {
                 code: RejectCode::Resources,
                 own: 0,
                 theirs: 0,
-            }
-            .emit(&[]);
-            self.cm(CmOp::Reject { private_data });
+            };
+            let private_data = reject.emit(&[]);
+            side.cm(CmOp::Reject { private_data });
         }
-        self.fail(CloseReason::Os(error), now);
     }
 
-    /// Rejects a request that the application has not answered in time. The peer may try again.
-    pub(super) fn on_request_timeout(&mut self, now: Instant) {
-        self.reject_late(Phase::Accepting, now);
+    pub(super) fn on_cm_event(&mut self, side: &mut Side, event: CmInput<'_>) -> Progress {
+        match (&self.step, event) {
+            // The peer's first frame establishes it.
+            (Step::Replied, CmInput::Established { .. }) if side.active_speaks_first() => Ok(None),
+            (Step::Replied, CmInput::Established { .. }) => self.agree(VecDeque::new()),
+            // The peer withdrew its request, or refused the reply.
+            (
+                _,
+                CmInput::Rejected {
+                    reason,
+                    private_data,
+                },
+            ) => Err(rejection(reason, private_data)),
+            (_, CmInput::Unreachable(status)) => Err(CloseReason::Unreachable(status)),
+            (_, CmInput::ConnectError(status)) => Err(CloseReason::ConnectFailed(status)),
+            (_, CmInput::Failed(reason)) => Err(reason.clone()),
+            (_, CmInput::Disconnected) => Err(CloseReason::PeerDisconnected),
+            (_, event) => {
+                side.unexpected(event.name(), self.name());
+                Ok(None)
+            }
+        }
     }
 
-    /// Rejects an accepted request for which this host had no time. The peer may try again.
-    pub(super) fn on_turn_timeout(&mut self, now: Instant) {
-        self.reject_late(Phase::Waiting, now);
+    /// Takes a frame. A peer that sends knows that the connection is established.
+    pub(super) fn on_frame(
+        &mut self,
+        side: &mut Side,
+        buffer: u32,
+        incoming: Result<Incoming, Violation>,
+    ) -> Progress {
+        match self.step {
+            //= PROTOCOL.md#establishing-a-connection
+            //# The passive side must not send before it has been told that the connection is
+            //# established, or has received a frame: a frame says so as well, and may overtake the
+            //# event.
+            Step::Replied => self.agree([(buffer, incoming)].into()),
+            Step::Requested | Step::Accepted(_) | Step::Preparing(_) => {
+                side.unexpected("a frame", self.name());
+                Ok(None)
+            }
+        }
     }
 
-    fn reject_late(&mut self, phase: Phase, now: Instant) {
-        let private_data = Reject::BUSY.emit(&[]);
-        self.cm(CmOp::Reject { private_data });
-        self.fail(CloseReason::TimedOut(phase), now);
+    fn agree(&self, early: VecDeque<Early>) -> Progress {
+        Ok(Some(Agreed {
+            hello: self.hello,
+            early,
+            speaks_first: false,
+        }))
+    }
+
+    /// Rejects a request for which the application or this host had no time. The peer may try
+    /// again.
+    pub(super) fn on_timeout(&mut self, side: &mut Side) -> Progress {
+        let phase = match self.step {
+            Step::Requested => Phase::Accepting,
+            Step::Accepted(_) => Phase::Waiting,
+            Step::Preparing(_) | Step::Replied => Phase::Connecting,
+        };
+        self.reject(side, &Reject::BUSY, &[]);
+        Err(CloseReason::TimedOut(phase))
     }
 }

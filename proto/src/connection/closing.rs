@@ -16,21 +16,24 @@ use std::time::{Duration, Instant};
 use log::Level;
 use rdma_status::WcStatus;
 
-use super::{Connection, State, transfer::PeerClose};
-use crate::{
-    Clock, CloseReason, CmOp, DrainSide, Output,
-    frame::{Control, Kind, WAKER_PANICKED},
-    violation::Violation,
+use super::{
+    open::{Open, Phase},
+    side::Side,
+    transfer::{PeerClose, Transfer},
 };
-
-/// The bound on sending an Abort or a Failure before the connection is taken down.
-const ABORT_TIMEOUT: Duration = Duration::from_millis(100);
+use crate::{
+    Clock, CloseReason, CmOp, DrainSide, Output, Work,
+    frame::{Control, Kind},
+    reason::Violation,
+};
 
 /// The close handshake.
 #[derive(Debug)]
 pub(super) struct Closing {
     deadline: Instant,
     role: Role,
+    /// The cause of the end.
+    reason: CloseReason,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,9 +49,35 @@ enum Role {
     Abandoner,
 }
 
-/// How long work requests are waited for where nothing says that they are flushed. What has
-/// completed by then is taken.
-const UNMARKED: Duration = Duration::from_millis(20);
+/// The bound on sending an Abort or a Failure before the connection is taken down.
+const ABORT_TIMEOUT: Duration = Duration::from_millis(100);
+
+impl Closing {
+    pub(super) fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    pub(super) fn reason(&self) -> &CloseReason {
+        &self.reason
+    }
+
+    /// Whether this side disconnects now.
+    fn is_done(&self, transfer: &Transfer) -> bool {
+        let acknowledged = transfer.control.is_final_frame_acknowledged();
+        match self.role {
+            //= PROTOCOL.md#closing
+            //# The side that closed first disconnects, when its own CloseAck is acknowledged by the
+            //# peer's device (its send has completed), the peer's CloseAck has arrived, all large
+            //# messages of both sides are taken, and everything posted has completed.
+            Role::Initiator => acknowledged && transfer.delivered() && transfer.is_quiescent(),
+            Role::Aborter | Role::Abandoner => acknowledged,
+            // The peer disconnects.
+            //= PROTOCOL.md#closing
+            //# The other waits for the DISCONNECTED event.
+            Role::Responder => false,
+        }
+    }
+}
 
 /// Waiting for the work requests to be flushed.
 #[derive(Debug)]
@@ -58,15 +87,15 @@ pub(super) struct Draining {
     recvs_done: bool,
     /// Whether no more connection manager event is expected.
     cm_done: bool,
-    /// What ends the connection, unless the peer disconnects before this side does.
+    /// The cause of the end. While a peer is suspected: that it has disconnected.
+    reason: CloseReason,
+    /// The cause of the end if the peer does not disconnect before this side does.
     blame: Option<CloseReason>,
 }
 
-impl Closing {
-    pub(super) fn deadline(&self) -> Instant {
-        self.deadline
-    }
-}
+/// The time for which work requests are waited for if nothing reports that they are flushed. Work
+/// requests that complete by then are taken.
+const UNMARKED: Duration = Duration::from_millis(20);
 
 impl Draining {
     pub(super) fn deadline(&self) -> Instant {
@@ -78,247 +107,263 @@ impl Draining {
         self.blame.is_some()
     }
 
-    pub(super) fn marker(&mut self, side: DrainSide) {
-        match side {
-            DrainSide::Send => self.sends_done = true,
-            DrainSide::Recv => self.recvs_done = true,
+    /// Whether an event is waited for that has the cause of the end.
+    #[inline]
+    pub(super) fn awaits_cause(&self) -> bool {
+        self.is_suspecting() || is_symptom(&self.reason)
+    }
+
+    /// Stops waiting.
+    pub(super) fn give_up(&mut self) {
+        self.sends_done = true;
+        self.recvs_done = true;
+        self.cm_done = true;
+    }
+
+    /// Returns the time that it may take until everything is flushed and the cause is known.
+    fn timeout(&self, side: &Side) -> Duration {
+        let unmarked = side.traits.is_some_and(|traits| !traits.flushes);
+        if unmarked && !is_symptom(&self.reason) {
+            side.params.drain_timeout.min(UNMARKED)
+        } else {
+            side.params.drain_timeout
         }
     }
 }
 
-impl Connection {
-    /// Closes the connection: nothing more is sent, and what was sent is delivered first.
-    pub fn close(&mut self, now: Instant) {
-        match &self.state {
-            State::Requested { .. } | State::Accepted { .. } => self.turn_away(now),
-            State::Waiting(_)
-            | State::ResolvingAddr(_)
-            | State::ResolvingRoute(_)
-            | State::Connecting(..)
-            | State::Backoff { .. }
-            | State::Accepting { .. } => self.fail(CloseReason::LocallyClosed, now),
-            State::Established => {
-                self.start_handshake(Role::Initiator, CloseReason::LocallyClosed, now);
+impl Open {
+    /// Returns the cause of the end, if the connection is ending: the probable one, while only a
+    /// symptom is known.
+    pub(super) fn close_reason(&self) -> Option<&CloseReason> {
+        match &self.phase {
+            Phase::Established => None,
+            Phase::Closing(closing) => Some(&closing.reason),
+            Phase::Draining(draining) if draining.awaits_cause() => {
+                Some(&CloseReason::PeerDisconnected)
             }
-            // Who ends it does not wait to learn who is to blame.
-            State::Draining(_) => self.accuse(now),
-            State::Closing(_) | State::Closed => {}
+            Phase::Draining(draining) => Some(&draining.reason),
         }
     }
 
-    /// Ends the connection at once. The peer is sent the application's `code`, if that takes no
-    /// longer than a moment.
-    pub fn abort(&mut self, code: u32, now: Instant) {
-        self.end_at_once(CloseReason::LocallyAborted, Control::Abort, code, now);
-    }
-
-    /// Ends the connection at once because a waker of the application panicked.
-    pub fn handle_waker_panic(&mut self, now: Instant) {
-        let reason = CloseReason::WakerPanicked;
-        self.end_at_once(reason, Control::Failure, WAKER_PANICKED, now);
-    }
-
-    fn end_at_once(&mut self, reason: CloseReason, control: Control, code: u32, now: Instant) {
-        match &self.state {
-            State::Requested { .. } | State::Accepted { .. } => self.turn_away(now),
-            State::Waiting(_)
-            | State::ResolvingAddr(_)
-            | State::ResolvingRoute(_)
-            | State::Connecting(..)
-            | State::Backoff { .. }
-            | State::Accepting { .. } => self.fail(reason, now),
-            State::Established | State::Closing(_) => {
-                self.notify_and_disconnect(reason, control, code, now);
+    /// Closes the connection, unless it is closing.
+    pub(super) fn close(&mut self, side: &mut Side, now: Instant) {
+        match &self.phase {
+            Phase::Established => {
+                self.start_handshake(side, Role::Initiator, CloseReason::LocallyClosed, now);
             }
-            // Who ends it does not wait to learn who is to blame.
-            State::Draining(_) => self.accuse(now),
-            State::Closed => {}
+            Phase::Closing(_) => {}
+            Phase::Draining(_) => self.accuse(side, now),
         }
     }
 
-    /// Sends an Abort or a Failure and disconnects, unless one has been sent before.
+    /// Sends an Abort or a Failure and disconnects, unless one has been sent before, or the queue
+    /// pair has failed.
     pub(super) fn notify_and_disconnect(
         &mut self,
+        side: &mut Side,
         reason: CloseReason,
         control: Control,
         code: u32,
         now: Instant,
     ) {
-        if let State::Closing(Closing {
-            role: Role::Aborter | Role::Abandoner,
-            ..
-        }) = &self.state
-        {
-            return;
+        match &self.phase {
+            Phase::Established => {}
+            Phase::Closing(closing) => match closing.role {
+                Role::Initiator | Role::Responder => {}
+                Role::Aborter | Role::Abandoner => return,
+            },
+            Phase::Draining(_) => return,
         }
         let role = if disconnected_may_come(&reason) {
             Role::Aborter
         } else {
             Role::Abandoner
         };
-        self.start_closing(role, reason, ABORT_TIMEOUT, now);
-        if let Some(transfer) = &mut self.transfer {
-            transfer.queue_notice(control, code);
-        }
-        self.send_control();
+        self.start_closing(side, role, reason, ABORT_TIMEOUT, now);
+        self.transfer.queue_notice(control, code);
+        self.send_control(side);
     }
 
     /// Sends this side's Close.
-    fn start_handshake(&mut self, role: Role, reason: CloseReason, now: Instant) {
-        self.start_closing(role, reason, self.params.close_timeout, now);
-        if let Some(transfer) = &mut self.transfer {
-            transfer.control.queue_close();
-        }
-        self.send_control();
+    fn start_handshake(&mut self, side: &mut Side, role: Role, reason: CloseReason, now: Instant) {
+        self.start_closing(side, role, reason, side.params.close_timeout, now);
+        self.transfer.control.queue_close();
+        self.send_control(side);
     }
 
-    fn start_closing(&mut self, role: Role, reason: CloseReason, timeout: Duration, now: Instant) {
-        self.outputs.note(
+    fn start_closing(
+        &mut self,
+        side: &mut Side,
+        role: Role,
+        reason: CloseReason,
+        timeout: Duration,
+        now: Instant,
+    ) {
+        side.outputs.note(
             Level::Debug,
             format_args!("closing, for {timeout:?} at most: {reason}"),
         );
-        self.record_cause(reason);
-        self.state = State::Closing(Closing {
+        self.phase = Phase::Closing(Closing {
             deadline: now + timeout,
             role,
+            reason: self.cause(side, reason),
         });
-        if let Some(transfer) = &mut self.transfer {
-            transfer.recv_credit.lose_patience();
-            transfer.timers.grant = None;
-        }
-        self.grant_if_due();
-        self.report_blocked();
+        self.transfer.recv_credit.lose_patience();
+        self.transfer.timers.grant = None;
+        self.grant_if_due(side);
+        self.report_blocked(side);
     }
 
     /// Takes the peer's Close.
-    pub(super) fn on_close_frame(&mut self, now: impl Clock) -> Result<(), Violation> {
-        let Some(transfer) = &mut self.transfer else {
-            return Ok(());
-        };
+    pub(super) fn on_close_frame(
+        &mut self,
+        side: &mut Side,
+        now: impl Clock,
+    ) -> Result<(), Violation> {
+        let transfer = &mut self.transfer;
         if transfer.has_peer_closed() {
             return Err(Kind::Control(Control::Close).unexpected("one close"));
         }
         transfer.peer_close = PeerClose::Received;
-        // It takes no messages any more.
+        // The peer ignores further messages.
         transfer.control.let_go();
-        match &self.state {
-            State::Established => {
-                self.start_handshake(Role::Responder, CloseReason::PeerClosed, now.now());
-                self.acknowledge_close();
+        match &self.phase {
+            Phase::Established => {
+                //= PROTOCOL.md#closing
+                //# A side that receives a Close answers with its own Close, if it has not sent one.
+                let (role, reason) = (Role::Responder, CloseReason::PeerClosed);
+                self.start_handshake(side, role, reason, now.now());
+                self.acknowledge_close(side);
             }
-            State::Closing(_) => self.acknowledge_close(),
-            State::Draining(_) => self.record_cause(CloseReason::PeerClosed),
-            State::Waiting(_)
-            | State::ResolvingAddr(_)
-            | State::ResolvingRoute(_)
-            | State::Connecting(..)
-            | State::Backoff { .. }
-            | State::Requested { .. }
-            | State::Accepted { .. }
-            | State::Accepting { .. }
-            | State::Closed => {}
+            Phase::Closing(_) => self.acknowledge_close(side),
+            Phase::Draining(_) => self.record_cause(side, CloseReason::PeerClosed),
         }
         Ok(())
     }
 
     /// Acknowledges the peer's Close once its large messages have been read: the peer keeps their
     /// memory exposed for no longer than it waits for this.
-    pub(super) fn acknowledge_close(&mut self) {
-        if let (State::Closing(_), Some(transfer)) = (&self.state, &mut self.transfer)
+    pub(super) fn acknowledge_close(&mut self, side: &mut Side) {
+        let transfer = &mut self.transfer;
+        //= PROTOCOL.md#closing
+        //# A CloseAck must follow both Closes: it is sent after the sender's own Close, and after
+        //# the peer's has been received and every large message of the peer has been read.
+        if matches!(self.phase, Phase::Closing(_))
             && transfer.has_peer_closed()
             && transfer.has_read_all()
             && !transfer.control.has_final_frame()
         {
             transfer.control.queue_close_ack();
-            self.send_control();
+            self.send_control(side);
         }
     }
 
     /// Takes the peer's CloseAck.
-    pub(super) fn on_close_ack(&mut self, now: impl Clock) -> Result<(), Violation> {
+    pub(super) fn on_close_ack(
+        &mut self,
+        side: &mut Side,
+        now: impl Clock,
+    ) -> Result<(), Violation> {
+        let transfer = &mut self.transfer;
         // This side's Close goes out before its CloseAck, and so does the peer's.
-        match &mut self.transfer {
-            Some(transfer)
-                if transfer.control.is_close_sent()
-                    && transfer.peer_close == PeerClose::Received =>
-            {
-                transfer.peer_close = PeerClose::Acknowledged;
-            }
-            _ => {
-                return Err(Kind::Control(Control::CloseAck)
-                    .unexpected("one acknowledgement of a close, after the sender's own close"));
-            }
+        if !transfer.control.is_close_sent() || transfer.peer_close != PeerClose::Received {
+            return Err(Kind::Control(Control::CloseAck)
+                .unexpected("one acknowledgement of a close, after the sender's own close"));
         }
-        self.disconnect_if_done(now);
+        transfer.peer_close = PeerClose::Acknowledged;
+        self.disconnect_if_done(side, now);
         Ok(())
     }
 
     /// Disconnects when the handshake is complete and all large messages have been read.
-    pub(super) fn disconnect_if_done(&mut self, now: impl Clock) {
-        let (State::Closing(closing), Some(transfer)) = (&self.state, &self.transfer) else {
-            return;
-        };
-        let acknowledged = transfer.control.is_final_frame_acknowledged();
-        let done = match closing.role {
-            Role::Initiator => acknowledged && transfer.delivered() && transfer.is_quiescent(),
-            Role::Aborter | Role::Abandoner => acknowledged,
-            // The peer disconnects.
-            Role::Responder => false,
-        };
-        if done {
-            self.drain(now.now());
+    #[inline]
+    pub(super) fn disconnect_if_done(&mut self, side: &mut Side, now: impl Clock) {
+        if let Phase::Closing(closing) = &self.phase
+            && closing.is_done(&self.transfer)
+        {
+            let reason = closing.reason.clone();
+            self.disconnect(side, reason, now.now());
         }
     }
 
-    pub(super) fn on_disconnected(&mut self, now: Instant) {
-        match &self.state {
-            State::Connecting(..) => self.on_attempt_failure(CloseReason::PeerDisconnected, now),
-            State::Draining(_) => {
-                self.record_cause(CloseReason::PeerDisconnected);
-                let limit = now + self.drain_timeout();
-                if let State::Draining(draining) = &mut self.state {
-                    draining.blame = None;
-                    draining.deadline = draining.deadline.min(limit);
-                }
-                self.expect_no_disconnected();
+    /// Ends the connection for this cause.
+    pub(super) fn fail(&mut self, side: &mut Side, reason: CloseReason, now: Instant) {
+        let gone = !disconnected_may_come(&reason);
+        match &self.phase {
+            Phase::Established | Phase::Closing(_) => {
+                let reason = self.cause(side, reason);
+                self.disconnect(side, reason, now);
             }
-            State::Waiting(_)
-            | State::ResolvingAddr(_)
-            | State::ResolvingRoute(_)
-            | State::Backoff { .. }
-            | State::Requested { .. }
-            | State::Accepted { .. }
-            | State::Accepting { .. } => self.fail(CloseReason::PeerDisconnected, now),
-            State::Established | State::Closing(_) => {
-                self.fail(CloseReason::PeerDisconnected, now);
-                self.expect_no_disconnected();
+            Phase::Draining(_) => self.record_cause(side, reason),
+        }
+        if gone {
+            self.expect_no_disconnected();
+        }
+    }
+
+    /// Takes a failed completion.
+    pub(super) fn on_work_error(
+        &mut self,
+        side: &mut Side,
+        work: Work,
+        status: WcStatus,
+        vendor_err: u32,
+        now: impl Clock,
+    ) {
+        let reason = self.failure_of(work, status, vendor_err);
+        let of_the_key = matches!(reason, CloseReason::ProtocolViolation(_));
+        match &self.phase {
+            Phase::Established if of_the_key => self.suspect(side, reason, now.now()),
+            // The peer is gone, or may turn out to be, and its memory went with it.
+            Phase::Draining(draining)
+                if of_the_key && draining.reason == CloseReason::PeerDisconnected => {}
+            Phase::Established | Phase::Closing(_) | Phase::Draining(_) => {
+                self.fail(side, reason, now.now());
             }
-            State::Closed => {}
+        }
+    }
+
+    pub(super) fn on_disconnected(&mut self, side: &mut Side, now: Instant) {
+        self.fail(side, CloseReason::PeerDisconnected, now);
+        if let Phase::Draining(draining) = &mut self.phase {
+            draining.blame = None;
+            draining.cm_done = true;
+            let limit = now + draining.timeout(side);
+            draining.deadline = draining.deadline.min(limit);
         }
     }
 
     /// Takes the failure of a disconnect: there is no connection any more.
-    pub(super) fn on_disconnect_failure(&mut self) {
-        if let State::Draining(_) = self.state {
-            self.record_cause(CloseReason::PeerDisconnected);
+    pub(super) fn on_disconnect_failure(&mut self, side: &mut Side) {
+        if let Phase::Draining(_) = self.phase {
+            self.record_cause(side, CloseReason::PeerDisconnected);
             self.expect_no_disconnected();
         }
     }
 
     /// Stops waiting for DISCONNECTED.
-    pub(super) fn expect_no_disconnected(&mut self) {
-        if let State::Draining(draining) = &mut self.state {
+    fn expect_no_disconnected(&mut self) {
+        if let Phase::Draining(draining) = &mut self.phase {
             draining.cm_done = true;
         }
-        self.end_if_drained();
+    }
+
+    /// Takes the completion of a drain marker.
+    pub(super) fn on_drained(&mut self, side: DrainSide) {
+        if let Phase::Draining(draining) = &mut self.phase {
+            match side {
+                DrainSide::Send => draining.sends_done = true,
+                DrainSide::Recv => draining.recvs_done = true,
+            }
+        }
     }
 
     /// Disconnects and waits for the work requests to be flushed.
-    pub(super) fn drain(&mut self, now: Instant) {
+    pub(super) fn disconnect(&mut self, side: &mut Side, reason: CloseReason, now: Instant) {
         let abandons =
-            matches!(&self.state, State::Closing(closing) if closing.role == Role::Abandoner);
-        self.cm(CmOp::Disconnect);
-        self.start_draining(None, now);
+            matches!(&self.phase, Phase::Closing(closing) if closing.role == Role::Abandoner);
+        side.cm(CmOp::Disconnect);
+        self.start_draining(side, reason, None, now);
         if abandons {
             self.expect_no_disconnected();
         }
@@ -326,66 +371,107 @@ impl Connection {
 
     /// Ends the connection because a large message could not be read. A process that ended loses
     /// its memory before its connection, and disconnects then: a peer that does not is to blame. So
-    /// this side does not disconnect at once, or nobody could tell who did.
-    pub(super) fn suspect(&mut self, blame: CloseReason, now: Instant) {
-        self.start_draining(Some(blame), now);
+    /// this side does not disconnect at once, because both ends would look the same.
+    fn suspect(&mut self, side: &mut Side, blame: CloseReason, now: Instant) {
+        //= PROTOCOL.md#violations
+        //# The kernel of a process that is killed may refuse a READ, too, since it revokes keys
+        //# before it destroys queue pairs: it is a violation if the peer has not disconnected two
+        //# seconds later.
+        self.start_draining(side, CloseReason::PeerDisconnected, Some(blame), now);
     }
 
-    fn start_draining(&mut self, blame: Option<CloseReason>, now: Instant) {
-        if let Some(transfer) = &mut self.transfer {
-            transfer.cancel_pending();
-        }
-        let timeout = match blame {
-            Some(_) => self.params.drain_timeout,
-            None => self.drain_timeout(),
-        };
-        self.state = State::Draining(Draining {
-            deadline: now + timeout,
+    fn start_draining(
+        &mut self,
+        side: &mut Side,
+        reason: CloseReason,
+        blame: Option<CloseReason>,
+        now: Instant,
+    ) {
+        self.transfer.cancel_pending();
+        let mut draining = Draining {
+            deadline: now + side.params.drain_timeout,
             sends_done: false,
             recvs_done: false,
             cm_done: false,
+            reason,
             blame,
-        });
-        self.outputs.push(Output::PostDrainMarkers);
-        self.report_blocked();
+        };
+        if !draining.is_suspecting() {
+            draining.deadline = now + draining.timeout(side);
+        }
+        self.phase = Phase::Draining(draining);
+        side.outputs.push(Output::PostDrainMarkers);
+        self.report_blocked(side);
     }
 
     /// Disconnects from a peer that is suspected, if one is: it is to blame.
-    pub(super) fn accuse(&mut self, now: Instant) {
-        let State::Draining(draining) = &mut self.state else {
-            return;
-        };
-        let Some(blame) = draining.blame.take() else {
-            return;
-        };
-        self.record_cause(blame);
-        self.cm(CmOp::Disconnect);
-        let limit = now + self.drain_timeout();
-        if let State::Draining(draining) = &mut self.state {
-            draining.deadline = limit;
+    pub(super) fn accuse(&mut self, side: &mut Side, now: Instant) {
+        if let Phase::Draining(draining) = &mut self.phase
+            && let Some(blame) = draining.blame.take()
+        {
+            if draining.reason == CloseReason::PeerDisconnected {
+                draining.reason = blame;
+            }
+            draining.deadline = now + draining.timeout(side);
+            side.cm(CmOp::Disconnect);
         }
     }
 
-    /// How long it may take until everything is flushed and the cause is known.
-    fn drain_timeout(&self) -> Duration {
-        let unmarked = self.traits.is_some_and(|traits| !traits.flushes);
-        if unmarked && !self.reason.as_ref().is_some_and(is_symptom) {
-            self.params.drain_timeout.min(UNMARKED)
-        } else {
-            self.params.drain_timeout
+    /// Records a cause of the end while draining.
+    fn record_cause(&mut self, side: &mut Side, new: CloseReason) {
+        let reason = self.cause(side, new);
+        if let Phase::Draining(draining) = &mut self.phase {
+            draining.reason = reason;
         }
     }
 
-    pub(super) fn end_if_drained(&mut self) {
-        if let State::Draining(Draining {
+    /// Returns the cause of the end, of the present one and a new one. The first one stays, unless
+    /// it was a mere symptom, or a close of this side that the peer has not confirmed before its
+    /// notice.
+    fn cause(&self, side: &mut Side, new: CloseReason) -> CloseReason {
+        let old = match &self.phase {
+            Phase::Established => return new,
+            Phase::Closing(closing) => &closing.reason,
+            Phase::Draining(draining) => &draining.reason,
+        };
+        let unconfirmed_close = *old == CloseReason::LocallyClosed && !self.transfer.delivered();
+        let weight = |reason: &CloseReason| match reason {
+            symptom if is_symptom(symptom) => 0,
+            CloseReason::PeerDisconnected => 1,
+            notice if unconfirmed_close && is_notice(notice) => 3,
+            // The peer's program has processed nothing, which the caller has to know.
+            CloseReason::PeerBusy => 3,
+            _ => 2,
+        };
+        if weight(old) >= weight(&new) {
+            return old.clone();
+        }
+        side.outputs
+            .note(Level::Debug, format_args!("{old}: because {new}"));
+        new
+    }
+
+    /// Returns the cause of the end, once everything is flushed and the cause is known.
+    pub(super) fn end(&self) -> Option<CloseReason> {
+        let Phase::Draining(Draining {
             sends_done: true,
             recvs_done: true,
             cm_done: true,
+            reason,
             ..
-        }) = self.state
-        {
-            self.end();
-        }
+        }) = &self.phase
+        else {
+            return None;
+        };
+        let missing = self.transfer.inbound.undelivered();
+        Some(match reason {
+            // The Close came behind everything that the peer sent, but not all of that was read.
+            //= PROTOCOL.md#closing
+            //# A connection may also end after the peer's Close and before all its large messages
+            //# have been read: then too messages are missing.
+            CloseReason::PeerClosed if missing > 0 => CloseReason::Truncated { missing },
+            reason => reason.clone(),
+        })
     }
 }
 

@@ -2,36 +2,55 @@
 
 use std::{
     collections::VecDeque,
+    mem,
     time::{Duration, Instant},
 };
 
 use rdma_status::{CmStatus, OsError, RejectReason};
 
 use super::{
-    Connection, State,
-    refusal::{is_permanent, is_refusal, may_pass, rejection},
+    Connection,
+    receiving::Incoming,
+    refusal::{compatible, is_permanent, is_refusal, may_pass, rejection, unreadable},
+    setup::{Agreed, Early, Progress, Setup},
+    side::Side,
 };
-use crate::{CloseReason, CmOp, Params, Phase};
+use crate::{
+    CloseReason, CmInput, CmOp, Params, Phase, ReadDepth, hello::Hello, reason::Violation,
+};
+
+/// Attempts to connect.
+#[derive(Debug)]
+pub(super) struct Connecting {
+    /// The bound on all of them.
+    deadline: Instant,
+    /// The upper bound of the wait before the next one.
+    backoff: Duration,
+    /// Varies the waits: clients that lost the same server must not all return at the same moment.
+    jitter: Jitter,
+    /// The failure of the last one, which is more specific than a timeout.
+    last: Option<CloseReason>,
+    /// The application's bytes in the request.
+    data: Vec<u8>,
+    step: Step,
+}
+
+#[derive(Debug)]
+enum Step {
+    /// The next attempt waits until the engine has time for it.
+    Waiting,
+    ResolvingAddr,
+    ResolvingRoute,
+    /// The request has been sent. Frames that overtake ESTABLISHED wait here for the peer's hello.
+    Requested(VecDeque<Early>),
+    /// An attempt failed; the next one starts at this time.
+    Backoff(Instant),
+}
 
 /// The upper bound of the wait before the second attempt. It doubles from attempt to attempt.
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 /// The upper bound of the wait between any two attempts.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
-
-/// What the attempts to connect have in common.
-#[derive(Debug)]
-pub(super) struct Attempts {
-    /// The bound on all of them.
-    pub(super) deadline: Instant,
-    /// The upper bound of the wait before the next one.
-    backoff: Duration,
-    /// Varies the waits: clients that lost the same server must not all return at the same moment.
-    jitter: Jitter,
-    /// How the last one failed, which says more than "timed out".
-    last: Option<CloseReason>,
-    /// The application's bytes in the request.
-    data: Vec<u8>,
-}
 
 /// Pseudo-random numbers (SplitMix64).
 #[derive(Debug)]
@@ -53,7 +72,9 @@ impl Jitter {
 }
 
 /// Whether a connection failed for this side's port: it is in use, or was a moment ago for a
-/// connection to the same peer.
+/// connection to the same peer. The connection manager chooses the port without regard to TCP, of
+/// which the ports of iWARP are. It will choose another one, after a wait that does not grow: the
+/// peer is not concerned.
 const fn is_about_the_port(errno: i32) -> bool {
     matches!(errno, libc::EADDRINUSE | libc::EADDRNOTAVAIL)
 }
@@ -62,211 +83,281 @@ impl Connection {
     /// Makes the active side of a connection, with at most
     /// [`REQUEST_DATA_MAX`](crate::REQUEST_DATA_MAX) bytes of the application.
     pub fn connect(params: Params, seed: u64, data: &[u8], now: Instant) -> Self {
-        let attempts = Attempts {
+        let connecting = Connecting {
             deadline: now + params.connect_timeout,
             backoff: FIRST_BACKOFF,
             jitter: Jitter(seed),
             last: None,
             data: data.to_vec(),
+            step: Step::Waiting,
         };
-        let mut this = Self::new(params, State::Waiting(attempts));
-        this.cm(CmOp::AwaitTurn);
-        this
+        let mut side = Side::new(params);
+        side.cm(CmOp::AwaitTurn);
+        Self::new(side, Setup::Connecting(connecting))
+    }
+}
+
+impl Connecting {
+    pub(super) const fn name(&self) -> &'static str {
+        match self.step {
+            Step::Waiting => "Waiting",
+            Step::ResolvingAddr => "ResolvingAddr",
+            Step::ResolvingRoute => "ResolvingRoute",
+            Step::Requested(_) => "Connecting",
+            Step::Backoff(_) => "Backoff",
+        }
     }
 
-    pub(super) fn on_addr_resolved(&mut self) {
-        match self.take_state() {
-            State::ResolvingAddr(attempts) => {
-                self.state = State::ResolvingRoute(attempts);
-                self.cm(CmOp::CreateTransport);
-                self.cm(CmOp::ResolveRoute {
-                    timeout: self.params.resolve_timeout,
+    pub(super) fn deadline(&self) -> Instant {
+        match self.step {
+            Step::Backoff(until) => self.deadline.min(until),
+            Step::Waiting | Step::ResolvingAddr | Step::ResolvingRoute | Step::Requested(_) => {
+                self.deadline
+            }
+        }
+    }
+
+    pub(super) fn has_turn(&self) -> bool {
+        !matches!(self.step, Step::Waiting | Step::Backoff(_))
+    }
+
+    pub(super) fn has_queue_pair(&self) -> bool {
+        matches!(self.step, Step::Requested(_))
+    }
+
+    pub(super) fn take_turn(&mut self, side: &mut Side) {
+        if let Step::Waiting = self.step {
+            self.step = Step::ResolvingAddr;
+            side.cm(CmOp::CreateId);
+            side.cm(CmOp::ResolveAddr {
+                timeout: side.params.resolve_timeout,
+            });
+        }
+    }
+
+    pub(super) fn on_cm_event(
+        &mut self,
+        side: &mut Side,
+        event: CmInput<'_>,
+        now: Instant,
+    ) -> Progress {
+        match (&mut self.step, event) {
+            (Step::ResolvingAddr, CmInput::AddrResolved) => {
+                self.step = Step::ResolvingRoute;
+                side.cm(CmOp::CreateTransport);
+                side.cm(CmOp::ResolveRoute {
+                    timeout: side.params.resolve_timeout,
                 });
+                Ok(None)
             }
-            other => self.put_back(other, "ADDR_RESOLVED"),
+            (Step::ResolvingAddr, CmInput::AddrError(status)) => {
+                let may_pass = !is_permanent(-status.raw());
+                self.try_again_if(may_pass, side, CloseReason::AddrResolution(status), now)
+            }
+            (Step::ResolvingRoute, CmInput::RouteResolved) => {
+                self.step = Step::Requested(VecDeque::new());
+                let private_data = side.hello().emit(&self.data);
+                side.cm(CmOp::Connect { private_data });
+                Ok(None)
+            }
+            (Step::ResolvingRoute, CmInput::RouteError(status)) => {
+                let may_pass = !is_permanent(-status.raw());
+                self.try_again_if(may_pass, side, CloseReason::RouteResolution(status), now)
+            }
+            (
+                Step::Requested(early),
+                CmInput::Established {
+                    private_data,
+                    reads,
+                },
+            ) => agree(side, mem::take(early), private_data, reads),
+            (
+                Step::Requested(_),
+                CmInput::Rejected {
+                    reason,
+                    private_data,
+                },
+            ) => {
+                let cause = rejection(reason, private_data);
+                let may_pass = side.params.retry_refused && may_pass(&cause, reason);
+                self.try_again_if(may_pass, side, cause, now)
+            }
+            // A peer that ends the connection before it answers may be a server that ends, after
+            // which another one starts.
+            (Step::Requested(_), CmInput::Disconnected) => {
+                let may_pass = side.params.retry_refused;
+                self.try_again_if(may_pass, side, CloseReason::PeerDisconnected, now)
+            }
+            (Step::Requested(_), CmInput::Failed(reason)) => {
+                let may_pass = side.params.retry_refused && is_refusal(reason);
+                self.try_again_if(may_pass, side, reason.clone(), now)
+            }
+            (Step::Requested(_), CmInput::ConnectError(status))
+                if is_about_the_port(-status.raw()) =>
+            {
+                self.back_off(side, FIRST_BACKOFF, CloseReason::ConnectFailed(status), now)
+            }
+            (_, CmInput::Disconnected) => Err(CloseReason::PeerDisconnected),
+            (
+                Step::ResolvingAddr | Step::ResolvingRoute | Step::Requested(_),
+                CmInput::Unreachable(status),
+            ) => Err(CloseReason::Unreachable(status)),
+            (
+                Step::ResolvingAddr | Step::ResolvingRoute | Step::Requested(_),
+                CmInput::ConnectError(status),
+            ) => Err(CloseReason::ConnectFailed(status)),
+            (Step::ResolvingAddr | Step::ResolvingRoute, CmInput::Failed(reason)) => {
+                Err(reason.clone())
+            }
+            (_, event) => {
+                side.unexpected(event.name(), self.name());
+                Ok(None)
+            }
         }
     }
 
-    pub(super) fn on_route_resolved(&mut self) {
-        match self.take_state() {
-            State::ResolvingRoute(attempts) => {
-                let private_data = self.hello().emit(&attempts.data);
-                self.state = State::Connecting(attempts, VecDeque::new());
-                self.cm(CmOp::Connect { private_data });
+    /// Takes a frame that overtook ESTABLISHED.
+    pub(super) fn on_frame(
+        &mut self,
+        side: &mut Side,
+        buffer: u32,
+        incoming: Result<Incoming, Violation>,
+    ) -> Progress {
+        match &mut self.step {
+            //= PROTOCOL.md#violations
+            //# | `frames before the hello` | they are no more than there are receives |
+            Step::Requested(early) if early.len() as u32 >= side.params.first_receives() => {
+                let violation = Violation::new(
+                    "frames before the hello",
+                    early.len() as u64 + 1,
+                    "no more than this side's hello allows",
+                );
+                side.note_violation(&violation);
+                Err(CloseReason::ProtocolViolation(violation))
             }
-            other => self.put_back(other, "ROUTE_RESOLVED"),
-        }
-    }
-
-    pub(super) fn on_addr_error(&mut self, status: CmStatus, now: Instant) {
-        match self.take_state() {
-            State::ResolvingAddr(attempts) if is_permanent(-status.raw()) => {
-                self.state = State::ResolvingAddr(attempts);
-                self.fail(CloseReason::AddrResolution(status), now);
+            //= PROTOCOL.md#establishing-a-connection
+            //# The active side may receive frames before the reply's event reaches its program; it
+            //# must keep them until it has read the hello.
+            Step::Requested(early) => {
+                early.push_back((buffer, incoming));
+                Ok(None)
             }
-            State::ResolvingAddr(attempts) => {
-                self.try_again(attempts, CloseReason::AddrResolution(status), now)
+            Step::Waiting | Step::ResolvingAddr | Step::ResolvingRoute | Step::Backoff(_) => {
+                side.unexpected("a frame", self.name());
+                Ok(None)
             }
-            other => self.put_back(other, "ADDR_ERROR"),
         }
     }
 
     /// Takes the failure of the call. Address errors that it finds may be as temporary as those of
     /// the event; wrong arguments stay wrong.
-    pub(super) fn on_resolve_addr_failure(&mut self, error: OsError, now: Instant) {
+    pub(super) fn on_resolve_addr_failure(
+        &mut self,
+        side: &mut Side,
+        error: OsError,
+        now: Instant,
+    ) -> Progress {
         match error.errno {
             // Not about the address.
             libc::EINVAL | libc::EAFNOSUPPORT | libc::EACCES | libc::EPERM => {
-                self.fail(CloseReason::Os(error), now);
+                Err(CloseReason::Os(error))
             }
-            _ if error.is_shortage() => self.fail(CloseReason::Os(error), now),
-            errno => self.on_addr_error(CmStatus::from_raw(-errno), now),
+            _ if error.is_shortage() => Err(CloseReason::Os(error)),
+            errno => {
+                let event = CmInput::AddrError(CmStatus::from_raw(-errno));
+                self.on_cm_event(side, event, now)
+            }
         }
     }
 
-    pub(super) fn on_route_error(&mut self, status: CmStatus, now: Instant) {
-        match self.take_state() {
-            State::ResolvingRoute(attempts) if is_permanent(-status.raw()) => {
-                self.state = State::ResolvingRoute(attempts);
-                self.fail(CloseReason::RouteResolution(status), now);
-            }
-            State::ResolvingRoute(attempts) => {
-                self.try_again(attempts, CloseReason::RouteResolution(status), now)
-            }
-            other => self.put_back(other, "ROUTE_ERROR"),
-        }
-    }
-
-    pub(super) fn on_rejected(&mut self, reason: RejectReason, private_data: &[u8], now: Instant) {
-        match self.take_state() {
-            State::Connecting(attempts, early) => {
-                let cause = rejection(reason, private_data);
-                if self.params.retry_refused && may_pass(&cause, reason) {
-                    self.try_again(attempts, cause, now);
-                } else {
-                    self.state = State::Connecting(attempts, early);
-                    self.fail(cause, now);
-                }
-            }
-            // The peer withdrew its request, or refused the reply.
-            state
-            @ (State::Requested { .. } | State::Accepted { .. } | State::Accepting { .. }) => {
-                self.state = state;
-                self.fail(rejection(reason, private_data), now);
-            }
-            other => self.put_back(other, "REJECTED"),
-        }
-    }
-
-    /// Takes the failure of the call. Where a driver connects by TCP before the call comes back, it
-    /// tells what an event would have told.
-    pub(super) fn on_connect_call_failure(&mut self, error: OsError, now: Instant) {
-        match error.errno {
-            libc::ECONNREFUSED => self.on_rejected(RejectReason::from_raw(-error.errno), &[], now),
-            libc::ECONNRESET => self.on_attempt_failure(CloseReason::PeerDisconnected, now),
+    /// Takes the failure of the call. If a driver connects by TCP before the call returns, the
+    /// error stands for an event.
+    pub(super) fn on_connect_call_failure(
+        &mut self,
+        side: &mut Side,
+        error: OsError,
+        now: Instant,
+    ) -> Progress {
+        let event = match error.errno {
+            libc::ECONNREFUSED => CmInput::Rejected {
+                reason: RejectReason::from_raw(-error.errno),
+                private_data: &[],
+            },
+            libc::ECONNRESET => CmInput::Failed(&CloseReason::PeerDisconnected),
             libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH => {
-                let status = CmStatus::from_raw(-error.errno);
-                self.on_connect_failure(CloseReason::Unreachable(status), "rdma_connect", now);
+                CmInput::Unreachable(CmStatus::from_raw(-error.errno))
             }
-            errno if is_about_the_port(errno) => self.on_port_in_use(CloseReason::Os(error), now),
-            _ => self.fail(CloseReason::Os(error), now),
-        }
+            errno if is_about_the_port(errno) => {
+                return self.back_off(side, FIRST_BACKOFF, CloseReason::Os(error), now);
+            }
+            _ => return Err(CloseReason::Os(error)),
+        };
+        self.on_cm_event(side, event, now)
     }
 
-    /// Takes the failure of an attempt. A peer that ends the connection before it answers may be a
-    /// server that ends, after which another one starts.
-    pub(super) fn on_attempt_failure(&mut self, reason: CloseReason, now: Instant) {
-        match self.take_state() {
-            State::Connecting(attempts, _) if self.params.retry_refused && is_refusal(&reason) => {
-                self.try_again(attempts, reason, now);
-            }
-            state => {
-                self.state = state;
-                self.on_connect_failure(reason, "FAILED", now);
-            }
+    /// Starts the next attempt later if another one `may_pass`.
+    fn try_again_if(
+        &mut self,
+        may_pass: bool,
+        side: &mut Side,
+        cause: CloseReason,
+        now: Instant,
+    ) -> Progress {
+        if !may_pass {
+            return Err(cause);
         }
-    }
-
-    pub(super) fn on_connect_error(&mut self, status: CmStatus, now: Instant) {
-        let reason = CloseReason::ConnectFailed(status);
-        if is_about_the_port(-status.raw()) {
-            self.on_port_in_use(reason, now);
-        } else {
-            self.on_connect_failure(reason, "CONNECT_ERROR", now);
-        }
-    }
-
-    /// The connection manager chooses this side's port without regard to TCP, of which the ports of
-    /// iWARP are. It will choose another one.
-    fn on_port_in_use(&mut self, cause: CloseReason, now: Instant) {
-        match self.take_state() {
-            // Which does not take longer and longer, as what is with the peer may.
-            State::Connecting(attempts, _) => self.back_off(attempts, FIRST_BACKOFF, cause, now),
-            other => {
-                self.state = other;
-                self.on_connect_failure(cause, "CONNECT_ERROR", now);
-            }
-        }
-    }
-
-    /// Starts the next attempt later, if the deadline leaves time for it.
-    fn try_again(&mut self, mut attempts: Attempts, cause: CloseReason, now: Instant) {
-        let longest = attempts.backoff;
-        attempts.backoff = (longest * 2).min(LONGEST_BACKOFF);
-        self.back_off(attempts, longest, cause, now);
+        let longest = self.backoff;
+        self.backoff = (longest * 2).min(LONGEST_BACKOFF);
+        self.back_off(side, longest, cause, now)
     }
 
     fn back_off(
         &mut self,
-        mut attempts: Attempts,
+        side: &mut Side,
         longest: Duration,
         cause: CloseReason,
         now: Instant,
-    ) {
-        let until = now + attempts.jitter.draw(longest);
-        attempts.last = Some(cause);
-        self.state = State::Backoff { attempts, until };
+    ) -> Progress {
+        self.step = Step::Backoff(now + self.jitter.draw(longest));
+        self.last = Some(cause);
         // Transport and id are not kept for the next one, which may be far away.
-        self.cm(CmOp::Discard);
+        side.cm(CmOp::Discard);
+        Ok(None)
     }
 
-    pub(super) fn on_backoff_timeout(&mut self, now: Instant) {
-        match self.take_state() {
-            State::Backoff { attempts, .. } if attempts.deadline <= now => {
-                let last = attempts
-                    .last
-                    .clone()
-                    .unwrap_or(CloseReason::TimedOut(Phase::Connecting));
-                self.state = State::Backoff {
-                    attempts,
-                    until: now,
-                };
-                self.fail(last, now);
+    /// Begins the next attempt after a wait, or ends all of them at their deadline.
+    pub(super) fn on_timeout(&mut self, side: &mut Side, now: Instant) -> Progress {
+        let phase = match self.step {
+            Step::Backoff(_) if self.deadline > now => {
+                self.step = Step::Waiting;
+                side.cm(CmOp::AwaitTurn);
+                return Ok(None);
             }
-            State::Backoff { attempts, .. } => {
-                self.state = State::Waiting(attempts);
-                self.cm(CmOp::AwaitTurn);
-            }
-            other => self.state = other,
-        }
-    }
-
-    /// Ends all attempts when their deadline has passed.
-    pub(super) fn on_attempt_timeout(&mut self, phase: Phase, now: Instant) {
-        let last = match &self.state {
-            State::Waiting(attempts)
-            | State::ResolvingAddr(attempts)
-            | State::ResolvingRoute(attempts)
-            | State::Connecting(attempts, _) => attempts.last.clone(),
-            State::Backoff { .. }
-            | State::Requested { .. }
-            | State::Accepted { .. }
-            | State::Accepting { .. }
-            | State::Established
-            | State::Closing(_)
-            | State::Draining(_)
-            | State::Closed => None,
+            Step::Waiting => Phase::Waiting,
+            Step::ResolvingAddr => Phase::ResolvingAddr,
+            Step::ResolvingRoute => Phase::ResolvingRoute,
+            Step::Requested(_) | Step::Backoff(_) => Phase::Connecting,
         };
-        self.fail(last.unwrap_or(CloseReason::TimedOut(phase)), now);
+        Err(self.last.take().unwrap_or(CloseReason::TimedOut(phase)))
     }
+}
+
+/// Takes the hello in the reply.
+fn agree(
+    side: &mut Side,
+    early: VecDeque<Early>,
+    private_data: &[u8],
+    reads: ReadDepth,
+) -> Progress {
+    let (hello, data) = Hello::parse(private_data).map_err(unreadable)?;
+    //= PROTOCOL.md#establishing-a-connection
+    //# The active side disconnects if it cannot accept the hello in the reply.
+    compatible(&side.params, &hello, reads)
+        .map_err(|(_, mismatch)| CloseReason::PeerIncompatible(mismatch))?;
+    side.peer_data = data.to_vec();
+    Ok(Some(Agreed {
+        hello,
+        early,
+        speaks_first: side.active_speaks_first(),
+    }))
 }

@@ -70,6 +70,7 @@ impl ControlQueue {
         self.held = false;
     }
 
+    #[inline]
     pub(super) fn is_held(&self) -> bool {
         self.held
     }
@@ -120,6 +121,7 @@ impl ControlQueue {
     }
 
     /// Records that the peer's device has acknowledged what was sent in this slot.
+    #[inline]
     pub(super) fn acknowledged(&mut self, slot: u32) {
         if self.final_frame == FinalFrame::Sent(slot) {
             self.final_frame = FinalFrame::Acknowledged;

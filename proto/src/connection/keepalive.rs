@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Connection, State, timers::earlier};
+use super::{open::Open, side::Side, timers::earlier};
 use crate::{
     CloseReason,
     frame::{Control, KEEPALIVE_TIMEOUT},
@@ -86,7 +86,7 @@ pub(super) struct PeerActivity {
     /// On this connection.
     pub(super) here: u64,
     /// On all connections with the same engine of the peer, as of the last
-    /// [`set_engine_activity`](Connection::set_engine_activity).
+    /// [`set_engine_activity`](super::Connection::set_engine_activity).
     pub(super) of_engine: Activity,
 }
 
@@ -140,6 +140,8 @@ impl Keepalive {
     fn check(&mut self, activity: PeerActivity, moved: MovedBytes, now: Instant) -> Check {
         let before = std::mem::replace(&mut self.activity, activity);
         let next = now + self.interval / 2;
+        //= PROTOCOL.md#keepalive
+        //# A side that probes sends a Ping after a silence.
         if activity != before {
             self.silent = None;
             self.overtime = Overtime::None;
@@ -216,6 +218,8 @@ enum ProbeState {
 impl Probe {
     /// Requests a sign of life: a ping that has been sent already will do.
     pub(super) fn wanted(&mut self) {
+        //= PROTOCOL.md#credits
+        //# | Ping | 1 | the next one is sent after the pong of the one before |
         if self.state == ProbeState::Idle {
             self.state = ProbeState::Wanted;
         }
@@ -256,61 +260,34 @@ impl Probe {
     }
 }
 
-impl Connection {
-    /// Returns the peer's signs of life on this connection.
-    pub fn peer_activity(&self) -> Activity {
-        self.transfer
-            .as_ref()
-            .map_or_else(Activity::default, |transfer| Activity {
-                signs: transfer.activity.here,
-                chunks: transfer.inbound.chunks() + transfer.moved.read,
-            })
+impl Open {
+    /// Whether [`on_timeout`](Self::on_timeout) judges the peer now by the bytes that have moved.
+    pub(super) fn is_judged_at(&self, now: Instant) -> bool {
+        let timers = &self.transfer.timers;
+        let keepalive = timers.keepalive.as_ref().map(Keepalive::deadline);
+        let judged = earlier(keepalive, timers.read_watchdog.deadline());
+        judged.is_some_and(|at| at <= now)
     }
 
-    /// Whether [`handle_timeout`](Self::handle_timeout) judges the peer now by the bytes that have
-    /// moved.
-    pub fn is_judged_at(&self, now: Instant) -> bool {
-        self.transfer.as_ref().is_some_and(|transfer| {
-            let timers = &transfer.timers;
-            let keepalive = timers.keepalive.as_ref().map(Keepalive::deadline);
-            let judged = earlier(keepalive, timers.read_watchdog.deadline());
-            judged.is_some_and(|at| at <= now)
-        })
-    }
-
-    /// Sets the counters of a transport that counts bytes. The caller does so before
-    /// `handle_timeout`, which judges the peer by them.
-    pub fn set_moved(&mut self, moved: MovedBytes) {
-        if let Some(transfer) = &mut self.transfer {
-            let before = std::mem::replace(&mut transfer.moved, moved);
-            let known = std::mem::replace(&mut transfer.moved_is_fresh, true);
-            if known && moved.signs > before.signs {
-                transfer.activity.here += 1;
-            }
-            // A reading that another thread changes may miss some bytes.
-            transfer.moved.signs = moved.signs.max(before.signs);
+    /// Takes the counters of a transport that counts bytes.
+    pub(super) fn set_moved(&mut self, moved: MovedBytes) {
+        let transfer = &mut self.transfer;
+        let before = std::mem::replace(&mut transfer.moved, moved);
+        let known = std::mem::replace(&mut transfer.moved_is_fresh, true);
+        if known && moved.signs > before.signs {
+            transfer.activity.here += 1;
         }
+        // A reading that another thread changes may miss some bytes.
+        transfer.moved.signs = moved.signs.max(before.signs);
     }
 
-    /// Sets the signs of life of the peer's engine on all of its connections. The caller does so
-    /// before `handle_timeout`, which judges the peer by them.
-    pub fn set_engine_activity(&mut self, activity: Activity) {
-        if let Some(transfer) = &mut self.transfer {
-            transfer.activity.of_engine = activity;
-        }
-    }
-
-    /// Returns the identity of the peer's engine, from its hello.
-    pub fn peer_engine(&self) -> Option<u64> {
-        self.transfer.as_ref().map(|transfer| transfer.peer_engine)
-    }
-
-    /// Whether what is due is a look at whether the peer lives, and it does: by its engine's signs
-    /// of life, and what has come here by now. Then all is done, and the next deadline is set.
-    pub fn passes_check(&mut self, of_engine: Activity, now: Instant) -> bool {
-        let (State::Established, Some(transfer)) = (&self.state, &mut self.transfer) else {
+    /// Passes the check of the peer, if nothing else is due, and sets the next deadline. Returns
+    /// whether it did.
+    pub(super) fn passes_check(&mut self, of_engine: Activity, now: Instant) -> bool {
+        if !self.is_established() {
             return false;
-        };
+        }
+        let transfer = &mut self.transfer;
         transfer.activity.of_engine = of_engine;
         let activity = transfer.activity;
         let other = transfer.timers.earliest_but_keepalive();
@@ -324,17 +301,14 @@ impl Connection {
         if passes {
             // The next check does not count the bytes that moved before this one.
             transfer.moved_is_fresh = false;
-            // The caller learns of it so.
+            // The caller reads the new deadline.
             transfer.timers.take_touched();
-            self.reported_timeout = self.next_timeout();
         }
         passes
     }
 
-    pub(super) fn on_keepalive_timeout(&mut self, now: Instant) {
-        let Some(transfer) = &mut self.transfer else {
-            return;
-        };
+    pub(super) fn on_keepalive_timeout(&mut self, side: &mut Side, now: Instant) {
+        let transfer = &mut self.transfer;
         let (activity, moved) = (transfer.activity, transfer.moved);
         let check = match &mut transfer.timers.keepalive {
             Some(keepalive) if keepalive.deadline() <= now => keepalive.check(activity, moved, now),
@@ -344,9 +318,10 @@ impl Connection {
             Check::Alive => {}
             Check::Probe => {
                 transfer.probe.wanted();
-                self.send_control();
+                self.send_control(side);
             }
             Check::Dead => self.notify_and_disconnect(
+                side,
                 CloseReason::KeepaliveTimeout,
                 Control::Failure,
                 KEEPALIVE_TIMEOUT,

@@ -1,42 +1,40 @@
 mod accepting;
 mod closing;
+mod commands;
 mod connecting;
 mod control;
-mod establish;
+mod inputs;
 mod keepalive;
 mod nudge;
+mod open;
 mod reading;
 mod receiving;
 mod refusal;
 mod sending;
-mod streaming;
+mod setup;
+mod side;
 mod timers;
 mod transfer;
 
 pub use self::{
+    commands::{Flush, Proof},
     keepalive::{Activity, MovedBytes},
-    sending::{Flush, Proof},
 };
 
 #[cfg(test)]
 mod tests;
 
-use std::{collections::VecDeque, sync::Arc, time::Instant};
-
-use log::Level;
-use rdma_status::{OsError, WcStatus};
+use std::{mem, sync::Arc, time::Instant};
 
 use self::{
-    closing::{Closing, Draining, disconnected_may_come, is_notice, is_symptom},
-    connecting::Attempts,
-    establish::Early,
-    timers::earlier,
-    transfer::Transfer,
+    closing::is_symptom,
+    open::Open,
+    setup::{Agreed, Progress, Setup},
+    side::Side,
 };
 use super::{
-    Account, Capabilities, Clock, CloseReason, CmCall, CmInput, CmOp, DrainSide, Event, Negotiated,
-    Output, Params, Phase, Statistics, Topic, TransportTraits, Work,
-    control_receives::CONTROL_RECEIVES, outputs::Outputs,
+    Account, CONTROL_RECEIVES, Capabilities, CloseReason, Event, Negotiated, Output, Statistics,
+    hello::Hello,
 };
 
 /// The state machine of one connection, from the first step of establishing it to its end.
@@ -64,77 +62,53 @@ use super::{
 /// close of this side gives way to the peer's Abort or Failure unless the peer has confirmed it.
 #[derive(Debug)]
 pub struct Connection {
-    params: Params,
+    side: Side,
     state: State,
-    outputs: Outputs,
-    /// The cause of the end, once the connection is ending.
-    reason: Option<CloseReason>,
-    /// What the transport is like, once there is one.
-    traits: Option<TransportTraits>,
-    /// The application's bytes of the peer's hello.
-    peer_data: Vec<u8>,
-    /// What exists from the peer's hello on.
-    transfer: Option<Transfer>,
-    /// The account of receives that are shared with other connections, while this connection has a
-    /// share of it.
-    account: Option<Arc<Account>>,
-    /// Whether this side ever exposed memory that the peer may write: immediates come with writes.
-    exposed_writable: bool,
-    /// The deadline that the driver knows of.
-    reported_timeout: Option<Instant>,
 }
 
-/// The state of a connection, with what exists in this state only.
+/// The state of a connection, with the data that exist in this state only.
+///
+/// A setup that fails ends the connection at once: no frame of this side needs to arrive, so the
+/// driver destroys the queue pair, if there is one, with its work requests.
 #[derive(Debug)]
 enum State {
-    /// Active: the next attempt waits until the engine has time for it.
-    Waiting(Attempts),
-    /// Active: the address is being resolved.
-    ResolvingAddr(Attempts),
-    /// Active: the route is being resolved.
-    ResolvingRoute(Attempts),
-    /// Active: the request has been sent. Frames that overtake ESTABLISHED wait here for the peer's
-    /// hello.
-    Connecting(Attempts, VecDeque<Early>),
-    /// Active: an attempt failed; the next one starts later.
-    Backoff { attempts: Attempts, until: Instant },
-    /// Passive: the application has not answered yet.
-    Requested { deadline: Instant },
-    /// Passive: the application has accepted, with these bytes. The reply waits until the engine
-    /// has time for it.
-    Accepted { deadline: Instant, data: Vec<u8> },
-    /// Passive: accepted, with these bytes until the reply is made; but neither ESTABLISHED nor a
-    /// frame has come.
-    Accepting { deadline: Instant, data: Vec<u8> },
-    /// Messages flow.
-    Established,
-    /// The application may send no more; the close handshake is under way.
-    Closing(Closing),
-    /// The queue pair is in its error state, and its work requests are being flushed.
-    Draining(Draining),
-    /// Over.
-    Closed,
+    /// The connection is being established.
+    Setup(Setup),
+    /// The connection is established, closing or draining. On the heap, so that the end of the
+    /// setup moves a pointer.
+    Open(Box<Open>),
+    /// The last output has been made.
+    Closed(Ended),
+}
+
+/// A connection that has ended.
+#[derive(Debug)]
+struct Ended {
+    reason: CloseReason,
+    /// The established connection, for its numbers; `None` if the setup failed.
+    open: Option<Box<Open>>,
+}
+
+impl Ended {
+    /// Counts a large message as released.
+    fn release_large(&mut self, len: u64) {
+        if let Some(open) = &mut self.open {
+            open.transfer.inbound.release(len);
+        }
+    }
 }
 
 impl Connection {
-    fn new(params: Params, state: State) -> Self {
+    fn new(side: Side, setup: Setup) -> Self {
         Self {
-            params,
-            state,
-            outputs: Outputs::new(),
-            reason: None,
-            traits: None,
-            peer_data: Vec::new(),
-            transfer: None,
-            account: None,
-            exposed_writable: false,
-            reported_timeout: None,
+            side,
+            state: State::Setup(setup),
         }
     }
 
     /// Has receives promised from this account, where [`Account::open`] has reserved the minimum.
     pub fn use_account(&mut self, account: Arc<Account>) {
-        self.account = Some(account);
+        self.side.account = Some(account);
     }
 
     /// Gives what was promised back to the account.
@@ -143,46 +117,58 @@ impl Connection {
     /// except for `held` of them, which hold messages that the application has. It gives each of
     /// those back when it posts it.
     pub fn release_account(&mut self, held: u32) {
-        if let Some(account) = self.account.take() {
-            let promised = match &self.transfer {
-                Some(transfer) => CONTROL_RECEIVES + transfer.recv_credit.promised(),
-                None => Account::least(self.params.window),
+        if let Some(account) = self.side.account.take() {
+            let window = self.side.params.window;
+            let promised = match self.opened() {
+                Some(open) => CONTROL_RECEIVES + open.transfer.recv_credit.promised(),
+                None => Account::least(window),
             };
-            account.close(self.params.window, promised - held);
+            account.close(window, promised - held);
         }
     }
 
     /// Allows immediates from now on: this side exposes memory that the peer may write.
     pub fn allow_immediates(&mut self) {
-        self.exposed_writable = true;
+        self.side.exposed_writable = true;
     }
 
     /// Whether there is no output, as after most inputs while messages flow. `false` says nothing.
+    #[inline]
     pub fn is_settled(&self) -> bool {
-        matches!(self.state, State::Established)
-            && self.outputs.is_empty()
-            && matches!(&self.transfer, Some(transfer) if !transfer.timers.is_touched())
+        match &self.state {
+            State::Open(open) => {
+                open.is_established()
+                    && self.side.outputs.is_empty()
+                    && !open.transfer.timers.is_touched()
+            }
+            State::Setup(_) | State::Closed(_) => false,
+        }
     }
 
     /// Takes the next output. A changed deadline comes last, and is found by comparison: no input
     /// can forget to report it.
+    #[inline]
     pub fn poll_output(&mut self) -> Option<Output> {
-        self.outputs.pop().or_else(|| self.changed_timer())
+        self.side.outputs.pop().or_else(|| self.changed_timer())
     }
 
     /// Returns [`Output::Timer`] if the driver knows of another deadline than the present one.
     fn changed_timer(&mut self) -> Option<Output> {
-        if let (State::Established, Some(transfer)) = (&self.state, &mut self.transfer)
-            && !transfer.timers.take_touched()
-        {
-            return None;
+        match &mut self.state {
+            State::Open(open) if open.is_established() => {
+                if !open.transfer.timers.take_touched() {
+                    return None;
+                }
+            }
+            State::Setup(_) | State::Open(_) => {}
+            // Nothing comes after the end, with which the deadline is void.
+            State::Closed(_) => return None,
         }
         let timeout = self.next_timeout();
-        // Nothing comes after the end, with which the deadline is void.
-        if timeout == self.reported_timeout || matches!(self.state, State::Closed) {
+        if timeout == self.side.reported_timeout {
             return None;
         }
-        self.reported_timeout = timeout;
+        self.side.reported_timeout = timeout;
         Some(Output::Timer)
     }
 
@@ -190,323 +176,169 @@ impl Connection {
     /// [`Output::Timer`] only.
     pub fn next_timeout(&self) -> Option<Instant> {
         match &self.state {
-            State::Waiting(attempts)
-            | State::ResolvingAddr(attempts)
-            | State::ResolvingRoute(attempts)
-            | State::Connecting(attempts, _) => Some(attempts.deadline),
-            State::Backoff { attempts, until } => Some(attempts.deadline.min(*until)),
-            State::Requested { deadline }
-            | State::Accepted { deadline, .. }
-            | State::Accepting { deadline, .. } => Some(*deadline),
-            State::Established => self.transfer.as_ref()?.timers.deadline(),
-            State::Closing(closing) => {
-                let transfer = self.transfer.as_ref();
-                let others = transfer.and_then(|transfer| transfer.timers.while_closing());
-                earlier(Some(closing.deadline()), others)
-            }
-            State::Draining(draining) => Some(draining.deadline()),
-            State::Closed => None,
+            State::Setup(setup) => Some(setup.deadline()),
+            State::Open(open) => open.deadline(),
+            State::Closed(_) => None,
         }
     }
 
     /// Returns the cause of the end, if the connection is ending or has ended. As long as there is
-    /// only a symptom, that is what it mostly turns out to be.
+    /// only a symptom, that is its most frequent cause.
     pub fn close_reason(&self) -> Option<&CloseReason> {
-        if self.is_ending_for_a_cause_to_come() {
-            return Some(&CloseReason::PeerDisconnected);
+        match &self.state {
+            State::Setup(_) => None,
+            State::Open(open) => open.close_reason(),
+            State::Closed(ended) => Some(&ended.reason),
         }
-        self.reason.as_ref()
     }
 
-    /// Whether the connection ends, and an event is waited for that says why.
+    /// Whether the connection ends, and an event is waited for that has the cause.
     pub fn is_ending_for_a_cause_to_come(&self) -> bool {
-        let State::Draining(draining) = &self.state else {
-            return false;
-        };
-        draining.is_suspecting() || self.reason.as_ref().is_some_and(is_symptom)
-    }
-
-    /// Returns the outcome of the two hellos; `None` before the peer's is known.
-    pub fn negotiated(&self) -> Option<Negotiated> {
-        self.transfer.as_ref().map(Transfer::negotiated)
-    }
-
-    /// Returns the bytes that the peer's application sent along with its hello.
-    pub fn peer_data(&self) -> &[u8] {
-        &self.peer_data
-    }
-
-    /// Returns the numbers of what passed; zeros before the connection is established.
-    pub fn statistics(&self) -> Statistics {
-        self.transfer
-            .as_ref()
-            .map(Transfer::statistics)
-            .unwrap_or_default()
+        matches!(&self.state, State::Open(open) if open.awaits_cause())
     }
 
     /// Whether a large message is in flight, in either direction.
     pub fn transfers_large(&self) -> bool {
-        self.transfer
-            .as_ref()
-            .is_some_and(|transfer| !transfer.inbound.is_idle() || !transfer.outbound.is_empty())
+        self.opened().is_some_and(|open| {
+            !open.transfer.inbound.is_idle() || !open.transfer.outbound.is_empty()
+        })
     }
 
     /// Whether a receive buffer is to be posted again when it is free.
+    #[inline]
     pub fn accepts_receives(&self) -> bool {
         match &self.state {
-            State::Connecting(..)
-            | State::Accepting { .. }
-            | State::Established
-            | State::Closing(_) => true,
-            State::Waiting(_)
-            | State::ResolvingAddr(_)
-            | State::ResolvingRoute(_)
-            | State::Backoff { .. }
-            | State::Requested { .. }
-            | State::Accepted { .. }
-            | State::Draining(_)
-            | State::Closed => false,
+            State::Setup(setup) => setup.has_queue_pair(),
+            State::Open(open) => open.is_connected(),
+            State::Closed(_) => false,
         }
     }
 
-    /// Takes a connection manager event.
-    pub fn handle_cm_event(&mut self, event: CmInput<'_>, now: Instant) {
-        match event {
-            CmInput::AddrResolved => self.on_addr_resolved(),
-            CmInput::RouteResolved => self.on_route_resolved(),
-            CmInput::AddrError(status) => self.on_addr_error(status, now),
-            CmInput::RouteError(status) => self.on_route_error(status, now),
-            CmInput::Unreachable(status) => {
-                self.on_connect_failure(CloseReason::Unreachable(status), "UNREACHABLE", now)
-            }
-            CmInput::ConnectError(status) => self.on_connect_error(status, now),
-            CmInput::Failed(reason) => self.on_attempt_failure(reason.clone(), now),
-            CmInput::Rejected {
-                reason,
-                private_data,
-            } => self.on_rejected(reason, private_data, now),
-            CmInput::Established {
-                private_data,
-                reads,
-            } => self.on_established(private_data, reads, now),
-            CmInput::Disconnected => self.on_disconnected(now),
-            CmInput::DeviceRemoval => self.fail(CloseReason::DeviceRemoved, now),
-            CmInput::AddrChange => self.fail(CloseReason::AddressChanged, now),
-            // It concerns a queue pair that is being destroyed.
-            CmInput::TimewaitExit => {}
-            // Only an id without a queue pair gets it, and ours have one.
-            CmInput::ConnectResponse => self.unexpected("CONNECT_RESPONSE"),
-            CmInput::Other(number) => self.outputs.warn(
-                Topic::UnexpectedEvent,
-                format_args!(
-                    "connection manager event {number} in state {}: ignored",
-                    self.state.name()
-                ),
-            ),
-        }
+    /// Whether the connection is being established, which may cost the engine time at any moment.
+    pub fn has_turn(&self) -> bool {
+        matches!(&self.state, State::Setup(setup) if setup.has_turn())
     }
 
-    /// Returns what the devices of both sides can do, once both are known.
+    /// Returns the outcome of the two hellos; `None` before the peer's is known.
+    pub fn negotiated(&self) -> Option<Negotiated> {
+        let negotiated = |peer| Negotiated::new(&self.side.params, peer);
+        self.peer_hello().map(negotiated)
+    }
+
+    /// Returns the bytes that the peer's application sent along with its hello.
+    pub fn peer_data(&self) -> &[u8] {
+        &self.side.peer_data
+    }
+
+    /// Returns the identity of the peer's engine, from its hello.
+    pub fn peer_engine(&self) -> Option<u64> {
+        self.peer_hello().map(|peer| peer.engine)
+    }
+
+    /// Returns the operations of which the devices of both sides are capable, once both are known.
     pub fn capabilities(&self) -> Option<Capabilities> {
-        let here = self.traits?.capabilities;
-        Some(here.and(self.transfer.as_ref()?.peer_capabilities))
+        let here = self.side.traits?.capabilities;
+        Some(here.and(self.peer_hello()?.capabilities()))
     }
 
-    /// Takes the failure of a connection manager call.
-    pub fn handle_cm_failure(&mut self, call: CmCall, error: OsError, now: Instant) {
-        match call {
-            CmCall::ResolveAddr => self.on_resolve_addr_failure(error, now),
-            CmCall::CreateTransport => self.on_create_transport_failure(error, now),
-            CmCall::Connect => self.on_connect_call_failure(error, now),
-            CmCall::CreateId | CmCall::ResolveRoute | CmCall::Accept => {
-                self.fail(CloseReason::Os(error), now);
-            }
-            // Nothing is lost: the peer's deadline, the default RNR timer and the destruction of
-            // the id do the same, later.
-            CmCall::AwaitTurn | CmCall::Discard | CmCall::Reject | CmCall::SetMinRnrTimer => {
-                self.outputs.note(Level::Debug, format_args!("{error}"));
-            }
-            CmCall::Disconnect => {
-                self.outputs.note(Level::Debug, format_args!("{error}"));
-                self.on_disconnect_failure();
-            }
-        }
-    }
-
-    /// Takes the failure to post a work request.
-    pub fn handle_post_failure(&mut self, error: OsError, now: Instant) {
-        self.fail(CloseReason::Os(error), now);
-    }
-
-    /// Takes a failed completion.
-    pub fn handle_work_error(
-        &mut self,
-        work: Work,
-        status: WcStatus,
-        vendor_err: u32,
-        now: impl Clock,
-    ) {
-        self.outputs
-            .note(Level::Trace, format_args!("{work:?}: {status}"));
-        if let (Work::Recv { buffer }, true) = (work, self.params.shared) {
-            // Other connections can use it, even if this one cannot.
-            self.repost(buffer);
-        }
+    fn peer_hello(&self) -> Option<&Hello> {
         match &self.state {
-            // There is no queue pair, or the end has been reported.
-            State::Waiting(_)
-            | State::ResolvingAddr(_)
-            | State::ResolvingRoute(_)
-            | State::Backoff { .. }
-            | State::Requested { .. }
-            | State::Accepted { .. }
-            | State::Closed => {}
-            // The queue pair has failed, which ESTABLISHED would not change.
-            State::Connecting(..) | State::Accepting { .. } => {
-                self.fail(CloseReason::WorkRequest { status, vendor_err }, now.now());
-            }
-            State::Established | State::Closing(_) | State::Draining(_) => {
-                let reason = self.failure_of(work, status, vendor_err);
-                let of_the_key = matches!(reason, CloseReason::ProtocolViolation(_));
-                match &self.state {
-                    State::Established if of_the_key => self.suspect(reason, now.now()),
-                    // It is known to be gone, and its memory went with it.
-                    _ if of_the_key && self.reason == Some(CloseReason::PeerDisconnected) => {}
-                    _ => self.fail(reason, now.now()),
-                }
-            }
+            State::Setup(setup) => setup.peer_hello(),
+            State::Open(_) | State::Closed(_) => self.opened().map(|open| &open.transfer.hello),
         }
     }
 
-    /// Takes the completion of a drain marker: everything posted before it on that queue is done.
-    pub fn handle_drained(&mut self, side: DrainSide) {
-        if let State::Draining(draining) = &mut self.state {
-            draining.marker(side);
-        }
-        self.end_if_drained();
+    /// Returns the connection's counters; zeros before it is established.
+    pub fn statistics(&self) -> Statistics {
+        self.opened()
+            .map(|open| open.transfer.statistics())
+            .unwrap_or_default()
     }
 
-    /// Acts on the deadlines that have passed.
-    pub fn handle_timeout(&mut self, now: Instant) {
-        if self.next_timeout().is_some_and(|at| at <= now) {
-            match &self.state {
-                State::Waiting(_) => self.on_attempt_timeout(Phase::Waiting, now),
-                State::ResolvingAddr(_) => self.on_attempt_timeout(Phase::ResolvingAddr, now),
-                State::ResolvingRoute(_) => self.on_attempt_timeout(Phase::ResolvingRoute, now),
-                State::Connecting(..) => self.on_attempt_timeout(Phase::Connecting, now),
-                State::Backoff { .. } => self.on_backoff_timeout(now),
-                State::Requested { .. } => self.on_request_timeout(now),
-                State::Accepted { .. } => self.on_turn_timeout(now),
-                State::Accepting { .. } => self.fail(CloseReason::TimedOut(Phase::Connecting), now),
-                State::Established => {
-                    self.on_grant_timeout(now);
-                    self.on_nudge_timeout(now);
-                    self.on_reading_timeout(now);
-                    self.on_keepalive_timeout(now);
-                }
-                State::Closing(closing) if closing.deadline() <= now => self.drain(now),
-                State::Closing(_) => {
-                    self.on_nudge_timeout(now);
-                    self.on_reading_timeout(now);
-                    self.on_keepalive_timeout(now);
-                }
-                State::Draining(draining) if draining.is_suspecting() => self.accuse(now),
-                State::Draining(_) => self.end(),
-                State::Closed => {}
-            }
+    /// Returns the peer's signs of life on this connection.
+    #[inline]
+    pub fn peer_activity(&self) -> Activity {
+        self.opened().map(Open::activity).unwrap_or_default()
+    }
+
+    /// Returns the connection as it is, or was, after it was established.
+    #[inline]
+    fn opened(&self) -> Option<&Open> {
+        match &self.state {
+            State::Setup(_) => None,
+            State::Open(open) => Some(open),
+            State::Closed(ended) => ended.open.as_deref(),
         }
+    }
+
+    /// Returns the open connection, with the part that its handlers need.
+    #[inline]
+    fn open(&mut self) -> Option<(&mut Open, &mut Side)> {
+        match &mut self.state {
+            State::Open(open) => Some((open, &mut self.side)),
+            State::Setup(_) | State::Closed(_) => None,
+        }
+    }
+
+    /// Acts on the result of an input during the setup.
+    fn proceed(&mut self, progress: Progress, now: Instant) {
+        match progress {
+            Ok(None) => {}
+            Ok(Some(agreed)) => self.establish(agreed, now),
+            Err(reason) => self.fail(reason, now),
+        }
+    }
+
+    /// Begins the exchange of messages.
+    fn establish(&mut self, agreed: Agreed, now: Instant) {
+        let side = &mut self.side;
+        let mut open = Box::new(Open::new(side, &agreed.hello, now));
+        if agreed.speaks_first {
+            open.greet(side, now);
+        }
+        for (buffer, incoming) in agreed.early {
+            open.on_incoming(side, buffer, incoming, now);
+        }
+        self.state = State::Open(open);
     }
 
     /// Ends the connection for this cause.
     fn fail(&mut self, reason: CloseReason, now: Instant) {
-        match &self.state {
-            // The connection manager's event says why.
-            State::Connecting(..) | State::Accepting { .. } if is_symptom(&reason) => {}
-            State::Waiting(_)
-            | State::ResolvingAddr(_)
-            | State::ResolvingRoute(_)
-            | State::Connecting(..)
-            | State::Backoff { .. }
-            | State::Requested { .. }
-            | State::Accepted { .. }
-            | State::Accepting { .. } => {
-                self.reason = Some(reason);
-                self.end();
+        match &mut self.state {
+            // The connection manager's event has the cause.
+            State::Setup(setup) if setup.has_queue_pair() && is_symptom(&reason) => {}
+            State::Setup(_) => self.end(reason, false),
+            State::Open(open) => {
+                open.fail(&mut self.side, reason, now);
+                self.end_if_drained();
             }
-            State::Established | State::Closing(_) => {
-                let expected = disconnected_may_come(&reason);
-                self.record_cause(reason);
-                self.drain(now);
-                if !expected {
-                    self.expect_no_disconnected();
-                }
-            }
-            State::Draining(_) => {
-                let expected = disconnected_may_come(&reason);
-                self.record_cause(reason);
-                if !expected {
-                    self.expect_no_disconnected();
-                }
-            }
-            State::Closed => {}
+            State::Closed(_) => {}
         }
     }
 
-    /// Records the cause of the end. The first one stays, unless it was a mere symptom, or a close
-    /// of this side that the peer has not confirmed before it gave notice.
-    fn record_cause(&mut self, reason: CloseReason) {
-        let unconfirmed_close = matches!(self.reason, Some(CloseReason::LocallyClosed))
-            && !self.transfer.as_ref().is_some_and(Transfer::delivered);
-        let weight = |reason: &CloseReason| match reason {
-            symptom if is_symptom(symptom) => 0,
-            CloseReason::PeerDisconnected => 1,
-            notice if unconfirmed_close && is_notice(notice) => 3,
-            // The peer's program has processed nothing, which the caller has to know.
-            CloseReason::PeerBusy => 3,
-            _ => 2,
-        };
-        if self
-            .reason
-            .as_ref()
-            .is_none_or(|old| weight(old) < weight(&reason))
+    /// Ends a connection that has been drained. Each input that may complete the draining calls
+    /// this.
+    fn end_if_drained(&mut self) {
+        if let State::Open(open) = &self.state
+            && let Some(reason) = open.end()
         {
-            if let Some(symptom) = &self.reason {
-                self.outputs
-                    .note(Level::Debug, format_args!("{symptom}: because {reason}"));
-            }
-            self.reason = Some(reason);
+            let delivered = open.transfer.delivered();
+            self.end(reason, delivered);
         }
     }
 
     /// Reports the end.
-    fn end(&mut self) {
-        let delivered = self.transfer.as_ref().is_some_and(Transfer::delivered);
-        self.state = State::Closed;
-        let missing = self
-            .transfer
-            .as_ref()
-            .map_or(0, |transfer| transfer.inbound.undelivered());
-        let reason = match self.reason.take() {
-            // Its Close came behind everything that it sent, but not all of that was read.
-            Some(CloseReason::PeerClosed) if missing > 0 => CloseReason::Truncated { missing },
-            Some(reason) => reason,
-            None => CloseReason::PeerDisconnected,
+    fn end(&mut self, reason: CloseReason, delivered: bool) {
+        let ended = Ended {
+            reason: reason.clone(),
+            open: None,
         };
-        self.reason = Some(reason.clone());
-        self.outputs
-            .push(Output::Event(Event::Disconnected { reason, delivered }));
-    }
-
-    fn cm(&mut self, op: CmOp) {
-        self.outputs.push(Output::Cm(op));
-    }
-
-    fn unexpected(&mut self, event: &str) {
-        let state = self.state.name();
-        self.outputs.warn(
-            Topic::UnexpectedEvent,
-            format_args!("{event} in state {state}: ignored"),
-        );
+        let before = mem::replace(&mut self.state, State::Closed(ended));
+        if let (State::Open(open), State::Closed(ended)) = (before, &mut self.state) {
+            ended.open = Some(open);
+        }
+        let event = Event::Disconnected { reason, delivered };
+        self.side.outputs.push(Output::Event(event));
     }
 }
 
@@ -514,18 +346,9 @@ impl State {
     /// Returns the state's name for the log.
     const fn name(&self) -> &'static str {
         match self {
-            Self::Waiting(_) => "Waiting",
-            Self::ResolvingAddr(_) => "ResolvingAddr",
-            Self::ResolvingRoute(_) => "ResolvingRoute",
-            Self::Connecting(..) => "Connecting",
-            Self::Backoff { .. } => "Backoff",
-            Self::Requested { .. } => "Requested",
-            Self::Accepted { .. } => "Accepted",
-            Self::Accepting { .. } => "Accepting",
-            Self::Established => "Established",
-            Self::Closing(_) => "Closing",
-            Self::Draining(_) => "Draining",
-            Self::Closed => "Closed",
+            Self::Setup(setup) => setup.name(),
+            Self::Open(open) => open.name(),
+            Self::Closed(_) => "Closed",
         }
     }
 }

@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::Connection;
+use super::{open::Open, side::Side};
 use crate::Output;
 
 /// The time before the first nudge. Each further one waits twice as long, up to the last.
@@ -42,11 +42,9 @@ impl Nudge {
     }
 }
 
-impl Connection {
-    pub(super) fn on_nudge_timeout(&mut self, now: Instant) {
-        let Some(transfer) = &mut self.transfer else {
-            return;
-        };
+impl Open {
+    pub(super) fn on_nudge_timeout(&mut self, side: &mut Side, now: Instant) {
+        let transfer = &mut self.transfer;
         let Some(nudge) = transfer.timers.nudge.as_ref() else {
             return;
         };
@@ -61,7 +59,7 @@ impl Connection {
         transfer.timers.nudge = Some(next);
         if transfer.ring.has_room() {
             let (slot, _) = transfer.ring.take(true);
-            self.outputs.push(Output::Nudge { slot });
+            side.outputs.push(Output::Nudge { slot });
         }
     }
 }

@@ -4,46 +4,41 @@ use std::time::Instant;
 
 use rdma_status::{OsError, WcStatus};
 
-use super::{
-    Connection, State,
-    transfer::{Heard, Transfer},
-};
+use super::{open::Open, side::Side, transfer::Heard};
 use crate::{
     Clock, CloseReason, Event, Output, Read, Work,
     frame::{Control, OUT_OF_RESOURCES, READ_TIMEOUT},
     inbound::Step,
     read_watchdog::Verdict,
-    violation::Violation,
+    reason::Violation,
 };
 
-impl Connection {
+impl Open {
     /// Takes the completion of a read, which covers everything that was posted before it.
-    pub fn handle_read(&mut self, slot: u32, now: impl Clock) {
-        if let Some(transfer) = &mut self.transfer {
-            // An answer of the peer's device is a sign of life of its host.
-            transfer.activity.here += 1;
-            transfer.inbound.chunk_completed(now.now());
-            // It came behind all that was posted before.
-            transfer.sent(slot, true);
-            if transfer.heard != Heard::Nothing {
-                self.deliver();
-            }
-            self.read_on(now);
-            self.grant_if_due();
-            self.acknowledge_close();
-            self.report_writable();
-            self.disconnect_if_done(now);
+    pub(super) fn on_read(&mut self, side: &mut Side, slot: u32, now: impl Clock) {
+        let transfer = &mut self.transfer;
+        // The completion is a sign of life of the peer's host.
+        transfer.activity.here += 1;
+        transfer.inbound.chunk_completed(now.now());
+        // It came behind all that was posted before.
+        transfer.sent(slot, true);
+        if transfer.heard != Heard::Nothing {
+            self.deliver(side);
         }
+        self.read_on(side, now);
+        self.grant_if_due(side);
+        self.acknowledge_close(side);
+        self.report_writable(side);
+        self.disconnect_if_done(side, now);
     }
 
     /// Reads more of the peer's large messages, as far as there are slots and memory, while the
     /// queue pair works.
-    pub(super) fn read_on(&mut self, now: impl Clock) {
-        let (State::Established | State::Closing(_), Some(transfer)) =
-            (&self.state, &mut self.transfer)
-        else {
+    pub(super) fn read_on(&mut self, side: &mut Side, now: impl Clock) {
+        if !self.is_connected() {
             return;
-        };
+        }
+        let transfer = &mut self.transfer;
         while transfer.ring.has_room_for_reads() {
             let idle = !transfer.inbound.is_reading();
             let Some(step) = transfer.inbound.next_step() else {
@@ -63,76 +58,46 @@ impl Connection {
                 }
                 Step::Begin { .. } | Step::Prepare { .. } => output(step),
             };
-            self.outputs.push(output);
+            side.outputs.push(output);
         }
     }
 
-    /// Takes notice that the large message of this id has its place in memory.
-    pub fn handle_memory(&mut self, id: u32, now: impl Clock) {
-        if let Some(transfer) = &mut self.transfer {
-            transfer.timers.read_watchdog.memory_found();
-            transfer.inbound.placed(id);
-            self.read_on(now);
-        }
-    }
-
-    /// Takes notice that memory is ready for the first `len` bytes of the next chunk, or all of it.
-    pub fn handle_prepared(&mut self, len: u64, now: impl Clock) {
-        if let Some(transfer) = &mut self.transfer {
-            transfer.timers.read_watchdog.memory_found();
-            transfer.inbound.prepared(len);
-            self.read_on(now);
-        }
-    }
-
-    /// Takes the failure of the system to provide what the last [`Output::Begin`] or
-    /// [`Output::Prepare`] asked for. The output is repeated later.
-    pub fn handle_out_of_memory(&mut self, error: OsError, now: Instant) {
-        if let Some(transfer) = &mut self.transfer {
-            let verdict = transfer.timers.read_watchdog.out_of_memory(error, now);
-            self.act_on(verdict, now);
-        }
+    pub(super) fn on_out_of_memory(&mut self, side: &mut Side, error: OsError, now: Instant) {
+        let watchdog = &mut self.transfer.timers.read_watchdog;
+        let verdict = watchdog.out_of_memory(error, now);
+        self.act_on(side, verdict, now);
     }
 
     /// Repeats the output for which there was no memory, as some may have been freed.
-    pub fn retry_memory(&mut self) {
-        if let (State::Established | State::Closing(_), Some(transfer)) =
-            (&self.state, &mut self.transfer)
-            && let Some(step) = transfer.inbound.demanded()
+    pub(super) fn retry_memory(&mut self, side: &mut Side) {
+        if self.is_connected()
+            && let Some(step) = self.transfer.inbound.demanded()
         {
-            transfer.timers.read_watchdog.retrying();
-            self.outputs.push(output(step));
+            self.transfer.timers.read_watchdog.retrying();
+            side.outputs.push(output(step));
         }
     }
 
-    /// Whether [`handle_timeout`](Self::handle_timeout) judges the pace of reads at this time.
-    pub fn judges_reads_at(&self, now: Instant) -> bool {
-        let deadline = |transfer: &Transfer| transfer.timers.read_watchdog.deadline();
-        let deadline = self.transfer.as_ref().and_then(deadline);
+    /// Whether [`on_timeout`](Self::on_timeout) judges the pace of reads at this time.
+    pub(super) fn judges_reads_at(&self, now: Instant) -> bool {
+        let deadline = self.transfer.timers.read_watchdog.deadline();
         deadline.is_some_and(|deadline| deadline <= now)
     }
 
-    /// Records whether others wait for the memory of messages that are being read.
-    pub fn set_wanted(&mut self, wanted: bool) {
-        if let Some(transfer) = &mut self.transfer {
-            transfer.is_wanted = wanted;
-        }
-    }
-
     /// Acts on the deadlines of reading that have passed.
-    pub(super) fn on_reading_timeout(&mut self, now: Instant) {
-        if let Some(transfer) = &mut self.transfer {
-            let (progress, reading) = (transfer.progress(), transfer.inbound.is_reading());
-            let verdict = transfer.timers.read_watchdog.check(progress, reading, now);
-            self.act_on(verdict, now);
-        }
+    pub(super) fn on_reading_timeout(&mut self, side: &mut Side, now: Instant) {
+        let transfer = &mut self.transfer;
+        let (progress, reading) = (transfer.progress(), transfer.inbound.is_reading());
+        let verdict = transfer.timers.read_watchdog.check(progress, reading, now);
+        self.act_on(side, verdict, now);
     }
 
-    fn act_on(&mut self, verdict: Verdict, now: Instant) {
+    fn act_on(&mut self, side: &mut Side, verdict: Verdict, now: Instant) {
         match verdict {
             Verdict::Fine => {}
-            Verdict::Retry => self.retry_memory(),
+            Verdict::Retry => self.retry_memory(side),
             Verdict::Stalled => self.notify_and_disconnect(
+                side,
                 CloseReason::ReadTimeout,
                 Control::Failure,
                 READ_TIMEOUT,
@@ -140,6 +105,7 @@ impl Connection {
             ),
             Verdict::OutOfMemory(error) => {
                 self.notify_and_disconnect(
+                    side,
                     CloseReason::OutOfMemory(error),
                     Control::Failure,
                     OUT_OF_RESOURCES,
@@ -150,20 +116,16 @@ impl Connection {
     }
 
     /// Delivers what is next in order, as far as it is complete.
-    fn deliver(&mut self) {
-        if let Some(transfer) = &mut self.transfer {
-            while let Some(arrival) = transfer.inbound.pop() {
-                self.outputs.push(Output::Event(Event::Arrived(arrival)));
-            }
+    fn deliver(&mut self, side: &mut Side) {
+        while let Some(arrival) = self.transfer.inbound.pop() {
+            side.outputs.push(Output::Event(Event::Arrived(arrival)));
         }
     }
 
     /// What a work request that failed means: a violation if it was a read, and the peer's
     /// descriptor named memory that cannot be read.
     pub(super) fn failure_of(&self, work: Work, status: WcStatus, vendor_err: u32) -> CloseReason {
-        let transfer = self.transfer.as_ref();
-        let rkey = transfer.and_then(|transfer| transfer.inbound.rkey_being_read());
-        match (work, status, rkey) {
+        match (work, status, self.transfer.inbound.rkey_being_read()) {
             (
                 Work::Read { .. },
                 WcStatus::REM_ACCESS_ERR | WcStatus::REM_INV_REQ_ERR,

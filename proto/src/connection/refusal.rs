@@ -44,6 +44,9 @@ pub(super) fn compatible(
             params.max_message,
             hello.max_message,
         ),
+        //= PROTOCOL.md#transport
+        //# `responder_resources` and `initiator_depth` of the request and of the reply must not be
+        //# 0.
         (RejectCode::ResponderResources, 1, reads.outgoing.into()),
         (RejectCode::InitiatorDepth, 1, reads.incoming.into()),
     ] {
@@ -58,6 +61,10 @@ pub(super) fn compatible(
             ));
         }
     }
+    //= PROTOCOL.md#streams
+    //# A side whose application uses the connection as a stream of bytes sets bit 0 of the hello's
+    //# features, and refuses a peer that does not: the passive side rejects with code 9, the active
+    //# one disconnects.
     let (ours, theirs) = (params.stream, hello.features & STREAM != 0);
     if ours != theirs {
         let mismatch = Mismatch {

@@ -83,11 +83,13 @@ impl<T> Tracked<T> {
     }
 
     /// Whether the value has been borrowed mutably since [`take_touched`](Self::take_touched).
+    #[inline]
     pub(super) fn is_touched(&self) -> bool {
         self.touched
     }
 
     /// Whether the value has been borrowed mutably since the last call of this.
+    #[inline]
     pub(super) fn take_touched(&mut self) -> bool {
         std::mem::take(&mut self.touched)
     }
@@ -96,12 +98,14 @@ impl<T> Tracked<T> {
 impl<T> Deref for Tracked<T> {
     type Target = T;
 
+    #[inline]
     fn deref(&self) -> &T {
         &self.value
     }
 }
 
 impl<T> DerefMut for Tracked<T> {
+    #[inline]
     fn deref_mut(&mut self) -> &mut T {
         self.touched = true;
         &mut self.value

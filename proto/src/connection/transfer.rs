@@ -8,29 +8,25 @@ use super::{
     timers::{PATIENCE, PutOff, Timers, Tracked},
 };
 use crate::{
-    BatchRoom, Capabilities, Clock, Negotiated, PART_HEADER_LEN, Params, SendRefused, Statistics,
-    Transmit,
+    BatchRoom, Clock, Negotiated, PART_HEADER_LEN, Params, SendRefused, Statistics, Transmit,
     credit::{RecvCredit, SendCredit},
-    frame::{Control, DESCRIPTOR_LEN, Header, Kind},
+    frame::{Control, DESCRIPTOR_LEN, Header, Kind, Sequence},
     hello::{BATCHES, Hello},
     inbound::Inbound,
     outbound::Outbound,
     read_watchdog::{Progress, ReadWatchdog},
+    reason::Violation,
     send_ring::SendRing,
-    sequence::Sequence,
-    violation::Violation,
 };
 
-/// The lowest keepalive interval that the peer's hello can ask of this side, whose timer it costs.
-const LEAST_KEEPALIVE: Duration = Duration::from_millis(100);
-
-/// What exists from the peer's hello on.
+/// The exchange of frames with a peer whose hello is known.
 #[derive(Debug)]
 pub(super) struct Transfer {
+    /// The hello of the peer.
+    pub(super) hello: Hello,
     negotiated: Negotiated,
     /// Whether the peer takes several messages in a frame.
     pub(super) takes_batches: bool,
-    pub(super) peer_capabilities: Capabilities,
     pub(super) sequence: Sequence,
     pub(super) send_credit: SendCredit,
     pub(super) recv_credit: RecvCredit,
@@ -54,8 +50,6 @@ pub(super) struct Transfer {
     /// Whether others wait for the memory of messages that are being read, as of the last
     /// [`set_wanted`](super::Connection::set_wanted).
     pub(super) is_wanted: bool,
-    /// The identity of the peer's engine.
-    pub(super) peer_engine: u64,
     /// What is still taken of the peer.
     pub(super) heard: Heard,
     /// Whether this side sends no more messages.
@@ -95,29 +89,14 @@ impl Transfer {
 
     /// Begins the counters of frames at `start`: 0 but in tests.
     pub(super) fn starting_at(params: &Params, hello: &Hello, start: u32) -> Self {
-        let theirs =
-            (hello.keepalive_ms > 0).then(|| Duration::from_millis(hello.keepalive_ms.into()));
-        let keepalive_interval = match (params.keepalive_interval, theirs) {
-            (Some(ours), Some(theirs)) => Some(ours.min(theirs.max(LEAST_KEEPALIVE))),
-            (ours, _) => ours,
-        };
         let granted = match hello.credits {
             0 => hello.window,
             credits => credits,
         };
         Self {
-            negotiated: Negotiated {
-                version: hello.version,
-                send_window: hello.window,
-                recv_window: params.window,
-                send_eager: u64::from(hello.eager_size.min(params.eager_size))
-                    .min(hello.max_message) as u32,
-                send_limit: hello.max_message,
-                recv_limit: params.max_message,
-                keepalive_interval,
-            },
+            hello: *hello,
+            negotiated: Negotiated::new(params, hello),
             takes_batches: hello.features & BATCHES != 0,
-            peer_capabilities: hello.capabilities(),
             sequence: Sequence::new(start as u16),
             send_credit: SendCredit::new(hello.window, granted, start),
             recv_credit: RecvCredit::new(params.window, params.credits(), start),
@@ -138,7 +117,6 @@ impl Transfer {
             moved: MovedBytes::default(),
             moved_is_fresh: false,
             is_wanted: false,
-            peer_engine: hello.engine,
             heard: Heard::Everything,
             finished: false,
             blocked: None,
@@ -201,8 +179,25 @@ impl Transfer {
     /// device acknowledged it proves nothing: the process that reads the completion queue may have
     /// ended. Nor does a missing acknowledgement prove the contrary: a device whose queue pair
     /// fails right after it took a frame never sends one.
+    #[inline]
     pub(super) fn delivered(&self) -> bool {
+        //= PROTOCOL.md#closing
+        //# A side knows that everything it sent was received by the peer's library when the peer's
+        //# CloseAck has arrived and all its large messages are taken.
         self.peer_close == PeerClose::Acknowledged && self.outbound.is_empty()
+    }
+
+    /// Whether the driver copies a message of a stream: see
+    /// [`may_copy`](super::Connection::may_copy).
+    pub(super) fn may_copy(&self, len: u32, buffered: u64, comes: bool) -> bool {
+        let (held, receives) = (self.recv_credit.held(), self.recv_credit.promised());
+        let enough = if comes {
+            receives - receives / 4
+        } else {
+            receives / 2
+        };
+        // An empty one keeps its receive, so that a peer cannot send them without end.
+        len > 0 && held > enough && self.inbound.has_room_for(len.into(), buffered)
     }
 
     /// Takes the limits of these parameters for large messages.
@@ -212,6 +207,7 @@ impl Transfer {
     }
 
     /// Whether the peer may send no more data.
+    #[inline]
     pub(super) fn has_peer_closed(&self) -> bool {
         self.peer_close != PeerClose::None
     }
@@ -245,18 +241,27 @@ impl Transfer {
 
     // Sending.
 
+    //= PROTOCOL.md#hello
+    //# A message of at most the receiver's eager size may be sent as a data frame, a longer one
+    //# must be announced (see [Large messages](#large-messages)).
+    #[inline]
     pub(super) fn is_eager(&self, len: usize) -> bool {
         len as u64 <= self.negotiated.send_eager.into()
     }
 
     pub(super) fn may_send(&mut self, len: usize) -> Result<(), SendRefused> {
         let len = len as u64;
+        //= PROTOCOL.md#hello
+        //# One longer than the receiver's largest message must not be sent at all.
         if len > self.negotiated.send_limit {
             return Err(SendRefused::TooLong {
                 limit: self.negotiated.send_limit,
             });
         }
         let large = len > self.negotiated.send_eager.into();
+        //= PROTOCOL.md#credits
+        //# A side must not send data frame number *n* (counted from 1; a Rendezvous counts as one,
+        //# a Batch as many as it has messages) before it has received a grant of at least *n*.
         if self.send_credit.available() == 0
             || !self.ring.has_room_for_data()
             || (large && !self.outbound.has_room_for(len))
@@ -287,11 +292,13 @@ impl Transfer {
     }
 
     /// Whether a send was refused, and may not be tried again.
+    #[inline]
     pub(super) fn is_blocked(&self) -> bool {
         self.blocked.is_some()
     }
 
     /// Whether a send was refused. Forgets about it.
+    #[inline]
     pub(super) fn take_blocked(&mut self) -> bool {
         self.blocked.take().is_some()
     }
@@ -311,6 +318,9 @@ impl Transfer {
         self.may_send(0)?;
         let credits = self.send_credit.available() as usize;
         Ok(BatchRoom {
+            //= PROTOCOL.md#frames
+            //# It takes a credit for each message, and must not be sent to a side whose hello lacks
+            //# bit 1 of `features`.
             messages: if self.takes_batches { credits } else { 1 },
             bytes: self.negotiated.send_eager as usize,
         })
@@ -341,6 +351,9 @@ impl Transfer {
             self.block(0);
             return Err(SendRefused::Blocked);
         }
+        //= PROTOCOL.md#credits
+        //# A write with immediate data (see [One-sided operations](#one-sided-operations)) takes a
+        //# receive of the peer, so it takes a credit and counts as a data frame.
         if takes_receive {
             self.send_credit.take(1);
         }
@@ -350,6 +363,7 @@ impl Transfer {
 
     /// Whether a grant, or the count of large messages taken, is to be sent without waiting for
     /// another frame.
+    #[inline]
     pub(super) fn grant_due(&self) -> bool {
         self.recv_credit.grant_due() || self.inbound.report_due()
     }
@@ -417,6 +431,7 @@ impl Transfer {
     // Receiving.
 
     /// Counts messages of the peer in one frame, or what takes a credit as one does.
+    #[inline]
     pub(super) fn take_credits(&mut self, kind: Kind, count: u32) -> Result<(), Violation> {
         if self.has_peer_closed() {
             return Err(kind.unexpected("no data after a close"));

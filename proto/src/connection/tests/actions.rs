@@ -250,10 +250,10 @@ impl Pair {
     /// Puts a frame on the wire that no connection made, with the number that is next.
     pub(super) fn forge(&mut self, from: usize, frame: &[u8]) {
         let mut frame = frame.to_vec();
-        if let Some(transfer) = &mut self.sides[from].conn.transfer
+        if let Some((open, _)) = self.sides[from].conn.open()
             && let Some(number) = frame.get_mut(2..4)
         {
-            number.copy_from_slice(&transfer.sequence.send().to_be_bytes());
+            number.copy_from_slice(&open.transfer.sequence.send().to_be_bytes());
         }
         self.put_on_wire(from, frame);
     }

@@ -13,7 +13,7 @@ use rdma_status::OsError;
 use super::side::{Cm, Completion, InFlight, Shared, Side, What};
 use crate::{
     Account, Arrival, CONTROL_RECEIVES, CmCall, CmInput, CmOp, Connection, DrainSide, Event,
-    HEADER_LEN, Output, Params, TransportTraits, connection::Transfer, hello::VERSION,
+    HEADER_LEN, Output, Params, TransportTraits, connection::transfer::Transfer, hello::VERSION,
     testing::BOTH_WAYS,
 };
 
@@ -102,8 +102,8 @@ impl Pair {
                 keepalive_ms: 0,
                 engine: 0,
             };
-            pair.sides[side].conn.transfer =
-                Some(Transfer::starting_at(&ours, &hello, u32::MAX - 5));
+            let (open, _) = pair.sides[side].conn.open().expect("it is established");
+            open.transfer = Transfer::starting_at(&ours, &hello, u32::MAX - 5);
         }
         pair
     }

@@ -244,6 +244,12 @@ fn completions_and_failures() {
                     [".",      ".",             ".",           ".",          ".",      ".",        ".",       ".",          ".",          ".",        ".",        "."]);
     expect("a failed post", |conn, now| conn.handle_post_failure(error, now),
                     [CLOSED,   CLOSED,          CLOSED,        CLOSED,       CLOSED,   CLOSED,     CLOSED,    CLOSED,       DRAINING,     DRAINING,   ".",        "."]);
+    let no_memory = OsError::new("f", libc::ENOMEM);
+    expect("memory that is missing for long", |conn, now| {
+        conn.handle_out_of_memory(no_memory, now);
+        conn.handle_out_of_memory(no_memory, now + Duration::from_secs(60));
+    },
+                    [".",      ".",             ".",           ".",          ".",      ".",        ".",       ".",          "Closing",    ".",        ".",        "."]);
     expect("a failed create_qp", |conn, now| conn.handle_cm_failure(CmCall::CreateTransport, error, now),
                     [CLOSED,   CLOSED,          CLOSED,        CLOSED,       CLOSED,   CLOSED,     CLOSED,    CLOSED,       DRAINING,     DRAINING,   ".",        "."]);
     expect("a failed resolve_addr", |conn, now| conn.handle_cm_failure(CmCall::ResolveAddr, error, now),

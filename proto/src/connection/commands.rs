@@ -1,0 +1,400 @@
+//! Commands of the application and of the driver.
+
+use std::time::Instant;
+
+use super::{Connection, State, open::Open, setup::Setup, side::Side, transfer::Transfer};
+use crate::{
+    BatchRoom, Clock, CloseReason, Descriptor, SendRefused, Transmit,
+    frame::{Control, NOT_TAKEN, WAKER_PANICKED},
+    reject::{Reject, RejectCode},
+};
+
+/// A point in the stream of sent frames.
+#[derive(Clone, Copy, Debug)]
+pub struct Flush {
+    /// The number of pongs after which the peer has processed all frames before this point.
+    answered: u64,
+    /// The number of large messages that were sent before it.
+    taken: u32,
+}
+
+/// A point in the stream of sent frames, up to which arrival can be proven.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Proof {
+    /// The number of pongs after which the peer has processed all frames before this point.
+    answered: u64,
+}
+
+impl Proof {
+    /// Names the pongs, for tests of drivers.
+    pub fn after(answered: u64) -> Self {
+        Self { answered }
+    }
+}
+
+impl Flush {
+    fn is_done(&self, transfer: &Transfer) -> bool {
+        transfer.probe.answered >= self.answered && transfer.outbound.has_taken(self.taken)
+    }
+}
+
+/// The beginning and the end.
+impl Connection {
+    /// Accepts the request, with at most [`REPLY_DATA_MAX`](crate::REPLY_DATA_MAX) bytes of
+    /// the application.
+    pub fn accept(&mut self, data: &[u8], now: Instant) {
+        if let State::Setup(Setup::Accepting(accepting)) = &mut self.state {
+            accepting.accept(&mut self.side, data, now);
+        }
+    }
+
+    /// Rejects the request, with at most [`REJECT_DATA_MAX`](crate::REJECT_DATA_MAX) bytes
+    /// of the application.
+    pub fn reject(&mut self, data: &[u8], now: Instant) {
+        let reject = Reject {
+            code: RejectCode::Application,
+            own: 0,
+            theirs: 0,
+        };
+        if let State::Setup(setup) = &mut self.state
+            && setup.reject(&mut self.side, &reject, data)
+        {
+            self.fail(CloseReason::LocallyClosed, now);
+        }
+    }
+
+    /// Rejects the request, or ends the connection, because the program has not taken it and its
+    /// listener has ended. A connection in between is turned away when it is established.
+    pub fn turn_away(&mut self, now: Instant) {
+        match &mut self.state {
+            State::Setup(setup) => {
+                if setup.reject(&mut self.side, &Reject::BUSY, &[]) {
+                    self.fail(CloseReason::LocallyClosed, now);
+                }
+            }
+            State::Open(open) => {
+                let (reason, control) = (CloseReason::LocallyClosed, Control::Failure);
+                open.notify_and_disconnect(&mut self.side, reason, control, NOT_TAKEN, now);
+            }
+            State::Closed(_) => {}
+        }
+    }
+
+    /// Closes the connection. The peer receives the messages sent before.
+    pub fn close(&mut self, now: Instant) {
+        match &mut self.state {
+            State::Setup(setup) => {
+                setup.reject(&mut self.side, &Reject::BUSY, &[]);
+                self.fail(CloseReason::LocallyClosed, now);
+            }
+            State::Open(open) => open.close(&mut self.side, now),
+            State::Closed(_) => {}
+        }
+    }
+
+    /// Ends the connection at once. The peer is sent the application's `code`, if that takes no
+    /// longer than a moment.
+    pub fn abort(&mut self, code: u32, now: Instant) {
+        self.end_at_once(CloseReason::LocallyAborted, Control::Abort, code, now);
+    }
+
+    /// Ends the connection at once because a waker of the application panicked.
+    pub fn handle_waker_panic(&mut self, now: Instant) {
+        let reason = CloseReason::WakerPanicked;
+        self.end_at_once(reason, Control::Failure, WAKER_PANICKED, now);
+    }
+
+    fn end_at_once(&mut self, reason: CloseReason, control: Control, code: u32, now: Instant) {
+        match &mut self.state {
+            State::Setup(setup) => {
+                let rejected = setup.reject(&mut self.side, &Reject::BUSY, &[]);
+                let reason = if rejected {
+                    CloseReason::LocallyClosed
+                } else {
+                    reason
+                };
+                self.fail(reason, now);
+            }
+            State::Open(open) => {
+                open.accuse(&mut self.side, now);
+                open.notify_and_disconnect(&mut self.side, reason, control, code, now);
+            }
+            State::Closed(_) => {}
+        }
+    }
+}
+
+/// Messages.
+impl Connection {
+    /// Assigns a slot and a header to a message of `len` bytes, which follow in the same frame. The
+    /// caller posts it at once.
+    #[inline]
+    pub fn send(&mut self, len: usize) -> Result<Transmit, SendRefused> {
+        let (open, _) = self.open_for_sending()?;
+        open.sending_messages()?.send(len)
+    }
+
+    /// Returns the part of a batch of messages that may be sent in one frame now.
+    #[inline]
+    pub fn batch_room(&mut self) -> Result<BatchRoom, SendRefused> {
+        let (open, _) = self.open_for_sending()?;
+        open.sending_messages()?.batch_room()
+    }
+
+    /// Assigns a slot and a header to `count` messages, which follow in the same frame, each behind
+    /// its length: `len` bytes in all, no more than [`batch_room`](Self::batch_room) allows. The
+    /// caller posts it at once.
+    #[inline]
+    pub fn send_batch(&mut self, count: u32, len: usize) -> Result<Transmit, SendRefused> {
+        let (open, _) = self.open_for_sending()?;
+        Ok(open.sending_messages()?.send_batch(count, len))
+    }
+
+    /// Assigns a slot and a header to the descriptor of a large message. The caller posts it at
+    /// once. The peer may read the memory that it names until
+    /// [`Event::Taken`](crate::Event::Taken).
+    pub fn send_large(&mut self, descriptor: &Descriptor) -> Result<Transmit, SendRefused> {
+        let (open, _) = self.open_for_sending()?;
+        open.sending_messages()?.send_large(descriptor.len)
+    }
+
+    /// Assigns a slot to a one-sided operation. The caller posts it at once, and signalled. If it
+    /// consumes a receive of the peer, it takes a credit as well.
+    pub fn operate(&mut self, takes_receive: bool) -> Result<u32, SendRefused> {
+        let (open, _) = self.open_for_sending()?;
+        let transfer = if takes_receive {
+            open.sending_messages()?
+        } else {
+            open.sending()?
+        };
+        transfer.operate(takes_receive)
+    }
+
+    /// Whether a message of `len` bytes goes into a frame of its own.
+    #[inline]
+    pub fn is_eager(&self, len: usize) -> bool {
+        let open = self.opened();
+        open.is_some_and(|open| open.transfer.is_eager(len))
+    }
+
+    /// Whether messages may be held back, of which the peer takes several in one frame.
+    pub fn may_hold_messages(&self) -> bool {
+        let takes_batches = |open: &Open| open.transfer.takes_batches;
+        self.side.params.holds_messages && self.opened().is_some_and(takes_batches)
+    }
+
+    /// Whether a message of `len` bytes could be sent now. After a refusal as blocked
+    /// [`Event::Writable`](crate::Event::Writable) follows when it may work.
+    #[inline]
+    pub fn may_send(&mut self, len: usize) -> Result<(), SendRefused> {
+        let (open, _) = self.open_for_sending()?;
+        open.sending_messages()?.may_send(len)
+    }
+
+    /// Sends a Finish behind all messages. Later sends fail.
+    pub fn finish(&mut self) -> Result<(), SendRefused> {
+        let (open, side) = self.open_for_sending()?;
+        let transfer = open.sending()?;
+        if !transfer.finished {
+            transfer.finished = true;
+            transfer.control.queue_finish();
+        }
+        open.report_blocked(side);
+        open.send_control(side);
+        Ok(())
+    }
+
+    /// Whether a send was refused as blocked, and [`Event::Writable`](crate::Event::Writable) is
+    /// yet to follow.
+    pub fn is_blocked(&self) -> bool {
+        matches!(&self.state, State::Open(open) if open.transfer.is_blocked())
+    }
+
+    /// Sends a ping whose pong proves that the peer's library has processed everything sent before.
+    ///
+    /// After [`Event::Answered`](crate::Event::Answered) and [`Event::Taken`](crate::Event::Taken)
+    /// [`is_flushed`](Self::is_flushed) may have changed.
+    pub fn flush(&mut self) -> Result<Flush, SendRefused> {
+        let (open, side) = self.open_for_sending()?;
+        let transfer = open.sending()?;
+        let flush = Flush {
+            answered: transfer.probe.wanted_from_now(),
+            taken: transfer.outbound.exposed(),
+        };
+        open.send_control(side);
+        Ok(flush)
+    }
+
+    /// Whether the peer's library has received everything that was sent before `flush` was made.
+    pub fn is_flushed(&self, flush: &Flush) -> bool {
+        self.opened()
+            .is_some_and(|open| flush.is_done(&open.transfer))
+    }
+
+    /// Whether a completed send, or write, has arrived as far as the peer's device: see
+    /// [`TransportTraits`](crate::TransportTraits).
+    #[inline]
+    pub fn acknowledges_sends(&self) -> bool {
+        self.side.acknowledges_sends()
+    }
+
+    /// Sends a ping whose pong proves that everything posted before has arrived. Returns `None`
+    /// when the connection is ending, which proves it or does not.
+    pub fn prove_arrival(&mut self) -> Option<Proof> {
+        let (open, side) = self.open()?;
+        let answered = open.sending().ok()?.probe.wanted_from_now();
+        open.send_control(side);
+        Some(Proof { answered })
+    }
+
+    /// Whether the pong has come. After [`Event::Answered`](crate::Event::Answered) this may have
+    /// changed.
+    pub fn has_proof(&self, proof: Proof) -> bool {
+        self.opened()
+            .is_some_and(|open| open.transfer.probe.answered >= proof.answered)
+    }
+
+    /// Takes notice that the receive of a delivered message has been posted again, for this
+    /// connection or for all that share it.
+    #[inline]
+    pub fn release(&mut self, now: impl Clock) {
+        if let Some((open, side)) = self.open() {
+            open.release(side, now);
+        }
+    }
+
+    /// Takes notice that the application has released a large message of `len` bytes.
+    pub fn release_large(&mut self, len: u64, now: impl Clock) {
+        match &mut self.state {
+            State::Setup(_) => {}
+            State::Open(open) => {
+                open.transfer.inbound.release(len);
+                open.read_on(&mut self.side, now);
+            }
+            State::Closed(ended) => ended.release_large(len),
+        }
+    }
+
+    /// Returns the open connection, or the refusal to send.
+    #[inline]
+    fn open_for_sending(&mut self) -> Result<(&mut Open, &mut Side), SendRefused> {
+        match &mut self.state {
+            State::Setup(_) => Err(SendRefused::Blocked),
+            State::Open(open) => Ok((open, &mut self.side)),
+            State::Closed(ended) => Err(SendRefused::Closed(ended.reason.clone())),
+        }
+    }
+}
+
+/// Messages that the driver has taken from the application and holds back.
+impl Connection {
+    /// Keeps a Finish and a Close back until [`let_go`](Self::let_go), because the driver holds
+    /// messages of the application back. Returns whether the connection is in a state for that.
+    pub fn hold(&mut self) -> bool {
+        match self.open() {
+            Some((open, _)) => open.sending_messages().map(|it| it.control.hold()).is_ok(),
+            None => false,
+        }
+    }
+
+    /// As [`batch_room`](Self::batch_room), for messages that were held back, also after the
+    /// application has finished or closed. It is refused when the peer has closed, because that
+    /// ignores further messages.
+    pub fn held_room(&mut self) -> Result<BatchRoom, SendRefused> {
+        let (open, _) = self.open_for_sending()?;
+        open.sending_held()?.batch_room()
+    }
+
+    /// As [`send`](Self::send) or [`send_batch`](Self::send_batch), for messages that were held
+    /// back.
+    pub fn send_held(&mut self, count: u32, len: usize) -> Result<Transmit, SendRefused> {
+        let (open, _) = self.open_for_sending()?;
+        let transfer = open.sending_held()?;
+        match count {
+            1 => transfer.send(len),
+            _ => Ok(transfer.send_batch(count, len)),
+        }
+    }
+
+    /// Sends a Finish and a Close that were kept back: the driver holds no messages back.
+    pub fn let_go(&mut self) {
+        if let Some((open, side)) = self.open() {
+            open.transfer.control.let_go();
+            open.send_control(side);
+        }
+    }
+}
+
+/// Byte streams: the bounds on their unread bytes, whatever the pieces in which they travel.
+impl Connection {
+    /// Makes the connection a byte stream.
+    pub fn carry_bytes(&mut self) {
+        self.side.params.stream = true;
+        if let Some((open, side)) = self.open() {
+            open.transfer.set_limits(&side.params);
+        }
+    }
+
+    /// Returns the length of the pieces in which a long write is read by the peer.
+    pub fn stream_piece(&self) -> u64 {
+        self.side.params.stream_piece()
+    }
+
+    /// Returns the number of bytes of a stream that may be held back: its half of the buffer
+    /// without the bytes that the peer has yet to read from memory, and a frame at least.
+    pub fn most_held_back(&self) -> u64 {
+        let Some(open) = self.opened() else {
+            return 0;
+        };
+        let half = self.side.params.half_stream_buffer();
+        let frame = open.transfer.negotiated().send_eager.into();
+        half.saturating_sub(open.transfer.outbound.bytes())
+            .max(frame)
+    }
+
+    /// Whether the caller copies a message of `len` bytes: unread messages hold too many receives,
+    /// and the copy fits the buffer with the unread bytes that are `buffered` in receives.
+    ///
+    /// Too many are more than half of the receives, or three quarters if a reader `comes`, because
+    /// the reader takes them without a copy. So a peer always has credits for some messages.
+    ///
+    /// The caller copies the message, releases its receive at once, and reports that with
+    /// [`copied`](Self::copied).
+    #[inline]
+    pub fn may_copy(&self, len: u32, buffered: u64, comes: bool) -> bool {
+        let open = self.opened();
+        open.is_some_and(|open| open.transfer.may_copy(len, buffered, comes))
+    }
+
+    /// Takes notice that a message of `len` bytes was copied, until
+    /// [`release_copied`](Self::release_copied).
+    pub fn copied(&mut self, len: u32) {
+        if let Some((open, _)) = self.open() {
+            open.transfer.inbound.copied(len.into());
+        }
+    }
+
+    /// Whether the caller copies a large message: more than half of the large messages that may be
+    /// held are.
+    pub fn may_copy_large(&self) -> bool {
+        let open = self.opened();
+        open.is_some_and(|open| open.transfer.inbound.may_copy_large())
+    }
+
+    /// As [`copied`](Self::copied), for a large message, which counts as released.
+    pub fn copied_large(&mut self, len: u64, now: impl Clock) {
+        if let Some((open, side)) = self.open() {
+            open.transfer.inbound.release(len);
+            open.transfer.inbound.copied(len);
+            open.read_on(side, now);
+        }
+    }
+
+    /// Takes notice that the application has read `len` bytes that were copied.
+    pub fn release_copied(&mut self, len: u64, now: impl Clock) {
+        if let Some((open, side)) = self.open() {
+            open.transfer.inbound.release_copied(len);
+            open.read_on(side, now);
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! An established connection, until its last work request has completed.
+
+use std::time::Instant;
+
+use super::{
+    closing::{Closing, Draining},
+    nudge::Nudge,
+    side::Side,
+    timers::earlier,
+    transfer::Transfer,
+};
+use crate::{Activity, CmInput, CmOp, Event, Output, hello::Hello};
+
+/// An established connection.
+///
+/// Its files divide its handlers: `receiving` takes frames, `sending` takes messages and
+/// completions, `reading` reads large messages, `closing` ends the connection, `keepalive` and
+/// `nudge` act on silence.
+#[derive(Debug)]
+pub(super) struct Open {
+    pub(super) phase: Phase,
+    pub(super) transfer: Transfer,
+}
+
+#[derive(Debug)]
+pub(super) enum Phase {
+    /// Messages flow.
+    Established,
+    /// Sends of the application fail; the close handshake is under way.
+    Closing(Closing),
+    /// The queue pair is in its error state, and its work requests are being flushed.
+    Draining(Draining),
+}
+
+impl Open {
+    /// Begins the exchange of messages with the peer that sent this hello.
+    pub(super) fn new(side: &mut Side, hello: &Hello, now: Instant) -> Self {
+        let mut transfer = Transfer::new(&side.params, hello);
+        transfer.start_keepalive(now);
+        side.cm(CmOp::SetMinRnrTimer);
+        side.outputs.push(Output::Event(Event::Established));
+        Self {
+            phase: Phase::Established,
+            transfer,
+        }
+    }
+
+    /// Sends the first frame of a connection on which the peer may not.
+    pub(super) fn greet(&mut self, side: &mut Side, now: Instant) {
+        self.transfer.probe.wanted();
+        self.transfer.timers.nudge = Some(Nudge::new(now));
+        self.send_control(side);
+    }
+
+    /// Returns the phase's name for the log.
+    pub(super) const fn name(&self) -> &'static str {
+        match self.phase {
+            Phase::Established => "Established",
+            Phase::Closing(_) => "Closing",
+            Phase::Draining(_) => "Draining",
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_established(&self) -> bool {
+        matches!(self.phase, Phase::Established)
+    }
+
+    /// Whether the queue pair works, as far as this side knows.
+    #[inline]
+    pub(super) fn is_connected(&self) -> bool {
+        !matches!(self.phase, Phase::Draining(_))
+    }
+
+    /// Whether the connection ends, and an event is waited for that has the cause.
+    pub(super) fn awaits_cause(&self) -> bool {
+        matches!(&self.phase, Phase::Draining(draining) if draining.awaits_cause())
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let timers = &self.transfer.timers;
+        match &self.phase {
+            Phase::Established => timers.deadline(),
+            Phase::Closing(closing) => earlier(Some(closing.deadline()), timers.while_closing()),
+            Phase::Draining(draining) => Some(draining.deadline()),
+        }
+    }
+
+    /// Acts on the deadlines that have passed.
+    pub(super) fn on_timeout(&mut self, side: &mut Side, now: Instant) {
+        match &mut self.phase {
+            Phase::Established => {
+                self.on_grant_timeout(side, now);
+                self.on_nudge_timeout(side, now);
+                self.on_reading_timeout(side, now);
+                self.on_keepalive_timeout(side, now);
+            }
+            Phase::Closing(closing) if closing.deadline() <= now => {
+                let reason = closing.reason().clone();
+                self.disconnect(side, reason, now);
+            }
+            Phase::Closing(_) => {
+                self.on_nudge_timeout(side, now);
+                self.on_reading_timeout(side, now);
+                self.on_keepalive_timeout(side, now);
+            }
+            Phase::Draining(draining) if draining.is_suspecting() => self.accuse(side, now),
+            Phase::Draining(draining) => draining.give_up(),
+        }
+    }
+
+    /// Takes an event that has a meaning for an established connection.
+    pub(super) fn on_cm_event(&mut self, side: &mut Side, event: CmInput<'_>, now: Instant) {
+        match event {
+            CmInput::Disconnected => self.on_disconnected(side, now),
+            // A frame came before the event.
+            CmInput::Established { .. } => {}
+            event => side.unexpected(event.name(), self.name()),
+        }
+    }
+
+    /// Returns the peer's signs of life on this connection.
+    #[inline]
+    pub(super) fn activity(&self) -> Activity {
+        let transfer = &self.transfer;
+        Activity {
+            signs: transfer.activity.here,
+            chunks: transfer.inbound.chunks() + transfer.moved.read,
+        }
+    }
+}

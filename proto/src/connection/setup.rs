@@ -1,0 +1,119 @@
+//! From the first step of establishing a connection to ESTABLISHED.
+
+use std::{collections::VecDeque, time::Instant};
+
+use super::{accepting::Accepting, connecting::Connecting, receiving::Incoming, side::Side};
+use crate::{CloseReason, CmInput, hello::Hello, reason::Violation, reject::Reject};
+
+/// A connection that is not established.
+#[derive(Debug)]
+pub(super) enum Setup {
+    /// This side connects.
+    Connecting(Connecting),
+    /// This side accepts.
+    Accepting(Accepting),
+}
+
+/// The outcome of a successful setup.
+#[derive(Debug)]
+pub(super) struct Agreed {
+    /// The peer's hello, with which this side can work.
+    pub(super) hello: Hello,
+    /// Frames that arrived before ESTABLISHED, oldest first.
+    pub(super) early: VecDeque<Early>,
+    /// Whether this side has to send the first frame.
+    pub(super) speaks_first: bool,
+}
+
+/// A frame that arrived before ESTABLISHED, with its buffer.
+pub(super) type Early = (u32, Result<Incoming, Violation>);
+
+/// The result of an input during the setup. An error ends the connection.
+pub(super) type Progress = Result<Option<Agreed>, CloseReason>;
+
+impl Setup {
+    /// Returns the step's name for the log.
+    pub(super) const fn name(&self) -> &'static str {
+        match self {
+            Self::Connecting(connecting) => connecting.name(),
+            Self::Accepting(accepting) => accepting.name(),
+        }
+    }
+
+    pub(super) fn peer_hello(&self) -> Option<&Hello> {
+        match self {
+            Self::Connecting(_) => None,
+            Self::Accepting(accepting) => Some(accepting.hello()),
+        }
+    }
+
+    pub(super) fn deadline(&self) -> Instant {
+        match self {
+            Self::Connecting(connecting) => connecting.deadline(),
+            Self::Accepting(accepting) => accepting.deadline(),
+        }
+    }
+
+    /// Whether the engine spends time on the setup.
+    pub(super) fn has_turn(&self) -> bool {
+        match self {
+            Self::Connecting(connecting) => connecting.has_turn(),
+            Self::Accepting(accepting) => accepting.has_queue_pair(),
+        }
+    }
+
+    /// Whether the queue pair may receive: the request has been sent, or the reply is under way.
+    pub(super) fn has_queue_pair(&self) -> bool {
+        match self {
+            Self::Connecting(connecting) => connecting.has_queue_pair(),
+            Self::Accepting(accepting) => accepting.has_queue_pair(),
+        }
+    }
+
+    pub(super) fn take_turn(&mut self, side: &mut Side) {
+        match self {
+            Self::Connecting(connecting) => connecting.take_turn(side),
+            Self::Accepting(accepting) => accepting.take_turn(side),
+        }
+    }
+
+    /// Takes an event that has a meaning during the setup.
+    pub(super) fn on_cm_event(
+        &mut self,
+        side: &mut Side,
+        event: CmInput<'_>,
+        now: Instant,
+    ) -> Progress {
+        match (self, event) {
+            (Self::Connecting(connecting), event) => connecting.on_cm_event(side, event, now),
+            (Self::Accepting(accepting), event) => accepting.on_cm_event(side, event),
+        }
+    }
+
+    pub(super) fn on_frame(
+        &mut self,
+        side: &mut Side,
+        buffer: u32,
+        incoming: Result<Incoming, Violation>,
+    ) -> Progress {
+        match self {
+            Self::Connecting(connecting) => connecting.on_frame(side, buffer, incoming),
+            Self::Accepting(accepting) => accepting.on_frame(side, buffer, incoming),
+        }
+    }
+
+    pub(super) fn on_timeout(&mut self, side: &mut Side, now: Instant) -> Progress {
+        match self {
+            Self::Connecting(connecting) => connecting.on_timeout(side, now),
+            Self::Accepting(accepting) => accepting.on_timeout(side),
+        }
+    }
+
+    /// Rejects a request that has not been answered. Returns whether there was one.
+    pub(super) fn reject(&mut self, side: &mut Side, reject: &Reject, data: &[u8]) -> bool {
+        match self {
+            Self::Connecting(_) => false,
+            Self::Accepting(accepting) => accepting.reject(side, reject, data),
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! The part of a connection that all of its states use.
+
+use std::{sync::Arc, time::Instant};
+
+use crate::{
+    Account, CmOp, Output, Params, Topic, TransportTraits,
+    hello::{ATOMIC, BATCHES, Hello, STREAM, VERSION, WRITE_WITH_IMM},
+    output::Outputs,
+    reason::Violation,
+};
+
+/// The part of a connection that all of its states use.
+#[derive(Debug)]
+pub(super) struct Side {
+    pub(super) params: Params,
+    pub(super) outputs: Outputs,
+    /// The properties of the transport, once there is one.
+    pub(super) traits: Option<TransportTraits>,
+    /// The application's bytes in the hello of the peer; empty before it is known.
+    pub(super) peer_data: Vec<u8>,
+    /// The account of receives that are shared with other connections, while this connection has a
+    /// share of it.
+    pub(super) account: Option<Arc<Account>>,
+    /// Whether this side ever exposed memory that the peer may write: immediates come with writes.
+    pub(super) exposed_writable: bool,
+    /// The deadline that was last reported to the driver.
+    pub(super) reported_timeout: Option<Instant>,
+}
+
+impl Side {
+    pub(super) fn new(params: Params) -> Self {
+        Self {
+            params,
+            outputs: Outputs::new(),
+            traits: None,
+            peer_data: Vec::new(),
+            account: None,
+            exposed_writable: false,
+            reported_timeout: None,
+        }
+    }
+
+    /// Requests a connection manager call.
+    pub(super) fn cm(&mut self, op: CmOp) {
+        self.outputs.push(Output::Cm(op));
+    }
+
+    /// Returns this side's hello.
+    pub(super) fn hello(&self) -> Hello {
+        let keepalive_ms = self
+            .params
+            .keepalive_interval
+            .map_or(0, |i| u32::try_from(i.as_millis()).unwrap_or(u32::MAX));
+        Hello {
+            version: VERSION,
+            features: self.features(),
+            window: self.params.window,
+            credits: self.params.credits(),
+            eager_size: self.params.eager_size,
+            max_message: self.params.max_message,
+            keepalive_ms,
+            engine: self.params.engine,
+        }
+    }
+
+    fn features(&self) -> u16 {
+        let able = self.traits.map(|traits| traits.capabilities);
+        [
+            (BATCHES, true),
+            (STREAM, self.params.stream),
+            (ATOMIC, able.is_some_and(|able| able.atomic)),
+            (WRITE_WITH_IMM, able.is_some_and(|able| able.write_with_imm)),
+        ]
+        .into_iter()
+        .filter(|(_, has)| *has)
+        .fold(0, |features, (feature, _)| features | feature)
+    }
+
+    /// Whether the side that connects has to send the first frame.
+    pub(super) fn active_speaks_first(&self) -> bool {
+        self.traits.is_some_and(|traits| traits.active_speaks_first)
+    }
+
+    /// Whether a completed send, or write, has reached the peer's device.
+    #[inline]
+    pub(super) fn acknowledges_sends(&self) -> bool {
+        self.traits.is_none_or(|traits| traits.acknowledges_sends)
+    }
+
+    /// Logs an event that makes no sense in this state.
+    pub(super) fn unexpected(&mut self, event: &str, state: &str) {
+        self.outputs.warn(
+            Topic::UnexpectedEvent,
+            format_args!("{event} in state {state}: ignored"),
+        );
+    }
+
+    /// Logs a violation of the peer.
+    pub(super) fn note_violation(&mut self, violation: &Violation) {
+        let text = format_args!("the peer violated the protocol: {violation}");
+        self.outputs.warn(Topic::Violation, text);
+    }
+}
