@@ -5,45 +5,41 @@
 //! `integration/test`. A test that finds no device fails. Every wait is bounded: by the library's
 //! own timeouts, and by a [`Watchdog`] that ends a program which hangs all the same.
 
-pub mod agent;
 mod bare_root;
 mod bridge;
-mod deadline;
 mod device_test;
 mod diagnosis;
 mod footprint;
 mod health;
 mod lab;
 mod launch;
-mod listening;
 mod load;
 pub mod network;
 mod pair;
-mod process;
 mod resources;
 mod shell;
 mod side;
 mod watchdog;
-mod wire;
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
+pub use hosts::{
+    Deadline, Ended, Heard, Host, Line, Listening, Process, Said, agent, clock_millis, slowness,
+    words,
+};
 pub use pattern::{check, fill, pattern, random};
 
 pub use crate::{
     bare_root::BareRoot,
     bridge::{Bridge, BridgePair},
-    deadline::{Deadline, slowness},
     device_test::{DeviceTest, applies},
     diagnosis::{Diagnosis, Finding},
     footprint::Footprint,
     health::{Health, open_fds},
     lab::Lab,
     launch::{LAB_FAILED, LAB_STOPPED, LabDevice, Launch, NO_LAB, native_is_possible},
-    listening::Listening,
     load::Load,
     pair::{example, pair, pair_with, reason},
-    process::{Ended, Heard, Line, Process, words},
     shell::Shell,
     side::Side,
     watchdog::Watchdog,
@@ -52,10 +48,3 @@ pub use crate::{
 /// How long a test waits for something that comes: longer than it can take, even where each
 /// instruction is emulated and the machine is busy.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Milliseconds of this host's clock, which all of its processes share and nobody sets.
-#[must_use]
-pub fn clock_millis() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.map_or(0, |now| now.as_millis() as u64)
-}
