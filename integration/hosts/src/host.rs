@@ -244,7 +244,7 @@ impl Host {
     pub fn signal(&mut self, name: &str) -> Result<u64> {
         let signal = Signal::from_str(&format!("SIG{name}"))?;
         let process = self.process()?;
-        let began = process.signal(signal)?;
+        let began = process.signal_at(signal)?;
         if signal == Signal::SIGKILL {
             let ended = process.end(SILENCE)?;
             ended.context("the program was killed and goes on")?;

@@ -9,7 +9,7 @@ use anyhow::{Result, anyhow, bail, ensure};
 use nix::sys::signal::Signal;
 
 use crate::{
-    Deadline, Program,
+    Deadline, Program, clock_millis,
     host::Link,
     wire::{Frame, Job},
 };
@@ -105,8 +105,10 @@ impl Process {
     pub(crate) fn there(link: &Link, job: Job) -> Result<Self> {
         let (number, frames) = link.start(job)?;
         let mut this = Self::new(Place::There(link.clone(), number), frames);
-        this.answer()?;
-        Ok(this)
+        let began = this.answer();
+        // There is nothing to kill.
+        this.lost = began.is_err();
+        began.map(|_| this)
     }
 
     fn new(place: Place, frames: Receiver<Frame>) -> Self {
@@ -178,23 +180,26 @@ impl Process {
         }
     }
 
-    /// Sends it a signal. Returns the time of its host's clock in milliseconds.
+    /// Sends it a signal. Does not wait for the answer of another host.
     ///
     /// # Errors
     ///
     /// When it has ended.
-    pub fn signal(&mut self, signal: Signal) -> Result<u64> {
+    pub fn signal(&self, signal: Signal) -> Result<()> {
         match &self.place {
-            Place::Here(program) => {
-                let now = crate::clock_millis();
-                program.signal(signal).map(|()| now)
-            }
-            Place::There(link, number) => {
-                self.answer = None;
-                link.send(*number, &Frame::Signal(signal as i32))?;
-                self.answer()
-            }
+            Place::Here(program) => program.signal(signal),
+            Place::There(link, number) => link.send(*number, &Frame::Signal(signal as i32)),
         }
+    }
+
+    /// Sends it a signal. Returns the time of its host's clock in milliseconds.
+    pub(crate) fn signal_at(&mut self, signal: Signal) -> Result<u64> {
+        self.answer = match self.place {
+            Place::Here(_) => Some(Ok(clock_millis())),
+            Place::There(..) => None,
+        };
+        self.signal(signal)?;
+        self.answer()
     }
 
     /// Waits for its end. Returns `None` if that has not come in this time.
