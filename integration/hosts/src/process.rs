@@ -172,10 +172,11 @@ impl Process {
     /// Writes a line to its stdin. Returns whether it can take it; of a program on another host,
     /// whether it may.
     pub fn tell(&mut self, line: &str) -> bool {
+        let line = format!("{line}\n").into_bytes();
         match &mut self.place {
-            Place::Here(program) => program.tell(line),
+            Place::Here(program) => program.tell(&line),
             Place::There(link, number) => {
-                self.status.is_none() && link.send(*number, &Frame::Tell(line.to_owned())).is_ok()
+                self.status.is_none() && link.send(*number, &Frame::Tell(line)).is_ok()
             }
         }
     }

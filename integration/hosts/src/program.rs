@@ -100,10 +100,10 @@ impl Program {
         self.pid
     }
 
-    /// Writes a line to its stdin. Returns whether it can take it.
-    pub fn tell(&mut self, line: &str) -> bool {
+    /// Writes this to its stdin. Returns whether it can take it.
+    pub fn tell(&mut self, bytes: &[u8]) -> bool {
         let stdin = self.stdin.as_mut();
-        stdin.is_some_and(|stdin| stdin.write_all(format!("{line}\n").as_bytes()).is_ok())
+        stdin.is_some_and(|stdin| stdin.write_all(bytes).is_ok())
     }
 
     /// Sends it a signal.

@@ -31,8 +31,8 @@ pub const HOST: u32 = 0;
 pub enum Frame {
     /// Start a program with this number. The answer is `Began` or `Failed`.
     Start(Job),
-    /// Write this line to the program's stdin.
-    Tell(String),
+    /// Write this to the program's stdin.
+    Tell(Vec<u8>),
     /// Send the program this signal. The answer is `Began` or `Failed`.
     Signal(i32),
     /// End the agent.
