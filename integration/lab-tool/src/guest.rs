@@ -30,11 +30,16 @@ const BOOTS: u32 = 3;
 const INHERITED: [&str; 2] = ["RUST_BACKTRACE", "RUST_LOG"];
 
 /// Boots all machines and waits until each has its device and sees the other. Where one does not
-/// come up, all are booted again.
-pub(crate) fn boot(machines: &Machines<'_>, watch: &Watch) -> Result<Vec<Machine>> {
+/// come up, all are booted again. `named` puts the host's name before each line of output.
+pub(crate) fn boot(machines: &Machines<'_>, watch: &Watch, named: bool) -> Result<Vec<Machine>> {
     let mut attempt = 1;
     loop {
-        match boot_once(machines, watch, attempt * machines.accel.boot_limit()) {
+        match boot_once(
+            machines,
+            watch,
+            named,
+            attempt * machines.accel.boot_limit(),
+        ) {
             Err(error) if attempt < BOOTS && (error.is::<Lost>() || error.is::<Stopped>()) => {
                 eprintln!("lab: {error:#}; booting again");
                 attempt += 1;
@@ -44,7 +49,12 @@ pub(crate) fn boot(machines: &Machines<'_>, watch: &Watch) -> Result<Vec<Machine
     }
 }
 
-fn boot_once(machines: &Machines<'_>, watch: &Watch, limit: Duration) -> Result<Vec<Machine>> {
+fn boot_once(
+    machines: &Machines<'_>,
+    watch: &Watch,
+    named: bool,
+    limit: Duration,
+) -> Result<Vec<Machine>> {
     let start = Instant::now();
     let mut guests = machines.start()?;
     let mut threads = Vec::new();
@@ -53,7 +63,7 @@ fn boot_once(machines: &Machines<'_>, watch: &Watch, limit: Duration) -> Result<
         if let Some(doctor) = doctor {
             threads.push(thread::spawn(move || doctor.run()));
         }
-        let listener = Listener::new(host, machines.args.hosts(), watch.news.clone());
+        let listener = Listener::new(host, named, watch.news.clone());
         threads.extend(listen(guest.port.try_clone()?, beats, listener));
     }
     if let Err(error) = with_last_words(&guests, watch.ready(guests.len(), limit)) {
@@ -75,7 +85,7 @@ fn boot_once(machines: &Machines<'_>, watch: &Watch, limit: Duration) -> Result<
 }
 
 pub(crate) fn exec(machines: &Machines<'_>, args: &Exec, watch: &Watch) -> Result<u8> {
-    let guests = boot(machines, watch)?;
+    let guests = boot(machines, watch, machines.args.hosts() > 1)?;
     for (host, guest) in guests.iter().enumerate() {
         let job = job(machines, host, &guest.results, args.argv(), &args.env);
         guest.sender.send(COMMAND, &Frame::Start(job))?;

@@ -23,11 +23,11 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    pub(crate) fn new(host: usize, hosts: usize, news: Sender<News>) -> Self {
+    pub(crate) fn new(host: usize, named: bool, news: Sender<News>) -> Self {
         Self {
             host,
-            stdout: Sink::new(Stream::Stdout, host, hosts),
-            stderr: Sink::new(Stream::Stderr, host, hosts),
+            stdout: Sink::new(Stream::Stdout, host, named),
+            stderr: Sink::new(Stream::Stderr, host, named),
             news,
         }
     }

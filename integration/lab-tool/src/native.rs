@@ -108,7 +108,7 @@ pub(crate) fn exec(lab: &Lab, args: &Exec, watch: &Watch) -> Result<u8> {
             env: Some(env.chain(args.env.iter().cloned()).collect()),
             told: false,
         };
-        let listener = Mutex::new(Listener::new(host, hosts, watch.news.clone()));
+        let listener = Mutex::new(Listener::new(host, hosts > 1, watch.news.clone()));
         let report = move |frame| {
             let listener = listener
                 .lock()

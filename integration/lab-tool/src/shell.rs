@@ -20,7 +20,7 @@ const NO_LIMIT: Duration = Duration::from_secs(u32::MAX as u64);
 const END_OF_INPUT: u8 = 4;
 
 pub(crate) fn shell(machines: &Machines<'_>, watch: &Watch) -> Result<u8> {
-    let guests = guest::boot(machines, watch)?;
+    let guests = guest::boot(machines, watch, false)?;
     let term = env::var_os("TERM").unwrap_or_else(|| "dumb".into());
     let env = [("PS1".into(), r"\h:\w# ".into()), ("TERM".into(), term)];
     let size = stty(&["size"]).unwrap_or_default();
@@ -28,7 +28,7 @@ pub(crate) fn shell(machines: &Machines<'_>, watch: &Watch) -> Result<u8> {
     let size = size.map(|(rows, columns)| format!("stty rows {rows} cols {columns};"));
     let lines = [
         format!(
-            "exec script -qfc '{} exec bash --norc -i' /dev/null",
+            "exec script -qefc '{} exec bash --norc -i' /dev/null",
             size.unwrap_or_default()
         ),
         "exec busybox telnetd -F -l /bin/bash".to_owned(),
