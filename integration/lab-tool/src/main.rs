@@ -1,6 +1,6 @@
 //! The lab: boots virtual machines with a soft-RoCE device and runs commands in them.
 //!
-//! This program has two halves. On this machine it prepares a kernel ([`kernel`], [`initramfs`]),
+//! This program has two halves. On this machine it prepares a kernel ([`kernel`]),
 //! starts QEMU ([`qemu`]) and watches over it ([`watch`], [`guest`]). In the guest, [`agent`] runs
 //! the command. Between them are the frames of [`hosts::wire`].
 
@@ -11,7 +11,6 @@ mod device;
 mod driver;
 mod guest;
 mod hidden;
-mod initramfs;
 mod kernel;
 mod lab;
 mod listener;
@@ -23,9 +22,7 @@ mod process;
 mod pulse;
 mod qemu;
 mod shell;
-mod siw;
 mod tsc;
-mod vmlinux;
 mod watch;
 
 use std::process::ExitCode;
@@ -73,9 +70,9 @@ fn setup(args: &Setup) -> Result<u8> {
     let kernel = Kernel::fetch(&lab, args.kernel.as_deref())?;
     kernel.initramfs(&lab)?;
     if args.with_siw {
-        siw::provide(&kernel)?;
+        kernel.provide_siw(&lab)?;
     }
-    eprintln!("lab: ready, with kernel {}", kernel.release);
+    eprintln!("lab: ready, with kernel {}", kernel.release()?);
     Ok(0)
 }
 
@@ -115,7 +112,7 @@ fn with_machines(
     );
     let kernel = &Kernel::open(lab, args.kernel.as_deref())?;
     if args.device.includes(Driver::Siw) {
-        siw::provide(kernel)?;
+        kernel.provide_siw(lab)?;
     }
     run(&Machines {
         lab,
