@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     measure::Measure,
     report::{BUILT_BY, Report},
-    row::Row,
+    row::{Row, median},
 };
 
 /// Where the figures are, in the checkout.
@@ -54,7 +54,7 @@ impl Budget {
         };
         let rows = report.rows();
         for row in rows.iter().map(|row| beside_perftest(row, rows)) {
-            let Some(value) = row.values().median() else {
+            let Some(value) = median(&row.values()) else {
                 continue;
             };
             // As many digits as mean anything.
@@ -177,7 +177,7 @@ fn change(name: &str, now: Option<f64>, kept: Option<f64>) -> Change {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{row::testing::row, target::Target};
+    use crate::row::{Target, testing::row};
 
     fn budget(ratios: &[(&str, f64)], instructions: f64) -> Budget {
         let ratios = ratios

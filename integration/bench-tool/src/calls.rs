@@ -3,23 +3,19 @@
 
 use std::{
     io::{Read, Write},
-    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpListener, TcpStream},
 };
 
 use anyhow::{Context, Result, ensure};
-use clap::Args;
 use rdmsg::{Completion, Config, Connector, Endpoint, Engine, Listener, Message, Polling};
+use serde::{Deserialize, Serialize};
 
-use crate::carrier::SILENCE;
+use crate::traffic::SILENCE;
 
-#[derive(Args, Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Calls {
-    /// The server's address
-    #[arg(long)]
-    pub(crate) address: IpAddr,
-    #[arg(long)]
-    pub(crate) port: u16,
-    #[arg(long)]
+    /// The server's.
+    pub(crate) address: SocketAddr,
     pub(crate) count: u64,
 }
 
@@ -54,26 +50,13 @@ impl Calls {
         format!("{}::{name}", module_path!())
     }
 
-    fn address(&self) -> SocketAddr {
-        SocketAddr::new(self.address, self.port)
-    }
-
-    /// The arguments that say the same on a command line.
-    pub(crate) fn arguments(&self) -> Vec<String> {
-        vec![
-            format!("--address={}", self.address),
-            format!("--port={}", self.port),
-            format!("--count={}", self.count),
-        ]
-    }
-
     /// Sends back what comes, and says over TCP when the client's device has it.
     pub(crate) fn serve(&self) -> Result<()> {
         let engine = Engine::new()?;
-        let told = TcpListener::bind(self.address())?;
+        let told = TcpListener::bind(self.address)?;
         let config = Config::default().with_polling(Polling::Event);
         let builder = Listener::builder().config(config).engine(&engine);
-        let listener = builder.bind(self.address())?;
+        let listener = builder.bind(self.address)?;
         let endpoint = listener.accept_timeout(SILENCE)?;
         let (mut told, _) = told.accept()?;
         for id in 0..WARM_UP + self.count {
@@ -95,8 +78,8 @@ impl Calls {
         let engine = Engine::new()?;
         let config = Config::default().with_polling(Polling::Busy);
         let connector = Connector::new().config(config).engine(&engine);
-        let endpoint = connector.connect(self.address())?;
-        let mut told = TcpStream::connect(self.address()).context("the server is deaf")?;
+        let endpoint = connector.connect(self.address)?;
+        let mut told = TcpStream::connect(self.address).context("the server is deaf")?;
         told.set_read_timeout(Some(SILENCE))?;
         let message = [0x5a; SIZE];
         for turn in 0..WARM_UP + self.count {

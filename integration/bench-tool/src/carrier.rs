@@ -1,51 +1,36 @@
 use std::{
     io::{BufRead, IoSlice, Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
-    time::Duration,
+    net::{TcpListener, TcpStream},
 };
 
-use anyhow::{Result, ensure};
-use rdmsg::{Connector, Endpoint, Engine, Listener, Stream, tokio as tasks};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
+use anyhow::{Result, bail, ensure};
+use rdmsg::{Endpoint, Engine, Stream, tokio as tasks};
 
-use crate::manner::Manner;
-
-/// How long a peer may be silent before a run counts as failed.
-pub(crate) const SILENCE: Duration = Duration::from_secs(60);
+use crate::traffic::{SILENCE, Traffic};
 
 /// What carries the traffic of a run. That of threads blocks, in futures that are ready at once.
 pub(crate) enum Carrier {
-    Messages {
-        endpoint: Endpoint,
-        owned: bool,
-    },
+    Messages { endpoint: Endpoint, owned: bool },
+    Tasks(tasks::Endpoint),
     Bytes(Stream),
-    TaskMessages {
-        endpoint: tasks::Endpoint,
-        owned: bool,
-    },
-    TaskBytes(tasks::Stream),
     Socket(TcpStream),
 }
 
 impl Carrier {
     /// Takes one connection.
-    pub(crate) fn accept(address: SocketAddr, manner: &Manner, engine: &Engine) -> Result<Self> {
-        if manner.socket {
-            let (socket, _) = TcpListener::bind(address)?.accept()?;
+    pub(crate) fn accept(traffic: &Traffic, engine: &Engine) -> Result<Self> {
+        if traffic.manner.socket {
+            let (socket, _) = TcpListener::bind(traffic.server())?.accept()?;
             return Self::of_socket(socket);
         }
-        let builder = Listener::builder().config(manner.config()).engine(engine);
-        let endpoint = builder.bind(address)?.accept_timeout(SILENCE)?;
-        Self::of(endpoint, manner)
+        Self::of(traffic.accept(engine)?, traffic)
     }
 
-    pub(crate) fn connect(address: SocketAddr, manner: &Manner, engine: &Engine) -> Result<Self> {
-        if manner.socket {
-            return Self::of_socket(TcpStream::connect(address)?);
+    pub(crate) fn connect(traffic: &Traffic, engine: &Engine) -> Result<Self> {
+        if traffic.manner.socket {
+            return Self::of_socket(TcpStream::connect(traffic.server())?);
         }
-        let connector = Connector::new().config(manner.config()).engine(engine);
-        Self::of(connector.connect(address)?, manner)
+        Self::of(traffic.connect(engine)?, traffic)
     }
 
     fn of_socket(socket: TcpStream) -> Result<Self> {
@@ -55,56 +40,43 @@ impl Carrier {
     }
 
     /// What the peer makes of its end as well.
-    fn of(endpoint: Endpoint, manner: &Manner) -> Result<Self> {
+    fn of(mut endpoints: Vec<Endpoint>, traffic: &Traffic) -> Result<Self> {
+        let (Some(endpoint), manner) = (endpoints.pop(), traffic.manner) else {
+            bail!("no connection")
+        };
+        if manner.tasks {
+            return Ok(Self::Tasks(tasks::Endpoint::new(endpoint)?));
+        }
+        if manner.stream {
+            let stream = Stream::from(endpoint);
+            stream.set_read_timeout(Some(SILENCE))?;
+            return Ok(Self::Bytes(stream));
+        }
         let owned = manner.owned;
-        Ok(match (manner.stream, manner.tasks) {
-            (false, false) => Self::Messages { endpoint, owned },
-            (false, true) => {
-                let endpoint = tasks::Endpoint::new(endpoint)?;
-                Self::TaskMessages { endpoint, owned }
-            }
-            (true, false) => {
-                let stream = Stream::from(endpoint);
-                stream.set_read_timeout(Some(SILENCE))?;
-                Self::Bytes(stream)
-            }
-            (true, true) => Self::TaskBytes(tasks::Stream::new(endpoint)?),
-        })
+        Ok(Self::Messages { endpoint, owned })
     }
 
     pub(crate) async fn send(&mut self, message: &[u8]) -> Result<()> {
-        // Filling a buffer of one's own is the application's work, not the library's.
         match self {
+            // Filling a buffer of one's own is the application's work, not the library's.
             Self::Messages { endpoint, owned } if *owned => {
                 endpoint.send_owned(endpoint.buffer(message.len())?)?;
             }
             Self::Messages { endpoint, .. } => endpoint.send(message)?,
+            Self::Tasks(endpoint) => endpoint.send(message).await?,
             Self::Bytes(stream) => stream.write_all(message)?,
-            Self::TaskMessages { endpoint, owned } if *owned => {
-                let buffer = endpoint.get_ref().buffer(message.len())?;
-                endpoint.send_owned(buffer).await?;
-            }
-            Self::TaskMessages { endpoint, .. } => endpoint.send(message).await?,
-            Self::TaskBytes(stream) => stream.write_all(message).await?,
             Self::Socket(socket) => socket.write_all(message)?,
         }
         Ok(())
     }
 
-    /// Sends a message so many times, by one call where there is such a call.
-    pub(crate) async fn send_times(&mut self, message: &[u8], times: usize) -> Result<()> {
-        match self {
-            Self::Messages { endpoint, .. } => {
-                let batch = vec![IoSlice::new(message); times];
-                let sent = endpoint.send_batch(&batch)?;
-                ensure!(sent == times, "{sent} of {times} messages were sent");
-            }
-            _ => {
-                for _ in 0..times {
-                    self.send(message).await?;
-                }
-            }
-        }
+    /// Sends a message so many times, by one call.
+    pub(crate) fn send_batch(&mut self, message: &[u8], times: usize) -> Result<()> {
+        let Self::Messages { endpoint, .. } = self else {
+            bail!("only threads send batches of messages")
+        };
+        let sent = endpoint.send_batch(&vec![IoSlice::new(message); times])?;
+        ensure!(sent == times, "{sent} of {times} messages were sent");
         Ok(())
     }
 
@@ -112,21 +84,11 @@ impl Carrier {
     pub(crate) async fn receive(&mut self, len: usize) -> Result<()> {
         let came = match self {
             Self::Messages { endpoint, .. } => endpoint.recv_timeout(SILENCE)?.len(),
-            Self::TaskMessages { endpoint, .. } => endpoint.recv().await?.len(),
+            Self::Tasks(endpoint) => endpoint.recv().await?.len(),
             Self::Bytes(stream) => {
                 let mut missing = len;
                 while missing > 0 {
                     let here = stream.fill_buf()?.len().min(missing);
-                    ensure!(here > 0, "the stream has ended");
-                    stream.consume(here);
-                    missing -= here;
-                }
-                len
-            }
-            Self::TaskBytes(stream) => {
-                let mut missing = len;
-                while missing > 0 {
-                    let here = stream.fill_buf().await?.len().min(missing);
                     ensure!(here > 0, "the stream has ended");
                     stream.consume(here);
                     missing -= here;
@@ -144,30 +106,22 @@ impl Carrier {
 
     /// Sends a message back as it came.
     pub(crate) async fn send_back(&mut self, len: usize) -> Result<()> {
+        fn bytes(stream: &mut (impl Read + Write), len: usize) -> Result<()> {
+            let mut bytes = vec![0; len];
+            stream.read_exact(&mut bytes)?;
+            Ok(stream.write_all(&bytes)?)
+        }
         match self {
             Self::Messages { endpoint, .. } => {
                 let message = endpoint.recv_timeout(SILENCE)?;
                 endpoint.send(&message)?;
             }
-            Self::TaskMessages { endpoint, .. } => {
+            Self::Tasks(endpoint) => {
                 let message = endpoint.recv().await?;
                 endpoint.send(&message).await?;
             }
-            Self::Bytes(stream) => {
-                let mut bytes = vec![0; len];
-                stream.read_exact(&mut bytes)?;
-                stream.write_all(&bytes)?;
-            }
-            Self::TaskBytes(stream) => {
-                let mut bytes = vec![0; len];
-                stream.read_exact(&mut bytes).await?;
-                stream.write_all(&bytes).await?;
-            }
-            Self::Socket(socket) => {
-                let mut bytes = vec![0; len];
-                socket.read_exact(&mut bytes)?;
-                socket.write_all(&bytes)?;
-            }
+            Self::Bytes(stream) => bytes(stream, len)?,
+            Self::Socket(socket) => bytes(socket, len)?,
         }
         Ok(())
     }
@@ -176,9 +130,8 @@ impl Carrier {
     pub(crate) async fn await_end(&mut self) {
         match self {
             Self::Messages { endpoint, .. } => drop(endpoint.recv_timeout(SILENCE)),
-            Self::TaskMessages { endpoint, .. } => drop(endpoint.recv().await),
+            Self::Tasks(endpoint) => drop(endpoint.recv().await),
             Self::Bytes(stream) => drop(stream.fill_buf()),
-            Self::TaskBytes(stream) => drop(stream.fill_buf().await),
             Self::Socket(socket) => drop(socket.read(&mut [0])),
         }
     }
@@ -186,9 +139,8 @@ impl Carrier {
     pub(crate) async fn close(self) -> Result<()> {
         match self {
             Self::Messages { endpoint, .. } => endpoint.close()?,
-            Self::TaskMessages { endpoint, .. } => endpoint.close().await?,
+            Self::Tasks(endpoint) => endpoint.close().await?,
             Self::Bytes(stream) => drop(stream),
-            Self::TaskBytes(stream) => drop(stream),
             Self::Socket(socket) => drop(socket),
         }
         Ok(())

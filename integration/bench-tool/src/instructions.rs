@@ -11,9 +11,9 @@ use crate::{
     conduct::{Conductor, OURS},
     manner::{Manner, Wait},
     measure::Measure,
-    program::{Commands, Program, Run, is_installed, ourselves},
-    row::Side,
-    target::Target,
+    program::{Commands, Program, Run, is_installed},
+    row::{Side, Target},
+    work::Work,
 };
 
 /// This program without the lines of its source, which callgrind would read for half a minute.
@@ -48,12 +48,9 @@ pub(crate) fn measure(conductor: &mut Conductor, quick: bool) -> Result<()> {
     if quick {
         return Ok(());
     }
-    let ours = Program::Rdmsg(Manner {
-        wait: Wait::Event,
-        ..Manner::DEFAULT
-    });
+    let ours = Program::Rdmsg(Manner::DEFAULT.with(Wait::Event));
     let mut sides = Vec::new();
-    for program in [ours, Program::Perftest { event: true }] {
+    for program in [ours, Program::Perftest] {
         let run = Run {
             program,
             measure: Measure::HalfRoundTrip,
@@ -83,23 +80,22 @@ fn strip() -> Result<()> {
 fn single_calls(conductor: &mut Conductor) -> Result<Vec<Cost>> {
     let port = conductor.port();
     let calls = Calls {
-        address: conductor.address,
-        port,
+        address: (conductor.address, port).into(),
         count: CALLS,
     };
     let functions = calls::NAMES.map(Calls::function);
     let toggles = functions
         .iter()
         .map(|name| format!("--toggle-collect={name}"));
-    let mut client = callgrind_of(conductor, &[STRIPPED.to_owned(), "calls-client".to_owned()]);
-    client.extend(calls.arguments());
+    let mut client = Work::MakeCalls(calls.clone()).argv()?;
+    client[0] = STRIPPED.to_owned();
+    let mut client = callgrind_of(conductor, &client);
     client.splice(2..2, toggles);
     client.insert(2, format!("--separate-callers={CALLERS}"));
     let commands = Commands {
-        server: ourselves("calls-server", calls.arguments())?,
+        server: Work::ServeCalls(calls).argv()?,
         listening: Listening::Cm(port),
         client,
-        ends: true,
     };
     conductor.client_of("single calls", &commands, LIMIT)?;
     let profile = fs::read_to_string(conductor.profile())?;
@@ -123,9 +119,8 @@ fn add_calls(conductor: &mut Conductor, costs: &[Cost]) {
 
 fn whole_loop(conductor: &mut Conductor, run: Run) -> Result<Side> {
     let mut executed = |count| {
-        let port = conductor.port();
         let run = Run { count, ..run };
-        let mut commands = conductor.commands(&run, port)?;
+        let mut commands = conductor.commands(&run)?;
         if let Program::Rdmsg(_) = run.program {
             commands.client[0] = STRIPPED.to_owned();
         }

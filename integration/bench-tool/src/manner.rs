@@ -1,63 +1,46 @@
 use std::fmt;
 
-use clap::{Args, ValueEnum};
 use rdmsg::{Config, Polling, Transport};
+use serde::{Deserialize, Serialize};
 
 /// How our programs use the library. The default is the library's own, on one connection.
-#[derive(Args, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct Manner {
-    /// How threads wait
-    #[arg(long, value_enum, default_value_t)]
+    /// How threads wait.
     pub(crate) wait: Wait,
-    /// Config::eager_size, if not the library's
-    #[arg(long)]
+    /// `Config::eager_size`, if not the library's.
     pub(crate) eager_size: Option<u32>,
-    /// Send registered memory as it is, without a copy
-    #[arg(long)]
+    /// Whether registered memory is sent as it is, without a copy.
     pub(crate) owned: bool,
-    /// How many messages each call sends, where they go one way
-    #[arg(long, default_value_t = 1, conflicts_with = "owned")]
+    /// The number of messages that each call sends one way.
     pub(crate) batch: u32,
-    /// With Config::hold_back
-    #[arg(long)]
+    /// `Config::hold_back`.
     pub(crate) hold_back: bool,
-    /// Send the bytes through a Stream, and not as messages
-    #[arg(long, conflicts_with_all = ["owned", "batch"])]
+    /// Whether bytes go through a `Stream`, and not messages.
     pub(crate) stream: bool,
-    /// Wait as a task on tokio's current-thread runtime, and not as a thread
-    #[arg(long)]
+    /// Whether a task on tokio's current-thread runtime waits, and not a thread.
     pub(crate) tasks: bool,
-    /// Over TCP
-    #[arg(long)]
+    /// Whether it is over TCP.
     pub(crate) tcp: bool,
-    /// Over a TCP socket of std, without this library
-    #[arg(long)]
+    /// Whether a TCP socket of std takes the place of this library.
     pub(crate) socket: bool,
-    /// With a configuration for many connections
-    #[arg(long)]
+    /// Whether the configuration is one for many connections.
     pub(crate) small: bool,
-    /// With as many messages under way as perftest has by its defaults
-    #[arg(long, conflicts_with = "small")]
-    pub(crate) deep: bool,
-    /// One pool of receives for all connections
-    #[arg(long)]
+    /// Whether all connections share one pool of receives.
     pub(crate) shared: bool,
-    /// The server waits with epoll for the connections' event_fd
-    #[arg(long)]
+    /// Whether the server waits with epoll for the connections' event_fd.
     pub(crate) epoll: bool,
-    /// How many connections the client uses, one after the other
-    #[arg(long, default_value_t = 1)]
+    /// The number of connections that the client uses, one after the other.
     pub(crate) connections: u32,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) enum Wait {
-    /// Poll for a moment, then sleep
-    #[default]
+    /// Poll for a moment, then sleep.
     Adaptive,
-    /// Poll all the time
+    /// Poll all the time.
     Busy,
-    /// Sleep until the device has something: what to measure where instructions are counted
+    /// Sleep until the device has something: what to measure where instructions are counted.
     Event,
 }
 
@@ -71,12 +54,6 @@ const LEAST_DEPTH: u16 = 8;
 /// How many shared receives each connection may be sure of, as `Config::shared_receive` says.
 const SHARE: u32 = 28;
 
-impl Default for Manner {
-    fn default() -> Self {
-        Self::DEFAULT
-    }
-}
-
 impl Manner {
     pub(crate) const DEFAULT: Self = Self {
         wait: Wait::Adaptive,
@@ -89,7 +66,6 @@ impl Manner {
         tcp: false,
         socket: false,
         small: false,
-        deep: false,
         shared: false,
         epoll: false,
         connections: 1,
@@ -117,10 +93,6 @@ impl Manner {
             config.send_depth = 8;
             config.eager_size = Some(1024);
         }
-        if self.deep {
-            config.receive_window = 512;
-            config.send_depth = 128;
-        }
         if self.shared {
             // One more, which goes ahead of those that are measured.
             config.shared_receive = Some(SHARE * (self.connections + 1));
@@ -131,38 +103,6 @@ impl Manner {
             Transport::Rdma
         };
         config
-    }
-
-    /// The arguments that say the same on a command line.
-    pub(crate) fn arguments(&self) -> Vec<String> {
-        let wait = match self.wait {
-            Wait::Adaptive => None,
-            Wait::Busy => Some("--wait=busy".to_owned()),
-            Wait::Event => Some("--wait=event".to_owned()),
-        };
-        let flags = [
-            (self.owned, "--owned"),
-            (self.hold_back, "--hold-back"),
-            (self.stream, "--stream"),
-            (self.tasks, "--tasks"),
-            (self.tcp, "--tcp"),
-            (self.socket, "--socket"),
-            (self.small, "--small"),
-            (self.deep, "--deep"),
-            (self.shared, "--shared"),
-            (self.epoll, "--epoll"),
-        ];
-        let flags = flags.iter().filter(|(set, _)| *set);
-        let mut words: Vec<String> = wait.into_iter().collect();
-        words.extend(flags.map(|(_, flag)| (*flag).to_owned()));
-        words.extend(self.eager_size.map(|size| format!("--eager-size={size}")));
-        if self.batch != 1 {
-            words.push(format!("--batch={}", self.batch));
-        }
-        if self.connections != 1 {
-            words.push(format!("--connections={}", self.connections));
-        }
-        words
     }
 }
 
@@ -186,7 +126,6 @@ impl fmt::Display for Manner {
             (self.stream, " stream"),
             (self.tasks, " tasks"),
             (self.small, " small"),
-            (self.deep, " deep"),
             (self.shared, " shared"),
             (self.epoll, " event_fd"),
         ];
@@ -207,56 +146,33 @@ impl fmt::Display for Manner {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
 
-    #[derive(Parser)]
-    struct CommandLine {
-        #[command(flatten)]
-        manner: Manner,
-    }
-
     #[test]
-    fn arguments_say_the_same() {
-        let owned = Manner {
-            wait: Wait::Busy,
-            eager_size: Some(4096),
-            owned: true,
-            ..Manner::default()
-        };
-        let stream = Manner {
-            stream: true,
-            tasks: true,
-            tcp: true,
-            ..Manner::default()
-        };
-        let many = Manner {
-            wait: Wait::Event,
-            small: true,
-            shared: true,
-            epoll: true,
-            connections: 100,
-            ..Manner::default()
+    fn name_has_what_differs_from_the_default() {
+        let socket = Manner {
+            socket: true,
+            ..Manner::DEFAULT
         };
         let batch = Manner {
             batch: 16,
             hold_back: true,
-            deep: true,
-            ..Manner::default()
+            eager_size: Some(4096),
+            ..Manner::DEFAULT.with(Wait::Busy)
         };
-        let socket = Manner {
-            tcp: true,
-            socket: true,
-            ..Manner::default()
+        let many = Manner {
+            small: true,
+            shared: true,
+            epoll: true,
+            connections: 100,
+            ..Manner::DEFAULT.with(Wait::Event)
         };
-        for manner in [Manner::default(), owned, stream, many, batch, socket] {
-            let words = std::iter::once("bench".to_owned()).chain(manner.arguments());
-            assert_eq!(CommandLine::parse_from(words).manner, manner);
-        }
+        assert_eq!(Manner::DEFAULT.to_string(), "rdmsg");
         assert_eq!(socket.to_string(), "std socket");
-        assert_eq!(owned.to_string(), "rdmsg busy eager owned");
-        assert_eq!(batch.to_string(), "rdmsg hold_back deep batches of 16");
+        assert_eq!(
+            batch.to_string(),
+            "rdmsg busy eager hold_back batches of 16"
+        );
         assert_eq!(many.to_string(), "rdmsg event small shared event_fd ×100");
     }
 }

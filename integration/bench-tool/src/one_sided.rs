@@ -6,9 +6,8 @@ use anyhow::{Context, Result, bail};
 use rdmsg::{Completion, Endpoint, Engine, Region, RemoteAccess, RemoteRegion};
 
 use crate::{
-    carrier::SILENCE,
     measure::Measure,
-    traffic::{Figures, Times, Traffic},
+    traffic::{Reading, SILENCE, Times, Traffic},
 };
 
 /// Says where its memory is.
@@ -33,7 +32,7 @@ struct Memory {
     size: usize,
 }
 
-pub(crate) fn measure(traffic: &Traffic) -> Result<Figures> {
+pub(crate) fn measure(traffic: &Traffic) -> Result<Reading> {
     let engine = Engine::new()?;
     let endpoint = traffic.connect(&engine)?.pop().context("no connection")?;
     let told = endpoint.recv_timeout(SILENCE)?;
@@ -49,17 +48,17 @@ pub(crate) fn measure(traffic: &Traffic) -> Result<Figures> {
         _ => memory.write(count),
     };
     run(traffic.warm_up())?;
-    let figures = run(traffic.count)?;
+    let reading = run(traffic.count)?;
     memory.endpoint.close()?;
     drop(memory);
     engine.shutdown();
-    Ok(figures)
+    Ok(reading)
 }
 
 impl Memory {
     /// One after the other.
-    fn read(&self, count: u64) -> Result<Figures> {
-        let mut times = Times::start()?;
+    fn read(&self, count: u64) -> Result<Reading> {
+        let mut times = Times::start(count);
         for id in 0..count {
             let range = 0..self.size;
             self.endpoint
@@ -67,11 +66,11 @@ impl Memory {
             self.complete()?;
             times.record(1);
         }
-        Ok(times.figures())
+        Ok(times.reading())
     }
 
     /// As many at a time as the configuration allows.
-    fn write(&self, count: u64) -> Result<Figures> {
+    fn write(&self, count: u64) -> Result<Reading> {
         let start = Instant::now();
         let mut ended = 0;
         for id in 0..count {
@@ -86,7 +85,7 @@ impl Memory {
         for _ in ended..count {
             self.complete()?;
         }
-        Ok(Figures::Rate(count as f64 / start.elapsed().as_secs_f64()))
+        Ok(Reading::rate(count, start))
     }
 
     fn complete(&self) -> Result<()> {

@@ -1,9 +1,8 @@
-//! What was found: one table of all parts, as text, Markdown and JSON, and plots.
+//! What was found: one table of all parts, as Markdown and JSON, and the tables of a page.
 
 use std::{
-    collections::BTreeMap,
     fmt::Write,
-    fs,
+    fs, iter,
     path::{Path, PathBuf},
 };
 
@@ -13,9 +12,7 @@ use serde::Serialize;
 use crate::{
     conduct::Outcome,
     measure::bytes,
-    part::Part,
-    plot,
-    row::{Row, Verdict},
+    row::{Part, Row, Side, median},
 };
 
 /// Everything that was measured, in one run of the tool.
@@ -33,9 +30,12 @@ pub(crate) struct Report {
     pub(crate) broken: bool,
 }
 
-const COLUMNS: [&str; 9] = [
-    "part", "measure", "size", "ours", "", "theirs", "", "ratio", "target",
-];
+/// What this program was compiled with.
+pub(crate) const BUILT_BY: &str = env!("BUILT_BY");
+
+/// The page that shows tables to readers. Each is between two comments: `<!-- table NAME -->` and
+/// `<!-- end -->`.
+const PAGE: &str = "docs/performance.md";
 
 impl Report {
     pub(crate) fn new() -> Self {
@@ -45,31 +45,21 @@ impl Report {
         }
     }
 
-    pub(crate) fn add(&mut self, part: Part, outcome: Outcome) {
-        let Outcome {
-            rows,
-            missing,
-            notes,
-            place,
-            kernel,
-            broken,
-        } = outcome;
-        self.broken |= broken;
-        self.notes
-            .push(format!("{part}: on {place}, Linux {kernel}"));
-        self.kernel = kernel;
-        self.notes.extend(notes);
-        self.missing
-            .extend(missing.into_iter().map(|what| format!("{part}: {what}")));
-        self.rows.extend(rows);
+    pub(crate) fn add(&mut self, outcome: Outcome) {
+        self.broken |= outcome.broken;
+        self.kernel = outcome.kernel;
+        self.notes.extend(outcome.notes);
+        self.missing.extend(outcome.missing);
+        self.rows.extend(outcome.rows);
     }
 
-    pub(crate) fn note(&mut self, note: impl Into<String>) {
-        self.notes.push(note.into());
+    pub(crate) fn note(&mut self, note: String) {
+        eprintln!("bench: {note}");
+        self.notes.push(note);
     }
 
-    pub(crate) fn lacks(&mut self, what: impl Into<String>) {
-        self.missing.push(what.into());
+    pub(crate) fn lacks(&mut self, what: String) {
+        self.missing.push(what);
     }
 
     pub(crate) fn rows(&self) -> &[Row] {
@@ -84,32 +74,29 @@ impl Report {
         &self.missing
     }
 
-    pub(crate) fn has(&self, verdict: Verdict) -> bool {
-        self.rows.iter().any(|row| row.verdict() == verdict)
-    }
-
     /// The whole of it as Markdown, which reads well as it is.
     pub(crate) fn markdown(&self) -> String {
-        let lines: Vec<[String; 9]> = self.rows.iter().map(cells).collect();
-        let widths: [usize; 9] = std::array::from_fn(|column| {
-            let cells = lines.iter().map(|line| line[column].chars().count());
-            cells.chain([COLUMNS[column].len()]).max().unwrap_or(0)
-        });
+        let title = [
+            "part", "measure", "size", "ours", "", "theirs", "", "ratio", "target",
+        ];
+        let lines: Vec<_> = iter::once(title.map(str::to_owned))
+            .chain(iter::once([const { String::new() }; 9]))
+            .chain(self.rows.iter().map(cells))
+            .collect();
         let mut text = String::new();
-        let mut line = |cells: [&str; 9], fill: char| {
-            for (cell, width) in cells.into_iter().zip(widths) {
-                let rest = width - cell.chars().count();
-                let rest: String = std::iter::repeat_n(fill, rest).collect();
-                let _ = write!(text, "| {cell}{rest} ");
+        for (place, line) in lines.iter().enumerate() {
+            for (column, cell) in line.iter().enumerate() {
+                let widths = lines.iter().map(|line| line[column].chars().count());
+                let width = widths.max().unwrap_or(0);
+                // Writing to a string does not fail.
+                let _ = match place {
+                    1 => write!(text, "| {:-<width$} ", ""),
+                    _ => write!(text, "| {cell:<width$} "),
+                };
             }
-            text.push_str("|\n");
-        };
-        line(COLUMNS, ' ');
-        line([""; 9], '-');
-        for cells in &lines {
-            line(cells.each_ref().map(String::as_str), ' ');
+            text += "|\n";
         }
-        let _ = writeln!(text, "\n{}", self.summary());
+        let _ = writeln!(text, "\nBuilt by {}.", self.built_by);
         for (title, lines) in [("Not measured", &self.missing), ("Notes", &self.notes)] {
             if !lines.is_empty() {
                 let _ = writeln!(text, "\n{title}:\n");
@@ -121,85 +108,116 @@ impl Report {
         text
     }
 
-    fn summary(&self) -> String {
-        let mut counts = BTreeMap::new();
-        for row in &self.rows {
-            *counts.entry(row.verdict().to_string()).or_insert(0) += 1;
-        }
-        counts.remove("");
-        let counts: Vec<_> = counts
-            .iter()
-            .map(|(what, n)| format!("{n} {what}"))
-            .collect();
-        format!(
-            "Targets: {}. Built by {}.",
-            counts.join(", "),
-            self.built_by
-        )
-    }
-
     /// Writes everything to files, and says where.
     pub(crate) fn write(&self, folder: &Path) -> Result<Vec<PathBuf>> {
         fs::create_dir_all(folder)?;
-        let mut files = Vec::new();
-        for (name, text) in [
+        let texts = [
             ("bench.md", self.markdown()),
             ("bench.json", serde_json::to_string_pretty(self)?),
-        ] {
-            let file = folder.join(name);
-            fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
-            files.push(file);
+        ];
+        let files = texts.map(|(name, text)| (folder.join(name), text));
+        for (file, text) in &files {
+            fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
         }
-        files.extend(plot::draw_all(&self.rows, folder)?);
-        Ok(files)
+        Ok(files.map(|(file, _)| file).to_vec())
+    }
+
+    /// Writes the table of this name to the page, with the rows of these parts.
+    pub(crate) fn write_page(&self, name: &str, parts: &[Part]) -> Result<()> {
+        let page = fs::read_to_string(PAGE).with_context(|| format!("cannot read {PAGE}"))?;
+        let rows = self.rows.iter().filter(|row| parts.contains(&row.part));
+        let page = with_table(&page, name, &table(rows, parts.len() > 1))?;
+        fs::write(PAGE, page).with_context(|| format!("cannot write {PAGE}"))?;
+        println!("bench: {PAGE}, table {name}");
+        Ok(())
     }
 }
 
-/// What this program was compiled with.
-pub(crate) const BUILT_BY: &str = env!("BUILT_BY");
+/// The page with this table between its two comments.
+fn with_table(page: &str, name: &str, table: &str) -> Result<String> {
+    let (begin, end) = (format!("<!-- table {name} -->\n"), "<!-- end -->");
+    let parts = page.split_once(&begin).and_then(|(before, rest)| {
+        let (old, after) = rest.split_once(end)?;
+        (!old.contains("<!--")).then_some((before, after))
+    });
+    let (before, after) = parts.with_context(|| {
+        format!(
+            "{PAGE} has no line {:?} with {end:?} below it",
+            begin.trim()
+        )
+    })?;
+    Ok(format!("{before}{begin}{table}{end}{after}"))
+}
+
+/// A table for readers, narrow enough for a page. As everything that is counted sleeps, names do
+/// not say so in a table of one part.
+fn table<'a>(rows: impl Iterator<Item = &'a Row>, of_parts: bool) -> String {
+    let part = if of_parts { "| part " } else { "" };
+    let rule = if of_parts { "|---" } else { "" };
+    let mut text =
+        format!("{part}| | ours | | theirs | | ratio |\n{rule}|---|---|---|---|---|---|\n");
+    let short = |name: &str| match name.strip_prefix("rdmsg") {
+        Some("") => "default".to_owned(),
+        Some(" event") => "event".to_owned(),
+        Some(name) if of_parts => name.trim().to_owned(),
+        Some(name) => name.trim().trim_start_matches("event ").to_owned(),
+        None => name.to_owned(),
+    };
+    for row in rows {
+        let [part, measure, size, ours, figure, theirs, their_figure, ..] = cells(row);
+        let part = if of_parts {
+            format!("| {part} ")
+        } else {
+            String::new()
+        };
+        let (ours, theirs) = (short(&ours), short(&theirs));
+        let ratio = row.theirs.as_ref().and_then(|_| median(&row.values()));
+        let ratio = ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}"));
+        text += &format!(
+            "{part}| {measure}, {size} | {ours} | {figure} | {theirs} | {their_figure} | {ratio} |\n"
+        );
+    }
+    text
+}
 
 fn cells(row: &Row) -> [String; 9] {
-    let part = match row.hosts {
-        1 => row.part.to_string(),
-        hosts => format!("{}, {hosts} hosts", row.part),
-    };
-    let figure = |figures: &[f64]| {
-        let median = crate::samples::Samples::new(figures.iter().copied()).median();
-        median.map_or_else(String::new, |figure| row.measure.show(row.size, figure))
+    let figure = |side: &Side| {
+        let figure = median(&side.figures);
+        figure.map_or_else(String::new, |figure| row.measure.show(row.size, figure))
     };
     let values = row.values();
-    let ratio = match (&row.theirs, values.median(), values.interval()) {
-        (Some(_), Some(ratio), Some((low, high))) if low < high => {
+    let ratio = match (&row.theirs, &values[..]) {
+        (Some(_), [low, .., high]) if low < high => {
+            let ratio = median(&values).unwrap_or(f64::NAN);
             format!("{ratio:.2} [{low:.2} … {high:.2}]")
         }
-        (Some(_), Some(ratio), _) => format!("{ratio:.3}"),
+        (Some(_), [ratio, ..]) => format!("{ratio:.3}"),
         _ => String::new(),
     };
     let theirs = row.theirs.as_ref();
-    let target = format!("{} {}", row.target, row.verdict());
     [
-        part,
+        row.part.to_string(),
         row.measure.to_string(),
         bytes(row.size),
         row.ours.name.clone(),
-        figure(&row.ours.figures),
+        figure(&row.ours),
         theirs.map_or_else(String::new, |theirs| theirs.name.clone()),
-        theirs.map_or_else(String::new, |theirs| figure(&theirs.figures)),
+        theirs.map_or_else(String::new, figure),
         ratio,
-        target.trim_end().to_owned(),
+        row.verdict(),
     ]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{row::testing::row, target::Target};
+    use crate::row::{Target, testing::row};
 
     #[test]
-    fn a_line_has_both_sides_the_ratio_and_the_verdict() {
+    fn line_has_both_sides_ratio_and_verdict() {
         let met = row(&[8.0, 8.5, 8.9], &[10.0; 3], Target::AtMost(0.9));
         let expected = [
-            "clock",
+            "free",
             "half round trip",
             "64 B",
             "rdmsg busy",
@@ -215,29 +233,59 @@ mod tests {
     }
 
     #[test]
-    fn a_report_is_one_table_and_what_is_not_in_it() {
+    fn report_is_a_table_and_what_is_not_in_it() {
         let mut report = Report::new();
-        let outcome = Outcome {
+        report.add(Outcome {
             rows: vec![row(&[9.1], &[10.0], Target::AtMost(0.9))],
-            missing: vec!["qperf: it is not installed".to_owned()],
-            notes: Vec::new(),
-            place: "rxe0".to_owned(),
-            kernel: "6.1.0".to_owned(),
-            broken: false,
-        };
-        report.add(Part::Clock, outcome);
-        assert!(report.has(Verdict::Missed));
+            missing: vec!["free: valgrind is not installed".to_owned()],
+            ..Outcome::default()
+        });
         let text = report.markdown();
         let lines: Vec<&str> = text.lines().collect();
         let width = lines[0].chars().count();
+        let table = &lines[..3];
         assert!(
-            lines[..3].iter().all(|line| line.chars().count() == width),
+            table.iter().all(|line| line.chars().count() == width),
             "{text}"
         );
-        assert!(text.contains("Targets: 1 MISSED."), "{text}");
+        assert!(lines[2].contains("≤ 0.9 MISSED"), "{text}");
+        assert!(text.contains("* free: valgrind is not"), "{text}");
+    }
+
+    #[test]
+    fn page_keeps_all_but_the_table() {
+        let page = "one\n<!-- table a -->\n| old |\n<!-- end -->\ntwo\n<!-- table b -->\n";
+        let new = with_table(page, "a", "| new |\n").unwrap();
+        assert_eq!(new, page.replace("old", "new"));
+        for (page, name) in [(page, "b"), (page, "c")] {
+            let error = with_table(page, name, "").unwrap_err().to_string();
+            assert!(error.contains(&format!("<!-- table {name} -->")), "{error}");
+        }
+        let unclosed = "<!-- table b -->\n<!-- table a -->\n<!-- end -->\n";
+        assert!(with_table(unclosed, "b", "").is_err());
+    }
+
+    #[test]
+    fn table_of_a_page_is_narrow() {
+        let mut wide = row(&[2100.5], &[24.5], Target::None);
+        wide.ours.name = "rdmsg event small shared event_fd ×1000".to_owned();
+        wide.theirs.as_mut().unwrap().name = "rdmsg event small event_fd".to_owned();
+        let text = table([&wide].into_iter(), false);
         assert!(
-            text.contains("* clock: qperf: it is not installed"),
+            text.contains("| small shared event_fd ×1000 | 2100.50 µs | small event_fd |"),
             "{text}"
         );
+        wide.part = Part::OneProcessor;
+        wide.measure = crate::measure::Measure::Sparse;
+        wide.ours.name = "rdmsg busy tcp".to_owned();
+        wide.theirs.as_mut().unwrap().name = "rdmsg event tcp".to_owned();
+        let of_parts = table([&wide].into_iter(), true);
+        assert!(
+            of_parts.contains("| one-processor | processor time, 64 B | busy tcp |"),
+            "{of_parts}"
+        );
+        for line in text.lines().chain(of_parts.lines()) {
+            assert!(line.chars().count() <= 100, "{line}");
+        }
     }
 }

@@ -1,21 +1,31 @@
 use std::fmt;
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    measure::{Measure, bytes},
-    part::Part,
-    samples::Samples,
-    target::Target,
-};
+use crate::measure::{Measure, bytes};
+
+/// One of the ways in which the tool measures.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
+pub(crate) enum Part {
+    /// In a guest whose clock counts the instructions of both ends, their kernel included.
+    Counted,
+    /// By callgrind: what one process executes.
+    Instructions,
+    /// By the clock, with all programs on one processor.
+    OneProcessor,
+    /// By the clock, beside other processes that use all processors.
+    Loaded,
+    /// By the clock, on free processors.
+    Free,
+}
 
 /// A line of the table: what was measured of ours, mostly beside something else.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Row {
     pub(crate) part: Part,
-    pub(crate) hosts: u8,
     pub(crate) measure: Measure,
-    /// Bytes of a message; 0 where there is none.
+    /// Bytes of a message; 0 if there is none.
     pub(crate) size: usize,
     pub(crate) ours: Side,
     /// What ours is compared with, which may be ours in another way.
@@ -31,22 +41,19 @@ pub(crate) struct Side {
     pub(crate) figures: Vec<f64>,
 }
 
-/// What came of a target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// There is none.
-    Untold,
-    Met,
-    Missed,
-    /// The rounds differ by more than what separates them from the target.
-    Undecided,
-    NotMeasured,
+/// What a ratio ours/theirs, or a figure that has nothing beside it, should be.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub(crate) enum Target {
+    /// There is none: it is shown, that is all.
+    None,
+    AtMost(f64),
+    AtLeast(f64),
 }
 
 impl Row {
     /// What it is called where it stands alone.
     pub(crate) fn name(&self) -> String {
-        let mut name = format!("{}", self.measure);
+        let mut name = self.measure.to_string();
         if self.size > 0 {
             name += &format!(", {}", bytes(self.size));
         }
@@ -57,27 +64,31 @@ impl Row {
         name
     }
 
-    /// What is judged: of each round the ratio of ours to theirs, which ran one after the other, or
-    /// the figure where there is nothing beside it.
-    pub(crate) fn values(&self) -> Samples {
-        match &self.theirs {
-            Some(theirs) => {
-                let pairs = self.ours.figures.iter().zip(&theirs.figures);
-                Samples::new(pairs.map(|(ours, theirs)| ours / theirs))
-            }
-            None => Samples::new(self.ours.figures.iter().copied()),
+    /// What is judged, from the smallest on: of each round the ratio of ours to theirs, which ran
+    /// one after the other, or the figure if there is nothing beside it.
+    pub(crate) fn values(&self) -> Vec<f64> {
+        let mut values = self.ours.figures.clone();
+        if let Some(theirs) = &self.theirs {
+            let pairs = values.iter().zip(&theirs.figures);
+            values = pairs.map(|(ours, theirs)| ours / theirs).collect();
         }
+        values.sort_by(f64::total_cmp);
+        values
     }
 
-    pub(crate) fn verdict(&self) -> Verdict {
-        let Some((low, high)) = self.values().interval() else {
-            return Verdict::NotMeasured;
+    /// The target, and whether all rounds agree that it is met.
+    pub(crate) fn verdict(&self) -> String {
+        let met = |value: &f64| match self.target {
+            Target::None => true,
+            Target::AtMost(limit) => *value <= limit,
+            Target::AtLeast(limit) => *value >= limit,
         };
-        match (self.target.met_by(low), self.target.met_by(high)) {
-            (Some(true), Some(true)) => Verdict::Met,
-            (Some(false), Some(false)) => Verdict::Missed,
-            (Some(_), Some(_)) => Verdict::Undecided,
-            (None, _) | (_, None) => Verdict::Untold,
+        let (values, target) = (self.values(), self.target);
+        match (target, values.iter().filter(|value| met(value)).count()) {
+            (Target::None, _) => target.to_string(),
+            (_, 0) => format!("{target} MISSED"),
+            (_, count) if count == values.len() => format!("{target} met"),
+            (_, _) => format!("{target} undecided"),
         }
     }
 }
@@ -89,16 +100,35 @@ impl Side {
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Untold => "",
-            Self::Met => "met",
-            Self::Missed => "MISSED",
-            Self::Undecided => "undecided",
-            Self::NotMeasured => "NOT MEASURED",
-        })
+        let value = self.to_possible_value().ok_or(fmt::Error)?;
+        f.write_str(value.get_name())
     }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("-"),
+            Self::AtMost(limit) => write!(f, "≤ {limit}"),
+            Self::AtLeast(limit) => write!(f, "≥ {limit}"),
+        }
+    }
+}
+
+/// The value in the middle; of an even number, the mean of the two there. `None` of no values.
+pub(crate) fn median(values: &[f64]) -> Option<f64> {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    let upper = *values.get(middle)?;
+    let lower = if values.len().is_multiple_of(2) {
+        values[middle - 1]
+    } else {
+        upper
+    };
+    Some((lower + upper) / 2.0)
 }
 
 #[cfg(test)]
@@ -112,8 +142,7 @@ pub(crate) mod testing {
             figures: figures.to_vec(),
         };
         Row {
-            part: Part::Clock,
-            hosts: 1,
+            part: Part::Free,
             measure: Measure::HalfRoundTrip,
             size: 64,
             ours: side("rdmsg busy", ours),
@@ -128,11 +157,11 @@ mod tests {
     use super::{testing::row, *};
 
     #[test]
-    fn a_ratio_is_of_what_ran_in_the_same_round() {
+    fn ratio_is_of_the_same_round() {
         // The machine was twice as slow in the second round.
         let row = row(&[9.0, 18.0, 9.0], &[10.0, 20.0, 10.0], Target::AtMost(0.9));
-        assert_eq!(row.values().interval(), Some((0.9, 0.9)));
-        assert_eq!(row.verdict(), Verdict::Met);
+        assert_eq!(row.values(), [0.9; 3]);
+        assert_eq!(row.verdict(), "≤ 0.9 met");
         assert_eq!(
             row.name(),
             "half round trip, 64 B: rdmsg busy / ib_send_lat -R"
@@ -140,20 +169,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_within_the_spread_is_not_decided() {
+    fn rounds_that_differ_decide_nothing() {
         let verdict = |ours: &[f64]| row(ours, &[10.0; 3], Target::AtMost(0.9)).verdict();
-        assert_eq!(verdict(&[8.0, 8.5, 8.9]), Verdict::Met);
-        assert_eq!(verdict(&[8.0, 8.5, 9.5]), Verdict::Undecided);
-        assert_eq!(verdict(&[9.1, 9.5, 9.2]), Verdict::Missed);
-        assert_eq!(verdict(&[]), Verdict::NotMeasured);
-        let untold = row(&[1.0], &[1.0], Target::None);
-        assert_eq!(untold.verdict(), Verdict::Untold);
+        assert_eq!(verdict(&[8.0, 8.5, 9.0]), "≤ 0.9 met");
+        assert_eq!(verdict(&[8.0, 8.5, 9.5]), "≤ 0.9 undecided");
+        assert_eq!(verdict(&[9.1, 9.5, 9.2]), "≤ 0.9 MISSED");
+        assert_eq!(row(&[1.0], &[1.0], Target::None).verdict(), "-");
+        let mut alone = row(&[150.0], &[], Target::AtLeast(100.0));
+        alone.theirs = None;
+        assert_eq!(alone.verdict(), "≥ 100 met");
     }
 
     #[test]
-    fn a_figure_with_nothing_beside_it_is_judged_itself() {
-        let mut row = row(&[150.0], &[], Target::AtMost(200.0));
-        row.theirs = None;
-        assert_eq!(row.verdict(), Verdict::Met);
+    fn median_does_not_depend_on_the_order() {
+        assert_eq!(median(&[]), None);
+        assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
     }
 }

@@ -1,0 +1,48 @@
+//! What this program is started for by itself: on a command line it is one word of JSON.
+
+use std::{env, path::PathBuf};
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use crate::{calls::Calls, row::Part, traffic::Traffic};
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) enum Work {
+    /// Measure, in the lab, or without it and with the results in this folder.
+    Perform(Vec<Task>, Option<PathBuf>),
+    /// Answer a client that measures the same.
+    Serve(Traffic),
+    /// Measure against that server, and print the reading.
+    Measure(Traffic),
+    /// Answer a client that makes calls.
+    ServeCalls(Calls),
+    /// Make calls that callgrind counts.
+    MakeCalls(Calls),
+}
+
+/// One part to measure.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub(crate) struct Task {
+    pub(crate) part: Part,
+    pub(crate) quick: bool,
+    /// Only how the default configuration waits, beside the other ways.
+    pub(crate) polling: bool,
+    pub(crate) rounds: u32,
+}
+
+/// The command of [`Work`].
+const COMMAND: &str = "work";
+
+impl Work {
+    /// This program's arguments for it.
+    pub(crate) fn arguments(&self) -> Result<[String; 2]> {
+        Ok([COMMAND.to_owned(), serde_json::to_string(self)?])
+    }
+
+    /// The whole command line.
+    pub(crate) fn argv(&self) -> Result<Vec<String>> {
+        let program = env::current_exe()?.to_string_lossy().into_owned();
+        Ok([program].into_iter().chain(self.arguments()?).collect())
+    }
+}
