@@ -6,7 +6,10 @@ use std::{
 use anyhow::{Result, bail, ensure};
 use rdmsg::{Endpoint, Engine, Stream, tokio as tasks};
 
-use crate::traffic::{SILENCE, Traffic};
+use crate::{
+    manner::Way,
+    traffic::{SILENCE, Traffic},
+};
 
 /// What carries the traffic of a run. That of threads blocks, in futures that are ready at once.
 pub(crate) enum Carrier {
@@ -17,42 +20,48 @@ pub(crate) enum Carrier {
 }
 
 impl Carrier {
-    /// Takes one connection.
-    pub(crate) fn accept(traffic: &Traffic, engine: &Engine) -> Result<Self> {
-        if traffic.manner.socket {
+    /// Takes one connection, or more than one from a client that has them.
+    pub(crate) fn accept(traffic: &Traffic, engine: &Engine) -> Result<Vec<Self>> {
+        if traffic.manner.has(Way::Socket) {
             let (socket, _) = TcpListener::bind(traffic.server())?.accept()?;
             return Self::of_socket(socket);
         }
-        Self::of(traffic.accept(engine)?, traffic)
+        let endpoints = traffic.accept(engine)?;
+        endpoints
+            .into_iter()
+            .map(|one| Self::of(one, traffic))
+            .collect()
     }
 
-    pub(crate) fn connect(traffic: &Traffic, engine: &Engine) -> Result<Self> {
-        if traffic.manner.socket {
+    pub(crate) fn connect(traffic: &Traffic, engine: &Engine) -> Result<Vec<Self>> {
+        if traffic.manner.has(Way::Socket) {
             return Self::of_socket(TcpStream::connect(traffic.server())?);
         }
-        Self::of(traffic.connect(engine)?, traffic)
+        let endpoints = traffic.connect(engine)?;
+        endpoints
+            .into_iter()
+            .map(|one| Self::of(one, traffic))
+            .collect()
     }
 
-    fn of_socket(socket: TcpStream) -> Result<Self> {
+    fn of_socket(socket: TcpStream) -> Result<Vec<Self>> {
         socket.set_nodelay(true)?;
         socket.set_read_timeout(Some(SILENCE))?;
-        Ok(Self::Socket(socket))
+        Ok(vec![Self::Socket(socket)])
     }
 
     /// What the peer makes of its end as well.
-    fn of(mut endpoints: Vec<Endpoint>, traffic: &Traffic) -> Result<Self> {
-        let (Some(endpoint), manner) = (endpoints.pop(), traffic.manner) else {
-            bail!("no connection")
-        };
-        if manner.tasks {
+    fn of(endpoint: Endpoint, traffic: &Traffic) -> Result<Self> {
+        let manner = traffic.manner;
+        if manner.has(Way::Tasks) {
             return Ok(Self::Tasks(tasks::Endpoint::new(endpoint)?));
         }
-        if manner.stream {
+        if manner.has(Way::Stream) {
             let stream = Stream::from(endpoint);
             stream.set_read_timeout(Some(SILENCE))?;
             return Ok(Self::Bytes(stream));
         }
-        let owned = manner.owned;
+        let owned = manner.has(Way::Owned);
         Ok(Self::Messages { endpoint, owned })
     }
 

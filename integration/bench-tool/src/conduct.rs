@@ -1,7 +1,7 @@
 //! Where programs are measured: plans are run round by round, and the results written down.
 
 use std::{
-    error, fmt,
+    fmt,
     fs::{self, File},
     io::Write,
     net::{IpAddr, Ipv4Addr},
@@ -70,18 +70,6 @@ pub(crate) struct Conductor {
     log: File,
 }
 
-/// A client that was killed after its time, so there is no use in another try.
-#[derive(Debug)]
-struct TookTooLong;
-
-impl error::Error for TookTooLong {}
-
-impl fmt::Display for TookTooLong {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("it came to no end")
-    }
-}
-
 impl Conductor {
     /// In the lab, or without it and with the results in the folder `here`.
     pub(crate) fn new(task: Task, here: Option<&Path>) -> Result<Self> {
@@ -123,16 +111,18 @@ impl Conductor {
     }
 
     pub(crate) fn run_plan(&mut self, plan: &Plan) {
-        let mut readings: Vec<Vec<Reading>> = vec![Vec::new(); plan.runs.len()];
-        for round in 1..=self.task.rounds {
-            for (place, run) in plan.runs.iter().enumerate() {
-                let what = format!("round {round} of {}, {run}", self.task.rounds);
-                self.say(&format!("{what} ({} of {})", place + 1, plan.runs.len()));
-                readings[place].extend(self.reading(&what, run));
+        let mut readings: Vec<(Run, Vec<Reading>)> = Vec::new();
+        readings.extend(plan.runs().into_iter().map(|run| (run, Vec::new())));
+        let (rounds, runs) = (self.task.rounds, readings.len());
+        for round in 1..=rounds {
+            for (place, (run, readings)) in (1..).zip(&mut readings) {
+                let what = format!("round {round} of {rounds}, {run}");
+                self.say(&format!("{what} ({place} of {runs})"));
+                readings.extend(self.reading(&what, run));
             }
         }
-        for pair in &plan.pairs {
-            self.add_pair(plan, &readings, pair);
+        for pair in &plan.0 {
+            self.add_pair(&readings, pair);
         }
     }
 
@@ -156,30 +146,35 @@ impl Conductor {
         reading
     }
 
-    fn add_pair(&mut self, plan: &Plan, readings: &[Vec<Reading>], pair: &Pair) {
-        let both = [pair.ours, pair.theirs];
-        if both
-            .iter()
-            .any(|place| readings[*place].len() != self.task.rounds as usize)
-        {
+    fn add_pair(&mut self, readings: &[(Run, Vec<Reading>)], pair: &Pair) {
+        let runs = [pair.ours, pair.theirs];
+        let found = runs.map(|run| readings.iter().find(|(other, _)| *other == run));
+        let [Some((_, ours)), Some((_, theirs))] = found else {
+            return;
+        };
+        let whole = self.task.rounds as usize;
+        if ours.len() < whole || theirs.len() < whole {
             return;
         }
         // Counted, and on one processor that nobody else uses, every instruction matters; by the
         // clock, not what disturbed a few, such as a time slice of another process. A READ now and
         // then waits for the turn of a thread of the kernel.
-        let run = &plan.runs[pair.ours];
-        let all = || both.iter().flat_map(|place| &readings[*place]);
-        let medians = (matches!(self.task.part, Part::Free | Part::Loaded)
-            || run.measure == Measure::Read)
-            && all().all(|reading| reading.median.is_some());
-        let [ours, theirs] = both.map(|place| Side {
-            name: plan.runs[place].name(),
-            figures: readings[place]
+        let Run { measure, size, .. } = pair.ours;
+        let by_clock = matches!(self.task.part, Part::Free | Part::Loaded);
+        let medians = (by_clock || measure == Measure::Read)
+            && ours
+                .iter()
+                .chain(theirs)
+                .all(|reading| reading.median.is_some());
+        let side = |run: Run, readings: &[Reading]| Side {
+            name: run.name(),
+            figures: readings
                 .iter()
                 .map(|reading| reading.median.filter(|_| medians).unwrap_or(reading.mean))
                 .collect(),
-        });
-        self.add_row(run.measure, run.size, ours, Some(theirs), pair.target);
+        };
+        let (ours, theirs) = (side(pair.ours, ours), side(pair.theirs, theirs));
+        self.add_row(measure, size, ours, Some(theirs), pair.target);
     }
 
     pub(crate) fn add_row(
@@ -210,7 +205,7 @@ impl Conductor {
         for attempt in 1..=attempts {
             match once(self) {
                 Ok(value) => return Some(value),
-                Err(error) if attempt < attempts && !error.is::<TookTooLong>() => {
+                Err(error) if attempt < attempts => {
                     let note = format!("{what}: tried again: {error:#}");
                     self.outcome.notes.push(note);
                 }
@@ -251,9 +246,6 @@ impl Conductor {
             "== {what} ({taken:.1} s)\n{}",
             client.output.trim_end()
         )?;
-        if client.status.is_none() {
-            return Err(TookTooLong.into());
-        }
         if !client.succeeded() {
             bail!("the client ended: {client}; its server: {server}");
         }

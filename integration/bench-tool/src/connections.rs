@@ -7,7 +7,7 @@ use toolbox::Listening;
 
 use crate::{
     conduct::{Conductor, OURS, THEIRS},
-    manner::{Manner, Wait},
+    manner::{Manner, Way},
     measure::Measure,
     program::{Commands, Program, Run},
     row::{Side, Target},
@@ -20,11 +20,11 @@ const CONNECTIONS: u32 = 200;
 /// for timers of the kernel, that is not the time that they take.
 pub(crate) fn open_and_close(conductor: &mut Conductor) {
     conductor.say("connections that are opened and closed");
+    let small = Manner::DEFAULT.with(Way::Event).with(Way::Small);
     let run = |connections| Run {
         program: Program::Rdmsg(Manner {
-            small: true,
             connections,
-            ..Manner::DEFAULT.with(Wait::Event)
+            ..small
         }),
         measure: Measure::Connect,
         size: 0,

@@ -40,55 +40,40 @@ struct Drive {
 }
 
 impl Drive {
-    /// Measures in one guest, and adds the results to the report.
-    fn run(&self, launch: Launch, report: &mut Report) -> Result<()> {
+    /// Measures in one guest, or without one on this machine, and adds the results to the report.
+    fn run(&self, guest: Option<Launch>, report: &mut Report) -> Result<()> {
+        let target = env::var_os("CARGO_TARGET_DIR");
+        let target = target.map_or_else(|| PathBuf::from("target"), PathBuf::from);
+        let here = guest.is_none().then(|| target.join("bench"));
         let base = env::var_os("LAB_RESULTS_BASE").map(PathBuf::from);
-        let results = base
-            .unwrap_or_else(|| target().join("lab/results"))
-            .join("a");
-        let mut launch = launch.option("--memory", "2G");
-        for argument in self.work(None).arguments()? {
-            launch = launch.argument(argument);
-        }
-        self.add(&results, report, || {
-            Ok(launch.run_without_names()? == ExitCode::SUCCESS)
-        })
-    }
-
-    /// The same on this machine, without a lab.
-    fn run_here(&self, report: &mut Report) -> Result<()> {
-        let results = target().join("bench/here");
+        let in_lab = || base.unwrap_or_else(|| target.join("lab/results")).join("a");
+        let results = here.clone().unwrap_or_else(in_lab);
         fs::create_dir_all(&results)?;
-        let work = self.work(Some(results.clone())).argv()?;
-        self.add(&results, report, || {
-            Ok(Command::new(&work[0]).args(&work[1..]).status()?.success())
-        })
-    }
-
-    fn work(&self, here: Option<PathBuf>) -> Work {
+        // Of an earlier run.
+        let file = results.join(OUTCOMES);
+        let _ = fs::remove_file(&file);
         let task = |part: &Part| Task {
             part: *part,
             quick: self.quick,
             polling: self.polling,
             rounds: self.rounds,
         };
-        Work::Perform(self.parts.iter().map(task).collect(), here)
-    }
-
-    fn add(
-        &self,
-        results: &Path,
-        report: &mut Report,
-        run: impl FnOnce() -> Result<bool>,
-    ) -> Result<()> {
-        let file = results.join(OUTCOMES);
-        // Of an earlier run.
-        let _ = fs::remove_file(&file);
-        let succeeded = run()?;
-        let outcomes: Vec<Outcome> = match fs::read_to_string(file) {
-            Ok(text) => serde_json::from_str(&text)?,
-            Err(_) => Vec::new(),
+        let work = Work::Perform(self.parts.iter().map(task).collect(), here);
+        let succeeded = match guest {
+            Some(mut launch) => {
+                launch = launch.option("--memory", "2G");
+                for argument in work.arguments()? {
+                    launch = launch.argument(argument);
+                }
+                launch.run_without_names()? == ExitCode::SUCCESS
+            }
+            None => {
+                let argv = work.argv()?;
+                Command::new(&argv[0]).args(&argv[1..]).status()?.success()
+            }
         };
+        let outcomes = fs::read_to_string(file).unwrap_or_else(|_| "[]".to_owned());
+        let outcomes: Vec<Outcome> = serde_json::from_str(&outcomes)?;
         for part in self.parts.iter().skip(outcomes.len()) {
             report.lacks(format!("{part}: all of it, see above"));
         }
@@ -101,7 +86,7 @@ impl Drive {
 /// Measures these parts, and shows the table.
 pub(crate) fn compare(parts: &[Part], quick: bool, write: bool) -> Result<ExitCode> {
     let start = Instant::now();
-    let mut report = Report::new();
+    let mut report = Report::default();
     measure(parts, quick, 1, &mut report)?;
     for part in parts.iter().filter(|_| write) {
         report.write_page(&part.to_string(), &[*part])?;
@@ -112,7 +97,7 @@ pub(crate) fn compare(parts: &[Part], quick: bool, write: bool) -> Result<ExitCo
 /// Measures how the default configuration waits, beside the other ways, and shows the table.
 pub(crate) fn polling(lab: bool, write: bool) -> Result<ExitCode> {
     let start = Instant::now();
-    let mut report = Report::new();
+    let mut report = Report::default();
     let load = fs::read_to_string("/proc/loadavg")?;
     report.note(format!(
         "the load of this machine was {} before, with {} processors",
@@ -126,12 +111,12 @@ pub(crate) fn polling(lab: bool, write: bool) -> Result<ExitCode> {
         rounds,
     };
     for part in [Part::OneProcessor, Part::Loaded, Part::Free] {
-        drive(part, POLLING_ROUNDS).run_here(&mut report)?;
+        drive(part, POLLING_ROUNDS).run(None, &mut report)?;
     }
     if lab {
-        drive(Part::Counted, 1).run(Launch::counted(QUICK_LIMIT), &mut report)?;
+        drive(Part::Counted, 1).run(Some(Launch::counted(QUICK_LIMIT)), &mut report)?;
         let free = Launch::new(1, QUICK_LIMIT).native_where_possible()?;
-        drive(Part::Free, POLLING_ROUNDS).run(free, &mut report)?;
+        drive(Part::Free, POLLING_ROUNDS).run(Some(free), &mut report)?;
     }
     if write {
         let parts = [Part::OneProcessor, Part::Loaded, Part::Free, Part::Counted];
@@ -141,10 +126,7 @@ pub(crate) fn polling(lab: bool, write: bool) -> Result<ExitCode> {
 }
 
 fn end(report: &Report, start: Instant) -> Result<ExitCode> {
-    println!("\n{}", report.markdown());
-    for file in report.write(&target().join("bench"))? {
-        println!("bench: {}", file.display());
-    }
+    report.print();
     println!("bench: it took {} s", start.elapsed().as_secs());
     Ok(if report.broken {
         ExitCode::FAILURE
@@ -158,7 +140,7 @@ pub(crate) fn budget(renew: bool) -> Result<ExitCode> {
     let start = Instant::now();
     let file = Path::new(budget::FILE);
     let budget = |rounds| {
-        let mut report = Report::new();
+        let mut report = Report::default();
         measure(
             &[Part::Counted, Part::Instructions],
             true,
@@ -210,10 +192,5 @@ fn measure(parts: &[Part], quick: bool, rounds: u32, report: &mut Report) -> Res
         rounds,
     };
     let limit = if quick { QUICK_LIMIT } else { LIMIT };
-    drive.run(Launch::counted(limit), report)
-}
-
-/// Cargo's folder, as `integration/tool` takes it.
-fn target() -> PathBuf {
-    env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from)
+    drive.run(Some(Launch::counted(limit)), report)
 }

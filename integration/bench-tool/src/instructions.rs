@@ -9,7 +9,7 @@ use crate::{
     callgrind::{self, Cost},
     calls::{self, Calls},
     conduct::{Conductor, OURS},
-    manner::{Manner, Wait},
+    manner::{Manner, Way},
     measure::Measure,
     program::{Commands, Program, Run, is_installed},
     row::{Side, Target},
@@ -48,7 +48,7 @@ pub(crate) fn measure(conductor: &mut Conductor, quick: bool) -> Result<()> {
     if quick {
         return Ok(());
     }
-    let ours = Program::Rdmsg(Manner::DEFAULT.with(Wait::Event));
+    let ours = Program::Rdmsg(Manner::DEFAULT.with(Way::Event));
     let mut sides = Vec::new();
     for program in [ours, Program::Perftest] {
         let run = Run {

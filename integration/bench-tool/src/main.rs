@@ -35,6 +35,7 @@ use clap::{Parser, Subcommand};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::{
+    manner::Way,
     measure::Measure,
     row::Part,
     traffic::{Reading, Traffic},
@@ -50,9 +51,9 @@ use crate::{
 ///                  Everything sleeps for events there
 ///   instructions   what single calls execute above the driver, by callgrind
 ///
-/// The table is printed, and written with JSON to target/bench; what could not be measured is
-/// listed with the reason. What each program printed is in target/lab/results/a/*.log. `rdmsg
-/// bench` measures by the clock.
+/// Prints the table, and what could not be measured with the reason. The figures are also in
+/// target/lab/results/a/bench.json, and what each program printed in *.log there. `rdmsg bench`
+/// measures by the clock.
 ///
 /// "rdmsg" has the default Config; "event" sleeps at once and "busy" never; "owned" sends without a
 /// copy; "hold_back" has Config::hold_back; "eager" has buffers posted that are as long as the
@@ -154,7 +155,7 @@ fn serve(traffic: &Traffic) -> Result<()> {
     match traffic.measure {
         Measure::Read | Measure::Write => one_sided::serve(traffic),
         Measure::Connect => many::keep(traffic),
-        _ if traffic.manner.epoll => many::serve(traffic),
+        _ if traffic.manner.has(Way::EventFd) => many::serve(traffic),
         _ => messages::serve(traffic),
     }
 }
@@ -163,7 +164,6 @@ fn measure(traffic: &Traffic) -> Result<Reading> {
     match traffic.measure {
         Measure::Read | Measure::Write => one_sided::measure(traffic),
         Measure::Connect => many::open_and_close(traffic),
-        _ if traffic.manner.connections > 1 => many::measure(traffic),
         _ => messages::measure(traffic),
     }
 }

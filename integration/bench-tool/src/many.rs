@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use rdmsg::{Engine, Error, Interest};
 
-use crate::traffic::{Reading, SILENCE, Times, Traffic};
+use crate::traffic::{Reading, SILENCE, Traffic};
 
 /// How many descriptors are taken from epoll at a time.
 const EVENTS: usize = 64;
@@ -47,32 +47,6 @@ pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
     drop(endpoints);
     engine.shutdown();
     Ok(())
-}
-
-/// Goes round the connections, with one round trip on each.
-pub(crate) fn measure(traffic: &Traffic) -> Result<Reading> {
-    let engine = Engine::new()?;
-    let endpoints = traffic.connect(&engine)?;
-    let message = vec![0x5a; traffic.size];
-    let round = |count: u64| -> Result<Reading> {
-        let mut times = Times::start(count);
-        for (endpoint, _) in endpoints.iter().cycle().zip(0..count) {
-            endpoint.send(&message)?;
-            let answer = endpoint.recv_timeout(SILENCE)?;
-            ensure!(answer.len() == message.len(), "an answer of another length");
-            drop(answer);
-            times.record(2);
-        }
-        Ok(times.reading())
-    };
-    // Each connection has been used before.
-    round(traffic.manner.connections.into())?;
-    let reading = round(traffic.count)?;
-    for endpoint in endpoints {
-        endpoint.close()?;
-    }
-    engine.shutdown();
-    Ok(reading)
 }
 
 /// Accepts connections that carry nothing, and keeps them until they are closed.

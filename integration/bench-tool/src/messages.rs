@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use nix::time::{ClockId, clock_gettime};
 use rdmsg::Engine;
 use tokio::runtime::{Builder, Runtime};
@@ -26,7 +26,8 @@ const INTERVAL: Duration = Duration::from_millis(2);
 pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
     runtime()?.block_on(async {
         let engine = Engine::new()?;
-        let mut carrier = Carrier::accept(traffic, &engine)?;
+        let accepted = Carrier::accept(traffic, &engine)?.pop();
+        let mut carrier = accepted.context("no connection")?;
         let message = vec![0x5a; traffic.size];
         for count in [traffic.warm_up(), traffic.count] {
             for _ in 0..count {
@@ -55,16 +56,20 @@ pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
 pub(crate) fn measure(traffic: &Traffic) -> Result<Reading> {
     runtime()?.block_on(async {
         let engine = Engine::new()?;
-        let mut carrier = Carrier::connect(traffic, &engine)?;
-        run(traffic, &mut carrier, traffic.warm_up()).await?;
-        let reading = run(traffic, &mut carrier, traffic.count).await?;
-        carrier.close().await?;
+        let mut carriers = Carrier::connect(traffic, &engine)?;
+        run(traffic, &mut carriers, traffic.warm_up()).await?;
+        let reading = run(traffic, &mut carriers, traffic.count).await?;
+        for carrier in carriers {
+            carrier.close().await?;
+        }
         engine.shutdown();
         Ok(reading)
     })
 }
 
-async fn run(traffic: &Traffic, carrier: &mut Carrier, count: u64) -> Result<Reading> {
+/// What goes one way takes the first connection, and round trips take each in turn.
+async fn run(traffic: &Traffic, carriers: &mut [Carrier], count: u64) -> Result<Reading> {
+    let carrier = carriers.first_mut().context("no connection")?;
     let message = vec![0x5a; traffic.size];
     match traffic.measure {
         Measure::OneWay | Measure::Pressed => {
@@ -91,9 +96,10 @@ async fn run(traffic: &Traffic, carrier: &mut Carrier, count: u64) -> Result<Rea
         }
         _ => {
             let mut times = Times::start(count);
-            for _ in 0..count {
-                carrier.send(&message).await?;
-                carrier.receive(message.len()).await?;
+            let places = (0..carriers.len()).cycle();
+            for (place, _) in places.zip(0..count) {
+                carriers[place].send(&message).await?;
+                carriers[place].receive(message.len()).await?;
                 times.record(2);
             }
             Ok(times.reading())

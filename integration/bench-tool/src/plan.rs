@@ -1,25 +1,21 @@
 //! What is run and what is compared, with the targets.
 
 use crate::{
-    manner::{Manner, Wait},
+    manner::{Manner, Way},
     measure::Measure,
     program::{Program, Run},
     row::{Part, Target},
 };
 
-/// What to run in a round, and what to compare in the end.
+/// What is compared.
 #[derive(Debug, Default)]
-pub(crate) struct Plan {
-    /// In this order, so that what is compared runs close together.
-    pub(crate) runs: Vec<Run>,
-    pub(crate) pairs: Vec<Pair>,
-}
+pub(crate) struct Plan(pub(crate) Vec<Pair>);
 
-/// Two runs that are compared, by their places in the plan.
+/// Two runs of a kind.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pair {
-    pub(crate) ours: usize,
-    pub(crate) theirs: usize,
+    pub(crate) ours: Run,
+    pub(crate) theirs: Run,
     /// Of the ratio ours/theirs.
     pub(crate) target: Target,
 }
@@ -63,17 +59,12 @@ const MOVED: u64 = 30_000;
 const MANY: [u32; 2] = [100, 1000];
 
 const DEFAULT: Manner = Manner::DEFAULT;
-const EVENT: Manner = DEFAULT.with(Wait::Event);
-const OWNED: Manner = Manner {
-    owned: true,
-    ..EVENT
-};
-const TCP: Manner = Manner {
-    tcp: true,
-    ..DEFAULT
-};
+const EVENT: Manner = DEFAULT.with(Way::Event);
+const OWNED: Manner = EVENT.with(Way::Owned);
+const TCP: Manner = DEFAULT.with(Way::Tcp);
 
 const PERFTEST: Program = Program::Perftest;
+const RSTREAM: Program = Program::Rstream { tcp: false };
 const RSTREAM_TCP: Program = Program::Rstream { tcp: true };
 
 impl Plan {
@@ -81,7 +72,7 @@ impl Plan {
     /// holds up what it polls for.
     pub(crate) fn counted(quick: bool) -> Self {
         let mut plan = Self::default();
-        let tcp = TCP.with(Wait::Event);
+        let tcp = TCP.with(Way::Event);
         for measure in [Measure::HalfRoundTrip, Measure::OneWay] {
             let sizes: &[usize] = match (quick, measure) {
                 (false, _) => &SIZES,
@@ -89,44 +80,38 @@ impl Plan {
                 (true, _) => &[64, 64 * KIB, MIB],
             };
             for &size in sizes {
-                let group = Group::new(measure, size);
+                let kind = kind(measure, size);
                 for manner in manners(measure, size, quick) {
-                    let target = perftest_target(measure, size, manner);
-                    group.pair(&mut plan, manner, PERFTEST, target);
+                    plan.pair(kind, manner, PERFTEST, perftest_target(kind, manner));
                 }
                 if !quick || size == 64 {
-                    group.pair(&mut plan, tcp, RSTREAM_TCP, Target::None);
+                    plan.pair(kind, tcp, RSTREAM_TCP, Target::None);
                 }
                 if size == 64 {
-                    group.default_beside_event(&mut plan, DEFAULT);
-                    group.default_beside_event(&mut plan, TCP);
+                    plan.pair_with_event(kind, DEFAULT);
+                    plan.pair_with_event(kind, TCP);
                 }
                 if !quick {
-                    let target = rstream_target(measure, size);
-                    group.pair(&mut plan, EVENT, Program::Rstream { tcp: false }, target);
+                    plan.pair(kind, EVENT, RSTREAM, rstream_target(kind));
                 }
             }
         }
-        let one_way = Group::new(Measure::OneWay, 64);
+        let one_way = kind(Measure::OneWay, 64);
         let batches = Manner { batch: 16, ..EVENT };
-        one_way.pair(&mut plan, batches, PERFTEST, Target::AtLeast(5.0));
-        one_way.pair(&mut plan, batches, RSTREAM_TCP, Target::AtLeast(1.0));
+        plan.pair(one_way, batches, PERFTEST, Target::AtLeast(5.0));
+        plan.pair(one_way, batches, RSTREAM_TCP, Target::AtLeast(1.0));
+        let held = |manner: Manner| manner.with(Way::HoldBack);
         // Beside perftest's where its server keeps up: it has no flow control, and so no end where
         // that does not.
-        let hold_back = |manner| Manner {
-            hold_back: true,
-            ..manner
-        };
-        let pressed = Group::new(Measure::Pressed, 64);
-        let ours = pressed.run(Program::Rdmsg(hold_back(EVENT)));
-        plan.compare(ours, one_way.run(PERFTEST), Target::AtLeast(2.0));
-        one_way.pair(&mut plan, hold_back(tcp), RSTREAM_TCP, Target::AtLeast(1.0));
+        let pressed = kind(Measure::Pressed, 64).run(Program::Rdmsg(held(EVENT)));
+        plan.compare(pressed, one_way.run(PERFTEST), Target::AtLeast(2.0));
+        plan.pair(one_way, held(tcp), RSTREAM_TCP, Target::AtLeast(1.0));
         let sizes: &[usize] = if quick { &[64] } else { &[64, 64 * KIB] };
         for &size in sizes {
-            Group::new(Measure::Read, size).pair(&mut plan, EVENT, PERFTEST, Target::None);
+            plan.pair(kind(Measure::Read, size), EVENT, PERFTEST, Target::None);
             // perftest cannot sleep until a WRITE is done. A SEND is what one competes with.
-            let theirs = Group::new(Measure::OneWay, size).run(PERFTEST);
-            let write = Group::new(Measure::Write, size).run(Program::Rdmsg(EVENT));
+            let theirs = kind(Measure::OneWay, size).run(PERFTEST);
+            let write = kind(Measure::Write, size).run(Program::Rdmsg(EVENT));
             plan.compare(write, theirs, Target::None);
         }
         plan.add_many(quick);
@@ -135,25 +120,16 @@ impl Plan {
 
     /// A server that waits with epoll, its receives of two kinds, and many connections.
     fn add_many(&mut self, quick: bool) {
-        let group = Group::new(Measure::HalfRoundTrip, 64);
-        let blocking = Manner {
-            small: true,
-            ..EVENT
-        };
-        let own = Manner {
-            epoll: true,
-            ..blocking
-        };
-        let shared = Manner {
-            shared: true,
-            ..own
-        };
-        group.pair(self, own, Program::Rdmsg(blocking), Target::AtMost(1.15));
-        group.pair(self, shared, Program::Rdmsg(own), Target::AtMost(1.1));
+        let kind = kind(Measure::HalfRoundTrip, 64);
+        let blocking = EVENT.with(Way::Small);
+        let own = blocking.with(Way::EventFd);
+        let shared = own.with(Way::Shared);
+        self.pair(kind, own, Program::Rdmsg(blocking), Target::AtMost(1.15));
+        self.pair(kind, shared, Program::Rdmsg(own), Target::AtMost(1.1));
         for connections in MANY.into_iter().filter(|_| !quick) {
             for one in [own, shared] {
                 let many = Manner { connections, ..one };
-                group.pair(self, many, Program::Rdmsg(one), Target::AtMost(1.1));
+                self.pair(kind, many, Program::Rdmsg(one), Target::AtMost(1.1));
             }
         }
     }
@@ -169,105 +145,91 @@ impl Plan {
             _ => (&[TCP], &[]),
         };
         for manner in round_trips {
-            let mut group = Group::new(Measure::HalfRoundTrip, 64);
+            let mut kind = kind(Measure::HalfRoundTrip, 64);
             if part == Part::Free {
-                group.count = MOVED;
+                kind.count = MOVED;
             }
-            group.by_waiting(&mut plan, part, *manner);
+            plan.pair_by_waiting(part, kind, *manner);
         }
         for manner in sparse {
-            Group::new(Measure::Sparse, 64).by_waiting(&mut plan, part, *manner);
+            plan.pair_by_waiting(part, kind(Measure::Sparse, 64), *manner);
         }
         plan
     }
 
+    /// All runs of a round, each once, so that what is compared runs close together.
+    pub(crate) fn runs(&self) -> Vec<Run> {
+        let mut runs = Vec::new();
+        for run in self.0.iter().flat_map(|pair| [pair.theirs, pair.ours]) {
+            if !runs.contains(&run) {
+                runs.push(run);
+            }
+        }
+        runs
+    }
+
     fn compare(&mut self, ours: Run, theirs: Run, target: Target) {
-        let (theirs, ours) = (self.add(theirs), self.add(ours));
-        self.pairs.push(Pair {
+        self.0.push(Pair {
             ours,
             theirs,
             target,
         });
     }
 
-    /// The place of this run, which is one however often it is compared.
-    fn add(&mut self, run: Run) -> usize {
-        let known = self.runs.iter().position(|other| *other == run);
-        known.unwrap_or_else(|| {
-            self.runs.push(run);
-            self.runs.len() - 1
-        })
-    }
-}
-
-/// What runs that are compared have in common.
-#[derive(Clone, Copy)]
-struct Group {
-    measure: Measure,
-    size: usize,
-    count: u64,
-}
-
-impl Group {
-    fn new(measure: Measure, size: usize) -> Self {
-        let count = count(measure, size);
-        Self {
-            measure,
-            size,
-            count,
-        }
+    fn pair(&mut self, kind: Kind, ours: Manner, theirs: Program, target: Target) {
+        self.compare(kind.run(Program::Rdmsg(ours)), kind.run(theirs), target);
     }
 
     /// One way to use the library, by each way to wait.
-    fn by_waiting(self, plan: &mut Plan, part: Part, default: Manner) {
-        let event = default.with(Wait::Event);
-        let busy = default.with(Wait::Busy);
-        if default.tcp {
-            let socket = Manner {
-                socket: true,
-                ..default
-            };
-            self.pair(plan, event, Program::Rdmsg(socket), Target::None);
+    fn pair_by_waiting(&mut self, part: Part, kind: Kind, default: Manner) {
+        let [event, busy] = [Way::Event, Way::Busy].map(|way| default.with(way));
+        if default.has(Way::Tcp) {
+            let socket = Program::Rdmsg(default.with(Way::Socket));
+            self.pair(kind, event, socket, Target::None);
         }
-        self.default_beside_event(plan, default);
-        match (part, self.measure) {
+        self.pair_with_event(kind, default);
+        match (part, kind.measure) {
             // What polls is not compared where instructions are counted.
             (Part::Counted, _) => {}
             (Part::Free, Measure::HalfRoundTrip) => {
                 let target = Target::AtMost(MORE_THAN_BUSY);
-                self.pair(plan, default, Program::Rdmsg(busy), target);
+                self.pair(kind, default, Program::Rdmsg(busy), target);
             }
-            _ => Self { count: FEW, ..self }.pair(plan, busy, Program::Rdmsg(event), Target::None),
+            _ => {
+                let few = Kind { count: FEW, ..kind };
+                self.pair(few, busy, Program::Rdmsg(event), Target::None);
+            }
         }
     }
 
-    fn default_beside_event(self, plan: &mut Plan, default: Manner) {
-        let event = Program::Rdmsg(default.with(Wait::Event));
-        let target = if self.measure.is_rate() {
+    fn pair_with_event(&mut self, kind: Kind, default: Manner) {
+        let event = Program::Rdmsg(default.with(Way::Event));
+        let target = if kind.measure.is_rate() {
             // With digits enough for a table.
             Target::AtLeast((100.0 / MORE_THAN_EVENT).round() / 100.0)
         } else {
             Target::AtMost(MORE_THAN_EVENT)
         };
-        self.pair(plan, default, event, target);
+        self.pair(kind, default, event, target);
     }
+}
 
+/// What runs that are compared have in common.
+#[derive(Clone, Copy)]
+struct Kind {
+    measure: Measure,
+    size: usize,
+    count: u64,
+}
+
+impl Kind {
     fn run(self, program: Program) -> Run {
-        let Self {
-            measure,
-            size,
-            count,
-        } = self;
         Run {
             program,
-            measure,
-            size,
-            count,
+            measure: self.measure,
+            size: self.size,
+            count: self.count,
         }
-    }
-
-    fn pair(self, plan: &mut Plan, ours: Manner, theirs: Program, target: Target) {
-        plan.compare(self.run(Program::Rdmsg(ours)), self.run(theirs), target);
     }
 }
 
@@ -275,43 +237,31 @@ impl Group {
 fn manners(measure: Measure, size: usize, quick: bool) -> Vec<Manner> {
     let mut manners = vec![EVENT];
     if !quick || (measure == Measure::HalfRoundTrip && size == 64) {
-        manners.push(Manner {
-            stream: true,
-            ..EVENT
-        });
-        manners.push(Manner {
-            tasks: true,
-            ..EVENT
-        });
+        manners.extend([Way::Stream, Way::Tasks].map(|way| EVENT.with(way)));
     }
     if measure == Measure::OneWay && size > DEFAULT_EAGER {
         manners.push(OWNED);
     }
     if !quick && (DEFAULT_EAGER + 1..=LARGEST_EAGER).contains(&size) {
-        let eager_size = Some(size as u32);
-        manners.push(Manner {
-            eager_size,
-            ..EVENT
-        });
+        manners.push(EVENT.with(Way::Eager));
     }
     manners
 }
 
 /// Counted, of the way that messages go by default, and with memory that is lent.
-fn perftest_target(measure: Measure, size: usize, manner: Manner) -> Target {
+fn perftest_target(Kind { measure, size, .. }: Kind, manner: Manner) -> Target {
     match (measure, size, manner) {
         (Measure::HalfRoundTrip, 64, EVENT) => Target::AtMost(0.9),
         (Measure::HalfRoundTrip, 0x1000 | 0x4000, EVENT) => Target::AtMost(1.03),
         (Measure::HalfRoundTrip, 0x1_0000, EVENT) => Target::AtMost(1.05),
         (Measure::OneWay, 64 | 0x1_0000, EVENT) => Target::AtLeast(1.0),
-        (Measure::OneWay, 0x1_0000, OWNED) | (Measure::OneWay, MIB, EVENT | OWNED) => {
-            Target::AtLeast(1.02)
-        }
+        (Measure::OneWay, 0x1_0000, OWNED) => Target::AtLeast(1.02),
+        (Measure::OneWay, MIB, EVENT | OWNED) => Target::AtLeast(1.02),
         _ => Target::None,
     }
 }
 
-fn rstream_target(measure: Measure, size: usize) -> Target {
+fn rstream_target(Kind { measure, size, .. }: Kind) -> Target {
     match (measure, size) {
         (Measure::HalfRoundTrip, 0..=0x1_0000) => Target::AtMost(0.91),
         (Measure::HalfRoundTrip, _) => Target::AtMost(1.0),
@@ -322,11 +272,9 @@ fn rstream_target(measure: Measure, size: usize) -> Target {
 
 /// So many that what the first ones and the last ones cost more changes the mean by a percent. With
 /// fewer than five perftest tells nothing.
-fn count(measure: Measure, size: usize) -> u64 {
-    if measure == Measure::Sparse {
-        return 500;
-    }
-    match (measure.is_rate(), size) {
+fn kind(measure: Measure, size: usize) -> Kind {
+    let count = match (measure.is_rate(), size) {
+        _ if measure == Measure::Sparse => 500,
         (false, 0..=KIB) => 1000,
         (false, 0..=DEFAULT_EAGER) => 300,
         (false, 0..=0x1_0000) => 100,
@@ -336,6 +284,11 @@ fn count(measure: Measure, size: usize) -> u64 {
         (true, 0..=0x1_0000) => 500,
         (true, ..=MIB) => 60,
         (true, _) => 10,
+    };
+    Kind {
+        measure,
+        size,
+        count,
     }
 }
 
@@ -356,29 +309,24 @@ mod tests {
     }
 
     #[test]
-    fn pairs_are_of_a_kind_and_run_once_a_round() {
-        for plan in all() {
-            for pair in &plan.pairs {
-                let (ours, theirs) = (&plan.runs[pair.ours], &plan.runs[pair.theirs]);
-                assert_eq!((ours.size, ours.count), (theirs.size, theirs.count));
-                assert_eq!(ours.measure.is_rate(), theirs.measure.is_rate());
-                assert!(matches!(ours.program, Program::Rdmsg(_)));
-            }
-            for (at, run) in plan.runs.iter().enumerate() {
-                assert!(!plan.runs[..at].contains(run), "{run:?} twice");
-                if let Program::Rdmsg(Manner { batch: 2.., .. }) = run.program {
-                    assert_eq!(run.measure, Measure::OneWay);
-                }
-            }
+    fn pairs_are_of_a_kind() {
+        for pair in all().iter().flat_map(|plan| &plan.0) {
+            let (ours, theirs) = (&pair.ours, &pair.theirs);
+            assert_eq!((ours.size, ours.count), (theirs.size, theirs.count));
+            assert_eq!(ours.measure.is_rate(), theirs.measure.is_rate());
+            let Program::Rdmsg(manner) = ours.program else {
+                panic!("{ours}")
+            };
+            assert!(manner.batch == 1 || ours.measure == Measure::OneWay);
         }
     }
 
     #[test]
     fn counted_programs_sleep() {
         let plans = [Plan::counted(false), Plan::polling(Part::Counted, true)];
-        for run in plans.into_iter().flat_map(|plan| plan.runs) {
+        for run in plans.into_iter().flat_map(|plan| plan.runs()) {
             // The default never spins where there is one processor.
-            let spins = |manner: Manner| manner.wait == Wait::Busy;
+            let spins = |manner: Manner| manner.has(Way::Busy);
             assert!(
                 !matches!(run.program, Program::Rdmsg(manner) if spins(manner)),
                 "{run}"
@@ -389,11 +337,11 @@ mod tests {
     #[test]
     fn quick_plan_has_a_dozen_paths_and_their_targets() {
         let plan = Plan::counted(true);
-        let count = plan.pairs.len();
+        let count = plan.0.len();
         assert!((12..=24).contains(&count), "{count}");
-        let targets = plan.pairs.iter().filter(|pair| pair.target != Target::None);
+        let targets = plan.0.iter().filter(|pair| pair.target != Target::None);
         assert!(targets.count() >= 9);
-        let target = perftest_target(Measure::OneWay, MIB, OWNED);
+        let target = perftest_target(kind(Measure::OneWay, MIB), OWNED);
         assert_eq!(target, Target::AtLeast(1.02));
     }
 }

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use toolbox::{Listening, words};
 
 use crate::{
-    manner::Manner,
+    manner::{Manner, Way},
     measure::Measure,
     traffic::{Reading, Traffic},
     work::Work,
@@ -112,7 +112,7 @@ impl Run {
                 };
                 Commands {
                     server: Work::Serve(traffic.clone()).argv()?,
-                    listening: if manner.tcp {
+                    listening: if manner.has(Way::Tcp) {
                         Listening::Tcp(port)
                     } else {
                         Listening::Cm(port)

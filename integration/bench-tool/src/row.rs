@@ -84,11 +84,15 @@ impl Row {
             Target::AtLeast(limit) => *value >= limit,
         };
         let (values, target) = (self.values(), self.target);
-        match (target, values.iter().filter(|value| met(value)).count()) {
-            (Target::None, _) => target.to_string(),
-            (_, 0) => format!("{target} MISSED"),
-            (_, count) if count == values.len() => format!("{target} met"),
-            (_, _) => format!("{target} undecided"),
+        let word = match values.iter().filter(|value| met(value)).count() {
+            _ if target == Target::None => return target.to_string(),
+            0 => "MISSED",
+            count if count == values.len() => "met",
+            _ => "undecided",
+        };
+        match values[..] {
+            [low, .., high] => format!("{target} {word}: {low:.2} … {high:.2}"),
+            _ => format!("{target} {word}"),
         }
     }
 }
@@ -161,7 +165,7 @@ mod tests {
         // The machine was twice as slow in the second round.
         let row = row(&[9.0, 18.0, 9.0], &[10.0, 20.0, 10.0], Target::AtMost(0.9));
         assert_eq!(row.values(), [0.9; 3]);
-        assert_eq!(row.verdict(), "≤ 0.9 met");
+        assert_eq!(row.verdict(), "≤ 0.9 met: 0.90 … 0.90");
         assert_eq!(
             row.name(),
             "half round trip, 64 B: rdmsg busy / ib_send_lat -R"
@@ -171,9 +175,9 @@ mod tests {
     #[test]
     fn rounds_that_differ_decide_nothing() {
         let verdict = |ours: &[f64]| row(ours, &[10.0; 3], Target::AtMost(0.9)).verdict();
-        assert_eq!(verdict(&[8.0, 8.5, 9.0]), "≤ 0.9 met");
-        assert_eq!(verdict(&[8.0, 8.5, 9.5]), "≤ 0.9 undecided");
-        assert_eq!(verdict(&[9.1, 9.5, 9.2]), "≤ 0.9 MISSED");
+        assert_eq!(verdict(&[8.0, 8.5, 9.0]), "≤ 0.9 met: 0.80 … 0.90");
+        assert_eq!(verdict(&[8.0, 8.5, 9.5]), "≤ 0.9 undecided: 0.80 … 0.95");
+        assert_eq!(verdict(&[9.1, 9.5]), "≤ 0.9 MISSED: 0.91 … 0.95");
         assert_eq!(row(&[1.0], &[1.0], Target::None).verdict(), "-");
         let mut alone = row(&[150.0], &[], Target::AtLeast(100.0));
         alone.theirs = None;

@@ -45,21 +45,23 @@ impl Traffic {
         SocketAddr::new(self.address, self.port)
     }
 
-    /// How many messages go ahead of those that are measured.
+    /// How many messages go ahead of those that are measured, one or more on each connection.
     pub(crate) fn warm_up(&self) -> u64 {
-        (self.count / 10).max(1)
+        (self.count / 10).max(self.manner.connections.into())
     }
 
     /// Takes all of a client's connections.
     pub(crate) fn accept(&self, engine: &Engine) -> Result<Vec<Endpoint>> {
-        let builder = Listener::builder().config(self.manner.config());
+        let builder = Listener::builder().config(self.manner.config(self.size));
         let listener = builder.engine(engine).bind(self.server())?;
         let accepted = (0..self.manner.connections).map(|_| listener.accept_timeout(SILENCE));
         Ok(accepted.collect::<Result<_, _>>()?)
     }
 
     pub(crate) fn connect(&self, engine: &Engine) -> Result<Vec<Endpoint>> {
-        let connector = Connector::new().config(self.manner.config()).engine(engine);
+        let connector = Connector::new()
+            .config(self.manner.config(self.size))
+            .engine(engine);
         let connected = (0..self.manner.connections).map(|_| connector.connect(self.server()));
         Ok(connected.collect::<Result<_, _>>()?)
     }
