@@ -3,21 +3,14 @@
 
 use std::{
     io::{Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{TcpListener, TcpStream},
+    time::Instant,
 };
 
 use anyhow::{Context, Result, ensure};
-use rdmsg::{Completion, Config, Connector, Endpoint, Engine, Listener, Message, Polling};
-use serde::{Deserialize, Serialize};
+use rdmsg::{Completion, Config, Connector, Endpoint, Engine, Message, Polling};
 
-use crate::traffic::SILENCE;
-
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct Calls {
-    /// The server's.
-    pub(crate) address: SocketAddr,
-    pub(crate) count: u64,
-}
+use crate::traffic::{Reading, SILENCE, Traffic};
 
 /// Bytes of a message.
 pub(crate) const SIZE: usize = 64;
@@ -44,60 +37,56 @@ fn release(message: Message) {
     drop(message);
 }
 
-impl Calls {
-    /// The function whose instructions callgrind counts.
-    pub(crate) fn function(name: &str) -> String {
-        format!("{}::{name}", module_path!())
-    }
+/// The function whose instructions callgrind counts.
+pub(crate) fn function(name: &str) -> String {
+    format!("{}::{name}", module_path!())
+}
 
-    /// Sends back what comes, and says over TCP when the client's device has it.
-    pub(crate) fn serve(&self) -> Result<()> {
-        let engine = Engine::new()?;
-        let told = TcpListener::bind(self.address)?;
-        let config = Config::default().with_polling(Polling::Event);
-        let builder = Listener::builder().config(config).engine(&engine);
-        let listener = builder.bind(self.address)?;
-        let endpoint = listener.accept_timeout(SILENCE)?;
-        let (mut told, _) = told.accept()?;
-        for id in 0..WARM_UP + self.count {
-            let message = endpoint.recv_timeout(SILENCE)?;
-            endpoint.send_with_id(&message, id)?;
-            drop(message);
-            let sent = endpoint.next_completion_timeout(SILENCE)?;
-            let is_sent = matches!(sent, Completion::Sent(sent) if sent == id);
-            ensure!(is_sent, "instead of a message's arrival came {sent:?}");
-            told.write_all(&[0])?;
-        }
-        drop(endpoint.recv_timeout(SILENCE));
-        drop(endpoint);
-        engine.shutdown();
-        Ok(())
+/// Sends back what comes, and says over TCP when the client's device has it.
+pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
+    let engine = Engine::new()?;
+    let told = TcpListener::bind(traffic.server())?;
+    let endpoint = traffic.accept(&engine)?.pop().context("no connection")?;
+    let (mut told, _) = told.accept()?;
+    for id in 0..WARM_UP + traffic.count {
+        let message = endpoint.recv_timeout(SILENCE)?;
+        endpoint.send_with_id(&message, id)?;
+        drop(message);
+        let sent = endpoint.next_completion_timeout(SILENCE)?;
+        let is_sent = matches!(sent, Completion::Sent(sent) if sent == id);
+        ensure!(is_sent, "instead of a message's arrival came {sent:?}");
+        told.write_all(&[0])?;
     }
+    drop(endpoint.recv_timeout(SILENCE));
+    drop(endpoint);
+    engine.shutdown();
+    Ok(())
+}
 
-    pub(crate) fn make(&self) -> Result<()> {
-        let engine = Engine::new()?;
-        let config = Config::default().with_polling(Polling::Busy);
-        let connector = Connector::new().config(config).engine(&engine);
-        let endpoint = connector.connect(self.address)?;
-        let mut told = TcpStream::connect(self.address).context("the server is deaf")?;
-        told.set_read_timeout(Some(SILENCE))?;
-        let message = [0x5a; SIZE];
-        for turn in 0..WARM_UP + self.count {
-            let counted = turn >= WARM_UP;
-            if counted {
-                send(&endpoint, &message)?;
-            } else {
-                endpoint.send(&message)?;
-            }
-            told.read_exact(&mut [0])?;
-            if counted {
-                release(receive(&endpoint)?);
-            } else {
-                drop(endpoint.recv_timeout(SILENCE)?);
-            }
+/// Makes calls. Only callgrind measures them.
+pub(crate) fn measure(traffic: &Traffic) -> Result<Reading> {
+    let (engine, start) = (Engine::new()?, Instant::now());
+    let config = Config::default().with_polling(Polling::Busy);
+    let connector = Connector::new().config(config).engine(&engine);
+    let endpoint = connector.connect(traffic.server())?;
+    let mut told = TcpStream::connect(traffic.server()).context("the server is deaf")?;
+    told.set_read_timeout(Some(SILENCE))?;
+    let message = [0x5a; SIZE];
+    for turn in 0..WARM_UP + traffic.count {
+        let counted = turn >= WARM_UP;
+        if counted {
+            send(&endpoint, &message)?;
+        } else {
+            endpoint.send(&message)?;
         }
-        endpoint.close()?;
-        engine.shutdown();
-        Ok(())
+        told.read_exact(&mut [0])?;
+        if counted {
+            release(receive(&endpoint)?);
+        } else {
+            drop(endpoint.recv_timeout(SILENCE)?);
+        }
     }
+    endpoint.close()?;
+    engine.shutdown();
+    Ok(Reading::rate(traffic.count, start))
 }

@@ -64,8 +64,6 @@ pub(crate) struct Conductor {
     results: PathBuf,
     server: Host,
     next_port: u16,
-    /// Programs that failed for good, which are not tried at other sizes.
-    failed: Vec<(Program, Measure)>,
     /// What each run printed.
     log: File,
 }
@@ -104,7 +102,6 @@ impl Conductor {
             },
             server: Host::here(),
             next_port: FIRST_PORT,
-            failed: Vec::new(),
             log: File::create(&log).with_context(|| format!("cannot write {log:?}"))?,
             results,
         })
@@ -126,24 +123,16 @@ impl Conductor {
         }
     }
 
-    /// Runs a program once, or finds that there is no use in it.
+    /// Runs a program once.
     fn reading(&mut self, what: &str, run: &Run) -> Option<Reading> {
-        let kind = (run.program, run.measure);
-        if self.failed.contains(&kind) {
-            return None;
-        }
         let attempts = match run.program {
             Program::Rdmsg(_) => OURS,
             _ => THEIRS,
         };
-        let reading = self.attempt(what, attempts, |this| {
+        self.attempt(what, attempts, |this| {
             let commands = this.commands(run)?;
             run.read(&this.client_of(what, &commands, this.limit)?)
-        });
-        if reading.is_none() {
-            self.failed.push(kind);
-        }
-        reading
+        })
     }
 
     fn add_pair(&mut self, readings: &[(Run, Vec<Reading>)], pair: &Pair) {

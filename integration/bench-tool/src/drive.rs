@@ -18,7 +18,7 @@ use crate::{
     program::is_installed,
     report::Report,
     row::Part,
-    work::{Task, Work},
+    work::{Scope, Task, Work},
 };
 
 /// Longer than anything takes that comes to an end.
@@ -31,63 +31,52 @@ const POLLING_ROUNDS: u32 = 7;
 /// How often what the budget keeps is measured, to keep what is in the middle.
 const RENEWAL_ROUNDS: u32 = 3;
 
-/// What to measure, and where.
-struct Drive {
-    parts: Vec<Part>,
-    quick: bool,
-    polling: bool,
-    rounds: u32,
-}
-
-impl Drive {
-    /// Measures in one guest, or without one on this machine, and adds the results to the report.
-    fn run(&self, guest: Option<Launch>, report: &mut Report) -> Result<()> {
-        let target = env::var_os("CARGO_TARGET_DIR");
-        let target = target.map_or_else(|| PathBuf::from("target"), PathBuf::from);
-        let here = guest.is_none().then(|| target.join("bench"));
-        let base = env::var_os("LAB_RESULTS_BASE").map(PathBuf::from);
-        let in_lab = || base.unwrap_or_else(|| target.join("lab/results")).join("a");
-        let results = here.clone().unwrap_or_else(in_lab);
-        fs::create_dir_all(&results)?;
-        // Of an earlier run.
-        let file = results.join(OUTCOMES);
-        let _ = fs::remove_file(&file);
-        let task = |part: &Part| Task {
-            part: *part,
-            quick: self.quick,
-            polling: self.polling,
-            rounds: self.rounds,
-        };
-        let work = Work::Perform(self.parts.iter().map(task).collect(), here);
-        let succeeded = match guest {
-            Some(mut launch) => {
-                launch = launch.option("--memory", "2G");
-                for argument in work.arguments()? {
-                    launch = launch.argument(argument);
-                }
-                launch.run_without_names()? == ExitCode::SUCCESS
+/// Measures in one guest, or without one on this machine, and adds the results to the report.
+fn run(tasks: Vec<Task>, guest: Option<Launch>, report: &mut Report) -> Result<()> {
+    let target = env::var_os("CARGO_TARGET_DIR");
+    let target = target.map_or_else(|| PathBuf::from("target"), PathBuf::from);
+    let here = guest.is_none().then(|| target.join("bench"));
+    let base = env::var_os("LAB_RESULTS_BASE").map(PathBuf::from);
+    let in_lab = || base.unwrap_or_else(|| target.join("lab/results")).join("a");
+    let results = here.clone().unwrap_or_else(in_lab);
+    fs::create_dir_all(&results)?;
+    // Of an earlier run.
+    let file = results.join(OUTCOMES);
+    let _ = fs::remove_file(&file);
+    let work = Work::Perform(tasks.clone(), here);
+    let succeeded = match guest {
+        Some(mut launch) => {
+            launch = launch.option("--memory", "2G");
+            for argument in work.arguments()? {
+                launch = launch.argument(argument);
             }
-            None => {
-                let argv = work.argv()?;
-                Command::new(&argv[0]).args(&argv[1..]).status()?.success()
-            }
-        };
-        let outcomes = fs::read_to_string(file).unwrap_or_else(|_| "[]".to_owned());
-        let outcomes: Vec<Outcome> = serde_json::from_str(&outcomes)?;
-        for part in self.parts.iter().skip(outcomes.len()) {
-            report.lacks(format!("{part}: all of it, see above"));
+            launch.run_without_names()? == ExitCode::SUCCESS
         }
-        outcomes.into_iter().for_each(|outcome| report.add(outcome));
-        ensure!(succeeded, "it failed, see above");
-        Ok(())
+        None => {
+            let mut argv = work.argv()?;
+            if tasks[0].part == Part::OneProcessor {
+                // The first processor has most of the interrupts.
+                let last = (available_parallelism()?.get() - 1).to_string();
+                argv.splice(..0, ["taskset", "-c", &last].map(str::to_owned));
+            }
+            Command::new(&argv[0]).args(&argv[1..]).status()?.success()
+        }
+    };
+    let outcomes = fs::read_to_string(file).unwrap_or_else(|_| "[]".to_owned());
+    let outcomes: Vec<Outcome> = serde_json::from_str(&outcomes)?;
+    for Task { part, .. } in tasks.iter().skip(outcomes.len()) {
+        report.lacks(format!("{part}: all of it, see above"));
     }
+    outcomes.into_iter().for_each(|outcome| report.add(outcome));
+    ensure!(succeeded, "it failed, see above");
+    Ok(())
 }
 
 /// Measures these parts, and shows the table.
-pub(crate) fn compare(parts: &[Part], quick: bool, write: bool) -> Result<ExitCode> {
+pub(crate) fn compare(parts: &[Part], scope: Scope, write: bool) -> Result<ExitCode> {
     let start = Instant::now();
     let mut report = Report::default();
-    measure(parts, quick, 1, &mut report)?;
+    measure(parts, scope, 1, &mut report)?;
     for part in parts.iter().filter(|_| write) {
         report.write_page(&part.to_string(), &[*part])?;
     }
@@ -104,19 +93,21 @@ pub(crate) fn polling(lab: bool, write: bool) -> Result<ExitCode> {
         load.split(' ').next().unwrap_or_default(),
         available_parallelism()?
     ));
-    let drive = |part, rounds| Drive {
-        parts: vec![part],
-        quick: true,
-        polling: true,
-        rounds,
+    let task = |part, rounds| {
+        vec![Task {
+            part,
+            scope: Scope::Polling,
+            rounds,
+        }]
     };
     for part in [Part::OneProcessor, Part::Loaded, Part::Free] {
-        drive(part, POLLING_ROUNDS).run(None, &mut report)?;
+        run(task(part, POLLING_ROUNDS), None, &mut report)?;
     }
     if lab {
-        drive(Part::Counted, 1).run(Some(Launch::counted(QUICK_LIMIT)), &mut report)?;
+        let counted = Launch::counted(QUICK_LIMIT);
+        run(task(Part::Counted, 1), Some(counted), &mut report)?;
         let free = Launch::new(1, QUICK_LIMIT).native_where_possible()?;
-        drive(Part::Free, POLLING_ROUNDS).run(Some(free), &mut report)?;
+        run(task(Part::Free, POLLING_ROUNDS), Some(free), &mut report)?;
     }
     if write {
         let parts = [Part::OneProcessor, Part::Loaded, Part::Free, Part::Counted];
@@ -143,7 +134,7 @@ pub(crate) fn budget(renew: bool) -> Result<ExitCode> {
         let mut report = Report::default();
         measure(
             &[Part::Counted, Part::Instructions],
-            true,
+            Scope::Quick,
             rounds,
             &mut report,
         )?;
@@ -179,18 +170,21 @@ pub(crate) fn budget(renew: bool) -> Result<ExitCode> {
 }
 
 /// All in one guest, which takes some time to start.
-fn measure(parts: &[Part], quick: bool, rounds: u32, report: &mut Report) -> Result<()> {
+fn measure(parts: &[Part], scope: Scope, rounds: u32, report: &mut Report) -> Result<()> {
     if parts.contains(&Part::Instructions) && !is_installed("valgrind") {
         // What is missing afterwards is found in the guest.
         let mut setup = Command::new("integration/lab");
         setup.args(["setup", "--package", "valgrind"]).status()?;
     }
-    let drive = Drive {
-        parts: parts.to_vec(),
-        quick,
-        polling: false,
+    let task = |part: &Part| Task {
+        part: *part,
+        scope,
         rounds,
     };
-    let limit = if quick { QUICK_LIMIT } else { LIMIT };
-    drive.run(Some(Launch::counted(limit)), report)
+    let limit = match scope {
+        Scope::Full => LIMIT,
+        Scope::Quick | Scope::Polling => QUICK_LIMIT,
+    };
+    let tasks = parts.iter().map(task).collect();
+    run(tasks, Some(Launch::counted(limit)), report)
 }

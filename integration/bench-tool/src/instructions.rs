@@ -3,17 +3,16 @@
 use std::{env, fs, process::Command, time::Duration};
 
 use anyhow::{Context, Result, ensure};
-use toolbox::{Listening, words};
+use toolbox::words;
 
 use crate::{
     callgrind::{self, Cost},
-    calls::{self, Calls},
+    calls,
     conduct::{Conductor, OURS},
     manner::{Manner, Way},
     measure::Measure,
-    program::{Commands, Program, Run, is_installed},
+    program::{Program, Run, is_installed},
     row::{Side, Target},
-    work::Work,
 };
 
 /// This program without the lines of its source, which callgrind would read for half a minute.
@@ -78,27 +77,20 @@ fn strip() -> Result<()> {
 }
 
 fn single_calls(conductor: &mut Conductor) -> Result<Vec<Cost>> {
-    let port = conductor.port();
-    let calls = Calls {
-        address: (conductor.address, port).into(),
+    let run = Run {
+        program: Program::Rdmsg(Manner::DEFAULT.with(Way::Event)),
+        measure: Measure::Call,
+        size: calls::SIZE,
         count: CALLS,
     };
-    let functions = calls::NAMES.map(Calls::function);
-    let toggles = functions
-        .iter()
-        .map(|name| format!("--toggle-collect={name}"));
-    let mut client = Work::MakeCalls(calls.clone()).argv()?;
-    client[0] = STRIPPED.to_owned();
-    let mut client = callgrind_of(conductor, &client);
-    client.splice(2..2, toggles);
-    client.insert(2, format!("--separate-callers={CALLERS}"));
-    let commands = Commands {
-        server: Work::ServeCalls(calls).argv()?,
-        listening: Listening::Cm(port),
-        client,
-    };
-    conductor.client_of("single calls", &commands, LIMIT)?;
-    let profile = fs::read_to_string(conductor.profile())?;
+    let functions = calls::NAMES.map(calls::function);
+    let mut options = vec![format!("--separate-callers={CALLERS}")];
+    options.extend(
+        functions
+            .iter()
+            .map(|name| format!("--toggle-collect={name}")),
+    );
+    let profile = run_in_callgrind(conductor, &run, &options)?;
     Ok(callgrind::costs(&profile, &functions))
 }
 
@@ -119,14 +111,8 @@ fn add_calls(conductor: &mut Conductor, costs: &[Cost]) {
 
 fn whole_loop(conductor: &mut Conductor, run: Run) -> Result<Side> {
     let mut executed = |count| {
-        let run = Run { count, ..run };
-        let mut commands = conductor.commands(&run)?;
-        if let Program::Rdmsg(_) = run.program {
-            commands.client[0] = STRIPPED.to_owned();
-        }
-        commands.client = callgrind_of(conductor, &commands.client);
-        conductor.client_of(&run.to_string(), &commands, LIMIT)?;
-        callgrind::total(&fs::read_to_string(conductor.profile())?)
+        let profile = run_in_callgrind(conductor, &Run { count, ..run }, &[])?;
+        callgrind::total(&profile)
     };
     let (less, more) = (executed(LESS)?, executed(MORE)?);
     let each = more.saturating_sub(less) as f64 / (MORE - LESS) as f64;
@@ -141,10 +127,17 @@ fn whole_loop(conductor: &mut Conductor, run: Run) -> Result<Side> {
     })
 }
 
-fn callgrind_of(conductor: &Conductor, line: &[String]) -> Vec<String> {
-    let mut argv = words("valgrind --tool=callgrind");
+/// Runs the client under callgrind, and returns the profile.
+fn run_in_callgrind(conductor: &mut Conductor, run: &Run, options: &[String]) -> Result<String> {
+    let mut commands = conductor.commands(run)?;
+    if let Program::Rdmsg(_) = run.program {
+        commands.client[0] = STRIPPED.to_owned();
+    }
     let profile = conductor.profile();
+    let mut argv = words("valgrind --tool=callgrind");
     argv.push(format!("--callgrind-out-file={}", profile.display()));
-    argv.extend_from_slice(line);
-    argv
+    argv.extend_from_slice(options);
+    commands.client.splice(..0, argv);
+    conductor.client_of(&run.to_string(), &commands, LIMIT)?;
+    Ok(fs::read_to_string(profile)?)
 }

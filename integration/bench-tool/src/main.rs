@@ -10,7 +10,6 @@
 mod budget;
 mod callgrind;
 mod calls;
-mod carrier;
 mod conduct;
 mod connections;
 mod drive;
@@ -39,7 +38,7 @@ use crate::{
     measure::Measure,
     row::Part,
     traffic::{Reading, Traffic},
-    work::Work,
+    work::{Scope, Work},
 };
 
 /// rdmsg against the stock C programs, on one device
@@ -121,11 +120,12 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<ExitCode> {
-    let (quick, write) = (cli.quick, cli.write);
+    let scope = if cli.quick { Scope::Quick } else { Scope::Full };
+    let write = cli.write;
     match cli.command {
-        None => drive::compare(&[Part::Counted, Part::Instructions], quick, write),
-        Some(Command::Counted) => drive::compare(&[Part::Counted], quick, write),
-        Some(Command::Instructions) => drive::compare(&[Part::Instructions], quick, write),
+        None => drive::compare(&[Part::Counted, Part::Instructions], scope, write),
+        Some(Command::Counted) => drive::compare(&[Part::Counted], scope, write),
+        Some(Command::Instructions) => drive::compare(&[Part::Instructions], scope, write),
         Some(Command::Polling { no_lab }) => drive::polling(!no_lab, write),
         Some(Command::Budget { renew }) => drive::budget(renew),
         Some(Command::Work { json }) => {
@@ -146,14 +146,13 @@ fn work(work: Work) -> Result<()> {
             println!("{}", serde_json::to_string(&measure(&traffic)?)?);
             Ok(())
         }
-        Work::ServeCalls(calls) => calls.serve(),
-        Work::MakeCalls(calls) => calls.make(),
     }
 }
 
 fn serve(traffic: &Traffic) -> Result<()> {
     match traffic.measure {
         Measure::Read | Measure::Write => one_sided::serve(traffic),
+        Measure::Call => calls::serve(traffic),
         Measure::Connect => many::keep(traffic),
         _ if traffic.manner.has(Way::EventFd) => many::serve(traffic),
         _ => messages::serve(traffic),
@@ -163,6 +162,7 @@ fn serve(traffic: &Traffic) -> Result<()> {
 fn measure(traffic: &Traffic) -> Result<Reading> {
     match traffic.measure {
         Measure::Read | Measure::Write => one_sided::measure(traffic),
+        Measure::Call => calls::measure(traffic),
         Measure::Connect => many::open_and_close(traffic),
         _ => messages::measure(traffic),
     }

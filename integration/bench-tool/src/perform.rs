@@ -5,11 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, Result};
-use nix::{
-    sched::{CpuSet, sched_getaffinity, sched_setaffinity},
-    unistd::Pid,
-};
+use anyhow::Result;
 use toolbox::{Lab, Load};
 
 use crate::{
@@ -17,7 +13,7 @@ use crate::{
     connections, instructions,
     plan::Plan,
     row::Part,
-    work::Task,
+    work::{Scope, Task},
 };
 
 /// The number of other processes for each processor, where there is other load.
@@ -42,39 +38,18 @@ pub(crate) fn perform(tasks: &[Task], here: Option<&Path>) -> Result<()> {
 }
 
 fn measure(conductor: &mut Conductor) -> Result<()> {
-    let Task {
-        part,
-        quick,
-        polling,
-        ..
-    } = conductor.task;
-    let _load = match part {
-        Part::Loaded => Some(Load::start(LOAD)?),
-        Part::OneProcessor => {
-            stay_on_one_processor()?;
-            None
-        }
-        _ => None,
-    };
+    let Task { part, scope, .. } = conductor.task;
+    let quick = scope == Scope::Quick;
+    let _load = (part == Part::Loaded)
+        .then(|| Load::start(LOAD))
+        .transpose()?;
     match part {
         Part::Instructions => instructions::measure(conductor, quick)?,
-        Part::Counted if !polling => {
+        Part::Counted if scope != Scope::Polling => {
             conductor.run_plan(&Plan::counted(quick));
             connections::open_and_close(conductor);
         }
         _ => conductor.run_plan(&Plan::polling(part, conductor.device.is_some())),
     }
     Ok(())
-}
-
-/// Leaves this thread, and all that it starts, the last of its processors: the first one has most
-/// of the interrupts.
-fn stay_on_one_processor() -> Result<()> {
-    let this = Pid::from_raw(0);
-    let all = sched_getaffinity(this)?;
-    let is_ours = |cpu: &usize| all.is_set(*cpu).unwrap_or(false);
-    let last = (0..CpuSet::count()).rfind(is_ours);
-    let mut one = CpuSet::new();
-    one.set(last.context("this process has no processor")?)?;
-    Ok(sched_setaffinity(this, &one)?)
 }

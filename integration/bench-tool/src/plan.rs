@@ -103,15 +103,15 @@ impl Plan {
         let held = |manner: Manner| manner.with(Way::HoldBack);
         // Beside perftest's where its server keeps up: it has no flow control, and so no end where
         // that does not.
-        let pressed = kind(Measure::Pressed, 64).run(Program::Rdmsg(held(EVENT)));
-        plan.compare(pressed, one_way.run(PERFTEST), Target::AtLeast(2.0));
+        let pressed = kind(Measure::Pressed, 64).by(Program::Rdmsg(held(EVENT)));
+        plan.compare(pressed, one_way.by(PERFTEST), Target::AtLeast(2.0));
         plan.pair(one_way, held(tcp), RSTREAM_TCP, Target::AtLeast(1.0));
         let sizes: &[usize] = if quick { &[64] } else { &[64, 64 * KIB] };
         for &size in sizes {
             plan.pair(kind(Measure::Read, size), EVENT, PERFTEST, Target::None);
             // perftest cannot sleep until a WRITE is done. A SEND is what one competes with.
-            let theirs = kind(Measure::OneWay, size).run(PERFTEST);
-            let write = kind(Measure::Write, size).run(Program::Rdmsg(EVENT));
+            let theirs = kind(Measure::OneWay, size).by(PERFTEST);
+            let write = kind(Measure::Write, size).by(Program::Rdmsg(EVENT));
             plan.compare(write, theirs, Target::None);
         }
         plan.add_many(quick);
@@ -176,12 +176,12 @@ impl Plan {
         });
     }
 
-    fn pair(&mut self, kind: Kind, ours: Manner, theirs: Program, target: Target) {
-        self.compare(kind.run(Program::Rdmsg(ours)), kind.run(theirs), target);
+    fn pair(&mut self, kind: Run, ours: Manner, theirs: Program, target: Target) {
+        self.compare(kind.by(Program::Rdmsg(ours)), kind.by(theirs), target);
     }
 
     /// One way to use the library, by each way to wait.
-    fn pair_by_waiting(&mut self, part: Part, kind: Kind, default: Manner) {
+    fn pair_by_waiting(&mut self, part: Part, kind: Run, default: Manner) {
         let [event, busy] = [Way::Event, Way::Busy].map(|way| default.with(way));
         if default.has(Way::Tcp) {
             let socket = Program::Rdmsg(default.with(Way::Socket));
@@ -196,13 +196,13 @@ impl Plan {
                 self.pair(kind, default, Program::Rdmsg(busy), target);
             }
             _ => {
-                let few = Kind { count: FEW, ..kind };
+                let few = Run { count: FEW, ..kind };
                 self.pair(few, busy, Program::Rdmsg(event), Target::None);
             }
         }
     }
 
-    fn pair_with_event(&mut self, kind: Kind, default: Manner) {
+    fn pair_with_event(&mut self, kind: Run, default: Manner) {
         let event = Program::Rdmsg(default.with(Way::Event));
         let target = if kind.measure.is_rate() {
             // With digits enough for a table.
@@ -211,25 +211,6 @@ impl Plan {
             Target::AtMost(MORE_THAN_EVENT)
         };
         self.pair(kind, default, event, target);
-    }
-}
-
-/// What runs that are compared have in common.
-#[derive(Clone, Copy)]
-struct Kind {
-    measure: Measure,
-    size: usize,
-    count: u64,
-}
-
-impl Kind {
-    fn run(self, program: Program) -> Run {
-        Run {
-            program,
-            measure: self.measure,
-            size: self.size,
-            count: self.count,
-        }
     }
 }
 
@@ -249,7 +230,7 @@ fn manners(measure: Measure, size: usize, quick: bool) -> Vec<Manner> {
 }
 
 /// Counted, of the way that messages go by default, and with memory that is lent.
-fn perftest_target(Kind { measure, size, .. }: Kind, manner: Manner) -> Target {
+fn perftest_target(Run { measure, size, .. }: Run, manner: Manner) -> Target {
     match (measure, size, manner) {
         (Measure::HalfRoundTrip, 64, EVENT) => Target::AtMost(0.9),
         (Measure::HalfRoundTrip, 0x1000 | 0x4000, EVENT) => Target::AtMost(1.03),
@@ -261,7 +242,7 @@ fn perftest_target(Kind { measure, size, .. }: Kind, manner: Manner) -> Target {
     }
 }
 
-fn rstream_target(Kind { measure, size, .. }: Kind) -> Target {
+fn rstream_target(Run { measure, size, .. }: Run) -> Target {
     match (measure, size) {
         (Measure::HalfRoundTrip, 0..=0x1_0000) => Target::AtMost(0.91),
         (Measure::HalfRoundTrip, _) => Target::AtMost(1.0),
@@ -272,7 +253,7 @@ fn rstream_target(Kind { measure, size, .. }: Kind) -> Target {
 
 /// So many that what the first ones and the last ones cost more changes the mean by a percent. With
 /// fewer than five perftest tells nothing.
-fn kind(measure: Measure, size: usize) -> Kind {
+fn kind(measure: Measure, size: usize) -> Run {
     let count = match (measure.is_rate(), size) {
         _ if measure == Measure::Sparse => 500,
         (false, 0..=KIB) => 1000,
@@ -285,7 +266,8 @@ fn kind(measure: Measure, size: usize) -> Kind {
         (true, ..=MIB) => 60,
         (true, _) => 10,
     };
-    Kind {
+    Run {
+        program: PERFTEST,
         measure,
         size,
         count,

@@ -53,6 +53,11 @@ impl Commands {
 }
 
 impl Run {
+    /// The same by this program.
+    pub(crate) fn by(self, program: Program) -> Self {
+        Self { program, ..self }
+    }
+
     /// What to call the program in a table.
     pub(crate) fn name(&self) -> String {
         match self.program {

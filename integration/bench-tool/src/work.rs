@@ -5,7 +5,7 @@ use std::{env, path::PathBuf};
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use crate::{calls::Calls, row::Part, traffic::Traffic};
+use crate::{row::Part, traffic::Traffic};
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) enum Work {
@@ -15,20 +15,25 @@ pub(crate) enum Work {
     Serve(Traffic),
     /// Measure against that server, and print the reading.
     Measure(Traffic),
-    /// Answer a client that makes calls.
-    ServeCalls(Calls),
-    /// Make calls that callgrind counts.
-    MakeCalls(Calls),
 }
 
 /// One part to measure.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(crate) struct Task {
     pub(crate) part: Part,
-    pub(crate) quick: bool,
-    /// Only how the default configuration waits, beside the other ways.
-    pub(crate) polling: bool,
+    pub(crate) scope: Scope,
     pub(crate) rounds: u32,
+}
+
+/// How much of a part.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub(crate) enum Scope {
+    /// All sizes.
+    Full,
+    /// A few sizes.
+    Quick,
+    /// Only how the default configuration waits, beside the other ways.
+    Polling,
 }
 
 /// The command of [`Work`].
