@@ -5,7 +5,6 @@
 //! `integration/test`. A test that finds no device fails. Every wait is bounded: by the library's
 //! own timeouts, and by a [`Watchdog`] that ends a program which hangs all the same.
 
-mod bare_root;
 mod bridge;
 mod device_test;
 mod diagnosis;
@@ -30,7 +29,6 @@ pub use hosts::{
 pub use pattern::{check, fill, pattern, random};
 
 pub use crate::{
-    bare_root::BareRoot,
     bridge::{Bridge, BridgePair},
     device_test::{DeviceTest, applies},
     diagnosis::{Diagnosis, Finding},
