@@ -12,7 +12,6 @@ use std::{
 use anyhow::{Context, Result, bail};
 use nix::{sys::signal::Signal, unistd::Pid};
 
-pub use crate::host::{Host, Said};
 use crate::{
     Deadline, Program, clock_millis,
     wire::{self, Frame, Sender},
@@ -112,7 +111,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::{Heard, Line, Listening};
+    use crate::{Heard, Host, Line, Listening, Said};
 
     const LIMIT: Duration = Duration::from_secs(60);
 

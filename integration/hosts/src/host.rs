@@ -1,11 +1,6 @@
 use std::{
-    collections::HashMap,
-    net::{IpAddr, Shutdown, SocketAddr, TcpStream},
+    net::{IpAddr, SocketAddr, TcpStream},
     str::FromStr,
-    sync::{
-        Arc, Mutex,
-        mpsc::{self, Receiver},
-    },
     thread,
     time::Duration,
 };
@@ -16,9 +11,9 @@ use nix::sys::signal::Signal;
 use crate::{
     Deadline, Ended, Heard, Line, Listening, Process,
     agent::{PAUSE, PORT, START_LIMIT},
-    lock,
+    link::Link,
     process::{SILENCE, job},
-    wire::{self, Frame, HOST, Job, Sender},
+    wire::{Frame, HOST, Job},
 };
 
 /// How long a server may take until it listens, on an idle machine.
@@ -43,65 +38,6 @@ pub enum Said {
     Ended(Ended),
     /// None has come in time.
     Nothing,
-}
-
-/// The connection to an agent.
-#[derive(Clone, Debug)]
-pub(crate) struct Link {
-    stream: Arc<TcpStream>,
-    sender: Sender,
-    /// The programs that may still report something. `None` when the agent is gone.
-    programs: Arc<Mutex<Option<Programs>>>,
-}
-
-#[derive(Debug, Default)]
-struct Programs {
-    last: u32,
-    reports: HashMap<u32, mpsc::Sender<Frame>>,
-}
-
-impl Link {
-    fn new(mut stream: TcpStream) -> Result<Self> {
-        stream.set_nodelay(true)?;
-        let programs = Arc::new(Mutex::new(Some(Programs::default())));
-        let this = Self {
-            sender: Sender::new(stream.try_clone()?),
-            stream: Arc::new(stream.try_clone()?),
-            programs: programs.clone(),
-        };
-        thread::spawn(move || {
-            while let Ok((number, frame)) = wire::read(&mut stream) {
-                if let Some(programs) = &mut *lock(&programs) {
-                    // A process that was dropped takes nothing.
-                    let report = programs.reports.get(&number).map(|to| to.send(frame));
-                    if !matches!(report, Some(Ok(()))) {
-                        programs.reports.remove(&number);
-                    }
-                }
-            }
-            *lock(&programs) = None;
-        });
-        Ok(this)
-    }
-
-    /// Asks for the start of a program. Returns its number, and what it reports.
-    pub(crate) fn start(&self, job: Job) -> Result<(u32, Receiver<Frame>)> {
-        let (report, frames) = mpsc::channel();
-        let number = {
-            let mut programs = lock(&self.programs);
-            let programs = programs.as_mut().context("the agent is gone")?;
-            programs.last += 1;
-            programs.reports.insert(programs.last, report);
-            programs.last
-        };
-        self.send(number, &Frame::Start(job))?;
-        Ok((number, frames))
-    }
-
-    pub(crate) fn send(&self, program: u32, frame: &Frame) -> Result<()> {
-        let sent = self.sender.send(program, frame);
-        sent.context("the agent cannot be reached")
-    }
 }
 
 impl Host {
@@ -342,7 +278,7 @@ impl Drop for Host {
         // These take the connection, which a thread reads until the agent ends it.
         (self.process, self.background) = (None, Vec::new());
         if let Some(link) = &self.link {
-            let _ = link.stream.shutdown(Shutdown::Write);
+            link.end();
         }
     }
 }

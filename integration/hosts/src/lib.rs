@@ -7,6 +7,7 @@
 pub mod agent;
 mod deadline;
 mod host;
+mod link;
 mod listening;
 mod process;
 mod program;

@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 
 use crate::{
     Deadline, Program, clock_millis,
-    host::Link,
+    link::Link,
     wire::{Frame, Job},
 };
 

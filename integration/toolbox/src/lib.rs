@@ -22,9 +22,16 @@ mod watchdog;
 
 use std::time::Duration;
 
+/// What serves a conductor, and its view of a host.
+pub mod agent {
+    pub use hosts::{
+        Host, Said,
+        agent::{PORT, serve, serve_beside},
+    };
+}
+
 pub use hosts::{
-    Deadline, Ended, Heard, Host, Line, Listening, Process, Said, agent, clock_millis, slowness,
-    words,
+    Deadline, Ended, Heard, Host, Line, Listening, Process, Said, clock_millis, slowness, words,
 };
 pub use pattern::{check, fill, pattern, random};
 
