@@ -1,4 +1,4 @@
-//! What the library may cost: figures that are kept, and measured anew.
+//! The budget: stored figures that new measurements must not exceed.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,10 +18,10 @@ use crate::{
 /// Where the figures are, in the checkout.
 pub(crate) const FILE: &str = "integration/bench-tool/budget.json";
 
-/// By how much a path may become worse. What is counted differs by less than a third of it.
+/// The factor by which a path may become worse. Counted figures vary by less than a third of it.
 const SLACK: f64 = 1.03;
 
-/// What was measured when the budget was renewed.
+/// The figures of the last renewal.
 #[derive(Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Budget {
     /// The guest's kernel, as far as its driver is the same: the one of 6.12 has threads where that
@@ -74,7 +74,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Prints each path beside what is kept. Returns those that are over the budget, or were not
+    /// Prints each path and its stored figure. Returns those that are over the budget, were not
     /// measured, or are not in it.
     pub(crate) fn judge(&self, kept: &Self) -> Vec<String> {
         let ratios = compare(&self.ratios, &kept.ratios);

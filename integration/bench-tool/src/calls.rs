@@ -1,5 +1,5 @@
-//! One call of the library at a time, for callgrind: what it waits for is there before, so no call
-//! looks for anything in vain.
+//! One call of the library at a time, for callgrind. Messages and completions arrive before the
+//! call that takes them, so no call polls without success.
 
 use std::{
     io::{Read, Write},
@@ -42,7 +42,7 @@ pub(crate) fn function(name: &str) -> String {
     format!("{}::{name}", module_path!())
 }
 
-/// Sends back what comes, and says over TCP when the client's device has it.
+/// Echoes each message, and reports over TCP that it has reached the client's device.
 pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
     let engine = Engine::new()?;
     let told = TcpListener::bind(traffic.server())?;

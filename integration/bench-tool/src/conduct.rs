@@ -1,4 +1,4 @@
-//! Where programs are measured: plans are run round by round, and the results written down.
+//! Runs plans round by round, and collects the results.
 
 use std::{
     fmt,
@@ -37,17 +37,17 @@ const END_LIMIT: Duration = Duration::from_secs(10);
 pub(crate) const OURS: u32 = 1;
 pub(crate) const THEIRS: u32 = 3;
 
-/// What was measured of a part.
+/// The results of a part.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Outcome {
     pub(crate) rows: Vec<Row>,
-    /// What was not measured, and why.
+    /// Missing measurements, with the reasons.
     pub(crate) missing: Vec<String>,
-    /// What the reader of the table should know.
+    /// Remarks for readers of the table.
     pub(crate) notes: Vec<String>,
     /// The host's kernel.
     pub(crate) kernel: String,
-    /// Whether something of ours was not measured.
+    /// Whether a program of ours failed.
     pub(crate) broken: bool,
 }
 
@@ -60,11 +60,11 @@ pub(crate) struct Conductor {
     pub(crate) outcome: Outcome,
     /// How long a client may run.
     pub(crate) limit: Duration,
-    /// A folder for what is to remain.
+    /// The folder for files that remain.
     results: PathBuf,
     server: Host,
     next_port: u16,
-    /// What each run printed.
+    /// The output of each run.
     log: File,
 }
 
@@ -145,9 +145,9 @@ impl Conductor {
         if ours.len() < whole || theirs.len() < whole {
             return;
         }
-        // Counted, and on one processor that nobody else uses, every instruction matters; by the
-        // clock, not what disturbed a few, such as a time slice of another process. A READ now and
-        // then waits for the turn of a thread of the kernel.
+        // Counted, and on one idle processor, every instruction matters, so the mean is taken. By
+        // the clock the median is, because another process may take a time slice in between. A READ
+        // sometimes waits for a thread of the kernel.
         let Run { measure, size, .. } = pair.ours;
         let by_clock = matches!(self.task.part, Part::Free | Part::Loaded);
         let medians = (by_clock || measure == Measure::Read)
@@ -184,7 +184,8 @@ impl Conductor {
         });
     }
 
-    /// Tries something; what fails is noted, and in the end that it is missing.
+    /// Tries something up to `attempts` times. Adds failures to the notes, and the last one to the
+    /// missing measurements.
     pub(crate) fn attempt<T>(
         &mut self,
         what: &str,
@@ -208,7 +209,7 @@ impl Conductor {
         None
     }
 
-    /// Runs a client against its server, and returns what it printed.
+    /// Runs a client against its server. Returns the client's output.
     pub(crate) fn client_of(
         &mut self,
         what: &str,
@@ -222,7 +223,7 @@ impl Conductor {
             bail!("{} ended at once: {server}", commands.server[0]);
         }
         let client = Process::start(&commands.client)?.finish(limit)?;
-        // One whose client failed waits for it in vain.
+        // A server without its client does not end by itself.
         let limit = if client.succeeded() {
             END_LIMIT
         } else {
@@ -252,7 +253,7 @@ impl Conductor {
         self.next_port
     }
 
-    /// Where callgrind writes, for other tools to read as well.
+    /// The output of callgrind, which remains for other tools.
     pub(crate) fn profile(&self) -> PathBuf {
         self.results.join("bench-callgrind.out")
     }

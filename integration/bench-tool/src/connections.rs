@@ -1,4 +1,4 @@
-//! What a connection costs that carries nothing: to open and close it.
+//! The cost of opening and closing a connection.
 
 use std::{fs, time::Duration};
 
@@ -13,11 +13,11 @@ use crate::{
     row::{Side, Target},
 };
 
-/// How many are opened and closed.
+/// The number of connections.
 const CONNECTIONS: u32 = 200;
 
-/// What many cost more than one, of everything that runs on this host: as opening and closing wait
-/// for timers of the kernel, that is not the time that they take.
+/// Compares the work of this host for many connections with that for one. Opening and closing wait
+/// for timers of the kernel, so their duration is larger than their work.
 pub(crate) fn open_and_close(conductor: &mut Conductor) {
     conductor.say("connections that are opened and closed");
     let small = Manner::DEFAULT.with(Way::Event).with(Way::Small);
@@ -54,7 +54,7 @@ pub(crate) fn open_and_close(conductor: &mut Conductor) {
     }
 }
 
-/// How long this host has work for each connection, in microseconds.
+/// Returns the work of this host for each connection in microseconds.
 fn each(
     conductor: &mut Conductor,
     commands: impl Fn(&mut Conductor, u32) -> Result<Commands>,
@@ -69,7 +69,7 @@ fn each(
     Ok(more.saturating_sub(one).as_secs_f64() * 1e6 / f64::from(CONNECTIONS))
 }
 
-/// With a message each, without which it does not close.
+/// Each connection carries one message, because ucmatose does not close it otherwise.
 fn ucmatose(conductor: &mut Conductor, connections: u32) -> Commands {
     let port = conductor.port();
     let line = format!("ucmatose -C 1 -S 64 -c {connections} -p {port}");
@@ -77,7 +77,7 @@ fn ucmatose(conductor: &mut Conductor, connections: u32) -> Commands {
     Commands::new(&line, Listening::Cm(port), &more)
 }
 
-/// How long this host has had work since it started: the time without that in which it idled.
+/// Returns the time since the start of this host in which it did not idle.
 fn work() -> Result<Duration> {
     let timers = fs::read_to_string("/proc/timer_list")?;
     let now = nanos(&timers, "now at ")?;
@@ -85,7 +85,7 @@ fn work() -> Result<Duration> {
     Ok(Duration::from_nanos(now.saturating_sub(idle)))
 }
 
-/// The number behind a word, where there is one processor.
+/// Returns the number behind a word, on a host with one processor.
 fn nanos(timers: &str, word: &str) -> Result<u64> {
     let rest = timers.split_once(word).map(|(_, rest)| rest);
     let number = rest.and_then(|rest| rest.split_whitespace().next()?.parse().ok());

@@ -1,4 +1,4 @@
-//! What is done on this machine: the lab is started for each part, and its results are shown.
+//! Starts the lab for the parts, and shows the results.
 
 use std::{
     env, fs,
@@ -21,14 +21,14 @@ use crate::{
     work::{Scope, Task, Work},
 };
 
-/// Longer than anything takes that comes to an end.
+/// Limits that end a measurement that hangs.
 const LIMIT: Duration = Duration::from_secs(3 * 3600);
 const QUICK_LIMIT: Duration = Duration::from_secs(1200);
 
-/// How often the clock is read of the ways to wait.
+/// The number of rounds of the ways to wait, by the clock.
 const POLLING_ROUNDS: u32 = 7;
 
-/// How often what the budget keeps is measured, to keep what is in the middle.
+/// The number of rounds for a new budget, which keeps the medians.
 const RENEWAL_ROUNDS: u32 = 3;
 
 /// Measures in one guest, or without one on this machine, and adds the results to the report.
@@ -83,7 +83,7 @@ pub(crate) fn compare(parts: &[Part], scope: Scope, write: bool) -> Result<ExitC
     end(&report, start)
 }
 
-/// Measures how the default configuration waits, beside the other ways, and shows the table.
+/// Compares the default way to wait with the others, and shows the table.
 pub(crate) fn polling(lab: bool, write: bool) -> Result<ExitCode> {
     let start = Instant::now();
     let mut report = Report::default();
@@ -126,7 +126,7 @@ fn end(report: &Report, start: Instant) -> Result<ExitCode> {
     })
 }
 
-/// Measures what the budget has, and compares, or keeps it.
+/// Measures the paths of the budget. Compares them with the stored figures, or stores them.
 pub(crate) fn budget(renew: bool) -> Result<ExitCode> {
     let start = Instant::now();
     let file = Path::new(budget::FILE);
@@ -172,7 +172,7 @@ pub(crate) fn budget(renew: bool) -> Result<ExitCode> {
 /// All in one guest, which takes some time to start.
 fn measure(parts: &[Part], scope: Scope, rounds: u32, report: &mut Report) -> Result<()> {
     if parts.contains(&Part::Instructions) && !is_installed("valgrind") {
-        // What is missing afterwards is found in the guest.
+        // If this fails, the guest reports the missing program.
         let mut setup = Command::new("integration/lab");
         setup.args(["setup", "--package", "valgrind"]).status()?;
     }

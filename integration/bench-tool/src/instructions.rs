@@ -1,4 +1,4 @@
-//! What calls of the library execute, and whole programs, as callgrind counts it.
+//! The instructions of single calls and of whole programs, counted by callgrind.
 
 use std::{env, fs, process::Command, time::Duration};
 
@@ -27,7 +27,7 @@ const CALLS: u64 = 200;
 /// More callers than any function has.
 const CALLERS: u32 = 60;
 
-/// How many round trips a whole program does, less and more: the difference is without its start.
+/// Two numbers of round trips. The difference of both runs excludes the start of the program.
 const LESS: u64 = 100;
 const MORE: u64 = 300;
 
@@ -116,7 +116,7 @@ fn whole_loop(conductor: &mut Conductor, run: Run) -> Result<Side> {
     };
     let (less, more) = (executed(LESS)?, executed(MORE)?);
     let each = more.saturating_sub(less) as f64 / (MORE - LESS) as f64;
-    // What is measured has a tenth more that goes ahead.
+    // A tenth more of the messages go ahead, unmeasured.
     let rounds = match run.program {
         Program::Rdmsg(_) => 1.1,
         _ => 1.0,

@@ -1,11 +1,11 @@
 //! Compares rdmsg with the stock C programs on one RDMA device.
 //!
-//! Started on a developer's machine, [`drive`] starts it anew in the lab, where [`perform`] measures
-//! one part after the other: a [`conduct::Conductor`] runs clients against servers, ours and theirs
-//! in turn, as a [`plan`] says, or under callgrind, as in [`instructions`]. The results are
-//! [`row`]s, of which [`drive`] makes a [`report`], or compares them with the [`budget`]. How
-//! programs are called is in [`program`]; ours are [`messages`], [`many`], [`one_sided`] and
-//! [`calls`], which [`work`] names.
+//! On a developer's machine, [`drive`] starts this program again in the lab. There [`perform`]
+//! measures one part after the other: a [`conduct::Conductor`] runs clients against servers, ours
+//! and theirs in turn, by a [`plan`], or under callgrind, by [`instructions`]. The results are
+//! [`row`]s. [`drive`] makes a [`report`] of them, or compares them with the [`budget`].
+//! [`program`] has the command lines. Our own programs are [`messages`], [`many`], [`one_sided`]
+//! and [`calls`]; [`work`] selects one of them.
 
 mod budget;
 mod callgrind;
@@ -46,20 +46,29 @@ use crate::{
 /// Measures two parts in one guest whose clock counts instructions, of both ends and their kernel;
 /// each is also a command:
 ///
-///   counted        how long paths take by that clock: exact, and the same on any machine.
-///                  Everything sleeps for events there
-///   instructions   what single calls execute above the driver, by callgrind
+///   counted        times by that clock: exact, and the same on any machine. All programs sleep for
+///                  events
+///   instructions   instructions of single calls above the driver, by callgrind
 ///
-/// Prints the table, and what could not be measured with the reason. The figures are also in
-/// target/lab/results/a/bench.json, and what each program printed in *.log there. `rdmsg bench`
+/// Prints the table, and missing measurements with their reasons. The figures are also in
+/// target/lab/results/a/bench.json, and the output of each program in *.log there. `rdmsg bench`
 /// measures by the clock.
 ///
-/// "rdmsg" has the default Config; "event" sleeps at once and "busy" never; "owned" sends without a
-/// copy; "hold_back" has Config::hold_back; "eager" has buffers posted that are as long as the
-/// message; "stream" and "tasks" are Stream and tokio; "small" has a Config for many connections,
-/// "shared" one pool of receives for them, and with "event_fd" their server waits with epoll.
+/// Ways to use the library:
 ///
-/// Ends 0 if ours was measured.
+///   default     the default Config
+///   event       Polling::Event, which the counted programs have unless they are "default"
+///   busy        Polling::Busy
+///   owned       sends without a copy
+///   hold_back   Config::hold_back
+///   eager       an eager size of the whole message
+///   stream      a Stream
+///   tasks       tasks of tokio
+///   small       a Config for many connections
+///   shared      one pool of receives for all connections
+///   event_fd    a server that waits with epoll
+///
+/// Ends 0 if all programs of ours were measured.
 #[derive(Parser)]
 #[command(
     name = "integration/bench",
@@ -79,35 +88,34 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Only what is measured by the clock that counts instructions
+    /// Only times by the clock that counts instructions
     Counted,
-    /// Only what callgrind counts
+    /// Only the instructions of single calls
     Instructions,
-    /// How the default Config waits, beside Polling::Event, Polling::Busy and a socket of std
+    /// The default Config, compared with Polling::Event, Polling::Busy and a socket of std
     ///
-    /// 64 B over TCP on this machine: with both ends on one processor ("one-processor"), beside
-    /// four other processes for each processor ("loaded"), and on free processors ("free"), with
-    /// the processor time of a message when one comes every 2 ms. Then, in the lab, TCP and RDMA in
-    /// the guest whose clock counts instructions and in the one with two processors. Of each run
-    /// "loaded" and "free" take the median of the round trips, since a time slice of another
-    /// process says nothing of these programs, and the others take the mean. Other load on this
-    /// machine spoils what is measured by the clock: where the rounds do not agree on a target it
-    /// is undecided.
+    /// 64 B over TCP on this machine: with both ends on one processor ("one-processor"), with four
+    /// other processes for each processor ("loaded"), and on free processors ("free"), with the
+    /// processor time of a message when one comes every 2 ms. Then, in the lab, TCP and RDMA in the
+    /// guest whose clock counts instructions and in the one with two processors. "loaded" and
+    /// "free" take the median of the round trips of a run, because another process may take a time
+    /// slice in between. The others take the mean. Other load on this machine changes all but the
+    /// counted figures: if the rounds do not agree on a target, it is undecided.
     Polling {
-        /// Only what this machine can measure itself, in a minute
+        /// Only on this machine, without virtual machines, in a minute
         #[arg(long)]
         no_lab: bool,
     },
-    /// Compare a dozen counted paths, and the instructions of calls, with the figures that are kept
+    /// Compare a dozen counted paths, and the instructions of calls, with the stored figures
     ///
-    /// Ends 1 where one is worse by more than 3 %. Instructions are compared where the compiler is
-    /// the one of the figures.
+    /// Ends 1 if one is worse by more than 3 %. Instructions are compared only if the compiler is
+    /// the same.
     Budget {
-        /// Keep what is measured now, instead of comparing with it
+        /// Store the new figures, instead of comparing with the old ones
         #[arg(long)]
         renew: bool,
     },
-    /// What this program is started for by itself
+    /// One job of this program, which it starts by itself
     #[command(hide = true)]
     Work { json: String },
 }

@@ -14,17 +14,16 @@ pub(crate) struct Manner {
     pub(crate) connections: u32,
 }
 
-/// What differs from the default.
+/// A difference from the default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// Threads sleep until the device has something: what to measure where instructions are
-    /// counted.
+    /// Threads sleep until the device has an event. Counted programs do.
     Event,
     /// Threads poll all the time.
     Busy,
     /// It is over TCP.
     Tcp,
-    /// Buffers are posted that are as long as the message.
+    /// The eager size is that of the message.
     Eager,
     /// Registered memory is sent as it is, without a copy.
     Owned,
@@ -106,7 +105,7 @@ impl Manner {
             config.eager_size = Some(1024);
         }
         if self.has(Way::Shared) {
-            // One more, so that none is ever without.
+            // With room for one more connection.
             config.shared_receive = Some(SHARE * (self.connections + 1));
         }
         config.transport = match self.has(Way::Tcp) {

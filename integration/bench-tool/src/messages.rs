@@ -18,7 +18,7 @@ use crate::{
     traffic::{Reading, SILENCE, Times, Traffic},
 };
 
-/// What the server says when it has all messages.
+/// The server's answer to the last message.
 const ANSWER: &[u8] = b"!";
 
 /// The time between two sparse messages.
@@ -46,7 +46,7 @@ pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
                 carrier.send(ANSWER).await?;
             }
         }
-        // The client ends the connection when it has what it wants.
+        // The client ends the connection.
         drop(carrier.receive(1).await);
         drop(carrier);
         engine.shutdown();
@@ -69,7 +69,7 @@ pub(crate) fn measure(traffic: &Traffic) -> Result<Reading> {
     })
 }
 
-/// What goes one way takes the first connection, and round trips take each in turn.
+/// Messages one way use the first connection; round trips use each connection in turn.
 async fn run(traffic: &Traffic, carriers: &mut [Carrier], count: u64) -> Result<Reading> {
     let carrier = carriers.first_mut().context("no connection")?;
     let message = vec![0x5a; traffic.size];
@@ -118,7 +118,7 @@ fn processor_time() -> Result<Duration> {
     Ok(clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID)?.into())
 }
 
-/// What carries the traffic of a run. That of threads blocks, in futures that are ready at once.
+/// A connection of a run. Those of threads block, in futures that are ready at once.
 enum Carrier {
     Messages { endpoint: Endpoint, owned: bool },
     Tasks(tasks::Endpoint),
@@ -157,7 +157,7 @@ impl Carrier {
         Ok(vec![Self::Socket(socket)])
     }
 
-    /// What the peer makes of its end as well.
+    /// Wraps an endpoint, as the peer does with its end.
     fn of(endpoint: Endpoint, traffic: &Traffic) -> Result<Self> {
         let manner = traffic.manner;
         if manner.has(Way::Tasks) {
@@ -186,7 +186,7 @@ impl Carrier {
         Ok(())
     }
 
-    /// Sends a message so many times, by one call.
+    /// Sends a message several times, by one call.
     fn send_batch(&mut self, message: &[u8], times: usize) -> Result<()> {
         let Self::Messages { endpoint, .. } = self else {
             bail!("only threads send batches of messages")
@@ -196,7 +196,7 @@ impl Carrier {
         Ok(())
     }
 
-    /// Receives a message, or as many bytes as it has.
+    /// Receives a message of this length, or that many bytes.
     async fn receive(&mut self, len: usize) -> Result<()> {
         let came = match self {
             Self::Messages { endpoint, .. } => endpoint.recv_timeout(SILENCE)?.len(),
@@ -220,7 +220,7 @@ impl Carrier {
         Ok(())
     }
 
-    /// Sends a message back as it came.
+    /// Echoes a message.
     async fn send_back(&mut self, len: usize) -> Result<()> {
         fn bytes(stream: &mut (impl Read + Write), len: usize) -> Result<()> {
             let mut bytes = vec![0; len];

@@ -16,10 +16,10 @@ use crate::{
     work::{Scope, Task},
 };
 
-/// The number of other processes for each processor, where there is other load.
+/// The number of other processes for each processor, for other load.
 const LOAD: usize = 4;
 
-/// Where the outcomes are, in the folder for results.
+/// The file of the outcomes, in the folder for results.
 pub(crate) const OUTCOMES: &str = "bench.json";
 
 /// Does one thing after the other, and writes the outcomes to the folder for results.
@@ -31,7 +31,7 @@ pub(crate) fn perform(tasks: &[Task], here: Option<&Path>) -> Result<()> {
         let mut conductor = Conductor::new(*task, here)?;
         measure(&mut conductor)?;
         outcomes.push(conductor.outcome);
-        // With what is there if a later one fails.
+        // A later part may fail.
         fs::write(results.join(OUTCOMES), serde_json::to_string(&outcomes)?)?;
     }
     Ok(())

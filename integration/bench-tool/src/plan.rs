@@ -1,4 +1,4 @@
-//! What is run and what is compared, with the targets.
+//! The compared programs, with the targets.
 
 use crate::{
     manner::{Manner, Way},
@@ -7,7 +7,7 @@ use crate::{
     row::{Part, Target},
 };
 
-/// What is compared.
+/// Comparisons.
 #[derive(Debug, Default)]
 pub(crate) struct Plan(pub(crate) Vec<Pair>);
 
@@ -35,19 +35,19 @@ const SIZES: [usize; 9] = [
     8 * MIB,
 ];
 
-/// What the default configuration takes as one frame, over RDMA.
+/// The eager size of the default configuration, over RDMA.
 const DEFAULT_EAGER: usize = 16 * KIB;
 
-/// What may be one with `Config::eager_size`.
+/// The largest eager size of the comparison.
 const LARGEST_EAGER: usize = MIB;
 
-/// How much more of anything the default configuration may take than `Polling::Event`.
+/// The limit of the default configuration, in multiples of `Polling::Event`.
 const MORE_THAN_EVENT: f64 = 1.3;
 
-/// How much longer it may take than `Polling::Busy`, on free processors.
+/// Its limit on free processors, in multiples of the time of `Polling::Busy`.
 const MORE_THAN_BUSY: f64 = 1.1;
 
-/// How many messages are sent where one may take a time slice of a processor.
+/// The number of messages of a program that may take a time slice for each.
 const FEW: u64 = 50;
 
 /// The number of round trips of each program beside `Polling::Busy`, measured by the clock. If
@@ -68,8 +68,7 @@ const RSTREAM: Program = Program::Rstream { tcp: false };
 const RSTREAM_TCP: Program = Program::Rstream { tcp: true };
 
 impl Plan {
-    /// Everything sleeps until something comes: where one processor has both ends, what polls
-    /// holds up what it polls for.
+    /// All programs sleep for events: a program that spins would take the processor of its peer.
     pub(crate) fn counted(quick: bool) -> Self {
         let mut plan = Self::default();
         let tcp = TCP.with(Way::Event);
@@ -101,15 +100,15 @@ impl Plan {
         plan.pair(one_way, batches, PERFTEST, Target::AtLeast(5.0));
         plan.pair(one_way, batches, RSTREAM_TCP, Target::AtLeast(1.0));
         let held = |manner: Manner| manner.with(Way::HoldBack);
-        // Beside perftest's where its server keeps up: it has no flow control, and so no end where
-        // that does not.
+        // Compared with perftest's rate to a server that keeps up, because perftest has no flow
+        // control: with a slow server it does not end.
         let pressed = kind(Measure::Pressed, 64).by(Program::Rdmsg(held(EVENT)));
         plan.compare(pressed, one_way.by(PERFTEST), Target::AtLeast(2.0));
         plan.pair(one_way, held(tcp), RSTREAM_TCP, Target::AtLeast(1.0));
         let sizes: &[usize] = if quick { &[64] } else { &[64, 64 * KIB] };
         for &size in sizes {
             plan.pair(kind(Measure::Read, size), EVENT, PERFTEST, Target::None);
-            // perftest cannot sleep until a WRITE is done. A SEND is what one competes with.
+            // perftest cannot sleep until a WRITE is done, so a WRITE is compared with a SEND.
             let theirs = kind(Measure::OneWay, size).by(PERFTEST);
             let write = kind(Measure::Write, size).by(Program::Rdmsg(EVENT));
             plan.compare(write, theirs, Target::None);
@@ -134,8 +133,7 @@ impl Plan {
         }
     }
 
-    /// How the default configuration waits, beside the other ways. `device` is false where there is
-    /// none.
+    /// The default way to wait, compared with the others. `device` is false on a host without one.
     pub(crate) fn polling(part: Part, device: bool) -> Self {
         let mut plan = Self::default();
         let (round_trips, sparse): (&[Manner], &[Manner]) = match (part, device) {
@@ -157,7 +155,7 @@ impl Plan {
         plan
     }
 
-    /// All runs of a round, each once, so that what is compared runs close together.
+    /// Returns all runs of a round, each once. The two of a pair run close together.
     pub(crate) fn runs(&self) -> Vec<Run> {
         let mut runs = Vec::new();
         for run in self.0.iter().flat_map(|pair| [pair.theirs, pair.ours]) {
@@ -189,7 +187,7 @@ impl Plan {
         }
         self.pair_with_event(kind, default);
         match (part, kind.measure) {
-            // What polls is not compared where instructions are counted.
+            // Spinning programs cannot be counted.
             (Part::Counted, _) => {}
             (Part::Free, Measure::HalfRoundTrip) => {
                 let target = Target::AtMost(MORE_THAN_BUSY);
@@ -251,8 +249,8 @@ fn rstream_target(Run { measure, size, .. }: Run) -> Target {
     }
 }
 
-/// So many that what the first ones and the last ones cost more changes the mean by a percent. With
-/// fewer than five perftest tells nothing.
+/// Returns a kind with a number of messages of which the first and the last ones change the mean by
+/// at most 1 %. perftest needs five.
 fn kind(measure: Measure, size: usize) -> Run {
     let count = match (measure.is_rate(), size) {
         _ if measure == Measure::Sparse => 500,
@@ -307,7 +305,7 @@ mod tests {
     fn counted_programs_sleep() {
         let plans = [Plan::counted(false), Plan::polling(Part::Counted, true)];
         for run in plans.into_iter().flat_map(|plan| plan.runs()) {
-            // The default never spins where there is one processor.
+            // The default does not spin on a host with one processor.
             let spins = |manner: Manner| manner.has(Way::Busy);
             assert!(
                 !matches!(run.program, Program::Rdmsg(manner) if spins(manner)),

@@ -1,4 +1,4 @@
-//! The programs that are measured: what they are called, how, and what they print.
+//! The measured programs: their names, command lines and output.
 
 use std::{env, fmt, net::IpAddr};
 
@@ -12,7 +12,7 @@ use crate::{
     work::Work,
 };
 
-/// A program that measures something, as a server and a client. Each sleeps until something comes.
+/// A program that measures, as a server and a client. Each sleeps for events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
     /// `ib_send_lat -e` and its like, of perftest, with the connection manager.
@@ -32,11 +32,11 @@ pub(crate) struct Run {
     pub(crate) count: u64,
 }
 
-/// What to start for a run.
+/// The command lines of a run.
 #[derive(Debug)]
 pub(crate) struct Commands {
     pub(crate) server: Vec<String>,
-    /// What shows that the server is there.
+    /// A sign that the server is there.
     pub(crate) listening: Listening,
     pub(crate) client: Vec<String>,
 }
@@ -58,7 +58,7 @@ impl Run {
         Self { program, ..self }
     }
 
-    /// What to call the program in a table.
+    /// Returns the name of the program in a table.
     pub(crate) fn name(&self) -> String {
         match self.program {
             Program::Perftest => format!("{} -R -e", self.perftest()),
@@ -76,7 +76,7 @@ impl Run {
         }
     }
 
-    /// What to run for a server at `address`.
+    /// Returns the command lines, for a server at `address`.
     pub(crate) fn commands(&self, address: IpAddr, device: &str, port: u16) -> Result<Commands> {
         let Self { size, count, .. } = *self;
         let mut commands = match self.program {
@@ -132,7 +132,7 @@ impl Run {
         Ok(commands)
     }
 
-    /// Finds the figures in what the client printed.
+    /// Finds the figures in the client's output.
     pub(crate) fn read(&self, output: &str) -> Result<Reading> {
         let reading = match self.program {
             Program::Perftest => perftest(self.measure, self.size, output),
@@ -146,9 +146,9 @@ impl Run {
     }
 }
 
-/// Of perftest. A line begins with size and count. Latency goes on with min, max, median and mean;
-/// bandwidth with peak and mean in MiB/s and with million messages a second. Each of the last two
-/// has digits enough where the other has not.
+/// Reads the output of perftest. A line begins with size and count. Latency goes on with min, max,
+/// median and mean; bandwidth with peak and mean in MiB/s and with million messages a second. The
+/// rate has enough digits for short messages, and the bandwidth for long ones.
 fn perftest(measure: Measure, size: usize, output: &str) -> Option<Reading> {
     let figures = output.lines().find_map(|line| {
         let figures: Result<Vec<f64>, _> = line.split_whitespace().map(str::parse).collect();
@@ -168,7 +168,8 @@ fn perftest(measure: Measure, size: usize, output: &str) -> Option<Reading> {
     })
 }
 
-/// Of rstream. The last word of the last line is microseconds a transfer, of both directions.
+/// Reads the output of rstream. The last word of the last line is microseconds a transfer, of both
+/// directions.
 fn rstream(measure: Measure, output: &str) -> Option<Reading> {
     let line = output.lines().rfind(|line| line.starts_with("custom"))?;
     let mean: f64 = line.split_whitespace().next_back()?.parse().ok()?;
@@ -183,7 +184,7 @@ impl fmt::Display for Run {
     }
 }
 
-/// Whether there is such a command.
+/// Returns whether there is such a command.
 pub(crate) fn is_installed(command: &str) -> bool {
     let folders = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&folders).any(|folder| folder.join(command).is_file())

@@ -1,4 +1,4 @@
-//! What was found: one table of all parts, and the tables of a page.
+//! The results: one table of all parts, and the tables of a page.
 
 use std::{fs, iter};
 
@@ -18,11 +18,11 @@ pub(crate) struct Report {
     rows: Vec<Row>,
     missing: Vec<String>,
     notes: Vec<String>,
-    /// Whether something of ours was not measured.
+    /// Whether a program of ours failed.
     pub(crate) broken: bool,
 }
 
-/// What this program was compiled with.
+/// The compiler of this program, and its options.
 pub(crate) const BUILT_BY: &str = env!("BUILT_BY");
 
 /// The page that shows tables to readers. Each is between two comments: `<!-- table NAME -->` and
@@ -59,7 +59,7 @@ impl Report {
         &self.missing
     }
 
-    /// Prints the table as Markdown, and what is not in it.
+    /// Prints the table as Markdown, missing measurements and notes.
     pub(crate) fn print(&self) {
         let lines: Vec<_> = iter::once(TITLE.map(str::to_owned))
             .chain(self.rows.iter().map(cells))
@@ -124,7 +124,7 @@ fn cells(row: &Row) -> [String; 8] {
         let figure = median(&side.figures);
         figure.map_or_else(String::new, |figure| row.measure.show(row.size, figure))
     };
-    // As everything that is counted sleeps, only the default needs a word.
+    // All counted programs sleep, so only the default has a word for it.
     let name = |side: &Side| match side.name.strip_prefix("rdmsg") {
         Some(name) if name.contains(" event") || name.contains(" busy") => {
             let name = name.trim();

@@ -10,17 +10,17 @@ use crate::measure::{Measure, bytes};
 pub(crate) enum Part {
     /// In a guest whose clock counts the instructions of both ends, their kernel included.
     Counted,
-    /// By callgrind: what one process executes.
+    /// The instructions of one process, by callgrind.
     Instructions,
     /// By the clock, with all programs on one processor.
     OneProcessor,
-    /// By the clock, beside other processes that use all processors.
+    /// By the clock, with other processes that use all processors.
     Loaded,
     /// By the clock, on free processors.
     Free,
 }
 
-/// A line of the table: what was measured of ours, mostly beside something else.
+/// A line of the table: a measurement of ours, mostly with a comparison.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Row {
     pub(crate) part: Part,
@@ -28,7 +28,7 @@ pub(crate) struct Row {
     /// Bytes of a message; 0 if there is none.
     pub(crate) size: usize,
     pub(crate) ours: Side,
-    /// What ours is compared with, which may be ours in another way.
+    /// The comparison, which may be ours in another way.
     pub(crate) theirs: Option<Side>,
     pub(crate) target: Target,
 }
@@ -41,17 +41,17 @@ pub(crate) struct Side {
     pub(crate) figures: Vec<f64>,
 }
 
-/// What a ratio ours/theirs, or a figure that has nothing beside it, should be.
+/// The target of a ratio ours/theirs, or of a figure without a comparison.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) enum Target {
-    /// There is none: it is shown, that is all.
+    /// There is none.
     None,
     AtMost(f64),
     AtLeast(f64),
 }
 
 impl Row {
-    /// What it is called where it stands alone.
+    /// Returns its name outside of a table.
     pub(crate) fn name(&self) -> String {
         let mut name = self.measure.to_string();
         if self.size > 0 {
@@ -64,8 +64,8 @@ impl Row {
         name
     }
 
-    /// What is judged, from the smallest on: of each round the ratio of ours to theirs, which ran
-    /// one after the other, or the figure if there is nothing beside it.
+    /// Returns the judged values in ascending order: for each round the ratio of ours to theirs, or
+    /// the figure if there is no comparison.
     pub(crate) fn values(&self) -> Vec<f64> {
         let mut values = self.ours.figures.clone();
         if let Some(theirs) = &self.theirs {
@@ -76,7 +76,7 @@ impl Row {
         values
     }
 
-    /// The target, and whether all rounds agree that it is met.
+    /// Returns the target, and whether all rounds meet it.
     pub(crate) fn verdict(&self) -> String {
         let met = |value: &f64| match self.target {
             Target::None => true,
@@ -98,7 +98,7 @@ impl Row {
 }
 
 impl Side {
-    /// Whether it is this library, used in one way or another.
+    /// Returns whether it is this library.
     pub(crate) fn is_ours(&self) -> bool {
         self.name.starts_with("rdmsg")
     }
@@ -121,7 +121,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// The value in the middle; of an even number, the mean of the two there. `None` of no values.
+/// Returns the median. `None` if there are no values.
 pub(crate) fn median(values: &[f64]) -> Option<f64> {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);

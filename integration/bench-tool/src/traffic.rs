@@ -12,7 +12,7 @@ use crate::{manner::Manner, measure::Measure};
 /// How long a peer may be silent before a run counts as failed.
 pub(crate) const SILENCE: Duration = Duration::from_secs(60);
 
-/// What an rdmsg server and client send each other to measure.
+/// The traffic of an rdmsg server and client.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Traffic {
     /// The server's.
@@ -21,20 +21,20 @@ pub(crate) struct Traffic {
     pub(crate) measure: Measure,
     /// Bytes of a message.
     pub(crate) size: usize,
-    /// How many messages are measured.
+    /// The number of measured messages.
     pub(crate) count: u64,
     pub(crate) manner: Manner,
 }
 
-/// What one run of a program measured: microseconds, or messages a second.
+/// The result of one run of a program, in microseconds or in messages a second.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Reading {
     pub(crate) mean: f64,
-    /// Not every program tells it.
+    /// Some programs do not print it.
     pub(crate) median: Option<f64>,
 }
 
-/// Measures how long each of many things takes.
+/// Measures the duration of each of many round trips.
 pub(crate) struct Times {
     nanos: Vec<u32>,
     start: Instant,
@@ -45,7 +45,7 @@ impl Traffic {
         SocketAddr::new(self.address, self.port)
     }
 
-    /// How many messages go ahead of those that are measured, one or more on each connection.
+    /// Returns the number of unmeasured messages at the start, at least one on each connection.
     pub(crate) fn warm_up(&self) -> u64 {
         (self.count / 10).max(self.manner.connections.into())
     }
@@ -72,14 +72,14 @@ impl Reading {
         Self { mean, median: None }
     }
 
-    /// Of so many that took since then, a second.
+    /// Returns the rate of `count` messages since `start`.
     pub(crate) fn rate(count: u64, start: Instant) -> Self {
         Self::mean(count as f64 / start.elapsed().as_secs_f64())
     }
 }
 
 impl Times {
-    /// The first one begins now.
+    /// Starts with the first one.
     pub(crate) fn start(count: u64) -> Self {
         Self {
             nanos: Vec::with_capacity(count as usize),
@@ -87,7 +87,7 @@ impl Times {
         }
     }
 
-    /// One has ended, which counts as so many alike, and the next one begins.
+    /// Ends one, which counts as `alike` equal ones, and begins the next.
     pub(crate) fn record(&mut self, alike: u32) {
         let now = Instant::now();
         let each = now.duration_since(self.start) / alike;

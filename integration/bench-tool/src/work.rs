@@ -1,4 +1,4 @@
-//! What this program is started for by itself: on a command line it is one word of JSON.
+//! The jobs for which this program starts itself. On the command line a job is one word of JSON.
 
 use std::{env, path::PathBuf};
 
@@ -32,7 +32,7 @@ pub(crate) enum Scope {
     Full,
     /// A few sizes.
     Quick,
-    /// Only how the default configuration waits, beside the other ways.
+    /// Only the ways to wait.
     Polling,
 }
 

@@ -20,21 +20,20 @@ use crate::{
 /// The TCP port on which an agent listens.
 pub const PORT: u16 = 7450;
 
-/// How long the conductor may take to start: it does so at the same time, on a machine that may
-/// have much else to do.
+/// The time limit for the start of the conductor, which may run on a busy machine.
 pub(crate) const START_LIMIT: Duration = Duration::from_secs(300);
 
-/// How long a conductor is silent at the most, while it waits for programs of its own.
+/// The longest pause of a conductor, which may wait for programs of its own.
 const SILENCE: Duration = Duration::from_secs(3600);
 
-/// Between two looks at something that nothing reports.
+/// The time between two attempts.
 pub(crate) const PAUSE: Duration = Duration::from_millis(20);
 
-/// Serves one conductor until it says that it is done.
+/// Serves one conductor until its request to end.
 ///
 /// # Errors
 ///
-/// When no conductor comes, or it goes away without a word.
+/// If no conductor connects, or its connection breaks.
 pub fn serve() -> Result<()> {
     let listener = TcpListener::bind(("0.0.0.0", PORT));
     serve_on(listener.context("cannot listen for a conductor")?)
@@ -59,7 +58,7 @@ fn serve_on(listener: TcpListener) -> Result<()> {
             Err(_) => thread::sleep(PAUSE),
         }
     };
-    // Whoever comes from now on is for the next agent, and tries again.
+    // Later conductors are for the next agent, and retry.
     drop(listener);
     // Of a listener that does not block; its streams may be the same.
     stream.set_nonblocking(false)?;
@@ -69,12 +68,12 @@ fn serve_on(listener: TcpListener) -> Result<()> {
     obey(&mut stream, &sender, |_| ())
 }
 
-/// Starts programs as the requests that are read say, and sends what they report, until the end of
-/// the requests. `leave` is called when a program has ended, and may end what it started.
+/// Reads requests for programs, and sends their reports, until the last request. The agent calls
+/// `leave` with the id of a program that has ended. It may kill other processes of the program.
 ///
 /// # Errors
 ///
-/// When the conductor goes away without a word.
+/// If the connection of the conductor breaks.
 pub fn obey(requests: &mut impl Read, sender: &Sender, leave: fn(Pid)) -> Result<()> {
     let mut programs: HashMap<u32, Program> = HashMap::new();
     loop {

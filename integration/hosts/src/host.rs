@@ -16,10 +16,10 @@ use crate::{
     wire::{Frame, HOST, Job},
 };
 
-/// How long a server may take until it listens, on an idle machine.
+/// The time limit for a server to listen, on an idle machine.
 const LISTEN_LIMIT: Duration = Duration::from_secs(20);
 
-/// A host as its conductor sees it. It runs one program at a time, and lines of shell besides.
+/// A host, which runs one program at a time, and lines of shell.
 #[derive(Debug)]
 pub struct Host {
     /// To the agent of another host.
@@ -34,7 +34,7 @@ pub struct Host {
 pub enum Said {
     /// A line.
     Line(Line),
-    /// There are no more.
+    /// The program has ended.
     Ended(Ended),
     /// None has come in time.
     Nothing,
@@ -172,7 +172,7 @@ impl Host {
     }
 
     /// Sends the program a signal, named without SIG, and waits for the end that SIGKILL means.
-    /// Returns the time of the host's clock in milliseconds.
+    /// Returns the time of that host in milliseconds.
     ///
     /// # Errors
     ///
@@ -202,12 +202,12 @@ impl Host {
         Ok((process.answer()?, process))
     }
 
-    /// Runs a line of shell to its end. Returns when it began, in milliseconds of the host's
-    /// clock, and what it printed to stdout.
+    /// Runs a line of shell to its end. Returns the time of its beginning, in
+    /// milliseconds of that host, and its stdout.
     ///
     /// # Errors
     ///
-    /// When its status is not 0; what it printed to stderr is in the error.
+    /// If its status is not 0. The error has its stderr.
     pub fn shell(&mut self, script: &str) -> Result<(u64, String)> {
         let (began, mut process) = self.run_shell(script)?;
         let ended = process.finish_within(SILENCE)?;
@@ -225,7 +225,7 @@ impl Host {
         }
     }
 
-    /// Starts a line of shell that runs beside all else. Returns when it began.
+    /// Starts a line of shell in the background. Returns the time of its beginning.
     ///
     /// # Errors
     ///
@@ -236,7 +236,7 @@ impl Host {
         Ok(began)
     }
 
-    /// Waits for everything that was begun.
+    /// Waits for all lines of shell in the background.
     ///
     /// # Errors
     ///

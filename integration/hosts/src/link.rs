@@ -54,7 +54,7 @@ impl Link {
         Ok(this)
     }
 
-    /// Asks for the start of a program. Returns its number, and what it reports.
+    /// Asks for the start of a program. Returns its number, and its reports.
     pub(crate) fn start(&self, job: Job) -> Result<(u32, Receiver<Frame>)> {
         let (report, frames) = mpsc::channel();
         let number = {

@@ -1,4 +1,4 @@
-/// What shows that a server may be connected to.
+/// A sign that a server accepts connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers handle each of them")]
 pub enum Listening {
@@ -20,7 +20,7 @@ impl Listening {
         }
     }
 
-    /// Returns whether it is in what the command has printed.
+    /// Returns whether the output of the command contains it.
     pub(crate) fn is_in(self, printed: &str) -> bool {
         printed.lines().any(|line| match self {
             Self::Cm(port) => {

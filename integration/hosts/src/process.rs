@@ -14,10 +14,10 @@ use crate::{
     wire::{Frame, Job},
 };
 
-/// How long a program that was killed may take to end.
+/// The time limit for the end of a killed program.
 const DEATH: Duration = Duration::from_secs(15);
 
-/// How long an agent may take to answer. One that is silent for longer is gone, or its host.
+/// The time limit for an answer of the agent.
 pub(crate) const SILENCE: Duration = Duration::from_secs(600);
 
 /// A program that runs on this host or another, with its output kept. It is killed when dropped.
@@ -64,7 +64,7 @@ pub enum Heard {
     Late,
 }
 
-/// How a program ended, and what it printed.
+/// The end of a program, and its output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "these two are all there is")]
 pub struct Ended {
@@ -158,7 +158,7 @@ impl Process {
         }
     }
 
-    /// Returns its next line. `None` if none has come in this time, or if there are no more.
+    /// Returns its next line. `None` if none has come in this time, or after the last one.
     pub fn line(&mut self, limit: impl Into<Deadline>) -> Option<Line> {
         let mut deadline = limit.into();
         while self.lines.is_empty() && !self.is_over() {
@@ -213,7 +213,7 @@ impl Process {
         while !self.is_over() && !deadline.is_over() {
             self.receive(deadline.left());
         }
-        // What has come already, of a program that may print all the time.
+        // Takes the frames that have arrived already. The program may print all the time.
         let mut moment = Deadline::exactly_after(Duration::from_millis(100));
         while !moment.is_over() && self.receive(Duration::ZERO) {}
         ensure!(!self.lost, "the host of a program is gone");
@@ -233,7 +233,7 @@ impl Process {
         if let Some(ended) = self.end(Duration::ZERO)? {
             return Ok(ended);
         }
-        // Fails when it has ended meanwhile.
+        // Fails if it has ended.
         let _ = self.signal(Signal::SIGKILL);
         match (self.end(DEATH)?, &self.place) {
             (Some(ended), _) => Ok(Ended {

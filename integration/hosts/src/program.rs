@@ -25,8 +25,8 @@ use crate::{
     wire::{Frame, Job},
 };
 
-/// How long the output of a program that has ended may take to come, when something that it
-/// started keeps its outputs open.
+/// The time limit for the last output of a program that has ended, if another process keeps its
+/// outputs open.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// A program that runs on this host. It is killed when dropped.
@@ -39,11 +39,11 @@ pub struct Program {
 
 impl Program {
     /// Starts a program, and reports its beginning, its output and its end to `report`, which
-    /// threads of their own call. Without an environment it has this process's, and without a
-    /// stdin no RUST_LOG, so that it prints what it prints when nobody asks for more.
+    /// threads of their own call. Without an environment it inherits this process's, and
+    /// without a stdin no RUST_LOG, so that it prints its usual output.
     ///
-    /// `prepare` may change the command. `leave` is called when the program has ended, with its
-    /// id, and may end what it started.
+    /// `prepare` may change the command. A thread calls `leave` with the id of the program when it
+    /// has ended. It may kill other processes of the program.
     ///
     /// # Errors
     ///
@@ -122,7 +122,7 @@ impl Program {
             .is_ok_and(|status| status.is_some())
     }
 
-    /// Returns what it does, as far as the kernel shows.
+    /// Returns its state, and its call of the kernel.
     pub(crate) fn occupation(&self) -> String {
         let read = |what: &str| {
             fs::read_to_string(format!("/proc/{}/{what}", self.pid)).unwrap_or_default()
@@ -150,7 +150,7 @@ fn code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(signal)
 }
 
-/// Reports an output as long as it is open, which `open` shows.
+/// Reports an output until its end, and drops `open` then.
 fn forward(
     output: Option<impl Read + Send + 'static>,
     frame: fn(Vec<u8>) -> Frame,

@@ -25,7 +25,7 @@ const MAX: usize = 1 << 26;
 /// The number before frames that belong to no program.
 pub const HOST: u32 = 0;
 
-/// A request of the conductor, or what the agent reports.
+/// A request of the conductor, or a report of the agent.
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
 #[expect(clippy::exhaustive_enums, reason = "both sides are built together")]
 pub enum Frame {
@@ -43,7 +43,7 @@ pub enum Frame {
     Beat,
     /// The request failed, for this reason.
     Failed(String),
-    /// The request took effect, at this time of the agent's clock in milliseconds since 1970.
+    /// The request took effect, at this time of the agent in milliseconds since 1970.
     Began(u64),
     /// The program printed this to stdout.
     Out(Vec<u8>),
@@ -72,7 +72,7 @@ pub struct Job {
 pub struct Sender(Arc<Mutex<dyn Write + Send>>);
 
 impl Sender {
-    /// Makes a sender of the stream's writing end.
+    /// Wraps the writing end of a stream.
     pub fn new(stream: impl Write + Send + 'static) -> Self {
         Self(Arc::new(Mutex::new(stream)))
     }
@@ -111,7 +111,7 @@ impl std::fmt::Debug for Sender {
 ///
 /// # Errors
 ///
-/// At the end of the stream, and when what comes is no frame.
+/// At the end of the stream, and if the bytes are no frame.
 pub fn read(from: &mut impl Read) -> io::Result<(u32, Frame)> {
     let mut head = [0; 9];
     from.read_exact(&mut head)?;

@@ -10,13 +10,13 @@ use toolbox::{Lab, Listening};
 pub(crate) struct Case {
     /// The program, as it is called in the table.
     pub(crate) program: String,
-    /// What is special about this case.
+    /// Its description.
     pub(crate) what: String,
     pub(crate) server: Side,
     pub(crate) clients: Vec<Side>,
     /// Whether the clients come all at once; otherwise one after the other.
     pub(crate) at_once: bool,
-    /// What shows that the server may be connected to; `None` where nobody does.
+    /// A sign that the server accepts connections; `None` if it needs none.
     pub(crate) ready: Option<Listening>,
     /// Whether it belongs to the quick ones.
     pub(crate) quick: bool,
@@ -28,13 +28,13 @@ pub(crate) struct Case {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Side {
     pub(crate) who: Who,
-    /// What stands in its environment, and the program with its options. Both have places for
+    /// Variables of its environment, and the program with its options. Both have places for
     /// addresses.
     pub(crate) argv: Vec<String>,
     pub(crate) ends: Ends,
-    /// On what it is killed, if that is not when the other side has ended.
+    /// The sign to kill it, if that is not the end of the other side.
     pub(crate) killed_on: Option<Cue>,
-    /// What it must print, to either of its outputs.
+    /// Texts that it must print, to either of its outputs.
     pub(crate) says: Vec<String>,
 }
 
@@ -44,7 +44,7 @@ pub(crate) enum Who {
     Rust,
 }
 
-/// How a program is to end.
+/// The expected end of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ends {
     /// By itself, with status 0.
@@ -189,7 +189,7 @@ fn words(line: &str) -> Vec<String> {
 }
 
 impl Case {
-    /// Who the clients are. They are all alike.
+    /// Returns the kind of the clients, which are all alike.
     pub(crate) fn client(&self) -> Who {
         self.clients[0].who
     }
@@ -212,7 +212,7 @@ impl fmt::Display for Who {
 /// Where the programs run.
 #[derive(Debug)]
 pub(crate) struct Place {
-    /// What stands in the cases, and for what.
+    /// The places in the cases, and their values.
     places: [(&'static str, String); 5],
 }
 

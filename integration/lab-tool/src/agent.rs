@@ -1,5 +1,5 @@
-//! What runs in a guest, once `guest/init` has put the file system in place: the agent brings up the
-//! device, and serves the lab over the machine's port.
+//! The agent of a guest. `guest/init` starts it in the final file system. It brings up the device,
+//! and serves the lab over the port of the machine.
 
 use std::{
     env,
@@ -36,7 +36,7 @@ const MODPROBE: &str = "/run/lab/modprobe";
 /// The network device of a second RDMA device.
 const SECOND: &str = "eth1";
 
-/// Returns only when nobody listens any more.
+/// Returns only when the lab is gone.
 pub(crate) fn main() -> Result<()> {
     if std::process::id() == 1 {
         return be_first();

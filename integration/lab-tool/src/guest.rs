@@ -29,8 +29,8 @@ const BOOTS: u32 = 3;
 /// Variables of ours that a command gets without being asked.
 const INHERITED: [&str; 2] = ["RUST_BACKTRACE", "RUST_LOG"];
 
-/// Boots all machines and waits until each has its device and sees the other. Where one does not
-/// come up, all are booted again. `named` puts the host's name before each line of output.
+/// Boots all machines and waits until each has its device and reaches the other. If one fails to
+/// boot, boots all of them again. `named` puts the host's name before each line of output.
 pub(crate) fn boot(machines: &Machines<'_>, watch: &Watch, named: bool) -> Result<Vec<Machine>> {
     let mut attempt = 1;
     loop {
@@ -142,8 +142,8 @@ pub(crate) fn with_last_words<T>(guests: &[Machine], outcome: Result<T>) -> Resu
     })
 }
 
-/// Has two threads take what a guest sends: one reads, and never waits for those that read our
-/// output, and one writes it.
+/// Starts two threads for the frames of a guest. One reads, and never blocks on our output. The
+/// other one writes the output.
 fn listen(
     mut port: UnixStream,
     beats: Sender<()>,

@@ -45,7 +45,7 @@ impl Kernel {
         self.dir.join("kernel")
     }
 
-    /// Makes the initramfs, unless it is newer than what makes it.
+    /// Makes the initramfs, unless it is newer than its sources.
     pub(crate) fn initramfs(&self, lab: &Lab) -> Result<PathBuf> {
         run(lab, "initramfs", [self.dir.as_os_str()])?;
         Ok(self.dir.join("initramfs"))
@@ -56,7 +56,7 @@ impl Kernel {
         run(lab, "siw", [self.dir.as_os_str()]).context("cannot build the driver siw")
     }
 
-    /// What `uname -r` says in the guest.
+    /// Returns the release, as `uname -r` prints it in the guest.
     pub(crate) fn release(&self) -> Result<String> {
         let mut entries = fs::read_dir(self.dir.join("lib/modules"))?;
         let entry = entries.next().context("there are no modules")??;

@@ -13,7 +13,7 @@ pub(crate) const COMMAND: u32 = 1;
 /// The status of a command that cannot be run.
 const NOT_RUN: u8 = 127;
 
-/// Turns what a host sends into output and news.
+/// Turns the frames of a host into output and news.
 #[derive(Debug)]
 pub(crate) struct Listener {
     host: usize,
@@ -32,7 +32,7 @@ impl Listener {
         }
     }
 
-    /// Takes one frame. Returns whether anybody needs more.
+    /// Takes one frame. Returns whether it needs more.
     pub(crate) fn hear(&mut self, number: u32, frame: Frame) -> bool {
         let host = self.host;
         match frame {
@@ -57,14 +57,14 @@ impl Listener {
         }
     }
 
-    /// Tells that nothing more comes from the host. Returns `false`.
+    /// Reports that the host is lost. Returns `false`.
     pub(crate) fn lose(&self, why: impl fmt::Display) -> bool {
         let (host, why) = (self.host, why.to_string());
         self.tell(News::Lost { host, why });
         false
     }
 
-    /// Fails when the main thread has gone, and with it the need.
+    /// Returns `false` if the main thread has ended.
     fn tell(&self, news: News) -> bool {
         self.news.send(news).is_ok()
     }

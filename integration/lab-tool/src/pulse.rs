@@ -46,8 +46,8 @@ struct Look {
 }
 
 impl Doctor {
-    /// Returns the doctor of a machine, and where to tell it of each frame from there. There is
-    /// none if the machine's monitor is gone.
+    /// Returns the doctor of a machine, and the sender of its beats. There is no doctor if the
+    /// monitor of the machine is gone.
     pub(crate) fn of(
         host: usize,
         machine: &mut Machine,

@@ -26,7 +26,7 @@ use crate::{
     accel::Accel, cli::MachineArgs, kernel::Kernel, lab::Lab, place::HOSTS, process::dies_with_us,
 };
 
-/// The name of the agent's port, under which the guest finds it in sysfs.
+/// The name of the port of an agent in sysfs of the guest.
 pub(crate) const PORT: &str = "lab";
 
 /// Time between two signs of life of an agent, by the guest's clock.

@@ -11,8 +11,8 @@ pub(crate) fn khz() -> Option<u32> {
 
     /// How far apart the two readings are.
     const SPAN: Duration = Duration::from_millis(50);
-    /// How many times a reading is tried. One that was interrupted takes longer, so the quickest
-    /// counts.
+    /// The number of tries of a reading. The quickest one counts, because an interrupt makes a
+    /// reading slower and less exact.
     const TRIES: u32 = 1000;
 
     #[allow(unsafe_code)]

@@ -22,7 +22,7 @@ mod watchdog;
 
 use std::time::Duration;
 
-/// What serves a conductor, and its view of a host.
+/// Agents and hosts.
 pub mod agent {
     pub use hosts::{
         Host, Said,

@@ -1,11 +1,11 @@
-//! The servers, and who asks them for what, as in `plan.txt`.
+//! The servers and their clients, read from `plan.txt`.
 
 use anyhow::{Context, Result, bail};
 
-/// A server, and who asks it for what.
+/// A server and its clients.
 #[derive(Debug, Default)]
 pub(crate) struct Service {
-    /// Scripts that start and end, on the server's host, what the server is in front of.
+    /// Scripts that start and end a service behind the server, on its host.
     pub(crate) behind: String,
     pub(crate) end: String,
     pub(crate) server: String,
@@ -23,7 +23,7 @@ pub(crate) struct Client {
     pub(crate) shows: Shows,
 }
 
-/// What shows that it worked.
+/// The sign of success.
 #[derive(Debug)]
 pub(crate) enum Shows {
     /// It printed this.
@@ -43,7 +43,7 @@ pub(crate) struct Cut {
     pub(crate) error: String,
 }
 
-/// What shows that it is at work.
+/// The sign that it is at work.
 #[derive(Debug)]
 pub(crate) enum Begun {
     /// It prints this.
