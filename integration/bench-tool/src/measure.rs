@@ -77,8 +77,7 @@ impl fmt::Display for Measure {
 /// A size for people.
 pub(crate) fn bytes(size: usize) -> String {
     match size {
-        0 => "-".to_owned(),
-        1..1024 => format!("{size} B"),
+        0..1024 => format!("{size} B"),
         1024..0x10_0000 => format!("{} KiB", size >> 10),
         _ => format!("{} MiB", size >> 20),
     }

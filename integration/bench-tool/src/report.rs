@@ -6,7 +6,6 @@ use anyhow::{Context, Result};
 
 use crate::{
     conduct::Outcome,
-    measure::bytes,
     row::{Part, Row, Side, median},
 };
 
@@ -144,7 +143,7 @@ fn cells(row: &Row) -> [String; 8] {
     let theirs = row.theirs.as_ref();
     [
         row.part.to_string(),
-        format!("{}, {}", row.measure, bytes(row.size)),
+        row.kind(),
         name(&row.ours),
         figure(&row.ours),
         theirs.map_or_else(String::new, name),

@@ -51,13 +51,17 @@ pub(crate) enum Target {
 }
 
 impl Row {
+    /// Returns its measure and size.
+    pub(crate) fn kind(&self) -> String {
+        match self.size {
+            0 => self.measure.to_string(),
+            size => format!("{}, {}", self.measure, bytes(size)),
+        }
+    }
+
     /// Returns its name outside of a table.
     pub(crate) fn name(&self) -> String {
-        let mut name = self.measure.to_string();
-        if self.size > 0 {
-            name += &format!(", {}", bytes(self.size));
-        }
-        name += &format!(": {}", self.ours.name);
+        let mut name = format!("{}: {}", self.kind(), self.ours.name);
         if let Some(theirs) = &self.theirs {
             name += &format!(" / {}", theirs.name);
         }
