@@ -1,4 +1,4 @@
-//! What the library may cost: figures that are kept, and measured anew.
+//! The budget: stored figures that new measurements must not exceed.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,16 +12,16 @@ use serde::{Deserialize, Serialize};
 use crate::{
     measure::Measure,
     report::{BUILT_BY, Report},
-    row::Row,
+    row::{Row, median},
 };
 
 /// Where the figures are, in the checkout.
 pub(crate) const FILE: &str = "integration/bench-tool/budget.json";
 
-/// By how much a path may become worse. What is counted differs by less than a third of it.
+/// The factor by which a path may become worse. Counted figures vary by less than a third of it.
 const SLACK: f64 = 1.03;
 
-/// What was measured when the budget was renewed.
+/// The figures of the last renewal.
 #[derive(Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Budget {
     /// The guest's kernel, as far as its driver is the same: the one of 6.12 has threads where that
@@ -35,15 +35,6 @@ pub(crate) struct Budget {
     instructions: BTreeMap<String, f64>,
 }
 
-/// How a figure compares with the one that is kept.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Change {
-    /// By how much it is worse: 1.02 is 2 %.
-    Worse(f64),
-    /// There is no figure, on one side or the other.
-    Unknown,
-}
-
 impl Budget {
     /// What was measured.
     pub(crate) fn of(report: &Report) -> Self {
@@ -54,7 +45,7 @@ impl Budget {
         };
         let rows = report.rows();
         for row in rows.iter().map(|row| beside_perftest(row, rows)) {
-            let Some(value) = row.values().median() else {
+            let Some(value) = median(&row.values()) else {
                 continue;
             };
             // As many digits as mean anything.
@@ -83,33 +74,25 @@ impl Budget {
         Ok(())
     }
 
-    /// Prints each path beside what is kept. Returns those that are over the budget, or were not
+    /// Prints each path and its stored figure. Returns those that are over the budget, were not
     /// measured, or are not in it.
     pub(crate) fn judge(&self, kept: &Self) -> Vec<String> {
-        let mut over = Vec::new();
-        for (kind, now, figures, on, kept_on) in [
-            (
-                "ratios",
-                &self.ratios,
-                &kept.ratios,
-                &self.kernel,
-                &kept.kernel,
-            ),
-            (
-                "instructions",
-                &self.instructions,
-                &kept.instructions,
-                &self.built_by,
-                &kept.built_by,
-            ),
-        ] {
-            let worse = compare(now, figures);
+        let ratios = compare(&self.ratios, &kept.ratios);
+        let instructions = compare(&self.instructions, &kept.instructions);
+        let same = |worse, kind: &str, on: &str, kept_on: &str| {
             if on == kept_on {
-                over.extend(worse);
-            } else {
-                println!("these {kind} are not judged: the figures are of {kept_on}, this is {on}");
+                return worse;
             }
-        }
+            println!("these {kind} are not judged: the figures are of {kept_on}, this is {on}");
+            Vec::new()
+        };
+        let mut over = same(ratios, "ratios", &self.kernel, &kept.kernel);
+        over.extend(same(
+            instructions,
+            "instructions",
+            &self.built_by,
+            &kept.built_by,
+        ));
         over
     }
 }
@@ -150,34 +133,29 @@ fn compare(now: &BTreeMap<String, f64>, kept: &BTreeMap<String, f64>) -> Vec<Str
     let mut over = Vec::new();
     for name in names {
         let (now, kept) = (now.get(name), kept.get(name));
-        let change = change(name, now.copied(), kept.copied());
-        let show = |figure: Option<&f64>| figure.map_or_else(|| "-".to_owned(), f64::to_string);
-        let verdict = match change {
-            Change::Worse(by) if by > SLACK => format!("OVER THE BUDGET: {by:.3} times as bad"),
-            Change::Worse(by) if by < 1.0 / SLACK => "better: renew the budget".to_owned(),
-            Change::Worse(_) => "ok".to_owned(),
-            Change::Unknown => "UNKNOWN: not measured, or not in the budget".to_owned(),
+        let worse = now.zip(kept).map(|(now, kept)| match name.ends_with(MORE) {
+            true => kept / now,
+            false => now / kept,
+        });
+        let verdict = match worse {
+            Some(by) if by > SLACK => &format!("OVER THE BUDGET: {by:.3} times as bad"),
+            Some(by) if by < 1.0 / SLACK => "better: renew the budget",
+            Some(_) => "ok",
+            None => "UNKNOWN: not measured, or not in the budget",
         };
+        let show = |figure: Option<&f64>| figure.map_or_else(|| "-".to_owned(), f64::to_string);
         println!("{:>8} -> {:>8}  {name}: {verdict}", show(kept), show(now));
-        if !matches!(change, Change::Worse(by) if by <= SLACK) {
+        if worse.is_none_or(|by| by > SLACK) {
             over.push(name.clone());
         }
     }
     over
 }
 
-fn change(name: &str, now: Option<f64>, kept: Option<f64>) -> Change {
-    match now.zip(kept) {
-        Some((now, kept)) if name.ends_with(MORE) => Change::Worse(kept / now),
-        Some((now, kept)) => Change::Worse(now / kept),
-        None => Change::Unknown,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{row::testing::row, target::Target};
+    use crate::row::{Target, testing::row};
 
     fn budget(ratios: &[(&str, f64)], instructions: f64) -> Budget {
         let ratios = ratios

@@ -1,4 +1,4 @@
-//! What callgrind writes, for the few questions that are asked of it.
+//! Reads the output of callgrind.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ pub(crate) fn total(profile: &str) -> Result<u64> {
     number.context("callgrind wrote no totals")
 }
 
-/// What was executed while a function was.
+/// The cost of a function, with its callees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cost {
     /// But for those of the driver and of libibverbs.
@@ -45,7 +45,7 @@ pub(crate) fn costs(profile: &str, functions: &[String]) -> Vec<Cost> {
                 if let (Some(place), Some(count)) = (allocating.take(), number(value, 0)) {
                     costs[place].allocations += count;
                 }
-                // What was executed in there has its own lines elsewhere.
+                // The callee has its own lines.
                 lines.next();
             }
             // A line of the source, and how many instructions of it were executed.

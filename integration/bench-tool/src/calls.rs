@@ -1,29 +1,16 @@
-//! One call of the library at a time, for callgrind: what it waits for is there before, so no call
-//! looks for anything in vain.
+//! One call of the library at a time, for callgrind. Messages and completions arrive before the
+//! call that takes them, so no call polls without success.
 
 use std::{
     io::{Read, Write},
-    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    net::{TcpListener, TcpStream},
+    time::Instant,
 };
 
 use anyhow::{Context, Result, ensure};
-use clap::Args;
-use rdmsg::{
-    Completion, Config, Connector, Endpoint, Engine, Listener, Message, Outgoing, Polling,
-};
+use rdmsg::{Completion, Config, Connector, Endpoint, Engine, Message, Outgoing, Polling};
 
-use crate::carrier::SILENCE;
-
-#[derive(Args, Clone, Debug)]
-pub(crate) struct Calls {
-    /// The server's address
-    #[arg(long)]
-    pub(crate) address: IpAddr,
-    #[arg(long)]
-    pub(crate) port: u16,
-    #[arg(long)]
-    pub(crate) count: u64,
-}
+use crate::traffic::{Reading, SILENCE, Traffic};
 
 /// Bytes of a message.
 pub(crate) const SIZE: usize = 64;
@@ -50,73 +37,56 @@ fn release(message: Message) {
     drop(message);
 }
 
-impl Calls {
-    /// The function whose instructions callgrind counts.
-    pub(crate) fn function(name: &str) -> String {
-        format!("{}::{name}", module_path!())
-    }
+/// The function whose instructions callgrind counts.
+pub(crate) fn function(name: &str) -> String {
+    format!("{}::{name}", module_path!())
+}
 
-    fn address(&self) -> SocketAddr {
-        SocketAddr::new(self.address, self.port)
+/// Echoes each message, and reports over TCP that it has reached the client's device.
+pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
+    let engine = Engine::new()?;
+    let told = TcpListener::bind(traffic.server())?;
+    let endpoint = traffic.accept(&engine)?.pop().context("no connection")?;
+    let (mut told, _) = told.accept()?;
+    for id in 0..WARM_UP + traffic.count {
+        let message = endpoint.recv_timeout(SILENCE)?;
+        endpoint.send(Outgoing::from(&message).with_id(id))?;
+        drop(message);
+        let sent = endpoint.next_completion_timeout(SILENCE)?;
+        let is_sent = matches!(sent, Completion::Sent(sent) if sent == id);
+        ensure!(is_sent, "instead of a message's arrival came {sent:?}");
+        told.write_all(&[0])?;
     }
+    drop(endpoint.recv_timeout(SILENCE));
+    drop(endpoint);
+    engine.shutdown();
+    Ok(())
+}
 
-    /// The arguments that say the same on a command line.
-    pub(crate) fn arguments(&self) -> Vec<String> {
-        vec![
-            format!("--address={}", self.address),
-            format!("--port={}", self.port),
-            format!("--count={}", self.count),
-        ]
-    }
-
-    /// Sends back what comes, and says over TCP when the client's device has it.
-    pub(crate) fn serve(&self) -> Result<()> {
-        let engine = Engine::new()?;
-        let told = TcpListener::bind(self.address())?;
-        let config = Config::default().with_polling(Polling::Event);
-        let builder = Listener::builder().config(config).engine(&engine);
-        let listener = builder.bind(self.address())?;
-        let endpoint = listener.accept_timeout(SILENCE)?;
-        let (mut told, _) = told.accept()?;
-        for id in 0..WARM_UP + self.count {
-            let message = endpoint.recv_timeout(SILENCE)?;
-            endpoint.send_with_id(&message, id)?;
-            drop(message);
-            let sent = endpoint.next_completion_timeout(SILENCE)?;
-            let is_sent = matches!(sent, Completion::Sent(sent) if sent == id);
-            ensure!(is_sent, "instead of a message's arrival came {sent:?}");
-            told.write_all(&[0])?;
+/// Makes calls. Only callgrind measures them.
+pub(crate) fn measure(traffic: &Traffic) -> Result<Reading> {
+    let (engine, start) = (Engine::new()?, Instant::now());
+    let config = Config::default().with(|c| c.polling = Polling::Busy);
+    let connector = Connector::new().config(&config).engine(&engine);
+    let endpoint = connector.connect(traffic.server())?;
+    let mut told = TcpStream::connect(traffic.server()).context("the server is deaf")?;
+    told.set_read_timeout(Some(SILENCE))?;
+    let message = [0x5a; SIZE];
+    for turn in 0..WARM_UP + traffic.count {
+        let counted = turn >= WARM_UP;
+        if counted {
+            send(&endpoint, &message)?;
+        } else {
+            endpoint.send(&message)?;
         }
-        drop(endpoint.recv_timeout(SILENCE));
-        drop(endpoint);
-        engine.shutdown();
-        Ok(())
-    }
-
-    pub(crate) fn make(&self) -> Result<()> {
-        let engine = Engine::new()?;
-        let config = Config::default().with_polling(Polling::Busy);
-        let connector = Connector::new().config(config).engine(&engine);
-        let endpoint = connector.connect(self.address())?;
-        let mut told = TcpStream::connect(self.address()).context("the server is deaf")?;
-        told.set_read_timeout(Some(SILENCE))?;
-        let message = [0x5a; SIZE];
-        for turn in 0..WARM_UP + self.count {
-            let counted = turn >= WARM_UP;
-            if counted {
-                send(&endpoint, &message)?;
-            } else {
-                endpoint.send(&message)?;
-            }
-            told.read_exact(&mut [0])?;
-            if counted {
-                release(receive(&endpoint)?);
-            } else {
-                drop(endpoint.recv_timeout(SILENCE)?);
-            }
+        told.read_exact(&mut [0])?;
+        if counted {
+            release(receive(&endpoint)?);
+        } else {
+            drop(endpoint.recv_timeout(SILENCE)?);
         }
-        endpoint.close()?;
-        engine.shutdown();
-        Ok(())
     }
+    endpoint.close()?;
+    engine.shutdown();
+    Ok(Reading::rate(traffic.count, start))
 }

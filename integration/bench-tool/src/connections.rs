@@ -1,40 +1,41 @@
-//! What a connection costs that carries nothing: to open and close it, and to have it.
+//! The cost of opening and closing a connection.
 
 use std::{fs, time::Duration};
 
 use anyhow::{Context, Result};
-use toolbox::{Listening, words};
+use toolbox::Listening;
 
 use crate::{
     conduct::{Conductor, OURS, THEIRS},
-    idle::Idle,
-    manner::{Manner, Wait},
+    manner::{Manner, Way},
     measure::Measure,
-    program::{Commands, ourselves},
-    reading,
-    row::Side,
-    target::Target,
+    program::{Commands, Program, Run},
+    row::{Side, Target},
 };
 
-/// How many are opened and closed, or stay idle.
+/// The number of connections.
 const CONNECTIONS: u32 = 200;
 
-/// What many cost more than one, of everything that runs on this host: as opening and closing wait
-/// for timers of the kernel, that is not the time that they take.
+/// Compares the work of this host for many connections with that for one. Opening and closing wait
+/// for timers of the kernel, so their duration is larger than their work.
 pub(crate) fn open_and_close(conductor: &mut Conductor) {
     conductor.say("connections that are opened and closed");
-    let manner = |connections| Manner {
-        wait: Wait::Event,
-        small: true,
-        connections,
-        ..Manner::DEFAULT
+    let small = Manner::DEFAULT.with(Way::Event).with(Way::Small);
+    let run = |connections| Run {
+        program: Program::Rdmsg(Manner {
+            connections,
+            ..small
+        }),
+        measure: Measure::Connect,
+        size: 0,
+        count: 0,
     };
-    let name = manner(CONNECTIONS).to_string();
+    let name = run(CONNECTIONS).name();
     let [mut ours, mut theirs] = [Vec::new(), Vec::new()];
     for _ in 0..conductor.task.rounds {
         ours.extend(conductor.attempt(&name, OURS, |conductor| {
             each(conductor, |conductor, connections| {
-                idle(conductor, manner(connections))
+                conductor.commands(&run(connections))
             })
         }));
         theirs.extend(conductor.attempt("ucmatose", THEIRS, |conductor| {
@@ -44,13 +45,16 @@ pub(crate) fn open_and_close(conductor: &mut Conductor) {
         }));
     }
     if ours.len() == theirs.len() && !ours.is_empty() {
-        let side = |name, figures| Side { name, figures };
-        let (ours, theirs) = (side(name, ours), side("ucmatose".to_owned(), theirs));
+        let side = |name: &str, figures| Side {
+            name: name.to_owned(),
+            figures,
+        };
+        let (ours, theirs) = (side(&name, ours), side("ucmatose", theirs));
         conductor.add_row(Measure::Connect, 0, ours, Some(theirs), Target::AtMost(0.8));
     }
 }
 
-/// How long this host has work for each connection, in microseconds.
+/// Returns the work of this host for each connection in microseconds.
 fn each(
     conductor: &mut Conductor,
     commands: impl Fn(&mut Conductor, u32) -> Result<Commands>,
@@ -65,62 +69,15 @@ fn each(
     Ok(more.saturating_sub(one).as_secs_f64() * 1e6 / f64::from(CONNECTIONS))
 }
 
-/// With a message each, without which it does not close.
+/// Each connection carries one message, because ucmatose does not close it otherwise.
 fn ucmatose(conductor: &mut Conductor, connections: u32) -> Commands {
     let port = conductor.port();
     let line = format!("ucmatose -C 1 -S 64 -c {connections} -p {port}");
-    Commands {
-        server: words(&line),
-        listening: Listening::Cm(port),
-        client: words(&format!("{line} -s {}", conductor.address)),
-        ends: true,
-    }
+    let more = format!("-s {}", conductor.address);
+    Commands::new(&line, Listening::Cm(port), &more)
 }
 
-fn idle(conductor: &mut Conductor, manner: Manner) -> Result<Commands> {
-    let idle = Idle {
-        address: conductor.address,
-        port: conductor.port(),
-        manner,
-    };
-    Ok(Commands {
-        server: ourselves("idle-server", idle.arguments())?,
-        listening: Listening::Cm(idle.port),
-        client: ourselves("idle-client", idle.arguments())?,
-        ends: true,
-    })
-}
-
-/// What idle connections take, with the default configuration and with a small one.
-pub(crate) fn stay_idle(conductor: &mut Conductor) {
-    for small in [false, true] {
-        let manner = Manner {
-            small,
-            connections: CONNECTIONS,
-            ..Manner::DEFAULT
-        };
-        let name = manner.to_string();
-        conductor.say(&format!("memory of {name}"));
-        let cost = conductor.attempt(&name, OURS, |conductor| {
-            let commands = idle(conductor, manner)?;
-            conductor.client_of(&name, &commands, conductor.limit)
-        });
-        // Both ends are alike, so on one host half of what that has less is one's.
-        let ends = f64::from(3 - conductor.task.hosts);
-        for (word, divisor) in [("resident", 1.0), ("pinned", 1.0), ("host", ends)] {
-            let figure = cost.as_ref().and_then(|cost| reading::word(cost, word));
-            if let Some(figure) = figure {
-                let ours = Side {
-                    name: format!("{name}, {word}"),
-                    figures: vec![figure / divisor],
-                };
-                conductor.add_row(Measure::Memory, 0, ours, None, Target::None);
-            }
-        }
-    }
-}
-
-/// How long this host has had work since it started: the time without that in which it idled.
+/// Returns the time since the start of this host in which it did not idle.
 fn work() -> Result<Duration> {
     let timers = fs::read_to_string("/proc/timer_list")?;
     let now = nanos(&timers, "now at ")?;
@@ -128,7 +85,7 @@ fn work() -> Result<Duration> {
     Ok(Duration::from_nanos(now.saturating_sub(idle)))
 }
 
-/// The number behind a word, where there is one processor.
+/// Returns the number behind a word, on a host with one processor.
 fn nanos(timers: &str, word: &str) -> Result<u64> {
     let rest = timers.split_once(word).map(|(_, rest)| rest);
     let number = rest.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
@@ -140,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_of_the_kernel_are_nanoseconds() {
+    fn kernel_tells_nanoseconds() {
         let timers = "Timer List Version: v0.9\nnow at 2739730090 nsecs\n\n\
                       cpu: 0\n  .nohz_mode      : 2\n  .idle_sleeptime : 197603205 nsecs\n";
         assert_eq!(nanos(timers, "now at ").unwrap(), 2_739_730_090);

@@ -1,19 +1,18 @@
-//! What calls of the library execute, and whole programs, as callgrind counts it.
+//! The instructions of single calls and of whole programs, counted by callgrind.
 
 use std::{env, fs, process::Command, time::Duration};
 
 use anyhow::{Context, Result, ensure};
-use toolbox::{Listening, words};
+use toolbox::words;
 
 use crate::{
     callgrind::{self, Cost},
-    calls::{self, Calls},
+    calls,
     conduct::{Conductor, OURS},
-    manner::{Manner, Wait},
+    manner::{Manner, Way},
     measure::Measure,
-    program::{Commands, Program, Run, is_installed, ourselves},
-    row::Side,
-    target::Target,
+    program::{Program, Run, is_installed},
+    row::{Side, Target},
 };
 
 /// This program without the lines of its source, which callgrind would read for half a minute.
@@ -28,7 +27,7 @@ const CALLS: u64 = 200;
 /// More callers than any function has.
 const CALLERS: u32 = 60;
 
-/// How many round trips a whole program does, less and more: the difference is without its start.
+/// Two numbers of round trips. The difference of both runs excludes the start of the program.
 const LESS: u64 = 100;
 const MORE: u64 = 300;
 
@@ -48,12 +47,9 @@ pub(crate) fn measure(conductor: &mut Conductor, quick: bool) -> Result<()> {
     if quick {
         return Ok(());
     }
-    let ours = Program::Rdmsg(Manner {
-        wait: Wait::Event,
-        ..Manner::DEFAULT
-    });
+    let ours = Program::Rdmsg(Manner::DEFAULT.with(Way::Event));
     let mut sides = Vec::new();
-    for program in [ours, Program::Perftest { event: true }] {
+    for program in [ours, Program::Perftest] {
         let run = Run {
             program,
             measure: Measure::HalfRoundTrip,
@@ -81,28 +77,20 @@ fn strip() -> Result<()> {
 }
 
 fn single_calls(conductor: &mut Conductor) -> Result<Vec<Cost>> {
-    let port = conductor.port();
-    let calls = Calls {
-        address: conductor.address,
-        port,
+    let run = Run {
+        program: Program::Rdmsg(Manner::DEFAULT.with(Way::Event)),
+        measure: Measure::Call,
+        size: calls::SIZE,
         count: CALLS,
     };
-    let functions = calls::NAMES.map(Calls::function);
-    let toggles = functions
-        .iter()
-        .map(|name| format!("--toggle-collect={name}"));
-    let mut client = callgrind_of(conductor, &[STRIPPED.to_owned(), "calls-client".to_owned()]);
-    client.extend(calls.arguments());
-    client.splice(2..2, toggles);
-    client.insert(2, format!("--separate-callers={CALLERS}"));
-    let commands = Commands {
-        server: ourselves("calls-server", calls.arguments())?,
-        listening: Listening::Cm(port),
-        client,
-        ends: true,
-    };
-    conductor.client_of("single calls", &commands, LIMIT)?;
-    let profile = fs::read_to_string(conductor.profile())?;
+    let functions = calls::NAMES.map(calls::function);
+    let mut options = vec![format!("--separate-callers={CALLERS}")];
+    options.extend(
+        functions
+            .iter()
+            .map(|name| format!("--toggle-collect={name}")),
+    );
+    let profile = run_in_callgrind(conductor, &run, &options)?;
     Ok(callgrind::costs(&profile, &functions))
 }
 
@@ -123,19 +111,12 @@ fn add_calls(conductor: &mut Conductor, costs: &[Cost]) {
 
 fn whole_loop(conductor: &mut Conductor, run: Run) -> Result<Side> {
     let mut executed = |count| {
-        let port = conductor.port();
-        let run = Run { count, ..run };
-        let mut commands = conductor.commands(&run, port)?;
-        if let Program::Rdmsg(_) = run.program {
-            commands.client[0] = STRIPPED.to_owned();
-        }
-        commands.client = callgrind_of(conductor, &commands.client);
-        conductor.client_of(&run.to_string(), &commands, LIMIT)?;
-        callgrind::total(&fs::read_to_string(conductor.profile())?)
+        let profile = run_in_callgrind(conductor, &Run { count, ..run }, &[])?;
+        callgrind::total(&profile)
     };
     let (less, more) = (executed(LESS)?, executed(MORE)?);
     let each = more.saturating_sub(less) as f64 / (MORE - LESS) as f64;
-    // What is measured has a tenth more that goes ahead.
+    // A tenth more of the messages go ahead, unmeasured.
     let rounds = match run.program {
         Program::Rdmsg(_) => 1.1,
         _ => 1.0,
@@ -146,10 +127,17 @@ fn whole_loop(conductor: &mut Conductor, run: Run) -> Result<Side> {
     })
 }
 
-fn callgrind_of(conductor: &Conductor, line: &[String]) -> Vec<String> {
-    let mut argv = words("valgrind --tool=callgrind");
+/// Runs the client under callgrind, and returns the profile.
+fn run_in_callgrind(conductor: &mut Conductor, run: &Run, options: &[String]) -> Result<String> {
+    let mut commands = conductor.commands(run)?;
+    if let Program::Rdmsg(_) = run.program {
+        commands.client[0] = STRIPPED.to_owned();
+    }
     let profile = conductor.profile();
+    let mut argv = words("valgrind --tool=callgrind");
     argv.push(format!("--callgrind-out-file={}", profile.display()));
-    argv.extend_from_slice(line);
-    argv
+    argv.extend_from_slice(options);
+    commands.client.splice(..0, argv);
+    conductor.client_of(&run.to_string(), &commands, LIMIT)?;
+    Ok(fs::read_to_string(profile)?)
 }

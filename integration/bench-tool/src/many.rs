@@ -1,13 +1,12 @@
 //! One process with many connections, of which one at a time has something to say.
 
+use std::time::Instant;
+
 use anyhow::{Context, Result, ensure};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use rdmsg::{Engine, Error, Interest};
 
-use crate::{
-    carrier::SILENCE,
-    traffic::{Figures, Times, Traffic},
-};
+use crate::traffic::{Reading, SILENCE, Traffic};
 
 /// How many descriptors are taken from epoll at a time.
 const EVENTS: usize = 64;
@@ -50,32 +49,22 @@ pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
     Ok(())
 }
 
-/// Goes round the connections, with one round trip on each.
-pub(crate) fn measure(traffic: &Traffic) -> Result<Figures> {
+/// Accepts connections that carry nothing, and keeps them until they are closed.
+pub(crate) fn keep(traffic: &Traffic) -> Result<()> {
     let engine = Engine::new()?;
-    let endpoints = traffic.connect(&engine)?;
-    let message = vec![0x5a; traffic.size];
-    let mut times = Times::start()?;
-    // Each connection has been used before.
-    for counted in [false, true] {
-        let rounds = if counted {
-            traffic.count
-        } else {
-            u64::from(traffic.manner.connections)
-        };
-        times = Times::start()?;
-        let turns = endpoints.iter().cycle();
-        for (endpoint, _) in turns.zip(0..rounds) {
-            endpoint.send(&message)?;
-            let answer = endpoint.recv_timeout(SILENCE)?;
-            ensure!(answer.len() == message.len(), "an answer of another length");
-            drop(answer);
-            times.record(2);
-        }
+    for endpoint in traffic.accept(&engine)? {
+        drop(endpoint.recv_timeout(SILENCE));
     }
-    for endpoint in endpoints {
+    engine.shutdown();
+    Ok(())
+}
+
+/// Opens and closes them. How long that takes is measured from outside.
+pub(crate) fn open_and_close(traffic: &Traffic) -> Result<Reading> {
+    let (engine, start) = (Engine::new()?, Instant::now());
+    for endpoint in traffic.connect(&engine)? {
         endpoint.close()?;
     }
     engine.shutdown();
-    Ok(times.figures())
+    Ok(Reading::rate(traffic.manner.connections.into(), start))
 }

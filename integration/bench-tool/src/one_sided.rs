@@ -6,9 +6,8 @@ use anyhow::{Context, Result, bail};
 use rdmsg::{Completion, Endpoint, Engine, Region, RemoteAccess, RemoteRegion};
 
 use crate::{
-    carrier::SILENCE,
     measure::Measure,
-    traffic::{Figures, Times, Traffic},
+    traffic::{Reading, SILENCE, Times, Traffic},
 };
 
 /// Says where its memory is.
@@ -16,7 +15,9 @@ pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
     let engine = Engine::new()?;
     let endpoints = traffic.accept(&engine)?;
     let endpoint = endpoints.first().context("no connection")?;
-    let region = endpoint.region(traffic.size, RemoteAccess::ALL)?;
+    let region = endpoint
+        .one_sided()
+        .region(traffic.size, RemoteAccess::ALL)?;
     endpoint.send(&region.remote().to_bytes())?;
     // Until the client has closed.
     drop(endpoint.recv_timeout(SILENCE));
@@ -25,73 +26,52 @@ pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
     Ok(())
 }
 
-/// The two ends of the transfers.
-struct Memory {
-    endpoint: Endpoint,
-    local: Region,
-    remote: RemoteRegion,
-    size: usize,
-}
-
-pub(crate) fn measure(traffic: &Traffic) -> Result<Figures> {
+pub(crate) fn measure(traffic: &Traffic) -> Result<Reading> {
     let engine = Engine::new()?;
     let endpoint = traffic.connect(&engine)?.pop().context("no connection")?;
-    let told = endpoint.recv_timeout(SILENCE)?;
-    let memory = Memory {
-        local: endpoint.region(traffic.size, RemoteAccess::NONE)?,
-        remote: RemoteRegion::try_from(&*told)?,
-        size: traffic.size,
-        endpoint,
-    };
-    drop(told);
+    let remote = RemoteRegion::try_from(&*endpoint.recv_timeout(SILENCE)?)?;
+    let local = endpoint
+        .one_sided()
+        .region(traffic.size, RemoteAccess::NONE)?;
     let run = |count| match traffic.measure {
-        Measure::Read => memory.read(count),
-        _ => memory.write(count),
+        Measure::Read => read(&endpoint, &local, &remote, count),
+        _ => write(&endpoint, &local, &remote, count),
     };
     run(traffic.warm_up())?;
-    let figures = run(traffic.count)?;
-    memory.endpoint.close()?;
-    drop(memory);
+    let reading = run(traffic.count)?;
+    endpoint.close()?;
+    drop((local, endpoint));
     engine.shutdown();
-    Ok(figures)
+    Ok(reading)
 }
 
-impl Memory {
-    /// One after the other.
-    fn read(&self, count: u64) -> Result<Figures> {
-        let mut times = Times::start()?;
-        for id in 0..count {
-            let range = 0..self.size;
-            self.endpoint
-                .read(&self.local, range, &self.remote, 0, id)?;
-            self.complete()?;
-            times.record(1);
-        }
-        Ok(times.figures())
+/// One after the other.
+fn read(from: &Endpoint, local: &Region, remote: &RemoteRegion, count: u64) -> Result<Reading> {
+    let mut times = Times::start(count);
+    for id in 0..count {
+        from.one_sided()
+            .read(local, 0..local.len(), remote, 0, id)?;
+        done(&from.next_completion_timeout(SILENCE)?)?;
+        times.record(1);
     }
+    Ok(times.reading())
+}
 
-    /// As many at a time as the configuration allows.
-    fn write(&self, count: u64) -> Result<Figures> {
-        let start = Instant::now();
-        let mut ended = 0;
-        for id in 0..count {
-            let range = 0..self.size;
-            self.endpoint
-                .write(&self.local, range, &self.remote, 0, id)?;
-            while let Some(completion) = self.endpoint.try_next_completion()? {
-                done(&completion)?;
-                ended += 1;
-            }
+/// As many at a time as the configuration allows.
+fn write(to: &Endpoint, local: &Region, remote: &RemoteRegion, count: u64) -> Result<Reading> {
+    let start = Instant::now();
+    let mut ended = 0;
+    for id in 0..count {
+        to.one_sided().write(local, 0..local.len(), remote, 0, id)?;
+        while let Some(completion) = to.try_next_completion()? {
+            done(&completion)?;
+            ended += 1;
         }
-        for _ in ended..count {
-            self.complete()?;
-        }
-        Ok(Figures::Rate(count as f64 / start.elapsed().as_secs_f64()))
     }
-
-    fn complete(&self) -> Result<()> {
-        done(&self.endpoint.next_completion_timeout(SILENCE)?)
+    for _ in ended..count {
+        done(&to.next_completion_timeout(SILENCE)?)?;
     }
+    Ok(Reading::rate(count, start))
 }
 
 fn done(completion: &Completion) -> Result<()> {

@@ -1,33 +1,24 @@
-//! The programs that are measured: what they are called, and how.
+//! The measured programs: their names, command lines and output.
 
-use std::{env, ffi::OsStr, fmt, net::IpAddr, path::Path};
+use std::{env, fmt, net::IpAddr};
 
 use anyhow::{Context, Result};
 use toolbox::{Listening, words};
 
 use crate::{
-    manner::Manner,
+    manner::{Manner, Way},
     measure::Measure,
-    reading::{self, Reading},
-    traffic::Traffic,
+    traffic::{Reading, Traffic},
+    work::Work,
 };
 
-/// A program that measures something, as a server and a client. Those with `event` sleep until
-/// something comes, where they poll otherwise.
+/// A program that measures, as a server and a client. Each sleeps for events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
-    /// `ib_send_lat` and its like, of perftest, with the connection manager.
-    Perftest { event: bool },
-    /// `rstream`, of rdmacm-utils: rsockets, or plain TCP. With `event` its calls block.
-    Rstream { event: bool, tcp: bool },
-    /// `ucx_perftest` over reliable connections, with its tagged messages.
-    Ucx { event: bool },
-    /// `ucx_perftest` with active messages of UCX's lower layer, which end at 8 KiB.
-    UcxActive,
-    /// `fi_pingpong` with the provider `verbs`.
-    Libfabric,
-    /// `qperf` with the connection manager.
-    Qperf,
+    /// `ib_send_lat -e` and its like, of perftest, with the connection manager.
+    Perftest,
+    /// `rstream -T b`, of rdmacm-utils: rsockets, or plain TCP.
+    Rstream { tcp: bool },
     /// This one.
     Rdmsg(Manner),
 }
@@ -41,143 +32,79 @@ pub(crate) struct Run {
     pub(crate) count: u64,
 }
 
-/// What to start for a run.
+/// The command lines of a run.
 #[derive(Debug)]
 pub(crate) struct Commands {
     pub(crate) server: Vec<String>,
-    /// What shows that the server is there.
+    /// A sign that the server is there.
     pub(crate) listening: Listening,
     pub(crate) client: Vec<String>,
-    /// Whether the server ends with its client.
-    pub(crate) ends: bool,
 }
 
-impl Program {
-    /// The command to look for, where it is not ours.
-    fn command(self, measure: Measure) -> Option<&'static str> {
-        Some(match (self, measure) {
-            (Self::Perftest { .. }, Measure::OneWay | Measure::Pressed) => "ib_send_bw",
-            (Self::Perftest { .. }, Measure::Ring) => "ib_write_lat",
-            (Self::Perftest { .. }, Measure::Read) => "ib_read_lat",
-            (Self::Perftest { .. }, _) => "ib_send_lat",
-            (Self::Rstream { .. }, _) => "rstream",
-            (Self::Ucx { .. } | Self::UcxActive, _) => "ucx_perftest",
-            (Self::Libfabric, _) => "fi_pingpong",
-            (Self::Qperf, _) => "qperf",
-            (Self::Rdmsg(_), _) => return None,
-        })
+impl Commands {
+    /// A server of `line`, and a client with this in addition.
+    pub(crate) fn new(line: &str, listening: Listening, more: &str) -> Self {
+        Self {
+            server: words(line),
+            listening,
+            client: words(&format!("{line} {more}")),
+        }
     }
 }
 
 impl Run {
-    /// What to call the program in a table.
+    /// The same by this program.
+    pub(crate) fn by(self, program: Program) -> Self {
+        Self { program, ..self }
+    }
+
+    /// Returns the name of the program in a table.
     pub(crate) fn name(&self) -> String {
-        let command = self.program.command(self.measure).unwrap_or_default();
         match self.program {
-            Program::Perftest { event: true } => format!("{command} -R -e"),
-            Program::Perftest { event: false } => format!("{command} -R"),
-            Program::Rstream { event, tcp } => {
-                let tcp = if tcp { " -T s" } else { "" };
-                let event = if event { " -T b" } else { "" };
-                format!("{command}{tcp}{event}")
-            }
-            Program::Ucx { event: true } => format!("{command} -t tag -E sleep"),
-            Program::Ucx { event: false } => format!("{command} -t tag"),
-            Program::UcxActive => format!("{command} -t am"),
-            Program::Libfabric => format!("{command} -p verbs"),
-            Program::Qperf => command.to_owned(),
-            Program::Rdmsg(manner) if self.measure == Measure::Ring => format!("{manner} written"),
+            Program::Perftest => format!("{} -R -e", self.perftest()),
+            Program::Rstream { tcp: true } => "rstream -T s -T b".to_owned(),
+            Program::Rstream { tcp: false } => "rstream -T b".to_owned(),
             Program::Rdmsg(manner) => manner.to_string(),
         }
     }
 
-    /// Whether what it takes is installed here.
-    pub(crate) fn is_installed(&self) -> bool {
-        self.program.command(self.measure).is_none_or(is_installed)
+    fn perftest(&self) -> &'static str {
+        match self.measure {
+            Measure::OneWay => "ib_send_bw",
+            Measure::Read => "ib_read_lat",
+            _ => "ib_send_lat",
+        }
     }
 
-    /// What to run for a server at `address`.
+    /// Returns the command lines, for a server at `address`.
     pub(crate) fn commands(&self, address: IpAddr, device: &str, port: u16) -> Result<Commands> {
         let Self { size, count, .. } = *self;
-        let one_way = self.measure.is_one_way();
-        let command = self.program.command(self.measure).unwrap_or_default();
-        let both = |line: String, listening, to_server: &str| {
-            let server = words(&line);
-            let mut client = server.clone();
-            client.extend(words(&format!("{to_server} {address}")));
-            Commands {
-                server,
-                listening,
-                client,
-                ends: true,
-            }
-        };
         let mut commands = match self.program {
-            Program::Perftest { event } => {
-                let event = if event { "-e" } else { "" };
+            Program::Perftest => {
                 // -F: not to refuse a processor whose frequency may change.
-                let line =
-                    format!("{command} -R -F {event} -d {device} -s {size} -n {count} -p {port}");
-                both(line, Listening::Cm(port), "")
+                let line = format!(
+                    "{} -R -F -e -d {device} -s {size} -n {count} -p {port}",
+                    self.perftest()
+                );
+                Commands::new(&line, Listening::Cm(port), &address.to_string())
             }
-            Program::Rstream { event, tcp } => {
+            Program::Rstream { tcp } => {
                 // As its own tests: inline data for latency, none for bandwidth.
-                let (inline, iterations, transfers) = if one_way {
+                let (inline, iterations, transfers) = if self.measure.is_one_way() {
                     (0, 1, count)
                 } else {
                     (64, count, 1)
                 };
-                let event = if event { "-T b" } else { "" };
                 let (tcp, listening) = if tcp {
                     ("-T s", Listening::Tcp(port))
                 } else {
                     ("", Listening::Cm(port))
                 };
                 let line = format!(
-                    "{command} {tcp} {event} -i {inline} -S {size} -I {iterations} -C {transfers} \
+                    "rstream {tcp} -T b -i {inline} -S {size} -I {iterations} -C {transfers} \
                      -p {port}"
                 );
-                both(line, listening, "-s")
-            }
-            Program::Ucx { event } => {
-                let env = format!("env UCX_TLS=rc_verbs,ud_verbs UCX_NET_DEVICES={device}:1");
-                let test = if one_way { "tag_bw" } else { "tag_lat" };
-                let event = if event { "-E sleep" } else { "" };
-                let warm_up = (count / 10).max(1);
-                let line = format!(
-                    "{env} {command} -t {test} -s {size} -n {count} -w {warm_up} -f {event} -p {port}"
-                );
-                both(line, Listening::Tcp(port), "")
-            }
-            Program::UcxActive => {
-                let test = if one_way { "am_bw" } else { "am_lat" };
-                let warm_up = (count / 10).max(1);
-                let line = format!(
-                    "{command} -t {test} -d {device}:1 -x rc_verbs -D bcopy -s {size} -n {count} \
-                     -w {warm_up} -f -p {port}"
-                );
-                both(line, Listening::Tcp(port), "")
-            }
-            Program::Libfabric => {
-                let line = format!("{command} -p verbs -e msg -I {count} -S {size}");
-                Commands {
-                    server: words(&format!("{line} -B {port}")),
-                    listening: Listening::Tcp(port),
-                    client: words(&format!("{line} -P {port} {address}")),
-                    ends: true,
-                }
-            }
-            Program::Qperf => {
-                let server = words(&format!("{command} -lp {port}"));
-                let test = if one_way { "rc_bw" } else { "rc_lat" };
-                let client =
-                    format!("{command} -lp {port} -cm 1 -cp 1 -t 1 -m {size} {address} {test}");
-                Commands {
-                    server,
-                    listening: Listening::Tcp(port),
-                    client: words(&client),
-                    ends: false,
-                }
+                Commands::new(&line, listening, &format!("-s {address}"))
             }
             Program::Rdmsg(manner) => {
                 let traffic = Traffic {
@@ -188,62 +115,144 @@ impl Run {
                     count,
                     manner,
                 };
-                let listening = if manner.tcp {
-                    Listening::Tcp(port)
-                } else {
-                    Listening::Cm(port)
-                };
                 Commands {
-                    server: ourselves("server", traffic.arguments())?,
-                    listening,
-                    client: ourselves("client", traffic.arguments())?,
-                    ends: true,
+                    server: Work::Serve(traffic.clone()).argv()?,
+                    listening: if manner.has(Way::Tcp) {
+                        Listening::Tcp(port)
+                    } else {
+                        Listening::Cm(port)
+                    },
+                    client: Work::Measure(traffic).argv()?,
                 }
             }
         };
-        if self.measure == Measure::Pressed {
-            commands.server.splice(..0, words("nice -n 19"));
-        }
         Ok(commands)
     }
 
-    /// Finds the figures in what the client printed.
+    /// Finds the figures in the client's output.
     pub(crate) fn read(&self, output: &str) -> Result<Reading> {
         let reading = match self.program {
-            Program::Perftest { .. } => reading::perftest(self.measure, self.size, output),
-            Program::Rstream { .. } => reading::rstream(self.measure, output),
-            Program::Ucx { .. } | Program::UcxActive => reading::ucx(self.measure, output),
-            Program::Libfabric => reading::libfabric(output),
-            Program::Qperf => reading::qperf(self.measure, self.size, output),
-            Program::Rdmsg(_) => reading::ours(self.measure, output),
+            Program::Perftest => perftest(self.measure, self.size, output),
+            Program::Rstream { .. } => rstream(self.measure, output),
+            Program::Rdmsg(_) => {
+                let mut lines = output.lines().rev();
+                lines.find_map(|line| serde_json::from_str(line).ok())
+            }
         };
         reading.with_context(|| format!("{} printed no figures that are understood", self.name()))
     }
 }
 
+/// Reads the output of perftest. A line begins with size and count. Latency goes on with min, max,
+/// median and mean; bandwidth with peak and mean in MiB/s and with million messages a second. The
+/// rate has enough digits for short messages, and the bandwidth for long ones.
+fn perftest(measure: Measure, size: usize, output: &str) -> Option<Reading> {
+    let figures = output.lines().find_map(|line| {
+        let figures: Result<Vec<f64>, _> = line.split_whitespace().map(str::parse).collect();
+        figures
+            .ok()
+            .filter(|figures| figures.first() == Some(&(size as f64)))
+    })?;
+    Some(if !measure.is_rate() {
+        Reading {
+            median: Some(*figures.get(4)?),
+            mean: *figures.get(5)?,
+        }
+    } else if size < 16 << 10 {
+        Reading::mean(figures.get(4)? * 1e6)
+    } else {
+        Reading::mean(figures.get(3)? * f64::from(1 << 20) / size as f64)
+    })
+}
+
+/// Reads the output of rstream. The last word of the last line is microseconds a transfer, of both
+/// directions.
+fn rstream(measure: Measure, output: &str) -> Option<Reading> {
+    let line = output.lines().rfind(|line| line.starts_with("custom"))?;
+    let mean: f64 = line.split_whitespace().next_back()?.parse().ok()?;
+    let rate = measure.is_rate().then_some(1e6 / mean);
+    Some(Reading::mean(rate.unwrap_or(mean)))
+}
+
 impl fmt::Display for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}, {} of {} bytes",
-            self.name(),
-            self.measure,
-            self.size
-        )
+        let Self { measure, size, .. } = self;
+        write!(f, "{}, {measure} of {size} bytes", self.name())
     }
 }
 
-/// This program's own command line.
-pub(crate) fn ourselves(command: &str, arguments: Vec<String>) -> Result<Vec<String>> {
-    let program = env::current_exe()?;
-    let mut argv = vec![program.to_string_lossy().into_owned(), command.to_owned()];
-    argv.extend(arguments);
-    Ok(argv)
+/// Returns whether there is such a command.
+pub(crate) fn is_installed(command: &str) -> bool {
+    let folders = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&folders).any(|folder| folder.join(command).is_file())
 }
 
-/// Whether there is such a command.
-pub(crate) fn is_installed(command: impl AsRef<OsStr>) -> bool {
-    let folders = env::var_os("PATH").unwrap_or_default();
-    let command = Path::new(command.as_ref());
-    env::split_paths(&folders).any(|folder| folder.join(command).is_file())
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::Measure::{HalfRoundTrip, OneWay};
+
+    fn mean(mean: f64) -> Option<Reading> {
+        Some(Reading::mean(mean))
+    }
+
+    #[test]
+    fn figures_of_perftest_are_read() {
+        let output = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   \
+                      99% percentile[usec]   99.9% percentile[usec] \n \
+                      64      1000          12.54          23526.61      13.87    \t       829.72      \t1627.90\t\t5287.22 \t\t8031.47\n";
+        let expected = Reading {
+            median: Some(13.87),
+            mean: 829.72,
+        };
+        assert_eq!(perftest(HalfRoundTrip, 64, output), Some(expected));
+        let output = " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]\n \
+                      1048576    60               147.93             103.50 \t\t   0.000104\n \
+                      64         1000            3.36               1.53   \t\t   0.025137\n";
+        assert_eq!(perftest(OneWay, 1 << 20, output), mean(103.5));
+        assert_eq!(perftest(OneWay, 64, output), mean(25137.0));
+        assert_eq!(perftest(OneWay, 128, output), None);
+    }
+
+    #[test]
+    fn figures_of_rstream_are_read() {
+        let output = "name      bytes   xfers   iters   total       time     Gb/sec    usec/xfer\n\
+                      custom    1m      40      1       80m         0.67s      1.00    8000.00\n";
+        assert_eq!(rstream(OneWay, output), mean(125.0));
+        assert_eq!(rstream(HalfRoundTrip, output), mean(8000.0));
+    }
+
+    #[test]
+    fn figures_of_ours_are_read() {
+        let run = Run {
+            program: Program::Rdmsg(Manner::DEFAULT),
+            measure: HalfRoundTrip,
+            size: 64,
+            count: 1,
+        };
+        let reading = Reading {
+            mean: 14.25,
+            median: Some(13.5),
+        };
+        let output = serde_json::to_string(&reading).unwrap();
+        assert_eq!(run.read(&format!("{output}\n")).unwrap(), reading);
+        assert!(run.read("bench: no connection\n").is_err());
+    }
+
+    #[test]
+    fn command_line_says_what_to_do() {
+        let run = Run {
+            program: Program::Rdmsg(Manner::DEFAULT),
+            measure: OneWay,
+            size: 64,
+            count: 5,
+        };
+        let commands = run.commands([10, 8, 0, 1].into(), "rxe0", 7471).unwrap();
+        assert_eq!(commands.listening, Listening::Cm(7471));
+        let Work::Measure(traffic) = serde_json::from_str(&commands.client[2]).unwrap() else {
+            panic!("{commands:?}")
+        };
+        assert_eq!((traffic.port, traffic.count), (7471, 5));
+        assert_eq!(traffic.manner, Manner::DEFAULT);
+    }
 }

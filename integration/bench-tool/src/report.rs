@@ -1,75 +1,49 @@
-//! What was found: one table of all parts, as text, Markdown and JSON, and plots.
+//! The results: one table of all parts, and the tables of a page.
 
-use std::{
-    collections::BTreeMap,
-    fmt::Write,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{fs, iter};
 
 use anyhow::{Context, Result};
-use serde::Serialize;
 
 use crate::{
     conduct::Outcome,
-    measure::bytes,
-    part::Part,
-    plot,
-    row::{Row, Verdict},
+    row::{Part, Row, Side, median},
 };
 
 /// Everything that was measured, in one run of the tool.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default)]
 pub(crate) struct Report {
-    /// With what the programs were built.
-    built_by: &'static str,
     /// Of the host where the last part was measured.
     kernel: String,
     rows: Vec<Row>,
     missing: Vec<String>,
     notes: Vec<String>,
-    /// Whether something of ours was not measured.
-    #[serde(skip)]
+    /// Whether a program of ours failed.
     pub(crate) broken: bool,
 }
 
-const COLUMNS: [&str; 9] = [
-    "part", "measure", "size", "ours", "", "theirs", "", "ratio", "target",
-];
+/// The compiler of this program, and its options.
+pub(crate) const BUILT_BY: &str = env!("BUILT_BY");
+
+/// The page that shows tables to readers. Each is between two comments: `<!-- table NAME -->` and
+/// `<!-- end -->`.
+const PAGE: &str = "docs/performance.md";
 
 impl Report {
-    pub(crate) fn new() -> Self {
-        Self {
-            built_by: BUILT_BY,
-            ..Self::default()
-        }
+    pub(crate) fn add(&mut self, outcome: Outcome) {
+        self.broken |= outcome.broken;
+        self.kernel = outcome.kernel;
+        self.notes.extend(outcome.notes);
+        self.missing.extend(outcome.missing);
+        self.rows.extend(outcome.rows);
     }
 
-    pub(crate) fn add(&mut self, part: Part, outcome: Outcome) {
-        let Outcome {
-            rows,
-            missing,
-            notes,
-            place,
-            kernel,
-            broken,
-        } = outcome;
-        self.broken |= broken;
-        self.notes
-            .push(format!("{part}: on {place}, Linux {kernel}"));
-        self.kernel = kernel;
-        self.notes.extend(notes);
-        self.missing
-            .extend(missing.into_iter().map(|what| format!("{part}: {what}")));
-        self.rows.extend(rows);
+    pub(crate) fn note(&mut self, note: String) {
+        eprintln!("bench: {note}");
+        self.notes.push(note);
     }
 
-    pub(crate) fn note(&mut self, note: impl Into<String>) {
-        self.notes.push(note.into());
-    }
-
-    pub(crate) fn lacks(&mut self, what: impl Into<String>) {
-        self.missing.push(what.into());
+    pub(crate) fn lacks(&mut self, what: String) {
+        self.missing.push(what);
     }
 
     pub(crate) fn rows(&self) -> &[Row] {
@@ -84,160 +58,163 @@ impl Report {
         &self.missing
     }
 
-    pub(crate) fn has(&self, verdict: Verdict) -> bool {
-        self.rows.iter().any(|row| row.verdict() == verdict)
-    }
-
-    /// The whole of it as Markdown, which reads well as it is.
-    pub(crate) fn markdown(&self) -> String {
-        let lines: Vec<[String; 9]> = self.rows.iter().map(cells).collect();
-        let widths: [usize; 9] = std::array::from_fn(|column| {
-            let cells = lines.iter().map(|line| line[column].chars().count());
-            cells.chain([COLUMNS[column].len()]).max().unwrap_or(0)
-        });
-        let mut text = String::new();
-        let mut line = |cells: [&str; 9], fill: char| {
-            for (cell, width) in cells.into_iter().zip(widths) {
-                let rest = width - cell.chars().count();
-                let rest: String = std::iter::repeat_n(fill, rest).collect();
-                let _ = write!(text, "| {cell}{rest} ");
-            }
-            text.push_str("|\n");
-        };
-        line(COLUMNS, ' ');
-        line([""; 9], '-');
-        for cells in &lines {
-            line(cells.each_ref().map(String::as_str), ' ');
-        }
-        let _ = writeln!(text, "\n{}", self.summary());
-        for (title, lines) in [("Not measured", &self.missing), ("Notes", &self.notes)] {
-            if !lines.is_empty() {
-                let _ = writeln!(text, "\n{title}:\n");
-            }
-            for line in lines {
-                let _ = writeln!(text, "* {}", line.replace('\n', " "));
-            }
-        }
-        text
-    }
-
-    fn summary(&self) -> String {
-        let mut counts = BTreeMap::new();
-        for row in &self.rows {
-            *counts.entry(row.verdict().to_string()).or_insert(0) += 1;
-        }
-        counts.remove("");
-        let counts: Vec<_> = counts
-            .iter()
-            .map(|(what, n)| format!("{n} {what}"))
+    /// Prints the table as Markdown, missing measurements and notes.
+    pub(crate) fn print(&self) {
+        let lines: Vec<_> = iter::once(TITLE.map(str::to_owned))
+            .chain(self.rows.iter().map(cells))
             .collect();
-        format!(
-            "Targets: {}. Built by {}.",
-            counts.join(", "),
-            self.built_by
-        )
+        println!();
+        for line in &lines {
+            for (column, cell) in line.iter().enumerate() {
+                let widths = lines.iter().map(|line| line[column].chars().count());
+                print!("| {cell:0$} ", widths.max().unwrap_or(0));
+            }
+            println!("|");
+        }
+        println!("\nBuilt by {BUILT_BY}.");
+        for (title, lines) in [("not measured", &self.missing), ("note", &self.notes)] {
+            for line in lines {
+                println!("{title}: {line}");
+            }
+        }
     }
 
-    /// Writes everything to files, and says where.
-    pub(crate) fn write(&self, folder: &Path) -> Result<Vec<PathBuf>> {
-        fs::create_dir_all(folder)?;
-        let mut files = Vec::new();
-        for (name, text) in [
-            ("bench.md", self.markdown()),
-            ("bench.json", serde_json::to_string_pretty(self)?),
-        ] {
-            let file = folder.join(name);
-            fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
-            files.push(file);
-        }
-        files.extend(plot::draw_all(&self.rows, folder)?);
-        Ok(files)
+    /// Writes the table of this name to the page, with the rows of these parts.
+    pub(crate) fn write_page(&self, name: &str, parts: &[Part]) -> Result<()> {
+        let page = fs::read_to_string(PAGE).with_context(|| format!("cannot read {PAGE}"))?;
+        let rows = self.rows.iter().filter(|row| parts.contains(&row.part));
+        let page = with_table(&page, name, &table(rows, parts.len() > 1))?;
+        fs::write(PAGE, page).with_context(|| format!("cannot write {PAGE}"))?;
+        println!("bench: {PAGE}, table {name}");
+        Ok(())
     }
 }
 
-/// What this program was compiled with.
-pub(crate) const BUILT_BY: &str = env!("BUILT_BY");
+/// The page with this table between its two comments.
+fn with_table(page: &str, name: &str, table: &str) -> Result<String> {
+    let (begin, end) = (format!("<!-- table {name} -->\n"), "<!-- end -->");
+    let parts = page.split_once(&begin).and_then(|(before, rest)| {
+        let (old, after) = rest.split_once(end)?;
+        (!old.contains("<!--")).then_some((before, after))
+    });
+    let (before, after) = parts.with_context(|| {
+        format!(
+            "{PAGE} has no line {:?} with {end:?} below it",
+            begin.trim()
+        )
+    })?;
+    Ok(format!("{before}{begin}{table}{end}{after}"))
+}
 
-fn cells(row: &Row) -> [String; 9] {
-    let part = match row.hosts {
-        1 => row.part.to_string(),
-        hosts => format!("{}, {hosts} hosts", row.part),
+/// A table for readers, narrow enough for a page: without the target, and of one part without its
+/// name.
+fn table<'a>(rows: impl Iterator<Item = &'a Row>, of_parts: bool) -> String {
+    let columns = usize::from(!of_parts)..TITLE.len() - 1;
+    let line = |cells: &[String]| format!("|{}|\n", cells[columns.clone()].join("|"));
+    let mut text = line(&TITLE.map(str::to_owned)) + &"|---".repeat(columns.len()) + "|\n";
+    text.extend(rows.map(|row| line(&cells(row))));
+    text
+}
+
+const TITLE: [&str; 8] = ["part", "", "ours", "", "theirs", "", "ratio", "target"];
+
+fn cells(row: &Row) -> [String; 8] {
+    let figure = |side: &Side| {
+        let figure = median(&side.figures);
+        figure.map_or_else(String::new, |figure| row.measure.show(row.size, figure))
     };
-    let figure = |figures: &[f64]| {
-        let median = crate::samples::Samples::new(figures.iter().copied()).median();
-        median.map_or_else(String::new, |figure| row.measure.show(row.size, figure))
+    // All counted programs sleep, so only the default has a word for it.
+    let name = |side: &Side| match side.name.strip_prefix("rdmsg") {
+        Some(name) if name.contains(" event") || name.contains(" busy") => {
+            let name = name.trim();
+            let short = name
+                .strip_prefix("event ")
+                .filter(|_| row.part == Part::Counted);
+            short.unwrap_or(name).to_owned()
+        }
+        Some(name) => format!("default{name}"),
+        None => side.name.clone(),
     };
     let values = row.values();
-    let ratio = match (&row.theirs, values.median(), values.interval()) {
-        (Some(_), Some(ratio), Some((low, high))) if low < high => {
-            format!("{ratio:.2} [{low:.2} … {high:.2}]")
-        }
-        (Some(_), Some(ratio), _) => format!("{ratio:.3}"),
+    let ratio = match (&row.theirs, median(&values)) {
+        (Some(_), Some(ratio)) => format!("{ratio:.3}"),
         _ => String::new(),
     };
     let theirs = row.theirs.as_ref();
-    let target = format!("{} {}", row.target, row.verdict());
     [
-        part,
-        row.measure.to_string(),
-        bytes(row.size),
-        row.ours.name.clone(),
-        figure(&row.ours.figures),
-        theirs.map_or_else(String::new, |theirs| theirs.name.clone()),
-        theirs.map_or_else(String::new, |theirs| figure(&theirs.figures)),
+        row.part.to_string(),
+        row.kind(),
+        name(&row.ours),
+        figure(&row.ours),
+        theirs.map_or_else(String::new, name),
+        theirs.map_or_else(String::new, figure),
         ratio,
-        target.trim_end().to_owned(),
+        row.verdict(),
     ]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{row::testing::row, target::Target};
+    use crate::row::{Target, testing::row};
 
     #[test]
-    fn a_line_has_both_sides_the_ratio_and_the_verdict() {
-        let met = row(&[8.0, 8.5, 8.9], &[10.0; 3], Target::AtMost(0.9));
+    fn line_has_both_sides_ratio_and_verdict() {
+        let mut met = row(&[8.0, 8.5, 8.9], &[10.0; 3], Target::AtMost(0.9));
         let expected = [
-            "clock",
-            "half round trip",
-            "64 B",
-            "rdmsg busy",
+            "free",
+            "half round trip, 64 B",
+            "busy",
             "8.50 µs",
             "ib_send_lat -R",
             "10.00 µs",
-            "0.85 [0.80 … 0.89]",
-            "≤ 0.9 met",
+            "0.850",
+            "≤ 0.9 met: 0.80 … 0.89",
         ];
         assert_eq!(cells(&met), expected);
+        met.part = Part::Counted;
+        for (name, short) in [
+            ("rdmsg", "default"),
+            ("rdmsg tcp", "default tcp"),
+            ("rdmsg event", "event"),
+            ("rdmsg event tcp", "tcp"),
+        ] {
+            met.ours.name = name.to_owned();
+            assert_eq!(cells(&met)[2], short);
+        }
         let counted = row(&[9.1], &[10.0], Target::None);
-        assert_eq!(cells(&counted)[7..], ["0.910", "-"]);
+        assert_eq!(cells(&counted)[6..], ["0.910", "-"]);
     }
 
     #[test]
-    fn a_report_is_one_table_and_what_is_not_in_it() {
-        let mut report = Report::new();
-        let outcome = Outcome {
-            rows: vec![row(&[9.1], &[10.0], Target::AtMost(0.9))],
-            missing: vec!["qperf: it is not installed".to_owned()],
-            notes: Vec::new(),
-            place: "rxe0".to_owned(),
-            kernel: "6.1.0".to_owned(),
-            broken: false,
-        };
-        report.add(Part::Clock, outcome);
-        assert!(report.has(Verdict::Missed));
-        let text = report.markdown();
-        let lines: Vec<&str> = text.lines().collect();
-        let width = lines[0].chars().count();
-        assert!(
-            lines[..3].iter().all(|line| line.chars().count() == width),
-            "{text}"
-        );
-        assert!(text.contains("Targets: 1 MISSED."), "{text}");
-        assert!(
-            text.contains("* clock: qperf: it is not installed"),
-            "{text}"
-        );
+    fn page_keeps_all_but_the_table() {
+        let page = "one\n<!-- table a -->\n| old |\n<!-- end -->\ntwo\n<!-- table b -->\n";
+        let new = with_table(page, "a", "| new |\n").unwrap();
+        assert_eq!(new, page.replace("old", "new"));
+        for (page, name) in [(page, "b"), (page, "c")] {
+            let error = with_table(page, name, "").unwrap_err().to_string();
+            assert!(error.contains(&format!("<!-- table {name} -->")), "{error}");
+        }
+        let unclosed = "<!-- table b -->\n<!-- table a -->\n<!-- end -->\n";
+        assert!(with_table(unclosed, "b", "").is_err());
+    }
+
+    #[test]
+    fn table_of_a_page_is_narrow() {
+        let mut wide = row(&[2100.5], &[24.5], Target::None);
+        wide.part = Part::Counted;
+        wide.ours.name = "rdmsg event small shared event_fd ×1000".to_owned();
+        wide.theirs.as_mut().unwrap().name = "rdmsg event small shared event_fd".to_owned();
+        let text = table([&wide].into_iter(), false);
+        wide.part = Part::OneProcessor;
+        wide.ours.name = "rdmsg busy tcp".to_owned();
+        wide.theirs.as_mut().unwrap().name = "rdmsg event tcp".to_owned();
+        let of_parts = table([&wide].into_iter(), true);
+        let last =
+            "|one-processor|half round trip, 64 B|busy tcp|2100.50 µs|event tcp|24.50 µs|85.735|";
+        assert_eq!(of_parts.lines().last(), Some(last));
+        for line in text.lines().chain(of_parts.lines()) {
+            assert!(line.chars().count() <= 100, "{line}");
+        }
     }
 }

@@ -1,24 +1,34 @@
 use std::fmt;
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    measure::{Measure, bytes},
-    part::Part,
-    samples::Samples,
-    target::Target,
-};
+use crate::measure::{Measure, bytes};
 
-/// A line of the table: what was measured of ours, mostly beside something else.
+/// One of the ways in which the tool measures.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
+pub(crate) enum Part {
+    /// In a guest whose clock counts the instructions of both ends, their kernel included.
+    Counted,
+    /// The instructions of one process, by callgrind.
+    Instructions,
+    /// By the clock, with all programs on one processor.
+    OneProcessor,
+    /// By the clock, with other processes that use all processors.
+    Loaded,
+    /// By the clock, on free processors.
+    Free,
+}
+
+/// A line of the table: a measurement of ours, mostly with a comparison.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Row {
     pub(crate) part: Part,
-    pub(crate) hosts: u8,
     pub(crate) measure: Measure,
-    /// Bytes of a message; 0 where there is none.
+    /// Bytes of a message; 0 if there is none.
     pub(crate) size: usize,
     pub(crate) ours: Side,
-    /// What ours is compared with, which may be ours in another way.
+    /// The comparison, which may be ours in another way.
     pub(crate) theirs: Option<Side>,
     pub(crate) target: Target,
 }
@@ -31,74 +41,102 @@ pub(crate) struct Side {
     pub(crate) figures: Vec<f64>,
 }
 
-/// What came of a target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+/// The target of a ratio ours/theirs, or of a figure without a comparison.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub(crate) enum Target {
     /// There is none.
-    Untold,
-    Met,
-    Missed,
-    /// The rounds differ by more than what separates them from the target.
-    Undecided,
-    NotMeasured,
+    None,
+    AtMost(f64),
+    AtLeast(f64),
 }
 
 impl Row {
-    /// What it is called where it stands alone.
-    pub(crate) fn name(&self) -> String {
-        let mut name = format!("{}", self.measure);
-        if self.size > 0 {
-            name += &format!(", {}", bytes(self.size));
+    /// Returns its measure and size.
+    pub(crate) fn kind(&self) -> String {
+        match self.size {
+            0 => self.measure.to_string(),
+            size => format!("{}, {}", self.measure, bytes(size)),
         }
-        name += &format!(": {}", self.ours.name);
+    }
+
+    /// Returns its name outside of a table.
+    pub(crate) fn name(&self) -> String {
+        let mut name = format!("{}: {}", self.kind(), self.ours.name);
         if let Some(theirs) = &self.theirs {
             name += &format!(" / {}", theirs.name);
         }
         name
     }
 
-    /// What is judged: of each round the ratio of ours to theirs, which ran one after the other, or
-    /// the figure where there is nothing beside it.
-    pub(crate) fn values(&self) -> Samples {
-        match &self.theirs {
-            Some(theirs) => {
-                let pairs = self.ours.figures.iter().zip(&theirs.figures);
-                Samples::new(pairs.map(|(ours, theirs)| ours / theirs))
-            }
-            None => Samples::new(self.ours.figures.iter().copied()),
+    /// Returns the judged values in ascending order: for each round the ratio of ours to theirs, or
+    /// the figure if there is no comparison.
+    pub(crate) fn values(&self) -> Vec<f64> {
+        let mut values = self.ours.figures.clone();
+        if let Some(theirs) = &self.theirs {
+            let pairs = values.iter().zip(&theirs.figures);
+            values = pairs.map(|(ours, theirs)| ours / theirs).collect();
         }
+        values.sort_by(f64::total_cmp);
+        values
     }
 
-    pub(crate) fn verdict(&self) -> Verdict {
-        let Some((low, high)) = self.values().interval() else {
-            return Verdict::NotMeasured;
+    /// Returns the target, and whether all rounds meet it.
+    pub(crate) fn verdict(&self) -> String {
+        let met = |value: &f64| match self.target {
+            Target::None => true,
+            Target::AtMost(limit) => *value <= limit,
+            Target::AtLeast(limit) => *value >= limit,
         };
-        match (self.target.met_by(low), self.target.met_by(high)) {
-            (Some(true), Some(true)) => Verdict::Met,
-            (Some(false), Some(false)) => Verdict::Missed,
-            (Some(_), Some(_)) => Verdict::Undecided,
-            (None, _) | (_, None) => Verdict::Untold,
+        let (values, target) = (self.values(), self.target);
+        let word = match values.iter().filter(|value| met(value)).count() {
+            _ if target == Target::None => return target.to_string(),
+            0 => "MISSED",
+            count if count == values.len() => "met",
+            _ => "undecided",
+        };
+        match values[..] {
+            [low, .., high] => format!("{target} {word}: {low:.2} … {high:.2}"),
+            _ => format!("{target} {word}"),
         }
     }
 }
 
 impl Side {
-    /// Whether it is this library, used in one way or another.
+    /// Returns whether it is this library.
     pub(crate) fn is_ours(&self) -> bool {
         self.name.starts_with("rdmsg")
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Untold => "",
-            Self::Met => "met",
-            Self::Missed => "MISSED",
-            Self::Undecided => "undecided",
-            Self::NotMeasured => "NOT MEASURED",
-        })
+        let value = self.to_possible_value().ok_or(fmt::Error)?;
+        f.write_str(value.get_name())
     }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("-"),
+            Self::AtMost(limit) => write!(f, "≤ {limit}"),
+            Self::AtLeast(limit) => write!(f, "≥ {limit}"),
+        }
+    }
+}
+
+/// Returns the median. `None` if there are no values.
+pub(crate) fn median(values: &[f64]) -> Option<f64> {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    let upper = *values.get(middle)?;
+    let lower = if values.len().is_multiple_of(2) {
+        values[middle - 1]
+    } else {
+        upper
+    };
+    Some((lower + upper) / 2.0)
 }
 
 #[cfg(test)]
@@ -112,8 +150,7 @@ pub(crate) mod testing {
             figures: figures.to_vec(),
         };
         Row {
-            part: Part::Clock,
-            hosts: 1,
+            part: Part::Free,
             measure: Measure::HalfRoundTrip,
             size: 64,
             ours: side("rdmsg busy", ours),
@@ -128,11 +165,11 @@ mod tests {
     use super::{testing::row, *};
 
     #[test]
-    fn a_ratio_is_of_what_ran_in_the_same_round() {
+    fn ratio_is_of_the_same_round() {
         // The machine was twice as slow in the second round.
         let row = row(&[9.0, 18.0, 9.0], &[10.0, 20.0, 10.0], Target::AtMost(0.9));
-        assert_eq!(row.values().interval(), Some((0.9, 0.9)));
-        assert_eq!(row.verdict(), Verdict::Met);
+        assert_eq!(row.values(), [0.9; 3]);
+        assert_eq!(row.verdict(), "≤ 0.9 met: 0.90 … 0.90");
         assert_eq!(
             row.name(),
             "half round trip, 64 B: rdmsg busy / ib_send_lat -R"
@@ -140,20 +177,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_within_the_spread_is_not_decided() {
+    fn rounds_that_differ_decide_nothing() {
         let verdict = |ours: &[f64]| row(ours, &[10.0; 3], Target::AtMost(0.9)).verdict();
-        assert_eq!(verdict(&[8.0, 8.5, 8.9]), Verdict::Met);
-        assert_eq!(verdict(&[8.0, 8.5, 9.5]), Verdict::Undecided);
-        assert_eq!(verdict(&[9.1, 9.5, 9.2]), Verdict::Missed);
-        assert_eq!(verdict(&[]), Verdict::NotMeasured);
-        let untold = row(&[1.0], &[1.0], Target::None);
-        assert_eq!(untold.verdict(), Verdict::Untold);
+        assert_eq!(verdict(&[8.0, 8.5, 9.0]), "≤ 0.9 met: 0.80 … 0.90");
+        assert_eq!(verdict(&[8.0, 8.5, 9.5]), "≤ 0.9 undecided: 0.80 … 0.95");
+        assert_eq!(verdict(&[9.1, 9.5]), "≤ 0.9 MISSED: 0.91 … 0.95");
+        assert_eq!(row(&[1.0], &[1.0], Target::None).verdict(), "-");
+        let mut alone = row(&[150.0], &[], Target::AtLeast(100.0));
+        alone.theirs = None;
+        assert_eq!(alone.verdict(), "≥ 100 met");
     }
 
     #[test]
-    fn a_figure_with_nothing_beside_it_is_judged_itself() {
-        let mut row = row(&[150.0], &[], Target::AtMost(200.0));
-        row.theirs = None;
-        assert_eq!(row.verdict(), Verdict::Met);
+    fn median_does_not_depend_on_the_order() {
+        assert_eq!(median(&[]), None);
+        assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
     }
 }

@@ -1,20 +1,22 @@
+//! The cases, as in `cases.txt`.
+
 use std::{env, fmt};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use toolbox::{Lab, Listening};
 
 /// A server, one or more clients of it, and how all of them are to end.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Case {
     /// The program, as it is called in the table.
-    pub(crate) program: &'static str,
-    /// What is special about this case.
+    pub(crate) program: String,
+    /// Its description.
     pub(crate) what: String,
     pub(crate) server: Side,
     pub(crate) clients: Vec<Side>,
     /// Whether the clients come all at once; otherwise one after the other.
     pub(crate) at_once: bool,
-    /// What shows that the server may be connected to; `None` where nobody does.
+    /// A sign that the server accepts connections; `None` if it needs none.
     pub(crate) ready: Option<Listening>,
     /// Whether it belongs to the quick ones.
     pub(crate) quick: bool,
@@ -23,18 +25,16 @@ pub(crate) struct Case {
 }
 
 /// One program that runs.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Side {
     pub(crate) who: Who,
-    /// The program, and its options with `{server}`, `{server6}`, `{client}` and `{client6}` for
+    /// Variables of its environment, and the program with its options. Both have places for
     /// addresses.
     pub(crate) argv: Vec<String>,
-    /// What stands in its environment: a variable, `=`, and its value.
-    pub(crate) variable: Option<&'static str>,
     pub(crate) ends: Ends,
-    /// On what it is killed, if that is not when the other side has ended.
+    /// The sign to kill it, if that is not the end of the other side.
     pub(crate) killed_on: Option<Cue>,
-    /// What it must print, to either of its outputs.
+    /// Texts that it must print, to either of its outputs.
     pub(crate) says: Vec<String>,
 }
 
@@ -44,7 +44,7 @@ pub(crate) enum Who {
     Rust,
 }
 
-/// How a program is to end.
+/// The expected end of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ends {
     /// By itself, with status 0.
@@ -58,116 +58,147 @@ pub(crate) enum Ends {
 }
 
 /// A sign to kill one side.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Cue {
     /// It has printed this.
-    OfItself(&'static str),
+    OfItself(String),
     /// The other side has.
-    OfTheOther(&'static str),
+    OfTheOther(String),
 }
 
-impl Side {
-    /// A program with options that are divided by blanks, which is to end well.
-    pub(crate) fn new(who: Who, program: &str, options: &str) -> Self {
-        let argv = [program].into_iter().chain(options.split_whitespace());
-        Self {
-            who,
-            argv: argv.map(str::to_owned).collect(),
-            variable: None,
-            ends: Ends::Well,
-            killed_on: None,
-            says: Vec::new(),
+/// All pairs of a server and a client of which at least one is ours.
+const PAIRS: [(Who, Who); 3] = [
+    (Who::Rust, Who::Rust),
+    (Who::Rust, Who::C),
+    (Who::C, Who::Rust),
+];
+
+/// All cases.
+pub(crate) fn all() -> Result<Vec<Case>> {
+    let lines = include_str!("../cases.txt").lines();
+    let mut lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let mut cases = Vec::new();
+    let (mut program, mut place) = ("", "");
+    while let Some(line) = lines.next() {
+        if let Some(title) = line.strip_prefix("== ") {
+            (program, place) = title.split_once(", ").context(title)?;
+            continue;
+        }
+        let [server, client] = [lines.next(), lines.next()].map(Option::unwrap_or_default);
+        let pairs = if server.starts_with("  each") {
+            &PAIRS[..]
+        } else {
+            &PAIRS[..1]
+        };
+        for (who_serves, who_asks) in pairs {
+            let sides = [side(server, *who_serves)?, side(client, *who_asks)?];
+            cases.push(case(program, place, line, sides)?);
         }
     }
+    Ok(cases)
+}
 
-    pub(crate) fn ends(self, ends: Ends) -> Self {
-        Self { ends, ..self }
-    }
-
-    /// With this in its environment: a variable, `=`, and its value.
-    pub(crate) fn with(self, variable: &'static str) -> Self {
-        Self {
-            variable: Some(variable),
-            ..self
+fn case(program: &str, place: &str, title: &str, [server, client]: [Side; 2]) -> Result<Case> {
+    let mut words = title.split(" | ");
+    let mut case = Case {
+        program: program.to_owned(),
+        what: words.next().unwrap_or_default().to_owned(),
+        server,
+        clients: vec![client],
+        at_once: false,
+        ready: listening(place)?,
+        quick: false,
+        seconds: 120,
+    };
+    for word in words {
+        match word.split_once(' ') {
+            None if word == "quick" => case.quick = true,
+            None => case.ready = listening(word)?,
+            Some((seconds, "s")) => case.seconds = seconds.parse()?,
+            Some((count, how)) => {
+                case.clients = vec![case.clients[0].clone(); count.parse()?];
+                case.at_once = how == "at once";
+            }
         }
     }
+    Ok(case)
+}
 
-    /// It is killed on this sign.
-    pub(crate) fn killed_on(self, cue: Cue) -> Self {
-        Self {
-            ends: Ends::WhenKilled,
-            killed_on: Some(cue),
-            ..self
+fn listening(place: &str) -> Result<Option<Listening>> {
+    Ok(match place.split_once(':') {
+        Some(("cm", port)) => Some(Listening::Cm(port.parse()?)),
+        Some(("tcp", port)) => Some(Listening::Tcp(port.parse()?)),
+        None if place == "datagrams" => Some(Listening::Datagrams),
+        None if place == "none" => None,
+        _ => bail!("{place:?} is no place of a server"),
+    })
+}
+
+/// A side of a case; `each` is of this kind.
+fn side(line: &str, each: Who) -> Result<Side> {
+    let (head, rest) = line
+        .trim_start()
+        .split_once(": ")
+        .context(line.to_owned())?;
+    let (who, ends) = head.split_once(' ').unwrap_or((head, ""));
+    let (rest, killed_on) = if let Some((rest, text)) = rest.split_once(" !own ") {
+        (rest, Some(Cue::OfItself(text.to_owned())))
+    } else if let Some((rest, text)) = rest.split_once(" !other ") {
+        (rest, Some(Cue::OfTheOther(text.to_owned())))
+    } else {
+        (rest, None)
+    };
+    let mut parts = rest.split(" => ");
+    let mut argv = words(parts.next().unwrap_or_default());
+    let who = match who {
+        "each" => each,
+        "C" => Who::C,
+        "Rust" => Who::Rust,
+        _ => bail!("{line:?} is nobody's"),
+    };
+    if who == Who::C && argv[0] == "rc_pingpong" {
+        argv.splice(..1, ["ibv_rc_pingpong", "-g", "1"].map(str::to_owned));
+    }
+    Ok(Side {
+        who,
+        argv,
+        ends: match ends {
+            "" => Ends::Well,
+            "badly" => Ends::Badly,
+            "somehow" => Ends::Somehow,
+            "killed" => Ends::WhenKilled,
+            _ => bail!("{line:?} ends in no known way"),
+        },
+        killed_on,
+        says: parts
+            .map(|text| text.replace("\\n", "\n").replace("\\t", "\t"))
+            .collect(),
+    })
+}
+
+/// The words of a line, of which some may be between quotation marks.
+fn words(line: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    for (place, part) in line.split('"').enumerate() {
+        match place % 2 {
+            0 => words.extend(part.split_whitespace().map(str::to_owned)),
+            _ => words.push(part.to_owned()),
         }
     }
-
-    pub(crate) fn says(mut self, what: impl Into<String>) -> Self {
-        self.says.push(what.into());
-        self
-    }
+    words
 }
 
 impl Case {
-    pub(crate) fn new(
-        program: &'static str,
-        what: impl Into<String>,
-        ready: impl Into<Option<Listening>>,
-        server: Side,
-        client: Side,
-    ) -> Self {
-        Self {
-            program,
-            what: what.into(),
-            server,
-            clients: vec![client],
-            at_once: false,
-            ready: ready.into(),
-            quick: false,
-            seconds: 120,
-        }
-    }
-
-    /// So many clients of the same kind, all at once.
-    pub(crate) fn at_once(self, count: usize) -> Self {
-        Self {
-            clients: vec![self.clients[0].clone(); count],
-            at_once: true,
-            ..self
-        }
-    }
-
-    pub(crate) fn quick(self) -> Self {
-        Self {
-            quick: true,
-            ..self
-        }
-    }
-
-    pub(crate) fn seconds(self, seconds: u64) -> Self {
-        Self { seconds, ..self }
-    }
-
-    /// Who the clients are. They are all alike, or only the first is of interest.
+    /// Returns the kind of the clients, which are all alike.
     pub(crate) fn client(&self) -> Who {
         self.clients[0].who
     }
 
     pub(crate) fn title(&self) -> String {
-        format!(
-            "{} server, {} client, {}",
-            self.server.who,
-            self.client(),
-            self.what
-        )
+        let (server, client) = (self.server.who, self.client());
+        format!("{server} server, {client} client, {}", self.what)
     }
 }
-
-/// All pairs of a server and a client of which at least one is ours.
-pub(crate) const PAIRS: [(Who, Who); 3] = [
-    (Who::Rust, Who::Rust),
-    (Who::Rust, Who::C),
-    (Who::C, Who::Rust),
-];
 
 impl fmt::Display for Who {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -181,12 +212,8 @@ impl fmt::Display for Who {
 /// Where the programs run.
 #[derive(Debug)]
 pub(crate) struct Place {
-    server: String,
-    server6: String,
-    client: String,
-    client6: String,
-    /// Where our programs are.
-    programs: String,
+    /// The places in the cases, and their values.
+    places: [(&'static str, String); 5],
 }
 
 impl Place {
@@ -195,34 +222,77 @@ impl Place {
         let programs = env::current_exe()?;
         let programs = programs.parent().context("this program is nowhere")?;
         Ok(Self {
-            server: lab.peer.to_string(),
-            server6: lab.peer6.to_string(),
-            client: lab.addr.to_string(),
-            client6: lab.addr6.to_string(),
-            programs: programs.display().to_string(),
+            places: [
+                ("{server}", lab.peer.to_string()),
+                ("{server6}", lab.peer6.to_string()),
+                ("{client}", lab.addr.to_string()),
+                ("{client6}", lab.addr6.to_string()),
+                ("{programs}", programs.display().to_string()),
+            ],
         })
     }
 
-    /// The command line of a side, with addresses, and with the path of the program where it is
-    /// ours.
+    /// The command line of a side, with addresses, and with the path of the program if it is ours.
     pub(crate) fn argv(&self, side: &Side) -> Vec<String> {
-        let mut argv: Vec<String> = side
-            .argv
+        let mut argv = side.argv.clone();
+        let program = argv
             .iter()
-            .map(|arg| {
-                arg.replace("{server}", &self.server)
-                    .replace("{server6}", &self.server6)
-                    .replace("{client}", &self.client)
-                    .replace("{client6}", &self.client6)
-                    .replace("{programs}", &self.programs)
-            })
-            .collect();
+            .position(|word| !word.contains('='))
+            .unwrap_or(0);
         if side.who == Who::Rust {
-            argv[0] = format!("{}/{}", self.programs, argv[0]);
+            argv[program].insert_str(0, "{programs}/");
         }
-        if let Some(variable) = side.variable {
-            argv.splice(0..0, ["env", variable].map(str::to_owned));
+        if program > 0 {
+            argv.insert(0, "env".to_owned());
+        }
+        for (place, value) in &self.places {
+            for word in &mut argv {
+                *word = word.replace(place, value);
+            }
         }
         argv
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cases_are_read_whole() {
+        let cases = all().unwrap();
+        assert_eq!(cases.len(), 299);
+        let quick = cases.iter().filter(|case| case.quick);
+        assert_eq!(quick.count(), 62);
+        let case = |what: &str| cases.iter().find(|case| case.what == what).unwrap();
+        let five = case("a persistent server, five clients in turn");
+        assert_eq!((five.clients.len(), five.at_once), (5, false));
+        let ports = case("TCP port");
+        assert_eq!(ports.ready, Some(Listening::Tcp(19000)));
+        assert_eq!(case("as it comes: two connections").seconds, 300);
+        let killed = case("a client that is killed when messages are to come");
+        let cue = Cue::OfItself("receiving data transfers".to_owned());
+        assert_eq!(killed.clients[0].killed_on, Some(cue));
+        assert_eq!(case("the names").clients[0].says, ["1 HCA found:\n\trxe0"]);
+        assert_eq!(words("a \"\" \"b  c\" d"), ["a", "", "b  c", "d"]);
+    }
+
+    #[test]
+    fn programs_are_called_with_addresses() {
+        let place = Place {
+            places: [
+                ("{server}", "10.8.0.2"),
+                ("{programs}", "/bin"),
+                ("", ""),
+                ("", ""),
+                ("", ""),
+            ]
+            .map(|(place, value)| (place, value.to_owned())),
+        };
+        let side = |line| side(line, Who::Rust).unwrap();
+        let argv = place.argv(&side("  each: rping -c -a {server}"));
+        assert_eq!(argv, ["/bin/rping", "-c", "-a", "10.8.0.2"]);
+        let argv = place.argv(&side("  C badly: LD_PRELOAD=x rstream => y"));
+        assert_eq!(argv, ["env", "LD_PRELOAD=x", "rstream"]);
     }
 }

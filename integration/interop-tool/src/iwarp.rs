@@ -12,7 +12,7 @@ pub(crate) fn lacks(case: &Case) -> Option<&'static str> {
     const BY_HAND: &str = "queue pairs that a program connects by ibv_modify_qp(3)";
     // Where the connecting side's driver finds bytes behind the reply, it gives the connection up.
     const FIRST: &str = "a listening side that may speak first (RFC 5044, 7.1)";
-    match (case.program, &*case.what) {
+    match (&*case.program, &*case.what) {
         ("udaddy" | "mckey", _) => Some("datagrams"),
         ("rc_pingpong" | "rc_example", _) => Some(BY_HAND),
         ("devinfo", what) if what.contains("GID") => Some("GIDs that ibv_devinfo(1) prints"),

@@ -6,7 +6,6 @@
 //! clients, and checks how both sides end and what they print.
 
 mod case;
-mod cases;
 mod classic;
 mod iwarp;
 mod run;
@@ -113,7 +112,7 @@ fn cases(options: &Options) -> Result<Vec<Case>> {
             && what.is_none_or(|what| case.what.contains(what))
             && (options.device != LabDevice::Siw || !is_told_to_lack(case))
     };
-    let cases: Vec<_> = cases::all().into_iter().filter(wanted).collect();
+    let cases: Vec<_> = case::all()?.into_iter().filter(wanted).collect();
     ensure!(!cases.is_empty(), "there is no such case");
     Ok(cases)
 }

@@ -1,22 +1,24 @@
-//! The tool's other half: first process of a guest, once `guest/init` has put the file system in
-//! place. Brings up the device, runs the one command it is given, and reports on everything.
+//! The agent of a guest. `guest/init` starts it in the final file system. It brings up the device,
+//! and serves the lab over the port of the machine.
 
 use std::{
     env,
     fs::{self, File},
-    io::{PipeReader, Read, pipe},
     path::Path,
     process::Command,
-    sync::{Arc, Mutex},
-    thread::{self, JoinHandle},
+    thread,
 };
 
 use anyhow::{Context, Result, bail};
+use hosts::{
+    agent::obey,
+    wire::{Frame, HOST, Sender},
+};
 use nix::{
     sys::{
         resource::{RLIM_INFINITY, Resource, setrlimit},
         signal::{Signal, kill},
-        wait::{WaitStatus, wait},
+        wait::wait,
     },
     unistd::{Pid, sync},
 };
@@ -25,45 +27,46 @@ use crate::{
     device::{Device, run},
     driver::Driver,
     place::HOSTS,
-    qemu::NETDEV,
-    wire::{BEAT, Frame, Job, PORT},
+    qemu::{BEAT, NETDEV, PORT},
 };
 
 /// With the folder where the modules of this kernel are.
 const MODPROBE: &str = "/run/lab/modprobe";
 
-type Port = Arc<Mutex<File>>;
+/// The network device of a second RDMA device.
+const SECOND: &str = "eth1";
 
-/// Returns only when nobody listens any more: the end of the first process stops the machine.
+/// Returns only when the lab is gone.
 pub(crate) fn main() -> Result<()> {
-    let mut requests = open_port()?;
-    let port = Port::new(Mutex::new(requests.try_clone()?));
-    let beating = port.clone();
+    if std::process::id() == 1 {
+        return be_first();
+    }
+    let mut port = open_port()?;
+    let sender = Sender::new(port.try_clone()?);
+    let beating = sender.clone();
     thread::spawn(move || {
-        loop {
-            send(&beating, &Frame::Beat);
+        while beating.send(HOST, &Frame::Beat).is_ok() {
             thread::sleep(BEAT);
         }
     });
-    if let Err(error) = bring_up() {
-        send(&port, &Frame::Failed(format!("{error:#}")));
-    } else {
-        send(&port, &Frame::Ready);
-    }
-    let Frame::Run(job) = Frame::read_from(&mut requests)? else {
-        bail!("expected a job")
+    let ready = match bring_up() {
+        Ok(()) => Frame::Ready,
+        Err(error) => Frame::Failed(format!("{error:#}")),
     };
-    let status = execute(&job, &port).unwrap_or_else(|error| {
-        send(
-            &port,
-            &Frame::Stderr(format!("lab: {error:#}\n").into_bytes()),
-        );
-        127
-    });
-    sync();
-    send(&port, &Frame::Exit(status));
-    // The peer may still need this machine: whoever started it ends it.
-    Frame::read_from(&mut requests)?;
+    sender.send(HOST, &ready)?;
+    obey(&mut port, &sender, |_| {
+        // All processes but this one and the first. Fails when there are none.
+        let _ = kill(Pid::from_raw(-1), Signal::SIGKILL);
+        sync();
+    })
+}
+
+/// The first process of a machine, whose end stops it, inherits every orphan. The agent is another
+/// one, which waits for its own children alone.
+fn be_first() -> Result<()> {
+    let agent = Command::new(env::current_exe()?).arg("agent").spawn()?;
+    let agent = Pid::from_raw(agent.id() as i32);
+    while wait()?.pid() != Some(agent) {}
     Ok(())
 }
 
@@ -77,9 +80,6 @@ fn open_port() -> Result<File> {
     }
     bail!("this is not a guest of the lab");
 }
-
-/// The network device of a second RDMA device.
-const SECOND: &str = "eth1";
 
 fn bring_up() -> Result<()> {
     let hosts: usize = variable("lab_hosts")?.parse()?;
@@ -132,53 +132,4 @@ fn await_answer(peer: &str) {
 
 fn variable(name: &str) -> Result<String> {
     env::var(name).with_context(|| format!("{name} is not on the kernel command line"))
-}
-
-/// Runs `job` and everything it starts to the end; what it leaves behind is killed.
-fn execute(job: &Job, port: &Port) -> Result<u8> {
-    let (stdout, stdout_end) = pipe()?;
-    let (stderr, stderr_end) = pipe()?;
-    let child = job
-        .command()
-        .stdin(File::open("/dev/null")?)
-        .stdout(stdout_end)
-        .stderr(stderr_end)
-        .spawn()
-        .with_context(|| format!("cannot run {}", job.argv[0].display()))?;
-    let relays = [
-        relay(stdout, port, Frame::Stdout),
-        relay(stderr, port, Frame::Stderr),
-    ];
-    let child = Pid::from_raw(child.id() as i32);
-    let status = loop {
-        // The first process inherits every orphan, so other processes end here too.
-        match wait()? {
-            WaitStatus::Exited(pid, status) if pid == child => break status as u8,
-            WaitStatus::Signaled(pid, signal, _) if pid == child => break 128 + signal as u8,
-            _ => {}
-        }
-    };
-    // All processes but this one. Fails when there are none.
-    let _ = kill(Pid::from_raw(-1), Signal::SIGKILL);
-    for relay in relays {
-        let _ = relay.join();
-    }
-    Ok(status)
-}
-
-fn relay(mut from: PipeReader, port: &Port, frame: fn(Vec<u8>) -> Frame) -> JoinHandle<()> {
-    let port = port.clone();
-    thread::spawn(move || {
-        let mut buffer = vec![0; 1 << 16];
-        while let Ok(len @ 1..) = from.read(&mut buffer) {
-            send(&port, &frame(buffer[..len].to_vec()));
-        }
-    })
-}
-
-/// A port that cannot be written to leaves nobody to complain to.
-fn send(port: &Port, frame: &Frame) {
-    if let Ok(mut port) = port.lock() {
-        let _ = frame.write_to(&mut *port);
-    }
 }

@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, path::PathBuf, thread::available_parallelism, time::Duration};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 
 use crate::driver::Driver;
 
@@ -135,7 +135,7 @@ pub(crate) struct Exec {
     /// file on this machine, is not counted exactly. A second of work takes ten of this machine, or
     /// thirty: --timeout is in seconds of this machine, all other limits in the guest's.
     /// CONTRIBUTING.md says more.
-    #[arg(long, verbatim_doc_comment, conflicts_with_all = ["native", "hosts", "cpus", "accel"])]
+    #[arg(long, verbatim_doc_comment, conflicts_with_all = ["native", "hosts", "cpus"])]
     pub(crate) counted: bool,
 
     /// This host may stop or restart by itself, which then counts as the end of its command, with
@@ -160,17 +160,13 @@ pub(crate) struct Exec {
 
 /// Opens a shell in a guest, for a person.
 ///
-/// With two hosts, the shell is on a; `integration/lab shell --attach b` in a second terminal opens
-/// the one on b. When the shell on a ends, so do the machines.
+/// With two hosts, the shell is on a; `busybox telnet $LAB_PEER` opens one on b. When the shell on
+/// a ends, so do the machines.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Shell {
     #[command(flatten)]
     pub(crate) machines: MachineArgs,
-
-    /// Connect to this host of a running `shell --hosts 2`.
-    #[arg(long, value_name = "HOST", value_parser = ["b"])]
-    pub(crate) attach: Option<String>,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -199,25 +195,21 @@ pub(crate) struct MachineArgs {
     #[arg(long, value_name = "PACKAGE")]
     pub(crate) kernel: Option<String>,
 
-    /// How to run machines.
-    #[arg(long, value_enum, default_value_t = AccelChoice::Tcg)]
-    pub(crate) accel: AccelChoice,
-
     /// Folder for the results, one below it for each host [default: $LAB_RESULTS_BASE, or
     /// target/lab/results]
     #[arg(long, value_name = "DIR")]
     pub(crate) results: Option<PathBuf>,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum AccelChoice {
-    /// By software emulation, which works everywhere.
-    Tcg,
-    /// By KVM, if a trial boot shows that it works here; the finding is kept in target/lab/accel.
-    Probe,
-}
-
 impl Exec {
+    /// Returns the command, with the shell before a line for it.
+    pub(crate) fn argv(&self) -> Vec<OsString> {
+        match &*self.command {
+            [line] => ["sh".into(), "-c".into(), line.clone()].to_vec(),
+            several => several.to_vec(),
+        }
+    }
+
     pub(crate) fn timeout(&self) -> Duration {
         Duration::from_secs(self.timeout.into())
     }
@@ -261,9 +253,14 @@ mod tests {
         let Command::Exec(exec) = cli.command else {
             panic!("not exec")
         };
-        assert_eq!(exec.command, ["ls", "--hosts", "-l"]);
+        assert_eq!(exec.argv(), ["ls", "--hosts", "-l"]);
         assert_eq!(exec.env, [("A".into(), "b=c".into())]);
         assert_eq!(exec.machines.hosts(), 1);
+        let cli = Cli::parse_from(["lab", "exec", "--", "echo $A"]);
+        let Command::Exec(exec) = cli.command else {
+            panic!("not exec")
+        };
+        assert_eq!(exec.argv(), ["sh", "-c", "echo $A"]);
     }
 
     #[test]

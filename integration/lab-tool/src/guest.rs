@@ -3,22 +3,23 @@
 use std::{
     env,
     ffi::OsString,
-    io,
+    io::ErrorKind,
     os::unix::net::UnixStream,
-    sync::mpsc::Sender,
+    path::Path,
+    sync::mpsc::{Sender, channel},
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::Result;
+use hosts::wire::{self, Frame, Job};
 
 use crate::{
     cli::Exec,
-    output::{Sink, Stream},
-    pulse::{Doctor, Pulse},
+    listener::{COMMAND, Listener},
+    pulse::Doctor,
     qemu::{Machine, Machines},
-    watch::{Lost, News, Stopped, Watch},
-    wire::{Frame, Job},
+    watch::{Lost, Stopped, Watch},
 };
 
 /// How many times machines are booted that do not come up: on a busy machine now and then one fails
@@ -28,12 +29,17 @@ const BOOTS: u32 = 3;
 /// Variables of ours that a command gets without being asked.
 const INHERITED: [&str; 2] = ["RUST_BACKTRACE", "RUST_LOG"];
 
-/// Boots all machines and waits until each has its device and sees the other. Where one does not
-/// come up, all are booted again.
-pub(crate) fn boot(machines: &Machines<'_>, watch: &Watch) -> Result<Vec<Machine>> {
+/// Boots all machines and waits until each has its device and reaches the other. If one fails to
+/// boot, boots all of them again. `named` puts the host's name before each line of output.
+pub(crate) fn boot(machines: &Machines<'_>, watch: &Watch, named: bool) -> Result<Vec<Machine>> {
     let mut attempt = 1;
     loop {
-        match boot_once(machines, watch, attempt * machines.accel.boot_limit()) {
+        match boot_once(
+            machines,
+            watch,
+            named,
+            attempt * machines.accel.boot_limit(),
+        ) {
             Err(error) if attempt < BOOTS && (error.is::<Lost>() || error.is::<Stopped>()) => {
                 eprintln!("lab: {error:#}; booting again");
                 attempt += 1;
@@ -43,30 +49,28 @@ pub(crate) fn boot(machines: &Machines<'_>, watch: &Watch) -> Result<Vec<Machine
     }
 }
 
-fn boot_once(machines: &Machines<'_>, watch: &Watch, limit: Duration) -> Result<Vec<Machine>> {
+fn boot_once(
+    machines: &Machines<'_>,
+    watch: &Watch,
+    named: bool,
+    limit: Duration,
+) -> Result<Vec<Machine>> {
     let start = Instant::now();
     let mut guests = machines.start()?;
-    let mut listeners = Vec::new();
+    let mut threads = Vec::new();
     for (host, guest) in guests.iter_mut().enumerate() {
-        let (pulse, doctor) = Doctor::of(host, guest, watch.news.clone());
+        let (beats, doctor) = Doctor::of(host, guest, watch.news.clone());
         if let Some(doctor) = doctor {
-            listeners.push(thread::spawn(move || doctor.run()));
+            threads.push(thread::spawn(move || doctor.run()));
         }
-        let listener = Listener {
-            host,
-            pulse,
-            port: guest.port.try_clone()?,
-            stdout: Sink::new(Stream::Stdout, host, machines.args.hosts()),
-            stderr: Sink::new(Stream::Stderr, host, machines.args.hosts()),
-            news: watch.news.clone(),
-        };
-        listeners.push(thread::spawn(move || listener.run()));
+        let listener = Listener::new(host, named, watch.news.clone());
+        threads.extend(listen(guest.port.try_clone()?, beats, listener));
     }
     if let Err(error) = with_last_words(&guests, watch.ready(guests.len(), limit)) {
-        // Listeners end with their machines, and then nothing more is heard of those.
+        // Threads end with their machines, and then nothing more is heard of those.
         drop(guests);
-        for listener in listeners {
-            let _ = listener.join();
+        for thread in threads {
+            let _ = thread.join();
         }
         watch.forget_hosts()?;
         return Err(error);
@@ -81,44 +85,43 @@ fn boot_once(machines: &Machines<'_>, watch: &Watch, limit: Duration) -> Result<
 }
 
 pub(crate) fn exec(machines: &Machines<'_>, args: &Exec, watch: &Watch) -> Result<u8> {
-    let mut guests = boot(machines, watch)?;
-    for (host, guest) in guests.iter_mut().enumerate() {
-        let mut job = job(machines, host, guest, args.command.clone());
-        job.env.extend(args.env.iter().cloned());
-        Frame::Run(job).write_to(&mut guest.port)?;
+    let guests = boot(machines, watch, machines.args.hosts() > 1)?;
+    for (host, guest) in guests.iter().enumerate() {
+        let job = job(machines, host, &guest.results, args.argv(), &args.env);
+        guest.sender.send(COMMAND, &Frame::Start(job))?;
     }
-    with_last_words(
-        &guests,
-        watch.ended(guests.len(), args.timeout(), &args.may_die),
-    )
+    let ended = watch.ended(guests.len(), args.timeout(), &args.may_die);
+    with_last_words(&guests, ended)
 }
 
-/// The job that runs `argv` on `guest` number `host`, in the checkout.
+/// Returns the job that runs `argv` on host number `host`, in the checkout.
 pub(crate) fn job(
     machines: &Machines<'_>,
     host: usize,
-    guest: &Machine,
+    results: &Path,
     argv: Vec<OsString>,
+    more: &[(OsString, OsString)],
 ) -> Job {
     const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
     // The folder has the modules of the guest's kernel.
-    let mut modprobe = OsString::from("-d \"");
-    modprobe.push(&machines.kernel.dir);
-    modprobe.push("\"");
-    let mut env: Vec<(OsString, OsString)> = vec![
-        ("PATH".into(), PATH.into()),
-        ("MODPROBE_OPTIONS".into(), modprobe),
-        ("HOME".into(), "/tmp".into()),
-        ("LANG".into(), "C.UTF-8".into()),
+    let modprobe = format!("-d \"{}\"", machines.kernel.dir.display());
+    let own = [
+        ("PATH", PATH),
+        ("MODPROBE_OPTIONS", &modprobe),
+        ("HOME", "/tmp"),
+        ("LANG", "C.UTF-8"),
     ];
+    let own = own.map(|(name, value)| (name.into(), value.into()));
     let inherited = INHERITED.iter();
-    env.extend(inherited.filter_map(|name| Some((name.into(), env::var_os(name)?))));
+    let inherited = inherited.filter_map(|name| Some((name.into(), env::var_os(name)?)));
     let place = machines.args.device.place(host, machines.args.hosts());
-    env.extend(place.variables(machines.lab, &guest.results));
+    let place = place.variables(machines.lab, results);
+    let env = own.into_iter().chain(inherited).chain(place);
     Job {
-        dir: machines.lab.checkout.clone().into(),
-        env,
         argv,
+        dir: Some(machines.lab.checkout.clone()),
+        env: Some(env.chain(more.iter().cloned()).collect()),
+        told: false,
     }
 }
 
@@ -139,55 +142,38 @@ pub(crate) fn with_last_words<T>(guests: &[Machine], outcome: Result<T>) -> Resu
     })
 }
 
-/// Turns what a guest sends into output and news.
-struct Listener {
-    host: usize,
-    port: UnixStream,
-    stdout: Sink,
-    stderr: Sink,
-    news: Sender<News>,
-    pulse: Pulse,
-}
-
-impl Listener {
-    fn run(mut self) {
-        let host = self.host;
+/// Starts two threads for the frames of a guest. One reads, and never blocks on our output. The
+/// other one writes the output.
+fn listen(
+    mut port: UnixStream,
+    beats: Sender<()>,
+    mut listener: Listener,
+) -> [thread::JoinHandle<()>; 2] {
+    let (frames, inbox) = channel();
+    let reading = thread::spawn(move || {
         loop {
-            let frame = Frame::read_from(&mut self.port);
-            // Until the next frame is read it is this side that does not go on.
-            let _busy = self.pulse.beat();
-            let news = match frame {
-                Ok(Frame::Stdout(bytes)) => unheard(self.stdout.write(&bytes)),
-                Ok(Frame::Stderr(bytes)) => unheard(self.stderr.write(&bytes)),
-                Ok(Frame::Exit(status)) => {
-                    let finished = self.stdout.finish().and_then(|()| self.stderr.finish());
-                    unheard(finished).or(Some(News::Ended { host, status }))
-                }
-                Ok(Frame::Ready) => Some(News::Ready { host }),
-                Ok(Frame::Beat) => None,
-                Ok(Frame::Failed(why)) => Some(News::Lost { host, why }),
-                Ok(Frame::Run(_)) => Some(News::Lost {
-                    host,
-                    why: "sends what only we may".into(),
-                }),
-                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Some(News::Lost {
-                    host,
-                    why: "the machine stopped".into(),
-                }),
-                Err(error) => Some(News::Lost {
-                    host,
-                    why: error.to_string(),
-                }),
-            };
-            let last = matches!(news, Some(News::Lost { .. } | News::Unheard));
-            // Sending fails when the main thread has gone, and with it the need.
-            if last | news.is_some_and(|news| self.news.send(news).is_err()) {
+            let read = wire::read(&mut port);
+            // It fails if the doctor has told that the machine stopped.
+            let _ = beats.send(());
+            let last = read.is_err();
+            if frames.send(read).is_err() || last {
                 return;
             }
         }
-    }
-}
-
-fn unheard(written: io::Result<()>) -> Option<News> {
-    written.err().map(|_| News::Unheard)
+    });
+    let writing = thread::spawn(move || {
+        for read in inbox {
+            let going = match read {
+                Ok((number, frame)) => listener.hear(number, frame),
+                Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+                    listener.lose("the machine stopped")
+                }
+                Err(error) => listener.lose(error),
+            };
+            if !going {
+                return;
+            }
+        }
+    });
+    [reading, writing]
 }

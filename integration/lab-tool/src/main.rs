@@ -1,8 +1,8 @@
 //! The lab: boots virtual machines with a soft-RoCE device and runs commands in them.
 //!
-//! This program has two halves. On this machine it prepares a kernel ([`kernel`], [`initramfs`]),
+//! This program has two halves. On this machine it prepares a kernel ([`kernel`]),
 //! starts QEMU ([`qemu`]) and watches over it ([`watch`], [`guest`]). In the guest, [`agent`] runs
-//! the command. Between them are the frames of [`wire`].
+//! the command. Between them are the frames of [`hosts::wire`].
 
 mod accel;
 mod agent;
@@ -11,9 +11,9 @@ mod device;
 mod driver;
 mod guest;
 mod hidden;
-mod initramfs;
 mod kernel;
 mod lab;
+mod listener;
 mod monitor;
 mod native;
 mod output;
@@ -22,11 +22,8 @@ mod process;
 mod pulse;
 mod qemu;
 mod shell;
-mod siw;
 mod tsc;
-mod vmlinux;
 mod watch;
-mod wire;
 
 use std::process::ExitCode;
 
@@ -35,7 +32,7 @@ use clap::Parser;
 
 use crate::{
     accel::Accel,
-    cli::{Cli, Command, Exec, Setup},
+    cli::{Cli, Command, Exec, MachineArgs, Setup, Shell},
     driver::Driver,
     kernel::Kernel,
     lab::Lab,
@@ -53,7 +50,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Setup(args) => setup(&args),
         Command::Exec(args) => exec(&args),
-        Command::Shell(args) => shell::shell(&args),
+        Command::Shell(args) => shell(&args),
         Command::Probe => Ok(probe()),
         Command::Agent => agent::main().map(|()| 0),
     };
@@ -73,9 +70,9 @@ fn setup(args: &Setup) -> Result<u8> {
     let kernel = Kernel::fetch(&lab, args.kernel.as_deref())?;
     kernel.initramfs(&lab)?;
     if args.with_siw {
-        siw::provide(&kernel)?;
+        kernel.provide_siw(&lab)?;
     }
-    eprintln!("lab: ready, with kernel {}", kernel.release);
+    eprintln!("lab: ready, with kernel {}", kernel.release()?);
     Ok(0)
 }
 
@@ -85,31 +82,44 @@ fn exec(args: &Exec) -> Result<u8> {
     if args.native {
         return native::exec(&lab, args, &watch);
     }
-    ensure!(
-        args.machines.device.second().is_none() || args.machines.hosts() == 1,
-        "--device both is for one host"
-    );
     hidden::refuse(&args.command, &[&lab.checkout, &lab.target])?;
-    let kernel = Kernel::open(&lab, args.machines.kernel.as_deref())?;
-    if args.machines.device.includes(Driver::Siw) {
-        siw::provide(&kernel)?;
-    }
     let accel = if args.counted {
         Accel::Counted
     } else {
-        accel::choose(&lab, &kernel, &args.machines)?
+        Accel::Tcg
     };
-    guest::exec(
-        &Machines {
-            lab: &lab,
-            kernel: &kernel,
-            accel,
-            args: &args.machines,
-            terminals: None,
-        },
+    with_machines(&lab, &args.machines, accel, |machines| {
+        guest::exec(machines, args, &watch)
+    })
+}
+
+fn shell(args: &Shell) -> Result<u8> {
+    let watch = Watch::new()?;
+    with_machines(&Lab::find()?, &args.machines, Accel::Tcg, |machines| {
+        shell::shell(machines, &watch)
+    })
+}
+
+fn with_machines(
+    lab: &Lab,
+    args: &MachineArgs,
+    accel: Accel,
+    run: impl FnOnce(&Machines<'_>) -> Result<u8>,
+) -> Result<u8> {
+    ensure!(
+        args.device.second().is_none() || args.hosts() == 1,
+        "--device both is for one host"
+    );
+    let kernel = &Kernel::open(lab, args.kernel.as_deref())?;
+    if args.device.includes(Driver::Siw) {
+        kernel.provide_siw(lab)?;
+    }
+    run(&Machines {
+        lab,
+        kernel,
+        accel,
         args,
-        &watch,
-    )
+    })
 }
 
 fn probe() -> u8 {

@@ -1,16 +1,9 @@
 //! Commands on this machine itself, if it has RDMA or can be given it.
 
-use std::{
-    env, fmt,
-    io::{self, Read},
-    os::unix::process::ExitStatusExt,
-    path::Path,
-    process::{Command, Stdio},
-    sync::mpsc::Sender,
-    thread::{self, JoinHandle},
-};
+use std::{env, fmt, path::Path, process::Command, sync::Mutex};
 
 use anyhow::{Context, Result, anyhow};
+use hosts::{Program, wire::Job};
 use nix::{
     sys::{
         resource::{RLIM_INFINITY, Resource, setrlimit},
@@ -24,11 +17,10 @@ use crate::{
     device::{Device, run},
     driver::Driver,
     lab::Lab,
-    output::{Sink, Stream},
+    listener::{COMMAND, Listener},
     place::{HOSTS, Place},
     process::dies_with_us,
-    watch::{News, Watch},
-    wire::Job,
+    watch::Watch,
 };
 
 /// The network device that the lab makes where there is no RDMA device yet, and the one over it.
@@ -102,92 +94,37 @@ pub(crate) fn exec(lab: &Lab, args: &Exec, watch: &Watch) -> Result<u8> {
     // As in a guest, if we may.
     let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
     let hosts = args.machines.hosts();
-    let groups: Vec<_> = (0..hosts)
-        .map(|host| {
-            let results = lab.results(args.machines.results.as_deref(), HOSTS[host])?;
-            let place = Place {
-                host: HOSTS[host],
-                ..place.clone()
-            };
-            let mut env: Vec<_> = env::vars_os().collect();
-            env.extend(place.variables(lab, &results));
-            env.extend(args.env.iter().cloned());
-            let job = Job {
-                dir: lab.checkout.clone().into(),
-                env,
-                argv: args.command.clone(),
-            };
-            start(&job, host, hosts, watch.news.clone())
-        })
-        .collect::<Result<_>>()?;
-    watch
-        .ended(hosts, args.timeout(), &[])
-        .inspect_err(|_| groups.into_iter().for_each(kill_group))
+    let mut programs = Vec::new();
+    for (host, name) in HOSTS.into_iter().enumerate().take(hosts) {
+        let results = lab.results(args.machines.results.as_deref(), name)?;
+        let place = Place {
+            host: name,
+            ..place.clone()
+        };
+        let env = env::vars_os().chain(place.variables(lab, &results));
+        let job = Job {
+            argv: args.argv(),
+            dir: Some(lab.checkout.clone()),
+            env: Some(env.chain(args.env.iter().cloned()).collect()),
+            told: false,
+        };
+        let listener = Mutex::new(Listener::new(host, hosts > 1, watch.news.clone()));
+        let report = move |frame| {
+            let listener = listener
+                .lock()
+                .map(|mut listener| listener.hear(COMMAND, frame));
+            drop(listener);
+        };
+        programs.push(Program::start(&job, dies_with_us, kill_group, report)?);
+    }
+    let ended = watch.ended(hosts, args.timeout(), &[]);
+    ended.inspect_err(|_| programs.iter().for_each(|program| kill_group(program.id())))
 }
 
 /// Ends a command and everything that it started.
 fn kill_group(leader: Pid) {
     // Fails when none of them is left.
     let _ = killpg(leader, Signal::SIGKILL);
-}
-
-fn start(job: &Job, host: usize, hosts: usize, news: Sender<News>) -> Result<Pid> {
-    let mut command = job.command();
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let mut child = dies_with_us(&mut command)
-        .spawn()
-        .with_context(|| format!("cannot run {}", job.argv[0].display()))?;
-    let leader = Pid::from_raw(child.id() as i32);
-    let relays = [
-        relay(
-            child.stdout.take(),
-            Sink::new(Stream::Stdout, host, hosts),
-            news.clone(),
-        ),
-        relay(
-            child.stderr.take(),
-            Sink::new(Stream::Stderr, host, hosts),
-            news.clone(),
-        ),
-    ];
-    thread::spawn(move || {
-        let status = child
-            .wait()
-            .map_or(255, |status| match (status.code(), status.signal()) {
-                (Some(code), _) => code as u8,
-                (None, signal) => 128 + signal.unwrap_or_default() as u8,
-            });
-        kill_group(leader);
-        for relay in relays {
-            let _ = relay.join();
-        }
-        // Fails when the main thread has gone, and with it the need.
-        let _ = news.send(News::Ended { host, status });
-    });
-    Ok(leader)
-}
-
-fn relay(
-    from: Option<impl Read + Send + 'static>,
-    mut sink: Sink,
-    news: Sender<News>,
-) -> JoinHandle<()> {
-    let copy = move || -> io::Result<()> {
-        let Some(mut from) = from else { return Ok(()) };
-        let mut buffer = vec![0; 1 << 16];
-        while let len @ 1.. = from.read(&mut buffer)? {
-            sink.write(&buffer[..len])?;
-        }
-        sink.finish()
-    };
-    thread::spawn(move || {
-        if copy().is_err() {
-            let _ = news.send(News::Unheard);
-        }
-    })
 }
 
 /// A device that the lab made. Dropping it removes it.

@@ -25,9 +25,9 @@ pub(crate) struct Sink {
 }
 
 impl Sink {
-    /// Where there are several hosts, each line begins with the name of its own.
-    pub(crate) fn new(stream: Stream, host: usize, hosts: usize) -> Self {
-        let prefix = if hosts > 1 {
+    /// If it is `named`, each line begins with the name of its host.
+    pub(crate) fn new(stream: Stream, host: usize, named: bool) -> Self {
+        let prefix = if named {
             format!("{}| ", HOSTS[host])
         } else {
             String::new()

@@ -10,10 +10,10 @@ use nix::sys::{
 /// Has the kernel kill the child when this process ends, however it does, and keeps a terminal's
 /// ^C from it: what that means is decided here. Spawn it from the main thread, whose end counts.
 #[allow(unsafe_code)]
-pub(crate) fn dies_with_us(command: &mut Command) -> &mut Command {
+pub(crate) fn dies_with_us(command: &mut Command) {
     command.process_group(0);
     // SAFETY: between fork and exec the closure makes one system call and does not allocate.
-    unsafe { command.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?)) }
+    unsafe { command.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?)) };
 }
 
 /// Calls `tell` for each signal that asks this process to end. To be called before any thread is

@@ -3,11 +3,7 @@
 use std::{
     fmt::Write,
     fs,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-        mpsc::{Receiver, RecvTimeoutError, Sender, channel},
-    },
+    sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     time::Duration,
 };
 
@@ -26,27 +22,15 @@ const LOOK: Duration = Duration::from_secs(10);
 /// Processor time in a look, below which a machine that is ready to run had no chance to.
 const CHANCE: Duration = Duration::from_millis(500);
 
-/// Tells a machine's [`Doctor`] of each frame that comes from it.
-#[derive(Debug)]
-pub(crate) struct Pulse {
-    beats: Sender<()>,
-    busy: Arc<AtomicBool>,
-}
-
-/// Watches over one machine, until its [`Pulse`] is dropped.
+/// Watches over one machine, until the sender of its beats is dropped.
 #[derive(Debug)]
 pub(crate) struct Doctor {
     host: usize,
     pid: u32,
     monitor: Monitor,
     beats: Receiver<()>,
-    /// Whether this side is busy with a frame, and so reads no other.
-    busy: Arc<AtomicBool>,
     news: Sender<News>,
 }
-
-/// While it lives, this side is busy with a frame.
-pub(crate) struct Busy(Arc<AtomicBool>);
 
 /// A machine as seen from outside.
 #[derive(Clone, Debug, Default)]
@@ -61,45 +45,24 @@ struct Look {
     report: String,
 }
 
-impl Pulse {
-    /// A frame has come.
-    pub(crate) fn beat(&self) -> Busy {
-        self.busy.store(true, Ordering::Release);
-        // It fails if the doctor has told that the machine stopped.
-        let _ = self.beats.send(());
-        Busy(Arc::clone(&self.busy))
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
-    }
-}
-
 impl Doctor {
-    /// The doctor of a machine. There is none if the machine's monitor is gone.
+    /// Returns the doctor of a machine, and the sender of its beats. There is no doctor if the
+    /// monitor of the machine is gone.
     pub(crate) fn of(
         host: usize,
         machine: &mut Machine,
         news: Sender<News>,
-    ) -> (Pulse, Option<Self>) {
-        let (beats, inbox) = channel();
-        let busy = Arc::new(AtomicBool::new(false));
-        let pulse = Pulse {
-            beats,
-            busy: Arc::clone(&busy),
-        };
+    ) -> (Sender<()>, Option<Self>) {
+        let (beat, beats) = channel();
         let monitor = machine.monitor.take().map(Monitor::new);
         let doctor = monitor.and_then(Result::ok).map(|monitor| Self {
             host,
             pid: machine.pid(),
             monitor,
-            beats: inbox,
-            busy,
+            beats,
             news,
         });
-        (pulse, doctor)
+        (beat, doctor)
     }
 
     pub(crate) fn run(mut self) {
@@ -113,10 +76,6 @@ impl Doctor {
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
-            }
-            if self.busy.load(Ordering::Acquire) {
-                before = None;
-                continue;
             }
             let now = self.look();
             if let Some(before) = before.replace(now.clone())

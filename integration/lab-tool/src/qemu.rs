@@ -15,6 +15,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
+use hosts::wire;
 use nix::{
     errno::Errno,
     fcntl::{FcntlArg, FdFlag, fcntl},
@@ -23,8 +24,13 @@ use nix::{
 
 use crate::{
     accel::Accel, cli::MachineArgs, kernel::Kernel, lab::Lab, place::HOSTS, process::dies_with_us,
-    wire,
 };
+
+/// The name of the port of an agent in sysfs of the guest.
+pub(crate) const PORT: &str = "lab";
+
+/// Time between two signs of life of an agent, by the guest's clock.
+pub(crate) const BEAT: Duration = Duration::from_secs(5);
 
 /// Name of the network device below a guest's RDMA device.
 pub(crate) const NETDEV: &str = "eth0";
@@ -36,8 +42,6 @@ pub(crate) struct Machines<'a> {
     pub(crate) kernel: &'a Kernel,
     pub(crate) accel: Accel,
     pub(crate) args: &'a MachineArgs,
-    /// Folder for a socket per host that leads to the guest's terminal, if it is to have one.
-    pub(crate) terminals: Option<&'a Path>,
 }
 
 /// A running machine. Dropping it switches it off, as would the end of this process.
@@ -46,6 +50,8 @@ pub(crate) struct Machine {
     qemu: Child,
     /// Our end of the guest's port.
     pub(crate) port: UnixStream,
+    /// Sends requests to its agent.
+    pub(crate) sender: wire::Sender,
     /// Our end of QEMU's monitor, until a doctor takes it.
     pub(crate) monitor: Option<UnixStream>,
     /// Folder shared with the guest.
@@ -117,20 +123,12 @@ impl Machines<'_> {
         ]);
         qemu.args([
             "-device",
-            &format!("virtserialport,chardev=port,name={}", wire::PORT),
+            &format!("virtserialport,chardev=port,name={}", PORT),
         ]);
         let (monitor, monitor_of_qemu) = UnixStream::pair()?;
         let fd = inherited(&monitor_of_qemu)?;
         qemu.args(["-chardev", &format!("socket,id=monitor,fd={fd}")]);
         qemu.args(["-mon", "chardev=monitor,mode=control"]);
-        if let Some(dir) = self.terminals {
-            let socket = escaped(&dir.join(HOSTS[host]));
-            qemu.args([
-                "-chardev",
-                &format!("socket,id=terminal,server=on,wait=off,path={socket}"),
-            ]);
-            qemu.args(["-device", "virtconsole,chardev=terminal"]);
-        }
         if self.args.hosts() > 1 {
             let (fd, mtu) = (inherited(&link)?, self.args.mtu);
             qemu.args(["-netdev", &format!("socket,id=net,fd={fd}"), "-device"]);
@@ -141,13 +139,15 @@ impl Machines<'_> {
         qemu.stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output);
-        let qemu = dies_with_us(&mut qemu)
+        dies_with_us(&mut qemu);
+        let qemu = qemu
             .spawn()
             .context("cannot run qemu; run: integration/lab setup")?;
         let (link, guests_life) = (link.try_clone()?, port.try_clone()?);
         thread::spawn(move || take_leftovers(link, &guests_life));
         Ok(Machine {
             qemu,
+            sender: wire::Sender::new(port.try_clone()?),
             port,
             monitor: Some(monitor),
             results,

@@ -1,13 +1,13 @@
 //! Waiting for hosts, with everything that may put an end to it.
 
 use std::{
-    error, fmt,
     sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     time::{Duration, Instant},
 };
 
 use anyhow::Result;
 use nix::sys::signal::Signal;
+use thiserror::Error;
 
 use crate::{output, place::HOSTS, process};
 
@@ -35,21 +35,24 @@ pub(crate) enum News {
 }
 
 /// A reason to stop that has an exit status of its own.
-#[derive(Debug)]
+#[derive(Debug, Error)]
+#[error("{why}")]
 pub(crate) struct Stop {
     pub(crate) status: u8,
     why: String,
 }
 
 /// A host that is lost, for which there is more to say.
-#[derive(Debug)]
+#[derive(Debug, Error)]
+#[error("host {}: {why}", HOSTS[*host])]
 pub(crate) struct Lost {
     pub(crate) host: usize,
     why: String,
 }
 
 /// A host whose virtual processors make no progress.
-#[derive(Debug)]
+#[derive(Debug, Error)]
+#[error("host {}: {why}", HOSTS[*host])]
 pub(crate) struct Stopped {
     pub(crate) host: usize,
     pub(crate) why: String,
@@ -166,30 +169,6 @@ impl Watch {
         }
     }
 }
-
-impl fmt::Display for Stop {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.why)
-    }
-}
-
-impl error::Error for Stop {}
-
-impl fmt::Display for Lost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "host {}: {}", HOSTS[self.host], self.why)
-    }
-}
-
-impl error::Error for Lost {}
-
-impl fmt::Display for Stopped {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "host {}: {}", HOSTS[self.host], self.why)
-    }
-}
-
-impl error::Error for Stopped {}
 
 #[cfg(test)]
 mod tests {

@@ -4,13 +4,12 @@
 //! options  the command line                 plan     what is measured, in which order
 //! measure  one point of it                  results  what came out: also as JSON
 //! table    for people                       plot     what a plot shows: series, axes
-//! chart    a plot in the terminal           picture  a plot as SVG or PNG
+//! chart    a plot in the terminal
 //! ```
 
 mod chart;
 mod measure;
 mod options;
-mod picture;
 mod plan;
 mod plot;
 mod results;
@@ -28,7 +27,6 @@ use crate::{live::Live, open_files::raise_open_files, service, stop::Stop};
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let stop = Stop::install().context("cannot handle signals")?;
     raise_open_files();
-    let pictures = options.pictures()?;
     let peer = service::addresses(&options.peer)?;
     let plan = Plan::new(options);
     let mut live = Live::new(!options.json);
@@ -41,11 +39,6 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         for plot in Plot::all(&results) {
             chart::print(&plot)?;
         }
-    }
-    for (path, format) in pictures {
-        let plots = Plot::all(&results);
-        let bytes = picture::draw(&plots, format)?;
-        std::fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(if results.is_whole(&plan) {
         ExitCode::SUCCESS

@@ -1,18 +1,13 @@
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::time::Duration;
 
-use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 
-use super::picture::Format;
 use crate::{carrier::Carrier, duration::positive, measure::Size};
 
 /// Measures latency, bandwidth and message rate to `rdmsg serve`
 ///
 /// Each test goes over RDMA and over TCP, with each size and each number of connections, so that
-/// both stand side by side: in a table, in a plot in the terminal, and in pictures.
+/// both stand side by side, in a table and in a plot of text.
 ///
 ///   latency     a message goes and comes back, one at a time on each connection: the round trip
 ///   bandwidth   messages go one way, as many at a time as the window takes: bytes a second
@@ -31,7 +26,6 @@ Examples:
   rdmsg bench 10.8.0.1                               all tests, RDMA and TCP
   rdmsg bench 10.8.0.1 --test latency --sizes 64,4K,64K --transport rdma
   rdmsg bench 10.8.0.1 --test rate --connections 1,2,4,8
-  rdmsg bench 10.8.0.1 --picture bench.svg --picture bench.png
   rdmsg bench 10.8.0.1 --json | jq '.points[] | {test, transport, size, bytes_per_second}'"
 )]
 pub(crate) struct Options {
@@ -65,10 +59,6 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = positive)]
     pub(super) timeout: Duration,
 
-    /// Draw the plots to this file, .svg or .png; may be repeated.
-    #[arg(long = "picture", value_name = "FILE")]
-    pictures: Vec<PathBuf>,
-
     /// Print everything as JSON, and nothing else.
     #[arg(long)]
     pub(super) json: bool,
@@ -80,22 +70,6 @@ pub(super) enum Test {
     Latency,
     Bandwidth,
     Rate,
-}
-
-impl Options {
-    /// The files to draw to, each with its format. Before anything is measured.
-    pub(super) fn pictures(&self) -> Result<Vec<(&Path, Format)>> {
-        let mut all = Vec::new();
-        for path in &self.pictures {
-            let format = match path.extension().and_then(|ending| ending.to_str()) {
-                Some("svg") => Format::Svg,
-                Some("png") => Format::Png,
-                _ => bail!("--picture {}: it is neither .svg nor .png", path.display()),
-            };
-            all.push((path.as_path(), format));
-        }
-        Ok(all)
-    }
 }
 
 impl Test {

@@ -58,16 +58,16 @@ impl Run {
     /// Runs them all, or only those with these names, and returns how much of it failed.
     pub(crate) fn all(mut self, only: &[String]) -> Result<u32> {
         let wanted = |name: &str| only.is_empty() || only.iter().any(|only| only == name);
-        let mut services = services();
+        let mut services = services()?;
         services.retain(|service| wanted(service.name()));
         ensure!(!services.is_empty(), "there is no such service");
         make_file()?;
         println!("{}", Row(["service", "over", "client", "result"]));
         for service in services {
-            let [begin, end] = service.behind.unwrap_or_default();
-            self.host.shell(&self.filled(begin))?;
+            let begin = self.filled(&service.behind);
+            self.host.shell(&begin)?;
             self.serve(&service)?;
-            self.host.shell(end)?;
+            self.host.shell(&service.end)?;
         }
         self.host.quit()?;
         Ok(self.failed)
@@ -75,7 +75,7 @@ impl Run {
 
     fn serve(&mut self, service: &Service) -> Result<()> {
         let name = service.name();
-        self.host.start(&self.argv(service.server)?)?;
+        self.host.start(&self.argv(&service.server)?)?;
         let heard = self.host.hear("listening on", SERVER_LIMIT)?;
         if heard != Heard::Said {
             let ended = self.host.finish(SERVER_LIMIT)?;
@@ -85,19 +85,20 @@ impl Run {
             let (_, certificate) = self.host.shell(&format!("cat {CERTIFICATE}"))?;
             fs::write(CERTIFICATE, certificate)?;
         }
-        let near = service.near.map(|near| self.start_near(near)).transpose()?;
+        let near = service.near.as_deref();
+        let near = near.map(|near| self.start_near(near)).transpose()?;
         for client in &service.clients {
             let came = self.ask(client);
-            self.tell(name, client.over(service), client.line, came);
+            self.tell(name, client.over(service), &client.line, came);
         }
         if let Some(cut) = service.cut.as_ref().filter(|_| self.cuts) {
             let came = self.cut(cut);
-            self.tell(name, "cut", cut.line, came);
+            self.tell(name, "cut", &cut.line, came);
             // The server has to have others.
             let mut clients = service.clients.iter();
             if let Some(next) = clients.find(|client| client.over(service) != "TCP") {
                 let came = self.ask(next);
-                self.tell(name, next.over(service), next.line, came);
+                self.tell(name, next.over(service), &next.line, came);
             }
         }
         if let Some(near) = near {
@@ -157,10 +158,10 @@ impl Run {
     /// Has the network drop all of RDMA's packets under a client that is at work, and returns how
     /// long it took to say so.
     fn cut(&mut self, cut: &Cut) -> Result<String> {
-        let mut client = Process::start(&self.argv(cut.line)?)?;
+        let mut client = Process::start(&self.argv(&cut.line)?)?;
         let until =
             |test| format!("for i in $(seq 600); do {test} && exit; sleep 0.05; done; exit 1");
-        match cut.begun {
+        match &cut.begun {
             Begun::Says(text) => {
                 let heard = client.hear(text, SERVER_LIMIT);
                 ensure!(heard == Heard::Said, "it is never at work");
@@ -180,16 +181,16 @@ impl Run {
         let ended = ended?.context("it goes on without a network")?;
         ensure!(!ended.succeeded(), "it says that all went well");
         let said = &ended.output;
-        ensure!(said.contains(cut.error), "it says: {}", said.trim());
+        ensure!(said.contains(&cut.error), "it says: {}", said.trim());
         Ok(format!("{:?}, {took:.1} s", cut.error))
     }
 
     /// Runs a client, and returns what there is to say of it.
     fn ask(&self, client: &Client) -> Result<String> {
         let start = Instant::now();
-        let printed = finish(client.line, &self.argv(client.line)?)?;
+        let printed = finish(&client.line, &self.argv(&client.line)?)?;
         let took = start.elapsed().as_secs_f64();
-        match client.shows {
+        match &client.shows {
             Shows::Text(text) => {
                 ensure!(printed.contains(text), "it printed {printed:?}");
                 Ok("ok".to_owned())
@@ -219,12 +220,10 @@ impl Run {
 }
 
 impl Service {
-    fn name(&self) -> &'static str {
-        match self.behind {
-            Some([script, _]) if script.contains("nginx") => "nginx",
-            Some(_) => "redis",
-            None => self.server.split(' ').next().unwrap_or_default(),
-        }
+    fn name(&self) -> &str {
+        let known = ["nginx", "redis"];
+        let known = known.into_iter().find(|name| self.behind.contains(name));
+        known.unwrap_or_else(|| self.server.split(' ').next().unwrap_or_default())
     }
 }
 

@@ -2,18 +2,17 @@
 
 use std::{
     env,
-    path::Path,
     process::{Command, Stdio},
     thread::available_parallelism,
 };
 
-use anyhow::{Result, ensure};
-use toolbox::{BareRoot, native_is_possible, words};
+use anyhow::Result;
+use toolbox::{native_is_possible, words};
 
 use crate::{
     only::Only,
     programs::{self, DeviceTests, Test, tests_of},
-    steps::{Place, Step, Track},
+    steps::{Step, Track},
 };
 
 /// Tests of other builds, step by step: cargo takes one command at a time.
@@ -38,9 +37,10 @@ pub(crate) fn builds() -> Result<Vec<Track>> {
             let built = format!("test {other} --features rdma --no-run --test conformance");
             move |place| {
                 let built = tests_of(&built)?;
-                built
-                    .iter()
-                    .try_for_each(|test| run_bare(&test.program, place))
+                built.iter().try_for_each(|test| {
+                    let mut bare = Command::new("integration/bare");
+                    place.run(bare.arg(&test.program))
+                })
             }
         }),
         Step::of(
@@ -274,26 +274,4 @@ fn dealt<'a>(tests: &[&'a Test]) -> [Vec<&'a Test>; 2] {
         parts[number % 2].push(*test);
     }
     parts
-}
-
-/// Runs a program of tests where the libraries that it opens are missing: it speaks TCP, and says
-/// what to install where it must not.
-fn run_bare(program: &Path, place: &Place<'_>) -> Result<()> {
-    let root = BareRoot::new(&program.with_extension("root"), program)?;
-    for library in &root.libraries {
-        let name = library.to_string_lossy();
-        let of_rdma = name.contains("rdmacm") || name.contains("ibverbs");
-        ensure!(!of_rdma, "{} is linked with {name}", program.display());
-    }
-    let mut over_tcp = root.command(&[]);
-    over_tcp.args(["setup::", "messages::"]);
-    place.run(&mut over_tcp)?;
-    let mut over_rdma = root.command(&["RDMSG_TRANSPORT=rdma"]);
-    let one = ["--exact", "setup::private_data_travels_both_ways"];
-    let output = over_rdma.args(one).output()?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    let remedy = "apt install librdmacm1 libibverbs1 ibverbs-providers";
-    let told = !output.status.success() && said.contains(remedy);
-    ensure!(told, "over RDMA: {}: {said}", output.status);
-    Ok(())
 }

@@ -1,0 +1,254 @@
+//! Messages, or bytes, between one client and one server.
+
+use std::{
+    io::{BufRead, IoSlice, Read, Write},
+    net::{TcpListener, TcpStream},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use nix::time::{ClockId, clock_gettime};
+use rdmsg::{Endpoint, Engine, SendBuffer, Stream, tokio as tasks};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::{
+    manner::Way,
+    measure::Measure,
+    traffic::{Reading, SILENCE, Times, Traffic},
+};
+
+/// The server's answer to the last message.
+const ANSWER: &[u8] = b"!";
+
+/// The time between two sparse messages.
+const INTERVAL: Duration = Duration::from_millis(2);
+
+/// Serves one client.
+pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
+    runtime()?.block_on(async {
+        let engine = Engine::new()?;
+        let accepted = Carrier::accept(traffic, &engine)?.pop();
+        let mut carrier = accepted.context("no connection")?;
+        let message = vec![0x5a; traffic.size];
+        for count in [traffic.warm_up(), traffic.count] {
+            for _ in 0..count {
+                match traffic.measure {
+                    Measure::OneWay => carrier.receive(traffic.size).await?,
+                    Measure::Sparse => {
+                        sleep(INTERVAL);
+                        carrier.send(&message).await?;
+                    }
+                    _ => carrier.send_back(traffic.size).await?,
+                }
+            }
+            if traffic.measure.is_one_way() {
+                carrier.send(ANSWER).await?;
+            }
+        }
+        // The client ends the connection.
+        drop(carrier.receive(1).await);
+        drop(carrier);
+        engine.shutdown();
+        Ok(())
+    })
+}
+
+/// Measures against a server.
+pub(crate) fn measure(traffic: &Traffic) -> Result<Reading> {
+    runtime()?.block_on(async {
+        let engine = Engine::new()?;
+        let mut carriers = Carrier::connect(traffic, &engine)?;
+        run(traffic, &mut carriers, traffic.warm_up()).await?;
+        let reading = run(traffic, &mut carriers, traffic.count).await?;
+        for carrier in carriers {
+            carrier.close().await?;
+        }
+        engine.shutdown();
+        Ok(reading)
+    })
+}
+
+/// Messages one way use the first connection; round trips use each connection in turn.
+async fn run(traffic: &Traffic, carriers: &mut [Carrier], count: u64) -> Result<Reading> {
+    let carrier = carriers.first_mut().context("no connection")?;
+    let message = vec![0x5a; traffic.size];
+    match traffic.measure {
+        Measure::OneWay => {
+            let start = Instant::now();
+            let mut left = count;
+            while left > 0 {
+                let times = left.min(traffic.manner.batch.into());
+                match times {
+                    1 => carrier.send(&message).await?,
+                    _ => carrier.send_batch(&message, usize::try_from(times)?)?,
+                }
+                left -= times;
+            }
+            carrier.receive(ANSWER.len()).await?;
+            Ok(Reading::rate(count, start))
+        }
+        Measure::Sparse => {
+            let before = processor_time()?;
+            for _ in 0..count {
+                carrier.receive(traffic.size).await?;
+            }
+            let taken = processor_time()?.saturating_sub(before);
+            Ok(Reading::mean(taken.as_secs_f64() * 1e6 / count as f64))
+        }
+        _ => {
+            let mut times = Times::start(count);
+            let places = (0..carriers.len()).cycle();
+            for (place, _) in places.zip(0..count) {
+                carriers[place].send(&message).await?;
+                carriers[place].receive(message.len()).await?;
+                times.record(2);
+            }
+            Ok(times.reading())
+        }
+    }
+}
+
+fn runtime() -> Result<Runtime> {
+    Ok(Builder::new_current_thread().enable_io().build()?)
+}
+
+/// Returns the processor time of this process.
+fn processor_time() -> Result<Duration> {
+    Ok(clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID)?.into())
+}
+
+/// A connection of a run. Those of threads block, in futures that are ready at once.
+enum Carrier {
+    Messages { endpoint: Endpoint, owned: bool },
+    Tasks(tasks::Endpoint),
+    Bytes(Stream),
+    Socket(TcpStream),
+}
+
+impl Carrier {
+    /// Takes one connection, or more than one from a client that has them.
+    fn accept(traffic: &Traffic, engine: &Engine) -> Result<Vec<Self>> {
+        if traffic.manner.has(Way::Socket) {
+            let (socket, _) = TcpListener::bind(traffic.server())?.accept()?;
+            return Self::of_socket(socket);
+        }
+        let endpoints = traffic.accept(engine)?;
+        endpoints
+            .into_iter()
+            .map(|one| Self::of(one, traffic))
+            .collect()
+    }
+
+    fn connect(traffic: &Traffic, engine: &Engine) -> Result<Vec<Self>> {
+        if traffic.manner.has(Way::Socket) {
+            return Self::of_socket(TcpStream::connect(traffic.server())?);
+        }
+        let endpoints = traffic.connect(engine)?;
+        endpoints
+            .into_iter()
+            .map(|one| Self::of(one, traffic))
+            .collect()
+    }
+
+    fn of_socket(socket: TcpStream) -> Result<Vec<Self>> {
+        socket.set_nodelay(true)?;
+        socket.set_read_timeout(Some(SILENCE))?;
+        Ok(vec![Self::Socket(socket)])
+    }
+
+    /// Wraps an endpoint, as the peer does with its end.
+    fn of(endpoint: Endpoint, traffic: &Traffic) -> Result<Self> {
+        let manner = traffic.manner;
+        if manner.has(Way::Tasks) {
+            return Ok(Self::Tasks(tasks::Endpoint::new(endpoint)?));
+        }
+        if manner.has(Way::Stream) {
+            let stream = Stream::from(endpoint);
+            stream.set_read_timeout(Some(SILENCE))?;
+            return Ok(Self::Bytes(stream));
+        }
+        let owned = manner.has(Way::Owned);
+        Ok(Self::Messages { endpoint, owned })
+    }
+
+    async fn send(&mut self, message: &[u8]) -> Result<()> {
+        match self {
+            // Filling a buffer of one's own is the application's work, not the library's.
+            Self::Messages { endpoint, owned } if *owned => {
+                endpoint.send(SendBuffer::new(endpoint, message.len())?)?;
+            }
+            Self::Messages { endpoint, .. } => endpoint.send(message)?,
+            Self::Tasks(endpoint) => endpoint.send(message).await?,
+            Self::Bytes(stream) => stream.write_all(message)?,
+            Self::Socket(socket) => socket.write_all(message)?,
+        }
+        Ok(())
+    }
+
+    /// Sends a message several times, by one call.
+    fn send_batch(&mut self, message: &[u8], times: usize) -> Result<()> {
+        let Self::Messages { endpoint, .. } = self else {
+            bail!("only threads send batches of messages")
+        };
+        let sent = endpoint.send_batch(&vec![IoSlice::new(message); times])?;
+        ensure!(sent == times, "{sent} of {times} messages were sent");
+        Ok(())
+    }
+
+    /// Receives a message of this length, or that many bytes.
+    async fn receive(&mut self, len: usize) -> Result<()> {
+        let came = match self {
+            Self::Messages { endpoint, .. } => endpoint.recv_timeout(SILENCE)?.len(),
+            Self::Tasks(endpoint) => endpoint.recv().await?.len(),
+            Self::Bytes(stream) => {
+                let mut missing = len;
+                while missing > 0 {
+                    let here = stream.fill_buf()?.len().min(missing);
+                    ensure!(here > 0, "the stream has ended");
+                    stream.consume(here);
+                    missing -= here;
+                }
+                len
+            }
+            Self::Socket(socket) => {
+                socket.read_exact(&mut vec![0; len])?;
+                len
+            }
+        };
+        ensure!(came == len, "sent {len} bytes, got {came}");
+        Ok(())
+    }
+
+    /// Echoes a message.
+    async fn send_back(&mut self, len: usize) -> Result<()> {
+        fn bytes(stream: &mut (impl Read + Write), len: usize) -> Result<()> {
+            let mut bytes = vec![0; len];
+            stream.read_exact(&mut bytes)?;
+            Ok(stream.write_all(&bytes)?)
+        }
+        match self {
+            Self::Messages { endpoint, .. } => {
+                let message = endpoint.recv_timeout(SILENCE)?;
+                endpoint.send(&message)?;
+            }
+            Self::Tasks(endpoint) => {
+                let message = endpoint.recv().await?;
+                endpoint.send(&message).await?;
+            }
+            Self::Bytes(stream) => bytes(stream, len)?,
+            Self::Socket(socket) => bytes(socket, len)?,
+        }
+        Ok(())
+    }
+
+    async fn close(self) -> Result<()> {
+        match self {
+            Self::Messages { endpoint, .. } => endpoint.close()?,
+            Self::Tasks(endpoint) => endpoint.close().await?,
+            Self::Bytes(stream) => drop(stream),
+            Self::Socket(socket) => drop(socket),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,241 @@
+//! The agent of a host: it starts programs at the request of a conductor, which has a
+//! [`Host`](crate::Host) for it.
+
+use std::{
+    collections::HashMap,
+    io::Read,
+    net::{TcpListener, TcpStream},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use nix::{sys::signal::Signal, unistd::Pid};
+
+use crate::{
+    Deadline, Program, clock_millis,
+    wire::{self, Frame, Sender},
+};
+
+/// The TCP port on which an agent listens.
+pub const PORT: u16 = 7450;
+
+/// The time limit for the start of the conductor, which may run on a busy machine.
+pub(crate) const START_LIMIT: Duration = Duration::from_secs(300);
+
+/// The longest pause of a conductor, which may wait for programs of its own.
+const SILENCE: Duration = Duration::from_secs(3600);
+
+/// The time between two attempts.
+pub(crate) const PAUSE: Duration = Duration::from_millis(20);
+
+/// Serves one conductor until its request to end.
+///
+/// # Errors
+///
+/// If no conductor connects, or its connection breaks.
+pub fn serve() -> Result<()> {
+    let listener = TcpListener::bind(("0.0.0.0", PORT));
+    serve_on(listener.context("cannot listen for a conductor")?)
+}
+
+/// Serves in the background, for the host on which the conductor is.
+pub fn serve_beside() {
+    thread::spawn(|| {
+        if let Err(error) = serve() {
+            eprintln!("the agent: {error:#}");
+        }
+    });
+}
+
+fn serve_on(listener: TcpListener) -> Result<()> {
+    listener.set_nonblocking(true)?;
+    let mut deadline = Deadline::after(START_LIMIT);
+    let mut stream = loop {
+        match listener.accept() {
+            Ok((stream, _)) => break stream,
+            Err(error) if deadline.is_over() => return Err(error).context("no conductor comes"),
+            Err(_) => thread::sleep(PAUSE),
+        }
+    };
+    // Later conductors are for the next agent, and retry.
+    drop(listener);
+    // Of a listener that does not block; its streams may be the same.
+    stream.set_nonblocking(false)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(SILENCE))?;
+    let sender = Sender::new(TcpStream::try_clone(&stream)?);
+    obey(&mut stream, &sender, |_| ())
+}
+
+/// Reads requests for programs, and sends their reports, until the last request. The agent calls
+/// `leave` with the id of a program that has ended. It may kill other processes of the program.
+///
+/// # Errors
+///
+/// If the connection of the conductor breaks.
+pub fn obey(requests: &mut impl Read, sender: &Sender, leave: fn(Pid)) -> Result<()> {
+    let mut programs: HashMap<u32, Program> = HashMap::new();
+    loop {
+        let (number, frame) = wire::read(requests).context("the conductor is gone")?;
+        let reports = sender.clone();
+        // It fails when the conductor is gone, which the requests show.
+        let report = move |frame| drop(reports.send(number, &frame));
+        let failed = match frame {
+            Frame::Start(job) => {
+                programs.retain(|_, program| !program.has_ended());
+                let started = Program::start(&job, |_| (), leave, report);
+                started.map(|program| drop(programs.insert(number, program)))
+            }
+            Frame::Tell(line) => {
+                programs.get_mut(&number).map(|program| program.tell(&line));
+                Ok(())
+            }
+            Frame::Signal(signal) => {
+                let (signal, now) = (Signal::try_from(signal)?, clock_millis());
+                let program = programs.get(&number).context("the program has ended");
+                let sent = program.and_then(|program| program.signal(signal));
+                sent.map(|()| report(Frame::Began(now)))
+            }
+            Frame::Quit => return Ok(()),
+            other => bail!("the conductor sends {other:?}"),
+        };
+        if let Err(error) = failed {
+            let _ = sender.send(number, &Frame::Failed(format!("{error:#}")));
+        }
+    }
+}
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::{Heard, Host, Line, Listening, Said};
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    type Agent = thread::JoinHandle<Result<()>>;
+
+    /// A host whose agent is a thread of this program.
+    fn there() -> (Host, Agent) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let agent = thread::spawn(move || serve_on(listener));
+        (Host::connect_to(address).unwrap(), agent)
+    }
+
+    /// This host, and another one.
+    fn both(test: impl Fn(&mut Host)) {
+        test(&mut Host::here());
+        let (mut host, agent) = there();
+        test(&mut host);
+        host.quit().unwrap();
+        agent.join().unwrap().unwrap();
+    }
+
+    fn sh(script: &str) -> Vec<String> {
+        ["sh", "-c", script].map(str::to_owned).to_vec()
+    }
+
+    #[test]
+    fn host_tells_hears_and_ends_a_program() {
+        both(|host| {
+            // The second line after a second sign: the two outputs are read side by side.
+            let script = "read word; echo got $word; read word; echo more >&2; exec sleep 1000";
+            host.start_told(&sh(script)).unwrap();
+            let heard = host.hear("got", Duration::from_millis(1)).unwrap();
+            assert_eq!(heard, Heard::Late);
+            assert!(host.tell("it").unwrap());
+            let line = host.line(LIMIT).unwrap();
+            assert_eq!(line, Said::Line(Line::Out("got it".into())));
+            assert!(host.tell("go on").unwrap());
+            let line = host.line(LIMIT).unwrap();
+            assert_eq!(line, Said::Line(Line::Err("more".into())));
+            assert_eq!(host.line(Duration::from_millis(1)).unwrap(), Said::Nothing);
+            let ended = host.finish(Duration::from_millis(1)).unwrap();
+            assert_eq!(ended.status, None);
+        });
+    }
+
+    #[test]
+    fn agent_takes_one_conductor() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let agent = thread::spawn(move || serve_on(listener));
+        let mut host = Host::connect_to(address).unwrap();
+        host.shell("true").unwrap();
+        assert!(TcpStream::connect(address).is_err());
+        host.quit().unwrap();
+        agent.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn end_follows_the_last_line() {
+        both(|host| {
+            host.start(&sh("echo last; exit 3")).unwrap();
+            let line = host.line(LIMIT).unwrap();
+            assert_eq!(line, Said::Line(Line::Out("last".into())));
+            let Said::Ended(ended) = host.line(LIMIT).unwrap() else {
+                panic!("no end")
+            };
+            assert_eq!((ended.status, &*ended.output), (Some(3), "last\n"));
+            assert_eq!(host.finish(LIMIT).unwrap(), ended);
+            assert!(!host.listens(Listening::Tcp(1)).unwrap(), "it has ended");
+        });
+    }
+
+    #[test]
+    fn server_listens_until_it_is_killed() {
+        both(|host| {
+            host.start(&sh("exec sleep 1000")).unwrap();
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let listening = Listening::Tcp(listener.local_addr().unwrap().port());
+            assert!(host.listens(listening).unwrap());
+            host.signal("KILL").unwrap();
+            assert_eq!(host.finish(LIMIT).unwrap().status, Some(137));
+        });
+    }
+
+    #[test]
+    fn failure_is_reported_and_the_host_goes_on() {
+        both(|host| {
+            let error = host.shell("echo what is wrong >&2; exit 2").unwrap_err();
+            assert!(format!("{error:#}").contains("what is wrong"), "{error:#}");
+            assert!(host.start(&["/no/such/program".into()]).is_err());
+            let before = clock_millis();
+            host.begin("sleep 1000 & echo $! >/dev/null; kill $!")
+                .unwrap();
+            let (began, printed) = host.shell("echo fine; echo not this >&2").unwrap();
+            assert!((before..=clock_millis()).contains(&began));
+            assert_eq!(printed, "fine\n");
+            host.settle().unwrap();
+        });
+    }
+
+    #[test]
+    fn programs_end_with_their_conductor() {
+        let (mut requests, conductor) = UnixStream::pair().unwrap();
+        let (mut reports, ours) = UnixStream::pair().unwrap();
+        let agent = thread::spawn(move || obey(&mut requests, &Sender::new(ours), |_| ()));
+        let job = wire::Job {
+            argv: vec!["sleep".into(), "1000".into()],
+            ..wire::Job::default()
+        };
+        Sender::new(conductor).send(1, &Frame::Start(job)).unwrap();
+        let mut next = || wire::read(&mut reports).unwrap();
+        assert!(matches!(next(), (1, Frame::Began(_))));
+        assert_eq!(next(), (1, Frame::Ended(128 + 9)));
+        assert!(agent.join().unwrap().is_err(), "the conductor went away");
+    }
+
+    #[test]
+    fn agent_ends_when_its_host_is_dropped() {
+        let (mut host, agent) = there();
+        host.start(&sh("exec sleep 1000")).unwrap();
+        drop(host);
+        assert!(
+            agent.join().unwrap().is_err(),
+            "it went away without a word"
+        );
+    }
+}

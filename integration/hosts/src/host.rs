@@ -1,0 +1,284 @@
+use std::{
+    net::{IpAddr, SocketAddr, TcpStream},
+    str::FromStr,
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use nix::sys::signal::Signal;
+
+use crate::{
+    Deadline, Ended, Heard, Line, Listening, Process,
+    agent::{PAUSE, PORT, START_LIMIT},
+    link::Link,
+    process::{SILENCE, job},
+    wire::{Frame, HOST, Job},
+};
+
+/// The time limit for a server to listen, on an idle machine.
+const LISTEN_LIMIT: Duration = Duration::from_secs(20);
+
+/// A host, which runs one program at a time, and lines of shell.
+#[derive(Debug)]
+pub struct Host {
+    /// To the agent of another host.
+    link: Option<Link>,
+    process: Option<Process>,
+    background: Vec<Process>,
+}
+
+/// The result of waiting for a program's next line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "callers handle each of them")]
+pub enum Said {
+    /// A line.
+    Line(Line),
+    /// The program has ended.
+    Ended(Ended),
+    /// None has come in time.
+    Nothing,
+}
+
+impl Host {
+    /// Returns this host, which needs no agent.
+    #[must_use]
+    pub fn here() -> Self {
+        Self {
+            link: None,
+            process: None,
+            background: Vec::new(),
+        }
+    }
+
+    /// Connects to the agent at this address, which may still be starting.
+    ///
+    /// # Errors
+    ///
+    /// When there is none.
+    pub fn connect(address: IpAddr) -> Result<Self> {
+        Self::connect_to(SocketAddr::new(address, PORT))
+    }
+
+    pub(crate) fn connect_to(address: SocketAddr) -> Result<Self> {
+        let mut deadline = Deadline::after(START_LIMIT);
+        loop {
+            match TcpStream::connect(address) {
+                Ok(stream) => {
+                    let mut this = Self::here();
+                    this.link = Some(Link::new(stream)?);
+                    return Ok(this);
+                }
+                Err(error) if deadline.is_over() => {
+                    return Err(error)
+                        .with_context(|| format!("the agent at {address} does not answer"));
+                }
+                Err(_) => thread::sleep(PAUSE),
+            }
+        }
+    }
+
+    fn run(&self, job: Job) -> Result<Process> {
+        match &self.link {
+            Some(link) => Process::there(link, job),
+            None => Process::here(&job),
+        }
+    }
+
+    /// Starts a program with its arguments, without a stdin. It kills the one before.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be started.
+    pub fn start(&mut self, argv: &[String]) -> Result<()> {
+        self.process = None;
+        self.process = Some(self.run(job(argv, false))?);
+        Ok(())
+    }
+
+    /// Starts a program with a stdin for [`tell`](Self::tell). It kills the one before.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be started.
+    pub fn start_told(&mut self, argv: &[String]) -> Result<()> {
+        self.process = None;
+        self.process = Some(self.run(job(argv, true))?);
+        Ok(())
+    }
+
+    fn process(&mut self) -> Result<&mut Process> {
+        self.process.as_mut().context("no program was started")
+    }
+
+    /// Waits until a server may be connected to. Returns `false` if it has ended before.
+    ///
+    /// # Errors
+    ///
+    /// When it is not ready in time.
+    pub fn listens(&mut self, listening: Listening) -> Result<bool> {
+        let mut deadline = Deadline::after(LISTEN_LIMIT);
+        loop {
+            let shown = self.run(job(listening.command(), false))?.finish(SILENCE)?;
+            if listening.is_in(&shown.output) {
+                return Ok(true);
+            }
+            if self.process()?.end(PAUSE)?.is_some() {
+                return Ok(false);
+            }
+            ensure!(
+                !deadline.is_over(),
+                "the server is not ready: {listening:?}"
+            );
+        }
+    }
+
+    /// Waits until the program has printed this.
+    ///
+    /// # Errors
+    ///
+    /// When the agent is gone.
+    pub fn hear(&mut self, text: &str, limit: impl Into<Deadline>) -> Result<Heard> {
+        let process = self.process()?;
+        let heard = process.hear(text, limit);
+        process.check().map(|()| heard)
+    }
+
+    /// Waits for the program's next line.
+    ///
+    /// # Errors
+    ///
+    /// When the agent is gone.
+    pub fn line(&mut self, limit: impl Into<Deadline>) -> Result<Said> {
+        let process = self.process()?;
+        if let Some(line) = process.line(limit) {
+            return Ok(Said::Line(line));
+        }
+        process.check()?;
+        if !process.is_over() {
+            return Ok(Said::Nothing);
+        }
+        let ended = process.end(Duration::ZERO)?;
+        ended.map(Said::Ended).context("it has ended")
+    }
+
+    /// Writes a line to the program's stdin. Returns whether it may take it.
+    ///
+    /// # Errors
+    ///
+    /// When no program was started.
+    pub fn tell(&mut self, line: &str) -> Result<bool> {
+        Ok(self.process()?.tell(line))
+    }
+
+    /// Sends the program a signal, named without SIG, and waits for the end that SIGKILL means.
+    /// Returns the time of that host in milliseconds.
+    ///
+    /// # Errors
+    ///
+    /// When it has ended.
+    pub fn signal(&mut self, name: &str) -> Result<u64> {
+        let signal = Signal::from_str(&format!("SIG{name}"))?;
+        let process = self.process()?;
+        let began = process.signal_at(signal)?;
+        if signal == Signal::SIGKILL {
+            let ended = process.end(SILENCE)?;
+            ended.context("the program was killed and goes on")?;
+        }
+        Ok(began)
+    }
+
+    /// Waits for the program's end, and kills it if that takes longer than `limit`.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be killed.
+    pub fn finish(&mut self, limit: impl Into<Deadline>) -> Result<Ended> {
+        self.process()?.finish_within(limit)
+    }
+
+    fn run_shell(&self, script: &str) -> Result<(u64, Process)> {
+        let mut process = self.run(job(&["sh", "-c", script], false))?;
+        Ok((process.answer()?, process))
+    }
+
+    /// Runs a line of shell to its end. Returns the time of its beginning, in
+    /// milliseconds of that host, and its stdout.
+    ///
+    /// # Errors
+    ///
+    /// If its status is not 0. The error has its stderr.
+    pub fn shell(&mut self, script: &str) -> Result<(u64, String)> {
+        let (began, mut process) = self.run_shell(script)?;
+        let ended = process.finish_within(SILENCE)?;
+        let [mut out, mut err] = [const { String::new() }; 2];
+        while let Some(line) = process.line(Duration::ZERO) {
+            match line {
+                Line::Out(line) => out = out + &line + "\n",
+                Line::Err(line) => err = err + &line + "\n",
+            }
+        }
+        match ended.status {
+            Some(0) => Ok((began, out)),
+            Some(status) => bail!("{script}: status {status}: {}", err.trim()),
+            None => bail!("{script}: it did not end"),
+        }
+    }
+
+    /// Starts a line of shell in the background. Returns the time of its beginning.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be started.
+    pub fn begin(&mut self, script: &str) -> Result<u64> {
+        let (began, process) = self.run_shell(script)?;
+        self.background.push(process);
+        Ok(began)
+    }
+
+    /// Waits for all lines of shell in the background.
+    ///
+    /// # Errors
+    ///
+    /// When the agent is gone.
+    pub fn settle(&mut self) -> Result<()> {
+        for process in self.background.drain(..) {
+            process.finish(SILENCE)?;
+        }
+        Ok(())
+    }
+
+    /// Restarts the host at once, and with it the agent.
+    ///
+    /// # Errors
+    ///
+    /// When it is gone already.
+    pub fn die(&mut self) -> Result<()> {
+        let script = "echo b >/proc/sysrq-trigger";
+        let link = self.link.as_ref().context("this host stays")?;
+        // There is no answer.
+        link.start(job(&["sh", "-c", script], false)).map(drop)
+    }
+
+    /// Ends the agent.
+    ///
+    /// # Errors
+    ///
+    /// When it is gone already.
+    pub fn quit(self) -> Result<()> {
+        match &self.link {
+            Some(link) => link.send(HOST, &Frame::Quit),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // These take the connection, which a thread reads until the agent ends it.
+        (self.process, self.background) = (None, Vec::new());
+        if let Some(link) = &self.link {
+            link.end();
+        }
+    }
+}

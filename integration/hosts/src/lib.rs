@@ -1,0 +1,44 @@
+//! Programs that run on this host or on another one.
+//!
+//! A [`Process`] is one program; a [`Host`] starts it there. On another host, an [`agent`] does
+//! so: the two exchange the frames of [`wire`] over TCP. The lab does the same over the port of a
+//! virtual machine.
+
+pub mod agent;
+mod deadline;
+mod host;
+mod link;
+mod listening;
+mod process;
+mod program;
+pub mod wire;
+
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+pub use crate::{
+    deadline::{Deadline, slowness},
+    host::{Host, Said},
+    listening::Listening,
+    process::{Ended, Heard, Line, Process},
+    program::Program,
+};
+
+/// Returns the time of this host's clock in milliseconds since 1970.
+#[must_use]
+pub fn clock_millis() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |now| now.as_millis() as u64)
+}
+
+/// Returns the words of a command line, which blanks separate.
+#[must_use]
+pub fn words(line: &str) -> Vec<String> {
+    line.split_whitespace().map(str::to_owned).collect()
+}
+
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,58 @@
+/// A sign that a server accepts connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "callers handle each of them")]
+pub enum Listening {
+    /// An id of the connection manager listens on this port.
+    Cm(u16),
+    /// A TCP socket does.
+    Tcp(u16),
+    /// There is a queue pair for datagrams. The kernel's own ones are of another type.
+    Datagrams,
+}
+
+impl Listening {
+    /// Returns the command that prints it.
+    pub(crate) fn command(self) -> &'static [&'static str] {
+        match self {
+            Self::Cm(_) => &["rdma", "resource", "show", "cm_id"],
+            Self::Tcp(_) => &["cat", "/proc/net/tcp", "/proc/net/tcp6"],
+            Self::Datagrams => &["rdma", "resource", "show", "qp"],
+        }
+    }
+
+    /// Returns whether the output of the command contains it.
+    pub(crate) fn is_in(self, printed: &str) -> bool {
+        printed.lines().any(|line| match self {
+            Self::Cm(port) => {
+                line.contains("LISTEN") && format!("{line} ").contains(&format!(":{port} "))
+            }
+            // The second field is the local address and port, the fourth the state; 0A is LISTEN.
+            Self::Tcp(port) => {
+                let mut fields = line.split_whitespace().skip(1).step_by(2);
+                let local = fields.next().unwrap_or_default();
+                local.ends_with(&format!(":{port:04X}")) && fields.next() == Some("0A")
+            }
+            Self::Datagrams => line.contains("type UD "),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listener_is_found_by_its_port() {
+        let sockets = "  sl  local_address rem_address   st\n   \
+                       0: 0100007F:1D2F 00000000:0000 0A 00000000:00000000\n   \
+                       1: 0100007F:1D30 0100007F:1D2F 01 00000000:00000000\n";
+        assert!(Listening::Tcp(7471).is_in(sockets));
+        assert!(!Listening::Tcp(7472).is_in(sockets));
+        let ids = "link rxe0/1 cm-idn 0 state LISTEN ps TCP comm rping src-addr 10.8.0.1:7471\n\
+                   link rxe0/1 lqpn 17 state CONNECT ps TCP src-addr 10.8.0.1:7472 \n";
+        assert!(Listening::Cm(7471).is_in(ids));
+        assert!(!Listening::Cm(747).is_in(ids));
+        assert!(!Listening::Cm(7472).is_in(ids));
+        assert!(Listening::Datagrams.is_in("link rxe0/1 lqpn 18 type UD state RTS\n"));
+    }
+}

@@ -1,0 +1,428 @@
+use std::{
+    collections::VecDeque,
+    fmt, mem,
+    sync::mpsc::{Receiver, RecvTimeoutError, channel},
+    time::Duration,
+};
+
+use anyhow::{Result, anyhow, bail, ensure};
+use nix::sys::signal::Signal;
+
+use crate::{
+    Deadline, Program, clock_millis,
+    link::Link,
+    wire::{Frame, Job},
+};
+
+/// The time limit for the end of a killed program.
+const DEATH: Duration = Duration::from_secs(15);
+
+/// The time limit for an answer of the agent.
+pub(crate) const SILENCE: Duration = Duration::from_secs(600);
+
+/// A program that runs on this host or another, with its output kept. It is killed when dropped.
+#[derive(Debug)]
+pub struct Process {
+    place: Place,
+    frames: Receiver<Frame>,
+    printed: Vec<u8>,
+    /// The beginning of a line, of each output.
+    begun: [Vec<u8>; 2],
+    lines: VecDeque<Line>,
+    /// The answer to the last request.
+    answer: Option<Result<u64, String>>,
+    status: Option<i32>,
+    /// Whether the agent is gone.
+    lost: bool,
+}
+
+#[derive(Debug)]
+enum Place {
+    Here(Program),
+    There(Link, u32),
+}
+
+/// One line that a program has printed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "a program has two outputs")]
+pub enum Line {
+    /// To stdout.
+    Out(String),
+    /// To stderr.
+    Err(String),
+}
+
+/// The result of waiting for a program to print something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "callers handle each of them")]
+pub enum Heard {
+    /// It has.
+    Said,
+    /// It has ended without.
+    Ended,
+    /// It has not in time.
+    Late,
+}
+
+/// The end of a program, and its output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "these two are all there is")]
+pub struct Ended {
+    /// Its status, or 128 and the number of the signal that ended it; `None` if [`Process::kill`]
+    /// did.
+    pub status: Option<i32>,
+    /// Both of its outputs.
+    pub output: String,
+}
+
+impl Process {
+    /// Starts a program on this host with its arguments, without a stdin and without RUST_LOG.
+    ///
+    /// # Errors
+    ///
+    /// When there is none, or it cannot be run.
+    pub fn start(argv: &[impl AsRef<str>]) -> Result<Self> {
+        Self::here(&job(argv, false))
+    }
+
+    /// Starts a program on this host with a stdin for [`tell`](Self::tell).
+    ///
+    /// # Errors
+    ///
+    /// When there is none, or it cannot be run.
+    pub fn start_told(argv: &[impl AsRef<str>]) -> Result<Self> {
+        Self::here(&job(argv, true))
+    }
+
+    pub(crate) fn here(job: &Job) -> Result<Self> {
+        let (sender, frames) = channel();
+        // It fails when the process was dropped.
+        let report = move |frame| drop(sender.send(frame));
+        let program = Program::start(job, |_| (), |_| (), report)?;
+        Ok(Self::new(Place::Here(program), frames))
+    }
+
+    pub(crate) fn there(link: &Link, job: Job) -> Result<Self> {
+        let (number, frames) = link.start(job)?;
+        let mut this = Self::new(Place::There(link.clone(), number), frames);
+        let began = this.answer();
+        // There is nothing to kill.
+        this.lost = began.is_err();
+        began.map(|_| this)
+    }
+
+    fn new(place: Place, frames: Receiver<Frame>) -> Self {
+        Self {
+            place,
+            frames,
+            printed: Vec::new(),
+            begun: [const { Vec::new() }; 2],
+            lines: VecDeque::new(),
+            answer: None,
+            status: None,
+            lost: false,
+        }
+    }
+
+    /// Returns the id of a program on this host, and 0 of another.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        match &self.place {
+            Place::Here(program) => program.id().as_raw() as u32,
+            Place::There(..) => 0,
+        }
+    }
+
+    /// Returns whether it has ended.
+    ///
+    /// # Errors
+    ///
+    /// When its host is gone.
+    pub fn has_ended(&mut self) -> Result<bool> {
+        Ok(self.end(Duration::ZERO)?.is_some())
+    }
+
+    /// Waits until it has printed this, to either output.
+    pub fn hear(&mut self, text: &str, limit: impl Into<Deadline>) -> Heard {
+        let mut deadline = limit.into();
+        loop {
+            if contains(&self.printed, text.as_bytes()) {
+                return Heard::Said;
+            }
+            if self.is_over() {
+                return Heard::Ended;
+            }
+            if !self.receive(deadline.left()) && deadline.is_over() {
+                return Heard::Late;
+            }
+        }
+    }
+
+    /// Returns its next line. `None` if none has come in this time, or after the last one.
+    pub fn line(&mut self, limit: impl Into<Deadline>) -> Option<Line> {
+        let mut deadline = limit.into();
+        while self.lines.is_empty() && !self.is_over() {
+            if !self.receive(deadline.left()) && deadline.is_over() {
+                return None;
+            }
+        }
+        self.lines.pop_front()
+    }
+
+    /// Writes a line to its stdin. Returns whether it can take it; of a program on another host,
+    /// whether it may.
+    pub fn tell(&mut self, line: &str) -> bool {
+        let line = format!("{line}\n").into_bytes();
+        match &mut self.place {
+            Place::Here(program) => program.tell(&line),
+            Place::There(link, number) => {
+                self.status.is_none() && link.send(*number, &Frame::Tell(line)).is_ok()
+            }
+        }
+    }
+
+    /// Sends it a signal. Does not wait for the answer of another host.
+    ///
+    /// # Errors
+    ///
+    /// When it has ended.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        match &self.place {
+            Place::Here(program) => program.signal(signal),
+            Place::There(link, number) => link.send(*number, &Frame::Signal(signal as i32)),
+        }
+    }
+
+    /// Sends it a signal. Returns the time of its host's clock in milliseconds.
+    pub(crate) fn signal_at(&mut self, signal: Signal) -> Result<u64> {
+        self.answer = match self.place {
+            Place::Here(_) => Some(Ok(clock_millis())),
+            Place::There(..) => None,
+        };
+        self.signal(signal)?;
+        self.answer()
+    }
+
+    /// Waits for its end. Returns `None` if that has not come in this time.
+    ///
+    /// # Errors
+    ///
+    /// When its host is gone.
+    pub fn end(&mut self, limit: impl Into<Deadline>) -> Result<Option<Ended>> {
+        let mut deadline = limit.into();
+        while !self.is_over() && !deadline.is_over() {
+            self.receive(deadline.left());
+        }
+        // Takes the frames that have arrived already. The program may print all the time.
+        let mut moment = Deadline::exactly_after(Duration::from_millis(100));
+        while !moment.is_over() && self.receive(Duration::ZERO) {}
+        ensure!(!self.lost, "the host of a program is gone");
+        Ok(self.status.map(|status| Ended {
+            status: Some(status),
+            output: String::from_utf8_lossy(&self.printed).into_owned(),
+        }))
+    }
+
+    /// Kills it if it still runs. Returns how it ended then, or had before.
+    ///
+    /// # Errors
+    ///
+    /// When it does not end, because a call of the kernel does not. The error names that of a
+    /// program on this host.
+    pub fn kill(&mut self) -> Result<Ended> {
+        if let Some(ended) = self.end(Duration::ZERO)? {
+            return Ok(ended);
+        }
+        // Fails if it has ended.
+        let _ = self.signal(Signal::SIGKILL);
+        match (self.end(DEATH)?, &self.place) {
+            (Some(ended), _) => Ok(Ended {
+                status: None,
+                ..ended
+            }),
+            (None, Place::Here(program)) => {
+                bail!("a program was killed and goes on: {}", program.occupation())
+            }
+            (None, Place::There(..)) => bail!("a program on another host was killed and goes on"),
+        }
+    }
+
+    /// Waits until it ends, and kills it if that takes longer than `limit`.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be killed.
+    pub fn finish(mut self, limit: impl Into<Deadline>) -> Result<Ended> {
+        self.finish_within(limit)
+    }
+
+    pub(crate) fn finish_within(&mut self, limit: impl Into<Deadline>) -> Result<Ended> {
+        match self.end(limit)? {
+            Some(ended) => Ok(ended),
+            None => self.kill(),
+        }
+    }
+
+    /// Returns the time of its host's clock at which the last request took effect.
+    pub(crate) fn answer(&mut self) -> Result<u64> {
+        let mut deadline = Deadline::after(SILENCE);
+        loop {
+            match &self.answer {
+                Some(answer) => return answer.clone().map_err(|why| anyhow!(why)),
+                None if self.lost => bail!("the agent is gone"),
+                None if deadline.is_over() => bail!("the agent does not answer"),
+                None => self.receive(deadline.left()),
+            };
+        }
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.status.is_some() || self.lost
+    }
+
+    /// Fails if the agent is gone.
+    pub(crate) fn check(&self) -> Result<()> {
+        ensure!(!self.lost, "the agent is gone");
+        Ok(())
+    }
+
+    /// Takes the next frame. Returns whether one has come.
+    fn receive(&mut self, limit: Duration) -> bool {
+        if self.is_over() {
+            return false;
+        }
+        match self.frames.recv_timeout(limit) {
+            Ok(Frame::Out(bytes)) => self.add(0, &bytes),
+            Ok(Frame::Err(bytes)) => self.add(1, &bytes),
+            Ok(Frame::Began(at)) => self.answer = Some(Ok(at)),
+            Ok(Frame::Failed(why)) => self.answer = Some(Err(why)),
+            Ok(Frame::Ended(status)) => {
+                self.status = Some(status);
+                for output in [0, 1] {
+                    if !self.begun[output].is_empty() {
+                        self.add_lines(output, b"\n");
+                    }
+                }
+            }
+            Ok(_) => {}
+            Err(RecvTimeoutError::Timeout) => return false,
+            Err(RecvTimeoutError::Disconnected) => {
+                self.lost = true;
+                return false;
+            }
+        }
+        true
+    }
+
+    fn add(&mut self, output: usize, bytes: &[u8]) {
+        self.printed.extend(bytes);
+        self.add_lines(output, bytes);
+    }
+
+    fn add_lines(&mut self, output: usize, bytes: &[u8]) {
+        let begun = &mut self.begun[output];
+        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
+            begun.extend(part);
+            if begun.pop_if(|byte| *byte == b'\n').is_some() {
+                let line = String::from_utf8_lossy(&mem::take(begun)).into_owned();
+                let line = [Line::Out, Line::Err][output](line);
+                self.lines.push_back(line);
+            }
+        }
+    }
+}
+
+pub(crate) fn job(argv: &[impl AsRef<str>], told: bool) -> Job {
+    Job {
+        argv: argv.iter().map(|arg| arg.as_ref().into()).collect(),
+        told,
+        ..Job::default()
+    }
+}
+
+fn contains(bytes: &[u8], text: &[u8]) -> bool {
+    text.is_empty() || bytes.windows(text.len()).any(|part| part == text)
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // A program that does not end must not keep its parent from ending.
+        let _ = self.kill();
+    }
+}
+
+impl Ended {
+    /// Returns whether it ended by itself, with status 0.
+    #[must_use]
+    pub fn succeeded(&self) -> bool {
+        self.status == Some(0)
+    }
+}
+
+/// The way it ended, and the last line that it printed.
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.status {
+            Some(status) => write!(f, "status {status}")?,
+            None => f.write_str("killed")?,
+        }
+        match self.output.lines().rfind(|line| !line.trim().is_empty()) {
+            Some(line) => write!(f, ": {}", line.trim()),
+            None => Ok(()),
+        }
+    }
+}
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    fn shell(line: &str) -> Process {
+        Process::start_told(&["sh", "-c", line]).unwrap()
+    }
+
+    #[test]
+    fn process_keeps_status_and_output() {
+        let ended = shell("echo one; echo two >&2; exit 3")
+            .finish(LIMIT)
+            .unwrap();
+        assert!(!ended.succeeded());
+        assert!(ended.output.contains("one\n") && ended.output.contains("two\n"));
+        assert_eq!(ended.status, Some(3));
+        let signalled = shell("kill -TERM $$").finish(LIMIT).unwrap();
+        assert_eq!(signalled.to_string(), "status 143");
+    }
+
+    #[test]
+    fn kill_keeps_what_was_printed() {
+        let mut hanging = shell("echo begun; exec sleep 1000");
+        assert_eq!(hanging.hear("begun", LIMIT), Heard::Said);
+        assert_eq!(hanging.hear("more", Duration::from_millis(10)), Heard::Late);
+        assert_eq!(hanging.kill().unwrap().to_string(), "killed: begun");
+    }
+
+    #[test]
+    fn end_is_known_while_a_child_keeps_the_output() {
+        let mut program = shell("sleep 1000 & echo $!; exit 4");
+        let Some(Line::Out(child)) = program.line(LIMIT) else {
+            panic!("no line")
+        };
+        let ended = program.finish(LIMIT).unwrap();
+        assert_eq!(ended.status, Some(4));
+        Process::start(&["kill", &child]).unwrap();
+    }
+
+    #[test]
+    fn lines_come_one_by_one() {
+        let mut program = shell("read word; echo $word; read word; printf 'no end' >&2");
+        assert_eq!(program.line(Duration::from_millis(10)), None);
+        assert!(program.tell("first"));
+        assert_eq!(program.line(LIMIT), Some(Line::Out("first".into())));
+        assert!(program.tell("second"));
+        assert_eq!(program.line(LIMIT), Some(Line::Err("no end".into())));
+        assert_eq!(program.line(LIMIT), None);
+        assert_eq!(program.hear("third", LIMIT), Heard::Ended);
+        assert!(program.finish(LIMIT).unwrap().succeeded());
+    }
+}
