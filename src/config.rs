@@ -451,7 +451,6 @@ impl Config {
             read_timeout: self.read_timeout,
             send_slots: u32::from(self.send_depth),
             most_unsignalled,
-            holds_messages: false,
             connect_timeout: self.connect_timeout,
             resolve_timeout: self.rdma.resolve_timeout,
             retry_refused: self.retry_refused,

@@ -40,8 +40,6 @@ pub struct Params {
     pub keepalive_interval: Option<Duration>,
     /// The time that a probed peer has for a sign of life.
     pub keepalive_timeout: Duration,
-    /// Whether messages for which there is no room may be held back.
-    pub holds_messages: bool,
     /// Whether the application uses the connection as a byte stream.
     pub stream: bool,
     /// The bytes of a stream that may be on their way to the peer and not read here, together.

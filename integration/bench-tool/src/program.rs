@@ -79,7 +79,7 @@ impl Run {
     /// Returns the command lines, for a server at `address`.
     pub(crate) fn commands(&self, address: IpAddr, device: &str, port: u16) -> Result<Commands> {
         let Self { size, count, .. } = *self;
-        let mut commands = match self.program {
+        let commands = match self.program {
             Program::Perftest => {
                 // -F: not to refuse a processor whose frequency may change.
                 let line = format!(

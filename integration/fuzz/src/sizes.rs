@@ -19,7 +19,6 @@ pub(crate) fn params() -> Params {
         longest_chunk: 1 << 20,
         read_timeout: Duration::from_secs(30),
         send_slots: 4,
-        holds_messages: true,
         most_unsignalled: 64 << 10,
         connect_timeout: Duration::from_secs(5),
         resolve_timeout: Duration::from_secs(2),

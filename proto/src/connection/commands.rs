@@ -177,12 +177,6 @@ impl Connection {
         open.is_some_and(|open| open.transfer.is_eager(len))
     }
 
-    /// Whether messages may be held back, of which the peer takes several in one frame.
-    pub fn may_hold_messages(&self) -> bool {
-        let takes_batches = |open: &Open| open.transfer.takes_batches;
-        self.side.params.holds_messages && self.opened().is_some_and(takes_batches)
-    }
-
     /// Whether a message of `len` bytes could be sent now. After a refusal as blocked
     /// [`Event::Writable`](crate::Event::Writable) follows when it may work.
     #[inline]

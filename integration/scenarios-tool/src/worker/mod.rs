@@ -21,7 +21,7 @@ use std::{
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use rdmsg::{
-    Config, Connector, Engine, Listener,
+    Connector, Engine, Listener,
     crossbeam_channel::{Receiver, Sender, bounded, unbounded},
 };
 use serde::{Deserialize, Serialize};

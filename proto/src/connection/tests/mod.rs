@@ -47,7 +47,6 @@ fn params() -> Params {
         drain_timeout: Duration::from_secs(2),
         keepalive_interval: None,
         keepalive_timeout: Duration::from_secs(3),
-        holds_messages: true,
         stream: false,
         stream_buffer: 4 << 20,
         engine: 0,
