@@ -33,16 +33,18 @@ mod config {
     }
 }
 
-mod foreign {
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub(crate) struct Panicked;
+mod os {
+    pub(crate) mod foreign {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) struct Panicked;
 
-    pub(crate) fn call<T>(code: impl FnOnce() -> T) -> Result<T, Panicked> {
-        Ok(code())
-    }
+        pub(crate) fn call<T>(code: impl FnOnce() -> T) -> Result<T, Panicked> {
+            Ok(code())
+        }
 
-    pub(crate) fn call_once(code: impl FnOnce()) {
-        code();
+        pub(crate) fn call_once(code: impl FnOnce()) {
+            code();
+        }
     }
 }
 
