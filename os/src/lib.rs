@@ -23,16 +23,15 @@ pub mod foreign;
 mod log_limit;
 
 mod convert;
-mod exit;
-mod fork;
 mod lock;
 mod memory;
+mod process;
 
 pub use self::{
     convert::{cvt, cvt_errno, cvt_ptr, failed, log_destroy_error, millis},
-    exit::at_exit,
-    fork::{PerProcess, Process, Unshared, leak},
     lock::{lock, try_lock, unpoisoned},
     log_limit::{LogLimit, Others},
     memory::{Mapping, SharedBytes},
+    process::{PerProcess, Process, Unshared, leak},
 };
+pub use crate::process::at_exit;

@@ -15,10 +15,10 @@ use self::{progress::why_rejected, telling::Telling};
 use super::{
     Config,
     receiving::Receiving,
-    send_ring::SendRing,
     sending::Sending,
     wire::{ConnData, Immediate, WINDOWS, Window},
 };
+use crate::sending::SendRing;
 
 /// The number of work requests reserved for control messages, so that these never wait for data.
 const CONTROL: u32 = 4;
