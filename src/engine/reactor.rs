@@ -22,11 +22,11 @@ use nix::sys::epoll::{EpollEvent, EpollFlags, EpollTimeout};
 use super::{
     admission::Admission,
     command::Command,
+    engine::EngineStatistics,
     entry::{Entry, Role},
     exit::{self, Registration},
     listening::Listening,
     relief::Work,
-    statistics::EngineStatistics,
     timers::Timers,
 };
 use crate::{

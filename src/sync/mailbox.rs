@@ -5,7 +5,7 @@ use std::{
 
 use nix::sys::eventfd::EventFd;
 
-use super::eventfd::eventfd;
+use super::readiness::eventfd;
 use crate::{os::lock, status::OsError};
 
 /// A queue that one thread reads, and the eventfd that wakes it. The queue keeps the memory that it

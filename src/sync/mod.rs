@@ -4,7 +4,6 @@
 //!
 //! Nothing here knows what a connection is, except [`Notice`], which names one by its key.
 
-mod eventfd;
 mod local;
 mod mailbox;
 mod primitives;
@@ -12,9 +11,8 @@ mod readiness;
 mod wakers;
 
 pub(crate) use self::{
-    eventfd::eventfd,
     local::{Local, StandIn},
     mailbox::{Mailbox, Notice, NoticeKind},
-    readiness::Readiness,
+    readiness::{Readiness, eventfd},
     wakers::{Seat, Wakers},
 };

@@ -3,10 +3,12 @@ use std::{
     sync::{Mutex, OnceLock},
 };
 
-use nix::sys::eventfd::EventFd;
+use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use super::eventfd::eventfd;
-use crate::{os::lock, status::OsError};
+use crate::{
+    os::{failed, lock},
+    status::OsError,
+};
 
 /// A file descriptor that is readable exactly while there is something to take, for those who ask
 /// for one. The others pay one look at an atomic.
@@ -76,6 +78,12 @@ impl Readiness {
         }
         *raised = ready;
     }
+}
+
+/// An eventfd that is not inherited, and on which nobody blocks.
+pub(crate) fn eventfd() -> Result<EventFd, OsError> {
+    EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
+        .map_err(failed("eventfd"))
 }
 
 #[cfg(test)]

@@ -55,7 +55,6 @@ macro_rules! by_transport {
 mod budget;
 mod connection_id;
 mod connection_manager;
-mod device_counters;
 mod limits;
 mod listen_id;
 mod memory;
@@ -81,7 +80,6 @@ pub(crate) use self::{
     tcp::{HopLimit, WAITS_FOR},
 };
 pub use self::{
-    device_counters::DeviceCounters,
     limits::EngineLimits,
-    memory::{Region, RemoteRegion},
+    memory::{DeviceCounters, Region, RemoteRegion},
 };

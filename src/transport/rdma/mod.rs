@@ -6,7 +6,6 @@ mod connection_id;
 mod connection_manager;
 mod create_transport;
 mod device;
-mod device_counters;
 mod domain;
 mod link_local;
 mod listen_id;

@@ -1,6 +1,8 @@
 use std::{
+    mem,
     net::SocketAddr,
-    os::fd::{AsFd, AsRawFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    sync::Arc,
     time::Duration,
 };
 
@@ -12,12 +14,12 @@ use nix::sys::{
 };
 
 use super::{
-    addresses::local_addr,
-    carrier::Carrier,
     connection_manager::{ConnectRequest, ConnectionManager},
     create_transport::create_transport,
     setup::tell,
     setup_message::Kind,
+    socket::local_addr,
+    stream::Stream,
 };
 use crate::{
     config::Config,
@@ -204,4 +206,47 @@ fn give_up_after(config: &Config) -> u32 {
     u32::try_from(millis(one * tries))
         .unwrap_or(u32::MAX)
         .max(1000)
+}
+
+/// What a connection goes by.
+#[derive(Debug)]
+pub(super) enum Carrier {
+    /// Before the first attempt, and between two.
+    Nothing,
+    /// Until there are queues.
+    Socket(Unshared<OwnedFd>),
+    /// With queues, or what of them could be made.
+    Stream(Arc<Stream>),
+}
+
+/// The id's socket is missing between two attempts.
+const NO_SOCKET: OsError = OsError::new("socket", libc::ENOTSOCK);
+
+impl Carrier {
+    /// Makes a stream of the socket. It stays when more than that fails, so that the peer can be
+    /// told.
+    pub(super) fn open(
+        &mut self,
+        open: impl FnOnce(Unshared<OwnedFd>) -> Arc<Stream>,
+    ) -> Result<&Arc<Stream>, OsError> {
+        if let Self::Socket(socket) = mem::replace(self, Self::Nothing) {
+            *self = Self::Stream(open(socket));
+        }
+        self.stream()
+    }
+
+    pub(super) fn stream(&self) -> Result<&Arc<Stream>, OsError> {
+        match self {
+            Self::Stream(stream) => Ok(stream),
+            Self::Nothing | Self::Socket(_) => Err(NO_SOCKET),
+        }
+    }
+
+    pub(super) fn fd(&self) -> Result<BorrowedFd<'_>, OsError> {
+        match self {
+            Self::Nothing => Err(NO_SOCKET),
+            Self::Socket(socket) => Ok(socket.as_fd()),
+            Self::Stream(stream) => Ok(stream.fd()),
+        }
+    }
 }

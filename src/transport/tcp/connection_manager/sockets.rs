@@ -20,10 +20,10 @@ use crate::{
     status::OsError,
     sync::eventfd,
     transport::tcp::{
-        addresses::canonical,
         event::{Event, What},
         setup::{Arrived, Arriving, tell},
         setup_message::Kind,
+        socket::canonical,
         watch::Watch,
     },
 };
