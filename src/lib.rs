@@ -121,7 +121,6 @@ mod machine;
 pub mod observe;
 mod outgoing;
 mod poll;
-mod private_data;
 mod remote_access;
 mod send_buffer;
 mod stream;

@@ -36,7 +36,6 @@ const LAYERS: &[(&str, &[&str])] = &[
             "listener",
             "listener_builder",
             "outgoing",
-            "private_data",
             "send_buffer",
             "stream",
             "tokio",

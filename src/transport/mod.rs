@@ -3,7 +3,9 @@
 //! A transport is a queue pair and what belongs to it. The layers above post work to it and poll
 //! what is done; none of them names a queue pair, a memory region or a connection manager's id.
 //! `queues` and `memory` are what all transports have in common; a transport of its own has queue
-//! pairs, completions, registrations and the making of connections.
+//! pairs, completions, registrations and the making of connections. A type that each transport has,
+//! such as `ListenId`, has a file of the same name in `rdma`, in `tcp` and in this folder or one of
+//! those two, which has the enum of both.
 //!
 //! What a transport guarantees, and the message layer relies on:
 //!

@@ -7,7 +7,6 @@ mod connection_manager;
 mod create_transport;
 mod device;
 mod domain;
-mod link_local;
 mod listen_id;
 mod queue_pair;
 

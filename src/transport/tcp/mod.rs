@@ -42,7 +42,6 @@ mod socket;
 #[cfg(test)]
 mod socket_errors;
 mod stream;
-mod watch;
 mod write_parts;
 mod writing;
 

@@ -20,11 +20,11 @@ use crate::{
     status::OsError,
     sync::eventfd,
     transport::tcp::{
+        connection_manager::Watch,
         event::{Event, What},
         setup::{Arrived, Arriving, tell},
         setup_message::Kind,
         socket::canonical,
-        watch::Watch,
     },
 };
 
