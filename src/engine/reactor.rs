@@ -4,7 +4,6 @@
 mod commands;
 mod events;
 mod polling;
-mod requests;
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
