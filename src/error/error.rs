@@ -6,7 +6,7 @@ use std::{
 use nix::sys::resource::{Resource, getrlimit};
 
 use super::advice::{
-    BindProblem, LoopbackProblem, ScopeAdvice, WhatOffersRdma, device_advice, memlock_advice,
+    BindProblem, LoopbackProblem, MemlockAdvice, ScopeAdvice, WhatOffersRdma, device_advice,
     rebind_advice,
 };
 use crate::{
@@ -245,10 +245,8 @@ pub enum Error {
 
     /// Registering memory failed because the process may not lock that much.
     #[error(
-        "cannot register memory: {error}. The process may lock {limit} bytes (`ulimit -l`); raise \
-         memlock in /etc/security/limits.conf or with LimitMEMLOCK= in the service's unit, or \
-         lower receive_window, send_depth or eager_size in the Config{container}",
-        container = memlock_advice(machine::is_container())
+        "cannot register memory: {error}. {}",
+        MemlockAdvice { limit: *.limit, in_container: machine::is_container() }
     )]
     LockedMemory {
         /// The call that failed.

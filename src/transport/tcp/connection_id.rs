@@ -3,14 +3,11 @@ use std::{
     net::SocketAddr,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     sync::Arc,
-    time::Duration,
 };
 
 use nix::sys::{
     eventfd::EventFd,
-    socket::{
-        AddressFamily, SockFlag, SockType, SockaddrStorage, connect, setsockopt, socket, sockopt,
-    },
+    socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket},
 };
 
 use super::{
@@ -18,13 +15,13 @@ use super::{
     create_transport::create_transport,
     setup::tell,
     setup_message::Kind,
-    socket::local_addr,
+    socket::{local_addr, set_options},
     stream::Stream,
 };
 use crate::{
     config::Config,
     error::Error,
-    os::{Unshared, failed, millis},
+    os::{Unshared, failed},
     status::OsError,
     transport::{budget::Customer, queues::TransportParts},
 };
@@ -183,30 +180,6 @@ impl Drop for ConnectionId {
 
 /// Its address is resolved first.
 const NO_PEER: OsError = OsError::new("connect", libc::EDESTADDRREQ);
-
-/// Has the socket send at once, and give up a peer that acknowledges nothing about when an RDMA
-/// device would.
-fn set_options(socket: &impl AsFd, config: &Config) {
-    let timeout = give_up_after(config);
-    let nodelay = setsockopt(socket, sockopt::TcpNoDelay, &true);
-    let user_timeout = setsockopt(socket, sockopt::TcpUserTimeout, &timeout);
-    for result in [nodelay, user_timeout] {
-        if let Err(errno) = result {
-            debug!("engine: setsockopt: {errno}");
-        }
-    }
-}
-
-/// For how many milliseconds data may be unacknowledged: as many times the ACK timeout as a device
-/// would wait for it.
-fn give_up_after(config: &Config) -> u32 {
-    let exponent = config.rdma.ack_timeout.unwrap_or(18).min(31);
-    let one = Duration::from_nanos(4096 << exponent);
-    let tries = u32::from(config.rdma.retry_count) + 1;
-    u32::try_from(millis(one * tries))
-        .unwrap_or(u32::MAX)
-        .max(1000)
-}
 
 /// What a connection goes by.
 #[derive(Debug)]

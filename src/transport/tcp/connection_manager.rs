@@ -42,7 +42,7 @@ const TICK: Duration = Duration::from_secs(1);
 /// How many events of the system are taken at a time.
 const BATCH: usize = 32;
 
-mod sockets;
+mod establishing;
 
 /// See the top of this file. Clones are handles of the same one.
 #[derive(Clone, Debug)]

@@ -25,7 +25,8 @@ use nix::{
 
 use super::completion_queue::CompletionEvents;
 use crate::{
-    os::{Unshared, failed},
+    config::Config,
+    os::{Unshared, failed, millis},
     status::OsError,
 };
 
@@ -290,6 +291,30 @@ fn moved_bytes(result: isize) -> Moved {
         io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Moved::Blocked,
         _ => Moved::Ended,
     }
+}
+
+/// Has the socket send at once, and give up a peer that acknowledges nothing about when an RDMA
+/// device would.
+pub(super) fn set_options(socket: &impl AsFd, config: &Config) {
+    let timeout = give_up_after(config);
+    let nodelay = setsockopt(socket, sockopt::TcpNoDelay, &true);
+    let user_timeout = setsockopt(socket, sockopt::TcpUserTimeout, &timeout);
+    for result in [nodelay, user_timeout] {
+        if let Err(errno) = result {
+            debug!("engine: setsockopt: {errno}");
+        }
+    }
+}
+
+/// For how many milliseconds data may be unacknowledged: as many times the ACK timeout as a device
+/// would wait for it.
+fn give_up_after(config: &Config) -> u32 {
+    let exponent = config.rdma.ack_timeout.unwrap_or(18).min(31);
+    let one = Duration::from_nanos(4096 << exponent);
+    let tries = u32::from(config.rdma.retry_count) + 1;
+    u32::try_from(millis(one * tries))
+        .unwrap_or(u32::MAX)
+        .max(1000)
 }
 
 /// The address that a socket is bound to.
