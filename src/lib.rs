@@ -116,7 +116,6 @@ mod group;
 mod interest;
 mod link;
 mod listener;
-mod listener_builder;
 mod machine;
 pub mod observe;
 mod outgoing;
@@ -153,8 +152,7 @@ pub use crate::{
     group::Group,
     interest::Interest,
     link::{Completion, Immediate, Message},
-    listener::{Listener, RequestListener},
-    listener_builder::ListenerBuilder,
+    listener::{Listener, ListenerBuilder, RequestListener},
     outgoing::Outgoing,
     proto::{Capabilities, CloseReason, Negotiated, Statistics},
     remote_access::RemoteAccess,

@@ -25,10 +25,11 @@ use crate::{
 };
 
 mod backlog;
+mod builder;
 mod requests;
 mod socket;
 
-pub use self::requests::RequestListener;
+pub use self::{builder::ListenerBuilder, requests::RequestListener};
 
 /// Accepts connections on an address.
 ///

@@ -34,7 +34,6 @@ const LAYERS: &[(&str, &[&str])] = &[
             "endpoint",
             "group",
             "listener",
-            "listener_builder",
             "outgoing",
             "send_buffer",
             "stream",

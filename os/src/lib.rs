@@ -7,8 +7,8 @@
 //!   it inherited by fork(2). [`at_exit`] runs a function before the process ends.
 //! * [`Mapping`] makes memory that a device, the kernel or a peer accesses, and [`SharedBytes`]
 //!   reads and writes it.
-//! * [`cvt`], [`cvt_errno`] and [`cvt_ptr`] convert the results of C functions, [`failed`] the errors
-//!   of `nix` and `std`, and [`millis`] the time limits of calls.
+//! * [`cvt`], [`cvt_errno`] and [`cvt_ptr`] convert the results of C functions, [`failed`] converts
+//!   errors of `nix` and `std`, and [`millis`] time limits.
 //! * [`lock`], [`try_lock`] and [`unpoisoned`] take locks that outlive a panic.
 //! * [`foreign`] runs code of the program, its logger and its wakers. The macros [`error!`],
 //!   [`warn!`], [`info!`], [`debug!`] and [`trace!`] log through it. [`error_sparsely!`] and

@@ -12,8 +12,8 @@
 //! | the locks, deferred work, the transport, the drop of the last handle | `link` |
 //! | the calls of handles; waiting, polling, event loops | `calls`; `polling` |
 //! | under the lock of the state machine: inputs, outputs, deliveries | `core` |
-//! | what leaves; what is held back while the window is full | `send`; `cork` |
-//! | what the application is told, in which order, and its channel | `reports`, `sent_order`, `outbox` |
+//! | sends; bytes that are held back while the window is full | `send`; `cork` |
+//! | reports to the application; their order; its channel | `reports`; `sent_order`; `outbox` |
 //! | messages and the places that their drop gives back; unread bytes | `message`; `inflow` |
 //!
 //! A connection knows nothing of the engine, of listeners or of other connections. Messages know a

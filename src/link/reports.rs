@@ -1,5 +1,5 @@
-//! What the application is told: what became of what was posted, in its own channel or in that of its
-//! group.
+//! Reports to the application: the completion of what was posted, and room for a send, in the own
+//! channel or in that of a group.
 
 use std::{iter, sync::Arc};
 

@@ -1,5 +1,5 @@
-//! What leaves a connection, under the lock of its core: messages, copied into a slot of the ring or
-//! lent to the peer from memory of their own; batches; bytes of a stream; one-sided operations.
+//! Sends under the lock of the core: messages, which are copied into a slot of the ring or lent to
+//! the peer from memory of their own; batches; bytes of a stream; one-sided operations.
 //!
 //! `calls` is the only user of `try_send` and its like, which are therefore inlined there.
 

@@ -41,13 +41,13 @@ mod attended;
 mod completions;
 mod deadline;
 mod event_loop;
+mod poll_task;
 mod poller;
 mod registration;
 #[cfg(feature = "tokio")]
 mod runtime_watch;
 mod spin_record;
 mod sys;
-mod task;
 mod tasks;
 mod wait;
 mod word;

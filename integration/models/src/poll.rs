@@ -20,8 +20,8 @@ mod sys {
         Alarm, AtomicU64, Condvar, Line, Mutex, Ordering, Woken, lock, park,
     };
 }
-#[path = "../../../src/poll/task.rs"]
-mod task;
+#[path = "../../../src/poll/poll_task.rs"]
+mod poll_task;
 #[path = "../../../src/poll/tasks.rs"]
 mod tasks;
 #[path = "../../../src/poll/wait.rs"]
