@@ -9,7 +9,7 @@
 //!   reads and writes it.
 //! * [`cvt`], [`cvt_errno`] and [`cvt_ptr`] convert the results of C functions, [`failed`] converts
 //!   errors of `nix` and `std`, and [`millis`] time limits.
-//! * [`lock`], [`try_lock`] and [`unpoisoned`] take locks that outlive a panic.
+//! * [`lock()`], [`try_lock`] and [`unpoisoned`] take locks that outlive a panic.
 //! * [`foreign`] runs code of the program, its logger and its wakers. The macros [`error!`],
 //!   [`warn!`], [`info!`], [`debug!`] and [`trace!`] log through it. [`error_sparsely!`] and
 //!   [`warn_sparsely!`] write at most one line a second.
