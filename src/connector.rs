@@ -12,7 +12,6 @@ use crate::{
     endpoint::Endpoint,
     engine::{Command, Engine, Reply, wait_for_reply},
     error::Error,
-    private_data::check_private_data,
     proto::{REPLY_DATA_MAX, REQUEST_DATA_MAX},
     stream::Stream,
 };
@@ -311,3 +310,19 @@ impl Stream {
 }
 
 const _: () = assert!(REQUEST_DATA_MAX <= REPLY_DATA_MAX);
+
+/// Returns an error if private data does not fit.
+pub(crate) fn check_private_data(
+    data: &[u8],
+    limit: usize,
+    place: &'static str,
+) -> Result<(), Error> {
+    if data.len() > limit {
+        return Err(Error::PrivateDataTooLong {
+            len: data.len(),
+            limit,
+            place,
+        });
+    }
+    Ok(())
+}

@@ -28,22 +28,15 @@ use crate::{
 // rustdoc puts the items of inner modules first.
 mod messages;
 
-mod batch;
-
 mod bytes;
 
 mod completions;
 
 mod info;
 
-#[cfg(feature = "tokio")]
-mod readiness;
-
 mod tasks;
 
 mod one_sided;
-
-mod grouping;
 
 /// A handle of an established connection that carries whole messages in both directions, in order.
 ///

@@ -116,12 +116,10 @@ mod group;
 mod interest;
 mod link;
 mod listener;
-mod listener_builder;
 mod local;
 mod machine;
 pub mod observe;
 mod outgoing;
-mod private_data;
 mod remote_access;
 mod send_buffer;
 mod stream;
@@ -154,8 +152,7 @@ pub use crate::{
     group::Group,
     interest::Interest,
     link::{Completion, Immediate, Message},
-    listener::{Listener, RequestListener},
-    listener_builder::ListenerBuilder,
+    listener::{Listener, ListenerBuilder, RequestListener},
     outgoing::Outgoing,
     poll::Polling,
     proto::{Capabilities, CloseReason, Negotiated, Statistics},

@@ -26,10 +26,11 @@ use crate::{
 };
 
 mod backlog;
+mod builder;
 mod requests;
 mod socket;
 
-pub use self::requests::RequestListener;
+pub use self::{builder::ListenerBuilder, requests::RequestListener};
 
 /// Accepts connections on an address.
 ///

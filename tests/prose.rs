@@ -186,7 +186,7 @@ fn links_of_pages_lead_to_files_and_headings() {
     assert!(dead.is_empty(), "{}", dead.join("\n"));
 }
 
-/// A name such as `link/held.rs` is the end of a path, and `link/` a part of one.
+/// A name such as `link/cork.rs` is the end of a path, and `link/` a part of one.
 #[test]
 fn names_in_the_architecture_lead_to_files() {
     let page = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();

@@ -7,9 +7,9 @@
 //!   it inherited by fork(2). [`at_exit`] runs a function before the process ends.
 //! * [`Mapping`] makes memory that a device, the kernel or a peer accesses, and [`SharedBytes`]
 //!   reads and writes it.
-//! * [`cvt`], [`cvt_errno`] and [`cvt_ptr`] convert the results of C functions, [`failed`] the errors
-//!   of `nix` and `std`, and [`millis`] the time limits of calls.
-//! * [`lock`], [`try_lock`] and [`unpoisoned`] take locks that outlive a panic.
+//! * [`cvt`], [`cvt_errno`] and [`cvt_ptr`] convert the results of C functions, [`failed`] converts
+//!   errors of `nix` and `std`, and [`millis`] time limits.
+//! * [`lock()`], [`try_lock`] and [`unpoisoned`] take locks that outlive a panic.
 //! * [`foreign`] runs code of the program, its logger and its wakers. The macros [`error!`],
 //!   [`warn!`], [`info!`], [`debug!`] and [`trace!`] log through it. [`error_sparsely!`] and
 //!   [`warn_sparsely!`] write at most one line a second.
@@ -23,16 +23,15 @@ pub mod foreign;
 mod log_limit;
 
 mod convert;
-mod exit;
-mod fork;
 mod lock;
 mod memory;
+mod process;
 
 pub use self::{
     convert::{cvt, cvt_errno, cvt_ptr, failed, log_destroy_error, millis},
-    exit::at_exit,
-    fork::{PerProcess, Process, Unshared, leak},
     lock::{lock, try_lock, unpoisoned},
     log_limit::{LogLimit, Others},
     memory::{Mapping, SharedBytes},
+    process::{PerProcess, Process, Unshared, leak},
 };
+pub use crate::process::at_exit;

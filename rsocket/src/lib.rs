@@ -57,7 +57,6 @@ mod config;
 mod link;
 mod listener;
 mod receiving;
-mod send_ring;
 mod sending;
 #[cfg(test)]
 mod simulation;

@@ -1,6 +1,6 @@
 mod bytes;
+mod notification;
 mod progress;
-mod telling;
 
 use std::io;
 
@@ -11,14 +11,14 @@ use rdma_verbs::verbs::{
     QpInitAttr, QueuePair, RemoteAddr, SendWr,
 };
 
-use self::{progress::why_rejected, telling::Telling};
+use self::{notification::Notification, progress::why_rejected};
 use super::{
     Config,
     receiving::Receiving,
-    send_ring::SendRing,
     sending::Sending,
     wire::{ConnData, Immediate, WINDOWS, Window},
 };
+use crate::sending::SendRing;
 
 /// The number of work requests reserved for control messages, so that these never wait for data.
 const CONTROL: u32 = 4;
@@ -50,7 +50,7 @@ pub(super) struct Link {
     incoming: MemoryRegion,
     outgoing: MemoryRegion,
     table: MemoryRegion,
-    telling: Telling,
+    notification: Notification,
 
     receiving: Receiving,
     ring: SendRing,
@@ -128,7 +128,7 @@ impl Link {
         let device = id.device()?.ok_or_else(gone)?;
         let limits = device.query_device()?;
         let receives = u32::from(config.receive_queue) + u32::from(EXTRA_RECEIVES);
-        let sends = (u32::from(config.send_queue) + CONTROL) * Telling::requests(&device);
+        let sends = (u32::from(config.send_queue) + CONTROL) * Notification::requests(&device);
         if receives.max(sends) > limits.max_qp_wr() {
             let text = format!(
                 "{} supports queues of at most {} work requests: choose a smaller send_queue or \
@@ -144,7 +144,7 @@ impl Link {
         let cap = QpCap {
             max_send_wr: sends,
             max_recv_wr: receives,
-            max_inline_data: config.inline.max(Telling::INLINE),
+            max_inline_data: config.inline.max(Notification::INLINE),
             ..QpCap::default()
         };
         let attr = QpInitAttr {
@@ -162,7 +162,7 @@ impl Link {
             incoming: MemoryRegion::new(&pd, config.receive_buffer, writable)?,
             outgoing: MemoryRegion::new(&pd, config.send_buffer, AccessFlags::LOCAL_WRITE)?,
             table: MemoryRegion::new(&pd, 2 * TABLE, writable)?,
-            telling: Telling::new(&device, &pd, receives)?,
+            notification: Notification::new(&device, &pd, receives)?,
             receiving: Receiving::new(config.receive_buffer, config.receive_queue),
             ring: SendRing::new(config.send_buffer),
             peer: None,
@@ -183,7 +183,7 @@ impl Link {
             done,
         };
         for number in 0..receives {
-            link.telling.post_receive(&link.qp, number)?;
+            link.notification.post_receive(&link.qp, number)?;
         }
         Ok(link)
     }
@@ -204,7 +204,7 @@ impl Link {
     ///
     /// It is established once [`progress`](Self::progress) has read the event.
     pub(super) fn connect(&mut self) -> io::Result<()> {
-        if self.telling.active_speaks_first() {
+        if self.notification.active_speaks_first() {
             self.opening = Opening::Unanswered;
         }
         match self.id.connect(&self.param()?) {
@@ -220,7 +220,7 @@ impl Link {
     /// Accepts the peer's request, which carried the private data `peer`.
     pub(super) fn accept(&mut self, peer: ConnData) -> io::Result<()> {
         self.peer = Some(Peer::new(peer));
-        if self.telling.active_speaks_first() {
+        if self.notification.active_speaks_first() {
             self.opening = Opening::Awaited;
         }
         self.id.accept(&self.param()?)?;
@@ -242,7 +242,7 @@ impl Link {
             private_data: PrivateData::try_from(&data.to_bytes()[..])?,
             // This protocol uses no RDMA READ.
             responder_resources: 0,
-            initiator_depth: self.telling.initiator_depth(),
+            initiator_depth: self.notification.initiator_depth(),
             ..ConnParam::default()
         })
     }
@@ -332,7 +332,7 @@ impl Link {
             return Ok(());
         };
         self.posted += self
-            .telling
+            .notification
             .post(&self.qp, OTHER, None, immediate.encode())?;
         self.free_control -= 1;
         Ok(())

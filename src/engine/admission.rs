@@ -17,6 +17,18 @@ use std::{
 
 use crate::proto::Host;
 
+/// How many connections are established at a time, of those that this host asks for and of those
+/// that it is asked for. As few as keep this host busy while some wait for their peers: the first
+/// ones are through so much earlier, and where each takes long, some are through at all.
+pub(super) const PLACES: usize = 8;
+
+/// After how long a turn that still lasts is one of a connection that waits for its peer.
+const PATIENCE_OF_CONNECTS: Duration = Duration::from_secs(2);
+
+/// The same for a connection that a peer requested. When it has been accepted, only the last step
+/// of the peer is missing. So a peer that never takes this step holds up others for a moment.
+const PATIENCE_OF_ACCEPTS: Duration = Duration::from_millis(250);
+
 /// See the top of this file. Connections go by their keys.
 #[derive(Debug)]
 pub(super) struct Admission {
@@ -59,7 +71,17 @@ enum Member {
 }
 
 impl Admission {
-    pub(super) fn new(places: usize, patience: Duration) -> Self {
+    /// For connections that this host asks for.
+    pub(super) fn of_connects() -> Self {
+        Self::new(PLACES, PATIENCE_OF_CONNECTS)
+    }
+
+    /// For connections that this host is asked for.
+    pub(super) fn of_accepts() -> Self {
+        Self::new(PLACES, PATIENCE_OF_ACCEPTS)
+    }
+
+    fn new(places: usize, patience: Duration) -> Self {
         Self {
             places,
             places_of_host: places - places / 4,

@@ -10,7 +10,7 @@ use std::{
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
-use super::{promise::Pledge, relief::Desk, statistics::EngineStatistics};
+use super::{engine::EngineStatistics, promise::Pledge, relief::Desk};
 use crate::{
     config::Config,
     error::Error,

@@ -18,10 +18,12 @@ mod listening;
 mod promise;
 mod reactor;
 mod relief;
-mod statistics;
 mod timers;
 
-pub use self::{command::Request, engine::Engine, statistics::EngineStatistics};
+pub use self::{
+    command::Request,
+    engine::{Engine, EngineStatistics},
+};
 pub(crate) use self::{
     command::{Bound, Command, Established, Incoming, Intake, Reply, wait_for_reply},
     promise::{Pledge, Promise},

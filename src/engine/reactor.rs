@@ -4,7 +4,6 @@
 mod commands;
 mod events;
 mod polling;
-mod requests;
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
@@ -20,13 +19,13 @@ use crossbeam_channel::{Sender, bounded};
 use nix::sys::epoll::{EpollEvent, EpollFlags, EpollTimeout};
 
 use super::{
-    admission::Admission,
+    admission::{Admission, PLACES},
     command::Command,
+    engine::EngineStatistics,
     entry::{Entry, Role},
     exit::{self, Registration},
     listening::Listening,
     relief::Work,
-    statistics::EngineStatistics,
     timers::Timers,
 };
 use crate::{
@@ -63,18 +62,6 @@ const AGAIN: Duration = Duration::from_millis(1);
 /// How many commands, and how many connection manager events, are taken before the completion
 /// queues are looked at again. Deadlines are looked at after each.
 const BATCH: usize = 32;
-
-/// How many connections are established at a time, of those that this host asks for and of those
-/// that it is asked for. As few as keep this host busy while some wait for their peers: the first
-/// ones are through so much earlier, and where each takes long, some are through at all.
-const SIDE_BY_SIDE: usize = 8;
-
-/// After how long a turn that still lasts is one of a connection that waits for its peer.
-const ADMISSION_PATIENCE: Duration = Duration::from_secs(2);
-
-/// The same for a connection that a peer requested. When it has been accepted, only the last step
-/// of the peer is missing. So a peer that never takes this step holds up others for a moment.
-const ACCEPTANCE_PATIENCE: Duration = Duration::from_millis(250);
 
 /// A part of each round.
 #[derive(Clone, Copy, Debug)]
@@ -160,8 +147,8 @@ impl Reactor {
             attended: Attended::default(),
             late: HashMap::new(),
             unfinished: BTreeSet::new(),
-            connects: Admission::new(SIDE_BY_SIDE, ADMISSION_PATIENCE),
-            accepts: Admission::new(SIDE_BY_SIDE, ACCEPTANCE_PATIENCE),
+            connects: Admission::of_connects(),
+            accepts: Admission::of_accepts(),
             more: false,
             // If it is unknown, a spin finds out whether it pays.
             processors: available_parallelism().map_or(usize::MAX, NonZero::get),
@@ -253,7 +240,7 @@ impl Reactor {
 
     /// Lets those establish their connections whose turn it is.
     fn give_turns(&mut self) {
-        for _ in 0..2 * SIDE_BY_SIDE {
+        for _ in 0..2 * PLACES {
             let now = Instant::now();
             // A peer has come further with what it asks for than this side with what it has not
             // begun.

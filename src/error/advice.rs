@@ -141,11 +141,27 @@ pub(super) fn rebind_advice(reason: &CloseReason) -> &'static str {
     }
 }
 
-/// Returns how to let a container lock memory.
-pub(super) fn memlock_advice(in_container: bool) -> &'static str {
-    if in_container {
-        ". This looks like a container: start it with `--ulimit memlock=-1`"
-    } else {
-        ""
+/// The limit on locked memory in bytes, with how to raise it or to need less.
+pub(super) struct MemlockAdvice {
+    pub(super) limit: u64,
+    pub(super) in_container: bool,
+}
+
+impl fmt::Display for MemlockAdvice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            limit,
+            in_container,
+        } = self;
+        write!(
+            f,
+            "The process may lock {limit} bytes (`ulimit -l`); raise memlock in \
+             /etc/security/limits.conf or with LimitMEMLOCK= in the service's unit, or lower \
+             receive_window, send_depth or eager_size in the Config"
+        )?;
+        if *in_container {
+            f.write_str(". This looks like a container: start it with `--ulimit memlock=-1`")?;
+        }
+        Ok(())
     }
 }

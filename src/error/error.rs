@@ -6,7 +6,7 @@ use std::{
 use nix::sys::resource::{Resource, getrlimit};
 
 use super::advice::{
-    BindProblem, LoopbackProblem, ScopeAdvice, WhatOffersRdma, device_advice, memlock_advice,
+    BindProblem, LoopbackProblem, MemlockAdvice, ScopeAdvice, WhatOffersRdma, device_advice,
     rebind_advice,
 };
 use crate::{
@@ -245,10 +245,8 @@ pub enum Error {
 
     /// Registering memory failed because the process may not lock that much.
     #[error(
-        "cannot register memory: {error}. The process may lock {limit} bytes (`ulimit -l`); raise \
-         memlock in /etc/security/limits.conf or with LimitMEMLOCK= in the service's unit, or \
-         lower receive_window, send_depth or eager_size in the Config{container}",
-        container = memlock_advice(machine::is_container())
+        "cannot register memory: {error}. {}",
+        MemlockAdvice { limit: *.limit, in_container: machine::is_container() }
     )]
     LockedMemory {
         /// The call that failed.
@@ -486,4 +484,36 @@ fn os_error(reason: &CloseReason) -> Option<&OsError> {
 
 fn is_loopback(address: SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
+}
+
+/// The error of a send that does not wait.
+///
+/// It converts into [`Error`], where [`Full`](Self::Full) is [`Error::WindowFull`], and into
+/// [`io::Error`](std::io::Error), where that is [`WouldBlock`](std::io::ErrorKind::WouldBlock).
+#[derive(Debug, Clone, thiserror::Error)]
+#[expect(clippy::exhaustive_enums, reason = "there is no third")]
+pub enum TrySendError {
+    /// The peer's window or the send ring is full. A retry later may succeed.
+    #[error("the peer's receive window is full")]
+    Full,
+    /// Sending failed; a retry would fail as well.
+    #[error(transparent)]
+    Failed(#[from] Error),
+}
+
+impl TrySendError {
+    /// Returns whether there is merely no room now.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::Full)
+    }
+}
+
+impl From<TrySendError> for Error {
+    fn from(error: TrySendError) -> Self {
+        match error {
+            TrySendError::Full => Self::WindowFull,
+            TrySendError::Failed(error) => error,
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::{error::Error, try_send_error::TrySendError};
+use super::error::{Error, TrySendError};
 use crate::proto::CloseReason;
 
 impl From<Error> for io::Error {

@@ -7,9 +7,8 @@ mod error;
 mod io_error;
 #[cfg(test)]
 mod texts;
-mod try_send_error;
 
-pub use self::{error::Error, try_send_error::TrySendError};
+pub use self::error::{Error, TrySendError};
 pub use crate::{
     machine::Denied,
     proto::{Mismatch, PeerTimeout, Phase, Violation},

@@ -14,12 +14,11 @@ use crossbeam_channel::Sender;
 use log::Level;
 
 use super::{
-    batches::Batches,
     completion::{Completion, Ended, Immediate},
     cork::Cork,
     deferred::{Deferred, Later},
     liveness::Life,
-    message::{Handoff, Home, Message, Place},
+    message::{Batches, Handoff, Home, Message, Place},
     outbox::Outbox,
     reports::report_failed,
     sent_order::{Gone, SentOrder, Unproven},

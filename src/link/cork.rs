@@ -1,6 +1,20 @@
+//! Bytes of a stream that were written while the window was full.
+//!
+//! They go into the [`Cork`], in several frames up to the size of the stream's send buffer, and
+//! leave when the peer grants credits. So a writer that is faster than its reader sends long
+//! frames. Only writes up to 16 KiB join beyond one frame: a copy of a longer write costs more than
+//! a wait. Held bytes leave before a Finish and a Close, and a flush waits for them.
+//!
+//! The writer may not return, and if the engine took the connection over for each pile, its thread
+//! would wake twice. So the engine looks every 1 ms while a connection holds bytes.
+
 use std::io::IoSlice;
 
 use crate::proto::{BatchRoom, MOST_PARTS, PART_HEADER_LEN, parts};
+
+/// The longest write that joins others beyond a frame. A longer write waits instead, because
+/// another copy of its bytes costs more than a wait for a peer that reads.
+pub(super) const LONGEST_TO_JOIN: usize = 16 << 10;
 
 /// What was taken from the application while there was no room: messages, or the bytes of a stream.
 /// They leave as soon as there is room, as many in a frame as it takes, whichever thread finds out:
@@ -134,19 +148,6 @@ impl Cork {
     }
 }
 
-/// The longest message that there can be memory for.
-pub(super) const LONGEST: usize = isize::MAX as usize;
-
-/// The sum of lengths. The same bytes may be named many times, so it may be more than a number
-/// holds: then it is the greatest, which is longer than any message.
-pub(crate) fn total(parts: &[IoSlice<'_>]) -> usize {
-    sum(parts.iter().map(|part| part.len()))
-}
-
-fn sum(lens: impl Iterator<Item = usize>) -> usize {
-    lens.fold(0, usize::saturating_add)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -200,16 +201,5 @@ mod tests {
         cork.let_go(front);
         assert_eq!(cork.extend(&parts[1..], 7, 0), 2);
         assert_eq!(cork.payload(cork.front(EVERYTHING)), b"de");
-    }
-
-    #[test]
-    fn lengths_that_no_number_holds_do_not_wrap_around() {
-        assert_eq!(sum([].into_iter()), 0);
-        assert_eq!(sum([1, 0, 2].into_iter()), 3);
-        // 2⁶⁴ + 15 where a word has 64 bits: with wrap-around it would pass as 15.
-        let quarter = usize::MAX / 4 + 1;
-        let lens = [quarter, quarter, quarter, quarter, 15];
-        assert_eq!(sum(lens.into_iter()), usize::MAX);
-        assert!(sum(lens.into_iter()) > LONGEST);
     }
 }

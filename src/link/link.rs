@@ -15,11 +15,8 @@ use super::{
     completion::{Completion, Ended},
     core::{Core, Recipient},
     deferred::{Deferred, Later},
-    inflow::Inflow,
     message::{Handoff, Home, Place},
-    outbox::Outbox,
-    reports::refused_send,
-    taker::Taker,
+    outbox::Taker,
 };
 use crate::{
     config::Config,
@@ -29,10 +26,9 @@ use crate::{
         foreign::{self, Errand, Owed},
         lock,
     },
-    poll::{Awaited, Line, Poller, Polling, Reliance},
-    poll::{Mailbox, Notice, NoticeKind, Readiness},
-    proto::{CloseReason, Connection, Negotiated, Note, Statistics, Topic},
-    transport::{Allocator, DeviceCounters, PollSide, TransportParts, WorkQueues},
+    poll::{Awaited, Line, Mailbox, Notice, NoticeKind, Poller, Polling, Readiness, Reliance},
+    proto::{CloseReason, Connection, Note, Topic},
+    transport::{Allocator, PollSide, TransportParts, WorkQueues},
     transport_choice::Transport,
 };
 
@@ -160,38 +156,6 @@ impl Link {
         self.transport
     }
 
-    /// The private data that the peer's program sent along with its hello.
-    pub(crate) fn peer_data(&self) -> Vec<u8> {
-        self.core().conn.peer_data().to_vec()
-    }
-
-    /// The largest message in bytes that can be sent; 0 before the connection is established and
-    /// after it ended.
-    pub(crate) fn send_limit(&self) -> u64 {
-        let core = self.core();
-        match (&core.ended, core.conn.negotiated()) {
-            (None, Some(negotiated)) => negotiated.send_limit,
-            (_, _) => 0,
-        }
-    }
-
-    /// What both hellos came to.
-    pub(crate) fn negotiated(&self) -> Option<Negotiated> {
-        self.core().conn.negotiated()
-    }
-
-    pub(crate) fn statistics(&self) -> Statistics {
-        self.core().conn.statistics()
-    }
-
-    /// What the device counts.
-    pub(crate) fn device_counters(&self) -> DeviceCounters {
-        self.allocator()
-            .map_or_else(DeviceCounters::default, |allocator| {
-                allocator.device_counters()
-            })
-    }
-
     /// How the connection ended, once it has.
     pub(crate) fn ended(&self) -> Option<Ended> {
         if !self.is_over() {
@@ -203,6 +167,11 @@ impl Link {
     /// Whether the connection has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.ends.load(Ordering::Acquire) & OVER != 0
+    }
+
+    /// Whether the peer sends no more messages. Those that it sent are in the channel.
+    pub(crate) fn peer_has_finished(&self) -> bool {
+        self.ends.load(Ordering::Acquire) & FINISHED != 0
     }
 
     /// Whether neither the connection has ended nor the peer's messages have, nor do they go to a
@@ -225,44 +194,7 @@ impl Link {
         }
     }
 
-    /// Whether no handle is left whose calls could report what became of the connection.
-    pub(crate) fn is_abandoned(&self) -> bool {
-        self.abandoned.load(Ordering::Relaxed)
-    }
-
-    // What its handles ask of it.
-
-    /// Makes the connection a byte stream. Returns the queue of its unread bytes.
-    pub(crate) fn carry_bytes(&self) -> Arc<Inflow> {
-        let mut core = self.core();
-        core.conn.carry_bytes();
-        let completions = core.completions.as_mut();
-        completions.map(Outbox::carry_bytes).unwrap_or_default()
-    }
-
-    /// Has the peer know that this side sends no more messages.
-    pub(crate) fn finish(self: &Arc<Self>) -> Result<(), Error> {
-        self.with_core(|core| {
-            core.check_not_ended()?;
-            let finished = core.conn.finish();
-            finished.map_err(|refused| refused_send(refused, 0).into())
-        })
-    }
-
-    /// Whether the peer sends no more messages. Those that it sent are in the channel.
-    pub(crate) fn peer_has_finished(&self) -> bool {
-        self.ends.load(Ordering::Acquire) & FINISHED != 0
-    }
-
-    /// Stops sending and starts the exchange that closes the connection.
-    pub(crate) fn close(self: &Arc<Self>) {
-        self.with_core(|core| core.conn.close(Instant::now()));
-    }
-
-    /// Ends the connection without waiting for anything.
-    pub(crate) fn abort(self: &Arc<Self>, code: u32) {
-        self.with_core(|core| core.conn.abort(code, Instant::now()));
-    }
+    // The last handle.
 
     /// The last handle has been dropped: closes in the background, and has the engine watch the
     /// queue from now on.
@@ -279,25 +211,9 @@ impl Link {
         self.poller.call_engine();
     }
 
-    /// Rejects the request that this connection is, without private data.
-    pub(crate) fn reject(self: &Arc<Self>) {
-        self.with_core(|core| core.conn.reject(&[], Instant::now()));
-    }
-
-    /// Has waiting threads look again.
-    pub(crate) fn wake(self: &Arc<Self>) {
-        self.poller.wake();
-        self.wake_tasks(Awaited::ANYTHING);
-        if self.transport == Transport::Tcp {
-            // One that waits in the call that receives is woken by the answer.
-            let _ = self.with_core(|core| core.conn.flush());
-        }
-    }
-
-    /// Rejects the request, or ends the connection, because the program of the listener has not
-    /// taken it. The peer may try again.
-    pub(crate) fn turn_away(self: &Arc<Self>) {
-        self.with_core(|core| core.conn.turn_away(Instant::now()));
+    /// Whether no handle is left whose calls could report what became of the connection.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Relaxed)
     }
 
     // The state machine.

@@ -7,31 +7,33 @@
 //! ([`poll`](crate::poll)). What only the engine's thread can do, a connection asks of it with a
 //! notice; it never waits for the engine.
 //!
+//! | subject | file |
+//! |---|---|
+//! | the locks, deferred work, the transport, the drop of the last handle | `link` |
+//! | the calls of handles; waiting, polling, event loops | `calls`; `polling` |
+//! | under the lock of the state machine: inputs, outputs, deliveries | `core` |
+//! | sends; bytes that are held back while the window is full | `send`; `cork` |
+//! | reports to the application; their order; its channel | `reports`; `sent_order`; `outbox` |
+//! | messages and the places that their drop gives back; unread bytes | `message`; `inflow` |
+//!
 //! A connection knows nothing of the engine, of listeners or of other connections. Messages know a
 //! connection only as their [`Home`](message::Home).
 
-mod batches;
+mod calls;
 mod completion;
 mod core;
 mod cork;
 mod deferred;
-mod group_queue;
-mod held;
-mod hop_limit;
 mod inflow;
 #[expect(clippy::module_inception, reason = "it is the layer's main type")]
 mod link;
 mod liveness;
-mod membership;
 mod message;
 mod outbox;
 mod polling;
 mod reports;
 mod send;
-mod sent;
 mod sent_order;
-mod taker;
-mod write;
 
 pub use self::{
     completion::{Completion, Immediate},
@@ -41,11 +43,10 @@ pub(crate) use crate::poll::{Awaited, Deadline, Progress};
 
 pub(crate) use self::{
     completion::Ended,
-    cork::total,
-    group_queue::GroupQueue,
     inflow::Inflow,
     link::{Link, Owner},
     liveness::Peers,
     message::Handoff,
-    send::Sending,
+    outbox::GroupQueue,
+    send::{Sending, total},
 };

@@ -1,8 +1,17 @@
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::VecDeque,
+    ptr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
-use crossbeam_channel::Sender;
+use crossbeam_channel::{Receiver, Sender, unbounded};
 
-use super::{completion::Completion, group_queue::GroupQueue, inflow::Inflow};
+use super::{completion::Completion, inflow::Inflow};
+use crate::os::lock;
 
 /// Where what happens on a connection is put for the application: the connection's own channel, or
 /// the queue of the group that it is in.
@@ -165,8 +174,111 @@ impl Outbox {
     }
 }
 
+thread_local! {
+    /// Its address is different in each thread that is alive.
+    static HERE: u8 = const { 0 };
+}
+
+/// The thread that took completions last, or tried to.
+///
+/// A blocking call that needs a place for its completion may wait for that thread. If it is the
+/// calling thread, or no thread has asked so far, waiting would never end.
+#[derive(Debug, Default)]
+pub(crate) struct Taker(AtomicUsize);
+
+impl Taker {
+    /// How long a sender waits for another thread that took completions before. The thread may have
+    /// ended, or left that to the sender.
+    pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+
+    /// The calling thread asks for completions.
+    pub(crate) fn is_here(&self) {
+        self.0.store(here(), Ordering::Relaxed);
+    }
+
+    /// Returns whether a thread other than the calling one has asked last.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        ![0, here()].contains(&self.0.load(Ordering::Relaxed))
+    }
+}
+
+fn here() -> usize {
+    // A thread without its variables is about to end.
+    HERE.try_with(|here| ptr::from_ref(here).addr())
+        .unwrap_or(0)
+}
+
+/// What happens on the connections of a group, each with its key, for one receiver.
+///
+/// It is unbounded, as connections come and go. What they put here is bounded as in channels of
+/// their own: a message by its place in the window, an operation by its id.
+///
+/// Its lock is taken with a connection's locks held, and held for putting alone.
+#[derive(Debug)]
+pub(crate) struct GroupQueue {
+    tail: Mutex<Option<Tail>>,
+    pub(crate) taker: Taker,
+}
+
+/// Where the connections put; `None` when the group is gone. Unread messages hold their
+/// connections and those hold the queue, so it must not hold its other end.
+#[derive(Debug)]
+struct Tail {
+    sender: Sender<(u64, Completion)>,
+    /// How many were put here.
+    put: u64,
+}
+
+impl GroupQueue {
+    pub(crate) fn new() -> (Arc<Self>, Receiver<(u64, Completion)>) {
+        let (sender, receiver) = unbounded();
+        let tail = Tail { sender, put: 0 };
+        let queue = Self {
+            tail: Mutex::new(Some(tail)),
+            taker: Taker::default(),
+        };
+        (Arc::new(queue), receiver)
+    }
+
+    /// Puts something behind what is there, and returns how many were put before. Gives it back
+    /// when the group is gone.
+    pub(super) fn put(&self, key: u64, completion: Completion) -> Result<u64, Completion> {
+        let mut tail = lock(&self.tail);
+        let Some(tail) = &mut *tail else {
+            return Err(completion);
+        };
+        let at = tail.put;
+        tail.sender
+            .send((key, completion))
+            .map_err(|refused| refused.into_inner().1)?;
+        tail.put += 1;
+        Ok(at)
+    }
+
+    /// How many were taken of those that were put here.
+    pub(super) fn taken(&self) -> u64 {
+        match &*lock(&self.tail) {
+            Some(tail) => tail.put - tail.sender.len() as u64,
+            None => u64::MAX,
+        }
+    }
+
+    /// The group is gone.
+    pub(crate) fn close(&self) {
+        // What is dropped with it is dropped without the lock.
+        let tail = lock(&self.tail).take();
+        drop(tail);
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        lock(&self.tail).is_none()
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use crossbeam_channel::{Receiver, bounded};
 
     use super::*;
@@ -244,5 +356,17 @@ mod tests {
         assert!(matches!(own.try_recv(), Ok(Completion::Sent(2))));
         assert!(matches!(group.recv(), Ok((7, Completion::Sent(1)))));
         assert!(group.recv().is_err(), "its end is known");
+    }
+
+    #[test]
+    fn only_another_thread_is_elsewhere() {
+        let taker = Taker::default();
+        assert!(!taker.is_elsewhere(), "no thread has asked");
+        taker.is_here();
+        assert!(!taker.is_elsewhere());
+        thread::scope(|scope| {
+            let elsewhere = scope.spawn(|| taker.is_elsewhere());
+            assert!(elsewhere.join().unwrap());
+        });
     }
 }

@@ -1,19 +1,199 @@
-//! What the application is told through the channel of its completions.
+//! Reports to the application: the completion of what was posted, and room for a send, in the own
+//! channel or in that of a group.
+
+use std::{iter, sync::Arc};
+
+use log::Level;
 
 use super::{
     completion::Completion,
-    outbox::Outbox,
+    core::{Core, SystemClock},
+    deferred::Later,
+    outbox::{GroupQueue, Outbox},
     sent_order::{Gone, SentOrder, Unproven},
 };
 use crate::{
-    error::{Error, TrySendError},
-    proto::{CloseReason, Connection, SendRefused},
+    error::Error,
+    proto::{CloseReason, Connection, Note, Work},
+    status::WcStatus,
     transport::{Outcome, Posted},
 };
 
+/// What was posted.
+impl Core {
+    /// The device is done with this slot, and with those that were posted before it.
+    pub(super) fn sent(&mut self, slot: u32) {
+        let Some(queues) = &mut self.queues else {
+            return;
+        };
+        let in_flight = &mut queues.in_flight;
+        in_flight.slots.complete(slot);
+        let mut wake = false;
+        let mut last = None;
+        while let Some((slot, posted)) = in_flight.slots.pop_done() {
+            wake |= succeed(
+                &posted,
+                &mut self.conn,
+                &mut self.order,
+                &mut self.unproven,
+                &mut self.completions,
+            );
+            last = Some(slot);
+            if let Posted::ReadChunk { id, offset } = posted {
+                if let Some(inbound) = in_flight.inbound(id) {
+                    inbound.chunk_read(offset);
+                }
+                // That tells of all before it as well.
+                self.conn.handle_read(slot, SystemClock);
+                last = None;
+            }
+        }
+        wake |= report_sent(&mut self.order, &mut self.completions);
+        self.deferred.wake |= wake;
+        self.deferred.arrived |= wake;
+        if let Some(slot) = last {
+            self.conn.handle_sent(slot, SystemClock);
+        }
+    }
+
+    /// The device failed the work request in this slot. Those posted before it are done; those
+    /// posted after it come back flushed.
+    pub(super) fn send_failed(&mut self, slot: u32, status: WcStatus, vendor_err: u32) {
+        let Some(queues) = &mut self.queues else {
+            return;
+        };
+        let mut work = Work::Send { slot };
+        let status = match status {
+            // The peer ended, or TCP did: to a driver that is done with a request when TCP has it,
+            // that is an error of this side. The connection manager's event says why.
+            WcStatus::LOC_QP_OP_ERR if !self.conn.acknowledges_sends() => {
+                let text = format_args!("a request could not be put into TCP: {status}");
+                self.deferred.log(Note::new(Level::Debug, text));
+                WcStatus::WR_FLUSH_ERR
+            }
+            status => status,
+        };
+        // Flushed requests say nothing of their end: they may even have been carried out.
+        if status != WcStatus::WR_FLUSH_ERR {
+            let reason = CloseReason::WorkRequest { status, vendor_err };
+            let slots = &mut queues.in_flight.slots;
+            slots.fail(slot);
+            while let Some((_, posted)) = slots.pop_done() {
+                succeed(
+                    &posted,
+                    &mut self.conn,
+                    &mut self.order,
+                    &mut self.unproven,
+                    &mut self.completions,
+                );
+            }
+            let id = match slots.take(slot) {
+                Posted::Frame => None,
+                Posted::Message => self.order.fail(self.unproven.messages()),
+                Posted::Operation(operation) => Some(operation.id),
+                Posted::ReadChunk { .. } => {
+                    work = Work::Read { slot };
+                    None
+                }
+            };
+            report_sent(&mut self.order, &mut self.completions);
+            report_failed(id, &reason, &mut self.completions);
+            self.deferred.wake = true;
+            self.deferred.arrived = true;
+        }
+        self.conn
+            .handle_work_error(work, status, vendor_err, SystemClock);
+    }
+
+    /// Tells the application of what is known to have arrived: what came before a pong, or `all`.
+    pub(super) fn prove(&mut self, all: bool) {
+        let conn = &self.conn;
+        let mut any = false;
+        while let Some(gone) = self
+            .unproven
+            .pop(|proof| all || proof.is_some_and(|proof| conn.has_proof(proof)))
+        {
+            any |= arrived(gone, &mut self.order, &mut self.completions);
+        }
+        any |= report_sent(&mut self.order, &mut self.completions);
+        self.deferred.arrived |= any;
+    }
+
+    /// The peer has read `count` more large messages.
+    pub(super) fn taken(&mut self, count: u32) {
+        let Some(queues) = &mut self.queues else {
+            return;
+        };
+        // Before it is told: what is said to be sent cannot be read any more.
+        queues.in_flight.taken(count);
+        self.order.take(count);
+        self.deferred.arrived |= report_sent(&mut self.order, &mut self.completions);
+        self.deferred.wake = true;
+    }
+}
+
+/// The group.
+impl Core {
+    pub(super) fn is_grouped(&self) -> bool {
+        let outbox = self.completions.as_ref();
+        outbox.is_some_and(|outbox| outbox.is_grouped())
+    }
+
+    pub(super) fn join(
+        &mut self,
+        queue: &Arc<GroupQueue>,
+        key: u64,
+        mut unread: impl FnMut() -> Option<Completion>,
+    ) -> Result<(), Error> {
+        if let Some(outbox) = &mut self.completions {
+            if outbox.is_grouped() {
+                return Err(Error::Grouped);
+            }
+            outbox.join(queue, key);
+            self.put_all(unread);
+            return Ok(());
+        }
+        // It has ended; what was not taken by then is what there is.
+        let Some(first) = unread() else {
+            return Err(Error::Disconnected(self.reason()));
+        };
+        for completion in iter::once(first).chain(iter::from_fn(unread)) {
+            if let Err(refused) = queue.put(key, completion) {
+                self.deferred.later.push(Later::Drop(refused));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn put_all(&mut self, unread: impl FnMut() -> Option<Completion>) {
+        for completion in iter::from_fn(unread) {
+            let Some(outbox) = &mut self.completions else {
+                self.deferred.later.push(Later::Drop(completion));
+                continue;
+            };
+            if let Completion::Room = completion {
+                outbox.put_room();
+            } else if let Err(refused) = outbox.put(completion) {
+                self.deferred.later.push(Later::Drop(refused));
+            }
+        }
+    }
+
+    /// There is room: tells who wanted to know.
+    pub(super) fn room_came(&mut self) {
+        if std::mem::take(&mut self.room_wanted)
+            && let Some(outbox) = &mut self.completions
+            && outbox.put_room()
+        {
+            self.deferred.arrived = true;
+            self.deferred.wake = true;
+        }
+    }
+}
+
 /// The device is done with this. Tells the application, if it is to know by now, and says whether
 /// it is.
-pub(super) fn succeed(
+fn succeed(
     posted: &Posted,
     conn: &mut Connection,
     order: &mut SentOrder,
@@ -52,7 +232,7 @@ pub(super) fn succeed(
 
 /// This has arrived at the peer. Tells the application, if it is to know by now, and says whether
 /// it is.
-pub(super) fn arrived(gone: Gone, order: &mut SentOrder, completions: &mut Option<Outbox>) -> bool {
+fn arrived(gone: Gone, order: &mut SentOrder, completions: &mut Option<Outbox>) -> bool {
     match gone {
         Gone::Message => {
             order.acknowledge();
@@ -64,7 +244,7 @@ pub(super) fn arrived(gone: Gone, order: &mut SentOrder, completions: &mut Optio
 
 /// Tells the application of the messages that are known to be sent by now, and says whether there
 /// were any.
-pub(super) fn report_sent(order: &mut SentOrder, completions: &mut Option<Outbox>) -> bool {
+fn report_sent(order: &mut SentOrder, completions: &mut Option<Outbox>) -> bool {
     let mut any = false;
     while let Some(id) = order.next_sent() {
         any |= report(completions, Completion::Sent(id));
@@ -94,14 +274,4 @@ fn report(completions: &mut Option<Outbox>, completion: Completion) -> bool {
     // it.
     let _ = completions.put(completion);
     true
-}
-
-/// The error of a message of `len` bytes that the state machine does not send.
-pub(super) fn refused_send(refused: SendRefused, len: usize) -> TrySendError {
-    TrySendError::Failed(match refused {
-        SendRefused::Blocked => return TrySendError::Full,
-        SendRefused::TooLong { limit } => Error::MessageTooLong { len, limit },
-        SendRefused::Finished => Error::Finished,
-        SendRefused::Closed(reason) => Error::Disconnected(reason),
-    })
 }

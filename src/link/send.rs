@@ -1,33 +1,23 @@
-//! How messages leave: in the caller's thread, copied into a slot of the ring, or lent to the peer
-//! from memory of their own.
+//! Sends under the lock of the core: messages, which are copied into a slot of the ring or lent to
+//! the peer from memory of their own; batches; bytes of a stream; one-sided operations.
+//!
+//! `calls` is the only user of `try_send` and its like, which are therefore inlined there.
 
-use std::{
-    array,
-    io::IoSlice,
-    mem,
-    ops::Range,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{array, io::IoSlice, mem, time::Instant};
 
 use super::{
     core::Core,
-    cork::{LONGEST, total},
-    link::Link,
-    outbox::Outbox,
-    reports::refused_send,
+    cork::{Cork, LONGEST_TO_JOIN},
 };
 use crate::{
     error::{Error, TrySendError},
-    proto::{BatchRoom, Capabilities, MOST_PARTS, PART_HEADER_LEN},
-    remote_access::RemoteAccess,
+    proto::{self, BatchRoom, MOST_PARTS, PART_HEADER_LEN, SendRefused, Transmit},
     status::OsError,
-    transport::{Checked, Exposed, OneSidedOp, OutboundBuffer, Region, RemoteRegion},
+    transport::{Allocator, Checked, Exposed, OutboundBuffer},
 };
 
-/// How long a sender waits for another thread that took completions before. The thread may have
-/// ended, or left that to the sender.
-const TAKER_PATIENCE: Duration = Duration::from_secs(5);
+/// The longest message that there can be memory for.
+const LONGEST: usize = isize::MAX as usize;
 
 /// A message that is to be sent. What was prepared for it is kept from one try to the next.
 #[derive(Debug)]
@@ -52,7 +42,7 @@ enum Content<'a> {
 
 /// What an attempt to send came to, where there is room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Attempt {
+pub(super) enum Attempt {
     Sent,
     /// The message is large, and has to be exposed to the peer before it is announced.
     NotExposed,
@@ -85,42 +75,13 @@ impl<'a> Sending<'a> {
             Content::Parts(_) | Content::Gone => None,
         }
     }
-}
 
-impl Link {
-    /// Sends a message, or returns why not.
-    pub(crate) fn try_send(
-        self: &Arc<Self>,
-        message: &mut Sending<'_>,
-    ) -> Result<(), TrySendError> {
-        loop {
-            match self.with_core(|core| core.try_send(message))? {
-                Attempt::Sent => return Ok(()),
-                // Copying and registering takes time, so it is done without the locks; the next
-                // attempt finds the room taken or not.
-                Attempt::NotExposed => self.expose(message).map_err(TrySendError::Failed)?,
-            }
-        }
-    }
-
-    /// Whether a place for one more completion may become free without the calling thread, which
-    /// has waited for this long: another one takes completions, or all that have ids are still in
-    /// flight, so that there is nothing to take.
-    pub(crate) fn is_place_to_come(&self, waited: Duration) -> bool {
-        let mut core = self.core();
-        let grouped = core.completions.as_ref();
-        let grouped = grouped.and_then(Outbox::group_is_taken_elsewhere);
-        let is_taken = || grouped.unwrap_or_else(|| self.taker.is_elsewhere());
-        !core.has_reports() || (waited < TAKER_PATIENCE && is_taken())
-    }
-
-    /// Exposes a large message to the peer, from memory of this connection's.
-    fn expose(&self, message: &mut Sending<'_>) -> Result<(), Error> {
-        let allocator = self.allocator().ok_or_else(|| self.disconnected())?;
-        let buffer = match mem::replace(&mut message.content, Content::Gone) {
+    /// Exposes a large message to the peer, from memory of the connection's.
+    pub(super) fn expose(&mut self, allocator: &Allocator) -> Result<(), Error> {
+        let buffer = match mem::replace(&mut self.content, Content::Gone) {
             Content::Parts(parts) => {
-                message.content = Content::Parts(parts);
-                let mut buffer = allocator.buffer(message.len).map_err(Error::from_os)?;
+                self.content = Content::Parts(parts);
+                let mut buffer = allocator.buffer(self.len).map_err(Error::from_os)?;
                 let mut to = buffer.bytes_mut();
                 for part in parts {
                     let (here, rest) = to.split_at_mut(part.len());
@@ -131,7 +92,7 @@ impl Link {
             }
             Content::Memory(buffer) => buffer,
             content @ (Content::Exposed(_) | Content::Gone) => {
-                message.content = content;
+                self.content = content;
                 return Ok(());
             }
         };
@@ -139,26 +100,25 @@ impl Link {
             Ok(exposed) => (Content::Exposed(exposed), Ok(())),
             Err((buffer, error)) => (Content::Memory(buffer), Err(Error::from_os(error))),
         };
-        message.content = content;
+        self.content = content;
         result
-    }
-
-    /// Allocates a buffer of `len` bytes for a message of this connection's.
-    pub(crate) fn buffer(&self, len: usize) -> Result<OutboundBuffer, Error> {
-        let allocator = self.allocator().ok_or_else(|| self.disconnected())?;
-        allocator.buffer(len).map_err(Error::from_os)
-    }
-
-    /// Whether this connection made the buffer, and so may send it.
-    pub(crate) fn owns(&self, buffer: &OutboundBuffer) -> bool {
-        self.allocator()
-            .is_some_and(|allocator| allocator.owns(buffer))
     }
 }
 
+/// A point in the stream of what was sent.
+#[derive(Debug)]
+pub(crate) enum Flush {
+    /// This much of what was held back has to leave first.
+    Held(u64),
+    /// The peer was asked.
+    Asked(proto::Flush),
+}
+
+/// Messages.
 impl Core {
     /// Sends a message, if there is room for it.
-    fn try_send(&mut self, message: &mut Sending<'_>) -> Result<Attempt, TrySendError> {
+    #[inline]
+    pub(super) fn try_send(&mut self, message: &mut Sending<'_>) -> Result<Attempt, TrySendError> {
         self.check_not_ended()?;
         let len = message.len;
         let refused = |refused| refused_send(refused, len);
@@ -228,30 +188,13 @@ impl Core {
         }
         TrySendError::Failed(Error::Disconnected(self.reason()))
     }
-}
 
-/// Several messages in one frame: what costs is the frame.
-impl Link {
-    /// Sends the first of these messages, of which there is at least one, in one frame: as many as
-    /// fit. Returns how many.
-    pub(crate) fn try_send_some(
-        self: &Arc<Self>,
+    /// Sends the first of these messages in one frame, and returns how many, if it is worth it.
+    #[inline]
+    pub(super) fn try_send_batch(
+        &mut self,
         messages: &[IoSlice<'_>],
     ) -> Result<usize, TrySendError> {
-        match self.with_core(|core| core.try_send_batch(messages))? {
-            // Alone it needs no length before it, and it may be a large one.
-            0 | 1 => {
-                self.try_send(&mut Sending::new(&messages[..1], None))?;
-                Ok(1)
-            }
-            count => Ok(count),
-        }
-    }
-}
-
-impl Core {
-    /// Sends the first of these messages in one frame, and returns how many, if it is worth it.
-    fn try_send_batch(&mut self, messages: &[IoSlice<'_>]) -> Result<usize, TrySendError> {
         self.check_not_ended()?;
         if self.holds_back() {
             // What was taken before goes first.
@@ -285,62 +228,140 @@ impl Core {
     }
 }
 
-/// How many of the first messages fit, and their bytes with their lengths.
-fn fitting(messages: &[IoSlice<'_>], room: BatchRoom) -> (usize, usize) {
-    let (mut count, mut bytes) = (0, 0_usize);
-    for message in messages.iter().take(room.messages.min(MOST_PARTS)) {
-        let more = bytes + PART_HEADER_LEN;
-        match more.checked_add(message.len()) {
-            Some(more) if more <= room.bytes => bytes = more,
-            Some(_) | None => break,
+/// The bytes of a stream, and what of them is held back.
+impl Core {
+    /// Takes some of these bytes, and returns how many; `None` if they make a large message.
+    #[inline]
+    pub(super) fn try_write(
+        &mut self,
+        parts: &[IoSlice<'_>],
+    ) -> Result<Option<usize>, TrySendError> {
+        self.check_not_ended()?;
+        let len = total(parts);
+        if !self.conn.is_eager(len) {
+            return Ok(None);
         }
-        count += 1;
+        let sent = self.conn.may_send(len).and_then(|()| {
+            self.uncork();
+            self.conn.send(len)
+        });
+        match sent {
+            Ok(transmit) => self.post_bytes(&transmit, parts).map(|()| Some(len)),
+            Err(SendRefused::Blocked) => {
+                let most = self.most_held_back(len);
+                match self.hold_back(|cork, longest| cork.extend(parts, longest, most)) {
+                    0 => Err(TrySendError::Full),
+                    taken => Ok(Some(taken)),
+                }
+            }
+            Err(refused) => Err(refused_send(refused, len)),
+        }
     }
-    (count, bytes)
+
+    /// Returns the number of bytes that may be held back for a write of `len` bytes to join, if it
+    /// is more than a frame.
+    fn most_held_back(&self, len: usize) -> usize {
+        if len > LONGEST_TO_JOIN {
+            return 0;
+        }
+        usize::try_from(self.conn.most_held_back()).unwrap_or(usize::MAX)
+    }
+
+    /// Whether some of `len` bytes may join the bytes that are held back.
+    #[cfg(feature = "tokio")]
+    pub(super) fn may_join(&mut self, len: usize) -> bool {
+        let most = self.most_held_back(len);
+        self.conn.is_eager(len) && self.hold_back(|cork, longest| cork.room(longest, most) > 0)
+    }
+
+    fn post_bytes(
+        &mut self,
+        transmit: &Transmit,
+        parts: &[IoSlice<'_>],
+    ) -> Result<(), TrySendError> {
+        let Some(queues) = &mut self.queues else {
+            return Err(TrySendError::Failed(Error::Disconnected(self.reason())));
+        };
+        queues
+            .post_send(transmit, parts, false)
+            .map_err(|error| self.post_failed(error))
+    }
+
+    /// Whether there is something that is to be sent before anything else.
+    pub(super) fn holds_back(&self) -> bool {
+        !self.cork.is_empty()
+    }
+
+    /// Lets something join what is held back, up to the longest that a frame takes.
+    fn hold_back<T: Default>(&mut self, join: impl FnOnce(&mut Cork, usize) -> T) -> T {
+        let sides = self.conn.negotiated();
+        let longest = sides.map_or(0, |sides| sides.send_eager as usize);
+        if !self.conn.hold() {
+            return T::default();
+        }
+        let taken = join(&mut self.cork, longest);
+        if self.cork.is_empty() {
+            self.conn.let_go();
+        }
+        taken
+    }
+
+    /// Sends what was held back, as far as there is room for it. Returns whether something was
+    /// sent.
+    pub(super) fn uncork(&mut self) -> bool {
+        let mut sent = false;
+        while self.holds_back() {
+            match self.uncork_some() {
+                Ok(()) => sent = true,
+                // Or the peer takes nothing any more: then what is here was not delivered.
+                Err(_) => break,
+            }
+        }
+        sent
+    }
+
+    fn uncork_some(&mut self) -> Result<(), SendRefused> {
+        let room = self.conn.held_room()?;
+        let front = self.cork.front(room);
+        let payload = self.cork.payload(front);
+        // No more than a frame has places for.
+        let transmit = self.conn.send_held(front.count as u32, payload.len())?;
+        if let Some(queues) = &mut self.queues
+            && let Err(error) = queues.post_send(&transmit, &[IoSlice::new(payload)], false)
+        {
+            // The end of the connection, which says so.
+            self.post_failed(error);
+        }
+        self.cork.let_go(front);
+        if self.cork.is_empty() {
+            self.conn.let_go();
+        }
+        Ok(())
+    }
+
+    /// Starts to find out whether the peer has all that was sent so far.
+    pub(super) fn flush(&mut self) -> Result<Flush, Error> {
+        self.check_not_ended()?;
+        if self.holds_back() {
+            return Ok(Flush::Held(self.cork.joined()));
+        }
+        self.ask()
+    }
+
+    /// Asks the peer.
+    pub(super) fn ask(&mut self) -> Result<Flush, Error> {
+        let asked = self.conn.flush();
+        asked
+            .map(Flush::Asked)
+            .map_err(|refused| refused_send(refused, 0).into())
+    }
 }
 
 /// One-sided operations.
-impl Link {
-    /// Registers memory that peers may access as `access` says.
-    pub(crate) fn region(
-        self: &Arc<Self>,
-        len: usize,
-        access: RemoteAccess,
-    ) -> Result<Region, Error> {
-        let allocator = self.allocator().ok_or_else(|| self.disconnected())?;
-        let region = allocator.region(len, access).map_err(Error::from_os)?;
-        if access.write {
-            self.with_core(|core| core.conn.allow_immediates());
-        }
-        Ok(region)
-    }
-
-    /// What both devices can do, as long as there is a connection.
-    pub(crate) fn capabilities(&self) -> Option<Capabilities> {
-        let core = self.core();
-        core.queues.as_ref()?;
-        core.conn.capabilities()
-    }
-
-    /// Checks what can be checked on this side.
-    pub(crate) fn check(
-        &self,
-        op: OneSidedOp,
-        here: (&Region, Range<usize>),
-        there: (&RemoteRegion, u64),
-        id: u64,
-    ) -> Result<Checked, Error> {
-        Checked::new(self.allocator().as_deref(), op, here, there, id)
-    }
-
-    /// Starts an operation, or returns why not.
-    pub(crate) fn try_operate(self: &Arc<Self>, checked: &Checked) -> Result<(), TrySendError> {
-        self.with_core(|core| core.try_operate(checked))
-    }
-}
-
 impl Core {
-    fn try_operate(&mut self, checked: &Checked) -> Result<(), TrySendError> {
+    /// Starts a one-sided operation, if there is room for it.
+    #[inline]
+    pub(super) fn try_operate(&mut self, checked: &Checked) -> Result<(), TrySendError> {
         self.check_not_ended()?;
         if let Some(able) = self.conn.capabilities() {
             // This side's has been asked.
@@ -372,6 +393,40 @@ impl Core {
     }
 }
 
+/// The error of a message of `len` bytes that the state machine does not send.
+pub(super) fn refused_send(refused: SendRefused, len: usize) -> TrySendError {
+    TrySendError::Failed(match refused {
+        SendRefused::Blocked => return TrySendError::Full,
+        SendRefused::TooLong { limit } => Error::MessageTooLong { len, limit },
+        SendRefused::Finished => Error::Finished,
+        SendRefused::Closed(reason) => Error::Disconnected(reason),
+    })
+}
+
+/// How many of the first messages fit, and their bytes with their lengths.
+fn fitting(messages: &[IoSlice<'_>], room: BatchRoom) -> (usize, usize) {
+    let (mut count, mut bytes) = (0, 0_usize);
+    for message in messages.iter().take(room.messages.min(MOST_PARTS)) {
+        let more = bytes + PART_HEADER_LEN;
+        match more.checked_add(message.len()) {
+            Some(more) if more <= room.bytes => bytes = more,
+            Some(_) | None => break,
+        }
+        count += 1;
+    }
+    (count, bytes)
+}
+
+/// The sum of lengths. The same bytes may be named many times, so it may be more than a number
+/// holds: then it is the greatest, which is longer than any message.
+pub(crate) fn total(parts: &[IoSlice<'_>]) -> usize {
+    sum(parts.iter().map(|part| part.len()))
+}
+
+fn sum(lens: impl Iterator<Item = usize>) -> usize {
+    lens.fold(0, usize::saturating_add)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -399,5 +454,16 @@ mod tests {
             bytes: 1000,
         };
         assert_eq!(fitting(&many, room), (MOST_PARTS, 4 * MOST_PARTS));
+    }
+
+    #[test]
+    fn lengths_that_no_number_holds_do_not_wrap_around() {
+        assert_eq!(sum([].into_iter()), 0);
+        assert_eq!(sum([1, 0, 2].into_iter()), 3);
+        // 2⁶⁴ + 15 where a word has 64 bits: with wrap-around it would pass as 15.
+        let quarter = usize::MAX / 4 + 1;
+        let lens = [quarter, quarter, quarter, quarter, 15];
+        assert_eq!(sum(lens.into_iter()), usize::MAX);
+        assert!(sum(lens.into_iter()) > LONGEST);
     }
 }

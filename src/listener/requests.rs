@@ -6,11 +6,11 @@ use super::{Listener, backlog::Backlog, socket::Socket};
 use crate::{
     addresses::ToAddresses,
     config::Config,
+    connector::check_private_data,
     endpoint::Endpoint,
     engine::{Command, Engine, Intake, Reply, Request, wait_for_reply},
     error::Error,
     local::Local,
-    private_data::check_private_data,
     proto::{REJECT_DATA_MAX, REPLY_DATA_MAX},
     transport_choice::Transport,
 };

@@ -8,7 +8,6 @@
 
 mod access;
 mod addresses;
-mod container;
 mod memory;
 
 #[cfg(test)]
@@ -16,8 +15,7 @@ mod testing;
 
 pub use self::access::Denied;
 pub(crate) use self::{
-    access::{all_denied, denied},
+    access::{all_denied, denied, is_container},
     addresses::rdma_addresses,
-    container::is_container,
     memory::usable_memory,
 };

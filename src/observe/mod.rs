@@ -14,16 +14,13 @@
 //! [The guide](crate::guide::observing) shows each of them.
 
 mod export;
-#[cfg(feature = "metrics")]
-mod metrics;
+mod prometheus;
 mod registry;
-mod snapshot;
 
 #[cfg(feature = "metrics")]
-pub use self::metrics::record_metrics;
+pub use self::prometheus::record_metrics;
 pub(crate) use self::registry::Registered;
 pub use self::{
     export::Export,
-    registry::{enable, snapshot},
-    snapshot::{ConnectionSnapshot, Snapshot},
+    registry::{ConnectionSnapshot, Snapshot, enable, snapshot},
 };

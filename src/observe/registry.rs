@@ -6,15 +6,47 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
-use super::snapshot::{ConnectionSnapshot, Snapshot};
 use crate::{
     link::Link,
     os::{PerProcess, lock},
     proto::Statistics,
+    transport_choice::Transport,
 };
+
+/// The statistics of the connections of this process, at one moment.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Snapshot {
+    /// The connections that have handles now.
+    pub connections: Vec<ConnectionSnapshot>,
+    /// The number of connections whose last handle was dropped.
+    pub ended: u64,
+    /// The sum of the statistics of all connections, past and present.
+    pub all: Statistics,
+}
+
+/// A connection at one moment.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ConnectionSnapshot {
+    /// Its number in this process, which no other connection ever has.
+    pub id: u64,
+    /// The peer's address.
+    pub peer: SocketAddr,
+    /// This side's address.
+    pub local: SocketAddr,
+    /// The transport.
+    pub transport: Transport,
+    /// The time since it was established.
+    pub age: Duration,
+    /// Whether it has ended, and only its handles are left.
+    pub is_closed: bool,
+    /// The statistics of the connection.
+    pub statistics: Statistics,
+}
 
 /// Whether connections are kept track of.
 static ENABLED: AtomicBool = AtomicBool::new(false);

@@ -9,7 +9,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use super::{Stream, ttl::ListenerTtl};
+use super::{Stream, options::ListenerTtl};
 use crate::{endpoint::Endpoint, listener::Listener, transport_choice::Transport};
 
 /// Accepts [`Stream`]s on an address, as [`std::net::TcpListener`] does.

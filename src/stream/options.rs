@@ -1,6 +1,11 @@
-use std::{io, time::Duration};
+use std::{
+    fs, io,
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+    time::Duration,
+};
 
 use super::Stream;
+use crate::{endpoint::Endpoint, listener::Listener, transport_choice::Transport};
 
 /// Options of a socket.
 impl Stream {
@@ -72,4 +77,93 @@ impl Stream {
     pub fn nodelay(&self) -> io::Result<bool> {
         Ok(self.shared.endpoint.nodelay())
     }
+}
+
+/// How long a call may wait; by default for ever.
+#[derive(Debug, Default)]
+pub(super) struct Timeout {
+    /// 0: for ever. More than 500 years are as good as 500.
+    nanos: AtomicU64,
+}
+
+impl Timeout {
+    pub(super) fn get(&self) -> Option<Duration> {
+        match self.nanos.load(Ordering::Relaxed) {
+            0 => None,
+            nanos => Some(Duration::from_nanos(nanos)),
+        }
+    }
+
+    /// Sets it. A duration of zero is refused, as by [`std::net::TcpStream`].
+    pub(super) fn set(&self, timeout: Option<Duration>) -> io::Result<()> {
+        let nanos = match timeout {
+            None => 0,
+            Some(Duration::ZERO) => {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    "a timeout of zero is none; use set_nonblocking to never wait",
+                ));
+            }
+            Some(timeout) => u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX),
+        };
+        self.nanos.store(nanos, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// The time to live that a listener gives to the streams that it accepts.
+#[derive(Debug, Default)]
+pub(crate) struct ListenerTtl {
+    /// 0: the default of the system.
+    hops: AtomicU32,
+}
+
+/// The default of Linux, if its file cannot be read.
+const DEFAULT: u32 = 64;
+
+impl ListenerTtl {
+    pub(crate) fn get(&self, listener: &Listener) -> io::Result<u32> {
+        has_ttl(listener)?;
+        match self.hops.load(Ordering::Relaxed) {
+            0 => Ok(system_default().unwrap_or(DEFAULT)),
+            hops => Ok(hops),
+        }
+    }
+
+    pub(crate) fn set(&self, hops: u32, listener: &Listener) -> io::Result<()> {
+        has_ttl(listener)?;
+        if !(1..=255).contains(&hops) {
+            // As a socket refuses it.
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        self.hops.store(hops, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Sets it for a stream over TCP that was accepted.
+    pub(crate) fn apply(&self, accepted: &Endpoint) {
+        let hops = self.hops.load(Ordering::Relaxed);
+        if hops == 0 || accepted.transport() != Transport::Tcp {
+            return;
+        }
+        if let Err(error) = accepted.set_hop_limit(hops) {
+            // The connection has ended, and a read returns that.
+            debug!("{accepted:?}: no time to live was set: {error}");
+        }
+    }
+}
+
+fn has_ttl(listener: &Listener) -> io::Result<()> {
+    if listener.transports().contains(&Transport::Tcp) {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::Unsupported,
+        "a time to live cannot be set for a listener over RDMA alone",
+    ))
+}
+
+fn system_default() -> Option<u32> {
+    let text = fs::read_to_string("/proc/sys/net/ipv4/ip_default_ttl").ok()?;
+    text.trim().parse().ok()
 }

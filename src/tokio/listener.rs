@@ -6,8 +6,8 @@ use std::{
 
 use super::{endpoint::Endpoint, turn::cooperate};
 use crate::{
-    addresses::ToAddresses, connector::lookup::addresses, error::Error,
-    listener_builder::ListenerBuilder, poll::Seat, transport_choice::Transport,
+    addresses::ToAddresses, connector::lookup::addresses, error::Error, listener::ListenerBuilder,
+    poll::Seat, transport_choice::Transport,
 };
 
 /// Accepts connections on an address, for tasks.

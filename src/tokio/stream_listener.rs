@@ -7,7 +7,7 @@ use std::{
 use super::{listener::accept, stream::Stream, turn::cooperate};
 use crate::{
     addresses::ToAddresses, connector::lookup::addresses, endpoint::Endpoint,
-    listener_builder::ListenerBuilder, stream::ListenerTtl, transport_choice::Transport,
+    listener::ListenerBuilder, stream::ListenerTtl, transport_choice::Transport,
 };
 
 /// Accepts [`Stream`]s on an address, as [`tokio::net::TcpListener`]

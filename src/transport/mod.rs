@@ -3,7 +3,9 @@
 //! A transport is a queue pair and what belongs to it. The layers above post work to it and poll
 //! what is done; none of them names a queue pair, a memory region or a connection manager's id.
 //! `queues` and `memory` are what all transports have in common; a transport of its own has queue
-//! pairs, completions, registrations and the making of connections.
+//! pairs, completions, registrations and the making of connections. A type that each transport has,
+//! such as `ListenId`, has a file of the same name in `rdma`, in `tcp` and in this folder or one of
+//! those two, which has the enum of both.
 //!
 //! What a transport guarantees, and the message layer relies on:
 //!
@@ -55,7 +57,6 @@ macro_rules! by_transport {
 mod budget;
 mod connection_id;
 mod connection_manager;
-mod device_counters;
 mod limits;
 mod listen_id;
 mod memory;
@@ -77,7 +78,6 @@ pub(crate) use self::{
     tcp::{HopLimit, WAITS_FOR},
 };
 pub use self::{
-    device_counters::DeviceCounters,
     limits::EngineLimits,
-    memory::{Region, RemoteRegion},
+    memory::{DeviceCounters, Region, RemoteRegion},
 };

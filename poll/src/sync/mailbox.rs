@@ -7,7 +7,7 @@ use nix::sys::eventfd::EventFd;
 use rdma_status::OsError;
 use rdmsg_os::lock;
 
-use super::eventfd::eventfd;
+use super::readiness::eventfd;
 
 /// A queue that one thread reads, and the eventfd that wakes it. The queue keeps the memory that it
 /// once needed, so that waking the thread allocates nothing.

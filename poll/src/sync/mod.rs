@@ -3,15 +3,13 @@
 //!
 //! Nothing here knows what a connection is, except [`Notice`], which names one by its key.
 
-mod eventfd;
 mod mailbox;
 mod primitives;
 mod readiness;
 mod wakers;
 
 pub use self::{
-    eventfd::eventfd,
     mailbox::{Mailbox, Notice, NoticeKind},
-    readiness::Readiness,
+    readiness::{Readiness, eventfd},
     wakers::{Seat, Wakers},
 };

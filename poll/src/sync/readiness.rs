@@ -3,11 +3,9 @@ use std::{
     sync::{Mutex, OnceLock},
 };
 
-use nix::sys::eventfd::EventFd;
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use rdma_status::OsError;
-use rdmsg_os::lock;
-
-use super::eventfd::eventfd;
+use rdmsg_os::{failed, lock};
 
 /// A file descriptor that is readable exactly while there is something to take, for those who ask
 /// for one. The others pay one look at an atomic.
@@ -77,6 +75,12 @@ impl Readiness {
         }
         *raised = ready;
     }
+}
+
+/// An eventfd that is not inherited, and on which nobody blocks.
+pub fn eventfd() -> Result<EventFd, OsError> {
+    EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
+        .map_err(failed("eventfd"))
 }
 
 #[cfg(test)]

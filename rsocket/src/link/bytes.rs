@@ -63,7 +63,7 @@ impl Link {
         let immediate = Immediate::Data(window.length).encode();
         let freed = range.len() as u64;
         let write = Some((payload, remote));
-        self.posted += self.telling.post(&self.qp, freed, write, immediate)?;
+        self.posted += self.notification.post(&self.qp, freed, write, immediate)?;
         self.free -= 1;
         peer.sending.wrote(window.length);
         Ok(window.length as usize)
@@ -114,7 +114,7 @@ impl Link {
                 remote.addr = remote.addr.wrapping_add(offset as u64);
             }
             let write = (!piece.is_empty()).then(|| (Sge::new(&self.table, piece).into(), remote));
-            match self.telling.post(&self.qp, OTHER, write, immediate) {
+            match self.notification.post(&self.qp, OTHER, write, immediate) {
                 Ok(posted) => {
                     self.free_control -= 1;
                     self.posted += posted;

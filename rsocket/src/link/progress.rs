@@ -8,7 +8,7 @@ use rdma_verbs::verbs::{MemoryRegion, WorkCompletion};
 
 use super::{
     End, Link, MIN_RNR_TIMER, OTHER, Opening, Peer,
-    telling::{PART, RECEIVE},
+    notification::{PART, RECEIVE},
 };
 use crate::wire::{ConnData, Immediate, Window, is_rejection_of_endpoints};
 
@@ -108,15 +108,15 @@ impl Link {
                 WcStatus::WR_FLUSH_ERR => {}
                 // iWARP's driver found that TCP has ended.
                 WcStatus::LOC_QP_OP_ERR
-                    if received.is_none() && self.telling.active_speaks_first() => {}
+                    if received.is_none() && self.notification.active_speaks_first() => {}
                 status => self.lose(format!("a work request failed: {status}")),
             }
             return Ok(());
         }
         if let Some(number) = received {
-            let word = self.telling.heard(completion, number);
+            let word = self.notification.heard(completion, number);
             if self.end.is_none() {
-                self.telling.post_receive(&self.qp, number)?;
+                self.notification.post_receive(&self.qp, number)?;
             }
             self.receive(word.and_then(Immediate::decode));
             if mem::replace(&mut self.opening, Opening::Over) == Opening::Awaited {

@@ -1,4 +1,4 @@
-//! What the handles ask of the engine, and what connections do.
+//! What the handles ask of the engine (listeners, connections, the end), and what connections do.
 
 use std::{net::SocketAddr, sync::Arc, time::Instant};
 
@@ -6,10 +6,11 @@ use crossbeam_channel::Sender;
 
 use super::{
     super::{
-        command::{Command, Reply},
+        command::{Bound, Command, Handle, Intake, Reply},
         entry::Role,
+        listening::Listening,
     },
-    BATCH, Reactor, random,
+    BATCH, Reactor, is_of_manager, random,
 };
 use crate::{
     config::Config,
@@ -17,9 +18,16 @@ use crate::{
     link::Link,
     poll::{Notice, NoticeKind},
     proto::{CloseReason, Connection},
-    transport::ConnectionId,
-    transport_choice::Transport,
+    transport::{ConnectionId, ListenId},
+    transport_choice::{Transport, TransportChoice},
 };
+
+/// How many ports are tried that the kernel chooses for TCP until one of them is free over RDMA as
+/// well.
+const FREE_PORT_TRIES: u32 = 64;
+
+/// Over RDMA, and over TCP.
+type ListenIds = (Option<ListenId>, Option<ListenId>);
 
 impl Reactor {
     pub(super) fn take_commands(&mut self) {
@@ -120,6 +128,116 @@ impl Reactor {
                 self.shut_down();
             }
         }
+    }
+
+    fn listen(
+        &mut self,
+        address: SocketAddr,
+        config: Config,
+        intake: Intake,
+        engine: Arc<Handle>,
+    ) -> Result<Bound, Error> {
+        let key = self.new_key();
+        let (ids, local) = match config.transport {
+            TransportChoice::Rdma => {
+                let (id, local) = self.listen_on_rdma(key, address, &config)?;
+                ((Some(id), None), local)
+            }
+            TransportChoice::Tcp => {
+                let (id, local) = self.listen_on_tcp(key, address, &config)?;
+                ((None, Some(id)), local)
+            }
+            TransportChoice::Auto => self.listen_on_both(key, address, &config)?,
+        };
+        let transports: &[Transport] = match ids {
+            (Some(_), Some(_)) => &[Transport::Rdma, Transport::Tcp],
+            (Some(_), None) => &[Transport::Rdma],
+            (None, _) => &[Transport::Tcp],
+        };
+        info!("listener {key} on {local}, over {transports:?}");
+        let listening = Listening::new(ids, local, config, intake, engine);
+        self.listeners.insert(key, listening);
+        Ok(Bound {
+            key,
+            local,
+            transports,
+        })
+    }
+
+    /// Listens on both transports with one port, or on that of them that can be. A port that is in
+    /// use on either is in use: peers with `TransportChoice::Auto` would connect to the other
+    /// program.
+    fn listen_on_both(
+        &mut self,
+        key: u64,
+        address: SocketAddr,
+        config: &Config,
+    ) -> Result<(ListenIds, SocketAddr), Error> {
+        let mut tries = if address.port() == 0 {
+            FREE_PORT_TRIES
+        } else {
+            1
+        };
+        loop {
+            let (tcp, local) = self.listen_on_tcp(key, address, config)?;
+            match self.listen_on_rdma(key, local, config) {
+                Ok((rdma, local)) => return Ok(((Some(rdma), Some(tcp)), local)),
+                Err(error) if error.is_address_in_use() => {}
+                Err(error) if self.failed.is_some() => return Err(error),
+                Err(error) => {
+                    warn!("listener {key} on {local}: over TCP only: {error}");
+                    return Ok(((None, Some(tcp)), local));
+                }
+            }
+            // A port of iWARP is one of TCP, so this listener itself may have it.
+            drop(tcp);
+            tries -= 1;
+            match self.listen_on_rdma(key, local, config) {
+                Ok((rdma, local)) => {
+                    warn!(
+                        "listener {key} on {local}: over RDMA only: a port of iWARP is one of \
+                         TCP, and taken by it"
+                    );
+                    return Ok(((Some(rdma), None), local));
+                }
+                Err(error) if tries == 0 || !error.is_address_in_use() => return Err(error),
+                Err(_) => debug!("listener {key}: port {} is in use over RDMA", local.port()),
+            }
+        }
+    }
+
+    fn listen_on_rdma(
+        &mut self,
+        key: u64,
+        address: SocketAddr,
+        config: &Config,
+    ) -> Result<(ListenId, SocketAddr), Error> {
+        let kind = Transport::Rdma;
+        let bound = ListenId::bind(kind, &self.manager, key, address, config.listening.backlog);
+        let id = bound.map_err(|error| {
+            if is_of_manager(error) {
+                self.failed.get_or_insert(error);
+            }
+            Error::from_bind(address, error)
+        })?;
+        if !id.has_device() {
+            Error::from_bound_to_none(address)?;
+        }
+        let local = id.local_addr().unwrap_or(address);
+        Ok((id, local))
+    }
+
+    fn listen_on_tcp(
+        &self,
+        key: u64,
+        address: SocketAddr,
+        config: &Config,
+    ) -> Result<(ListenId, SocketAddr), Error> {
+        let kind = Transport::Tcp;
+        let id = ListenId::bind(kind, &self.manager, key, address, config.listening.backlog)
+            .map_err(|error| Error::from_bind_tcp(address, error))?;
+        let local = id.local_addr().unwrap_or(address);
+        Ok((id, local))
     }
 
     fn connect(

@@ -1,11 +1,23 @@
-//! What the connection manager reports.
+//! What the connection manager reports: connect requests, and events of connections and listeners.
 
-use std::time::{Duration, Instant};
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use super::{BATCH, CM_RDMA, CM_TCP, Reactor, is_of_manager};
+use super::{
+    super::{
+        command::{Intake, Reply, Request},
+        entry::Role,
+    },
+    BATCH, CM_RDMA, CM_TCP, Reactor, is_of_manager,
+};
 use crate::{
+    error::Error,
+    proto::{Connection, Reject},
     status::OsError,
-    transport::{Event, Report},
+    transport::{ConnectRequest, ConnectionId, Event, Report},
     transport_choice::Transport,
 };
 
@@ -99,4 +111,138 @@ impl Reactor {
             .in_engine(|core| core.conn.handle_cm_event(event.input(), now));
         self.drive(key);
     }
+
+    pub(super) fn handle_request(&mut self, asked: ConnectRequest) {
+        let Some(listener) = asked.listener().and_then(|key| self.listeners.get(&key)) else {
+            debug!("engine: connect request for a listener that has been dropped");
+            return;
+        };
+        let (config, intake, engine) = (
+            listener.config.clone(),
+            listener.intake.clone(),
+            Arc::clone(&listener.engine),
+        );
+        let Some(peer) = asked.peer_addr() else {
+            warn_sparsely!("engine: connect request without an address");
+            return;
+        };
+        let full = if listener.is_full() {
+            Some(("backlog", config.listening.backlog))
+        } else if listener.half_open.count() >= config.listening.half_open.into() {
+            Some(("half_open", config.listening.half_open))
+        } else {
+            None
+        };
+        if let Some((field, limit)) = full {
+            report_refusal(
+                peer,
+                &format_args!("{field} is {limit}, and that many wait"),
+            );
+            return asked.reject(&Reject::BUSY.emit(&[]));
+        }
+        let role = Role::Passive(Some(listener.half_open.clone()));
+        let key = self.new_key();
+        match Connection::requested(
+            self.params(&config, asked.transport()),
+            asked.private_data(),
+            asked.reads(),
+            Instant::now(),
+        ) {
+            Ok(conn) => {
+                let mut id = ConnectionId::of_request(asked, key);
+                id.set_ack_timeout(&config);
+                let local = id.local_addr();
+                let timeout = config.connect_timeout;
+                let link = self.adopt(key, conn, peer, config, id, role);
+                self.drive(key);
+                debug!(target: "rdmsg::cm", "{link}: CONNECT_REQUEST");
+                match intake {
+                    Intake::Connections(queue) => {
+                        self.accept(&link, &[], Instant::now(), Reply::Backlog(queue));
+                    }
+                    Intake::Requests(queue) => {
+                        queue.bring(Request::new(link, engine, local, timeout));
+                    }
+                }
+            }
+            Err(refusal) => {
+                report_refusal(peer, &refusal.reason);
+                asked.reject(&refusal.private_data);
+            }
+        }
+    }
+
+    /// What befalls a listener's device befalls the listener.
+    pub(super) fn handle_listener_event(&mut self, key: u64, event: &Event) {
+        let Some(reason) = event.listener_lost() else {
+            warn_sparsely!("listener {key}: {event}: ignored");
+            return;
+        };
+        let Some(listener) = self.listeners.get_mut(&key) else {
+            return;
+        };
+        let address = listener.local;
+        if listener.outlives_device() {
+            warn!("listener {key} on {address}: {reason}; it is bound again when it can be");
+            let at = Instant::now() + listener.lose();
+            return self.timers.set(key, Some(at));
+        }
+        error!("listener {key} on {address} has ended: {reason}");
+        listener
+            .intake
+            .finish(Error::ListenerEnded { address, reason });
+        // With its id, which the device waits for.
+        self.listeners.remove(&key);
+    }
+
+    /// It may be time to bind a listener again.
+    pub(super) fn listen_again(&mut self, key: u64) {
+        if let Some(listener) = self.listeners.get_mut(&key)
+            && let Some(wait) = listener.try_again(&self.manager, key)
+        {
+            self.timers.set(key, Some(Instant::now() + wait));
+        }
+    }
+
+    /// Lets a connection establish itself, or turns it away if the backlog has filled up since its
+    /// request.
+    pub(super) fn take_turn(&mut self, key: u64, now: Instant) {
+        let is_full = self.finds_backlog_full(key);
+        let Some(entry) = self.links.get(&key) else {
+            return;
+        };
+        if is_full {
+            let (peer, limit) = (entry.peer, entry.config.listening.backlog);
+            entry.link.in_engine(|core| core.conn.turn_away(now));
+            report_refusal(
+                peer,
+                &format_args!("backlog is {limit}, and that many wait"),
+            );
+        } else {
+            entry.link.in_engine(|core| core.conn.take_turn(now));
+        }
+        self.drive(key);
+    }
+
+    /// Whether the backlog is full for this request: it counts the connections in the backlog, and
+    /// those that the engine is establishing for the same listener.
+    fn finds_backlog_full(&self, key: u64) -> bool {
+        let Some(entry) = self.links.get(&key) else {
+            return false;
+        };
+        let (Role::Passive(Some(half_open)), Some(Reply::Backlog(queue))) =
+            (&entry.role, &entry.reply)
+        else {
+            return false;
+        };
+        let started = self.accepts.started().filter(|other| *other != key);
+        let establishing = started
+            .filter_map(|key| self.links.get(&key))
+            .filter(|other| other.is_accepted_for(half_open));
+        queue.waiting() + establishing.count() >= entry.config.listening.backlog.into()
+    }
+}
+
+fn report_refusal(peer: SocketAddr, reason: &dyn std::fmt::Display) {
+    warn_sparsely!("engine: rejected a connect request of {peer}: {reason}");
 }

@@ -6,7 +6,7 @@ use ::axum::{
 };
 use ::tokio::time::sleep;
 
-use super::peer_addr::PeerAddr;
+use super::PeerAddr;
 use crate::tokio::{listener::accept, stream::Stream, stream_listener::StreamListener};
 
 /// The pause after a connection that the runtime could not watch, most often because the process

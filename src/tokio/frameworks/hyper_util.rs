@@ -11,7 +11,7 @@ use ::hyper_util::{
 use http::{Uri, uri::Scheme};
 use tower_service::Service;
 
-use super::peer_addr::PeerAddr;
+use super::PeerAddr;
 use crate::{connector::Connector, tokio::stream::Stream};
 
 /// Connects [`Stream`]s to the hosts of URIs (feature `hyper-util`), for

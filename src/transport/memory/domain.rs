@@ -2,15 +2,10 @@
 
 use std::ops::Range;
 
-use super::registration::Registration;
+use crate::{proto::TransportTraits, remote_access::RemoteAccess, status::OsError, transport::tcp};
+
 #[cfg(feature = "rdma")]
 use crate::transport::rdma;
-use crate::{
-    proto::TransportTraits,
-    remote_access::RemoteAccess,
-    status::OsError,
-    transport::{DeviceCounters, tcp},
-};
 
 /// What memory is registered in: only connections of the same domain reach it.
 #[derive(Clone, Debug)]
@@ -160,4 +155,78 @@ impl Domain {
             Tcp(_) => DeviceCounters::default(),
         })
     }
+}
+
+/// Memory that is registered with a transport: its device, and peers as far as they have the right,
+/// may read or change the bytes. Clones refer to the same registration, which ends with the last.
+#[derive(Clone, Debug)]
+pub(crate) enum Registration {
+    #[cfg(feature = "rdma")]
+    Rdma(rdma::MemoryRegion),
+    Tcp(tcp::MemoryRegion),
+}
+
+impl Registration {
+    pub(crate) fn len(&self) -> usize {
+        by_transport!(self, region => region.len())
+    }
+
+    /// The address of the first byte, as peers name it.
+    pub(crate) fn addr(&self) -> u64 {
+        by_transport!(self, region => region.addr())
+    }
+
+    /// The key for this side's work requests.
+    pub(crate) fn lkey(&self) -> u32 {
+        by_transport!(self, {
+            Rdma(region) => region.lkey(),
+            // Its queue pairs need none.
+            Tcp(_) => 0,
+        })
+    }
+
+    /// The key for peers.
+    pub(crate) fn rkey(&self) -> u32 {
+        by_transport!(self, region => region.rkey())
+    }
+
+    /// The first byte, valid for as long as a handle exists.
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
+        by_transport!(self, region => region.as_ptr())
+    }
+
+    /// Copies bytes in, which others may change at the same time.
+    ///
+    /// # Panics
+    ///
+    /// If they do not fit.
+    pub(crate) fn copy_in(&self, offset: usize, bytes: &[u8]) {
+        by_transport!(self, region => region.copy_in(offset, bytes))
+    }
+
+    /// Copies bytes out, which others may change at the same time.
+    ///
+    /// # Panics
+    ///
+    /// If there are not so many.
+    pub(crate) fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
+        by_transport!(self, region => region.copy_out(offset, bytes))
+    }
+}
+
+/// Counters of a device, for all its connections, those of other processes included.
+///
+/// A counter that the driver does not have is `None`. [`DeviceCounters::of`] reads them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeviceCounters {
+    /// The number of times that a receiver was not ready, at either end of a connection.
+    ///
+    /// A receive was missing. The library keeps receives posted, so its connections add nothing
+    /// here.
+    pub rnr_naks: Option<u64>,
+    /// The number of times that packets were sent again.
+    ///
+    /// They, or their acknowledgements, were lost or late.
+    pub retransmissions: Option<u64>,
 }

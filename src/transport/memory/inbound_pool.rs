@@ -21,7 +21,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use super::{domain::Domain, registration::Registration};
+use super::domain::{Domain, Registration};
 use crate::{
     os::{Mapping, lock},
     proto::{Part, SHORTEST_CHUNK},

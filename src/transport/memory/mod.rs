@@ -6,14 +6,15 @@ mod inbound_pool;
 mod outbound_pool;
 mod recv_slice;
 mod region;
-mod registration;
 
-pub use self::region::{Region, RemoteRegion};
 pub(crate) use self::{
     allocator::Allocator,
-    domain::Domain,
+    domain::{Domain, Registration},
     inbound_pool::{InboundBuffer, InboundPool},
     outbound_pool::{Exposed, OutboundBuffer},
     recv_slice::{RecvSlice, received_bytes},
-    registration::Registration,
+};
+pub use self::{
+    domain::DeviceCounters,
+    region::{Region, RemoteRegion},
 };

@@ -22,7 +22,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use super::{domain::Domain, registration::Registration};
+use super::domain::{Domain, Registration};
 use crate::{
     os::{Mapping, Process, lock},
     proto::Descriptor,

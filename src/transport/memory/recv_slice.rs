@@ -5,7 +5,7 @@
 
 use std::{fmt, ops::Deref, slice};
 
-use super::registration::Registration;
+use super::domain::Registration;
 
 /// A part of a receive buffer whose receive has completed.
 pub(crate) fn received_bytes(memory: &Registration, offset: usize, len: usize) -> &[u8] {

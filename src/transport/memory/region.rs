@@ -1,6 +1,6 @@
 use std::{array::TryFromSliceError, fmt};
 
-use super::registration::Registration;
+use super::domain::Registration;
 use crate::remote_access::RemoteAccess;
 
 /// Memory that peers may access by one-sided operations, without this side's program taking part.

@@ -10,10 +10,7 @@ mod poll_side;
 mod queue_pair;
 mod receive_share;
 mod send_slots;
-mod shared_pools;
 mod shared_receives;
-mod transport_parts;
-mod work_id;
 mod work_queues;
 mod work_request;
 
@@ -26,10 +23,7 @@ pub(crate) use self::{
     queue_pair::{QueuePair, SharedReceiveQueue},
     receive_share::ReceiveShare,
     send_slots::{Outcome, Posted},
-    shared_pools::SharedPools,
-    shared_receives::SharedReceives,
-    transport_parts::{NoTransport, TransportParts},
-    work_id::WorkId,
-    work_queues::WorkQueues,
-    work_request::{Frame, RemoteAddr, SendFlags, SendOp, Sge},
+    shared_receives::{SharedPools, SharedReceives},
+    work_queues::{NoTransport, TransportParts, WorkQueues},
+    work_request::{Frame, RemoteAddr, SendFlags, SendOp, Sge, WorkId},
 };

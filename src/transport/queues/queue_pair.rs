@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use super::{
     buffers::Buffers,
-    work_id::WorkId,
-    work_request::{Frame, SendFlags, SendOp, Sge},
+    work_request::{Frame, SendFlags, SendOp, Sge, WorkId},
 };
 #[cfg(feature = "rdma")]
 use crate::transport::rdma;

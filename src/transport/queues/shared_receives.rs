@@ -18,13 +18,17 @@
 use std::{
     fmt,
     sync::{
-        Arc,
+        Arc, Mutex, Weak,
         atomic::{AtomicU64, Ordering},
     },
 };
 
-use super::{queue_pair::SharedReceiveQueue, work_id::WorkId, work_request::Sge};
+use super::{
+    queue_pair::SharedReceiveQueue,
+    work_request::{Sge, WorkId},
+};
 use crate::{
+    os::lock,
     proto::Account,
     remote_access::RemoteAccess,
     status::OsError,
@@ -139,5 +143,32 @@ impl fmt::Debug for SharedReceives {
             .field("size", &self.size)
             .field("account", &self.account)
             .finish_non_exhaustive()
+    }
+}
+
+/// What connections on one device receive into that share receives: one for each kind in use.
+#[derive(Debug, Default)]
+pub(crate) struct SharedPools(Mutex<Vec<Weak<SharedReceives>>>);
+
+impl SharedPools {
+    /// The receives of this kind, made when there are none.
+    pub(crate) fn get(
+        &self,
+        count: u32,
+        size: usize,
+        make: impl FnOnce() -> Result<SharedReceives, OsError>,
+    ) -> Result<Arc<SharedReceives>, OsError> {
+        let mut all = lock(&self.0);
+        let of_this_kind = all
+            .iter()
+            .filter_map(Weak::upgrade)
+            .find(|shared| shared.is(count, size));
+        if let Some(shared) = of_this_kind {
+            return Ok(shared);
+        }
+        let shared = Arc::new(make()?);
+        all.retain(|shared| shared.strong_count() > 0);
+        all.push(Arc::downgrade(&shared));
+        Ok(shared)
     }
 }

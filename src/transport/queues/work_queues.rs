@@ -23,16 +23,18 @@ use super::{
     in_flight::InFlight,
     layout::Layout,
     one_sided::Checked,
+    poll_side::PollSide,
     queue_pair::QueuePair,
+    receive_share::ReceiveShare,
     send_slots::{Operation, OperationKind, Posted, SlotBytes},
     shared_receives::SharedReceives,
-    work_id::WorkId,
-    work_request::{Frame, RemoteAddr, SendFlags, SendOp, Sge},
+    work_request::{Frame, RemoteAddr, SendFlags, SendOp, Sge, WorkId},
 };
 use crate::{
+    error::Error,
     proto::{HEADER_LEN, MovedBytes, Read, Transmit},
     status::OsError,
-    transport::memory::{Domain, InboundPool, RecvSlice, Registration, received_bytes},
+    transport::memory::{Allocator, Domain, InboundPool, RecvSlice, Registration, received_bytes},
 };
 
 /// A connection's queue pair and buffers.
@@ -386,5 +388,37 @@ fn inline_sge(bytes: &[u8]) -> Sge {
         start: bytes.as_ptr().cast_mut(),
         len: bytes.len() as u32,
         lkey: 0,
+    }
+}
+
+/// What a connection has of its transport, made before anything is sent, with all receives posted.
+/// The parts are for different locks: a thread that polls holds up none that asks for memory.
+#[derive(Debug)]
+pub(crate) struct TransportParts {
+    /// Where work is posted.
+    pub(crate) queues: WorkQueues,
+    /// Where receives are shared: what the connection has of them. The least that it needs is
+    /// reserved.
+    pub(crate) share: Option<ReceiveShare>,
+    /// Where completions are polled.
+    pub(crate) poll_side: PollSide,
+    /// Where memory for the application is made.
+    pub(crate) allocator: Arc<Allocator>,
+}
+
+/// Why [`TransportParts`] could not be made: the error for the state machine, and what there is to
+/// say to the application beyond it.
+#[derive(Debug)]
+pub(crate) struct NoTransport {
+    pub(crate) error: OsError,
+    pub(crate) problem: Option<Error>,
+}
+
+impl From<OsError> for NoTransport {
+    fn from(error: OsError) -> Self {
+        Self {
+            error,
+            problem: None,
+        }
     }
 }

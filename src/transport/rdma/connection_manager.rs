@@ -4,7 +4,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
 };
 
-use super::{device::Devices, link_local::with_interface};
+use super::{connection_id::with_interface, device::Devices};
 use crate::{
     cm::{CmEvent, CmId, EventChannel, PortSpace},
     proto::{CloseReason, CmInput, ReadDepth},

@@ -2,7 +2,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use super::{device::Device, device_counters};
+use super::device::{self, Device};
 use crate::{
     proto::TransportTraits,
     remote_access::RemoteAccess,
@@ -115,7 +115,7 @@ impl Domain {
     }
 
     pub(crate) fn device_counters(&self) -> DeviceCounters {
-        device_counters::read(self.device.context())
+        device::read_counters(self.device.context())
     }
 }
 

@@ -6,9 +6,7 @@ mod connection_id;
 mod connection_manager;
 mod create_transport;
 mod device;
-mod device_counters;
 mod domain;
-mod link_local;
 mod listen_id;
 mod queue_pair;
 

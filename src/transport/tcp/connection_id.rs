@@ -1,28 +1,27 @@
 use std::{
+    mem,
     net::SocketAddr,
-    os::fd::{AsFd, AsRawFd},
-    time::Duration,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    sync::Arc,
 };
 
 use nix::sys::{
     eventfd::EventFd,
-    socket::{
-        AddressFamily, SockFlag, SockType, SockaddrStorage, connect, setsockopt, socket, sockopt,
-    },
+    socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket},
 };
 
 use super::{
-    addresses::local_addr,
-    carrier::Carrier,
     connection_manager::{ConnectRequest, ConnectionManager},
     create_transport::create_transport,
     setup::tell,
     setup_message::Kind,
+    socket::{local_addr, set_options},
+    stream::Stream,
 };
 use crate::{
     config::Config,
     error::Error,
-    os::{Unshared, failed, millis},
+    os::{Unshared, failed},
     status::OsError,
     transport::{budget::Customer, queues::TransportParts},
 };
@@ -182,26 +181,45 @@ impl Drop for ConnectionId {
 /// Its address is resolved first.
 const NO_PEER: OsError = OsError::new("connect", libc::EDESTADDRREQ);
 
-/// Has the socket send at once, and give up a peer that acknowledges nothing about when an RDMA
-/// device would.
-fn set_options(socket: &impl AsFd, config: &Config) {
-    let timeout = give_up_after(config);
-    let nodelay = setsockopt(socket, sockopt::TcpNoDelay, &true);
-    let user_timeout = setsockopt(socket, sockopt::TcpUserTimeout, &timeout);
-    for result in [nodelay, user_timeout] {
-        if let Err(errno) = result {
-            debug!("engine: setsockopt: {errno}");
-        }
-    }
+/// What a connection goes by.
+#[derive(Debug)]
+pub(super) enum Carrier {
+    /// Before the first attempt, and between two.
+    Nothing,
+    /// Until there are queues.
+    Socket(Unshared<OwnedFd>),
+    /// With queues, or what of them could be made.
+    Stream(Arc<Stream>),
 }
 
-/// For how many milliseconds data may be unacknowledged: as many times the ACK timeout as a device
-/// would wait for it.
-fn give_up_after(config: &Config) -> u32 {
-    let exponent = config.rdma.ack_timeout.unwrap_or(18).min(31);
-    let one = Duration::from_nanos(4096 << exponent);
-    let tries = u32::from(config.rdma.retry_count) + 1;
-    u32::try_from(millis(one * tries))
-        .unwrap_or(u32::MAX)
-        .max(1000)
+/// The id's socket is missing between two attempts.
+const NO_SOCKET: OsError = OsError::new("socket", libc::ENOTSOCK);
+
+impl Carrier {
+    /// Makes a stream of the socket. It stays when more than that fails, so that the peer can be
+    /// told.
+    pub(super) fn open(
+        &mut self,
+        open: impl FnOnce(Unshared<OwnedFd>) -> Arc<Stream>,
+    ) -> Result<&Arc<Stream>, OsError> {
+        if let Self::Socket(socket) = mem::replace(self, Self::Nothing) {
+            *self = Self::Stream(open(socket));
+        }
+        self.stream()
+    }
+
+    pub(super) fn stream(&self) -> Result<&Arc<Stream>, OsError> {
+        match self {
+            Self::Stream(stream) => Ok(stream),
+            Self::Nothing | Self::Socket(_) => Err(NO_SOCKET),
+        }
+    }
+
+    pub(super) fn fd(&self) -> Result<BorrowedFd<'_>, OsError> {
+        match self {
+            Self::Nothing => Err(NO_SOCKET),
+            Self::Socket(socket) => Ok(socket.as_fd()),
+            Self::Stream(stream) => Ok(stream.fd()),
+        }
+    }
 }

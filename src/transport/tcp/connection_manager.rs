@@ -22,7 +22,6 @@ use super::{
     setup_message::Kind,
     silent_peers::SilentPeers,
     stream::Stream,
-    watch::Watch,
 };
 use crate::{
     os::{Unshared, failed, lock},
@@ -43,7 +42,7 @@ const TICK: Duration = Duration::from_secs(1);
 /// How many events of the system are taken at a time.
 const BATCH: usize = 32;
 
-mod sockets;
+mod establishing;
 
 /// See the top of this file. Clones are handles of the same one.
 #[derive(Clone, Debug)]
@@ -415,5 +414,44 @@ impl Drop for ConnectRequest {
         if self.socket.is_some() {
             self.manager.forget(self.token);
         }
+    }
+}
+
+/// What the engine's thread watches of one socket that is set up: its end, and room in it where
+/// that is waited for. Each is told once.
+#[derive(Debug)]
+pub(super) struct Watch {
+    epoll: Arc<Epoll>,
+    token: u64,
+}
+
+impl Watch {
+    /// The end of a connection, told once.
+    pub(super) const ENDS: EpollFlags = EpollFlags::EPOLLRDHUP.union(EpollFlags::EPOLLONESHOT);
+
+    /// Takes a socket that `epoll` has with this token.
+    pub(super) fn new(epoll: &Arc<Epoll>, token: u64) -> Self {
+        Self {
+            epoll: Arc::clone(epoll),
+            token,
+        }
+    }
+
+    /// Watches from now on.
+    pub(super) fn set(&self, socket: impl AsFd, room_wanted: bool) {
+        let flags = if room_wanted {
+            Self::ENDS | EpollFlags::EPOLLOUT
+        } else {
+            Self::ENDS
+        };
+        let mut event = EpollEvent::new(flags, self.token);
+        if let Err(errno) = self.epoll.modify(socket, &mut event) {
+            error_sparsely!("epoll_ctl: {errno}");
+        }
+    }
+
+    /// Whether an event tells of an end, and not of room alone.
+    pub(super) fn is_end(flags: EpollFlags) -> bool {
+        flags.intersects(EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR)
     }
 }

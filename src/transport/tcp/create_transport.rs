@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
 use super::{
-    carrier::Carrier,
     completion_queue::{CompletionEvents, CompletionQueue},
+    connection_id::Carrier,
     memory_region::Domain,
     queue_pair::{QueuePair, SharedReceiveQueue},
     receive_queue::ReceiveQueue,

@@ -8,7 +8,7 @@ use nix::sys::socket::{
     sockopt,
 };
 
-use super::{addresses::local_addr, connection_manager::ConnectionManager};
+use super::{connection_manager::ConnectionManager, socket::local_addr};
 use crate::{
     os::{Unshared, failed},
     status::OsError,

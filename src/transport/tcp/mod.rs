@@ -21,15 +21,12 @@
 //! The receive that was posted last is taken first, so a connection has memory only for the buffers
 //! that it used at one time. It is mapped in pieces of at most 256 KiB.
 
-mod addresses;
-mod carrier;
 mod coming;
 mod completion_queue;
 mod connection_id;
 mod connection_manager;
 mod create_transport;
 mod event;
-mod hop_limit;
 mod keys;
 mod listen_id;
 mod memory_region;
@@ -45,7 +42,6 @@ mod socket;
 #[cfg(test)]
 mod socket_errors;
 mod stream;
-mod watch;
 mod write_parts;
 mod writing;
 
@@ -54,10 +50,9 @@ pub(crate) use self::{
     connection_id::ConnectionId,
     connection_manager::{ConnectRequest, ConnectionManager, Report},
     event::Event,
-    hop_limit::HopLimit,
     listen_id::ListenId,
     memory_region::{Domain, MemoryRegion},
     queue_pair::{QueuePair, SharedReceiveQueue},
-    socket::WAITS_FOR,
+    socket::{HopLimit, WAITS_FOR},
     stream::Reserved,
 };

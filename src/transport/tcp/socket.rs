@@ -6,6 +6,7 @@
 
 use std::{
     io,
+    net::{IpAddr, SocketAddr},
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
@@ -15,12 +16,19 @@ use nix::{
     fcntl::{FcntlArg, OFlag, fcntl},
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::{
-        socket::{setsockopt, sockopt},
+        socket::{
+            GetSockOpt, SetSockOpt, SockaddrStorage, getsockname, getsockopt, setsockopt, sockopt,
+        },
         time::{TimeVal, TimeValLike},
     },
 };
 
-use crate::os::Unshared;
+use super::completion_queue::CompletionEvents;
+use crate::{
+    config::Config,
+    os::{Unshared, failed, millis},
+    status::OsError,
+};
 
 /// See the top of this file.
 #[derive(Debug)]
@@ -282,5 +290,91 @@ fn moved_bytes(result: isize) -> Moved {
     match io::Error::last_os_error().kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Moved::Blocked,
         _ => Moved::Ended,
+    }
+}
+
+/// Has the socket send at once, and give up a peer that acknowledges nothing about when an RDMA
+/// device would.
+pub(super) fn set_options(socket: &impl AsFd, config: &Config) {
+    let timeout = give_up_after(config);
+    let nodelay = setsockopt(socket, sockopt::TcpNoDelay, &true);
+    let user_timeout = setsockopt(socket, sockopt::TcpUserTimeout, &timeout);
+    for result in [nodelay, user_timeout] {
+        if let Err(errno) = result {
+            debug!("engine: setsockopt: {errno}");
+        }
+    }
+}
+
+/// For how many milliseconds data may be unacknowledged: as many times the ACK timeout as a device
+/// would wait for it.
+fn give_up_after(config: &Config) -> u32 {
+    let exponent = config.rdma.ack_timeout.unwrap_or(18).min(31);
+    let one = Duration::from_nanos(4096 << exponent);
+    let tries = u32::from(config.rdma.retry_count) + 1;
+    u32::try_from(millis(one * tries))
+        .unwrap_or(u32::MAX)
+        .max(1000)
+}
+
+/// The address that a socket is bound to.
+pub(super) fn local_addr(socket: BorrowedFd<'_>) -> Option<SocketAddr> {
+    let addr = getsockname::<SockaddrStorage>(socket.as_raw_fd()).ok()?;
+    let addr = match (addr.as_sockaddr_in(), addr.as_sockaddr_in6()) {
+        (Some(v4), _) => SocketAddr::V4((*v4).into()),
+        (None, Some(v6)) => SocketAddr::V6((*v6).into()),
+        (None, None) => return None,
+    };
+    Some(canonical(addr))
+}
+
+/// Returns the IPv4 address of an IPv4-mapped IPv6 address, and other addresses unchanged: a
+/// link-local one keeps its network interface.
+pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        ip @ IpAddr::V4(_) => SocketAddr::new(ip, address.port()),
+        IpAddr::V6(_) => address,
+    }
+}
+
+/// The limit of hops in the packets of one connection: IPv4 calls it the time to live.
+#[derive(Debug)]
+pub(crate) struct HopLimit<'a>(BorrowedFd<'a>);
+
+impl<'a> HopLimit<'a> {
+    pub(crate) fn of(events: &'a CompletionEvents) -> Self {
+        Self(events.as_fd())
+    }
+
+    /// Returns the limit. A socket of IPv6 has one limit for each version of IP, and IPv4 carries
+    /// the packets if the peer's address is one of IPv4 in disguise.
+    pub(crate) fn get(&self, over_ipv6: bool) -> Result<u32, OsError> {
+        let hops = if over_ipv6 {
+            self.option(sockopt::Ipv6Ttl)?
+        } else {
+            self.option(sockopt::Ipv4Ttl)?
+        };
+        Ok(hops.cast_unsigned())
+    }
+
+    /// Sets the limit: 1 to 255.
+    pub(crate) fn set(&self, hops: u32, over_ipv6: bool) -> Result<(), OsError> {
+        // A negative number stands for the default of the system.
+        let hops = i32::try_from(hops).map_err(|_| OsError::new("setsockopt", libc::EINVAL))?;
+        // The system refuses 0 for IPv4 alone.
+        self.set_option(sockopt::Ipv4Ttl, hops)?;
+        if over_ipv6 {
+            self.set_option(sockopt::Ipv6Ttl, hops)?;
+        }
+        Ok(())
+    }
+
+    fn option(&self, option: impl GetSockOpt<Val = i32>) -> Result<i32, OsError> {
+        getsockopt(&self.0, option).map_err(failed("getsockopt"))
+    }
+
+    fn set_option(&self, option: impl SetSockOpt<Val = i32>, hops: i32) -> Result<(), OsError> {
+        let set = setsockopt(&self.0, option, &hops);
+        set.map_err(failed("setsockopt"))
     }
 }

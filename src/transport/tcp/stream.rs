@@ -21,12 +21,12 @@ use std::{
 };
 
 use super::{
+    connection_manager::Watch,
     memory_region::Domain,
     receive_queue::ReceiveQueue,
     receiver::{Fault, Parts, Receiver},
     send_queue::{Acks, Broken, SendQueue},
     socket::{Socket, Span},
-    watch::Watch,
 };
 use crate::{
     os::{Unshared, lock, try_lock},

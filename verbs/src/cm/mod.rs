@@ -42,10 +42,8 @@ mod event;
 mod addr_info;
 mod conn_param;
 mod devices;
-mod groups;
 mod id;
 mod owned_id;
-mod port_space;
 mod private_data;
 
 pub use self::{
@@ -54,8 +52,7 @@ pub use self::{
     devices::Devices,
     event::CmEvent,
     event_channel::EventChannel,
-    id::{CmId, Ece},
-    port_space::PortSpace,
+    id::{CmId, Ece, PortSpace},
     private_data::PrivateData,
 };
 

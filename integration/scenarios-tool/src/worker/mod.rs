@@ -1,8 +1,8 @@
 //! One side's program: it has the connections, and keeps their books.
 //!
-//! It prints a [`Said`] in JSON on each line of stdout. On stdin the client
-//! receives the server's addresses in JSON, both sides `go` after the first messages and `stop`, the
-//! server `over` after the client's end, and a side that hangs `quit`.
+//! It prints a [`Said`] in JSON on each line of stdout. On stdin the client receives the server's
+//! addresses in JSON, both sides `go` after the first messages and `stop`, the server `over` after
+//! the client's end, and a side that hangs `quit`.
 
 mod connections;
 mod conversation;

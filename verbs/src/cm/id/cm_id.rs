@@ -6,11 +6,10 @@ use std::{
     sync::Arc,
 };
 
-use rdma_status::OsError;
+use rdma_status::{OsError, open_enum};
 
-use super::mode::Mode;
 use crate::{
-    cm::{CmEvent, EventChannel, PortSpace, owned_id::OwnedId},
+    cm::{CmEvent, EventChannel, owned_id::OwnedId},
     sys::{cvt, cvt_ptr, ffi},
 };
 
@@ -103,5 +102,88 @@ impl fmt::Debug for CmId {
             .field("local", &self.local_addr())
             .field("peer", &self.peer_addr())
             .finish_non_exhaustive()
+    }
+}
+
+/// The mode of an id, which decides how its steps complete.
+pub(super) enum Mode {
+    /// Steps return immediately. Their events are reported on a channel of the program's.
+    Async,
+    /// Steps return when their event has been read, on a channel that nothing else reads.
+    Sync {
+        /// The last event. Boxed because an event may hold an id.
+        last_event: Option<Box<CmEvent>>,
+        /// Whether there is a connection, whose end will be reported by an event.
+        connected: bool,
+    },
+}
+
+impl Mode {
+    pub(super) const fn sync(last_event: Option<Box<CmEvent>>) -> Self {
+        Self::Sync {
+            last_event,
+            connected: false,
+        }
+    }
+
+    pub(super) const fn is_connected(&self) -> bool {
+        match self {
+            Self::Async => false,
+            Self::Sync { connected, .. } => *connected,
+        }
+    }
+
+    pub(super) const fn set_connected(&mut self, now: bool) {
+        match self {
+            Self::Async => {}
+            Self::Sync { connected, .. } => *connected = now,
+        }
+    }
+}
+
+impl CmId {
+    /// Moves the id to another channel, with the events that wait on the old one.
+    ///
+    /// An id of [`new_sync`](Self::new_sync) becomes one whose steps return immediately.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` for a listener while there are unread events on its channel: connect requests are
+    /// bound to the old channel by the kernel, and would be lost. One that arrives during the call
+    /// is lost; otherwise those of
+    /// [`rdma_migrate_id(3)`](https://man7.org/linux/man-pages/man3/rdma_migrate_id.3.html).
+    #[doc(alias = "rdma_migrate_id")]
+    pub fn migrate(&mut self, channel: &EventChannel) -> Result<(), OsError> {
+        self.inner.migrate(channel)?;
+        self.mode = Mode::Async;
+        Ok(())
+    }
+}
+
+open_enum! {
+    /// The kind of service that a port number refers to: `enum rdma_port_space`.
+    #[doc(alias = "rdma_port_space")]
+    pub struct PortSpace(u32);
+    /// Datagrams over IP over InfiniBand. Their queue pairs can communicate with those of IPoIB.
+    IPOIB = 0x0002;
+    /// Reliable connections, addressed by IP address and port.
+    TCP = 0x0106;
+    /// Datagrams, addressed by IP address and port.
+    UDP = 0x0111;
+    /// Any service, addressed as InfiniBand does.
+    IB = 0x013f;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::ffi;
+
+    #[test]
+    fn port_spaces_are_those_of_the_header() {
+        assert_eq!(PortSpace::TCP.raw(), ffi::rdma_port_space::RDMA_PS_TCP);
+        assert_eq!(PortSpace::UDP.raw(), ffi::rdma_port_space::RDMA_PS_UDP);
+        assert_eq!(PortSpace::IB.raw(), ffi::rdma_port_space::RDMA_PS_IB);
+        assert_eq!(PortSpace::IPOIB.raw(), ffi::rdma_port_space::RDMA_PS_IPOIB);
     }
 }

@@ -7,11 +7,12 @@ mod cm_id;
 
 mod address;
 mod connect;
-mod migrate;
-mod mode;
 mod multicast;
 mod options;
 mod queue_pair;
 mod sync;
 
-pub use self::{cm_id::CmId, options::Ece};
+pub use self::{
+    cm_id::{CmId, PortSpace},
+    options::Ece,
+};

@@ -13,7 +13,7 @@ use std::{
 
 use rdma_status::{CmEventType, OsError};
 
-use super::{CmId, mode::Mode};
+use super::{CmId, cm_id::Mode};
 use crate::{
     cm::{AddrInfo, CmEvent, EventChannel, PortSpace},
     sys::{cvt, cvt_ptr, ffi},

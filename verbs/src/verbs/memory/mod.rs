@@ -3,12 +3,10 @@
 //! The bytes of a region are copied in and out as `SharedBytes` only, because the device may change
 //! them at any time. Uses `device`.
 
-mod access;
 mod device_memory;
 mod memory_region;
 mod protection_domain;
 
-pub use access::AccessFlags;
 pub use device_memory::DeviceMemory;
-pub use memory_region::{Advice, MemoryRegion};
+pub use memory_region::{AccessFlags, Advice, MemoryRegion};
 pub use protection_domain::ProtectionDomain;

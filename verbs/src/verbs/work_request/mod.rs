@@ -6,15 +6,13 @@
 mod address_handle;
 mod posting;
 pub(in crate::verbs) mod raw;
-mod recv_wr;
-mod send_wr;
 mod sge;
+mod wr;
 
 pub use address_handle::{AddressHandle, AhAttr, GlobalRoute};
 pub use posting::PostError;
 pub(in crate::verbs) use posting::{Chain, HeldRegions};
 pub use raw::{RawSend, RawSge};
-pub use recv_wr::RecvWr;
-pub(in crate::verbs) use send_wr::{Bytes, UdTarget};
-pub use send_wr::{Inline, Payload, RemoteAddr, SendOp, SendWr};
 pub use sge::{Sge, SgeList};
+pub(in crate::verbs) use wr::{Bytes, UdTarget};
+pub use wr::{Inline, Payload, RecvWr, RemoteAddr, SendOp, SendWr};

@@ -1,6 +1,7 @@
 #![allow(unsafe_code)]
 
-//! Distinguishes the objects of this process from inherited ones.
+//! Distinguishes the objects of this process from inherited ones, and registers functions for its
+//! end.
 //!
 //! A child of fork(2) has a copy of the parent's memory, shares the parent's descriptors, and has
 //! one thread. A lock that another thread held during the fork stays locked in the child, and the
@@ -24,6 +25,8 @@ use std::{
         atomic::{AtomicPtr, AtomicU32, Ordering},
     },
 };
+
+use rdma_status::OsError;
 
 use crate::lock;
 
@@ -259,6 +262,20 @@ impl<T: Send + Sync> PerProcess<T> {
         };
         // SAFETY: a box that was leaked here or in another thread of this process.
         unsafe { &(*current).1 }
+    }
+}
+
+/// Registers a handler for a normal end of the process: a return from `main`, or `exit(3)`.
+///
+/// It runs in the thread that ends the process, while the other threads continue, and must not
+/// panic.
+pub fn at_exit(handler: extern "C" fn()) -> Result<(), OsError> {
+    // SAFETY: it takes any function, which must remain loaded until it is called: handlers of a
+    // library that is unloaded earlier are called at that time.
+    let ret = unsafe { libc::atexit(handler) };
+    match ret {
+        0 => Ok(()),
+        _ => Err(OsError::new("atexit", libc::ENOMEM)),
     }
 }
 

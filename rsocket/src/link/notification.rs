@@ -1,4 +1,4 @@
-//! Telling the peer of what was written to its memory.
+//! Notifies the peer of what was written to its memory.
 
 use std::io;
 
@@ -12,9 +12,9 @@ pub(super) const RECEIVE: u64 = 1 << 63;
 /// The id of a write that a message follows.
 pub(super) const PART: u64 = 1 << 61;
 
-/// How the peer is told, and tells.
+/// How each side notifies the other of a write.
 #[derive(Debug)]
-pub(super) enum Telling {
+pub(super) enum Notification {
     /// With the immediate data of the write itself.
     Immediate,
     /// By a message of the same 32 bits behind the write, in the sender's byte order. iWARP has no
@@ -22,7 +22,7 @@ pub(super) enum Telling {
     Message(MemoryRegion),
 }
 
-impl Telling {
+impl Notification {
     const LEN: usize = size_of::<u32>();
     /// How many bytes of a work request it takes.
     pub(super) const INLINE: u32 = Self::LEN as u32;

@@ -20,11 +20,11 @@ use crate::{
     proto::{CloseReason, ReadDepth},
     status::OsError,
     transport::tcp::{
-        addresses::canonical,
+        connection_manager::Watch,
         event::{Event, What},
         setup::{Arrived, Arriving, tell},
         setup_message::Kind,
-        watch::Watch,
+        socket::canonical,
     },
 };
 

@@ -1,46 +1,20 @@
-use std::{
-    fmt::{self, Write},
-    net::SocketAddr,
-    time::Duration,
-};
+//! The names of all values, and their text for Prometheus.
 
-use crate::{proto::Statistics, transport_choice::Transport};
+use std::fmt::{self, Write};
 
-/// The statistics of the connections of this process, at one moment.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Snapshot {
-    /// The connections that have handles now.
-    pub connections: Vec<ConnectionSnapshot>,
-    /// The number of connections whose last handle was dropped.
-    pub ended: u64,
-    /// The sum of the statistics of all connections, past and present.
-    pub all: Statistics,
-}
+use super::registry::{ConnectionSnapshot, Snapshot};
+#[cfg(feature = "metrics")]
+use super::registry::{enable, snapshot};
+use crate::proto::Statistics;
 
-/// A connection at one moment.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct ConnectionSnapshot {
-    /// Its number in this process, which no other connection ever has.
-    pub id: u64,
-    /// The peer's address.
-    pub peer: SocketAddr,
-    /// This side's address.
-    pub local: SocketAddr,
-    /// The transport.
-    pub transport: Transport,
-    /// The time since it was established.
-    pub age: Duration,
-    /// Whether it has ended, and only its handles are left.
-    pub is_closed: bool,
-    /// The statistics of the connection.
-    pub statistics: Statistics,
-}
+/// The names of the values beside those of [`SAMPLES`].
+const CONNECTIONS: &str = "rdmsg_connections";
+const ENDED: &str = "rdmsg_connections_ended_total";
+const AGE: &str = "rdmsg_connection_age_seconds";
 
 /// Whether a value only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+enum Kind {
     Counter,
     Gauge,
 }
@@ -49,7 +23,7 @@ pub(super) enum Kind {
 type Sample = (&'static str, Kind, &'static str, fn(&Statistics) -> u64);
 
 /// All values of [`Statistics`].
-pub(super) const SAMPLES: &[Sample] = &[
+const SAMPLES: &[Sample] = &[
     (
         "messages_sent_total",
         Kind::Counter,
@@ -140,21 +114,11 @@ impl Snapshot {
 
     fn write_prometheus(&self, out: &mut String) -> fmt::Result {
         let open = self.connections.len();
-        head(
-            out,
-            "rdmsg_connections",
-            Kind::Gauge,
-            "Connections with handles.",
-        )?;
-        writeln!(out, "rdmsg_connections {open}")?;
-        let name = "rdmsg_connections_ended_total";
-        head(
-            out,
-            name,
-            Kind::Counter,
-            "Connections whose last handle was dropped.",
-        )?;
-        writeln!(out, "{name} {}", self.ended)?;
+        head(out, CONNECTIONS, Kind::Gauge, "Connections with handles.")?;
+        writeln!(out, "{CONNECTIONS} {open}")?;
+        let help = "Connections whose last handle was dropped.";
+        head(out, ENDED, Kind::Counter, help)?;
+        writeln!(out, "{ENDED} {}", self.ended)?;
         for (name, kind, help, value) in SAMPLES {
             head(out, &format!("rdmsg_{name}"), *kind, help)?;
             writeln!(out, "rdmsg_{name} {}", value(&self.all))?;
@@ -162,11 +126,10 @@ impl Snapshot {
         if open == 0 {
             return Ok(());
         }
-        let name = "rdmsg_connection_age_seconds";
-        head(out, name, Kind::Gauge, "Time since it was established.")?;
+        head(out, AGE, Kind::Gauge, "Time since it was established.")?;
         for connection in &self.connections {
             let age = connection.age.as_secs_f64();
-            writeln!(out, "{name}{{{}}} {age:.3}", connection.labels())?;
+            writeln!(out, "{AGE}{{{}}} {age:.3}", connection.labels())?;
         }
         for (name, kind, help, value) in SAMPLES {
             head(out, &format!("rdmsg_connection_{name}"), *kind, help)?;
@@ -177,6 +140,29 @@ impl Snapshot {
             }
         }
         Ok(())
+    }
+}
+
+/// Passes the totals of this process on to the recorder of the crate `metrics`.
+///
+/// Call it periodically, for instance before each scrape, and once before the first connection,
+/// because it lists only later ones. The names are those of
+/// [`Snapshot::to_prometheus`](Snapshot::to_prometheus). Connections have no metrics of
+/// their own here, because recorders never drop a label.
+#[cfg(feature = "metrics")]
+pub fn record_metrics() {
+    enable();
+    let snapshot = snapshot();
+    let open = u32::try_from(snapshot.connections.len()).unwrap_or(u32::MAX);
+    metrics::gauge!(CONNECTIONS).set(open);
+    metrics::counter!(ENDED).absolute(snapshot.ended);
+    for (name, kind, _, value) in SAMPLES {
+        let value = value(&snapshot.all);
+        let name = format!("rdmsg_{name}");
+        match kind {
+            Kind::Counter => metrics::counter!(name).absolute(value),
+            Kind::Gauge => metrics::gauge!(name).set(value as f64),
+        }
     }
 }
 
@@ -204,7 +190,10 @@ fn head(out: &mut String, name: &str, kind: Kind, help: &str) -> fmt::Result {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::transport_choice::Transport;
 
     #[test]
     fn the_text_has_each_value_once_and_those_of_connections_by_labels() {
@@ -240,6 +229,58 @@ mod tests {
                 1,
                 "{line}: {text}"
             );
+        }
+    }
+
+    #[cfg(feature = "metrics")]
+    mod recorder {
+        use std::{
+            collections::BTreeMap,
+            sync::{Arc, Mutex, atomic::AtomicU64},
+        };
+
+        use metrics::{
+            Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit,
+        };
+
+        use super::super::*;
+
+        /// Keeps what is counted, by name.
+        #[derive(Default)]
+        struct Kept(Mutex<BTreeMap<String, Arc<AtomicU64>>>);
+
+        impl Kept {
+            fn value(&self, key: &Key) -> Arc<AtomicU64> {
+                let mut all = self.0.lock().unwrap();
+                Arc::clone(all.entry(key.name().to_owned()).or_default())
+            }
+        }
+
+        impl Recorder for Kept {
+            fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+            fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+            fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+            fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+                Counter::from_arc(self.value(key))
+            }
+
+            fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+                Gauge::from_arc(self.value(key))
+            }
+
+            fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+                Histogram::noop()
+            }
+        }
+
+        #[test]
+        fn each_total_has_its_metric() {
+            let kept = Kept::default();
+            metrics::with_local_recorder(&kept, record_metrics);
+            let all = kept.0.into_inner().unwrap();
+            assert_eq!(all.len(), SAMPLES.len() + 2);
+            assert!(all.contains_key("rdmsg_stalls_total"), "{:?}", all.keys());
         }
     }
 }

@@ -1,0 +1,407 @@
+//! The calls of a connection's handles, except for those that wait.
+
+use std::{
+    io::IoSlice,
+    net::IpAddr,
+    ops::Range,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::{
+    completion::Completion,
+    core::Core,
+    inflow::Inflow,
+    link::Link,
+    outbox::{GroupQueue, Outbox, Taker},
+    send::{Attempt, Flush, Sending, refused_send, total},
+};
+#[cfg(feature = "tokio")]
+use crate::proto::SendRefused;
+use crate::{
+    error::{Error, TrySendError},
+    os::lock,
+    poll::Awaited,
+    proto::{Capabilities, Negotiated, Statistics},
+    remote_access::RemoteAccess,
+    transport::{
+        Checked, DeviceCounters, HopLimit, OneSidedOp, OutboundBuffer, Region, RemoteRegion,
+    },
+    transport_choice::Transport,
+};
+
+/// Facts about the connection.
+impl Link {
+    /// The private data that the peer's program sent along with its hello.
+    pub(crate) fn peer_data(&self) -> Vec<u8> {
+        self.core().conn.peer_data().to_vec()
+    }
+
+    /// The largest message in bytes that can be sent; 0 before the connection is established and
+    /// after it ended.
+    pub(crate) fn send_limit(&self) -> u64 {
+        let core = self.core();
+        match (&core.ended, core.conn.negotiated()) {
+            (None, Some(negotiated)) => negotiated.send_limit,
+            (_, _) => 0,
+        }
+    }
+
+    /// What both hellos came to.
+    pub(crate) fn negotiated(&self) -> Option<Negotiated> {
+        self.core().conn.negotiated()
+    }
+
+    pub(crate) fn statistics(&self) -> Statistics {
+        self.core().conn.statistics()
+    }
+
+    /// What the device counts.
+    pub(crate) fn device_counters(&self) -> DeviceCounters {
+        self.allocator()
+            .map_or_else(DeviceCounters::default, |allocator| {
+                allocator.device_counters()
+            })
+    }
+
+    /// What both devices can do, as long as there is a connection.
+    pub(crate) fn capabilities(&self) -> Option<Capabilities> {
+        let core = self.core();
+        core.queues.as_ref()?;
+        core.conn.capabilities()
+    }
+
+    /// Returns the limit of hops in this connection's packets.
+    pub(crate) fn hop_limit(&self) -> Result<u32, Error> {
+        self.with_hop_limit(|limit, over_ipv6| limit.get(over_ipv6).map_err(Error::from_os))
+    }
+
+    pub(crate) fn set_hop_limit(&self, hops: u32) -> Result<(), Error> {
+        self.with_hop_limit(|limit, over_ipv6| limit.set(hops, over_ipv6).map_err(Error::from_os))
+    }
+
+    fn with_hop_limit<T>(
+        &self,
+        call: impl FnOnce(HopLimit<'_>, bool) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let events = lock(&self.poll)
+            .as_ref()
+            .map(|side| Arc::clone(side.events()));
+        let events = events.ok_or_else(|| self.disconnected())?;
+        let limit = events.hop_limit().ok_or_else(|| Error::NotSupported {
+            operation: "a time to live of its own",
+            device: "a connection over RDMA".into(),
+            because: "its route has the limit of hops",
+        })?;
+        let over_ipv6 = match self.peer_addr().ip() {
+            IpAddr::V4(_) => false,
+            IpAddr::V6(ip) => ip.to_ipv4_mapped().is_none(),
+        };
+        call(limit, over_ipv6)
+    }
+}
+
+/// Messages.
+impl Link {
+    /// Sends a message, or returns why not.
+    pub(crate) fn try_send(
+        self: &Arc<Self>,
+        message: &mut Sending<'_>,
+    ) -> Result<(), TrySendError> {
+        loop {
+            match self.with_core(|core| core.try_send(message))? {
+                Attempt::Sent => return Ok(()),
+                // Copying and registering takes time, so it is done without the locks; the next
+                // attempt finds the room taken or not.
+                Attempt::NotExposed => {
+                    let allocator = self.allocator().ok_or_else(|| self.disconnected())?;
+                    message.expose(&allocator)?;
+                }
+            }
+        }
+    }
+
+    /// Sends the first of these messages, of which there is at least one, in one frame: as many as
+    /// fit. Returns how many.
+    pub(crate) fn try_send_some(
+        self: &Arc<Self>,
+        messages: &[IoSlice<'_>],
+    ) -> Result<usize, TrySendError> {
+        match self.with_core(|core| core.try_send_batch(messages))? {
+            // Alone it needs no length before it, and it may be a large one.
+            0 | 1 => {
+                self.try_send(&mut Sending::new(&messages[..1], None))?;
+                Ok(1)
+            }
+            count => Ok(count),
+        }
+    }
+
+    /// Whether a place for one more completion may become free without the calling thread, which
+    /// has waited for this long: another one takes completions, or all that have ids are still in
+    /// flight, so that there is nothing to take.
+    pub(crate) fn is_place_to_come(&self, waited: Duration) -> bool {
+        let mut core = self.core();
+        let grouped = core.completions.as_ref();
+        let grouped = grouped.and_then(Outbox::group_is_taken_elsewhere);
+        let is_taken = || grouped.unwrap_or_else(|| self.taker.is_elsewhere());
+        !core.has_reports() || (waited < Taker::PATIENCE && is_taken())
+    }
+
+    /// Allocates a buffer of `len` bytes for a message of this connection's.
+    pub(crate) fn buffer(&self, len: usize) -> Result<OutboundBuffer, Error> {
+        let allocator = self.allocator().ok_or_else(|| self.disconnected())?;
+        allocator.buffer(len).map_err(Error::from_os)
+    }
+
+    /// Whether this connection made the buffer, and so may send it.
+    pub(crate) fn owns(&self, buffer: &OutboundBuffer) -> bool {
+        self.allocator()
+            .is_some_and(|allocator| allocator.owns(buffer))
+    }
+
+    /// Starts to find out whether the peer has all that was sent so far.
+    pub(crate) fn flush(self: &Arc<Self>) -> Result<Flush, Error> {
+        self.with_core(Core::flush)
+    }
+
+    /// Whether the peer has everything from before `flush`, or never will.
+    pub(crate) fn is_flushed(self: &Arc<Self>, flush: &mut Flush) -> Option<Result<(), Error>> {
+        if let Flush::Held(joined) = *flush {
+            let asked = self.with_core(|core| core.cork.has_let_go(joined).then(|| core.ask()));
+            match asked {
+                Some(Ok(asked)) => *flush = asked,
+                Some(Err(error)) => return Some(Err(error)),
+                None => {}
+            }
+        }
+        let core = self.core();
+        match flush {
+            Flush::Asked(asked) if core.conn.is_flushed(asked) => return Some(Ok(())),
+            Flush::Asked(_) | Flush::Held(_) => {}
+        }
+        let ended = core.ended.as_ref()?;
+        Some(Err(Error::Disconnected(ended.reason.clone())))
+    }
+}
+
+/// The bytes of a stream.
+impl Link {
+    /// Makes the connection a byte stream. Returns the queue of its unread bytes.
+    pub(crate) fn carry_bytes(&self) -> Arc<Inflow> {
+        let mut core = self.core();
+        core.conn.carry_bytes();
+        let completions = core.completions.as_mut();
+        completions.map(Outbox::carry_bytes).unwrap_or_default()
+    }
+
+    /// Takes some of the bytes of these parts, of which there is at least one, and returns how
+    /// many.
+    pub(crate) fn try_write(
+        self: &Arc<Self>,
+        parts: &[IoSlice<'_>],
+    ) -> Result<usize, TrySendError> {
+        let (written, holds) = self.with_core(|core| (core.try_write(parts), core.holds_back()));
+        if holds {
+            // This thread may not return, so the engine looks soon whether there is room.
+            self.poller.press();
+        }
+        if let Some(written) = written? {
+            return Ok(written);
+        }
+        let piece = self.send_limit().min(self.core().conn.stream_piece());
+        self.try_write_large(parts, usize::try_from(piece).unwrap_or(usize::MAX))
+    }
+
+    /// Returns whether a write of `len` bytes takes some of them, or fails.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn has_room_to_write(self: &Arc<Self>, len: usize) -> bool {
+        self.with_core(|core| {
+            if core.ended.is_some() {
+                return true;
+            }
+            let limit = core.conn.negotiated().map_or(0, |both| both.send_limit);
+            let piece = usize::try_from(limit.min(core.conn.stream_piece()));
+            match core.conn.may_send(len.min(piece.unwrap_or(usize::MAX))) {
+                Ok(()) => !core.holds_back() || core.may_join(len),
+                Err(SendRefused::Blocked) => core.may_join(len),
+                Err(_) => true,
+            }
+        })
+    }
+
+    /// Sends a large message of at most this length.
+    fn try_write_large(
+        self: &Arc<Self>,
+        parts: &[IoSlice<'_>],
+        longest: usize,
+    ) -> Result<usize, TrySendError> {
+        let mut room = longest;
+        let whole = parts
+            .iter()
+            .take_while(|part| {
+                let fits = part.len() <= room;
+                room = room.saturating_sub(part.len());
+                fits
+            })
+            .count();
+        let (whole, rest) = parts.split_at(whole);
+        let len = total(whole);
+        if let (0, Some(part)) = (len, rest.first()) {
+            let part = IoSlice::new(&part[..longest]);
+            self.try_send(&mut Sending::new(&[part], None))?;
+            return Ok(longest);
+        }
+        self.try_send(&mut Sending::new(whole, None))?;
+        Ok(len)
+    }
+}
+
+/// One-sided operations.
+impl Link {
+    /// Registers memory that peers may access as `access` says.
+    pub(crate) fn region(
+        self: &Arc<Self>,
+        len: usize,
+        access: RemoteAccess,
+    ) -> Result<Region, Error> {
+        let allocator = self.allocator().ok_or_else(|| self.disconnected())?;
+        let region = allocator.region(len, access).map_err(Error::from_os)?;
+        if access.write {
+            self.with_core(|core| core.conn.allow_immediates());
+        }
+        Ok(region)
+    }
+
+    /// Checks what can be checked on this side.
+    pub(crate) fn check(
+        &self,
+        op: OneSidedOp,
+        here: (&Region, Range<usize>),
+        there: (&RemoteRegion, u64),
+        id: u64,
+    ) -> Result<Checked, Error> {
+        Checked::new(self.allocator().as_deref(), op, here, there, id)
+    }
+
+    /// Starts an operation, or returns why not.
+    pub(crate) fn try_operate(self: &Arc<Self>, checked: &Checked) -> Result<(), TrySendError> {
+        self.with_core(|core| core.try_operate(checked))
+    }
+}
+
+/// A group, and room for calls that do not wait.
+impl Link {
+    /// Has everything that happens from now on go to a group's queue, under this key, behind what
+    /// `unread` takes out of the own channel. The engine's thread watches the connection from now
+    /// on.
+    pub(crate) fn join(
+        self: &Arc<Self>,
+        queue: &Arc<GroupQueue>,
+        key: u64,
+        unread: impl FnMut() -> Option<Completion>,
+    ) -> Result<(), Error> {
+        self.with_core(|core| {
+            core.join(queue, key, unread)?;
+            self.set_grouped(core.is_grouped());
+            Ok::<_, Error>(())
+        })?;
+        // For threads that wait for what will not come.
+        self.wake();
+        self.poller.call_engine();
+        Ok(())
+    }
+
+    /// Puts what a thread had taken out of the own channel when the connection joined.
+    pub(crate) fn put_late(self: &Arc<Self>, unread: impl FnMut() -> Option<Completion>) {
+        self.with_core(|core| {
+            if core.is_grouped() {
+                core.put_all(unread);
+            }
+        });
+    }
+
+    /// Has everything that happens from now on go to the own channel again. Returns whether it went
+    /// to this group.
+    pub(crate) fn leave(self: &Arc<Self>, queue: &Arc<GroupQueue>) -> bool {
+        self.with_core(|core| {
+            let outbox = core.completions.as_mut();
+            let Some(outbox) = outbox.filter(|outbox| outbox.is_in(queue)) else {
+                return false;
+            };
+            outbox.leave();
+            self.set_grouped(false);
+            true
+        })
+    }
+
+    /// Whether what happens goes to a group, and not to those who ask the connection.
+    pub(crate) fn is_grouped(&self) -> bool {
+        if !self.may_be_grouped() {
+            return false;
+        }
+        // Groups do not know their members: one that is gone is noticed here.
+        let core = self.core();
+        let grouped = core.is_grouped();
+        self.set_grouped(grouped);
+        grouped
+    }
+
+    /// A send that does not wait was refused: [`Completion::Room`] comes when another may succeed,
+    /// unless the application watches the fd that says so.
+    pub(crate) fn tell_of_room(self: &Arc<Self>) {
+        if self.leave_room_to_engine() {
+            return;
+        }
+        self.with_core(|core| {
+            core.room_wanted = true;
+            if !core.conn.is_blocked() {
+                // It came between the refusal and this.
+                core.room_came();
+            }
+        });
+    }
+}
+
+/// The end.
+impl Link {
+    /// Has the peer know that this side sends no more messages.
+    pub(crate) fn finish(self: &Arc<Self>) -> Result<(), Error> {
+        self.with_core(|core| {
+            core.check_not_ended()?;
+            let finished = core.conn.finish();
+            finished.map_err(|refused| refused_send(refused, 0).into())
+        })
+    }
+
+    /// Stops sending and starts the exchange that closes the connection.
+    pub(crate) fn close(self: &Arc<Self>) {
+        self.with_core(|core| core.conn.close(Instant::now()));
+    }
+
+    /// Ends the connection without waiting for anything.
+    pub(crate) fn abort(self: &Arc<Self>, code: u32) {
+        self.with_core(|core| core.conn.abort(code, Instant::now()));
+    }
+
+    /// Rejects the request that this connection is, without private data.
+    pub(crate) fn reject(self: &Arc<Self>) {
+        self.with_core(|core| core.conn.reject(&[], Instant::now()));
+    }
+
+    /// Rejects the request, or ends the connection, because the program of the listener has not
+    /// taken it. The peer may try again.
+    pub(crate) fn turn_away(self: &Arc<Self>) {
+        self.with_core(|core| core.conn.turn_away(Instant::now()));
+    }
+
+    /// Has waiting threads look again.
+    pub(crate) fn wake(self: &Arc<Self>) {
+        self.poller.wake();
+        self.wake_tasks(Awaited::ANYTHING);
+        if self.transport() == Transport::Tcp {
+            // One that waits in the call that receives is woken by the answer.
+            let _ = self.with_core(|core| core.conn.flush());
+        }
+    }
+}
