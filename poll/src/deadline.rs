@@ -17,16 +17,19 @@ enum End {
 
 impl Deadline {
     /// The wait takes as long as it takes.
+    #[inline]
     pub fn never() -> Self {
         Self(Cell::new(End::Never))
     }
 
     /// The wait takes no longer than this.
+    #[inline]
     pub fn after(timeout: Duration) -> Self {
         Self(Cell::new(End::In(timeout)))
     }
 
     /// The end, if there is one.
+    #[inline]
     pub(super) fn at(&self) -> Option<Instant> {
         if let End::In(timeout) = self.0.get() {
             // A time beyond what the clock can say is for ever.
@@ -40,6 +43,7 @@ impl Deadline {
     }
 
     /// How long it is until then, if there is an end.
+    #[inline]
     pub fn left(&self) -> Option<Duration> {
         if let End::In(timeout) = self.0.get() {
             self.at();
@@ -50,21 +54,25 @@ impl Deadline {
     }
 
     /// Whether it is more than `wait` away.
+    #[inline]
     pub fn is_beyond(&self, wait: Duration) -> bool {
         self.left().is_none_or(|left| left > wait)
     }
 
     /// Returns the earlier one of this deadline and of the end of `most` from now.
+    #[inline]
     pub fn at_most(&self, most: Duration) -> Self {
         Self::after(self.left().map_or(most, |left| left.min(most)))
     }
 
     /// Whether it is past now. The clock is not asked where there is no end.
+    #[inline]
     pub fn is_over(&self) -> bool {
         self.at().is_some_and(|at| Instant::now() >= at)
     }
 
     /// Returns whether the time has passed at `now`.
+    #[inline]
     pub fn is_past(&self, now: Instant) -> bool {
         self.at().is_some_and(|at| now >= at)
     }

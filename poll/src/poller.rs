@@ -58,6 +58,7 @@ pub(super) struct Policy {
 }
 
 impl Policy {
+    #[inline]
     pub(super) fn paid(&self, spin: Spin) {
         self.record.paid();
         if spin == Spin::Large {
@@ -65,6 +66,7 @@ impl Policy {
         }
     }
 
+    #[inline]
     pub(super) fn failed(&self, spin: Spin) {
         match spin {
             Spin::Short => self.record.failed(),
@@ -189,6 +191,7 @@ impl Poller {
 
     /// Counts a poll by a thread that waits. If no user relies on the engine's thread, that stops
     /// polling until it finds that no thread has polled for a while.
+    #[inline]
     pub fn visit_as_thread(&self) {
         let visit = self.word.visit_as_thread();
         self.visited(visit);
@@ -199,12 +202,14 @@ impl Poller {
     ///
     /// Returns whether the loop has acquired the connection with this visit. Then it requests an
     /// event, because a thread that owned the connection before may have taken the last one.
+    #[inline]
     pub(super) fn visit_as_loop(&self, but: &[Reliance]) -> bool {
         let visit = self.word.visit_as_loop(but);
         self.visited(visit);
         matches!(visit, Visit::Acquired { .. })
     }
 
+    #[inline]
     fn visited(&self, visit: Visit) {
         let Visit::Acquired { tell } = visit else {
             return;
@@ -218,17 +223,20 @@ impl Poller {
     }
 
     /// Returns who polls now.
+    #[inline]
     pub fn owner(&self) -> Owner {
         self.word.owner()
     }
 
     /// Whether users other than waiting threads need events for new completions.
+    #[inline]
     pub fn is_shared(&self) -> bool {
         self.word.is_shared()
     }
 
     /// Compares the visits with the count of the engine's last look. After [`Look::Expired`] the
     /// engine arms and polls.
+    #[inline]
     pub fn look(&self, seen: u32) -> Look {
         let look = self.word.look(seen);
         if look == Look::Expired {
@@ -252,6 +260,7 @@ impl Poller {
     }
 
     /// The number of polls by the application.
+    #[inline]
     pub fn visits(&self) -> u32 {
         self.word.visits()
     }
@@ -265,11 +274,13 @@ impl Poller {
     }
 
     /// Notes that `who` relies on the engine's thread no more.
+    #[inline]
     pub fn rely_no_more(&self, who: Reliance) {
         self.word.rely_no_more(who);
     }
 
     /// Returns whether `who` relies on the engine's thread.
+    #[inline]
     pub fn relies(&self, who: Reliance) -> bool {
         self.word.relies(who)
     }
@@ -280,6 +291,7 @@ impl Poller {
     }
 
     /// As [`take_over`](Self::call_engine), if an event loop or a runtime is the owner.
+    #[inline]
     pub fn leave_loop(&self) {
         if self.word.owner() == Owner::Loop {
             self.call_engine();
@@ -290,6 +302,7 @@ impl Poller {
 
     /// Notes that a message is held back until a poll finds room. The owner may not poll again, so
     /// the engine looks every millisecond.
+    #[inline]
     pub fn press(&self) {
         match self.word.press() {
             Pressed::Known => {}
@@ -298,17 +311,20 @@ impl Poller {
     }
 
     /// Returns whether the note of [`press`](Self::press) is set.
+    #[inline]
     pub fn is_pressed(&self) -> bool {
         self.word.is_pressed()
     }
 
     /// Clears the note. The caller checks afterwards whether something is held back, and if so
     /// calls [`press_again`](Self::press_again).
+    #[inline]
     pub fn relax(&self) {
         self.word.relax();
     }
 
     /// As [`press`](Self::press), by the engine's thread, which looks again in any case.
+    #[inline]
     pub fn press_again(&self) {
         let _ = self.word.press();
     }
@@ -316,6 +332,7 @@ impl Poller {
     // Waking.
 
     /// Wakes the threads that wait, to check again. Without any it costs one atomic operation.
+    #[inline]
     pub fn wake(&self) {
         let sleepers = self.word.sleepers();
         if sleepers.leader
@@ -337,6 +354,7 @@ impl Poller {
     // Leading and following.
 
     /// Takes the lead. Returns `None` if another thread has it.
+    #[inline]
     pub(super) fn try_lead(&self) -> Option<Leader<'_>> {
         // Created only after success: the drop of a leader gives the lead up.
         let free = self.word.lead();
@@ -353,6 +371,7 @@ impl Poller {
         }
     }
 
+    #[inline]
     pub(super) fn alarm(&self) -> Option<&Alarm> {
         self.alarm.get()
     }
@@ -380,6 +399,7 @@ impl Follower<'_> {
 }
 
 impl Drop for Follower<'_> {
+    #[inline]
     fn drop(&mut self) {
         self.poller.word.unfollow();
     }
@@ -387,16 +407,19 @@ impl Drop for Follower<'_> {
 
 impl Leader<'_> {
     /// The leader is about to sleep. A wake after this call ends the sleep.
+    #[inline]
     pub(super) fn fall_asleep(&self) {
         self.0.word.fall_asleep();
     }
 
     /// Whether a wake came since [`fall_asleep`](Self::fall_asleep).
+    #[inline]
     pub(super) fn is_woken(&self) -> bool {
         self.0.word.is_notified()
     }
 
     /// The leader is awake. `rung`: the alarm ended the sleep.
+    #[inline]
     pub(super) fn wake_up(&self, rung: bool) {
         // The alarm first. A ring between the two calls stays, and the next sleep takes it. In the
         // other order it would be taken here, and the note of it would stay, with which no thread
@@ -409,6 +432,7 @@ impl Leader<'_> {
 }
 
 impl Drop for Leader<'_> {
+    #[inline]
     fn drop(&mut self) {
         let Resigned { followers, asleep } = self.0.word.resign();
         if followers {

@@ -16,6 +16,7 @@ pub(super) struct SpinRecord {
 
 impl SpinRecord {
     /// Whether this wait spins.
+    #[inline]
     pub(super) fn spins(&self) -> bool {
         // If several threads count at the same time, the count may lose one wait.
         let skip = self.skip.load(Ordering::Relaxed);
@@ -26,6 +27,7 @@ impl SpinRecord {
     }
 
     /// Counts a spin that found something.
+    #[inline]
     pub(super) fn paid(&self) {
         // A store by each wait would take the cache line from other processors each time.
         if self.penalty.load(Ordering::Relaxed) != 0 {
@@ -34,6 +36,7 @@ impl SpinRecord {
     }
 
     /// Counts a failed spin.
+    #[inline]
     pub(super) fn failed(&self) {
         let penalty = self.penalty.load(Ordering::Relaxed);
         let penalty = penalty.saturating_mul(2).saturating_add(1);

@@ -43,6 +43,7 @@ impl Awaited {
     pub const ANYTHING: u8 = u8::MAX;
 
     /// Returns the bits of the events that happened.
+    #[inline]
     pub fn happened(arrival: bool, room: bool) -> u8 {
         let arrival = if arrival { Self::Arrival as u8 } else { 0 };
         let room = if room { Self::Room as u8 } else { 0 };
@@ -50,6 +51,7 @@ impl Awaited {
     }
 
     /// The seat of tasks without a seat of their own.
+    #[inline]
     pub const fn common(self) -> Seat {
         Seat::common(self as u8)
     }
@@ -57,11 +59,13 @@ impl Awaited {
 
 impl Tasks {
     /// Returns a seat for a task that waits in a future of its own.
+    #[inline]
     pub fn seat(&self) -> Seat {
         self.wakers.seat()
     }
 
     /// Removes the waker of this seat.
+    #[inline]
     pub fn leave(&self, seat: Seat) {
         self.wakers.leave(seat);
     }
@@ -72,12 +76,14 @@ impl Tasks {
     }
 
     /// Whether a task awaits an event in `happened`.
+    #[inline]
     pub fn is_awaited(&self, happened: u8) -> bool {
         self.wakers.is_awaited(happened)
     }
 
     /// Wakes the tasks that await an event in `happened`. The caller holds no lock.
     /// Fails if a waker panicked.
+    #[inline]
     pub fn wake(&self, happened: u8) -> Result<(), Panicked> {
         self.wakers.wake(happened)
     }
@@ -100,6 +106,7 @@ impl Tasks {
 
     /// Whether there is a watch of a runtime, which may end at any time.
     #[cfg(feature = "tokio")]
+    #[inline]
     pub(super) fn are_in_runtime(&self) -> bool {
         self.in_runtime.load(Ordering::Relaxed)
     }

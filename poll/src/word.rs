@@ -111,6 +111,7 @@ const FOLLOWERS: u64 = 0xffff << 16;
 const VISIT: u64 = 1 << 32;
 
 impl Word {
+    #[inline]
     pub(super) fn new() -> Self {
         Self(AtomicU64::new(ENGINE))
     }
@@ -118,11 +119,13 @@ impl Word {
     // Leading and following.
 
     /// Takes the lead. Returns false if another thread has it.
+    #[inline]
     pub(super) fn lead(&self) -> bool {
         self.0.fetch_or(LED, Ordering::AcqRel) & LED == 0
     }
 
     /// Gives the lead up.
+    #[inline]
     pub(super) fn resign(&self) -> Resigned {
         let word = self.0.fetch_and(!(LED | ASLEEP), Ordering::AcqRel);
         Resigned {
@@ -131,15 +134,18 @@ impl Word {
         }
     }
 
+    #[inline]
     pub(super) fn is_led(&self) -> bool {
         self.0.load(Ordering::Acquire) & LED != 0
     }
 
     /// Counts a thread that follows.
+    #[inline]
     pub(super) fn follow(&self) {
         self.0.fetch_add(FOLLOWER, Ordering::AcqRel);
     }
 
+    #[inline]
     pub(super) fn unfollow(&self) {
         self.0.fetch_sub(FOLLOWER, Ordering::AcqRel);
     }
@@ -147,17 +153,20 @@ impl Word {
     // Sleeping and waking.
 
     /// The leader is about to sleep. A wake after this call notifies it.
+    #[inline]
     pub(super) fn fall_asleep(&self) {
         self.0.fetch_or(ASLEEP, Ordering::AcqRel);
     }
 
     /// The leader is awake.
+    #[inline]
     pub(super) fn wake_up(&self) {
         self.0.fetch_and(!(ASLEEP | NOTIFIED), Ordering::AcqRel);
     }
 
     /// Returns the threads to wake after a change. A thread that goes to sleep later sees the
     /// change.
+    #[inline]
     pub(super) fn sleepers(&self) -> Sleepers {
         // A read-modify-write that changes nothing: it is ordered with those of `fall_asleep` and
         // `follow`, which a load is not.
@@ -169,22 +178,26 @@ impl Word {
     }
 
     /// Notes that the leader is being woken. Returns false if another thread does so already.
+    #[inline]
     pub(super) fn notify(&self) -> bool {
         self.0.fetch_or(NOTIFIED, Ordering::AcqRel) & NOTIFIED == 0
     }
 
+    #[inline]
     pub(super) fn is_notified(&self) -> bool {
         self.0.load(Ordering::Acquire) & NOTIFIED != 0
     }
 
     // Ownership.
 
+    #[inline]
     pub(super) fn owner(&self) -> Owner {
         owner(self.0.load(Ordering::Acquire))
     }
 
     /// Counts a poll by a thread that waits. The thread acquires the connection from the engine if
     /// no user relies on the engine.
+    #[inline]
     pub(super) fn visit_as_thread(&self) -> Visit {
         let word = self.0.fetch_add(VISIT, Ordering::AcqRel);
         if word & (OWNER | ATTENDED) == THREADS | ATTENDED {
@@ -200,6 +213,7 @@ impl Word {
 
     /// Counts a poll by an event loop or a runtime. The loop acquires the connection if none of
     /// `but` relies on the engine.
+    #[inline]
     pub(super) fn visit_as_loop(&self, but: &[Reliance]) -> Visit {
         let word = self.0.fetch_add(VISIT, Ordering::AcqRel);
         if word & OWNER == LOOP {
@@ -213,6 +227,7 @@ impl Word {
         })
     }
 
+    #[inline]
     fn acquire(&self, seen: u64, next: impl Fn(u64) -> Option<u64>) -> Visit {
         let mut word = seen;
         loop {
@@ -237,6 +252,7 @@ impl Word {
     }
 
     /// Compares the visits with the count of the engine's last look.
+    #[inline]
     pub(super) fn look(&self, seen: u32) -> Look {
         let mut word = self.0.load(Ordering::Acquire);
         loop {
@@ -259,12 +275,14 @@ impl Word {
     }
 
     /// Makes the engine the owner.
+    #[inline]
     pub(super) fn expire(&self) {
         self.0.fetch_and(!(OWNER | ATTENDED), Ordering::AcqRel);
     }
 
     /// Makes threads the owner without a visit, because one of them is polling. Returns whether the
     /// engine was the owner.
+    #[inline]
     pub(super) fn yield_to_threads(&self) -> bool {
         let yielded = |word| (owner(word) == Owner::Engine).then_some(word | THREADS | ATTENDED);
         self.0
@@ -272,6 +290,7 @@ impl Word {
             .is_ok()
     }
 
+    #[inline]
     pub(super) fn visits(&self) -> u32 {
         visits(self.0.load(Ordering::Acquire))
     }
@@ -279,6 +298,7 @@ impl Word {
     // Reliance.
 
     /// Returns whether this is new.
+    #[inline]
     pub(super) fn rely(&self, who: Reliance) -> bool {
         let bit = who as u64;
         // A load is enough for each poll of a task but the first.
@@ -286,15 +306,18 @@ impl Word {
             && self.0.fetch_or(bit, Ordering::AcqRel) & bit == 0
     }
 
+    #[inline]
     pub(super) fn rely_no_more(&self, who: Reliance) {
         self.0.fetch_and(!(who as u64), Ordering::AcqRel);
     }
 
+    #[inline]
     pub(super) fn relies(&self, who: Reliance) -> bool {
         self.0.load(Ordering::Relaxed) & who as u64 != 0
     }
 
     /// Whether users other than waiting threads need events for new completions.
+    #[inline]
     pub(super) fn is_shared(&self) -> bool {
         let word = self.0.load(Ordering::Acquire);
         word & RELIED != 0 || word & OWNER == LOOP
@@ -303,6 +326,7 @@ impl Word {
     // Holding back.
 
     /// Notes that a message is held back, which only a poll sends. The engine clears the note.
+    #[inline]
     pub(super) fn press(&self) -> Pressed {
         if self.0.load(Ordering::Relaxed) & PRESSED != 0 {
             return Pressed::Known;
@@ -317,15 +341,18 @@ impl Word {
         }
     }
 
+    #[inline]
     pub(super) fn is_pressed(&self) -> bool {
         self.0.load(Ordering::Acquire) & PRESSED != 0
     }
 
+    #[inline]
     pub(super) fn relax(&self) {
         self.0.fetch_and(!PRESSED, Ordering::AcqRel);
     }
 }
 
+#[inline]
 fn owner(word: u64) -> Owner {
     match word & OWNER {
         THREADS => Owner::Threads,
@@ -334,6 +361,7 @@ fn owner(word: u64) -> Owner {
     }
 }
 
+#[inline]
 fn visits(word: u64) -> u32 {
     (word >> 32) as u32
 }

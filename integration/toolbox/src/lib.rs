@@ -8,6 +8,8 @@
 mod bridge;
 mod device_test;
 mod diagnosis;
+#[allow(missing_docs, reason = "the names of its fields say it")]
+pub mod frames;
 mod lab;
 mod launch;
 mod load;

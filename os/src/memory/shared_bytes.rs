@@ -31,6 +31,7 @@ impl SharedBytes<'_> {
     /// For the lifetime chosen, the bytes are allocated and initialised, and threads of this
     /// program access them through values that this function returned for the same arguments, or in
     /// another way that does not happen concurrently.
+    #[inline]
     pub unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
         let unaligned = start.addr().get().next_multiple_of(WORD) - start.addr().get();
         let head = unaligned.min(len);
@@ -59,6 +60,7 @@ impl SharedBytes<'_> {
     }
 
     /// Copies `src` to `offset`. The caller has checked the range.
+    #[inline]
     pub fn write(&self, offset: usize, src: &[u8]) {
         let (in_head, in_words, in_tail) = self.split(offset, src.len());
         let (head, rest) = src.split_at(in_head.len());
@@ -69,6 +71,7 @@ impl SharedBytes<'_> {
     }
 
     /// Copies from `offset` to `dst`. The caller has checked the range.
+    #[inline]
     pub fn read(&self, offset: usize, dst: &mut [u8]) {
         let (in_head, in_words, in_tail) = self.split(offset, dst.len());
         let (head, rest) = dst.split_at_mut(in_head.len());
@@ -79,6 +82,7 @@ impl SharedBytes<'_> {
     }
 
     /// Returns the bytes of the head, of the words and of the tail that a range covers.
+    #[inline]
     fn split(&self, offset: usize, len: usize) -> (Range, Range, Range) {
         let (start, end) = (offset, offset + len);
         let part = |first: usize, len: usize| {
@@ -98,12 +102,14 @@ impl SharedBytes<'_> {
 
 type Range = std::ops::Range<usize>;
 
+#[inline]
 fn store_bytes(to: &[AtomicU8], from: &[u8]) {
     for (to, from) in to.iter().zip(from) {
         to.store(*from, Relaxed);
     }
 }
 
+#[inline]
 fn load_bytes(from: &[AtomicU8], to: &mut [u8]) {
     for (to, from) in to.iter_mut().zip(from) {
         *to = from.load(Relaxed);
@@ -111,6 +117,7 @@ fn load_bytes(from: &[AtomicU8], to: &mut [u8]) {
 }
 
 /// Copies `src` to byte `offset` of `words`.
+#[inline]
 fn store_words(words: &[AtomicU64], offset: usize, src: &[u8]) {
     let (first, within) = (offset / WORD, offset % WORD);
     let (partial, src) = src.split_at(partial_len(within, src.len()));
@@ -128,6 +135,7 @@ fn store_words(words: &[AtomicU64], offset: usize, src: &[u8]) {
 }
 
 /// Copies from byte `offset` of `words` to `dst`.
+#[inline]
 fn load_words(words: &[AtomicU64], offset: usize, dst: &mut [u8]) {
     let (first, within) = (offset / WORD, offset % WORD);
     let (partial, dst) = dst.split_at_mut(partial_len(within, dst.len()));
@@ -147,6 +155,7 @@ fn load_words(words: &[AtomicU64], offset: usize, dst: &mut [u8]) {
 }
 
 /// Returns how many of `len` bytes lie in a partial first word.
+#[inline]
 fn partial_len(within: usize, len: usize) -> usize {
     if within == 0 {
         0
@@ -156,6 +165,7 @@ fn partial_len(within: usize, len: usize) -> usize {
 }
 
 /// Writes some bytes of a word, and preserves concurrent changes of the others.
+#[inline]
 fn merge(word: &AtomicU64, offset: usize, src: &[u8]) {
     let merged = |old: u64| {
         let mut bytes = old.to_ne_bytes();

@@ -34,16 +34,19 @@ impl Readiness {
     }
 
     /// Whether the fd was asked for.
+    #[inline]
     pub fn is_wanted(&self) -> bool {
         self.fd.get().is_some()
     }
 
     /// Whether the fd was asked for and is not readable.
+    #[inline]
     pub fn is_lowered(&self) -> bool {
         self.is_wanted() && !*lock(&self.raised)
     }
 
     /// Makes the fd readable, or not, as `ready` says, which is called only if there is an fd.
+    #[inline]
     pub fn update(&self, ready: impl FnOnce() -> bool) {
         self.set(ready, false);
     }
@@ -51,6 +54,7 @@ impl Readiness {
     /// As [`update`](Self::update), because something new is there. Edge-triggered loops hear of it
     /// even if the fd was readable before: what made it so may have been taken behind its back, or
     /// left.
+    #[inline]
     pub fn announce(&self, ready: impl FnOnce() -> bool) {
         self.set(ready, true);
     }

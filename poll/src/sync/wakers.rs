@@ -37,6 +37,7 @@ struct Waiting {
 
 impl Seat {
     /// The seat of all that wait for the same and have none of their own: the last one is woken.
+    #[inline]
     pub const fn common(awaited: u8) -> Self {
         Self(awaited as u64)
     }
@@ -116,6 +117,7 @@ impl Wakers {
 
     /// Whether a task waits for a bit of `happened`. A task that waits later sees the event, which
     /// the caller has brought before this call.
+    #[inline]
     pub fn is_awaited(&self, happened: u8) -> bool {
         fence(Ordering::SeqCst);
         self.awaited.load(Ordering::Relaxed) & happened != 0
@@ -123,6 +125,7 @@ impl Wakers {
 
     /// Wakes the tasks that wait for a bit of `happened`, each once. Fails if a waker panicked,
     /// after it has called the others.
+    #[inline]
     pub fn wake(&self, happened: u8) -> Result<(), Panicked> {
         if !self.is_awaited(happened) {
             return Ok(());

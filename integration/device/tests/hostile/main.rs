@@ -16,4 +16,5 @@ mod peer;
 mod scene;
 mod shared;
 mod silent;
-mod wire;
+
+use toolbox::frames as wire;

@@ -12,10 +12,6 @@ mod rdma;
 mod session;
 mod tcp;
 pub(crate) mod victim;
-// The bytes on the wire, as the tests with hostile peers write them down.
-#[allow(dead_code, reason = "the tests use all of it")]
-#[path = "../../../device/tests/hostile/wire.rs"]
-mod wire;
 
 use std::{
     mem,
@@ -32,7 +28,7 @@ use std::{
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use rdmsg::{Engine, TransportChoice};
-use toolbox::{Lab, Launch};
+use toolbox::{Lab, Launch, frames as wire};
 
 use self::{
     arena::{Arena, Attacker, Kind},

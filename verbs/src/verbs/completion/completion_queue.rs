@@ -160,6 +160,7 @@ impl CompletionQueue {
     /// [`ibv_poll_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html) reports no more
     /// than that.
     #[doc(alias = "ibv_poll_cq")]
+    #[inline]
     pub fn poll(&self, completions: &mut [WorkCompletion]) -> Result<usize, OsError> {
         let room = i32::try_from(completions.len()).unwrap_or(i32::MAX);
         // SAFETY: the queue exists, and there is room for `room` entries; a `WorkCompletion` is
@@ -205,6 +206,7 @@ impl CompletionQueue {
     }
 
     /// Returns the C object, which exists for as long as this handle or a clone.
+    #[inline]
     pub(crate) fn as_ptr(&self) -> *mut ffi::ibv_cq {
         self.inner.raw.as_ptr()
     }

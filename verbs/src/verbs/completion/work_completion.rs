@@ -102,6 +102,7 @@ open_enum! {
 impl WcOpcode {
     /// Returns whether the completion belongs to the receive queue.
     #[must_use]
+    #[inline]
     pub const fn is_recv(self) -> bool {
         self.raw() & Self::RECV.raw() != 0
     }
@@ -124,54 +125,63 @@ bit_flags! {
 impl WorkCompletion {
     /// The id that the work request was posted with.
     #[must_use]
+    #[inline]
     pub const fn wr_id(&self) -> u64 {
         self.wr_id
     }
 
     /// Returns whether the work request succeeded, and if not, why.
     #[must_use]
+    #[inline]
     pub const fn status(&self) -> WcStatus {
         WcStatus::from_raw(self.status)
     }
 
     /// Returns whether the work request succeeded.
     #[must_use]
+    #[inline]
     pub const fn is_success(&self) -> bool {
         self.status == WcStatus::SUCCESS.raw()
     }
 
     /// Returns the vendor's error code.
     #[must_use]
+    #[inline]
     pub const fn vendor_err(&self) -> u32 {
         self.vendor_err
     }
 
     /// Returns the local queue pair's number.
     #[must_use]
+    #[inline]
     pub const fn qp_num(&self) -> u32 {
         self.qp_num
     }
 
     /// Returns the operation, which is undefined if the request failed.
     #[must_use]
+    #[inline]
     pub const fn opcode(&self) -> WcOpcode {
         WcOpcode::from_raw(self.opcode)
     }
 
     /// Returns the length received, in bytes, which is undefined if the request failed.
     #[must_use]
+    #[inline]
     pub const fn byte_len(&self) -> u32 {
         self.byte_len
     }
 
     /// Returns its properties, which are undefined if the request failed.
     #[must_use]
+    #[inline]
     pub const fn wc_flags(&self) -> WcFlags {
         WcFlags::from_bits(self.wc_flags)
     }
 
     /// Returns the immediate data received, in host byte order. `None` if the request failed.
     #[must_use]
+    #[inline]
     pub const fn imm_data(&self) -> Option<u32> {
         if self.has(WcFlags::WITH_IMM) {
             Some(u32::from_be(self.imm_data_or_rkey))
@@ -182,6 +192,7 @@ impl WorkCompletion {
 
     /// Returns the key that the peer invalidated. `None` if the request failed.
     #[must_use]
+    #[inline]
     pub const fn invalidated_rkey(&self) -> Option<u32> {
         if self.has(WcFlags::WITH_INV) {
             Some(self.imm_data_or_rkey)
@@ -192,6 +203,7 @@ impl WorkCompletion {
 
     /// Returns the number of the queue pair that sent a datagram. Undefined if the request failed.
     #[must_use]
+    #[inline]
     pub const fn src_qp(&self) -> u32 {
         self.src_qp
     }
@@ -201,6 +213,7 @@ impl WorkCompletion {
     /// # Errors
     ///
     /// If the work request failed.
+    #[inline]
     pub fn result(&self) -> Result<Success, WcError> {
         let &Self {
             wr_id,
@@ -231,6 +244,7 @@ impl WorkCompletion {
         }
     }
 
+    #[inline]
     const fn has(&self, flag: WcFlags) -> bool {
         self.is_success() && self.wc_flags().contains(flag)
     }

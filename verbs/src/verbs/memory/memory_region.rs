@@ -305,24 +305,28 @@ impl MemoryRegion {
     /// Returns the length in bytes.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "no region is empty")]
+    #[inline]
     pub fn len(&self) -> usize {
         self.inner.len
     }
 
     /// Returns the address of the first byte, which peers use in one-sided operations.
     #[must_use]
+    #[inline]
     pub fn addr(&self) -> u64 {
         self.inner.addr
     }
 
     /// Returns the key for local operations.
     #[must_use]
+    #[inline]
     pub fn lkey(&self) -> u32 {
         self.inner.lkey
     }
 
     /// Returns the key that peers need for one-sided operations.
     #[must_use]
+    #[inline]
     pub fn rkey(&self) -> u32 {
         self.inner.rkey
     }
@@ -338,6 +342,7 @@ impl MemoryRegion {
     /// # Panics
     ///
     /// If the range exceeds the region.
+    #[inline]
     pub fn copy_in(&self, offset: usize, src: &[u8]) {
         self.check(offset, src.len());
         self.bytes().write(offset, src);
@@ -348,6 +353,7 @@ impl MemoryRegion {
     /// # Panics
     ///
     /// If the range exceeds the region.
+    #[inline]
     pub fn copy_out(&self, offset: usize, dst: &mut [u8]) {
         self.check(offset, dst.len());
         self.bytes().read(offset, dst);
@@ -357,6 +363,7 @@ impl MemoryRegion {
     ///
     /// The type's documentation says what may be done with it.
     #[must_use]
+    #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
         self.inner.start.as_ptr()
     }
@@ -366,6 +373,7 @@ impl MemoryRegion {
         Arc::as_ptr(&self.inner).addr()
     }
 
+    #[inline]
     fn check(&self, offset: usize, len: usize) {
         assert!(
             self.inner.device_memory.is_none(),
@@ -378,6 +386,7 @@ impl MemoryRegion {
         );
     }
 
+    #[inline]
     fn bytes(&self) -> SharedBytes<'_> {
         // SAFETY: the memory is initialised and exists for as long as the region. All threads
         // access it through this method, or, with `as_ptr` and memory of the caller's, while no

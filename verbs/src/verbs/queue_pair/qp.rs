@@ -368,6 +368,7 @@ impl QueuePair {
 
     /// Returns the capacities of its queues, which are at least those requested.
     #[must_use]
+    #[inline]
     pub fn cap(&self) -> QpCap {
         self.cap
     }
@@ -397,6 +398,7 @@ impl QueuePair {
     }
 
     /// Returns the C object, which exists for as long as this one.
+    #[inline]
     pub(crate) fn as_ptr(&self) -> *mut ffi::ibv_qp {
         self.raw.as_ptr()
     }

@@ -203,6 +203,7 @@ impl SharedReceiveQueue {
     }
 
     /// Returns the C object, which exists for as long as this handle or a clone.
+    #[inline]
     pub(crate) fn as_ptr(&self) -> *mut ffi::ibv_srq {
         self.inner.raw.as_ptr()
     }
