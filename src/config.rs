@@ -192,9 +192,9 @@ pub struct Config {
     ///
     /// The report comes up to 100 ms later while the peer is sent the reason
     /// ([`CloseReason::PeerGaveUp`](crate::CloseReason::PeerGaveUp)). Over TCP it comes up to
-    /// `keepalive_timeout` later if bytes of this side are not acknowledged: the kernel repeats
-    /// them after pauses that double, and the peer has until the next repetition. So an outage
-    /// shorter than `keepalive_timeout` ends no connection.
+    /// `keepalive_timeout` later if bytes of this side are not acknowledged, or were repeated: the
+    /// kernels of both sides repeat lost bytes after pauses that double. So an outage shorter than
+    /// `keepalive_timeout` ends no connection.
     ///
     /// Of many idle connections with one engine of the peer, a few are probed in an interval, and
     /// each of them at least every 16 intervals. So the loss of a single connection, while the

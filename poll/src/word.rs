@@ -10,7 +10,7 @@
 //! All of it is one word because each transition depends on several parts. Read-modify-write
 //! operations on one atomic have a single order, so a thread that goes to sleep and a thread that
 //! wakes it, or the engine that leaves a connection and a thread that begins to poll it, cannot
-//! miss each other, and no fence is needed. `integration/models` checks all interleavings.
+//! miss each other, and no fence is needed. The model checker runs all interleavings.
 
 use super::sys::{AtomicU64, Ordering};
 

@@ -27,7 +27,9 @@ const ANSWER: Duration = Duration::from_millis(100);
 ///
 /// Over TCP the peer's system may have had no chance to answer: the kernel repeats lost bytes
 /// after pauses that double. So a peer whose system has not acknowledged everything
-/// counts as dead only after the next repetition, which may come a timeout later.
+/// counts as dead only after the next repetition, which may come a timeout later. The same holds
+/// for the peer's bytes: if this side's bytes were lost and repeated in the silence, the peer has
+/// a second timeout.
 #[derive(Debug)]
 pub(super) struct Keepalive {
     interval: Duration,
@@ -37,6 +39,8 @@ pub(super) struct Keepalive {
     activity: PeerActivity,
     /// The time of the check that found a silence and sent a ping, until the next sign of life.
     silent: Option<Instant>,
+    /// The number of times that bytes were repeated before this silence was noticed.
+    repeated_before: u64,
     /// Whether the timeout of this silence has passed.
     overtime: Overtime,
     /// Counts checks, from the connection's number on: so connections take turns with those pings,
@@ -66,6 +70,8 @@ pub struct MovedBytes {
     /// The time until the kernel repeats bytes that the peer's system has not acknowledged, if
     /// there are any.
     pub repeats_in: Option<Duration>,
+    /// The number of times that the kernel has repeated bytes.
+    pub repeated: u64,
 }
 
 /// The time beyond the timeout.
@@ -112,6 +118,7 @@ impl Keepalive {
             deadline: now + interval / 2,
             activity,
             silent: None,
+            repeated_before: 0,
             overtime: Overtime::None,
             turn: number,
         }
@@ -160,6 +167,9 @@ impl Keepalive {
             Some(_) | None => now,
         };
         let new = self.silent.replace(since) != Some(since);
+        if new {
+            self.repeated_before = moved.repeated;
+        }
         let end = since + self.timeout;
         if end > now {
             self.deadline = next.min(end);
@@ -182,14 +192,20 @@ impl Keepalive {
                     acknowledged: before,
                 },
                 _,
-            ) if acknowledged > before => {
-                self.overtime = Overtime::Spent;
-                self.silent = Some(now);
-                self.deadline = now + self.timeout.min(self.interval / 2);
-                Check::Alive
+            ) if acknowledged > before => self.begin_again(now),
+            (Overtime::None, None) if moved.repeated > self.repeated_before => {
+                self.begin_again(now)
             }
             (Overtime::None | Overtime::Repeating { .. } | Overtime::Spent, _) => Check::Dead,
         }
+    }
+
+    /// Begins the timeout a second and last time.
+    fn begin_again(&mut self, now: Instant) -> Check {
+        self.overtime = Overtime::Spent;
+        self.silent = Some(now);
+        self.deadline = now + self.timeout.min(self.interval / 2);
+        Check::Alive
     }
 }
 

@@ -99,11 +99,8 @@ impl Socket {
     }
 
     /// Returns the time until the kernel repeats bytes that the peer's system has not acknowledged,
-    /// with the time that its answer takes.
-    pub(super) fn repeats_in(&self) -> Option<Duration> {
-        if self.queued(libc::TIOCOUTQ) == 0 {
-            return None;
-        }
+    /// with the time that its answer takes, and the number of times that it has repeated some.
+    pub(super) fn repetitions(&self) -> (Option<Duration>, u64) {
         // SAFETY: the C structure holds integers: all zero is a valid value.
         let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
         let mut size = size_of_val(&info) as libc::socklen_t;
@@ -117,15 +114,19 @@ impl Socket {
                 &raw mut size,
             )
         };
-        if result != 0 || info.tcpi_unacked == 0 {
-            return None;
+        if result != 0 {
+            return (None, 0);
+        }
+        let repeated = info.tcpi_total_retrans.into();
+        if info.tcpi_unacked == 0 {
+            return (None, repeated);
         }
         // The kernel doubles `tcpi_rto` with each repetition. Its timer may be an eighth late.
         let pause = Duration::from_micros(info.tcpi_rto.into());
         let pause = pause + pause / 8;
         let waited = Duration::from_millis(info.tcpi_last_data_sent.into());
         let answer = Duration::from_micros(info.tcpi_rtt.into());
-        Some(pause.saturating_sub(waited) + answer)
+        (Some(pause.saturating_sub(waited) + answer), repeated)
     }
 
     /// Returns the number of bytes in a queue of the socket; 0 after a failure.

@@ -237,11 +237,13 @@ impl Stream {
     /// thread that receives does not run.
     pub(super) fn moved(&self) -> MovedBytes {
         let acknowledged = self.socket.acknowledged();
+        let (repeats_in, repeated) = self.socket.repetitions();
         MovedBytes {
             signs: self.socket.arrived() + acknowledged / ACKNOWLEDGED,
             read: self.read.load(Ordering::Relaxed),
             acknowledged,
-            repeats_in: self.socket.repeats_in(),
+            repeats_in,
+            repeated,
         }
     }
 

@@ -212,6 +212,30 @@ fn bytes_that_are_about_to_be_repeated_extend_the_timeout_once() {
     }
 }
 
+/// This side's bytes came through at last; those of the peer may still wait.
+#[test]
+fn bytes_that_were_repeated_in_a_silence_extend_the_timeout_once() {
+    for repeats in [false, true] {
+        let mut pair = Pair::established(alive(), alive());
+        stop(&mut pair, B);
+        let start = pair.now;
+        while pair.sides[A].conn.close_reason().is_none() {
+            // Two repetitions before the silence is noticed.
+            let late = pair.now - start > INTERVAL;
+            let moved = MovedBytes {
+                repeated: if repeats && late { 3 } else { 2 },
+                ..MovedBytes::default()
+            };
+            pair.sides[A].conn.set_moved(moved);
+            assert!(pair.pass());
+        }
+        let noticed = pair.now - start;
+        let limit = INTERVAL + if repeats { 2 * TIMEOUT } else { TIMEOUT };
+        assert!(noticed <= limit, "{repeats}: {noticed:?}");
+        assert!(noticed > limit - INTERVAL, "{repeats}: {noticed:?}");
+    }
+}
+
 #[test]
 fn peer_that_was_stopped_reads_that_it_was_given_up() {
     let mut pair = Pair::established(alive(), alive());

@@ -26,7 +26,8 @@ pub(crate) fn builds() -> Result<Vec<Track>> {
     };
     let no_rdma = unlinked("--test conformance --test tcp");
     let bindings = "cargo test --profile quick --locked --package rdma-verbs --features linked";
-    let models = "env RUSTFLAGS=--cfg=loom CARGO_TARGET_DIR=target/loom cargo test --release --locked --quiet --package rdmsg-poll --lib";
+    let models = "env RUSTFLAGS=--cfg=loom CARGO_TARGET_DIR=target/loom \
+                  cargo test --release --locked --quiet --package rdmsg-poll --lib";
     let native = native_is_possible()?;
     let others = Step::new("tests of std and tokio", "integration/others --quick");
     let steps = vec![
