@@ -12,6 +12,13 @@
 #include <sys/types.h>
 #include <time.h>
 
+/* The version of dlsym that each glibc has. */
+#if defined(__x86_64__)
+#define OLDEST "GLIBC_2.2.5"
+#else
+#define OLDEST "GLIBC_2.17"
+#endif
+
 static const char *_Atomic failing;
 static atomic_long calls_left;
 
@@ -35,12 +42,52 @@ static int fails(const char *function)
 	return name && !strcmp(name, function) && atomic_fetch_sub(&calls_left, 1) == 1;
 }
 
+/* A function here, and the one of the same name behind it. */
+struct wrapped {
+	const char *name;
+	void *here;
+	void *_Atomic *next;
+	struct wrapped *others;
+};
+
+static struct wrapped *all;
+
+static void *real_dlsym(void *handle, const char *name)
+{
+	static void *(*_Atomic next)(void *, const char *);
+	if (!next)
+		next = (void *(*)(void *, const char *))dlvsym(RTLD_NEXT, "dlsym", OLDEST);
+	return next(handle, name);
+}
+
+/* A program that opens a library finds the functions here, too. */
+void *dlsym(void *handle, const char *name)
+{
+	void *found = real_dlsym(handle, name);
+	for (struct wrapped *one = all; found && handle != RTLD_NEXT && one; one = one->others) {
+		if (!strcmp(one->name, name)) {
+			atomic_store(one->next, found == one->here ? NULL : found);
+			return one->here;
+		}
+	}
+	return found;
+}
+
 #define WRAP(result, name, error, failure, parameters, arguments)             \
+	result name parameters;                                               \
+	static void *_Atomic next_##name;                                     \
+	static struct wrapped wrapped_##name = {#name, (void *)name, &next_##name}; \
+	__attribute__((constructor)) static void wrap_##name(void)            \
+	{                                                                     \
+		wrapped_##name.others = all;                                  \
+		all = &wrapped_##name;                                        \
+	}                                                                     \
 	result name parameters                                                \
 	{                                                                     \
-		static result(*_Atomic next) parameters;                      \
-		if (!next)                                                    \
-			next = (result(*) parameters)dlsym(RTLD_NEXT, #name); \
+		result(*next) parameters;                                     \
+		if (!next_##name)                                             \
+			next_##name = real_dlsym(RTLD_NEXT, #name);           \
+		next = (result(*) parameters)next_##name;                     \
 		if (fails(#name)) {                                           \
 			errno = error;                                        \
 			return failure;                                       \

@@ -1,6 +1,7 @@
-use std::{io::IoSlice, sync::atomic::Ordering::Relaxed};
+use std::{io::IoSlice, sync::atomic::Ordering::Relaxed, time::Instant};
 
 use rdmsg::{Endpoint, Error, Outgoing, SendBuffer, TrySendError};
+use toolbox::PATIENCE;
 
 use super::{conversation::Conversation, operations::Operations};
 use crate::{
@@ -88,12 +89,12 @@ fn send(
             let mut buffer = SendBuffer::new(endpoint, message.len())?;
             buffer.copy_from_slice(&message);
             if has_id {
-                endpoint.send(Outgoing::from(buffer).with_id(number))?;
+                send_with_id(endpoint, Outgoing::from(&mut buffer), number)?;
             } else {
                 endpoint.send(buffer)?;
             }
         }
-        (_, true) => endpoint.send(Outgoing::from(&message).with_id(number))?,
+        (_, true) => send_with_id(endpoint, Outgoing::from(&message), number)?,
         (2, _) => {
             let (head, tail) = message.split_at(rng.usize(..=message.len()));
             endpoint.send(Outgoing::parts(&[IoSlice::new(head), IoSlice::new(tail)]))?;
@@ -110,4 +111,17 @@ fn send(
         book.ids += u64::from(has_id);
     });
     Ok(())
+}
+
+/// Sends a message with an id, and again while the reader has no time to take completions: on a
+/// busy host that lasts longer than the library waits for it.
+fn send_with_id(endpoint: &Endpoint, message: Outgoing<'_>, id: u64) -> Result<(), Error> {
+    let mut message = message.with_id(id);
+    let start = Instant::now();
+    loop {
+        match endpoint.send(&mut message) {
+            Err(Error::CompletionsNotTaken) if start.elapsed() < PATIENCE => {}
+            sent => return sent,
+        }
+    }
 }
