@@ -22,7 +22,7 @@ impl Endpoint {
     /// Sends one message, waiting while the peer's window is full.
     ///
     /// The message is a reference to bytes (`&[u8]`, `&Vec<u8>`, `&str` …), which are copied, a
-    /// [`SendBuffer`](crate::SendBuffer), which is not, or an [`Outgoing`] of several parts or with
+    /// [`SendBuffer`], which is not, or an [`Outgoing`] of several parts or with
     /// an id. An empty message is a message. Messages arrive in the order of sending. `Ok` means
     /// that the library has it; that it has arrived is known from [`flush`](Self::flush), from the
     /// completion of a message [with an id](Outgoing::with_id), from a successful
@@ -32,7 +32,7 @@ impl Endpoint {
     /// by default 16 KiB) goes straight into a receive buffer of the peer. A longer one is read by
     /// the peer's library from this side's memory, whatever the peer's program is doing. At most 4
     /// of those and [`Config::large_memory`](crate::Config::large_memory) bytes are in flight at a
-    /// time; `send` waits while there are more. A [`SendBuffer`](crate::SendBuffer) saves the copy
+    /// time; `send` waits while there are more. A [`SendBuffer`] saves the copy
     /// of a long message.
     ///
     /// This waits for as long as it takes: until there is room or the connection ends. See

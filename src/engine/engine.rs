@@ -232,7 +232,7 @@ impl fmt::Debug for Engine {
     }
 }
 
-/// What has passed through an [`Engine`](crate::Engine), and what it holds now.
+/// What has passed through an [`Engine`], and what it holds now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EngineStatistics {

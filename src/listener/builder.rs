@@ -49,7 +49,7 @@ impl ListenerBuilder {
     /// Sets the number of connections that may wait in the listener to be accepted.
     ///
     /// They are established, and each has the memory of a connection. Over RDMA that counts
-    /// against the limit on locked memory. For a [`RequestListener`](crate::RequestListener) it
+    /// against the limit on locked memory. For a [`RequestListener`] it
     /// is the number of requests that may wait. These have no such memory.
     /// Further requests are rejected at once; their connectors get
     /// [`PeerBusy`](crate::CloseReason::PeerBusy).

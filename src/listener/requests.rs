@@ -25,7 +25,7 @@ use crate::{
 /// [`backlog`](crate::ListenerBuilder::backlog) requests
 /// wait; further ones are rejected in the same way.
 ///
-/// A program that accepts all requests uses a [`Listener`](crate::Listener). Dropping the listener
+/// A program that accepts all requests uses a [`Listener`]. Dropping the listener
 /// closes it, as [`close`](Self::close) does.
 ///
 /// # Examples

@@ -5,7 +5,7 @@
 //! and theirs in turn, by a [`plan`], or under callgrind, by [`instructions`]. The results are
 //! [`row`]s. [`drive`] makes a [`report`] of them, or compares them with the [`budget`].
 //! [`program`] has the command lines. Our own programs are [`messages`], [`many`], [`one_sided`]
-//! and [`calls`]; [`work`] selects one of them.
+//! and [`calls`]; [`mod@work`] selects one of them.
 
 mod budget;
 mod callgrind;
