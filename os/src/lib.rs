@@ -1,4 +1,4 @@
-//! What rdmsg takes from Linux and from the process that it runs in.
+//! Facilities of Linux, and of the process that uses rdmsg.
 //!
 //! The crates of rdmsg share it: `rdma-verbs`, `rdmsg-rsocket` and `rdmsg` itself. It is no
 //! interface for programs, and changes with each version.

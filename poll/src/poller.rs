@@ -222,7 +222,7 @@ impl Poller {
         }
     }
 
-    /// Returns who polls now.
+    /// Returns the current owner, which polls the connection.
     #[inline]
     pub fn owner(&self) -> Owner {
         self.word.owner()
@@ -273,7 +273,7 @@ impl Poller {
         }
     }
 
-    /// Notes that `who` relies on the engine's thread no more.
+    /// Removes the note that `who` relies on the engine's thread.
     #[inline]
     pub fn rely_no_more(&self, who: Reliance) {
         self.word.rely_no_more(who);

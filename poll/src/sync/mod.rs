@@ -1,7 +1,7 @@
 //! Tools for threads that work together: a queue that wakes its reader, a file descriptor that is
 //! readable while something is ready, and the wakers of tasks that wait.
 //!
-//! Nothing here knows what a connection is, except [`Notice`], which names one by its key.
+//! Only [`Notice`] refers to a connection, by its key.
 
 mod mailbox;
 mod primitives;

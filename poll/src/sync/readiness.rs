@@ -81,7 +81,11 @@ impl Readiness {
     }
 }
 
-/// An eventfd that is not inherited, and on which nobody blocks.
+/// Makes an eventfd with close-on-exec that does not block.
+///
+/// # Errors
+///
+/// `EMFILE` or `ENFILE` if the process or the system has no file descriptor left.
 pub fn eventfd() -> Result<EventFd, OsError> {
     EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
         .map_err(failed("eventfd"))
