@@ -18,6 +18,7 @@ pub fn cvt(call: &'static str, ret: libc::c_int) -> Result<libc::c_int, OsError>
 /// The conventions differ: a driver may return the number, the number negated, or −1 with `errno`
 /// set. All three are accepted. (−1 is never `-EPERM` here: the calls that negate return the result
 /// of the kernel's command, which is in `errno` as well.)
+#[inline]
 pub fn cvt_errno(call: &'static str, ret: libc::c_int) -> Result<(), OsError> {
     match ret {
         0 => Ok(()),

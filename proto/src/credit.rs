@@ -151,6 +151,7 @@ impl RecvCredit {
 
     /// Counts a receive that was posted again: for this connection, or for all that share the
     /// `account`.
+    #[inline]
     pub(super) fn release(&mut self, account: Option<&Account>) {
         debug_assert!(
             self.released != self.received,

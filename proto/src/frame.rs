@@ -226,6 +226,7 @@ impl Header {
     }
 
     /// Parses the header of a Data frame. Returns `None` for all other frames and malformed ones.
+    #[inline]
     pub(crate) fn parse_data(frame: &[u8]) -> Option<Self> {
         let (header, payload) = frame.split_first_chunk::<HEADER_LEN>()?;
         let parsed = Self {

@@ -36,6 +36,7 @@ impl Incoming {
 impl Open {
     /// Takes a frame by the fast path, if it is a message and nothing more: see
     /// [`Connection::take_message`](super::Connection::take_message).
+    #[inline]
     pub(super) fn take_message(&mut self, side: &mut Side, frame: &[u8]) -> Option<u32> {
         if !self.is_established() {
             return None;

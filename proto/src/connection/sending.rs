@@ -60,6 +60,7 @@ impl Open {
     }
 
     /// Counts a receive that has been posted again.
+    #[inline]
     pub(super) fn release(&mut self, side: &mut Side, now: impl Clock) {
         let transfer = &mut self.transfer;
         transfer.recv_credit.release(side.account.as_deref());

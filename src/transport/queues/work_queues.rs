@@ -336,6 +336,7 @@ impl WorkQueues {
         self.buffers.allocate(self.layout.send_buffer(slot))
     }
 
+    #[inline]
     fn recv(&self, id: WorkId, sge: Option<Sge>) -> Result<(), OsError> {
         // SAFETY: the queue holds all buffers and the marker, and each is posted once at a time.
         // The buffer is one of `buffers`, which outlive the queue pair, and in no other use until

@@ -62,7 +62,7 @@ impl QueuePair {
     /// The send queue has a place for it. Until a completion covers it or the queue pair is
     /// destroyed, the memory is registered, unless it is inline, and nobody accesses it in a way
     /// that conflicts with the device.
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn post_send(
         &self,
         id: WorkId,
