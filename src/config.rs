@@ -3,7 +3,7 @@ use std::time::Duration;
 use crate::{
     error::Error,
     poll::Polling,
-    proto::{self, Account, LONGEST_CHUNK},
+    proto::{self, Account, LONGEST_CHUNK, SessionOffer},
     transport_choice::{Transport, TransportChoice},
 };
 
@@ -225,6 +225,28 @@ pub struct Config {
     /// 100 ms to 1 h, default 30 s.
     pub read_timeout: Duration,
 
+    /// How long the connection survives the loss of its path, of its device, or of the TCP
+    /// connection below it. Zero: not at all.
+    ///
+    /// Both sides set it. Then each side keeps the messages that the peer is not known to have
+    /// received, at most the peer's window, in memory of its own. When the connection is lost, the
+    /// side that connected first connects again, at once and then with growing waits up to 1 s.
+    /// Each side sends again what the other has not received. So every message arrives once and in
+    /// order, and the calls of both programs wait meanwhile as if the window was full. The loss
+    /// itself is noticed as without it, after [`keepalive_interval`](Self::keepalive_interval) and
+    /// [`keepalive_timeout`](Self::keepalive_timeout) at most. When this time has passed since
+    /// then, the connection ends for the reason of the loss. It ends with
+    /// [`CloseReason::SessionLost`](crate::CloseReason::SessionLost) if the peer's process has been
+    /// started again.
+    ///
+    /// A connection that is being closed does not survive. [One-sided
+    /// operations](crate::OneSided) are not supported, because their outcome is unknown when a
+    /// connection is lost, nor is [`shared_receive`](Self::shared_receive). The application's bytes
+    /// in the acceptance ([`Request::accept_with`](crate::Request::accept_with)) are at most 148.
+    ///
+    /// Up to 1 h, default zero.
+    pub resume: Duration,
+
     /// The transport of the connection: RDMA, TCP, or the available one.
     ///
     /// The scheme of an address ([`ToAddresses`](crate::ToAddresses)) takes precedence.
@@ -320,6 +342,7 @@ impl Default for Config {
             keepalive_interval: Some(Duration::from_secs(2)),
             keepalive_timeout: Duration::from_secs(3),
             read_timeout: Duration::from_secs(30),
+            resume: Duration::ZERO,
             transport: TransportChoice::default(),
             polling: Polling::default(),
             rdma: RdmaTuning::default(),
@@ -419,6 +442,14 @@ impl Config {
         }
         within("keepalive_timeout", self.keepalive_timeout, MS10, MIN10)?;
         within("read_timeout", self.read_timeout, 10 * MS10, HOUR)?;
+        within("resume", self.resume, Duration::ZERO, HOUR)?;
+        if !self.resume.is_zero() && self.shared_receive.is_some() {
+            return Err(Error::InvalidConfig {
+                field: "resume",
+                value: format!("{:?}", self.resume),
+                allowed: "0 with shared_receive".to_owned(),
+            });
+        }
         within("rdma.retry_count", self.rdma.retry_count, 0, 7)?;
         if let Some(ack_timeout) = self.rdma.ack_timeout {
             within("rdma.ack_timeout", ack_timeout, 1, 31)?;
@@ -459,6 +490,12 @@ impl Config {
             keepalive_interval: self.keepalive_interval,
             keepalive_timeout: self.keepalive_timeout,
             stream: self.stream,
+            held: 0,
+            session: if self.resume.is_zero() {
+                SessionOffer::None
+            } else {
+                SessionOffer::Begin
+            },
             stream_buffer: self.stream_buffer,
             engine: 0,
             number: 0,

@@ -9,7 +9,7 @@ use super::{
     completions::{Answers, Completions, Events, Progress},
     deadline::Deadline,
     poller::{Leader, Poller, Spin},
-    sys::Woken,
+    sys::{Alarm, Woken},
     word::Owner,
 };
 use crate::polling::Polling;
@@ -169,7 +169,7 @@ impl Poller {
         value: &mut Option<T>,
         ready: &mut impl FnMut() -> Option<T>,
     ) -> Result<(), TimedOut> {
-        let (Some((events, has_ended)), Some(alarm)) = (queue.events(), self.alarm()) else {
+        let Some(alarm) = self.alarm() else {
             // The connection is being torn down, and the engine is about to deliver its end.
             thread::yield_now();
             *value = ready();
@@ -177,6 +177,9 @@ impl Poller {
                 None if deadline.is_over() => Err(TimedOut),
                 Some(_) | None => Ok(()),
             };
+        };
+        let Some((events, has_ended)) = queue.events() else {
+            return self.sleep_without_events(leader, alarm, deadline, value, ready);
         };
         let stays_readable = queue.stays_readable();
         // A thread that delivers something after this call rings the alarm.
@@ -210,6 +213,36 @@ impl Poller {
         }
         if value.is_none() {
             queue.poll(1, Answers::MayWait);
+            *value = ready();
+        }
+        match slept {
+            Ok(Woken::Time) if value.is_none() && deadline.is_over() => Err(TimedOut),
+            Ok(_) => Ok(()),
+            Err(error) => {
+                self.report(&error);
+                Ok(())
+            }
+        }
+    }
+
+    /// As [`sleep`](Self::sleep), while there is no completion queue: the connection was lost. A
+    /// wake follows when there is another one, or when the connection ends.
+    fn sleep_without_events<T>(
+        &self,
+        leader: &Leader<'_>,
+        alarm: &Alarm,
+        deadline: &Deadline,
+        value: &mut Option<T>,
+        ready: &mut impl FnMut() -> Option<T>,
+    ) -> Result<(), TimedOut> {
+        leader.fall_asleep();
+        *value = ready();
+        let slept = match value {
+            Some(_) => Ok(Woken::Event),
+            None => alarm.doze(deadline.left()),
+        };
+        leader.wake_up(matches!(slept, Ok(Woken::Alarm)));
+        if value.is_none() {
             *value = ready();
         }
         match slept {

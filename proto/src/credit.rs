@@ -59,6 +59,13 @@ impl SendCredit {
         self.limit.wrapping_sub(self.sent)
     }
 
+    /// Returns the greatest number of data frames that the peer may not have received: a grant is
+    /// at most its window beyond those.
+    #[inline]
+    pub(super) fn unconfirmed(&self) -> u32 {
+        self.window - self.available().min(self.window)
+    }
+
     /// Counts messages that are being sent. The caller has checked `available`.
     #[inline]
     pub(super) fn take(&mut self, count: u32) {
@@ -143,6 +150,11 @@ impl RecvCredit {
         self.used_up |= self.announced == self.received;
     }
 
+    /// Returns the number of data frames received.
+    pub(super) fn received(&self) -> u32 {
+        self.received
+    }
+
     /// Returns the number of data frames whose receives have not been posted again.
     #[inline]
     pub(super) fn held(&self) -> u32 {
@@ -177,6 +189,14 @@ impl RecvCredit {
         self.limit = self.limit.wrapping_add(more);
         self.used_up = false;
         self.patient |= self.held() == 0;
+    }
+
+    /// Promises one receive more, if they are fewer than the window: the application has released a
+    /// message of an earlier connection, whose place the first credits left out.
+    pub(super) fn widen(&mut self) {
+        if self.promised() < self.window {
+            self.limit = self.limit.wrapping_add(1);
+        }
     }
 
     /// Returns the number of receives that are promised to the peer, or hold what it sent.

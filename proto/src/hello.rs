@@ -14,6 +14,10 @@ pub(super) const BATCHES: u16 = 2;
 pub(super) const ATOMIC: u16 = 4;
 /// The feature of a side whose device has writes with immediate data.
 pub(super) const WRITE_WITH_IMM: u16 = 8;
+/// The feature of a side whose sessions outlive their connections.
+pub(super) const SESSION: u16 = 16;
+/// Set in a request that resumes a session.
+pub(super) const RESUMES: u16 = 32;
 /// The length in bytes of a hello without the application's bytes.
 const LEN: usize = 36;
 

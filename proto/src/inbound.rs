@@ -403,6 +403,16 @@ impl Inbound {
         self.queue.iter().map(messages).sum()
     }
 
+    /// Returns the number of those that hold receives.
+    pub(super) fn waiting(&self) -> u32 {
+        let receives = |queued: &Queued| match queued {
+            Queued::Arrival(Arrival::Finish) | Queued::Large(_) => 0,
+            Queued::Arrival(Arrival::Batch { count, .. }) => *count,
+            Queued::Arrival(_) => 1,
+        };
+        self.queue.iter().map(receives).sum()
+    }
+
     /// Whether every large message that was announced has been read.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {

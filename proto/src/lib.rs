@@ -34,6 +34,7 @@ mod reject;
 #[cfg(test)]
 mod scale;
 mod send_ring;
+mod session;
 mod statistics;
 #[allow(missing_docs, reason = "names of variants and fields say it")]
 pub mod tcp;
@@ -53,9 +54,10 @@ pub use self::{
         Refusal, SendRefused, Topic, Transmit, TransportTraits, Work,
     },
     pace::{LONGEST_CHUNK, SHORTEST_CHUNK},
-    params::{Capabilities, Negotiated, Params, ReadDepth},
+    params::{Capabilities, Negotiated, Params, ReadDepth, SessionOffer},
     reason::{CloseReason, Mismatch, PeerTimeout, Phase, Violation},
     reject::{REJECT_DATA_MAX, Reject, RejectCode},
     send_ring::{CONTROL_SENDS, READS},
+    session::{ResumeRefused, ResumeRequest, SESSION_ID_LEN, Session, SessionId},
     statistics::Statistics,
 };

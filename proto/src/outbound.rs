@@ -45,6 +45,12 @@ impl Outbound {
                 && self.bytes.saturating_add(len) <= self.limit)
     }
 
+    /// Returns the number of large messages that the peer has not taken.
+    #[inline]
+    pub(super) fn untaken(&self) -> u32 {
+        self.lengths.len() as u32
+    }
+
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.lengths.is_empty()

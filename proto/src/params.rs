@@ -42,12 +42,28 @@ pub struct Params {
     pub keepalive_timeout: Duration,
     /// Whether the application uses the connection as a byte stream.
     pub stream: bool,
+    /// The messages of the session's earlier connections that the application has: the first
+    /// credits leave out their places.
+    pub held: u16,
+    /// What the hello says of sessions.
+    pub session: SessionOffer,
     /// The bytes of a stream that may be on their way to the peer and not read here, together.
     pub stream_buffer: u64,
     /// The engine's identity, for the hello.
     pub engine: u64,
     /// Which of the engine's connections it is: what each does now and then they do in turn.
     pub number: u64,
+}
+
+/// What a side's hello says of sessions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionOffer {
+    /// The connection ends with its transport.
+    None,
+    /// The connection may begin a session.
+    Begin,
+    /// The connection resumes a session.
+    Resume,
 }
 
 /// The number of READs that may be outstanding, as the two connection managers agreed.
@@ -65,7 +81,8 @@ impl Params {
         if self.shared {
             account::floor(self.window)
         } else {
-            self.window
+            // With one at least the connection makes progress.
+            self.window.saturating_sub(self.held).max(1)
         }
     }
 

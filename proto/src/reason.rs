@@ -206,6 +206,13 @@ pub enum CloseReason {
     /// gave up and its [notice](Self::PeerGaveUp) did not arrive. Before the connection is
     /// established, a connector with `Config::retry_refused` tries again.
     PeerDisconnected,
+    /// The connection was lost, and the peer does not know its session: the peer's process has
+    /// ended, or it gave the session up.
+    ///
+    /// A [`Completion::Failed`] names each message with an id that was not known to have arrived.
+    ///
+    /// [`Completion::Failed`]: https://docs.rs/rdmsg/latest/rdmsg/enum.Completion.html
+    SessionLost,
     /// This side closed the connection.
     LocallyClosed,
     /// This side aborted the connection.
@@ -246,6 +253,7 @@ impl CloseReason {
             | Self::PeerGaveUp(_)
             | Self::PeerAborted(_)
             | Self::PeerDisconnected
+            | Self::SessionLost
             | Self::Truncated { .. } => io::ErrorKind::ConnectionReset,
             Self::LocallyAborted | Self::WakerPanicked => io::ErrorKind::ConnectionAborted,
             Self::DeviceRemoved | Self::AddressChanged => io::ErrorKind::NetworkDown,
@@ -257,6 +265,52 @@ impl CloseReason {
             Self::LocallyClosed | Self::Forked => io::ErrorKind::NotConnected,
             Self::Os(error) => io::Error::from_raw_os_error(error.errno).kind(),
         }
+    }
+
+    /// Returns whether a session survives the loss of an established connection for this cause: its
+    /// path or its device failed, and neither side ended it.
+    #[must_use]
+    pub fn is_loss(&self) -> bool {
+        match self {
+            Self::WorkRequest { status, .. } => matches!(
+                *status,
+                WcStatus::RETRY_EXC_ERR | WcStatus::WR_FLUSH_ERR | WcStatus::RESP_TIMEOUT_ERR
+            ),
+            Self::PeerDisconnected
+            | Self::KeepaliveTimeout
+            | Self::PeerGaveUp(PeerTimeout::Keepalive)
+            | Self::DeviceRemoved
+            | Self::AddressChanged => true,
+            Self::Os(error) => matches!(
+                error.errno,
+                libc::ECONNRESET
+                    | libc::EPIPE
+                    | libc::ETIMEDOUT
+                    | libc::EHOSTUNREACH
+                    | libc::ENETUNREACH
+                    | libc::ENETDOWN
+            ),
+            _ => false,
+        }
+    }
+
+    /// Returns whether an attempt to resume a session that ended for this cause is the last one.
+    #[must_use]
+    pub fn ends_session(&self) -> bool {
+        matches!(
+            self,
+            Self::SessionLost
+                | Self::Rejected { .. }
+                | Self::NotRdmsg
+                | Self::PeerIsRsocket
+                | Self::PeerIncompatible(_)
+                | Self::ProtocolViolation(_)
+                | Self::PeerAborted(_)
+                | Self::LocallyClosed
+                | Self::LocallyAborted
+                | Self::WakerPanicked
+                | Self::Forked
+        )
     }
 
     /// Returns whether both sides had all messages when the connection ended.
@@ -377,6 +431,11 @@ impl fmt::Display for CloseReason {
             Self::PeerDisconnected => {
                 f.write_str("the peer disconnected without closing; its process may have ended")
             }
+            Self::SessionLost => f.write_str(
+                "the connection was lost, and the peer does not know its session: its process has \
+                 ended, or it gave the session up; the completions Failed name the messages that \
+                 may not have arrived",
+            ),
             Self::LocallyClosed => f.write_str("closed by this side"),
             Self::LocallyAborted => f.write_str("aborted by this side"),
             Self::WakerPanicked => f.write_str(

@@ -32,11 +32,13 @@ pub enum RejectCode {
     Busy = 8,
     /// One side's application uses the connection as a byte stream, and the other's does not.
     Stream = 9,
+    /// The rejecting side does not know the session that the request resumes.
+    Session = 10,
 }
 
 impl RejectCode {
     /// All codes, in the order of their numbers.
-    pub(super) const ALL: [Self; 10] = [
+    pub(super) const ALL: [Self; 11] = [
         Self::Application,
         Self::Version,
         Self::Window,
@@ -47,6 +49,7 @@ impl RejectCode {
         Self::InitiatorDepth,
         Self::Busy,
         Self::Stream,
+        Self::Session,
     ];
 
     fn parse(number: u16) -> Option<Self> {
@@ -66,6 +69,7 @@ impl RejectCode {
             Self::InitiatorDepth => "initiator_depth",
             Self::Busy => "busy",
             Self::Stream => "stream",
+            Self::Session => "session",
         }
     }
 }
@@ -88,6 +92,13 @@ impl Reject {
     /// The rejection of a request that finds too many others waiting.
     pub const BUSY: Self = Self {
         code: RejectCode::Busy,
+        own: 0,
+        theirs: 0,
+    };
+
+    /// The rejection of a request to resume a session that this side does not know.
+    pub const SESSION: Self = Self {
+        code: RejectCode::Session,
         own: 0,
         theirs: 0,
     };

@@ -30,6 +30,10 @@ pub struct Statistics {
     pub grants_received: u64,
     /// Pings sent by keepalive and by flushes.
     pub pings_sent: u64,
+    /// How often the connection was lost and [resumed](https://docs.rs/rdmsg).
+    pub resumes: u64,
+    /// Messages that were sent again after that.
+    pub resent: u64,
     /// Receive buffers that are not posted now: messages up to the eager size that the application
     /// or its channel holds.
     pub buffers_held: u64,
@@ -54,6 +58,8 @@ impl Statistics {
         grants_sent: 0,
         grants_received: 0,
         pings_sent: 0,
+        resumes: 0,
+        resent: 0,
         buffers_held: 0,
         large_bytes_held: 0,
         large_bytes_exposed: 0,
@@ -85,6 +91,8 @@ impl AddAssign for Statistics {
             grants_sent,
             grants_received,
             pings_sent,
+            resumes,
+            resent,
             buffers_held,
             large_bytes_held,
             large_bytes_exposed,
@@ -100,6 +108,8 @@ impl AddAssign for Statistics {
         self.grants_sent += grants_sent;
         self.grants_received += grants_received;
         self.pings_sent += pings_sent;
+        self.resumes += resumes;
+        self.resent += resent;
         self.buffers_held += buffers_held;
         self.large_bytes_held += large_bytes_held;
         self.large_bytes_exposed += large_bytes_exposed;

@@ -15,7 +15,7 @@ use crate::{
     poll::{Epolls, Registration},
     proto::{CloseReason, CmCall, CmOp, Host, Statistics},
     status::OsError,
-    transport::{Budget, ConnectionId, ConnectionManager},
+    transport::{Budget, ConnectRequest, ConnectionId, ConnectionManager},
 };
 
 /// A connection, with what only this thread may touch. Fields in the order in which they must be
@@ -32,6 +32,8 @@ pub(super) struct Entry {
     /// The unread bytes of a stream.
     pub(super) inflow: Option<Arc<Inflow>>,
     pub(super) peer: SocketAddr,
+    /// A request to resume the session, which waits for the end of the last connection.
+    pub(super) asked: Option<ConnectRequest>,
 }
 
 /// Which side of the connection this is.
@@ -98,6 +100,8 @@ impl Entry {
     ) -> Result<(), OsError> {
         self.id.release_reserve();
         self.link.poller.prepare()?;
+        // The owner of an earlier connection's events is that of none of the new ones.
+        self.link.poller.expire();
         let key = self.link.key;
         let customer = budget.customer(self.link.notices(), key, Host::of(self.peer.ip()));
         let transport = self

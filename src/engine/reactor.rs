@@ -4,6 +4,7 @@
 mod commands;
 mod events;
 mod polling;
+mod sessions;
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
@@ -15,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crossbeam_channel::{Sender, bounded};
+use crossbeam_channel::{Sender, bounded, unbounded};
 use nix::sys::epoll::{EpollEvent, EpollFlags, EpollTimeout};
 
 use super::{
@@ -31,11 +32,11 @@ use super::{
 use crate::{
     config::Config,
     error::Error,
-    link::{Ended, Link, Peers},
+    link::{Ended, Link, LinkSession, Peers},
     os::{failed, millis},
     poll::{Attended, Epolls},
     poll::{Mailbox, Notice},
-    proto::{CloseReason, CmCall, CmInput, CmOp, Connection, Host, Params},
+    proto::{CloseReason, CmCall, CmInput, CmOp, Connection, Host, Params, SessionId},
     status::OsError,
     transport::{Budget, ConnectionId, ConnectionManager, Event},
     transport_choice::Transport,
@@ -90,6 +91,8 @@ pub(super) struct Reactor {
     /// Boxed: a table has up to twice as many places as there are connections.
     links: HashMap<u64, Box<Entry>>,
     listeners: HashMap<u64, Listening>,
+    /// The sessions of connections that this host accepted.
+    sessions: HashMap<SessionId, u64>,
     timers: Timers,
     /// Connections that threads and loops of the application poll.
     attended: Attended,
@@ -143,6 +146,7 @@ impl Reactor {
             notices: Mailbox::new()?,
             links: HashMap::new(),
             listeners: HashMap::new(),
+            sessions: HashMap::new(),
             timers: Timers::default(),
             attended: Attended::default(),
             late: HashMap::new(),
@@ -289,17 +293,26 @@ impl Reactor {
         // completions are in flight or unread.
         let messages = 2 * usize::from(config.receive_window) + 2;
         let most_ids = usize::from(config.receive_window) + usize::from(config.send_depth);
-        let (sender, receiver) = bounded(messages + most_ids + 1);
+        let (sender, receiver) = if config.resume.is_zero() {
+            bounded(messages + most_ids + 1)
+        } else {
+            // Messages of a lost connection stay in the channel beside those of the next one.
+            unbounded()
+        };
         let link = Link::new(
             key,
             (peer, id.transport()),
-            config.polling.on(self.processors),
+            (config.polling.on(self.processors), config.close_timeout),
             Arc::clone(&self.notices),
             conn,
             sender,
             most_ids,
         );
         self.registration.connection_came(config.longest_close());
+        if !config.resume.is_zero() {
+            let is_active = matches!(role, Role::Active);
+            link.offer_session(LinkSession::new(is_active, config.resume));
+        }
         let inflow = config.stream.then(|| link.carry_bytes());
         let entry = Entry {
             link: Arc::clone(&link),
@@ -310,6 +323,7 @@ impl Reactor {
             receiver: Some(receiver),
             inflow,
             peer,
+            asked: None,
         };
         self.links.insert(key, Box::new(entry));
         // What the state machine wants from its making on.
@@ -375,6 +389,12 @@ impl Reactor {
                 });
             }
         }
+        if self.recover(key) {
+            return;
+        }
+        let Some(entry) = self.links.get_mut(&key) else {
+            return;
+        };
         let (established, ended, deadline, has_turn) = {
             let mut core = entry.link.core();
             if core.established && core.life.is_none() {
@@ -384,7 +404,7 @@ impl Reactor {
             (
                 core.established,
                 core.ended.clone(),
-                core.conn.next_timeout(),
+                core.next_timeout(),
                 core.conn.has_turn(),
             )
         };
@@ -395,6 +415,7 @@ impl Reactor {
         }
         if established {
             entry.report_established();
+            entry.link.send_again();
         }
         if let Some(Ended { reason, .. }) = ended {
             self.remove(key, reason);
@@ -416,6 +437,7 @@ impl Reactor {
         };
         let turns = entry.role.choose(&mut self.connects, &mut self.accepts);
         turns.leave(key);
+        self.sessions.retain(|_, session| *session != key);
         entry.link.end_watch();
         entry.link.uninstall();
         self.registration

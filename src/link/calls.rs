@@ -14,18 +14,19 @@ use super::{
     inflow::Inflow,
     link::Link,
     outbox::{GroupQueue, Outbox, Taker},
-    send::{Attempt, Flush, Sending, refused_send, total},
+    send::{Attempt, Flush, Sending, total},
 };
 #[cfg(feature = "tokio")]
 use crate::proto::SendRefused;
 use crate::{
     error::{Error, TrySendError},
     os::lock,
-    poll::Awaited,
+    poll::{Awaited, Deadline},
     proto::{Capabilities, Negotiated, Statistics},
     remote_access::RemoteAccess,
     transport::{
-        Checked, DeviceCounters, HopLimit, OneSidedOp, OutboundBuffer, Region, RemoteRegion,
+        Allocator, Checked, DeviceCounters, HopLimit, OneSidedOp, OutboundBuffer, Region,
+        RemoteRegion,
     },
     transport_choice::Transport,
 };
@@ -34,7 +35,7 @@ use crate::{
 impl Link {
     /// The private data that the peer's program sent along with its hello.
     pub(crate) fn peer_data(&self) -> Vec<u8> {
-        self.core().conn.peer_data().to_vec()
+        self.core().peer_data().to_vec()
     }
 
     /// The largest message in bytes that can be sent; 0 before the connection is established and
@@ -53,7 +54,7 @@ impl Link {
     }
 
     pub(crate) fn statistics(&self) -> Statistics {
-        self.core().conn.statistics()
+        self.core().statistics()
     }
 
     /// What the device counts.
@@ -114,8 +115,8 @@ impl Link {
                 // Copying and registering takes time, so it is done without the locks; the next
                 // attempt finds the room taken or not.
                 Attempt::NotExposed => {
-                    let allocator = self.allocator().ok_or_else(|| self.disconnected())?;
-                    message.expose(&allocator)?;
+                    let (allocator, generation) = self.allocator_of_generation()?;
+                    message.expose(&allocator, generation)?;
                 }
             }
         }
@@ -149,15 +150,43 @@ impl Link {
     }
 
     /// Allocates a buffer of `len` bytes for a message of this connection's.
-    pub(crate) fn buffer(&self, len: usize) -> Result<OutboundBuffer, Error> {
-        let allocator = self.allocator().ok_or_else(|| self.disconnected())?;
+    pub(crate) fn buffer(self: &Arc<Self>, len: usize) -> Result<OutboundBuffer, Error> {
+        let without_deadline = &Deadline::never();
+        let allocator = match self.allocator() {
+            Some(allocator) => allocator,
+            // A session that is suspended has none for a while.
+            None => self
+                .wait_until(without_deadline, None, || match self.allocator() {
+                    Some(allocator) => Some(Ok(allocator)),
+                    None if self.core().is_suspended() => None,
+                    None => Some(Err(self.disconnected())),
+                })
+                .unwrap_or(Err(Error::TimedOut))?,
+        };
         allocator.buffer(len).map_err(Error::from_os)
+    }
+
+    /// Returns the allocator of the present connection, and which of the session's this is.
+    fn allocator_of_generation(&self) -> Result<(Arc<Allocator>, u32), TrySendError> {
+        // In this order: a connection that was lost meanwhile has another generation.
+        let (generation, is_barred) = {
+            let core = self.core();
+            (core.generation(), core.is_barred())
+        };
+        match self.allocator() {
+            Some(allocator) => Ok((allocator, generation)),
+            None if is_barred => Err(TrySendError::Full),
+            None => Err(self.disconnected().into()),
+        }
     }
 
     /// Whether this connection made the buffer, and so may send it.
     pub(crate) fn owns(&self, buffer: &OutboundBuffer) -> bool {
-        self.allocator()
-            .is_some_and(|allocator| allocator.owns(buffer))
+        // A session copies those of an earlier connection.
+        self.core().has_session()
+            || self
+                .allocator()
+                .is_some_and(|allocator| allocator.owns(buffer))
     }
 
     /// Starts to find out whether the peer has all that was sent so far.
@@ -175,10 +204,21 @@ impl Link {
                 None => {}
             }
         }
+        let lost = match *flush {
+            Flush::Suspended => true,
+            Flush::Asked(_, generation) => generation != self.core().generation(),
+            Flush::Held(_) => false,
+        };
+        if lost {
+            match self.with_core(Core::flush) {
+                Ok(again) => *flush = again,
+                Err(error) => return Some(Err(error)),
+            }
+        }
         let core = self.core();
         match flush {
-            Flush::Asked(asked) if core.conn.is_flushed(asked) => return Some(Ok(())),
-            Flush::Asked(_) | Flush::Held(_) => {}
+            Flush::Asked(asked, _) if core.conn.is_flushed(asked) => return Some(Ok(())),
+            Flush::Asked(..) | Flush::Held(_) | Flush::Suspended => {}
         }
         let ended = core.ended.as_ref()?;
         Some(Err(Error::Disconnected(ended.reason.clone())))
@@ -219,6 +259,9 @@ impl Link {
         self.with_core(|core| {
             if core.ended.is_some() {
                 return true;
+            }
+            if core.is_barred() {
+                return false;
             }
             let limit = core.conn.negotiated().map_or(0, |both| both.send_limit);
             let piece = usize::try_from(limit.min(core.conn.stream_piece()));
@@ -265,6 +308,13 @@ impl Link {
         len: usize,
         access: RemoteAccess,
     ) -> Result<Region, Error> {
+        if self.core().has_session() {
+            return Err(Error::NotSupported {
+                operation: "one-sided operations",
+                device: "a connection with Config::resume".into(),
+                because: "their outcome is unknown when a connection is lost",
+            });
+        }
         let allocator = self.allocator().ok_or_else(|| self.disconnected())?;
         let region = allocator.region(len, access).map_err(Error::from_os)?;
         if access.write {
@@ -355,7 +405,7 @@ impl Link {
         }
         self.with_core(|core| {
             core.room_wanted = true;
-            if !core.conn.is_blocked() {
+            if !core.conn.is_blocked() && !core.is_barred() {
                 // It came between the refusal and this.
                 core.room_came();
             }
@@ -367,21 +417,17 @@ impl Link {
 impl Link {
     /// Has the peer know that this side sends no more messages.
     pub(crate) fn finish(self: &Arc<Self>) -> Result<(), Error> {
-        self.with_core(|core| {
-            core.check_not_ended()?;
-            let finished = core.conn.finish();
-            finished.map_err(|refused| refused_send(refused, 0).into())
-        })
+        self.with_core(Core::finish)
     }
 
     /// Stops sending and starts the exchange that closes the connection.
     pub(crate) fn close(self: &Arc<Self>) {
-        self.with_core(|core| core.conn.close(Instant::now()));
+        self.with_core(|core| core.close(self.close_timeout, Instant::now()));
     }
 
     /// Ends the connection without waiting for anything.
     pub(crate) fn abort(self: &Arc<Self>, code: u32) {
-        self.with_core(|core| core.conn.abort(code, Instant::now()));
+        self.with_core(|core| core.abort(code, Instant::now()));
     }
 
     /// Rejects the request that this connection is, without private data.

@@ -22,6 +22,7 @@ use super::{
     outbox::Outbox,
     reports::report_failed,
     sent_order::{Gone, SentOrder, Unproven},
+    session::LinkSession,
 };
 use crate::{
     error::Error,
@@ -39,7 +40,7 @@ pub(crate) struct Core {
     /// Where receives are shared: what this connection has of them.
     pub(crate) share: Option<ReceiveShare>,
     /// Receive buffers in which several messages lie.
-    batches: Batches,
+    pub(super) batches: Batches,
     /// What a stream has written and the peer has no room for yet.
     pub(super) cork: Cork,
     /// Messages whose end is to be reported.
@@ -57,6 +58,14 @@ pub(crate) struct Core {
     /// Until the end, or until nobody can read any more. Unread messages hold the link, so a link
     /// that held on to their channel would live for ever.
     pub(crate) completions: Option<Outbox>,
+    /// What survives the loss of the connection.
+    pub(crate) session: Option<Box<LinkSession>>,
+    /// Which of the session's connections this is, from 0.
+    pub(super) generation: u32,
+    /// To which messages of a connection that resumes a session give their place back.
+    pub(super) ring: Option<Arc<dyn Home>>,
+    /// Whether the peer's Finish was delivered.
+    pub(super) finish_came: bool,
     /// Whether the application is to be told of room: a send that does not wait was refused.
     pub(super) room_wanted: bool,
     pub(super) deferred: Deferred,
@@ -106,6 +115,10 @@ impl Core {
             life: None,
             ended: None,
             completions: Some(Outbox::new(completions)),
+            session: None,
+            generation: 0,
+            ring: None,
+            finish_came: false,
             room_wanted: false,
             deferred: Deferred::default(),
             set_aside,
@@ -127,13 +140,16 @@ impl Core {
     pub(crate) fn passes_check(&mut self, now: Instant) -> Option<Option<Instant>> {
         let life = self.life.as_ref()?;
         let passes = self.conn.passes_check(life.activity(), now);
-        passes.then(|| self.conn.next_timeout())
+        passes.then(|| self.next_timeout())
     }
 
     /// A deadline may be past. Before it judges the peer this counts the signs of life on other
     /// connections with the peer's engine, bytes of incomplete frames, and asks whether others wait
     /// for the memory of its messages.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        if self.expire_session(now) {
+            return;
+        }
         if self.conn.is_judged_at(now)
             && let Some(moved) = self.queues.as_ref().and_then(WorkQueues::moved)
         {
@@ -258,6 +274,7 @@ impl Core {
                 Output::Event(Event::Established) => {
                     self.established = true;
                     self.deferred.drive = true;
+                    self.session_established();
                 }
                 Output::Event(Event::Arrived(arrival)) => self.deliver(arrival, to),
                 Output::Event(Event::Taken(count)) => self.taken(count),
@@ -271,9 +288,12 @@ impl Core {
                     self.deferred.wake = true;
                 }
                 Output::Event(Event::Disconnected { reason, delivered }) => {
-                    let text = format_args!("ended: {reason}");
-                    self.deferred.log(Note::new(Level::Debug, text));
-                    self.end(Ended { reason, delivered });
+                    let ended = Ended { reason, delivered };
+                    if let Some(ended) = self.survive(ended) {
+                        let text = format_args!("ended: {}", ended.reason);
+                        self.deferred.log(Note::new(Level::Debug, text));
+                        self.end(ended);
+                    }
                 }
                 Output::Note(note) => self.deferred.log(Some(note)),
             }
@@ -309,6 +329,7 @@ impl Core {
                 report_failed(Some(id), reason, completions);
             }
         }
+        self.fail_kept(&ended.reason);
         // The channel has a place for it beside the messages'; if nobody is left to read it, nobody
         // misses it.
         if let Some(mut completions) = self.completions.take() {
@@ -412,7 +433,8 @@ impl Core {
         {
             share.lend(*buffer);
         }
-        let home = || Arc::clone(to.home) as Arc<dyn Home>;
+        let ring = &self.ring;
+        let home = || home_of(ring, to);
         let inflow = self.completions.as_ref().and_then(Outbox::inflow);
         let completion = match arrival {
             Arrival::Message {
@@ -471,6 +493,9 @@ impl Core {
                 Completion::Immediate(Immediate::new(imm_data, len, place))
             }
             Arrival::Finish => {
+                if !self.take_first_finish() {
+                    return;
+                }
                 self.deferred.finished = true;
                 Completion::Finished
             }
@@ -499,8 +524,7 @@ impl Core {
             let offset = HEADER_LEN as u32 + at + start;
             at += start + len;
             let bytes = queues.received(buffer, offset + len).part(offset, len);
-            let home = Arc::clone(to.home) as Arc<dyn Home>;
-            let message = Message::part(home, bytes);
+            let message = Message::part(home_of(&self.ring, to), bytes);
             self.hand_over(Completion::Received(message), to);
         }
     }
@@ -530,8 +554,11 @@ impl Core {
         }
     }
 
-    /// Takes a message's place back.
-    pub(crate) fn give_back(&mut self, place: Place) {
+    /// Takes back a message's place in the ring of the session's connection of this generation.
+    pub(crate) fn give_back(&mut self, place: Place, generation: u32) {
+        if generation != self.generation {
+            return self.give_back_late(place);
+        }
         match place {
             Place::Buffer(buffer) => self.release(buffer),
             Place::Part(buffer) if self.batches.take(buffer) => self.release(buffer),
@@ -557,5 +584,16 @@ impl Core {
             Ok(()) => {}
             Err(error) => self.conn.handle_post_failure(error, Instant::now()),
         }
+    }
+}
+
+/// Where messages give their place back.
+fn home_of<H: Home + 'static>(
+    ring: &Option<Arc<dyn Home>>,
+    to: &Recipient<'_, H>,
+) -> Arc<dyn Home> {
+    match ring {
+        None => Arc::clone(to.home) as Arc<dyn Home>,
+        Some(ring) => Arc::clone(ring),
     }
 }

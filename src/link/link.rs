@@ -6,7 +6,7 @@ use std::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use crossbeam_channel::{Receiver, Sender, bounded};
@@ -17,6 +17,7 @@ use super::{
     deferred::{Deferred, Later},
     message::{Handoff, Home, Place},
     outbox::Taker,
+    session::LinkSession,
 };
 use crate::{
     config::Config,
@@ -57,6 +58,8 @@ pub(crate) struct Link {
     pub(crate) key: u64,
     peer: SocketAddr,
     transport: Transport,
+    /// The bound on a close while the session is suspended.
+    pub(super) close_timeout: Duration,
     pub(super) poll: Mutex<Option<PollSide>>,
     core: Mutex<Core>,
     /// Decides which thread polls, and wakes those that wait.
@@ -92,7 +95,7 @@ impl Link {
     pub(crate) fn new(
         key: u64,
         (peer, transport): (SocketAddr, Transport),
-        polling: Polling,
+        (polling, close_timeout): (Polling, Duration),
         notices: Arc<Mailbox<Notice>>,
         conn: Connection,
         completions: Sender<Completion>,
@@ -104,6 +107,7 @@ impl Link {
             key,
             peer,
             transport,
+            close_timeout,
             poll: Mutex::new(None),
             core: Mutex::new(core),
             poller: Poller::new(polling, Line::new(key, Arc::clone(&notices))),
@@ -131,7 +135,7 @@ impl Link {
         let link = Self::new(
             0,
             (SocketAddr::from(([0; 4], 0)), transport),
-            Polling::default(),
+            (Polling::default(), Duration::ZERO),
             Mailbox::closed(),
             Connection::connect(params, 0, b"", Instant::now()),
             sender,
@@ -202,7 +206,7 @@ impl Link {
         self.abandoned.store(true, Ordering::Relaxed);
         self.poller.leave_runtime();
         self.with_core(|core| {
-            core.conn.close(Instant::now());
+            core.close(self.close_timeout, Instant::now());
             // What nobody reads goes with the channel. As long as there was a sender the channel
             // would keep it, and with it the memory that large messages behind it need to be read.
             let completions = core.completions.take();
@@ -376,6 +380,27 @@ impl Link {
         }
     }
 
+    // Sessions.
+
+    /// Offers a session.
+    pub(crate) fn offer_session(&self, session: LinkSession) {
+        self.core().session = Some(Box::new(session));
+    }
+
+    /// An attempt to resume the session begins, with this state machine.
+    pub(crate) fn attempt(self: &Arc<Self>, conn: Connection) {
+        self.in_engine(|core| {
+            let (link, generation) = (Arc::clone(self), core.generation());
+            core.attempt(conn, Arc::new(Ring { link, generation }));
+        });
+    }
+
+    /// Sends again what the peer has not received, as far as there is room for it.
+    pub(crate) fn send_again(self: &Arc<Self>) {
+        let allocator = self.allocator();
+        while self.in_engine(|core| core.send_again(allocator.as_deref())) {}
+    }
+
     // The transport.
 
     /// Takes a transport into use. From now on threads may poll it.
@@ -482,7 +507,30 @@ impl Home for Link {
     }
 
     fn give_back(self: Arc<Self>, place: Place) {
-        self.with_core(|core| core.give_back(place));
+        self.with_core(|core| core.give_back(place, 0));
+    }
+}
+
+/// The receive buffers of a connection that resumes a session, as the messages in them know it.
+struct Ring {
+    link: Arc<Link>,
+    generation: u32,
+}
+
+impl Home for Ring {
+    fn is_inherited(&self) -> bool {
+        self.link.is_inherited()
+    }
+
+    fn give_back(self: Arc<Self>, place: Place) {
+        let link = &self.link;
+        link.with_core(|core| core.give_back(place, self.generation));
+    }
+}
+
+impl fmt::Display for Ring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.link.fmt(f)
     }
 }
 
@@ -544,7 +592,7 @@ mod tests {
         let link = Link::new(
             16,
             (SocketAddr::from(([10, 8, 0, 1], 7471)), Transport::Rdma),
-            Polling::default(),
+            (Polling::default(), Duration::ZERO),
             Mailbox::new().unwrap(),
             Connection::connect(params, 1, b"", Instant::now()),
             completions,

@@ -13,6 +13,7 @@
 //! | the calls of handles; waiting, polling, event loops | `calls`; `polling` |
 //! | under the lock of the state machine: inputs, outputs, deliveries | `core` |
 //! | sends; bytes that are held back while the window is full | `send`; `cork` |
+//! | sessions, which survive the loss of a connection | `session` |
 //! | reports to the application; their order; its channel | `reports`; `sent_order`; `outbox` |
 //! | messages and the places that their drop gives back; unread bytes | `message`; `inflow` |
 //!
@@ -34,6 +35,7 @@ mod polling;
 mod reports;
 mod send;
 mod sent_order;
+mod session;
 
 pub use self::{
     completion::{Completion, Immediate},
@@ -49,4 +51,5 @@ pub(crate) use self::{
     message::Handoff,
     outbox::GroupQueue,
     send::{Sending, total},
+    session::{LinkSession, Next},
 };

@@ -266,7 +266,7 @@ pub(super) fn report_failed(
 
 /// Tells the application of the end of a message or operation, if it may still hear of it. Says
 /// whether it may.
-fn report(completions: &mut Option<Outbox>, completion: Completion) -> bool {
+pub(super) fn report(completions: &mut Option<Outbox>, completion: Completion) -> bool {
     let Some(completions) = completions else {
         return false;
     };

@@ -25,6 +25,8 @@ pub(crate) struct Sending<'a> {
     content: Content<'a>,
     len: usize,
     id: Option<u64>,
+    /// The session's connection to which it is exposed.
+    generation: u32,
 }
 
 #[derive(Debug)]
@@ -55,6 +57,7 @@ impl<'a> Sending<'a> {
             content: Content::Parts(parts),
             len: total(parts),
             id,
+            generation: 0,
         }
     }
 
@@ -64,6 +67,7 @@ impl<'a> Sending<'a> {
             len: memory.len(),
             content: Content::Memory(memory),
             id,
+            generation: 0,
         }
     }
 
@@ -76,21 +80,27 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// Exposes a large message to the peer, from memory of the connection's.
-    pub(super) fn expose(&mut self, allocator: &Allocator) -> Result<(), Error> {
+    /// Ends the exposure to the peer of a connection that was lost.
+    fn hide(&mut self) {
+        if let Content::Exposed(exposed) = mem::replace(&mut self.content, Content::Gone) {
+            self.content = Content::Memory(exposed.take_back());
+        }
+    }
+
+    /// Exposes a large message to the peer, from memory of the connection's, which is the session's
+    /// `generation`th.
+    pub(super) fn expose(&mut self, allocator: &Allocator, generation: u32) -> Result<(), Error> {
+        self.generation = generation;
         let buffer = match mem::replace(&mut self.content, Content::Gone) {
             Content::Parts(parts) => {
                 self.content = Content::Parts(parts);
-                let mut buffer = allocator.buffer(self.len).map_err(Error::from_os)?;
-                let mut to = buffer.bytes_mut();
-                for part in parts {
-                    let (here, rest) = to.split_at_mut(part.len());
-                    here.copy_from_slice(part);
-                    to = rest;
-                }
-                buffer
+                copied(parts, self.len, allocator)?
             }
-            Content::Memory(buffer) => buffer,
+            Content::Memory(buffer) if allocator.owns(&buffer) => buffer,
+            Content::Memory(buffer) => {
+                let copied = copied(&[IoSlice::new(buffer.bytes())], self.len, allocator);
+                copied.inspect_err(|_| self.content = Content::Memory(buffer))?
+            }
             content @ (Content::Exposed(_) | Content::Gone) => {
                 self.content = content;
                 return Ok(());
@@ -105,13 +115,31 @@ impl<'a> Sending<'a> {
     }
 }
 
+/// Copies `len` bytes into memory of the connection's.
+fn copied(
+    parts: &[IoSlice<'_>],
+    len: usize,
+    allocator: &Allocator,
+) -> Result<OutboundBuffer, Error> {
+    let mut buffer = allocator.buffer(len).map_err(Error::from_os)?;
+    let mut to = buffer.bytes_mut();
+    for part in parts {
+        let (here, rest) = to.split_at_mut(part.len());
+        here.copy_from_slice(part);
+        to = rest;
+    }
+    Ok(buffer)
+}
+
 /// A point in the stream of what was sent.
 #[derive(Debug)]
 pub(crate) enum Flush {
     /// This much of what was held back has to leave first.
     Held(u64),
-    /// The peer was asked.
-    Asked(proto::Flush),
+    /// The peer was asked, on the session's connection of this generation.
+    Asked(proto::Flush, u32),
+    /// The peer is asked when everything was sent again.
+    Suspended,
 }
 
 /// Messages.
@@ -119,7 +147,7 @@ impl Core {
     /// Sends a message, if there is room for it.
     #[inline]
     pub(super) fn try_send(&mut self, message: &mut Sending<'_>) -> Result<Attempt, TrySendError> {
-        self.check_not_ended()?;
+        self.check_sendable()?;
         let len = message.len;
         let refused = |refused| refused_send(refused, len);
         if self.holds_back() {
@@ -141,6 +169,20 @@ impl Core {
             if message.id.is_some() && !self.may_report_one_more() {
                 return Err(TrySendError::Failed(Error::CompletionsNotTaken));
             }
+        }
+        self.send_now(message)
+    }
+
+    /// As [`try_send`](Self::try_send), for a message that was checked.
+    #[inline]
+    pub(super) fn send_now(&mut self, message: &mut Sending<'_>) -> Result<Attempt, TrySendError> {
+        let len = message.len;
+        let refused = |refused| refused_send(refused, len);
+        let eager = self.conn.is_eager(len);
+        if matches!(message.content, Content::Exposed(_)) && message.generation != self.generation {
+            // The key is that of an earlier connection.
+            message.hide();
+            return Ok(Attempt::NotExposed);
         }
         let Some(queues) = &mut self.queues else {
             return Err(TrySendError::Failed(Error::Disconnected(self.reason())));
@@ -167,6 +209,16 @@ impl Core {
         };
         if let Err(error) = posted {
             return Err(self.post_failed(error));
+        }
+        if let Some(session) = &mut self.session {
+            match &message.content {
+                Content::Parts(parts) => session.keep(&self.conn, parts, message.id),
+                Content::Memory(memory) => {
+                    session.keep(&self.conn, &[IoSlice::new(memory.bytes())], message.id);
+                }
+                Content::Exposed(_) => session.keep_large(&self.conn, message.id),
+                Content::Gone => {}
+            }
         }
         if let Content::Exposed(exposed) = mem::replace(&mut message.content, Content::Gone) {
             queues.in_flight.expose(exposed);
@@ -195,7 +247,7 @@ impl Core {
         &mut self,
         messages: &[IoSlice<'_>],
     ) -> Result<usize, TrySendError> {
-        self.check_not_ended()?;
+        self.check_sendable()?;
         if self.holds_back() {
             // What was taken before goes first.
             return Ok(0);
@@ -224,6 +276,11 @@ impl Core {
         queues
             .post_send(&transmit, &parts[..2 * count], false)
             .map_err(|error| self.post_failed(error))?;
+        if let Some(session) = &mut self.session {
+            for message in &messages[..count] {
+                session.keep(&self.conn, &[IoSlice::new(message)], None);
+            }
+        }
         Ok(count)
     }
 }
@@ -236,7 +293,7 @@ impl Core {
         &mut self,
         parts: &[IoSlice<'_>],
     ) -> Result<Option<usize>, TrySendError> {
-        self.check_not_ended()?;
+        self.check_sendable()?;
         let len = total(parts);
         if !self.conn.is_eager(len) {
             return Ok(None);
@@ -284,7 +341,11 @@ impl Core {
         };
         queues
             .post_send(transmit, parts, false)
-            .map_err(|error| self.post_failed(error))
+            .map_err(|error| self.post_failed(error))?;
+        if let Some(session) = &mut self.session {
+            session.keep(&self.conn, parts, None);
+        }
+        Ok(())
     }
 
     /// Whether there is something that is to be sent before anything else.
@@ -321,14 +382,25 @@ impl Core {
     }
 
     fn uncork_some(&mut self) -> Result<(), SendRefused> {
+        if self.is_barred() {
+            return Err(SendRefused::Blocked);
+        }
         let room = self.conn.held_room()?;
         let front = self.cork.front(room);
         let payload = self.cork.payload(front);
         // No more than a frame has places for.
         let transmit = self.conn.send_held(front.count as u32, payload.len())?;
-        if let Some(queues) = &mut self.queues
-            && let Err(error) = queues.post_send(&transmit, &[IoSlice::new(payload)], false)
-        {
+        let posted = match &mut self.queues {
+            Some(queues) => queues.post_send(&transmit, &[IoSlice::new(payload)], false),
+            None => Ok(()),
+        };
+        if let Some(session) = &mut self.session {
+            match front.count {
+                1 => session.keep(&self.conn, &[IoSlice::new(payload)], None),
+                _ => session.keep_parts(&self.conn, payload),
+            }
+        }
+        if let Err(error) = posted {
             // The end of the connection, which says so.
             self.post_failed(error);
         }
@@ -342,6 +414,9 @@ impl Core {
     /// Starts to find out whether the peer has all that was sent so far.
     pub(super) fn flush(&mut self) -> Result<Flush, Error> {
         self.check_not_ended()?;
+        if self.is_barred() {
+            return Ok(Flush::Suspended);
+        }
         if self.holds_back() {
             return Ok(Flush::Held(self.cork.joined()));
         }
@@ -352,7 +427,7 @@ impl Core {
     pub(super) fn ask(&mut self) -> Result<Flush, Error> {
         let asked = self.conn.flush();
         asked
-            .map(Flush::Asked)
+            .map(|asked| Flush::Asked(asked, self.generation))
             .map_err(|refused| refused_send(refused, 0).into())
     }
 }
@@ -362,7 +437,7 @@ impl Core {
     /// Starts a one-sided operation, if there is room for it.
     #[inline]
     pub(super) fn try_operate(&mut self, checked: &Checked) -> Result<(), TrySendError> {
-        self.check_not_ended()?;
+        self.check_sendable()?;
         if let Some(able) = self.conn.capabilities() {
             // This side's has been asked.
             checked

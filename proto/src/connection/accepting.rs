@@ -10,8 +10,8 @@ use super::{
     side::Side,
 };
 use crate::{
-    CloseReason, CmInput, CmOp, Mismatch, Params, Phase, ReadDepth, Refusal,
-    hello::{Hello, HelloError, VERSION},
+    CloseReason, CmInput, CmOp, Mismatch, Params, Phase, ReadDepth, Refusal, SessionOffer,
+    hello::{Hello, HelloError, SESSION, VERSION},
     reason::Violation,
     reject::{Reject, RejectCode},
 };
@@ -42,7 +42,7 @@ enum Step {
 impl Connection {
     /// Makes the passive side of a connection for a CONNECT_REQUEST.
     pub fn requested(
-        params: Params,
+        mut params: Params,
         private_data: &[u8],
         reads: ReadDepth,
         now: Instant,
@@ -71,6 +71,9 @@ impl Connection {
         if let Err((code, mismatch)) = compatible(&params, &hello, reads) {
             let Mismatch { ours, theirs, .. } = mismatch;
             return refuse(code, ours, theirs, CloseReason::PeerIncompatible(mismatch));
+        }
+        if hello.features & SESSION == 0 {
+            params.session = SessionOffer::None;
         }
         let accepting = Accepting {
             deadline: now + params.connect_timeout,

@@ -11,6 +11,7 @@ mod reading;
 mod receiving;
 mod refusal;
 mod sending;
+mod sessions;
 mod setup;
 mod side;
 mod timers;

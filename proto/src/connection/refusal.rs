@@ -104,6 +104,13 @@ pub(super) fn rejection(reason: RejectReason, private_data: &[u8]) -> CloseReaso
             },
             _,
         )) => CloseReason::PeerBusy,
+        Some((
+            Reject {
+                code: RejectCode::Session,
+                ..
+            },
+            _,
+        )) => CloseReason::SessionLost,
         // The rejecting side's own value is the peer's here.
         Some((Reject { code, own, theirs }, _)) => CloseReason::PeerIncompatible(Mismatch {
             field: code.field(),

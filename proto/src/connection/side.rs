@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Instant};
 
 use crate::{
-    Account, CmOp, Output, Params, Topic, TransportTraits,
-    hello::{ATOMIC, BATCHES, Hello, STREAM, VERSION, WRITE_WITH_IMM},
+    Account, CmOp, Output, Params, SessionOffer, Topic, TransportTraits,
+    hello::{ATOMIC, BATCHES, Hello, RESUMES, SESSION, STREAM, VERSION, WRITE_WITH_IMM},
     output::Outputs,
     reason::Violation,
 };
@@ -70,6 +70,8 @@ impl Side {
             (STREAM, self.params.stream),
             (ATOMIC, able.is_some_and(|able| able.atomic)),
             (WRITE_WITH_IMM, able.is_some_and(|able| able.write_with_imm)),
+            (SESSION, self.params.session != SessionOffer::None),
+            (RESUMES, self.params.session == SessionOffer::Resume),
         ]
         .into_iter()
         .filter(|(_, has)| *has)

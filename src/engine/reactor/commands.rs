@@ -290,7 +290,14 @@ impl Reactor {
             return reply.send(Err(Error::from_connect(peer, transport, reason)));
         };
         entry.reply = Some(reply);
-        entry.link.in_engine(|core| core.conn.accept(data, at));
+        let session = self.begin_session(key);
+        let Some(entry) = self.links.get(&key) else {
+            return;
+        };
+        entry.link.in_engine(|core| match session {
+            Some(id) => core.conn.accept(&[&id.0, data].concat(), at),
+            None => core.conn.accept(data, at),
+        });
         self.drive(key);
     }
 
@@ -357,7 +364,7 @@ impl Reactor {
         let keys: Vec<u64> = self.links.keys().copied().collect();
         for key in keys {
             if let Some(entry) = self.links.get(&key) {
-                entry.link.in_engine(|core| core.conn.close(Instant::now()));
+                entry.link.close();
             }
             // Whoever polled may be waiting for this.
             self.take_over(key);

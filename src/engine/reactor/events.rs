@@ -113,6 +113,9 @@ impl Reactor {
     }
 
     pub(super) fn handle_request(&mut self, asked: ConnectRequest) {
+        if let Some(request) = Connection::resume_request(asked.private_data()) {
+            return self.handle_resume(asked, &request);
+        }
         let Some(listener) = asked.listener().and_then(|key| self.listeners.get(&key)) else {
             debug!("engine: connect request for a listener that has been dropped");
             return;
@@ -243,6 +246,6 @@ impl Reactor {
     }
 }
 
-fn report_refusal(peer: SocketAddr, reason: &dyn std::fmt::Display) {
+pub(super) fn report_refusal(peer: SocketAddr, reason: &dyn std::fmt::Display) {
     warn_sparsely!("engine: rejected a connect request of {peer}: {reason}");
 }

@@ -83,6 +83,11 @@ impl InFlight {
         self.exposed.push_back(exposed);
     }
 
+    /// Takes all that the peer has not taken, oldest first: the connection was lost.
+    pub(crate) fn take_exposed(&mut self) -> VecDeque<Exposed> {
+        std::mem::take(&mut self.exposed)
+    }
+
     /// The peer has taken the oldest `count` large messages: their keys end.
     pub(crate) fn taken(&mut self, count: u32) {
         self.exposed.drain(..count as usize);

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 use self::pair::Pair;
 use super::Connection;
-use crate::{CloseReason, CmInput, CmOp, Event, Output, Params, hello::Hello};
+use crate::{CloseReason, CmInput, CmOp, Event, Output, Params, SessionOffer, hello::Hello};
 
 fn params() -> Params {
     Params {
@@ -48,6 +48,8 @@ fn params() -> Params {
         keepalive_interval: None,
         keepalive_timeout: Duration::from_secs(3),
         stream: false,
+        held: 0,
+        session: SessionOffer::None,
         stream_buffer: 4 << 20,
         engine: 0,
         number: 0,

@@ -1,0 +1,68 @@
+//! The numbers of a connection that its [`Session`](crate::Session) needs.
+
+use super::Connection;
+use crate::{
+    ResumeRequest, SessionOffer,
+    hello::{Hello, RESUMES, SESSION},
+};
+
+/// Sessions.
+impl Connection {
+    /// Returns the attempt to resume a session that a request makes; `None` for other requests.
+    #[must_use]
+    pub fn resume_request(private_data: &[u8]) -> Option<ResumeRequest> {
+        let (hello, data) = Hello::parse(private_data).ok()?;
+        let resumes = hello.features & RESUMES != 0;
+        resumes.then(|| ResumeRequest::parse(data)).flatten()
+    }
+
+    /// Whether both sides' hellos offer a session.
+    #[must_use]
+    pub fn has_session(&self) -> bool {
+        let theirs = self.peer_hello().map_or(0, |hello| hello.features);
+        self.side.params.session != SessionOffer::None && theirs & SESSION != 0
+    }
+
+    /// Returns the number of messages that were delivered. A large message that was not read whole
+    /// does not count, nor do those that wait behind it.
+    #[must_use]
+    pub fn delivered_messages(&self) -> u32 {
+        self.opened().map_or(0, |open| {
+            let transfer = &open.transfer;
+            let undelivered = transfer.inbound.undelivered() as u32;
+            transfer.recv_credit.received().wrapping_sub(undelivered)
+        })
+    }
+
+    /// Returns the number of messages that were delivered and not released.
+    #[must_use]
+    pub fn held_messages(&self) -> u32 {
+        self.opened().map_or(0, |open| {
+            let held = open.transfer.recv_credit.held();
+            held.saturating_sub(open.transfer.inbound.waiting())
+        })
+    }
+
+    /// Takes notice that the application has released a message of an earlier connection of the
+    /// session.
+    pub fn widen(&mut self) {
+        if let Some((open, side)) = self.open() {
+            open.transfer.recv_credit.widen();
+            open.grant_if_due(side);
+        }
+    }
+
+    /// Returns the greatest number of messages that were sent and may not have been received, and
+    /// the number of large ones that were not taken.
+    #[inline]
+    #[must_use]
+    pub fn unconfirmed(&self) -> (u32, u32) {
+        self.opened().map_or((0, 0), |open| {
+            let transfer = &open.transfer;
+            (
+                transfer.send_credit.unconfirmed(),
+                transfer.outbound.untaken(),
+            )
+        })
+    }
+}

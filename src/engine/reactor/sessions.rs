@@ -1,0 +1,189 @@
+//! Sessions: connections that follow lost ones, under the same key and with the same handles.
+
+use std::{
+    fs::File,
+    io::Read,
+    time::{Duration, Instant},
+};
+
+use super::{Reactor, events::report_refusal, random};
+use crate::{
+    engine::entry::Role,
+    link::Next,
+    proto::{
+        Connection, Reject, ResumeRefused, ResumeRequest, SESSION_ID_LEN, SessionId, SessionOffer,
+    },
+    transport::{ConnectRequest, ConnectionId},
+};
+
+/// The bound on one attempt: the network may be back at any moment.
+const ATTEMPT: Duration = Duration::from_secs(2);
+
+impl Reactor {
+    /// Does what is next for a session whose connection was lost. Returns whether there is one that
+    /// waits.
+    pub(super) fn recover(&mut self, key: u64) -> bool {
+        let Some(entry) = self.links.get_mut(&key) else {
+            return false;
+        };
+        let next = entry.link.core().next_of_session(Instant::now());
+        match next {
+            Next::Nothing => false,
+            Next::Attempt => match entry.role {
+                Role::Active => self.resume(key),
+                Role::Passive(_) => false,
+            },
+            Next::Remove => {
+                if entry.link.is_released() {
+                    self.remove_transport(key);
+                } else {
+                    self.come_back(key, None);
+                }
+                true
+            }
+        }
+    }
+
+    fn remove_transport(&mut self, key: u64) {
+        self.late.remove(&key);
+        self.attended.forget(key);
+        let Some(entry) = self.links.get_mut(&key) else {
+            return;
+        };
+        let turns = entry.role.choose(&mut self.connects, &mut self.accepts);
+        turns.leave(key);
+        entry.link.end_watch();
+        entry.link.uninstall();
+        entry.id.discard();
+        let now = Instant::now();
+        let next = {
+            let mut core = entry.link.core();
+            // The upper half of the bits, as a fraction.
+            core.removed((random() >> 32) as f64 / f64::from(u32::MAX), now);
+            core.next_timeout()
+        };
+        self.timers.set(key, next);
+        if let Some(asked) = entry.asked.take() {
+            return self.accept_resume(key, asked);
+        }
+        self.drive(key);
+    }
+
+    /// Begins an attempt of the active side. Returns false if the time is over.
+    fn resume(&mut self, key: u64) -> bool {
+        let now = Instant::now();
+        let Some(entry) = self.links.get(&key) else {
+            return false;
+        };
+        let (request, held) = {
+            let mut core = entry.link.core();
+            (core.resume_request(now), core.held_of_session())
+        };
+        let Some((request, left)) = request else {
+            return false;
+        };
+        let (link, transport) = (entry.link.clone(), entry.id.transport());
+        let mut params = self.params(&entry.config, transport);
+        params.connect_timeout = left.min(ATTEMPT);
+        params.retry_refused = false;
+        params.session = SessionOffer::Resume;
+        params.held = held;
+        let conn = Connection::connect(params, random(), &request.emit(), now);
+        link.attempt(conn);
+        self.drive(key);
+        true
+    }
+
+    /// A peer asks to resume a session.
+    pub(super) fn handle_resume(&mut self, asked: ConnectRequest, request: &ResumeRequest) {
+        let key = self.sessions.get(&request.id).copied();
+        let entry = key.and_then(|key| Some((key, self.links.get_mut(&key)?)));
+        let Some((key, entry)) = entry else {
+            if let Some(peer) = asked.peer_addr() {
+                report_refusal(peer, &"its session is not known here");
+            }
+            return asked.reject(&Reject::SESSION.emit(&[]));
+        };
+        let fenced = entry
+            .link
+            .in_engine(|core| core.fence(request, Instant::now()));
+        match fenced {
+            Ok(()) => {
+                debug!("{}: the peer resumes the session", entry.link);
+                entry.asked = Some(asked);
+                let removed = entry.link.core().accept_attempt().is_some();
+                match entry.asked.take_if(|_| removed) {
+                    Some(asked) => self.accept_resume(key, asked),
+                    None => self.drive(key),
+                }
+            }
+            Err(ResumeRefused::Stale) => {
+                debug!("{}: a late request to resume the session", entry.link);
+                asked.reject(&Reject::BUSY.emit(&[]));
+            }
+            Err(ResumeRefused::Impossible(violation)) => {
+                warn_sparsely!("{}: refused to resume the session: {violation}", entry.link);
+                asked.reject(&Reject::BUSY.emit(&[]));
+            }
+        }
+    }
+
+    /// The last connection is gone, so this side states what it has received.
+    fn accept_resume(&mut self, key: u64, asked: ConnectRequest) {
+        let now = Instant::now();
+        let Some(entry) = self.links.get(&key) else {
+            return asked.reject(&Reject::SESSION.emit(&[]));
+        };
+        let Some(request) = Connection::resume_request(asked.private_data()) else {
+            return;
+        };
+        let (received, held) = {
+            let mut core = entry.link.core();
+            core.set_peer_received(request.received);
+            (core.accept_attempt(), core.held_of_session())
+        };
+        let mut params = self.params(&entry.config, asked.transport());
+        params.held = held;
+        let conn = Connection::requested(params, asked.private_data(), asked.reads(), now);
+        let (received, conn) = match (received, conn) {
+            (Some(received), Ok(conn)) => (received, conn),
+            (None, _) => return asked.reject(&Reject::BUSY.emit(&[])),
+            (_, Err(refusal)) => return asked.reject(&refusal.private_data),
+        };
+        let Some(entry) = self.links.get_mut(&key) else {
+            return;
+        };
+        entry.id = ConnectionId::of_request(asked, key);
+        entry.id.set_ack_timeout(&entry.config);
+        entry.link.attempt(conn);
+        entry
+            .link
+            .in_engine(|core| core.conn.accept(&received.to_be_bytes(), now));
+        self.drive(key);
+    }
+
+    /// Begins a session with a peer whose request is accepted. Returns its identity; `None` if
+    /// either side does not want one.
+    pub(super) fn begin_session(&mut self, key: u64) -> Option<SessionId> {
+        let link = &self.links.get(&key)?.link;
+        let id = match random_id() {
+            Ok(id) => id,
+            Err(error) => {
+                warn_sparsely!("{link}: no session: /dev/urandom: {error}");
+                return None;
+            }
+        };
+        let begun = link.core().begin_session(id);
+        begun.then(|| {
+            self.sessions.insert(id, key);
+            id
+        })
+    }
+}
+
+/// Random bits that no peer can guess.
+fn random_id() -> std::io::Result<SessionId> {
+    let mut id = [0; SESSION_ID_LEN];
+    File::open("/dev/urandom")?.read_exact(&mut id)?;
+    Ok(SessionId(id))
+}

@@ -1,0 +1,204 @@
+//! Sessions over TCP: a proxy between the two sides cuts their connections.
+
+use std::{
+    io::{self, Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use rdmsg::{
+    CloseReason, Completion, Config, Connector, Endpoint, Error, Listener, Outgoing, SendBuffer,
+    TransportChoice,
+};
+
+/// Carries TCP connections to a server until they are cut.
+struct Proxy {
+    address: SocketAddr,
+    carried: Arc<Carried>,
+}
+
+#[derive(Default)]
+struct Carried {
+    streams: Mutex<Vec<TcpStream>>,
+    is_closed: AtomicBool,
+}
+
+impl Proxy {
+    fn new(server: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let carried = Arc::new(Carried::default());
+        let of_thread = Arc::clone(&carried);
+        thread::spawn(move || {
+            for client in listener.incoming() {
+                let (client, server) = (client.unwrap(), TcpStream::connect(server).unwrap());
+                for stream in [&client, &server] {
+                    stream.set_nodelay(true).unwrap();
+                }
+                let mut streams = of_thread.streams.lock().unwrap();
+                if of_thread.is_closed.load(Ordering::Relaxed) {
+                    continue;
+                }
+                for (from, to) in [(&client, &server), (&server, &client)] {
+                    let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                    thread::spawn(move || carry(from, to));
+                }
+                streams.extend([client, server]);
+            }
+        });
+        Self { address, carried }
+    }
+
+    /// Ends all connections.
+    fn cut(&self) {
+        for stream in self.carried.streams.lock().unwrap().drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Ends all connections, and refuses others.
+    fn close(&self) {
+        self.carried.is_closed.store(true, Ordering::Relaxed);
+        self.cut();
+    }
+
+    fn open(&self) {
+        self.carried.is_closed.store(false, Ordering::Relaxed);
+    }
+}
+
+fn carry(mut from: TcpStream, mut to: TcpStream) {
+    let _: io::Result<()> = (|| {
+        let mut buffer = vec![0; 64 << 10];
+        loop {
+            match from.read(&mut buffer)? {
+                0 => return to.shutdown(Shutdown::Write),
+                len => to.write_all(&buffer[..len])?,
+            }
+        }
+    })();
+}
+
+fn config() -> Config {
+    Config::default().with(|config| {
+        config.resume = Duration::from_secs(60);
+        config.eager_size = Some(1000);
+        config.receive_window = 8;
+        config.send_depth = 4;
+        config.transport = TransportChoice::Tcp;
+    })
+}
+
+fn listener() -> (Listener, SocketAddr) {
+    let listener = Listener::builder()
+        .config(&config())
+        .bind("127.0.0.1:0")
+        .unwrap();
+    let address = listener.local_addr();
+    (listener, address)
+}
+
+fn connect(address: SocketAddr) -> Endpoint {
+    Connector::new().config(&config()).connect(address).unwrap()
+}
+
+/// Two endpoints, the proxy between them, and the listener, without which no session is resumed.
+fn pair() -> (Endpoint, Endpoint, Proxy, Listener) {
+    let (listener, address) = listener();
+    let proxy = Proxy::new(address);
+    let client = connect(proxy.address);
+    (client, listener.accept().unwrap(), proxy, listener)
+}
+
+/// The message with this number. Every 20th is above the eager size.
+fn message(number: u32) -> Vec<u8> {
+    let len = if number % 20 == 7 {
+        50_000
+    } else {
+        number as usize % 900
+    };
+    let mut bytes = number.to_be_bytes().to_vec();
+    bytes.resize(4 + len, number as u8);
+    bytes
+}
+
+const MESSAGES: u32 = 3000;
+
+fn send_all(endpoint: &Endpoint) {
+    let mut number = 0;
+    while number < MESSAGES {
+        match number % 10 {
+            3 => {
+                let batch = [message(number), message(number + 1)];
+                let slices = batch.each_ref().map(|bytes| io::IoSlice::new(bytes));
+                number += endpoint.send_batch(&slices).unwrap() as u32;
+            }
+            8 => {
+                let bytes = message(number);
+                let mut buffer = SendBuffer::new(endpoint, bytes.len()).unwrap();
+                buffer.copy_from_slice(&bytes);
+                endpoint.send(buffer).unwrap();
+                number += 1;
+            }
+            _ => {
+                endpoint.send(&message(number)).unwrap();
+                number += 1;
+            }
+        }
+    }
+}
+
+fn receive_all(endpoint: &Endpoint) {
+    let mut held = Vec::new();
+    for number in 0..MESSAGES {
+        let received = endpoint.recv().unwrap();
+        assert!(received == message(number), "message {number}");
+        // Some are held over a cut.
+        held.push(received);
+        if held.len() > number as usize % 6 {
+            held.clear();
+        }
+    }
+}
+
+#[test]
+fn messages_arrive_once_and_in_order_over_many_cuts() {
+    let (client, server, proxy, _listener) = pair();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let cuts = scope.spawn(|| {
+            let mut cuts = 0;
+            while !done.load(Ordering::Relaxed) {
+                thread::sleep(Duration::from_millis(60));
+                proxy.cut();
+                cuts += 1;
+            }
+            cuts
+        });
+        let work = [&client, &server].map(|endpoint| {
+            [
+                scope.spawn(|| send_all(endpoint)),
+                scope.spawn(|| receive_all(endpoint)),
+            ]
+        });
+        let ended = work.into_iter().flatten().map(|thread| thread.join());
+        let ended: Vec<_> = ended.collect();
+        done.store(true, Ordering::Relaxed);
+        assert!(ended.iter().all(Result::is_ok));
+        cuts.join().unwrap();
+    });
+    let (here, there) = (client.statistics(), server.statistics());
+    assert!(here.resumes > 2 && there.resumes > 2, "{here:?}, {there:?}");
+    assert!(here.resent > 0 && there.resent > 0, "{here:?}, {there:?}");
+    client.flush().unwrap();
+    client.close().unwrap();
+    assert!(matches!(
+        server.recv(),
+        Err(Error::Disconnected(CloseReason::PeerClosed))
+    ));
+}
