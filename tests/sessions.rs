@@ -202,3 +202,188 @@ fn messages_arrive_once_and_in_order_over_many_cuts() {
         Err(Error::Disconnected(CloseReason::PeerClosed))
     ));
 }
+
+/// The ids of the completions up to the end, and the end.
+fn outcome(endpoint: &Endpoint) -> (Vec<u64>, Vec<u64>, CloseReason) {
+    let (mut sent, mut failed) = (Vec::new(), Vec::new());
+    loop {
+        match endpoint.next_completion().unwrap() {
+            Completion::Sent(id) => sent.push(id),
+            Completion::Failed { id, .. } => failed.push(id),
+            Completion::Disconnected(reason) => return (sent, failed, reason),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn ids_are_reported_once_over_a_cut() {
+    let (client, server, proxy, _listener) = pair();
+    let (sent, failed, _) = thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0..200_u64 {
+                let bytes = message(number as u32);
+                client.send(Outgoing::from(&bytes).with_id(number)).unwrap();
+                if number % 40 == 20 {
+                    proxy.cut();
+                }
+            }
+            client.close().unwrap();
+        });
+        scope.spawn(|| while server.recv().is_ok() {});
+        scope.spawn(|| outcome(&client)).join().unwrap()
+    });
+    assert_eq!(sent, Vec::from_iter(0..200));
+    assert!(failed.is_empty());
+}
+
+#[test]
+fn restarted_peer_has_lost_the_session() {
+    let (client, server, proxy, listener) = pair();
+    client.send(Outgoing::from(b"arrived").with_id(1)).unwrap();
+    client.flush().unwrap();
+    assert_eq!(server.recv().unwrap(), b"arrived");
+    client.send(Outgoing::from(b"late").with_id(2)).unwrap();
+    proxy.close();
+    // The server's process ends, as far as the client can tell, and another one listens.
+    server.abort(0);
+    drop(server);
+    proxy.open();
+    let (sent, failed, reason) = outcome(&client);
+    assert_eq!(reason, CloseReason::SessionLost);
+    assert_eq!([&sent[..], &failed[..]].concat(), [1, 2]);
+    assert!(sent.contains(&1));
+    drop(listener);
+}
+
+#[test]
+fn suspension_ends_with_its_time_for_the_reason_of_the_loss() {
+    let (listener, address) = listener();
+    let proxy = Proxy::new(address);
+    let brief = config().with(|config| config.resume = Duration::from_millis(300));
+    let client = Connector::new()
+        .config(&brief)
+        .connect(proxy.address)
+        .unwrap();
+    let _server = listener.accept().unwrap();
+    proxy.close();
+    match client.recv() {
+        Err(Error::Disconnected(reason)) => assert!(reason.is_loss(), "{reason}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn peer_without_sessions_has_none() {
+    let (listener, address) = listener();
+    let proxy = Proxy::new(address);
+    let plain = config().with(|config| config.resume = Duration::ZERO);
+    let client = Connector::new()
+        .config(&plain)
+        .connect(proxy.address)
+        .unwrap();
+    let server = listener.accept().unwrap();
+    client.send(b"first").unwrap();
+    assert_eq!(server.recv().unwrap(), b"first");
+    proxy.cut();
+    for endpoint in [client, server] {
+        match endpoint.recv() {
+            Err(Error::Disconnected(CloseReason::PeerDisconnected)) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn finish_flush_and_close_wait_for_the_successor() {
+    let (client, server, proxy, _listener) = pair();
+    proxy.close();
+    // The window takes these, or they wait for the successor.
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0..20 {
+                client.send(&message(number)).unwrap();
+            }
+            client.finish().unwrap();
+            client.flush().unwrap();
+        });
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(200));
+            proxy.open();
+        });
+        scope.spawn(|| {
+            for number in 0..20 {
+                assert!(server.recv().unwrap() == message(number));
+            }
+            assert!(matches!(server.recv(), Err(Error::PeerFinished)));
+        });
+    });
+    proxy.cut();
+    server.send(b"after the finish").unwrap();
+    assert_eq!(client.recv().unwrap(), b"after the finish");
+    proxy.close();
+    thread::scope(|scope| {
+        let closed = scope.spawn(|| client.close());
+        thread::sleep(Duration::from_millis(200));
+        proxy.open();
+        closed.join().unwrap().unwrap();
+    });
+    assert!(matches!(
+        server.recv(),
+        Err(Error::PeerFinished | Error::Disconnected(CloseReason::PeerClosed))
+    ));
+}
+
+#[test]
+fn refused_send_is_told_of_room_after_the_successor() {
+    let (client, server, proxy, _listener) = pair();
+    proxy.close();
+    while client.try_send(b"any").is_ok() {}
+    proxy.open();
+    loop {
+        if let Completion::Room = client.next_completion().unwrap() {
+            break;
+        }
+    }
+    client.send(b"last").unwrap();
+    while server.recv().unwrap() != b"last" {}
+}
+
+#[test]
+fn bytes_of_a_stream_are_whole_over_cuts() {
+    let listener = Listener::builder()
+        .config(&config())
+        .bind_stream("127.0.0.1:0")
+        .unwrap();
+    let proxy = Proxy::new(listener.local_addr().unwrap());
+    let mut client = Connector::new()
+        .config(&config())
+        .connect_stream(proxy.address)
+        .unwrap();
+    let mut server = listener.accept().unwrap().0;
+    let bytes: Vec<u8> = (0..2_000_000_u32).map(|at| (at / 7) as u8).collect();
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut read = Vec::new();
+            server.read_to_end(&mut read).unwrap();
+            read
+        });
+        for part in bytes.chunks(100_000) {
+            client.write_all(part).unwrap();
+            proxy.cut();
+        }
+        client.shutdown(Shutdown::Write).unwrap();
+        assert!(reader.join().unwrap() == bytes);
+    });
+}
+
+#[test]
+fn every_message_may_be_followed_by_a_cut() {
+    let (client, server, proxy, _listener) = pair();
+    for number in 0..3 {
+        client.send(&message(number)).unwrap();
+        proxy.cut();
+        assert!(server.recv().unwrap() == message(number));
+    }
+    assert!(client.statistics().resumes > 0);
+}

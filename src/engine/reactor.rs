@@ -302,7 +302,7 @@ impl Reactor {
         let link = Link::new(
             key,
             (peer, id.transport()),
-            (config.polling.on(self.processors), config.close_timeout),
+            config.polling.on(self.processors),
             Arc::clone(&self.notices),
             conn,
             sender,
@@ -311,7 +311,11 @@ impl Reactor {
         self.registration.connection_came(config.longest_close());
         if !config.resume.is_zero() {
             let is_active = matches!(role, Role::Active);
-            link.offer_session(LinkSession::new(is_active, config.resume));
+            link.offer_session(LinkSession::new(
+                is_active,
+                config.resume,
+                config.close_timeout,
+            ));
         }
         let inflow = config.stream.then(|| link.carry_bytes());
         let entry = Entry {

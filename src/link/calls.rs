@@ -422,7 +422,7 @@ impl Link {
 
     /// Stops sending and starts the exchange that closes the connection.
     pub(crate) fn close(self: &Arc<Self>) {
-        self.with_core(|core| core.close(self.close_timeout, Instant::now()));
+        self.with_core(|core| core.close(Instant::now()));
     }
 
     /// Ends the connection without waiting for anything.

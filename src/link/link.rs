@@ -6,7 +6,7 @@ use std::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering},
     },
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use crossbeam_channel::{Receiver, Sender, bounded};
@@ -58,8 +58,6 @@ pub(crate) struct Link {
     pub(crate) key: u64,
     peer: SocketAddr,
     transport: Transport,
-    /// The bound on a close while the session is suspended.
-    pub(super) close_timeout: Duration,
     pub(super) poll: Mutex<Option<PollSide>>,
     core: Mutex<Core>,
     /// Decides which thread polls, and wakes those that wait.
@@ -95,7 +93,7 @@ impl Link {
     pub(crate) fn new(
         key: u64,
         (peer, transport): (SocketAddr, Transport),
-        (polling, close_timeout): (Polling, Duration),
+        polling: Polling,
         notices: Arc<Mailbox<Notice>>,
         conn: Connection,
         completions: Sender<Completion>,
@@ -107,7 +105,6 @@ impl Link {
             key,
             peer,
             transport,
-            close_timeout,
             poll: Mutex::new(None),
             core: Mutex::new(core),
             poller: Poller::new(polling, Line::new(key, Arc::clone(&notices))),
@@ -135,7 +132,7 @@ impl Link {
         let link = Self::new(
             0,
             (SocketAddr::from(([0; 4], 0)), transport),
-            (Polling::default(), Duration::ZERO),
+            Polling::default(),
             Mailbox::closed(),
             Connection::connect(params, 0, b"", Instant::now()),
             sender,
@@ -206,7 +203,7 @@ impl Link {
         self.abandoned.store(true, Ordering::Relaxed);
         self.poller.leave_runtime();
         self.with_core(|core| {
-            core.close(self.close_timeout, Instant::now());
+            core.close(Instant::now());
             // What nobody reads goes with the channel. As long as there was a sender the channel
             // would keep it, and with it the memory that large messages behind it need to be read.
             let completions = core.completions.take();
@@ -592,7 +589,7 @@ mod tests {
         let link = Link::new(
             16,
             (SocketAddr::from(([10, 8, 0, 1], 7471)), Transport::Rdma),
-            (Polling::default(), Duration::ZERO),
+            Polling::default(),
             Mailbox::new().unwrap(),
             Connection::connect(params, 1, b"", Instant::now()),
             completions,

@@ -44,6 +44,8 @@ pub(crate) struct LinkSession {
     is_active: bool,
     /// The bound on a suspension.
     timeout: Duration,
+    /// The bound on a close.
+    close_timeout: Duration,
     state: State,
     /// Whether this side has said that it sends no more messages.
     finished: bool,
@@ -114,12 +116,13 @@ enum Bytes {
 }
 
 impl LinkSession {
-    pub(crate) fn new(is_active: bool, timeout: Duration) -> Self {
+    pub(crate) fn new(is_active: bool, timeout: Duration, close_timeout: Duration) -> Self {
         Self {
             messages: Session::default(),
             id: None,
             is_active,
             timeout,
+            close_timeout,
             state: State::Working,
             finished: false,
             closing: None,
@@ -210,10 +213,13 @@ impl Core {
         if let Some(ended) = &self.ended {
             return Err(Error::Disconnected(ended.reason.clone()).into());
         }
-        if self.is_barred() {
-            return Err(TrySendError::Full);
+        match &self.session {
+            Some(session) if session.closing.is_some() => {
+                Err(Error::Disconnected(CloseReason::LocallyClosed).into())
+            }
+            Some(_) if self.is_barred() => Err(TrySendError::Full),
+            Some(_) | None => Ok(()),
         }
-        Ok(())
     }
 
     /// Returns the counters of the connection, with those of its predecessors.
@@ -237,13 +243,14 @@ impl Core {
     }
 
     /// Stops sending. A session that is suspended goes on until its last message has arrived, or
-    /// `timeout` has passed.
-    pub(super) fn close(&mut self, timeout: Duration, now: Instant) {
+    /// `close_timeout` has passed.
+    pub(super) fn close(&mut self, now: Instant) {
         if !self.is_barred() {
             return self.conn.close(now);
         }
         if let Some(session) = &mut self.session {
-            let deadline = *session.closing.get_or_insert(now + timeout);
+            let deadline = now + session.close_timeout;
+            let deadline = *session.closing.get_or_insert(deadline);
             if let Some(suspension) = session.suspension() {
                 suspension.deadline = suspension.deadline.min(deadline);
             }
@@ -291,19 +298,25 @@ impl Core {
         };
         let now = Instant::now();
         match &mut session.state {
-            State::Working if self.established && ended.reason.is_loss() && !session.is_aborted => {
+            State::Working
+                if self.established && self.conn.is_lost(&ended.reason) && !session.is_aborted =>
+            {
+                if !ended.reason.is_loss() {
+                    session.closing.get_or_insert(now + session.close_timeout);
+                }
                 self.suspend(ended.reason, now);
                 None
             }
             State::Working => Some(ended),
             State::Suspended(suspension) => {
                 let delivered = false;
-                if ended.reason.ends_session() {
-                    let reason = ended.reason;
-                    return Some(Ended { reason, delivered });
-                }
-                if suspension.deadline <= now {
-                    let reason = suspension.reason.clone();
+                let is_over = suspension.deadline <= now;
+                if is_over || ended.reason.ends_session() {
+                    let reason = if is_over || !suspension.reason.is_loss() {
+                        suspension.reason.clone()
+                    } else {
+                        ended.reason
+                    };
                     return Some(Ended { reason, delivered });
                 }
                 let text = format_args!("cannot resume yet: {}", ended.reason);

@@ -289,6 +289,11 @@ impl Open {
     /// Ends the connection for this cause.
     pub(super) fn fail(&mut self, side: &mut Side, reason: CloseReason, now: Instant) {
         let gone = !disconnected_may_come(&reason);
+        if let Phase::Closing(closing) = &self.phase
+            && matches!(closing.role, Role::Initiator | Role::Responder)
+        {
+            self.lost_in_close = reason.is_loss() && !self.transfer.delivered();
+        }
         match &self.phase {
             Phase::Established | Phase::Closing(_) => {
                 let reason = self.cause(side, reason);

@@ -20,6 +20,8 @@ use crate::{Activity, CmInput, CmOp, Event, Output, hello::Hello};
 pub(super) struct Open {
     pub(super) phase: Phase,
     pub(super) transfer: Transfer,
+    /// Whether the connection was lost during the close handshake.
+    pub(super) lost_in_close: bool,
 }
 
 #[derive(Debug)]
@@ -42,6 +44,7 @@ impl Open {
         Self {
             phase: Phase::Established,
             transfer,
+            lost_in_close: false,
         }
     }
 

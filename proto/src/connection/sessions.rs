@@ -2,7 +2,7 @@
 
 use super::Connection;
 use crate::{
-    ResumeRequest, SessionOffer,
+    CloseReason, ResumeRequest, SessionOffer,
     hello::{Hello, RESUMES, SESSION},
 };
 
@@ -21,6 +21,15 @@ impl Connection {
     pub fn has_session(&self) -> bool {
         let theirs = self.peer_hello().map_or(0, |hello| hello.features);
         self.side.params.session != SessionOffer::None && theirs & SESSION != 0
+    }
+
+    /// Whether a session survives the end of the connection for this reason: it was lost, also
+    /// during the close handshake.
+    #[must_use]
+    pub fn is_lost(&self, reason: &CloseReason) -> bool {
+        let lost_in_close = self.opened().is_some_and(|open| open.lost_in_close);
+        let closes = reason.is_clean() || matches!(reason, CloseReason::Truncated { .. });
+        reason.is_loss() || (closes && lost_in_close)
     }
 
     /// Returns the number of messages that were delivered. A large message that was not read whole
