@@ -7,7 +7,7 @@ pub const PART_HEADER_LEN: usize = 4;
 
 /// The most messages that this side puts into a batch. A peer may send as many as it has credit
 /// for.
-pub const MOST_PARTS: usize = 64;
+pub const MAX_PARTS: usize = 64;
 
 /// The content of a Batch frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

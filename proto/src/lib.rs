@@ -42,7 +42,7 @@ mod testing;
 
 pub use self::{
     account::Account,
-    batch::{MOST_PARTS, PART_HEADER_LEN, Parts, parts},
+    batch::{MAX_PARTS, PART_HEADER_LEN, Parts, parts},
     connection::{Activity, Connection, Flush, MovedBytes, Proof},
     credit::CONTROL_RECEIVES,
     frame::{Descriptor, HEADER_LEN},

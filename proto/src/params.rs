@@ -133,7 +133,7 @@ pub struct Negotiated {
 
 /// The lowest keepalive interval that the peer's hello can request of this side, which pays for the
 /// timer.
-const LEAST_KEEPALIVE: Duration = Duration::from_millis(100);
+const MIN_KEEPALIVE: Duration = Duration::from_millis(100);
 
 impl Negotiated {
     /// Returns the outcome for a side with these parameters.
@@ -143,7 +143,7 @@ impl Negotiated {
         //# below 100 ms.
         let keepalive_interval = match (params.keepalive_interval, peer.keepalive_ms) {
             (Some(ours), theirs @ 1..) => {
-                Some(ours.min(LEAST_KEEPALIVE.max(Duration::from_millis(theirs.into()))))
+                Some(ours.min(MIN_KEEPALIVE.max(Duration::from_millis(theirs.into()))))
             }
             (ours, _) => ours,
         };

@@ -17,7 +17,7 @@ use crate::{
 
 /// How many bytes may be written after the peer has closed, before writes fail: some of what a
 /// socket takes before it hears of the reset.
-const MOST_LATE: usize = 64 << 10;
+const MAX_LATE: usize = 64 << 10;
 
 impl Endpoint {
     /// Makes the connection carry the bytes of a stream, to which earlier messages belong as well.
@@ -118,13 +118,13 @@ impl Endpoint {
     /// Has writes after the peer's close fail from the start, because this side has ended its
     /// direction.
     pub(super) fn refuse_late_writes(&self) {
-        self.inner.late.store(MOST_LATE, Ordering::Relaxed);
+        self.inner.late.store(MAX_LATE, Ordering::Relaxed);
     }
 
     fn write_late(&self, len: usize) -> Result<usize, TrySendError> {
         // What others write at the same time counts as well.
-        let after = |before: usize| MOST_LATE.min(before.saturating_add(len));
-        let all = |before| (before < MOST_LATE).then(|| after(before));
+        let after = |before: usize| MAX_LATE.min(before.saturating_add(len));
+        let all = |before| (before < MAX_LATE).then(|| after(before));
         match (self.inner.late).fetch_update(Ordering::Relaxed, Ordering::Relaxed, all) {
             Ok(before) => Ok(after(before) - before),
             Err(_) => Err(Error::Disconnected(CloseReason::PeerClosed).into()),

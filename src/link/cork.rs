@@ -10,7 +10,7 @@
 
 use std::io::IoSlice;
 
-use crate::proto::{BatchRoom, MOST_PARTS, PART_HEADER_LEN, parts};
+use crate::proto::{BatchRoom, MAX_PARTS, PART_HEADER_LEN, parts};
 
 /// The longest write that joins others beyond a frame. A longer write waits instead, because
 /// another copy of its bytes costs more than a wait for a peer that reads.
@@ -112,7 +112,7 @@ impl Cork {
     /// The first messages, for which there is room in a frame.
     pub(super) fn front(&self, room: BatchRoom) -> Front {
         let mut front = Front { count: 0, len: 0 };
-        for (start, len) in parts(&self.bytes[self.gone..]).take(room.messages.min(MOST_PARTS)) {
+        for (start, len) in parts(&self.bytes[self.gone..]).take(room.messages.min(MAX_PARTS)) {
             let end = start as usize + len as usize;
             // Alone it needs no length before it.
             if front.count > 0 && end > room.bytes {

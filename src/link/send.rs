@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     error::{Error, TrySendError},
-    proto::{self, BatchRoom, MOST_PARTS, PART_HEADER_LEN, SendRefused, Transmit},
+    proto::{self, BatchRoom, MAX_PARTS, PART_HEADER_LEN, SendRefused, Transmit},
     status::OsError,
     transport::{Allocator, Checked, Exposed, OutboundBuffer},
 };
@@ -210,16 +210,16 @@ impl Core {
             return Err(TrySendError::Failed(Error::Disconnected(self.reason())));
         };
         // The frame has room for each, so its length fits.
-        let lens: [[u8; PART_HEADER_LEN]; MOST_PARTS] = array::from_fn(|number| {
+        let lens: [[u8; PART_HEADER_LEN]; MAX_PARTS] = array::from_fn(|number| {
             let len = messages.get(number).map_or(0, |message| message.len());
             (len as u32).to_be_bytes()
         });
-        let mut parts = [IoSlice::new(&[]); 2 * MOST_PARTS];
+        let mut parts = [IoSlice::new(&[]); 2 * MAX_PARTS];
         for ((pair, len), message) in parts.chunks_exact_mut(2).zip(&lens).zip(&messages[..count]) {
             pair[0] = IoSlice::new(len);
             pair[1] = IoSlice::new(message);
         }
-        // At most MOST_PARTS.
+        // At most MAX_PARTS.
         let transmit = self.conn.send_batch(count as u32, len).map_err(refused)?;
         queues
             .post_send(&transmit, &parts[..2 * count], false)
@@ -406,7 +406,7 @@ pub(super) fn refused_send(refused: SendRefused, len: usize) -> TrySendError {
 /// How many of the first messages fit, and their bytes with their lengths.
 fn fitting(messages: &[IoSlice<'_>], room: BatchRoom) -> (usize, usize) {
     let (mut count, mut bytes) = (0, 0_usize);
-    for message in messages.iter().take(room.messages.min(MOST_PARTS)) {
+    for message in messages.iter().take(room.messages.min(MAX_PARTS)) {
         let more = bytes + PART_HEADER_LEN;
         match more.checked_add(message.len()) {
             Some(more) if more <= room.bytes => bytes = more,
@@ -448,12 +448,12 @@ mod tests {
         assert_eq!(fits(2, 112), (2, 18));
         assert_eq!(fits(1, 112), (1, 14));
         assert_eq!(fits(100, 13), (0, 0));
-        let many = vec![IoSlice::new(b""); MOST_PARTS + 1];
+        let many = vec![IoSlice::new(b""); MAX_PARTS + 1];
         let room = BatchRoom {
             messages: 1000,
             bytes: 1000,
         };
-        assert_eq!(fitting(&many, room), (MOST_PARTS, 4 * MOST_PARTS));
+        assert_eq!(fitting(&many, room), (MAX_PARTS, 4 * MAX_PARTS));
     }
 
     #[test]

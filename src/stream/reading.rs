@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// How many empty messages a read that does not wait takes.
-const MOST_EMPTY: u32 = 64;
+const MAX_EMPTY: u32 = 64;
 
 /// The reading side of a stream: the message whose bytes are next.
 #[derive(Debug, Default)]
@@ -54,7 +54,7 @@ impl Reading {
                     empty += 1;
                     let in_time = match deadline {
                         Some(deadline) => !deadline.is_past(Instant::now()),
-                        None => empty < MOST_EMPTY,
+                        None => empty < MAX_EMPTY,
                     };
                     if !in_time {
                         return Err(Error::TimedOut);
@@ -85,7 +85,7 @@ impl Reading {
             match ready!(endpoint.poll_recv_unless(cx, stopped)) {
                 Ok(Some(message)) if message.is_empty() => {
                     empty += 1;
-                    if empty == MOST_EMPTY {
+                    if empty == MAX_EMPTY {
                         // Others have their turn.
                         cx.waker().wake_by_ref();
                         return Poll::Pending;

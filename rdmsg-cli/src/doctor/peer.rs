@@ -27,7 +27,7 @@ const LONGEST_TEXT: usize = 500;
 const LONGEST_ANSWER: u64 = 1 << 20;
 
 /// More findings of a peer are left out.
-const MOST_FINDINGS: usize = 40;
+const MAX_FINDINGS: usize = 40;
 
 /// Another host, and how it is reached.
 #[derive(Debug)]
@@ -395,7 +395,7 @@ fn echo(endpoint: &Endpoint, size: usize, timeout: Duration) -> Result<Duration,
 /// The first bad findings of a peer.
 fn bad_of_peer(findings: &[Finding]) -> Vec<Finding> {
     let bad = findings.iter().filter(|it| it.state > State::Note);
-    bad.take(MOST_FINDINGS).map(of_peer).collect()
+    bad.take(MAX_FINDINGS).map(of_peer).collect()
 }
 
 /// What a peer says of itself, for a terminal.
@@ -444,10 +444,10 @@ mod tests {
 
     #[test]
     fn no_more_findings_are_shown_than_a_page_has() {
-        let bad = vec![Finding::warning("x", "y"); MOST_FINDINGS + 1];
-        assert_eq!(bad_of_peer(&bad).len(), MOST_FINDINGS);
+        let bad = vec![Finding::warning("x", "y"); MAX_FINDINGS + 1];
+        assert_eq!(bad_of_peer(&bad).len(), MAX_FINDINGS);
         let many = [vec![Finding::ok("x", "y"); 100], bad].concat();
-        assert_eq!(bad_of_peer(&many).len(), MOST_FINDINGS);
+        assert_eq!(bad_of_peer(&many).len(), MAX_FINDINGS);
     }
 
     #[test]

@@ -26,7 +26,7 @@ use crate::{
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// How often a connection manager may fail in a row, by a cause that may pass.
-const MOST_FAILURES: u32 = 20;
+const MAX_FAILURES: u32 = 20;
 
 /// The epoll token of a transport's connection manager, and the timer key of its next look.
 fn token(transport: Transport) -> u64 {
@@ -67,7 +67,7 @@ impl Reactor {
             return false;
         }
         self.failures += 1;
-        is_of_manager(error) || self.failures > MOST_FAILURES
+        is_of_manager(error) || self.failures > MAX_FAILURES
     }
 
     /// Takes a transport's connection manager out of the epoll until [`PAUSE`] has passed.

@@ -34,7 +34,7 @@ const LARGEST_CLASS: usize = 16 << 20;
 /// Longer mappings become memory in steps of this many bytes, as messages arrive.
 const USABLE_STEP: usize = 1 << 20;
 /// How many free mappings are kept at most, so that looking through them stays cheap.
-const MOST_KEPT: usize = 16;
+const MAX_KEPT: usize = 16;
 
 /// Makes the memory into which one connection reads large messages, and keeps some of it.
 pub(crate) struct InboundPool {
@@ -201,7 +201,7 @@ impl InboundPool {
             return;
         }
         let mut spare = lock(&self.spare);
-        if !spare.closed && spare.free.len() < MOST_KEPT {
+        if !spare.closed && spare.free.len() < MAX_KEPT {
             spare.free.push(memory);
         } else {
             spare.kept = spare.kept.saturating_sub(bytes);

@@ -35,7 +35,7 @@ const SMALLEST: usize = 64 << 10;
 /// their last page.
 const LARGEST_CLASS: usize = 16 << 20;
 /// How many free pieces are kept at most, so that looking through them stays cheap.
-const MOST_KEPT: usize = 16;
+const MAX_KEPT: usize = 16;
 
 /// Makes memory for messages and keeps what is free, up to a bound.
 pub(crate) struct OutboundPool {
@@ -108,7 +108,7 @@ impl OutboundPool {
     fn put_back(&self, piece: Mapping) {
         let mut free = lock(&self.free);
         let bytes = free.bytes + piece.len() as u64;
-        if !free.closed && bytes <= self.limit && free.pieces.len() < MOST_KEPT {
+        if !free.closed && bytes <= self.limit && free.pieces.len() < MAX_KEPT {
             free.bytes = bytes;
             free.pieces.push(piece);
         } else {

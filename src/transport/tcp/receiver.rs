@@ -48,7 +48,7 @@ const AWAITED: usize = 256 << 10;
 const AWAITED_FOR: Duration = Duration::from_millis(50);
 
 /// How many calls are made in a row, so that a peer which keeps sending holds up nobody.
-const MOST_CALLS: usize = 16;
+const MAX_CALLS: usize = 16;
 
 /// The receiving end of a stream.
 #[derive(Debug)]
@@ -141,7 +141,7 @@ impl Receiver {
 
     fn receive_some(&mut self, parts: &mut Parts<'_>, enough: usize) -> Result<(), Fault> {
         self.stopped = true;
-        for _ in 0..MOST_CALLS {
+        for _ in 0..MAX_CALLS {
             self.take_staged(parts, enough)?;
             if parts.done.len() >= enough {
                 return Ok(());
@@ -182,7 +182,7 @@ impl Receiver {
     ) -> Result<(), Fault> {
         let requests = self.requests;
         let mut flows = true;
-        for _ in 0..MOST_CALLS {
+        for _ in 0..MAX_CALLS {
             let left = self.left();
             let wait = if left >= AWAITED_FROM && flows {
                 self.await_bytes(left.min(AWAITED), parts.socket);

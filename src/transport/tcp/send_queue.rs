@@ -19,7 +19,7 @@ use crate::{
 pub(super) const READS: u8 = 16;
 
 /// How many calls are made in a row, so that a peer which takes all of it holds up nobody.
-const MOST_CALLS: usize = 16;
+const MAX_CALLS: usize = 16;
 
 /// Everything that waits to be sent, or for an answer.
 #[derive(Debug)]
@@ -313,7 +313,7 @@ impl SendQueue {
     /// Sends as much as the socket takes.
     pub(super) fn send(&mut self, socket: &Socket, alone: Acks) -> Result<(), Broken> {
         self.blocked = false;
-        for _ in 0..MOST_CALLS {
+        for _ in 0..MAX_CALLS {
             if self.writing.has_room() {
                 while self.writing.has_room() && self.gather_next(alone) {}
                 if self.writing.is_empty() {

@@ -72,7 +72,7 @@ const PATIENCE: Duration = Duration::from_secs(4);
 pub(crate) const WAITS_FOR: Duration = Duration::from_secs(5);
 
 /// The most parts of one call.
-const MOST_SPANS: usize = 4;
+const MAX_SPANS: usize = 4;
 
 impl Socket {
     /// Takes a socket that does not block.
@@ -263,12 +263,12 @@ pub(super) fn count_bytes(counter: &AtomicU64, count: usize) {
     counter.store(counted.wrapping_add(count as u64), Ordering::Relaxed);
 }
 
-fn iovecs(spans: &[Span]) -> ([libc::iovec; MOST_SPANS], usize) {
-    assert!(spans.len() <= MOST_SPANS, "no call names more");
+fn iovecs(spans: &[Span]) -> ([libc::iovec; MAX_SPANS], usize) {
+    assert!(spans.len() <= MAX_SPANS, "no call names more");
     let mut iov = [libc::iovec {
         iov_base: std::ptr::null_mut(),
         iov_len: 0,
-    }; MOST_SPANS];
+    }; MAX_SPANS];
     for (to, span) in iov.iter_mut().zip(spans) {
         to.iov_base = span.start.cast();
         to.iov_len = span.len;
@@ -276,7 +276,7 @@ fn iovecs(spans: &[Span]) -> ([libc::iovec; MOST_SPANS], usize) {
     (iov, spans.len())
 }
 
-fn message(iov: &mut [libc::iovec; MOST_SPANS], count: usize) -> libc::msghdr {
+fn message(iov: &mut [libc::iovec; MAX_SPANS], count: usize) -> libc::msghdr {
     // SAFETY: the C structure holds integers and raw pointers: all zero is a valid value.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = iov.as_mut_ptr();
