@@ -63,7 +63,7 @@ mod polling;
 mod registration;
 #[cfg(all(feature = "tokio", not(loom)))]
 mod runtime_watch;
-mod spin_record;
+mod spin;
 mod sync;
 #[cfg(not(loom))]
 mod sys;

@@ -12,7 +12,7 @@ use rdma_status::OsError;
 
 use super::{
     registration::{LoopFd, Registration},
-    spin_record::SpinRecord,
+    spin::SpinRecord,
     sys::{Alarm, Condvar, Line, Mutex, lock, park},
     tasks::Tasks,
     word::{Look, Owner, Pressed, Reliance, Resigned, Visit, Word},
