@@ -21,6 +21,7 @@ mod frame;
 mod gauge;
 mod hello;
 mod inbound;
+mod negotiated;
 mod outbound;
 #[allow(missing_docs, reason = "names of variants and fields say it")]
 mod output;
@@ -48,12 +49,13 @@ pub use self::{
     frame::{Descriptor, HEADER_LEN},
     gauge::{Gauge, Host, Part},
     hello::{PrivateBytes, REPLY_DATA_MAX, REQUEST_DATA_MAX},
+    negotiated::{Capabilities, Negotiated, ReadDepth},
     output::{
         Arrival, BatchRoom, Clock, CmCall, CmInput, CmOp, DrainSide, Event, Note, Output, Read,
         Refusal, SendRefused, Topic, Transmit, TransportTraits, Work,
     },
     pace::{LONGEST_CHUNK, SHORTEST_CHUNK},
-    params::{Capabilities, Negotiated, Params, ReadDepth},
+    params::Params,
     reason::{CloseReason, Mismatch, PeerTimeout, Phase, Violation},
     reject::{REJECT_DATA_MAX, Reject, RejectCode},
     send_ring::{CONTROL_SENDS, READS},
