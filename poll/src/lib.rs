@@ -58,7 +58,6 @@ mod event_loop;
 #[cfg(all(loom, test))]
 mod model;
 mod poller;
-mod polling;
 #[cfg(not(loom))]
 mod registration;
 #[cfg(all(feature = "tokio", not(loom)))]
@@ -85,7 +84,7 @@ pub use self::{
     completions::{Answers, Completions, Events, Progress},
     deadline::Deadline,
     poller::Poller,
-    polling::Polling,
+    spin::Polling,
     sync::{Mailbox, Notice, NoticeKind, Readiness, Seat, Wakers, eventfd},
     sys::{Alarm, Woken},
     tasks::{Awaited, Tasks},

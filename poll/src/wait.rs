@@ -9,10 +9,10 @@ use super::{
     completions::{Answers, Completions, Events, Progress},
     deadline::Deadline,
     poller::{Leader, Poller, Spin},
+    spin::Polling,
     sys::Woken,
     word::Owner,
 };
-use crate::polling::Polling;
 
 /// Empty polls between two reads of the clock. A read costs several polls.
 const POLLS_PER_CLOCK: u32 = 32;
