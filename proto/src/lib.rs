@@ -56,7 +56,7 @@ pub use self::{
     },
     pace::{LONGEST_CHUNK, SHORTEST_CHUNK},
     params::Params,
-    reason::{CloseReason, Mismatch, PeerTimeout, Phase, Violation},
+    reason::{CloseReason, Mismatch, PeerTimeout, Phase, RAISE_MEMLOCK, Violation},
     reject::{REJECT_DATA_MAX, Reject, RejectCode},
     send_ring::{CONTROL_SENDS, READS},
     statistics::Statistics,

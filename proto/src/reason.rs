@@ -394,10 +394,9 @@ impl fmt::Display for CloseReason {
                      {error}; "
                 )?;
                 if error.call == "ibv_reg_mr" {
-                    f.write_str(
-                        "if this process may lock no more (`ulimit -l`), raise memlock in \
-                         /etc/security/limits.conf or with LimitMEMLOCK= in the service's unit, \
-                         or ",
+                    write!(
+                        f,
+                        "if this process may lock no more memory, {RAISE_MEMLOCK}, or "
                     )?;
                 }
                 f.write_str(
@@ -407,8 +406,7 @@ impl fmt::Display for CloseReason {
             }
             Self::Os(error) if (error.call, error.errno) == ("ibv_reg_mr", libc::ENOMEM) => write!(
                 f,
-                "{error}: this process may lock no more memory (`ulimit -l`); raise memlock in \
-                 /etc/security/limits.conf or with LimitMEMLOCK= in the service's unit, or lower \
+                "{error}: this process may lock no more memory; {RAISE_MEMLOCK}, or lower \
                  large_memory or registration_cache in the Config"
             ),
             Self::Os(error) => write!(f, "{error}"),
@@ -419,6 +417,10 @@ impl fmt::Display for CloseReason {
 /// The cause of an end after which short messages pass and long ones do not.
 const LONG_PACKETS: &str = "if short messages pass and long ones do not, the MTUs of the hosts and \
                             the switches differ";
+
+/// The remedy for a process that may lock too little memory.
+pub const RAISE_MEMLOCK: &str = "raise memlock in /etc/security/limits.conf or with LimitMEMLOCK= \
+                                 in the service's unit (`ulimit -l` shows the limit)";
 
 fn explanation(reason: RejectReason) -> &'static str {
     reason.explanation().unwrap_or("rejected")

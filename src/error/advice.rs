@@ -5,7 +5,12 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use crate::{machine, proto::CloseReason, status::OsError, transport_choice::Transport};
+use crate::{
+    machine,
+    proto::{CloseReason, RAISE_MEMLOCK},
+    status::OsError,
+    transport_choice::Transport,
+};
 
 /// The remedy for a link-local address without its network interface, with the call to which that
 /// was an invalid argument; empty for others.
@@ -155,9 +160,8 @@ impl fmt::Display for MemlockAdvice {
         } = self;
         write!(
             f,
-            "The process may lock {limit} bytes (`ulimit -l`); raise memlock in \
-             /etc/security/limits.conf or with LimitMEMLOCK= in the service's unit, or lower \
-             receive_window, send_depth or eager_size in the Config"
+            "The process may lock {limit} bytes; {RAISE_MEMLOCK}, or lower receive_window, \
+             send_depth or eager_size in the Config"
         )?;
         if *in_container {
             f.write_str(". This looks like a container: start it with `--ulimit memlock=-1`")?;
