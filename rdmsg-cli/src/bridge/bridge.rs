@@ -30,7 +30,6 @@ use super::{
     signals::{Signals, Told},
     target::{Target, connect_plain, connect_rdmsg, find_rdma},
 };
-use crate::warnings::Warnings;
 
 /// How long nothing is accepted after a failure of what accepts: there are no more files.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -47,7 +46,6 @@ pub(super) struct Bridge {
     max_connections: u64,
     drain: Duration,
     report: Option<Interval>,
-    refusals: Warnings,
 }
 
 /// What each of its connections needs.
@@ -55,8 +53,6 @@ pub(super) struct Bridge {
 struct Shared {
     target: Target,
     counters: Arc<Counters>,
-    unreachable: Warnings,
-    broken: Warnings,
     /// How many reports were asked for, since a thread began to print.
     reports: AtomicU32,
     /// That all of them were printed.
@@ -85,8 +81,6 @@ impl Bridge {
             shared: Arc::new(Shared {
                 target,
                 counters: Arc::default(),
-                unreachable: Warnings::default(),
-                broken: Warnings::default(),
                 reports: AtomicU32::new(0),
                 printed: Notify::new(),
             }),
@@ -94,7 +88,6 @@ impl Bridge {
             max_connections: options.max_connections,
             drain: options.drain,
             report: options.report.map(every),
-            refusals: Warnings::default(),
         })
     }
 
@@ -129,7 +122,7 @@ impl Bridge {
                 incoming = self.listening.accept() => match incoming {
                     Ok(incoming) => self.admit(incoming),
                     Err(NoneCame::Now(error)) => {
-                        self.refusals.warn(format_args!("cannot accept a connection: {error}"));
+                        warn_sparsely!("cannot accept a connection: {error}");
                         sleep(PAUSE).await;
                     }
                     Err(NoneCame::Ever(error)) => {
@@ -161,10 +154,10 @@ impl Bridge {
                 peer
             }
         };
-        self.refusals.warn(format_args!(
+        warn_sparsely!(
             "refused {peer}: there are --max-connections {}",
             self.max_connections
-        ));
+        );
     }
 }
 
@@ -177,10 +170,10 @@ impl Shared {
             Err(error) => {
                 self.counters.failed();
                 let target = self.target.address();
-                self.unreachable.warn(format_args!(
+                warn_sparsely!(
                     "reset {peer}: cannot connect to {target}: {}",
                     explain(&error)
-                ));
+                );
                 return;
             }
         };
@@ -188,8 +181,7 @@ impl Shared {
             Ok(()) => log::debug!("{peer}: ended"),
             Err(error) => {
                 self.counters.failed();
-                self.broken
-                    .warn(format_args!("{peer}: ended: {}", explain(&error)));
+                warn_sparsely!("{peer}: ended: {}", explain(&error));
             }
         }
         drop(session);
