@@ -173,7 +173,7 @@ impl RecvCredit {
         };
         //= PROTOCOL.md#credits
         //# A side must have receives posted for all data frames that it has granted and not
-        //# received, and beside them those for control frames.
+        //# received, in addition to those for control frames.
         self.limit = self.limit.wrapping_add(more);
         self.used_up = false;
         self.patient |= self.held() == 0;

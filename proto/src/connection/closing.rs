@@ -66,8 +66,8 @@ impl Closing {
         let acknowledged = transfer.control.is_final_frame_acknowledged();
         match self.role {
             //= PROTOCOL.md#closing
-            //# The side that closed first disconnects, when its own CloseAck is acknowledged by the
-            //# peer's device (its send has completed), the peer's CloseAck has arrived, all large
+            //# The side that closed first disconnects when the peer's device has acknowledged its
+            //# CloseAck (the send has completed), the peer's CloseAck has arrived, all large
             //# messages of both sides are taken, and everything posted has completed.
             Role::Initiator => acknowledged && transfer.delivered() && transfer.is_quiescent(),
             Role::Aborter | Role::Abandoner => acknowledged,
@@ -468,7 +468,7 @@ impl Open {
             // The Close came behind everything that the peer sent, but not all of that was read.
             //= PROTOCOL.md#closing
             //# A connection may also end after the peer's Close and before all its large messages
-            //# have been read: then too messages are missing.
+            //# have been read: messages are missing then, too.
             CloseReason::PeerClosed if missing > 0 => CloseReason::Truncated { missing },
             reason => reason.clone(),
         })

@@ -80,8 +80,9 @@ impl Open {
         }
         let is_control = matches!(&incoming, Ok(Incoming::Control(..)));
         //= PROTOCOL.md#credits
-        //# Each side keeps 12 receives posted for them beside those of its window, and posts the
-        //# receive of a control frame again **before it sends anything that the frame permits**.
+        //# Each side keeps 12 receives posted for them in addition to those of its window, and
+        //# posts the receive of a control frame again **before it sends anything that the frame
+        //# permits**.
         if is_control {
             self.repost(side, buffer);
         }
@@ -292,7 +293,7 @@ impl Open {
             Control::Close => self.on_close_frame(side, now)?,
             Control::CloseAck => self.on_close_ack(side, now)?,
             //= PROTOCOL.md#closing
-            //# The receiver of an Abort ignores whatever follows it and disconnects.
+            //# The receiver of an Abort ignores everything behind it and disconnects.
             Control::Abort => {
                 self.transfer.heard = Heard::Nothing;
                 self.fail(side, CloseReason::PeerAborted(header.arg), now.now());

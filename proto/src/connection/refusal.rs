@@ -62,9 +62,9 @@ pub(super) fn compatible(
         }
     }
     //= PROTOCOL.md#streams
-    //# A side whose application uses the connection as a stream of bytes sets bit 0 of the hello's
-    //# features, and refuses a peer that does not: the passive side rejects with code 9, the active
-    //# one disconnects.
+    //# A side whose application uses the connection as a stream of bytes sets bit 0 of `features`
+    //# in its hello, and refuses a peer that does not: the passive side rejects with code 9, the
+    //# active one disconnects.
     let (ours, theirs) = (params.stream, hello.features & STREAM != 0);
     if ours != theirs {
         let mismatch = Mismatch {

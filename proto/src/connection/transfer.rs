@@ -182,8 +182,8 @@ impl Transfer {
     #[inline]
     pub(super) fn delivered(&self) -> bool {
         //= PROTOCOL.md#closing
-        //# A side knows that everything it sent was received by the peer's library when the peer's
-        //# CloseAck has arrived and all its large messages are taken.
+        //# A side knows that the peer's library has received everything when the peer's CloseAck
+        //# has arrived and all large messages of this side are taken.
         self.peer_close == PeerClose::Acknowledged && self.outbound.is_empty()
     }
 
@@ -260,8 +260,8 @@ impl Transfer {
         }
         let large = len > self.negotiated.send_eager.into();
         //= PROTOCOL.md#credits
-        //# A side must not send data frame number *n* (counted from 1; a Rendezvous counts as one,
-        //# a Batch as many as it has messages) before it has received a grant of at least *n*.
+        //# A side must not send data frame number *n* before it has received a grant of at least
+        //# *n*. The numbers begin at 1; a Rendezvous counts once, a Batch once for each message.
         if self.send_credit.available() == 0
             || !self.ring.has_room_for_data()
             || (large && !self.outbound.has_room_for(len))
