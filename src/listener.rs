@@ -188,7 +188,7 @@ impl Listener {
     /// * [`Error::EngineShutDown`] when the engine was shut down.
     pub fn try_accept(&self) -> Result<Option<Endpoint>, Error> {
         match self.arrivals().items().try_recv() {
-            // The engine may be about to say it in the channel.
+            // The engine sets the end before it sends the last item of the channel.
             Err(TryRecvError::Empty) => {
                 self.arrivals().update_readiness();
                 self.arrivals().ended().map_or(Ok(None), Err)

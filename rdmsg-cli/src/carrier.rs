@@ -4,7 +4,7 @@ use rdmsg::TransportChoice;
 /// What carries connections, as the command line says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Carrier {
-    /// RDMA where a device serves the address, and TCP otherwise
+    /// RDMA if a device serves the address, and TCP otherwise
     Auto,
     Rdma,
     Tcp,

@@ -1,4 +1,4 @@
-//! What the texts of errors say of this machine, and what to do there.
+//! The parts of error texts that depend on this machine, with the remedies.
 
 use std::{
     fmt,
@@ -63,10 +63,10 @@ impl fmt::Display for LoopbackProblem<'_> {
     }
 }
 
-/// What has to be there for RDMA, by what is not.
-pub(super) struct WhatOffersRdma<'a>(pub(super) &'a OsError);
+/// The remedy for missing RDMA, according to the part that is missing.
+pub(super) struct NoRdmaAdvice<'a>(pub(super) &'a OsError);
 
-impl fmt::Display for WhatOffersRdma<'_> {
+impl fmt::Display for NoRdmaAdvice<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.errno {
             libc::ELIBACC | libc::ELIBBAD => f.write_str(

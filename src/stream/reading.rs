@@ -22,7 +22,7 @@ pub(crate) struct Reading {
     read: usize,
     /// Whether the peer has finished.
     finished: bool,
-    /// Whether the fd is kept readable for what is here.
+    /// Whether the fd stays readable for the bytes or the end in this struct.
     announced: bool,
 }
 
@@ -35,7 +35,7 @@ impl Reading {
     }
 
     /// Waits until there are bytes, or the end: then there are none. Without a deadline it does not
-    /// wait. Once `stopped`, the end is where nothing has arrived.
+    /// wait. After `stopped` is set, it returns the end when no bytes have arrived.
     pub(crate) fn fill(
         &mut self,
         endpoint: &Endpoint,
@@ -50,7 +50,7 @@ impl Reading {
             };
             match received {
                 Ok(Some(message)) if message.is_empty() => {
-                    // A peer may send so many that there is always one.
+                    // A peer may send empty messages without an end.
                     empty += 1;
                     let in_time = match deadline {
                         Some(deadline) => !deadline.is_past(Instant::now()),
@@ -148,8 +148,8 @@ impl Reading {
         }
     }
 
-    /// Keeps the fd readable while there are bytes here, or the end, for which the endpoint has
-    /// nothing to be taken any more.
+    /// Keeps the fd readable while this struct holds bytes or the end, which the endpoint has
+    /// handed over already.
     pub(crate) fn announce(&mut self, endpoint: &Endpoint) {
         let readable = self.message.is_some() || self.finished;
         if readable != self.announced {
