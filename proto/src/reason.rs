@@ -313,8 +313,8 @@ impl fmt::Display for CloseReason {
                  other",
             ),
             Self::PeerOutOfResources => f.write_str(
-                "the peer ran out of resources (memory, descriptors or shared receives), of which \
-                 its own error says more; a retry later may succeed",
+                "the peer ran out of resources (memory, descriptors or shared receives); its own \
+                 error has the details, and a retry later may succeed",
             ),
             Self::PeerGaveUp(PeerTimeout::Keepalive) => write!(
                 f,
@@ -328,7 +328,7 @@ impl fmt::Display for CloseReason {
                  read_timeout, because the path is too slow or loses packets; {LONG_PACKETS}"
             ),
             Self::PeerFailed(code) => {
-                write!(f, "the peer gave up (code {code}); its own error says why")
+                write!(f, "the peer gave up (code {code}); its own error has the cause")
             }
             Self::PeerBusy => f.write_str(
                 "the peer is busy: its listener has no place for another connection, or is being \
