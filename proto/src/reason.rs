@@ -328,7 +328,10 @@ impl fmt::Display for CloseReason {
                  read_timeout, because the path is too slow or loses packets; {LONG_PACKETS}"
             ),
             Self::PeerFailed(code) => {
-                write!(f, "the peer gave up (code {code}); its own error has the cause")
+                write!(
+                    f,
+                    "the peer gave up (code {code}); its own error has the cause"
+                )
             }
             Self::PeerBusy => f.write_str(
                 "the peer is busy: its listener has no place for another connection, or is being \
