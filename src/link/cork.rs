@@ -1,9 +1,9 @@
 //! Bytes of a stream that were written while the window was full.
 //!
-//! They go into the [`Cork`], in several frames up to the size of the stream's send buffer, and
-//! leave when the peer grants credits. So a writer that is faster than its reader sends long
-//! frames. Only writes up to 16 KiB join beyond one frame: a copy of a longer write costs more than
-//! a wait. Held bytes leave before a Finish and a Close, and a flush waits for them.
+//! They go into the [`Cork`], in several frames up to the size of its send buffer, and leave when
+//! the peer grants credits. So a writer that is faster than its reader sends long frames. Only
+//! writes up to 16 KiB join beyond one frame: a copy of a longer write costs more than a wait. Held
+//! bytes leave before a Finish and a Close, and a flush waits for them.
 //!
 //! The writer may not return, and if the engine took the connection over for each pile, its thread
 //! would wake twice. So the engine looks every 1 ms while a connection holds bytes.
@@ -16,9 +16,8 @@ use crate::proto::{BatchRoom, MAX_PARTS, PART_HEADER_LEN, parts};
 /// another copy of its bytes costs more than a wait for a peer that reads.
 pub(super) const LONGEST_TO_JOIN: usize = 16 << 10;
 
-/// What was taken from the application while there was no room: messages, or the bytes of a stream.
-/// They leave as soon as there is room, as many in a frame as it takes, whichever thread finds out:
-/// no send waits for another to push it.
+/// Messages, or bytes of a stream, that the application handed over while there was no room. Each
+/// thread that finds room sends them, in full frames, so no send waits for another one.
 #[derive(Debug, Default)]
 pub(super) struct Cork {
     /// As in a batch: each message behind its length. The memory of a frame is kept when it is
@@ -26,7 +25,7 @@ pub(super) struct Cork {
     bytes: Vec<u8>,
     /// The number of bytes at the beginning that have left.
     gone: usize,
-    /// Where the last message begins, behind its length.
+    /// The offset of the last message, behind its length.
     last: usize,
     /// The longest frame, with a length, at the last joining.
     frame: usize,
@@ -58,7 +57,7 @@ impl Cork {
         self.joined
     }
 
-    /// Whether so many of all that joined have left.
+    /// Whether this number of all messages that joined have left.
     pub(super) fn has_let_go(&self, joined: u64) -> bool {
         self.left >= joined
     }
@@ -126,7 +125,7 @@ impl Cork {
         front
     }
 
-    /// What these messages are in a frame: alone one needs no length before it.
+    /// Returns the payload of a frame with these messages. A single message has no length in front.
     pub(super) fn payload(&self, front: Front) -> &[u8] {
         let start = if front.count == 1 { PART_HEADER_LEN } else { 0 };
         &self.bytes[self.gone..][start..front.len]
