@@ -1,4 +1,4 @@
-//! Runs code that is not this crate's: wakers of the application's tasks, and its logger.
+//! Runs foreign code: wakers of tasks, and the logger of the application.
 //!
 //! Foreign code may panic, block, or call back into this crate. Three rules keep that harmless:
 //!

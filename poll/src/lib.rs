@@ -28,8 +28,8 @@
 //! to wake up. A runtime is not: its threads may be busy, or outside of `block_on`.
 //!
 //! Some users need the engine's thread ([`Reliance`]): the receiver of a group, a task outside of a
-//! runtime, a loop that waits for room. While there is one the engine stays the owner, and threads
-//! that wait poll beside it.
+//! runtime, a loop that waits for room. While there is one the engine stays the owner, and waiting
+//! threads poll as well.
 //!
 //! Of several threads that wait on one connection one *leads*: it polls, first spinning, then
 //! asleep on the completion events. The others *follow*: they are parked until a thread wakes them

@@ -192,7 +192,7 @@ impl Poller {
             Ok(Woken::Event)
         } else if has_ended {
             // The fd stays readable. The engine's thread takes over and delivers the end. It would
-            // come late to each of many connections if their threads spun meanwhile.
+            // come late to each of many connections if their threads spun at that time.
             self.call_engine();
             alarm.doze(deadline.left())
         } else if stays_readable

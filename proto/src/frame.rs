@@ -8,8 +8,8 @@ pub const HEADER_LEN: usize = 16;
 pub(crate) enum Kind {
     /// One message of the application. Takes a credit.
     Data,
-    /// One large message of the application, which the receiver reads from where the
-    /// [`Descriptor`] in the payload says. Takes a credit.
+    /// One large message of the application, which the receiver reads with the [`Descriptor`] in
+    /// the payload. Takes a credit.
     Rendezvous,
     /// Several messages of the application: see [`Batch`](super::batch::Batch). Takes a credit for
     /// each.
@@ -36,7 +36,7 @@ pub(crate) enum Control {
     /// Ends the connection at once, because the sender's library cannot go on; `arg` says why: see
     /// [`OUT_OF_RESOURCES`].
     Failure,
-    /// Announces that the sender sends no more messages. It may go on receiving them.
+    /// Ends the sender's messages. It may go on receiving.
     Finish,
 }
 

@@ -21,7 +21,7 @@ pub struct Params {
     pub longest_chunk: u64,
     /// The time for which reads may stand still, or memory for them may be missing.
     pub read_timeout: Duration,
-    /// The slots of the send ring for data, beside `READS` and `CONTROL_SENDS`.
+    /// The slots of the send ring for data, in addition to `READS` and `CONTROL_SENDS`.
     pub send_slots: u32,
     /// The bytes of messages behind which the peer's side acknowledges.
     pub most_unsignalled: u32,
@@ -29,7 +29,7 @@ pub struct Params {
     pub connect_timeout: Duration,
     /// The bound on one attempt to resolve the address, and on one to resolve the route.
     pub resolve_timeout: Duration,
-    /// Whether to try again when nobody listens, the peer is busy, or it remembers an old
+    /// Whether to try again when no program listens, the peer is busy, or it remembers an old
     /// connection.
     pub retry_refused: bool,
     /// The bound on the close handshake.
@@ -46,7 +46,8 @@ pub struct Params {
     pub stream_buffer: u64,
     /// The engine's identity, for the hello.
     pub engine: u64,
-    /// Which of the engine's connections it is: what each does now and then they do in turn.
+    /// The number of the connection in its engine, by which connections take turns with periodic
+    /// work.
     pub number: u64,
 }
 
