@@ -48,7 +48,7 @@ pub(crate) struct WorkQueues {
     pub(crate) in_flight: InFlight,
     layout: Layout,
     max_inline: Option<usize>,
-    /// Whether a marker behind the last receive says that all are back.
+    /// Whether a marker completes behind the last receive.
     marks_receives: bool,
 }
 
