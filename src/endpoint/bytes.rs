@@ -102,7 +102,7 @@ impl Endpoint {
 
     /// Writes some of the bytes. Until the application has read to the end of the stream, bytes
     /// that it writes after the peer's close are discarded, as a TCP socket does before the reset
-    /// arrives: many programs would stop to read after an error.
+    /// arrives: many programs would stop reading after an error.
     pub(super) fn write_some(&self, parts: &[IoSlice<'_>]) -> Result<usize, TrySendError> {
         match self.inner.link.try_write(parts) {
             Err(TrySendError::Failed(Error::Disconnected(CloseReason::PeerClosed)))
