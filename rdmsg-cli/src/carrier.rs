@@ -1,7 +1,7 @@
 use clap::ValueEnum;
 use rdmsg::TransportChoice;
 
-/// What carries connections, as the command line says.
+/// The transport of connections on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Carrier {
     /// RDMA if a device serves the address, and TCP otherwise

@@ -65,7 +65,7 @@ pub(crate) struct Options {
     pub(super) json: bool,
 }
 
-/// What is measured.
+/// A test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Test {
     Latency,
@@ -82,7 +82,7 @@ impl Test {
         }
     }
 
-    /// Sizes that show what there is to see.
+    /// Returns the sizes of the test by default.
     pub(super) fn sizes(self) -> Vec<Size> {
         let sizes: &[u64] = match self {
             Self::Latency => &[64, 512, 4096, 16 << 10, 64 << 10],

@@ -91,7 +91,7 @@ const EAGER_SIZE: u32 = 4 << 10;
 /// The eager size of connections over TCP. A buffer takes memory there when it is first used.
 pub(super) const EAGER_SIZE_OVER_TCP: u32 = 64 << 10;
 
-/// What a connection keeps in memory for longer pieces, in each direction.
+/// The memory of a connection for longer pieces, in bytes in each direction.
 const LARGE_MEMORY: u64 = 256 << 10;
 
 /// The longest piece in bytes in which a stream's bytes come.
@@ -107,7 +107,7 @@ const WINDOW: u16 = 16;
 pub(super) const WAITING: u16 = 4096;
 
 impl Options {
-    /// Ends the program where the command line makes no sense.
+    /// Ends the program if the command line makes no sense.
     pub(super) fn check(&self) {
         let plain = [&self.listen, &self.to].map(|end| end.scheme() == Scheme::Plain);
         let wrong = match plain {

@@ -29,7 +29,7 @@ pub(super) struct Server {
     most: u64,
 }
 
-/// What the threads share.
+/// The parts that the threads share.
 #[derive(Debug)]
 struct Shared {
     open: AtomicU64,
@@ -38,7 +38,7 @@ struct Shared {
 }
 
 impl Server {
-    /// Listens from now on, and says so.
+    /// Starts to listen, and prints the addresses.
     pub(super) fn start(options: &Options) -> Result<Self> {
         let engine = Engine::new()?;
         let mut config = Config::default();
@@ -75,7 +75,7 @@ impl Server {
         })
     }
 
-    /// Serves until a signal comes, and closes what is open then.
+    /// Serves until a signal comes, and then closes all connections.
     pub(super) fn run(self, stop: &Stop) -> Result<ExitCode> {
         let ended = self.accept(stop);
         self.engine.shutdown();
