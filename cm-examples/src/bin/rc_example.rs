@@ -12,13 +12,13 @@
 //! 3. WRITE: the client writes a text into the server's buffer. The server sees it there, when it
 //!    looks.
 //!
-//! Because the server takes no part in 2 and 3, it has to be told when it may look, or change its
-//! buffer: before and after each step both sides say a byte over TCP and wait for the other's.
+//! Because the server takes no part in 2 and 3, it needs a notice when it may read or change its
+//! buffer: before and after each step both sides send a byte over TCP and wait for the other one.
 //!
-//! How long its buffer is neither side tells the other, and copies of the classic program differ in
-//! it: 16, 18 and 21 bytes, as long as their first text is. So the texts here fit the shortest,
-//! this side's buffer has room for more, and the client takes the length of what the server sends
-//! for that of the server's buffer.
+//! Neither side sends the length of its buffer, and copies of the classic program differ in it: 16,
+//! 18 and 21 bytes, the length of their first text. So the texts here fit the shortest buffer, the
+//! buffer here has room for more, and the client takes the length of the server's text for the
+//! length of its buffer.
 
 use std::{
     net::TcpStream,
@@ -103,7 +103,7 @@ fn run(options: &Options) -> Result<()> {
         rnr_retry: 0,
     };
     port.connect(&side.qp, &peer, &terms)?;
-    // What is sent to a queue pair that is not ready is lost.
+    // A message to a queue pair that is not ready is lost.
     meet_again(&stream, b'Q')?;
     match options.host {
         Some(_) => side.client(&stream, theirs),
@@ -111,13 +111,13 @@ fn run(options: &Options) -> Result<()> {
     }
 }
 
-/// Says to have come to a point, and waits until the other side has.
+/// Sends that this side has reached a point, and waits for the other side.
 fn meet_again(stream: &TcpStream, point: u8) -> Result<()> {
     tell(stream, &[point])?;
     hear::<1>(stream, "that it has come as far").map(drop)
 }
 
-/// Reads what the peer says of itself: address and key of its buffer, number of its queue pair,
+/// Parses the record of the peer: address and key of its buffer, number of its queue pair,
 /// addresses of its port, in network order.
 fn parse(record: &[u8; 34]) -> Result<(Peer, RemoteAddr)> {
     let number = |at: usize, len: usize| {
@@ -165,7 +165,7 @@ impl Side {
         Ok(Self { qp, cq, memory })
     }
 
-    /// What this side says of itself: see [`parse`].
+    /// Returns the record of this side: see [`parse`].
     fn record(&self, port: &Port) -> [u8; 34] {
         let mut record = [0; 34];
         record[..8].copy_from_slice(&self.memory.addr().to_be_bytes());
@@ -264,7 +264,7 @@ impl Side {
     }
 }
 
-/// A text without the zero at its end, and what is behind it.
+/// Returns a text without the zero at its end and later bytes.
 fn text(bytes: &[u8]) -> &[u8] {
     bytes.split(|byte| *byte == 0).next().unwrap_or_default()
 }
