@@ -15,10 +15,10 @@
 //! Because the server takes no part in 2 and 3, it needs a notice when it may read or change its
 //! buffer: before and after each step both sides send a byte over TCP and wait for the other one.
 //!
-//! Neither side sends the length of its buffer, and copies of the classic program differ in it: 16,
-//! 18 and 21 bytes, the length of their first text. So the texts here fit the shortest buffer, the
-//! buffer here has room for more, and the client takes the length of the server's text for the
-//! length of its buffer.
+//! How long its buffer is neither side tells the other, and copies of the classic program differ in
+//! it: 16, 18 and 21 bytes, as long as their first text is. So the texts here fit the shortest,
+//! this side's buffer has room for more, and the client takes the length of what the server sends
+//! for that of the server's buffer.
 
 use std::{
     net::TcpStream,
