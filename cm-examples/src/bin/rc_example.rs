@@ -12,8 +12,8 @@
 //! 3. WRITE: the client writes a text into the server's buffer. The server sees it there, when it
 //!    looks.
 //!
-//! Because the server takes no part in 2 and 3, it needs a notice when it may read or change its
-//! buffer: before and after each step both sides send a byte over TCP and wait for the other one.
+//! Because the server takes no part in 2 and 3, it has to be told when it may look, or change its
+//! buffer: before and after each step both sides say a byte over TCP and wait for the other's.
 //!
 //! How long its buffer is neither side tells the other, and copies of the classic program differ in
 //! it: 16, 18 and 21 bytes, as long as their first text is. So the texts here fit the shortest,
@@ -103,7 +103,7 @@ fn run(options: &Options) -> Result<()> {
         rnr_retry: 0,
     };
     port.connect(&side.qp, &peer, &terms)?;
-    // A message to a queue pair that is not ready is lost.
+    // What is sent to a queue pair that is not ready is lost.
     meet_again(&stream, b'Q')?;
     match options.host {
         Some(_) => side.client(&stream, theirs),
@@ -111,13 +111,13 @@ fn run(options: &Options) -> Result<()> {
     }
 }
 
-/// Sends that this side has reached a point, and waits for the other side.
+/// Says to have come to a point, and waits until the other side has.
 fn meet_again(stream: &TcpStream, point: u8) -> Result<()> {
     tell(stream, &[point])?;
     hear::<1>(stream, "that it has come as far").map(drop)
 }
 
-/// Parses the record of the peer: address and key of its buffer, number of its queue pair,
+/// Reads what the peer says of itself: address and key of its buffer, number of its queue pair,
 /// addresses of its port, in network order.
 fn parse(record: &[u8; 34]) -> Result<(Peer, RemoteAddr)> {
     let number = |at: usize, len: usize| {
@@ -165,7 +165,7 @@ impl Side {
         Ok(Self { qp, cq, memory })
     }
 
-    /// Returns the record of this side: see [`parse`].
+    /// What this side says of itself: see [`parse`].
     fn record(&self, port: &Port) -> [u8; 34] {
         let mut record = [0; 34];
         record[..8].copy_from_slice(&self.memory.addr().to_be_bytes());
@@ -264,7 +264,7 @@ impl Side {
     }
 }
 
-/// Returns a text without the zero at its end and later bytes.
+/// A text without the zero at its end, and what is behind it.
 fn text(bytes: &[u8]) -> &[u8] {
     bytes.split(|byte| *byte == 0).next().unwrap_or_default()
 }
