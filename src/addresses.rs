@@ -7,11 +7,12 @@ use nix::net::if_::if_nametoindex;
 
 use crate::{error::Error, transport_choice::TransportChoice};
 
-/// What to connect to or listen on: a host and a port, as for [`ToSocketAddrs`], and a transport.
+/// An address to connect to or to listen on: a host and a port, as for [`ToSocketAddrs`], and a
+/// transport.
 ///
-/// Texts are `host:port`, or say the [`TransportChoice`] as well: `rdma://host:port`,
-/// `tcp://host:port`, `auto://host:port`, in any case. The text's transport counts, whatever the
-/// [`Config`](crate::Config) has. A link-local address has its network interface by name or by
+/// Texts are `host:port`, or name the [`TransportChoice`] as well: `rdma://host:port`,
+/// `tcp://host:port`, `auto://host:port`, in any case. The text's transport overrides the one of
+/// the [`Config`](crate::Config). A link-local address has its network interface by name or by
 /// number: `[fe80::1%eth0]:7471`, `[fe80::1%2]:7471`.
 ///
 /// A function that is generic over [`ToSocketAddrs`] exchanges the trait: `use rdmsg::ToAddresses
@@ -36,7 +37,7 @@ pub trait ToAddresses {
     ///
     /// # Errors
     ///
-    /// [`Error::AddressLookup`] for what is no address, and for a name that is not known.
+    /// [`Error::AddressLookup`] for an invalid address and for an unknown name.
     fn to_addresses(&self) -> Result<Addresses, Error>;
 
     /// Returns the text to look up if [`to_addresses`](Self::to_addresses) may have to ask a name

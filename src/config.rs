@@ -390,7 +390,8 @@ const UNSIGNALLED_OVER_RDMA: u32 = 64 << 10;
 const UNSIGNALLED_OVER_TCP: u32 = 256 << 10;
 
 impl Config {
-    /// Returns the configuration after a change, for one that is written as an expression.
+    /// Returns the configuration after a change, so that a configuration can be written as an
+    /// expression.
     ///
     /// ```
     /// use rdmsg::Config;

@@ -42,7 +42,7 @@ mod one_sided;
 ///
 /// Clones are handles of the same connection and may be used by several threads at once. When the
 /// last one is dropped, the connection is closed in the background, as by [`Endpoint::close`]. A
-/// process that ends normally waits for that, and closes what is still open: see [the
+/// process that ends normally waits for that, and closes its open connections as well: see [the
 /// guide](crate::guide::ending). In a child that inherits an endpoint by fork(2) its calls fail
 /// with [`CloseReason::Forked`], and its drop does nothing: see [the
 /// guide](crate::guide::processes).
@@ -74,9 +74,9 @@ struct Inner {
     inflow: OnceLock<Arc<Inflow>>,
     /// Completions that a `recv` took from the channel before a message, for `next_completion`.
     aside: Mutex<VecDeque<Completion>>,
-    /// Whether the reader of a stream was given its end.
+    /// Whether the reader of a stream got its end.
     end_taken: AtomicBool,
-    /// How many bytes were written to a stream whose peer had closed.
+    /// The number of bytes that were written after the peer had closed the stream.
     late: AtomicUsize,
     /// Keeps the engine's thread alive.
     _engine: Engine,
@@ -141,7 +141,7 @@ impl Endpoint {
 
     /// Ends the connection at once, without waiting for anything.
     ///
-    /// What was sent and has not arrived is lost. The peer sees [`CloseReason::PeerAborted`] with
+    /// Messages that have not arrived are lost. The peer sees [`CloseReason::PeerAborted`] with
     /// `code`, or another reason if the notice does not reach it.
     pub fn abort(&self, code: u32) {
         self.inner.link.abort(code);
@@ -163,10 +163,10 @@ impl Endpoint {
         self.inner.original().local
     }
 
-    /// Returns what carries the connection.
+    /// Returns the transport of the connection.
     ///
-    /// With [`TransportChoice::Auto`](crate::TransportChoice::Auto) that is found out when it is
-    /// established.
+    /// With [`TransportChoice::Auto`](crate::TransportChoice::Auto) it is chosen while the
+    /// connection is established.
     #[must_use]
     pub fn transport(&self) -> Transport {
         self.inner.original().transport
@@ -202,7 +202,7 @@ impl Endpoint {
         self.inner.link.ended().map(|ended| ended.reason)
     }
 
-    /// Returns what has passed through this connection so far, and what it holds now.
+    /// Returns the counters of this connection, and the memory that it holds now.
     ///
     /// It takes the connection's lock for a moment and makes no system call.
     #[must_use]
@@ -213,10 +213,10 @@ impl Endpoint {
 
 /// Counters of the device.
 impl DeviceCounters {
-    /// Returns what the device of this connection counts for all its connections.
+    /// Returns the counters that this connection's device keeps for all its connections.
     ///
     /// Retransmissions, for instance, show a network that loses packets. The counters are files of
-    /// the kernel, so reading them costs some system calls: not for every message.
+    /// the kernel, so reading them costs several system calls: do not read them for each message.
     #[must_use]
     pub fn of(endpoint: &Endpoint) -> Self {
         endpoint.inner.link.device_counters()
@@ -230,10 +230,10 @@ impl StandIn for Inner {
     }
 }
 
-/// What a close came to.
+/// Returns the result of a close.
 fn verdict(ended: Ended) -> Result<(), Error> {
     match ended {
-        // What was sent from here arrived, but what came from there is not complete.
+        // Everything from this side has arrived, but messages of the peer are missing.
         Ended {
             reason: reason @ CloseReason::Truncated { .. },
             delivered: true,

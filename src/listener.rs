@@ -11,7 +11,7 @@ use std::{
 use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
 
 use self::{
-    backlog::{Accepted, Backlog, Connections},
+    arrivals::{Accepted, Arrivals, Connections},
     socket::Socket,
 };
 use crate::{
@@ -25,7 +25,7 @@ use crate::{
     transport_choice::Transport,
 };
 
-mod backlog;
+mod arrivals;
 mod builder;
 mod requests;
 mod socket;
@@ -111,7 +111,7 @@ impl Listener {
         let connections = Connections::new(engine);
         let intake = Intake::Connections(Arc::<Connections>::clone(&connections));
         let socket = Socket::bind(address, config, engine, &intake)?;
-        connections.backlog.listens(socket.local_addr());
+        connections.arrivals.listens(socket.local_addr());
         Ok(Self {
             socket,
             connections: Local::new(connections),
@@ -158,7 +158,7 @@ impl Listener {
     /// # }
     /// ```
     pub fn accept(&self) -> Result<Endpoint, Error> {
-        let accepted = self.backlog().items().recv();
+        let accepted = self.arrivals().items().recv();
         self.took(accepted.ok())
     }
 
@@ -171,7 +171,7 @@ impl Listener {
     /// * [`Error::ListenerClosed`] when the listener was closed.
     /// * [`Error::EngineShutDown`] when the engine was shut down.
     pub fn accept_timeout(&self, timeout: Duration) -> Result<Endpoint, Error> {
-        match self.backlog().items().recv_timeout(timeout) {
+        match self.arrivals().items().recv_timeout(timeout) {
             Err(RecvTimeoutError::Timeout) => Err(Error::TimedOut),
             accepted => self.took(accepted.ok()),
         }
@@ -187,11 +187,11 @@ impl Listener {
     /// * [`Error::ListenerClosed`] when the listener was closed.
     /// * [`Error::EngineShutDown`] when the engine was shut down.
     pub fn try_accept(&self) -> Result<Option<Endpoint>, Error> {
-        match self.backlog().items().try_recv() {
-            // The engine may be about to say it in the channel.
+        match self.arrivals().items().try_recv() {
+            // The engine sets the end before it sends the last item of the channel.
             Err(TryRecvError::Empty) => {
-                self.backlog().update_readiness();
-                self.backlog().ended().map_or(Ok(None), Err)
+                self.arrivals().update_readiness();
+                self.arrivals().ended().map_or(Ok(None), Err)
             }
             accepted => self.took(accepted.ok()).map(Some),
         }
@@ -199,12 +199,12 @@ impl Listener {
 
     /// Returns an item that was taken; without one, the listener has ended.
     fn took(&self, accepted: Option<Accepted>) -> Accepted {
-        self.backlog().update_readiness();
-        accepted.unwrap_or_else(|| Err(self.backlog().end()))
+        self.arrivals().update_readiness();
+        accepted.unwrap_or_else(|| Err(self.arrivals().end()))
     }
 
-    fn backlog(&self) -> &Backlog<Accepted> {
-        &self.connections.backlog
+    fn arrivals(&self) -> &Arrivals<Accepted> {
+        &self.connections.arrivals
     }
 
     /// Accepts the next connection, for a task.
@@ -236,10 +236,10 @@ impl Listener {
     ) -> Poll<Result<Endpoint, Error>> {
         let mut accepted = self.try_accept().transpose();
         if accepted.is_none() {
-            self.backlog().wait(seat, cx.waker());
+            self.arrivals().wait(seat, cx.waker());
             accepted = self.try_accept().transpose();
             if accepted.is_some() {
-                self.backlog().leave(seat);
+                self.arrivals().leave(seat);
             }
         }
         accepted.map_or(Poll::Pending, Poll::Ready)
@@ -247,19 +247,19 @@ impl Listener {
 
     /// Returns the error with which the listener has ended, except by [`close`](Self::close).
     pub(crate) fn end(&self) -> Option<Error> {
-        let ended = self.backlog().ended();
+        let ended = self.arrivals().ended();
         ended.filter(|error| !matches!(error, Error::ListenerClosed))
     }
 
     /// A seat for a task that waits in a future of its own, which it [leaves](Self::leave_seat).
     #[cfg(feature = "tokio")]
     pub(crate) fn seat(&self) -> Seat {
-        self.backlog().seat()
+        self.arrivals().seat()
     }
 
     #[cfg(feature = "tokio")]
     pub(crate) fn leave_seat(&self, seat: Seat) {
-        self.backlog().leave(seat);
+        self.arrivals().leave(seat);
     }
 
     /// Returns the established connections as a channel, for [`crossbeam_channel::select!`].
@@ -292,7 +292,7 @@ impl Listener {
     /// ```
     #[must_use]
     pub fn accepted(&self) -> &Receiver<Result<Endpoint, Error>> {
-        self.backlog().items()
+        self.arrivals().items()
     }
 
     /// Stops listening. Its address is free when this returns.
@@ -337,7 +337,7 @@ impl Listener {
     ///
     /// [`Error::Os`] when the process has no file descriptor left.
     pub fn event_fd(&self) -> Result<BorrowedFd<'_>, Error> {
-        self.backlog().event_fd()
+        self.arrivals().event_fd()
     }
 }
 

@@ -13,7 +13,7 @@ use crate::{endpoint::Endpoint, error::Error, transport::OutboundBuffer};
 /// costs less than registering this memory.
 ///
 /// It dereferences to its bytes, whose initial content may be anything, for instance that of an
-/// earlier message. A peer can read them only after they are sent, and never those that
+/// earlier message. A peer can read them only after they are sent. It can never read bytes that
 /// [`truncate`](Self::truncate) removes. Dropping it returns the memory to the connection, which
 /// keeps it for the next one within
 /// [`Config::registration_cache`](crate::Config::registration_cache).

@@ -280,7 +280,7 @@ impl Shared {
         Some(timeout.get().map_or_else(Deadline::never, Deadline::after))
     }
 
-    /// Waits for bytes, or the end, and returns what `take` does with them.
+    /// Waits for bytes or the end, and returns the result of `take`.
     fn read_with<T>(&self, take: impl FnOnce(&mut Reading, &Endpoint) -> T) -> io::Result<T> {
         let deadline = self.deadline(&self.read_timeout);
         let turn = match &deadline {

@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const NOBODY: u32 = 65534;
 
 /// The most lines that the library may log in a role.
-const MOST_LINES: usize = 30;
+const MAX_LINES: usize = 30;
 
 const REMEDY: &str = "change them before";
 
@@ -131,7 +131,7 @@ fn give_up_rights() {
 /// Ends a role: nothing is logged over and over.
 fn count_lines() {
     let lines = *LINES.0.lock().unwrap();
-    assert!(lines <= MOST_LINES, "{lines} lines");
+    assert!(lines <= MAX_LINES, "{lines} lines");
 }
 
 fn echo(endpoint: &Endpoint) {

@@ -1,8 +1,8 @@
 //! Reports all packages at once that are missing for building the bindings.
 //!
-//! rdma-sys's build script is the one that needs them, and it stops at the first one that it does
-//! not find. This script has no dependencies, so it has run long before rdma-sys's generator is
-//! compiled: its report comes first.
+//! The build script of rdma-sys needs them, and it stops at the first one that it does not find.
+//! This script has no dependencies, so it has run long before rdma-sys's generator is compiled: its
+//! report comes first.
 
 use std::{
     env, fs,

@@ -1,5 +1,5 @@
-//! Reliable connections without the connection manager: the programs tell each other over TCP what
-//! their queue pairs need to know, and move them from state to state themselves.
+//! Reliable connections without the connection manager: the programs exchange the attributes of
+//! their queue pairs over TCP, and move them from state to state themselves.
 
 use std::{
     fmt,
@@ -15,7 +15,7 @@ use rdmsg::verbs::{
 
 use crate::{Result, cm::lookup};
 
-/// How long the peer may take to say what it has to say over TCP.
+/// The time limit for a message of the peer over TCP.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A port of a device, and the address by which it is known.
@@ -25,11 +25,11 @@ pub struct Port {
     pub context: Context,
     /// The port's number, counted from 1.
     pub number: u8,
-    /// What the device says of it.
+    /// Its attributes, from the device.
     pub attr: PortAttr,
-    /// Its global address. All zeros where there is none, which does on InfiniBand.
+    /// Its global address. All zeros if there is none, which suffices on InfiniBand.
     pub gid: Gid,
-    /// Where in the port's table that is.
+    /// The index of the address in the port's table.
     gid_index: Option<u8>,
 }
 
@@ -77,7 +77,8 @@ impl Port {
         })
     }
 
-    /// Moves a new queue pair to where it takes receives, and allows its peer `access`.
+    /// Moves a new queue pair to the state in which it takes receives, and allows its peer
+    /// `access`.
     ///
     /// # Errors
     ///
@@ -98,7 +99,7 @@ impl Port {
     ///
     /// Of `ibv_modify_qp`.
     pub fn connect(&self, qp: &QueuePair, peer: &Peer, terms: &Terms) -> Result<()> {
-        // One that has a global address is reached by it.
+        // A peer with a global address is reached by that address.
         let grh = (!peer.gid.is_unspecified()).then(|| GlobalRoute {
             dgid: peer.gid,
             sgid_index: self.gid_index.unwrap_or(0),
@@ -146,7 +147,7 @@ fn usual_gid(context: &Context, port: u8) -> Result<u8> {
     Ok(index.ok_or("the port has no GID of RoCE version 2; give its index")?)
 }
 
-/// What is to be known of the peer's queue pair.
+/// The attributes of the peer that a connection needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(
     clippy::exhaustive_structs,
@@ -249,7 +250,7 @@ pub fn mtu(bytes: &str) -> Result<Mtu, String> {
         .ok_or_else(|| "it is 256, 512, 1024, 2048 or 4096".into())
 }
 
-/// What the two sides' programs have agreed on.
+/// The attributes on which both programs have agreed.
 #[derive(Clone, Copy, Debug)]
 #[expect(
     clippy::exhaustive_structs,
@@ -286,7 +287,7 @@ pub fn meet(server: Option<&str>, port: u16) -> Result<TcpStream> {
                 .map_err(|error| format!("cannot connect to {address} over TCP: {error}"))?
         }
         None => {
-            // IPv6 and IPv4, where there are both.
+            // IPv6 and IPv4, if the host has both.
             let listener =
                 TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port)));
             let listener =
@@ -307,17 +308,17 @@ pub fn tell(mut stream: &TcpStream, bytes: &[u8]) -> Result<()> {
     Ok(stream.write_all(bytes)?)
 }
 
-/// Hears exactly so many bytes of the peer, all of them within half a minute.
+/// Receives exactly `LEN` bytes of the peer, all of them within half a minute.
 ///
 /// # Errors
 ///
-/// What came instead, when the peer is gone, or silent.
+/// The bytes that came instead, if the peer is gone or silent.
 pub fn hear<const LEN: usize>(mut stream: &TcpStream, what: &str) -> Result<[u8; LEN]> {
     let deadline = Instant::now() + PATIENCE;
     let mut bytes = [0; LEN];
     let mut len = 0;
     while len < LEN {
-        // One that sends a byte now and then is silent, too.
+        // A peer that sends a byte now and then counts as silent, too.
         let left = deadline.saturating_duration_since(Instant::now());
         let read = if left.is_zero() {
             Err(io::ErrorKind::WouldBlock.into())
@@ -346,7 +347,7 @@ pub fn hear<const LEN: usize>(mut stream: &TcpStream, what: &str) -> Result<[u8;
     Ok(bytes)
 }
 
-/// The beginning of what a peer sent, for errors.
+/// Returns the beginning of a peer's bytes, for errors.
 fn shown(bytes: &[u8]) -> String {
     const MOST: usize = 60;
     match bytes {

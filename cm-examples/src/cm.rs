@@ -19,7 +19,7 @@ const RESOLVE: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 ///
-/// The name, and what the resolver says of it.
+/// The name, with the resolver's error.
 pub fn lookup(host: &str, port: u16) -> Result<SocketAddr> {
     if host.is_empty() {
         return Err("an address is empty: give a host name or an IP address".into());
@@ -31,7 +31,7 @@ pub fn lookup(host: &str, port: u16) -> Result<SocketAddr> {
         .ok_or_else(|| format!("{host}: it has no address"))?)
 }
 
-/// As [`lookup`], for programs that are told what addresses look like.
+/// As [`lookup`], for programs with an option for the form of addresses.
 ///
 /// # Errors
 ///
@@ -61,7 +61,7 @@ pub fn port_space(number: &str) -> Result<PortSpace, String> {
 ///
 /// # Errors
 ///
-/// What came instead, or that nothing came in time.
+/// The event that came instead, or that none came in time.
 pub fn step(events: &EventChannel, wanted: CmEventType, timeout: Duration) -> Result<CmEvent> {
     let Some(event) = events.wait_event(timeout)? else {
         return Err(format!("no {wanted} within {timeout:?}").into());
@@ -74,7 +74,7 @@ pub fn step(events: &EventChannel, wanted: CmEventType, timeout: Duration) -> Re
     }
 }
 
-/// What a REJECTED event says.
+/// Returns the cause in a REJECTED event.
 #[must_use]
 pub fn why_rejected(event: &CmEvent) -> String {
     let reason = event.reject_reason();

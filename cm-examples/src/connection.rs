@@ -18,8 +18,8 @@ use rdmsg::{
 
 use crate::{Result, cm::step};
 
-/// How long a step of establishing a connection may take. A peer that is connected may be silent as
-/// long as it likes.
+/// The time limit for each step of establishing a connection. A connected peer may be silent
+/// without a limit.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// One end of a connection.
@@ -27,24 +27,24 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Connection {
     id: CmId,
     events: EventChannel,
-    /// Whether the program moves the queue pair from state to state, with what the id tells it;
-    /// otherwise the id does, as the connection goes.
+    /// Whether the program moves the queue pair from state to state, with the attributes from the
+    /// id; otherwise the id does, along with the connection.
     own_qp: bool,
-    /// For what the program posts.
+    /// The queue pair for the program's work requests.
     pub qp: QueuePair,
     /// For the program's memory.
     pub pd: ProtectionDomain,
     cq: CompletionQueue,
     done: CompletionChannel,
-    /// Completions that nobody has asked for yet.
+    /// Completions that the program has not taken.
     completed: VecDeque<Success>,
     connected: bool,
 }
 
 impl Connection {
-    /// Makes what an id needs before it connects or accepts. Receives may be posted then, and
-    /// should be: the peer may send at once. The events of the id alone come in on `events`. With
-    /// `own_qp` the program moves the queue pair from state to state.
+    /// Makes the objects that an id needs before it connects or accepts. Receives may be posted
+    /// then, and should be: the peer may send at once. The events of the id alone come in on
+    /// `events`. With `own_qp` the program moves the queue pair from state to state.
     ///
     /// # Errors
     ///
@@ -84,7 +84,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// Of the calls, and what came instead of ESTABLISHED.
+    /// Those of the calls, and the event that came instead of ESTABLISHED.
     pub fn accept(&mut self, param: ConnParam) -> Result<()> {
         if self.own_qp {
             self.bring_up()?;
@@ -97,7 +97,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// Of the calls, and what came instead of ESTABLISHED.
+    /// Those of the calls, and the event that came instead of ESTABLISHED.
     pub fn connect(&mut self, param: ConnParam) -> Result<()> {
         self.id.connect(&self.with_qp(param))?;
         if !self.own_qp {
@@ -118,10 +118,10 @@ impl Connection {
         }
     }
 
-    /// Moves the program's queue pair to where it receives and sends. The id knows the peer's, and
-    /// so with what.
+    /// Moves the program's queue pair to the state in which it receives and sends. The id has the
+    /// attributes of the peer.
     fn bring_up(&mut self) -> Result<()> {
-        // Once more through the first state: what the peer may do is known only now.
+        // Once more through the first state, because the rights of the peer are known only now.
         for state in [QpState::INIT, QpState::RTR, QpState::RTS] {
             self.qp.modify(&self.id.init_qp_attr(state)?)?;
         }
@@ -145,13 +145,13 @@ impl Connection {
         }
         self.id.disconnect()?;
         if self.connected {
-            // What was to be done is done without the peer's confirmation.
+            // The work is done without the peer's confirmation.
             self.events.wait_event(PATIENCE)?;
         }
         Ok(())
     }
 
-    /// Waits for the next completion. `None`: the peer has disconnected, and there are no more.
+    /// Waits for the next completion. `None`: the peer has disconnected, and none is left.
     ///
     /// # Errors
     ///
@@ -183,7 +183,7 @@ impl Connection {
                     CmEventType::DISCONNECTED => self.connected = false,
                     other => return Err(format!("{other}: {}", event.cm_status()).into()),
                 }
-                // What came before the end counts.
+                // Completions before the end count.
                 self.take_completions()?;
             }
         }

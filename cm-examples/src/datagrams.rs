@@ -12,13 +12,14 @@ use rdmsg::{
 
 use crate::Result;
 
-/// How long no datagram may come when some have. One that is lost does not come again.
+/// The longest pause between datagrams. A lost datagram does not come again.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 const SEND: u64 = 0;
 const RECEIVE: u64 = 1;
 
-/// Datagrams of one length. All are received into one place: nobody looks at what is in there.
+/// Datagrams of one length. All are received into one place, because the program ignores their
+/// content.
 #[derive(Debug)]
 pub struct Datagrams {
     /// The connection manager's.
@@ -47,7 +48,7 @@ impl Datagrams {
     ///
     /// # Errors
     ///
-    /// That a packet of the id's port does not carry as much, and those of the verbs.
+    /// If `size` exceeds the MTU of the port, and those of the verbs.
     pub fn new(mut id: CmId, count: u32, size: u32) -> Result<Self> {
         let device = id.verbs().ok_or("the device is gone")?;
         let port = device.query_port(id.port_num())?;
@@ -119,7 +120,7 @@ impl Datagrams {
             let bytes = Sge::new(&self.memory, AddressHandle::GRH_LEN..);
             let datagram = SendWr::send_with_imm(SEND, bytes, self.qp_num());
             let datagram = datagram.to(&to.handle, to.qp_num, to.qkey);
-            // The last one's completion tells of all.
+            // The completion of the last one covers all.
             let datagram = if number == self.count {
                 datagram.signaled()
             } else {
@@ -134,7 +135,7 @@ impl Datagrams {
     ///
     /// # Errors
     ///
-    /// Of one that failed.
+    /// The failure of a datagram.
     pub fn wait_sent(&mut self) -> Result<()> {
         while self.count > 0 {
             let completion = self.completion(PATIENCE)?;
@@ -147,8 +148,8 @@ impl Datagrams {
         Ok(())
     }
 
-    /// Waits until all datagrams have come: for the first one at most `first`, then at most so long
-    /// as no more come.
+    /// Waits until all datagrams have come: for the first one at most `first`, then up to the
+    /// longest pause.
     ///
     /// # Errors
     ///
@@ -179,7 +180,7 @@ impl Datagrams {
         }
         self.received += 1;
         if self.to.is_none() {
-            // The way back is that of what came, to the queue pair that it names.
+            // The path back is that of the datagram, to the queue pair that it names.
             let mut grh = [0; AddressHandle::GRH_LEN];
             self.memory.copy_out(0, &mut grh);
             let port = self.id.port_num();

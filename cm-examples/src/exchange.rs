@@ -1,4 +1,4 @@
-//! What `rdma_client` and `rdma_server` have in common: one message of 16 bytes each way.
+//! The exchange of `rdma_client` and `rdma_server`: one message of 16 bytes each way.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use crate::Result;
 /// The length of each message in bytes.
 const LEN: usize = 16;
 
-/// How long to wait for the peer's message, and for what becomes of this side's.
+/// The time limit for the peer's message, and for the completion of this side.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A queue of completions, and where it tells of them.
+/// A completion queue, with the channel of its events.
 #[derive(Debug)]
 struct Done {
     cq: CompletionQueue,
@@ -56,7 +56,7 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Makes what an id needs before it connects or accepts.
+    /// Makes the objects that an id needs before it connects or accepts.
     ///
     /// # Errors
     ///

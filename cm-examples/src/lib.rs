@@ -1,5 +1,5 @@
-//! What the example programs share: the trace they print, the bytes they check, the summary they
-//! end with, and steps that several take.
+//! The parts that the example programs share: the trace, the checked bytes, the summary, and common
+//! steps.
 
 use std::{error::Error, fmt, io::Write, process::ExitCode, time::Duration, time::Instant};
 
@@ -17,7 +17,7 @@ pub mod socket;
 pub mod stream_test;
 pub mod transfer;
 
-/// What a step of an example comes to. Nothing is done about an error but to tell it.
+/// The result of a step of an example, which only prints an error.
 pub type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
 /// Tells how a program ended, and with which status.
@@ -31,7 +31,7 @@ pub fn end(program: &str, result: Result<()>) -> ExitCode {
     }
 }
 
-/// Shows what the connection manager and the library do, if a program was asked for that.
+/// Shows the events of the connection manager and the log of the library, if `debug` is set.
 pub fn init_debug(debug: bool) {
     let level = if debug { "debug" } else { "error" };
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level)).init();
@@ -91,7 +91,7 @@ fn pattern(number: u64) -> impl Iterator<Item = u8> {
         .map(|(step, salt)| (step.wrapping_mul(7) ^ (salt >> 8)) as u8)
 }
 
-/// A byte of a message is not what the sender wrote.
+/// A byte of a message differs from the sender's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mismatch {
     number: u64,

@@ -1,4 +1,4 @@
-//! What an rping says, as the C program has it.
+//! The messages of rping, in the format of the C program.
 
 use rdmsg::verbs::{MemoryRegion, RemoteAddr};
 
@@ -17,7 +17,7 @@ pub fn text(number: u32, size: usize) -> Vec<u8> {
     text
 }
 
-/// What one side tells the other: where there is memory that it may use. As an answer it is all
+/// A message of one side: the address of memory that the other may use. As an answer it is all
 /// zeros, and means "done".
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Claim {

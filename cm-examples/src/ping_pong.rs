@@ -1,5 +1,5 @@
-//! The game of `rc_pingpong`: two connected queue pairs that answer each other, and what a device
-//! needs for each way of playing it.
+//! The game of `rc_pingpong`: two connected queue pairs that answer each other, and the
+//! requirements on a device for each variant.
 
 use std::time::{Duration, Instant};
 
@@ -13,10 +13,10 @@ use crate::Result;
 
 /// How long nothing may come. A peer that is gone is not told of: there is no connection manager.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What may be wrong when not even the first message comes through.
+/// A likely cause when not even the first message arrives.
 const ANOTHER: &str = "a reliable connection is expected (ibv_rc_pingpong): the queue pair of ibv_uc_pingpong or ibv_ud_pingpong is of \
                        another kind, and does not answer";
-/// What a message is made of where nobody checks.
+/// The bytes of a message that is not checked.
 const FILLING: u8 = 0x7b;
 /// The C program looks at the first byte of each page, which must be zero.
 const PAGE: usize = 4096;
@@ -72,7 +72,7 @@ impl Rules {
     ///
     /// # Errors
     ///
-    /// What it lacks.
+    /// The ability that it lacks.
     pub fn check_device(&self, context: &Context) -> Result<()> {
         let can = context.query_device_ex()?;
         let both = OdpTransportCaps::SEND | OdpTransportCaps::RECV;
@@ -97,7 +97,7 @@ impl Rules {
     }
 }
 
-/// A queue pair, and one place in memory for what is sent and what is received.
+/// A queue pair, and one place in memory for messages in both directions.
 #[derive(Debug)]
 pub struct Game {
     /// To be connected before it is played.
@@ -178,7 +178,7 @@ impl Game {
         Ok(game)
     }
 
-    /// Posts as many receives as there may be. The queue pair must have left state RESET.
+    /// Posts receives until the queue is full. The queue pair must have left state RESET.
     ///
     /// # Errors
     ///
@@ -201,7 +201,7 @@ impl Game {
     ///
     /// # Errors
     ///
-    /// Of a work request, or that nothing comes any more.
+    /// The failure of a work request, or that no message comes in time.
     pub fn play(&mut self) -> Result<()> {
         let Rules {
             iters,
@@ -210,8 +210,8 @@ impl Game {
             ..
         } = self.rules;
         let (mut posted, mut sent, mut received) = (rx_depth, 0, 0);
-        // What this side waits for before it sends: to have received, and that the device is done
-        // with its last message.
+        // The two conditions for the next send: a message was received, and the device has
+        // completed the last send.
         let (mut sending, mut answered) = (begins, false);
         if sending {
             self.send()?;
@@ -239,7 +239,7 @@ impl Game {
         Ok(())
     }
 
-    /// Waits for the next completions. With `first` nothing has come of the peer so far.
+    /// Waits for the next completions. With `first` the peer has sent nothing so far.
     fn completions(&mut self, first: bool) -> Result<Vec<u64>> {
         let hint = if first {
             format!("; {ANOTHER}")
@@ -300,7 +300,7 @@ impl Game {
         Some([*steps.iter().min()?, mean, *steps.iter().max()?])
     }
 
-    /// Checks every byte of what came last: what the client sends comes back to it.
+    /// Checks every byte of the last message: the client gets its own messages back.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! What the echo servers with many clients share: their options, how they end, and what they say of
-//! themselves when they are asked.
+//! The parts that the echo servers with many clients share: options, shutdown, and statistics on
+//! request.
 
 use std::{net::SocketAddr, thread, time::Duration};
 
@@ -23,7 +23,7 @@ pub struct Options {
     /// How long clients may take to finish after SIGINT or SIGTERM, in seconds
     #[arg(long, default_value_t = 5)]
     pub patience: u64,
-    /// Show what the library does
+    /// Show the log of the library
     #[arg(short, long)]
     pub debug: bool,
 }
@@ -49,8 +49,8 @@ pub fn config() -> Config {
     })
 }
 
-/// As [`config`], for a thread in `recv` on each connection: they sleep at once, since as many that
-/// looked for a message would be in each other's way.
+/// As [`config`], for a thread in `recv` on each connection: they sleep at once, because that many
+/// spinning threads would contend for the processors.
 #[must_use]
 pub fn config_for_threads() -> Config {
     config().with(|c| c.polling = Polling::Event)
@@ -83,13 +83,13 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// What went wrong meanwhile.
+    /// A failure of the signal thread.
     pub fn finish(self) -> Result<()> {
         self.signals.join().map_err(|_| "the thread has panicked")?
     }
 }
 
-/// SIGUSR1 shows what the server does; SIGINT and SIGTERM end it.
+/// SIGUSR1 prints statistics; SIGINT and SIGTERM end the server.
 fn obey(signals: &SigSet, engine: Engine, patience: Duration) -> Result<()> {
     while signals.wait()? == Signal::SIGUSR1 {
         let statistics = engine.statistics()?;
@@ -110,7 +110,7 @@ fn obey(signals: &SigSet, engine: Engine, patience: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Lets the process have as many file descriptors as it may: each connection takes a few.
+/// Raises the limit of file descriptors to the hard limit, because each connection takes a few.
 ///
 /// # Errors
 ///

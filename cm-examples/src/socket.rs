@@ -23,7 +23,7 @@ pub enum Socket {
     Rdma(Stream),
 }
 
-/// What connections come in on.
+/// A listener for connections.
 #[derive(Debug)]
 #[expect(clippy::exhaustive_enums, reason = "there are these two")]
 pub enum Acceptor {
@@ -50,7 +50,7 @@ impl Acceptor {
     ///
     /// # Errors
     ///
-    /// That none can come any more.
+    /// If the listener has ended.
     pub fn accept(&self) -> io::Result<Socket> {
         Ok(match self {
             Self::Tcp(listener) => Socket::tcp(listener.accept()?.0)?,

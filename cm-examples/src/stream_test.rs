@@ -1,10 +1,10 @@
-//! What is measured of a stream of bytes, and how that is shown.
+//! The measurements of a stream of bytes, and their output.
 
 use std::time::Duration;
 
 use crate::Result;
 
-/// The columns of what [`StreamTest::line`] prints.
+/// The columns of [`StreamTest::line`].
 pub const HEADER: &str =
     "name      bytes   xfers   iters   total       time     Gb/sec    usec/xfer";
 
@@ -18,7 +18,7 @@ const USUAL: [usize; 4] = [64, 4 << 10, 64 << 10, 1 << 20];
     reason = "made by programs, field by field"
 )]
 pub struct StreamTest {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// Bytes of a transfer.
     pub size: usize,
@@ -57,7 +57,7 @@ impl Way {
 }
 
 impl Plan {
-    /// What is to be done, connection by connection: one test if anything is given, otherwise the
+    /// Returns the tests, connection by connection: one test if an option is given, otherwise the
     /// usual ones, or those of more sizes if the size is `all`.
     ///
     /// # Errors
@@ -86,7 +86,7 @@ impl Plan {
         })
     }
 
-    /// One test; what is not given is 1000.
+    /// Returns one test; omitted values are 1000.
     fn custom(size: Option<u32>, count: Option<u32>, iterations: Option<u32>) -> Self {
         let test = StreamTest {
             name: "custom".into(),
@@ -130,7 +130,7 @@ impl Plan {
 }
 
 impl StreamTest {
-    /// What came of it.
+    /// Returns the result as a line.
     #[must_use]
     pub fn line(&self, time: Duration) -> String {
         let transfers = f64::from(self.iterations) * f64::from(self.count) * 2.0;
@@ -154,7 +154,7 @@ fn sizes(all: bool) -> Vec<usize> {
     if !all {
         return USUAL.into();
     }
-    // Powers of two, and from 128 bytes on what lies in the middle between two of them.
+    // Powers of two, and from 128 bytes also the middle between two of them.
     let mut sizes = vec![64];
     for exponent in 7..=22 {
         sizes.extend([1 << exponent, 3 << (exponent - 1)]);

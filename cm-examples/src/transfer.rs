@@ -1,5 +1,5 @@
-//! A connection on which a number of messages goes each way, all of them into and out of one place:
-//! nobody looks at what is in there.
+//! A connection on which a number of messages goes each way, all of them into and out of one place,
+//! because the program ignores their content.
 
 use rdmsg::{
     cm::CmId,
@@ -28,8 +28,8 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    /// Makes what an id needs before it connects or accepts, with a receive posted for each
-    /// message.
+    /// Makes the objects that an id needs before it connects or accepts, with a receive posted for
+    /// each message.
     ///
     /// # Errors
     ///
@@ -79,11 +79,11 @@ impl Transfer {
         Ok(())
     }
 
-    /// Takes note of what has been sent and received. Whether there was something.
+    /// Takes the completions of sends and receives. Returns whether there were any.
     ///
     /// # Errors
     ///
-    /// Of a message that failed, or is not as long as it should be.
+    /// The failure of a message, or its wrong length.
     pub fn progress(&mut self) -> Result<bool> {
         let mut completions = [WorkCompletion::default(); 16];
         let sent = self.sends.poll(&mut completions)?;

@@ -1,4 +1,4 @@
-//! Runs code that is not this crate's: wakers of the application's tasks, and its logger.
+//! Runs foreign code: wakers of tasks, and the logger of the application.
 //!
 //! Foreign code may panic, block, or call back into this crate. Three rules keep that harmless:
 //!
@@ -181,13 +181,13 @@ struct Line {
 }
 
 /// The lines of all engines' threads that the logger has not taken, and how many were lost after
-/// them because there were [`MOST_LINES`].
+/// them because there were [`MAX_LINES`].
 #[derive(Default)]
 struct Lines(VecDeque<Line>, usize);
 
 /// The number of lines that wait for a logger that blocks. A logger that is merely slow gets all
 /// lines of a burst.
-const MOST_LINES: usize = 4096;
+const MAX_LINES: usize = 4096;
 
 static LINES: PerProcess<Owed<Lines>> = PerProcess::new(Owed::default);
 
@@ -231,7 +231,7 @@ pub fn log(level: Level, target: &'static str, text: fmt::Arguments<'_>) {
     }
     let text = text.to_string();
     let is_first = LINES.get().add(|Lines(lines, lost)| {
-        if lines.len() < MOST_LINES {
+        if lines.len() < MAX_LINES {
             lines.push_back(Line {
                 level,
                 target,

@@ -162,7 +162,7 @@ pub struct Unshared<T: AsFd> {
 }
 
 impl<T: AsFd> Unshared<T> {
-    /// Adds the descriptor to those that a child gives up.
+    /// Adds the descriptor to the list of descriptors that a child gives up.
     pub fn new(fd: T) -> Self {
         let process = Process::this();
         unshared().insert(fd.as_fd().as_raw_fd());

@@ -94,9 +94,9 @@ impl Attended {
         [self.round, self.soon].into_iter().flatten().min()
     }
 
-    /// Looks at the connections that are due. Returns the keys of those that the engine arms and
-    /// polls now: it owns them, because their owner has not polled, or they were busy. `pending`
-    /// returns the keys of all connections that have events for loops.
+    /// Looks at the connections that are due. Returns the keys of the connections that the engine
+    /// arms and polls now. It owns them, because their owner has not polled, or they were busy.
+    /// `pending` returns the keys of all connections that have events for loops.
     pub fn look<'a, A: Attendee + 'a>(
         &mut self,
         now: Instant,

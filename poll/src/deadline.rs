@@ -3,8 +3,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// When a wait ends. The clock, which costs as much as several polls, is read when the wait turns
-/// out to be one.
+/// The end of a wait. It reads the clock, which costs several polls, only after the first empty
+/// poll.
 #[derive(Debug)]
 pub struct Deadline(Cell<End>);
 
@@ -16,7 +16,7 @@ enum End {
 }
 
 impl Deadline {
-    /// The wait takes as long as it takes.
+    /// The wait has no end.
     #[inline]
     pub fn never() -> Self {
         Self(Cell::new(End::Never))
@@ -32,7 +32,7 @@ impl Deadline {
     #[inline]
     pub(super) fn at(&self) -> Option<Instant> {
         if let End::In(timeout) = self.0.get() {
-            // A time beyond what the clock can say is for ever.
+            // A time beyond the range of the clock means no end.
             let end = Instant::now().checked_add(timeout);
             self.0.set(end.map_or(End::Never, End::At));
         }
@@ -65,7 +65,7 @@ impl Deadline {
         Self::after(self.left().map_or(most, |left| left.min(most)))
     }
 
-    /// Whether it is past now. The clock is not asked where there is no end.
+    /// Whether it is past now. Without an end it does not read the clock.
     #[inline]
     pub fn is_over(&self) -> bool {
         self.at().is_some_and(|at| Instant::now() >= at)

@@ -2,9 +2,9 @@
 //!
 //! An event loop sleeps on the completion events themselves, and its thread polls when the fd is
 //! readable, so that no other thread stands between it and the device. The loop may be busy, or
-//! ignore what arrives. So the engine's thread looks regularly for events that the loop leaves, and
-//! takes them, because pings and grants are among them. While a loop waits for room the engine's
-//! thread is the owner, because the loop may watch the writable fd alone.
+//! ignore the fd. So the engine's thread looks regularly for events that the loop leaves, and takes
+//! them, because pings and grants are among them. While a loop waits for room the engine's thread
+//! is the owner, because the loop may watch the writable fd alone.
 
 use super::{
     completions::{Answers, Completions, Events, Progress},

@@ -28,8 +28,8 @@
 //! to wake up. A runtime is not: its threads may be busy, or outside of `block_on`.
 //!
 //! Some users need the engine's thread ([`Reliance`]): the receiver of a group, a task outside of a
-//! runtime, a loop that waits for room. While there is one the engine stays the owner, and threads
-//! that wait poll beside it.
+//! runtime, a loop that waits for room. While there is one the engine stays the owner, and waiting
+//! threads poll as well.
 //!
 //! Of several threads that wait on one connection one *leads*: it polls, first spinning, then
 //! asleep on the completion events. The others *follow*: they are parked until a thread wakes them
@@ -58,12 +58,11 @@ mod event_loop;
 #[cfg(all(loom, test))]
 mod model;
 mod poller;
-mod polling;
 #[cfg(not(loom))]
 mod registration;
 #[cfg(all(feature = "tokio", not(loom)))]
 mod runtime_watch;
-mod spin_record;
+mod spin;
 mod sync;
 #[cfg(not(loom))]
 mod sys;
@@ -85,7 +84,7 @@ pub use self::{
     completions::{Answers, Completions, Events, Progress},
     deadline::Deadline,
     poller::Poller,
-    polling::Polling,
+    spin::Polling,
     sync::{Mailbox, Notice, NoticeKind, Readiness, Seat, Wakers, eventfd},
     sys::{Alarm, Woken},
     tasks::{Awaited, Tasks},

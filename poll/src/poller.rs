@@ -12,12 +12,11 @@ use rdma_status::OsError;
 
 use super::{
     registration::{LoopFd, Registration},
-    spin_record::SpinRecord,
+    spin::{Polling, SpinRecord},
     sys::{Alarm, Condvar, Line, Mutex, lock, park},
     tasks::Tasks,
     word::{Look, Owner, Pressed, Reliance, Resigned, Visit, Word},
 };
-use crate::polling::Polling;
 use crate::sync::{NoticeKind, Readiness};
 
 /// Decides which thread polls a connection's completion queue, and wakes the threads that wait.

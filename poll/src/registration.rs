@@ -19,7 +19,7 @@ impl<T: Events + AsFd + fmt::Debug> FdEvents for T {}
 /// The epolls that have a connection's completion events.
 ///
 /// While threads own the connection, no epoll has the events. With an empty interest set they would
-/// stay in the engine's epoll, and the device's driver, which does not report what has come, would
+/// stay in the engine's epoll, and the device's driver, which reports no kinds of events, would
 /// wake the engine's thread for each: two switches a message without any work.
 #[derive(Debug)]
 pub struct Registration {

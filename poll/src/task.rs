@@ -23,7 +23,7 @@ use crate::sync::Seat;
 #[cfg(feature = "tokio")]
 const LOOKS: u32 = 8;
 
-/// Users that need the engine's thread to poll beside a runtime.
+/// Users that need the engine's thread to poll in addition to a runtime.
 #[cfg(feature = "tokio")]
 const ELSEWHERE: &[Reliance] = &[
     Reliance::Readable,

@@ -22,11 +22,11 @@ impl TaskEvents {
     ///
     /// # Panics
     ///
-    /// Where there is none.
+    /// Outside of a runtime.
     #[track_caller]
     pub(crate) fn new(events: Arc<dyn FdEvents>) -> Result<Self, OsError> {
-        // SAFETY: the descriptor is that of an object which lives in what is registered, and keeps
-        // it open and the same all that time.
+        // SAFETY: the descriptor belongs to an object inside the registered value, which keeps it
+        // open and unchanged until then.
         let watched =
             unsafe { AsyncFd::register_with_interest(Watched(events), Interest::READABLE) };
         match watched {

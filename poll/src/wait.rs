@@ -9,10 +9,10 @@ use super::{
     completions::{Answers, Completions, Events, Progress},
     deadline::Deadline,
     poller::{Leader, Poller, Spin},
+    spin::Polling,
     sys::{Alarm, Woken},
     word::Owner,
 };
-use crate::polling::Polling;
 
 /// Empty polls between two reads of the clock. A read costs several polls.
 const POLLS_PER_CLOCK: u32 = 32;
@@ -195,7 +195,7 @@ impl Poller {
             Ok(Woken::Event)
         } else if has_ended {
             // The fd stays readable. The engine's thread takes over and delivers the end. It would
-            // come late to each of many connections if their threads spun meanwhile.
+            // come late to each of many connections if their threads spun at that time.
             self.call_engine();
             alarm.doze(deadline.left())
         } else if stays_readable

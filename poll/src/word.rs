@@ -26,7 +26,7 @@ pub enum Owner {
     Loop,
 }
 
-/// A user that needs the engine's thread to poll, whichever thread polls beside it. One bit each.
+/// A user that needs the engine's thread to poll, also if other threads poll. One bit each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reliance {
     /// An event loop watches the fd for reading.

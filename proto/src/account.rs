@@ -1,11 +1,10 @@
 //! The account of receives that several connections share.
 //!
 //! A receive that is posted for all of them is either promised, to the peer of one connection, or
-//! free. No more receives are ever promised than are posted, so each peer that sends finds one.
-//! What was promised to a connection cannot be taken back while it is idle, so half of the receives
-//! are kept for what connections need at least, those that are there and those that may still come:
-//! beyond that an established one draws on the other half, and gives receives back as it goes when
-//! that half runs out.
+//! free. No more receives are ever promised than are posted, so each peer that sends finds one. A
+//! promise to an idle connection cannot be taken back. So half of the receives are kept for the
+//! minimum of present and future connections. An established connection draws on the other half
+//! beyond its minimum, and gives receives back when that half runs out.
 
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
@@ -15,8 +14,8 @@ use super::credit::CONTROL_RECEIVES;
 /// for the next.
 const FLOOR: u16 = 2;
 
-/// How many times as much as it leaves to the others a connection may take. So few busy ones leave
-/// little of the pool unused, and many of them something for the next.
+/// The ratio of the receives that a connection may take to the spare ones that remain. With it a
+/// few busy connections use most of the pool, and many leave some receives for the next.
 const SHARE: u32 = 4;
 
 /// The number of receives of a pool, and of those that are free.
@@ -44,7 +43,7 @@ impl Account {
         CONTROL_RECEIVES + u32::from(floor(window))
     }
 
-    /// Reserves what a connection needs at least. Returns whether that much is free.
+    /// Reserves the minimum of a connection. Returns whether it was free.
     pub fn open(&self, window: u16) -> bool {
         let need = Self::least(window);
         let opened = self
@@ -60,7 +59,7 @@ impl Account {
         opened
     }
 
-    /// A connection is gone: frees `count` receives of those that were promised to it.
+    /// Frees `count` promised receives of an ended connection.
     pub fn close(&self, window: u16, count: u32) {
         let need = Self::least(window).cast_signed();
         // Before the free ones, for the same reason.
@@ -77,11 +76,11 @@ impl Account {
         );
     }
 
-    /// Frees `given` receives and reserves up to `wanted`, for a connection that has so many `more`
-    /// than its floor apart from these. Returns the number of those that were reserved.
+    /// Frees `given` receives and reserves up to `wanted`, for a connection that has `more`
+    /// receives above its floor apart from these. Returns the number of reserved receives.
     ///
-    /// Who has more than its [`SHARE`] of what is left gives back: so those that are busy end up
-    /// with as much as each other, whoever came first.
+    /// A connection above its [`SHARE`] of the spare receives returns some, so busy connections end
+    /// up with equal parts, in any order of arrival.
     pub(super) fn trade(&self, given: u32, more: u32, wanted: u32) -> u32 {
         let mut free = self.free.load(Ordering::Relaxed);
         loop {
@@ -90,7 +89,7 @@ impl Account {
             // By a quarter, so that it does not go back and forth by one.
             let room = spare.saturating_mul(SHARE).saturating_sub(more);
             let taken = wanted.min(room.div_ceil(4));
-            // This is what a busy connection does most of the time. It writes no cache line.
+            // The usual case of a busy connection, which writes no cache line.
             if taken == given {
                 return taken;
             }

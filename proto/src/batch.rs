@@ -2,12 +2,12 @@
 
 use super::reason::Violation;
 
-/// The length in bytes of what precedes each message of a batch: its length, in network order.
+/// The length in bytes of the prefix of each message in a batch: its length, in network order.
 pub const PART_HEADER_LEN: usize = 4;
 
-/// The most messages that this side puts into a batch. A peer may send as many as it has credit
-/// for.
-pub const MOST_PARTS: usize = 64;
+/// The most messages that this side puts into a batch. A peer may send any number within its
+/// credit.
+pub const MAX_PARTS: usize = 64;
 
 /// The content of a Batch frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// Checks a frame's payload. What it returns is all that [`parts`] then yields.
+    /// Checks the payload of a frame, and returns the total that [`parts`] yields.
     pub(super) fn parse(payload: &[u8]) -> Result<Self, Violation> {
         let mut parts = parts(payload);
         let batch = parts.by_ref().fold(
@@ -44,7 +44,7 @@ impl Batch {
     }
 }
 
-/// The messages of a batch: where each begins in the payload, and its length.
+/// Returns the messages of a batch: the offset of each in the payload, and its length.
 pub fn parts(payload: &[u8]) -> Parts<'_> {
     Parts { payload, at: 0 }
 }
@@ -57,7 +57,7 @@ pub struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    /// The number of bytes that are not yielded: after the end, of those that are no message.
+    /// The number of bytes that are not yielded; after the end, the rest that is no message.
     fn rest(&self) -> usize {
         self.payload.len() - self.at
     }

@@ -1,8 +1,8 @@
 //! Flow control: each data frame finds a receive posted, whatever the application does.
 //!
 //! Grants are absolute: the number of data frames that the peer may have sent in all, modulo 2³². A
-//! repeated grant changes nothing, the next one makes up for a lost one, and one that is out of
-//! bounds is a protocol violation.
+//! repeated grant changes nothing, the next one makes up for a lost one, and a grant out of bounds
+//! is a protocol violation.
 
 use super::{account::Account, outbound::LARGE_IN_FLIGHT, reason::Violation};
 
@@ -36,7 +36,7 @@ pub(super) struct SendCredit {
     sent: u32,
     /// The number of data frames that may have been sent.
     limit: u32,
-    /// The peer's window: no grant exceeds what was sent by more.
+    /// The peer's window: no grant exceeds `sent` by more.
     window: u32,
 }
 
@@ -108,14 +108,14 @@ pub(super) struct RecvCredit {
     received: u32,
     /// The number of data frames whose receives have been posted again.
     released: u32,
-    /// The number of data frames for which there are, or were, receives. What it exceeds `released`
-    /// by is promised to the peer: the window, if the receives are this connection's own.
+    /// The number of data frames for which there are, or were, receives. The difference to
+    /// `released` is promised to the peer: the window, unless receives are shared.
     limit: u32,
     /// The limit that was last sent to the peer.
     announced: u32,
-    /// Whether the peer has used up what it was told of since a receive was last posted again.
+    /// Whether the peer has used up its grants since a receive was last posted again.
     used_up: bool,
-    /// Whether a grant is to wait for more releases while the application has messages.
+    /// Whether a grant waits for more releases while the application has messages.
     patient: bool,
 }
 
@@ -173,8 +173,8 @@ impl RecvCredit {
         let more = match account {
             None => 1,
             Some(account) => {
-                // Twice as much for a peer that has used up what it was told of: one that sends
-                // little takes little away from those that are busy.
+                // Twice the number for a peer that has used up its grants, so that a peer that
+                // sends little takes few receives from busy ones.
                 let twice = if self.used_up { 2 + self.promised() } else { 1 };
                 let wanted = twice.min(self.window - self.promised());
                 match self.promised().checked_sub(self.floor) {
@@ -185,7 +185,7 @@ impl RecvCredit {
         };
         //= PROTOCOL.md#credits
         //# A side must have receives posted for all data frames that it has granted and not
-        //# received, and beside them those for control frames.
+        //# received, in addition to those for control frames.
         self.limit = self.limit.wrapping_add(more);
         self.used_up = false;
         self.patient |= self.held() == 0;
@@ -199,7 +199,7 @@ impl RecvCredit {
         }
     }
 
-    /// Returns the number of receives that are promised to the peer, or hold what it sent.
+    /// Returns the number of receives that are promised to the peer, or hold its messages.
     #[inline]
     pub(super) fn promised(&self) -> u32 {
         self.limit.wrapping_sub(self.released)
@@ -212,9 +212,9 @@ impl RecvCredit {
         self.announced
     }
 
-    /// Whether a grant is to be sent in a frame of its own: half the window is at stake, or the
-    /// peer has used up its credit and the application has no more messages than that is. As long
-    /// as it has more it is behind, and the peer would be told of each place that becomes free.
+    /// Whether a grant is due in a frame of its own: it has half the window, or the peer has used
+    /// up its credit and the grant reaches the number of messages that the application holds. A
+    /// slow application holds more messages, and each place that becomes free would cause a frame.
     #[inline]
     pub(super) fn grant_due(&self) -> bool {
         let more = self.limit.wrapping_sub(self.announced);
@@ -233,12 +233,12 @@ impl RecvCredit {
         self.is_waited_for() && !self.grant_due()
     }
 
-    /// The number up to which the peer may send, as it was told.
+    /// Returns the limit that was last sent to the peer.
     pub(super) fn announced(&self) -> u32 {
         self.announced
     }
 
-    /// No grant waits any more, until the application has let go of all messages.
+    /// Lets grants leave at once, until the application holds no message.
     pub(super) fn lose_patience(&mut self) {
         self.patient = false;
     }
@@ -345,7 +345,7 @@ mod tests {
         credit.announce();
         credit.release(Some(&account));
         assert!(credit.promised() <= 8);
-        // Others take what is to spare, and one more comes.
+        // Others take the spare receives, and another connection comes.
         while account.trade(0, 0, 8) > 0 {}
         assert!(account.open(8));
         for _ in 0..20 {

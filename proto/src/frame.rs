@@ -8,8 +8,8 @@ pub const HEADER_LEN: usize = 16;
 pub(crate) enum Kind {
     /// One message of the application. Takes a credit.
     Data,
-    /// One large message of the application, which the receiver reads from where the
-    /// [`Descriptor`] in the payload says. Takes a credit.
+    /// One large message of the application, which the receiver reads with the [`Descriptor`] in
+    /// the payload. Takes a credit.
     Rendezvous,
     /// Several messages of the application: see [`Batch`](super::batch::Batch). Takes a credit for
     /// each.
@@ -36,7 +36,7 @@ pub(crate) enum Control {
     /// Ends the connection at once, because the sender's library cannot go on; `arg` says why: see
     /// [`OUT_OF_RESOURCES`].
     Failure,
-    /// Announces that the sender sends no more messages. It may go on receiving them.
+    /// Ends the sender's messages. It may go on receiving.
     Finish,
 }
 
@@ -143,7 +143,7 @@ impl Descriptor {
     /// Serializes the descriptor.
     pub fn emit(&self) -> [u8; DESCRIPTOR_LEN] {
         //= PROTOCOL.md#frames
-        //# | 0 | 8 | address | where the message lies in its sender's memory |
+        //# | 0 | 8 | address | of the message in its sender's memory |
         //# | 8 | 8 | length | its length in bytes: at least 1; `address` + `length` is an address |
         //# | 16 | 4 | rkey | the key with which the receiver of this frame reads it |
         //# | 20 | 4 | reserved | 0 |
@@ -212,8 +212,8 @@ impl Header {
         //= PROTOCOL.md#frames
         //# | 0 | 1 | kind | see below |
         //# | 1 | 1 | flags | 0 |
-        //# | 2 | 2 | sequence | how many frames the sender sent before this one, modulo 2¹⁶ |
-        //# | 4 | 4 | grant | how many [data frames](#credits) the receiver may have sent in all |
+        //# | 2 | 2 | sequence | number of frames sent before this one, modulo 2¹⁶ |
+        //# | 4 | 4 | grant | total of [data frames](#credits) that the receiver may have sent |
         //# | 8 | 4 | length | bytes of payload behind the header: all that the receive holds |
         //# | 12 | 4 | argument | Abort, Failure: a code. All others: *taken* |
         let mut bytes = [0; HEADER_LEN];
@@ -322,8 +322,8 @@ impl Sequence {
     #[inline]
     pub(super) fn receive(&mut self, number: u16) -> Result<(), Violation> {
         //= PROTOCOL.md#violations
-        //# | `sequence` | is the number behind that of the frame before: no frame was lost or came
-        //# twice |
+        //# | `sequence` | is the number behind that of the frame before: no frame was lost or
+        //# repeated |
         if !self.is_next(number) {
             return Err(Violation::new(
                 "sequence",

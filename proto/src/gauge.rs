@@ -3,7 +3,7 @@ use std::{
     net::{IpAddr, Ipv6Addr},
 };
 
-/// A bound on bytes that many connections use at a time, with a queue of those who wait for some.
+/// A bound on bytes that many connections use at a time, with a queue of waiting connections.
 ///
 /// A connection claims the bytes of a message part by part, so a message that does not arrive uses
 /// next to nothing. One host uses at most three quarters of the bound. The hosts that wait take

@@ -21,12 +21,12 @@ pub(super) const RESUMES: u16 = 32;
 /// The length in bytes of a hello without the application's bytes.
 const LEN: usize = 36;
 
-/// The bytes of the application that fit into a connect request beside the hello.
+/// The bytes of the application that fit into a connect request behind the hello.
 pub const REQUEST_DATA_MAX: usize = 56 - LEN;
-/// The bytes of the application that fit into a reply beside the hello.
+/// The bytes of the application that fit into a reply behind the hello.
 pub const REPLY_DATA_MAX: usize = 196 - LEN;
 
-/// What each side says of itself in the private data of the request or the reply.
+/// The parameters of a side, in the private data of its request or reply.
 ///
 /// On the wire, in network order: magic `u32`, version `u8`, length of the whole `u8`, features
 /// `u16`, receive window `u16`, first credits `u16`, eager size `u32`, largest message `u64`,
@@ -37,7 +37,7 @@ pub const REPLY_DATA_MAX: usize = 196 - LEN;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub version: u8,
-    /// What the sender can do beyond this version. Unknown bits are ignored.
+    /// Abilities of the sender beyond this version, as bits. Unknown bits are ignored.
     pub features: u16,
     pub window: u16,
     /// The part of the window that may be used before the first grant; 0 means all of it.
@@ -62,7 +62,7 @@ pub(crate) enum HelloError {
 }
 
 impl Hello {
-    /// What the sender's device can do.
+    /// Returns the operations that the sender's device supports.
     pub(super) fn capabilities(&self) -> Capabilities {
         Capabilities {
             atomic: self.features & ATOMIC != 0,

@@ -18,11 +18,11 @@ use super::{
 /// which they were posted, so large messages complete in the order in which they were announced.
 #[derive(Debug)]
 pub(super) struct Inbound {
-    /// What is not delivered yet, oldest first. Empty unless a large message is in front.
+    /// Undelivered messages, oldest first. Empty unless a large message is in front.
     queue: VecDeque<Queued>,
     /// The number of large messages in `queue` that have not been read whole.
     incomplete: u32,
-    /// What the driver has to provide before more is read.
+    /// The memory that the driver has to provide before the next read.
     demand: Demand,
     /// The lengths of the reads in progress, oldest first.
     reads: VecDeque<u64>,
@@ -127,13 +127,13 @@ impl Inbound {
         self.limit = limit;
     }
 
-    /// Whether what arrives may be delivered at once.
+    /// Whether an arrival may be delivered at once.
     #[inline]
     pub(super) fn is_clear(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// Takes what has arrived whole. Returns it if it may be delivered at once.
+    /// Takes a complete arrival. Returns it if it may be delivered at once.
     #[inline]
     pub(super) fn arrive(&mut self, arrival: Arrival) -> Option<Arrival> {
         //= PROTOCOL.md#large-messages
@@ -166,7 +166,7 @@ impl Inbound {
         Ok(())
     }
 
-    /// Returns the next step of reading what was announced, if it may be taken now. The caller
+    /// Returns the next step of reading announced messages, if it may be taken now. The caller
     /// fills in the slot of a read.
     pub(super) fn next_step(&mut self) -> Option<Step> {
         match self.demand {
@@ -329,7 +329,7 @@ impl Inbound {
         })
     }
 
-    /// Takes what is next in order, if it is complete.
+    /// Takes the next arrival in order, if it is complete.
     pub(super) fn pop(&mut self) -> Option<Arrival> {
         match self.queue.front()? {
             Queued::Large(Large {
@@ -393,7 +393,7 @@ impl Inbound {
     }
 
     /// Returns the number of messages that have arrived or were announced, and are not delivered: a
-    /// large one, and what waits behind it.
+    /// large one, and the messages behind it.
     pub(super) fn undelivered(&self) -> u64 {
         let messages = |queued: &Queued| match queued {
             Queued::Arrival(Arrival::Finish) => 0,
@@ -419,9 +419,8 @@ impl Inbound {
         self.incomplete == 0
     }
 
-    /// Whether the peer is to learn what was taken by a frame of its own: half of the large
-    /// messages that may be in flight were, or no read is in progress whose end would be reported
-    /// as well.
+    /// Whether *taken* is due in a frame of its own: half of the large messages that may be in
+    /// flight were taken, or no read is in progress, whose end would be reported as well.
     #[inline]
     pub(super) fn report_due(&self) -> bool {
         let unreported = self.taken.wrapping_sub(self.reported);

@@ -3,7 +3,7 @@
 //! [`Connection`] takes inputs (commands, connection manager events, completions, deadlines) and
 //! returns outputs, which its driver carries out. It does no I/O, reads no clock and calls no
 //! foreign function, so the tests drive two of them against each other under any interleaving.
-//! PROTOCOL.md describes what travels between two sides. [`tcp`] has the headers of frames on a TCP
+//! PROTOCOL.md describes the bytes between two sides. [`tcp`] has the headers of frames on a TCP
 //! stream.
 //!
 //! It is no interface for programs, which use the crate `rdmsg`, and changes with each version.
@@ -21,6 +21,7 @@ mod frame;
 mod gauge;
 mod hello;
 mod inbound;
+mod negotiated;
 mod outbound;
 #[allow(missing_docs, reason = "names of variants and fields say it")]
 mod output;
@@ -43,19 +44,20 @@ mod testing;
 
 pub use self::{
     account::Account,
-    batch::{MOST_PARTS, PART_HEADER_LEN, Parts, parts},
+    batch::{MAX_PARTS, PART_HEADER_LEN, Parts, parts},
     connection::{Activity, Connection, Flush, MovedBytes, Proof},
     credit::CONTROL_RECEIVES,
     frame::{Descriptor, HEADER_LEN},
     gauge::{Gauge, Host, Part},
     hello::{PrivateBytes, REPLY_DATA_MAX, REQUEST_DATA_MAX},
+    negotiated::{Capabilities, Negotiated, ReadDepth},
     output::{
         Arrival, BatchRoom, Clock, CmCall, CmInput, CmOp, DrainSide, Event, Note, Output, Read,
         Refusal, SendRefused, Topic, Transmit, TransportTraits, Work,
     },
     pace::{LONGEST_CHUNK, SHORTEST_CHUNK},
-    params::{Capabilities, Negotiated, Params, ReadDepth, SessionOffer},
-    reason::{CloseReason, Mismatch, PeerTimeout, Phase, Violation},
+    params::{Params, SessionOffer},
+    reason::{CloseReason, Mismatch, PeerTimeout, Phase, RAISE_MEMLOCK, Violation},
     reject::{REJECT_DATA_MAX, Reject, RejectCode},
     send_ring::{CONTROL_SENDS, READS},
     session::{ResumeRefused, ResumeRequest, SESSION_ID_LEN, Session, SessionId},

@@ -75,7 +75,7 @@ impl Outbound {
 
     /// Whether the peer has taken `count` of all large messages that were ever exposed.
     pub(super) fn has_taken(&self, count: u32) -> bool {
-        // What is ahead of `taken` is in flight, which is little.
+        // Messages ahead of `taken` are in flight, and few.
         count.wrapping_sub(self.taken) == 0 || count.wrapping_sub(self.taken) > LARGE_IN_FLIGHT
     }
 

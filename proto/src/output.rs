@@ -220,8 +220,8 @@ impl Note {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransportTraits {
     pub capabilities: Capabilities,
-    /// Whether the passive side may send nothing before it has received something, as on iWARP (RFC
-    /// 5044, section 7.1): what comes right behind the reply may not be understood.
+    /// Whether the passive side must not send before it has received a frame, as on iWARP (RFC
+    /// 5044, section 7.1): the peer may not understand bytes right behind the reply.
     pub active_speaks_first: bool,
     /// Whether a send or a write is done only when the peer's device has it. To iWARP's it is done
     /// when its bytes may be overwritten: TCP has them.
@@ -310,18 +310,19 @@ impl CmOp {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     Established,
-    /// Something is to be delivered. These come in the order in which the peer sent it.
+    /// Deliver an arrival. These events come in the order of sending.
     Arrived(Arrival),
-    /// The peer has taken this many more large messages, oldest first: their memory is free.
+    /// The peer has taken this number of further large messages, oldest first: their memory is
+    /// free.
     Taken(u32),
     /// A pong has come: check `is_flushed`.
     Answered,
     /// A send that was refused as blocked may work now, or fail with a cause. The same holds after
     /// [`Event::Established`].
     Writable,
-    /// The end: the last output, after which the transport may be destroyed. `delivered` says
-    /// whether everything that was sent is known to have arrived: the peer acknowledged the close
-    /// behind it, and has read all large messages.
+    /// The end: the last output, after which the transport may be destroyed. `delivered` is set if
+    /// everything that was sent has arrived: the peer acknowledged the close behind it, and has
+    /// read all large messages.
     Disconnected {
         reason: CloseReason,
         delivered: bool,
@@ -345,7 +346,7 @@ pub enum Arrival {
         imm_data: u32,
         len: u32,
     },
-    /// The peer sends no more messages.
+    /// The peer has finished.
     Finish,
 }
 
@@ -390,7 +391,7 @@ pub enum SendRefused {
     Blocked,
     /// It is longer than the peer receives.
     TooLong { limit: u64 },
-    /// This side has finished: it sends no more messages.
+    /// This side has finished sending.
     Finished,
     /// The connection is ending or has ended.
     Closed(CloseReason),

@@ -18,7 +18,7 @@ const SLOW: Duration = Duration::from_millis(400);
 
 /// The length of the chunks in which large messages are read, and the number of reads in progress.
 ///
-/// A chunk that arrives is the only sign of progress, for keepalive and for those who wait for its
+/// Only an arriving chunk is a sign of progress, for keepalive and for connections that wait for
 /// memory, so on a slow link chunks are short. Nothing is known about the link of a new connection:
 /// its first chunks are the shortest, and few, which is also all the memory that a peer that never
 /// answers a read gets pinned.
@@ -78,8 +78,8 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// Returns the lengths of the chunks of `bytes` on a link of `rate` bytes a second, where one
-    /// is read after the other.
+    /// Returns the lengths of the chunks of `bytes` on a link of `rate` bytes a second, one at a
+    /// time.
     fn chunks(pace: &mut Pace, mut bytes: u64, rate: u64) -> Vec<u64> {
         let mut now = Instant::now();
         let mut chunks = Vec::new();

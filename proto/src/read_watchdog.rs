@@ -7,15 +7,14 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(10);
 /// The bound on that wait.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
 
-/// Bounds the time for which large messages may stand still: the memory of one that is being read
-/// is memory that other connections wait for.
+/// Bounds the time for which large messages may stand still, because other connections wait for
+/// their memory.
 ///
 /// While others do wait for it, a message has to arrive at a pace that grows with its memory: an
 /// eighth of the bytes that have arrived of it, within each timeout.
 ///
 /// Reads are checked periodically, so that a chunk that arrives sets no timer. Reads that stand
-/// still are noticed after the timeout at the earliest, and after one and a half times as long at
-/// the latest.
+/// still are noticed after 1 to 1.5 times the timeout.
 #[derive(Debug)]
 pub(super) struct ReadWatchdog {
     timeout: Duration,
@@ -149,7 +148,7 @@ impl ReadWatchdog {
         }
     }
 
-    /// Checks whether the deadline has passed. `progress` has arrived; `reading` says whether reads
+    /// Checks whether the deadline has passed. `progress` has arrived; `reading` is set if reads
     /// are in progress.
     pub(super) fn check(&mut self, progress: Progress, reading: bool, now: Instant) -> Verdict {
         match self.watch {

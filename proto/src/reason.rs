@@ -367,8 +367,8 @@ impl fmt::Display for CloseReason {
                  other",
             ),
             Self::PeerOutOfResources => f.write_str(
-                "the peer ran out of resources (memory, descriptors or shared receives), of which \
-                 its own error says more; a retry later may succeed",
+                "the peer ran out of resources (memory, descriptors or shared receives); its own \
+                 error has the details, and a retry later may succeed",
             ),
             Self::PeerGaveUp(PeerTimeout::Keepalive) => write!(
                 f,
@@ -382,7 +382,10 @@ impl fmt::Display for CloseReason {
                  read_timeout, because the path is too slow or loses packets; {LONG_PACKETS}"
             ),
             Self::PeerFailed(code) => {
-                write!(f, "the peer gave up (code {code}); its own error says why")
+                write!(
+                    f,
+                    "the peer gave up (code {code}); its own error has the cause"
+                )
             }
             Self::PeerBusy => f.write_str(
                 "the peer is busy: its listener has no place for another connection, or is being \
@@ -453,10 +456,9 @@ impl fmt::Display for CloseReason {
                      {error}; "
                 )?;
                 if error.call == "ibv_reg_mr" {
-                    f.write_str(
-                        "if this process may lock no more (`ulimit -l`), raise memlock in \
-                         /etc/security/limits.conf or with LimitMEMLOCK= in the service's unit, \
-                         or ",
+                    write!(
+                        f,
+                        "if this process may lock no more memory, {RAISE_MEMLOCK}, or "
                     )?;
                 }
                 f.write_str(
@@ -466,8 +468,7 @@ impl fmt::Display for CloseReason {
             }
             Self::Os(error) if (error.call, error.errno) == ("ibv_reg_mr", libc::ENOMEM) => write!(
                 f,
-                "{error}: this process may lock no more memory (`ulimit -l`); raise memlock in \
-                 /etc/security/limits.conf or with LimitMEMLOCK= in the service's unit, or lower \
+                "{error}: this process may lock no more memory; {RAISE_MEMLOCK}, or lower \
                  large_memory or registration_cache in the Config"
             ),
             Self::Os(error) => write!(f, "{error}"),
@@ -478,6 +479,10 @@ impl fmt::Display for CloseReason {
 /// The cause of an end after which short messages pass and long ones do not.
 const LONG_PACKETS: &str = "if short messages pass and long ones do not, the MTUs of the hosts and \
                             the switches differ";
+
+/// The remedy for a process that may lock too little memory.
+pub const RAISE_MEMLOCK: &str = "raise memlock in /etc/security/limits.conf or with LimitMEMLOCK= \
+                                 in the service's unit (`ulimit -l` shows the limit)";
 
 fn explanation(reason: RejectReason) -> &'static str {
     reason.explanation().unwrap_or("rejected")

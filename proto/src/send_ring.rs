@@ -83,8 +83,8 @@ impl SendRing {
         self.used < self.slots
     }
 
-    /// Takes the next slot. Returns it with whether its send is to be signalled. The caller has
-    /// checked that there is room.
+    /// Takes the next slot. Returns it, and whether its send is signalled. The caller has checked
+    /// that there is room.
     pub(super) fn take(&mut self, signalled: bool) -> (u32, bool) {
         debug_assert!(self.has_room(), "the caller checked");
         let slot = self.next;

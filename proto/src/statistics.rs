@@ -65,7 +65,7 @@ impl Statistics {
         large_bytes_exposed: 0,
     };
 
-    /// Returns the counters alone, without what is held now.
+    /// Returns the counters, and 0 for the values that are held now.
     #[must_use]
     pub fn counters(self) -> Self {
         Self {

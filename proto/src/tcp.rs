@@ -1,5 +1,4 @@
-//! What queue pairs say to each other on a TCP stream, once the connection is set up: see
-//! PROTOCOL.md, "Over TCP".
+//! The PDUs between queue pairs on a TCP stream, after the setup: see PROTOCOL.md, "Over TCP".
 
 use crate::Violation;
 
@@ -18,7 +17,7 @@ const SIGNALLED: u8 = 1;
 /// In the flags of a part: it is the last.
 const LAST: u8 = 2;
 
-/// The header of a PDU. Payload of the given length follows where there is a `len`.
+/// The header of a PDU. Payload of this length follows if there is a `len`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pdu {
     /// A frame, for the next receive.
@@ -43,13 +42,13 @@ pub enum Pdu {
         rkey: u32,
         change: Change,
     },
-    /// Acknowledges the first so many requests.
+    /// Acknowledges the first `requests` requests.
     Ack { requests: u32 },
-    /// A part of what was asked for first of all that was not answered.
+    /// A part of the answer to the oldest unanswered read.
     ReadPart { last: bool, len: u32 },
-    /// The value before the atomic operation that was asked for first of all that was not answered.
+    /// The old value, as answer to the oldest unanswered atomic operation.
     Old { value: u64 },
-    /// The request behind the first so many failed.
+    /// The request behind the first `requests` ones failed.
     Nak { requests: u32, cause: Cause },
 }
 
@@ -61,7 +60,7 @@ pub struct RemoteSpan {
     pub len: u32,
 }
 
-/// What an atomic operation does.
+/// The change of an atomic operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     FetchAdd { add: u64 },

@@ -1,4 +1,4 @@
-//! What the tests of all of `proto` have in common.
+//! Helpers for all tests of `proto`.
 
 use std::env;
 

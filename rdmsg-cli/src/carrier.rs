@@ -1,10 +1,10 @@
 use clap::ValueEnum;
 use rdmsg::TransportChoice;
 
-/// What carries connections, as the command line says.
+/// The transport of connections on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Carrier {
-    /// RDMA where a device serves the address, and TCP otherwise
+    /// RDMA if a device serves the address, and TCP otherwise
     Auto,
     Rdma,
     Tcp,

@@ -1,4 +1,4 @@
-//! What is made of the command line: completions for shells, and pages of the manual.
+//! Generates completions for shells, and pages of the manual, from the command line.
 
 use std::{
     io::{Write, stdout},

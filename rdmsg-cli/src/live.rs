@@ -5,7 +5,7 @@ use std::{
 
 use crate::terminal;
 
-/// How often a line is written anew: no eye follows faster.
+/// The time between two updates of a line; the eye follows no faster.
 const PERIOD: Duration = Duration::from_millis(100);
 
 /// Lines of a program that runs: some stay, and on a terminal the last one changes.
@@ -17,7 +17,7 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    /// One that is not shown writes nothing.
+    /// A line that is not shown writes nothing.
     pub(crate) fn new(is_shown: bool) -> Self {
         Self {
             is_shown,
@@ -34,7 +34,7 @@ impl Live {
         Ok(())
     }
 
-    /// Writes the line that changes, where somebody sees it, and not too often.
+    /// Updates the line if it is shown, and not too often.
     pub(crate) fn update(
         &mut self,
         write: impl FnOnce(&mut Vec<u8>) -> io::Result<()>,

@@ -1,5 +1,8 @@
 //! The command `rdmsg`.
 
+#[macro_use(warn_sparsely)]
+extern crate rdmsg_os;
+
 mod bench;
 mod bridge;
 mod carrier;
@@ -17,7 +20,6 @@ mod statistics;
 mod stop;
 mod terminal;
 mod top;
-mod warnings;
 
 use std::process::ExitCode;
 

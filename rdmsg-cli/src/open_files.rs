@@ -1,6 +1,6 @@
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Lets this process open as many files as it may. Returns how many that are.
+/// Raises the limit of open files to the hard limit, and returns it.
 pub(crate) fn raise_open_files() -> u64 {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
         return u64::MAX;

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use rdmsg::observe::Export;
 
-/// Exports them as long as what is returned exists, if that is wanted.
+/// Exports the statistics until the returned value is dropped, if `is_wanted`.
 pub(crate) fn export(is_wanted: bool) -> Result<Option<Export>> {
     let export = is_wanted.then(Export::start).transpose();
     export.context("--statistics: cannot export them")

@@ -6,7 +6,7 @@ use nix::{
 };
 use rdmsg::crossbeam_channel::{Receiver, Select, bounded};
 
-/// SIGINT and SIGTERM, taken by a thread: whoever waits for anything can wait for them as well.
+/// SIGINT and SIGTERM, which a thread takes, so that other threads can wait for them.
 #[derive(Clone, Debug)]
 pub(crate) struct Stop(Receiver<Signal>);
 
@@ -24,7 +24,7 @@ impl Stop {
             .spawn(move || {
                 while let Ok(signal) = signals.wait() {
                     if sender.try_send(signal).is_err() {
-                        // Nobody has taken the first one.
+                        // The first signal has not been taken.
                         std::process::exit(128 + signal as libc::c_int);
                     }
                 }
@@ -32,7 +32,7 @@ impl Stop {
         Ok(Self(receiver))
     }
 
-    /// Where a signal comes out.
+    /// Returns the channel of the signal.
     pub(crate) fn channel(&self) -> &Receiver<Signal> {
         &self.0
     }
@@ -41,7 +41,7 @@ impl Stop {
     pub(crate) fn wait(&self, time: Duration) {
         let mut select = Select::new();
         select.recv(&self.0);
-        // It stays there: whoever asks is told so again.
+        // The signal stays there for later calls.
         let _ = select.ready_timeout(time);
     }
 

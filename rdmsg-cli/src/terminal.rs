@@ -17,7 +17,7 @@ pub(crate) fn height() -> usize {
     size.map_or(24, |(_, height)| usize::from(height.0).max(5))
 }
 
-/// Whether somebody sees lines that change.
+/// Whether a terminal shows lines that change.
 pub(crate) fn is_live() -> bool {
     std::io::stdout().is_terminal()
 }

@@ -8,7 +8,7 @@ pub struct Config {
     pub send_buffer: usize,
     /// The number of received, unread bytes to buffer: 2 bytes to 2 GiB. Default: 128 KiB.
     pub receive_buffer: usize,
-    /// The number of the peer's writes that may be received and unread: 2 to 32767. Default: 384.
+    /// The number of writes of the peer that may be received and unread: 2 to 32767. Default: 384.
     pub receive_queue: u16,
     /// The maximum number of outstanding writes: at least 1. Default: 384.
     pub send_queue: u16,

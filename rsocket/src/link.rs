@@ -30,7 +30,7 @@ const EXTRA_RECEIVES: u16 = 8;
 const MIN_RNR_TIMER: u8 = 12;
 /// The length of the table of windows that the peer writes to, in bytes.
 ///
-/// It is followed by the buffer for updates of the peer's table.
+/// The buffer for updates of the peer table follows it.
 const TABLE: usize = WINDOWS as usize * Window::LEN;
 
 /// The id of work requests that are no receives and no data. That of data is the number of send
@@ -87,13 +87,13 @@ struct Peer {
     big_endian: bool,
 }
 
-/// Who has spoken: on iWARP the side that connects has to, first (RFC 5044, 7.1).
+/// The state of the first message, which on iWARP the connecting side sends (RFC 5044, 7.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Opening {
     /// The peer has to speak.
     Awaited,
-    /// This side has spoken, and the peer has not answered. Its driver may not have noticed what
-    /// came while it was about to take over the stream (Linux's software iWARP).
+    /// This side has spoken, and the peer has not answered. Its driver may not have noticed a
+    /// message that arrived while it took over the stream (Linux's software iWARP).
     Unanswered,
     /// The peer has been heard, or it does not matter.
     Over,
@@ -208,7 +208,7 @@ impl Link {
             self.opening = Opening::Unanswered;
         }
         match self.id.connect(&self.param()?) {
-            // A driver that connects within the call tells what an event would.
+            // A driver that connects within the call returns the error that an event would have.
             Err(error) if error.errno == libc::ECONNREFUSED => {
                 let why = why_rejected(RejectReason::from_raw(-error.errno), &[]);
                 Err(io::Error::new(io::ErrorKind::ConnectionRefused, why))
@@ -261,7 +261,7 @@ impl Link {
         self.established && self.opening != Opening::Awaited
     }
 
-    /// Returns whether the peer may not have noticed what this side has said.
+    /// Returns whether the peer may not have noticed the first message of this side.
     pub(super) fn is_unanswered(&self) -> bool {
         self.is_established() && self.opening == Opening::Unanswered && self.end.is_none()
     }

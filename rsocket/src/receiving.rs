@@ -4,8 +4,8 @@ use super::wire::WINDOWS;
 
 /// The received, unread bytes, and the updates that the peer gets when they are read.
 ///
-/// The peer fills one half of the ring after the other. Each write begins where the previous one
-/// ended.
+/// The peer fills one half of the ring after the other. Each write begins at the end of the
+/// previous one.
 #[derive(Debug)]
 pub(super) struct Receiving {
     /// The length of the ring in bytes.

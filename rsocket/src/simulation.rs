@@ -34,7 +34,7 @@ fn step() -> impl Strategy<Value = Step> {
 /// The address of the reader's ring.
 const BASE: u64 = 0x7000;
 
-/// Both sides, and what is in flight between them.
+/// Both sides, and the writes in flight between them.
 struct Scene {
     sending: Sending,
     receiving: Receiving,

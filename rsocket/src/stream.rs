@@ -202,7 +202,7 @@ impl Stream {
 
     /// Shuts down one direction or both.
     ///
-    /// The peer can still read what was written before, and this side what the peer wrote before.
+    /// Each side can still read the bytes that the other wrote before.
     ///
     /// An accepted stream can notify the peer only after the connection is established. It waits
     /// for that for at most [`Config::linger`]; a non-blocking one sends the notification during

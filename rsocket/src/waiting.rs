@@ -17,8 +17,8 @@ use super::link::Link;
 /// The time for which a thread polls before it sleeps, the same as librdmacm's.
 const SPIN: Duration = Duration::from_micros(10);
 
-/// The time after which a peer that has not answered is nudged. Each further nudge waits twice as
-/// long, up to the last.
+/// The time after which a peer that has not answered is nudged. The wait before each further nudge
+/// doubles, up to the last.
 const FIRST_NUDGE: Duration = Duration::from_millis(20);
 const LAST_NUDGE: Duration = Duration::from_secs(1);
 

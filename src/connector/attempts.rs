@@ -9,7 +9,7 @@ use crate::{
     transport_choice::TransportChoice,
 };
 
-/// What connecting tries, one after the other, within one bound.
+/// The attempts of one connect: addresses and transports in order, within one time limit.
 #[derive(Debug)]
 pub(super) struct Attempts {
     transport: TransportChoice,
@@ -42,8 +42,8 @@ pub(super) struct Attempt {
 }
 
 impl Attempts {
-    /// Each address gets an equal share of the time that is left. `default` is the transport where
-    /// the addresses do not say it.
+    /// Each address gets an equal share of the time that is left. `default` is the transport of
+    /// addresses that name none.
     pub(super) fn new(
         addresses: &Addresses,
         default: TransportChoice,
@@ -60,7 +60,7 @@ impl Attempts {
         }
     }
 
-    /// What is to be tried next, after the last one `failed`.
+    /// Returns the next attempt, after the last one `failed`.
     pub(super) fn next(&mut self, failed: Option<&Error>) -> Option<Attempt> {
         if let (Some(last), Some(error)) = (&mut self.last, failed)
             && let Some(fallback) = last.fallback.take()

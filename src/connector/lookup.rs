@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// The most names that are looked up at a time. The others wait.
-const MOST_THREADS: usize = 8;
+const MAX_THREADS: usize = 8;
 
 /// Names that wait for a thread.
 #[derive(Default)]
@@ -29,7 +29,7 @@ pub(super) fn look_up(name: String) -> Arc<Promise<Addresses>> {
     let (promise, pledge) = Promise::new();
     let mut lookups = lock(LOOKUPS.get());
     lookups.waiting.push_back((name, pledge));
-    if lookups.threads < MOST_THREADS {
+    if lookups.threads < MAX_THREADS {
         let thread = thread::Builder::new().name("rdmsg-lookup".into());
         match thread.spawn(work) {
             Ok(_) => lookups.threads += 1,

@@ -1,4 +1,4 @@
-//! What a [`Stream`](crate::Stream) needs of its endpoint.
+//! The calls of an endpoint that a [`Stream`](crate::Stream) needs.
 
 use std::{
     io::IoSlice,
@@ -15,9 +15,9 @@ use crate::{
     proto::CloseReason,
 };
 
-/// How many bytes may be written after the peer has closed, before writes fail: some of what a
-/// socket takes before it hears of the reset.
-const MOST_LATE: usize = 64 << 10;
+/// The number of bytes that may be written after the peer has closed, before writes fail. A socket,
+/// too, takes some bytes before its peer's reset arrives.
+const MAX_LATE: usize = 64 << 10;
 
 impl Endpoint {
     /// Makes the connection carry the bytes of a stream, to which earlier messages belong as well.
@@ -100,10 +100,9 @@ impl Endpoint {
         self.poll_for_room(cx, Awaited::Room.common(), || self.write_some(parts))
     }
 
-    /// A peer may close behind bytes that are still to be read here, and who reads them may write
-    /// in between: many a program that was told of the end then would read no further. So until
-    /// the end has been read too, what is written goes nowhere, as it does where a socket's peer
-    /// has closed and its reset is under way.
+    /// Writes some of the bytes. Until the application has read to the end of the stream, bytes
+    /// that it writes after the peer's close are discarded, as a TCP socket does before the reset
+    /// arrives: many programs would stop reading after an error.
     pub(super) fn write_some(&self, parts: &[IoSlice<'_>]) -> Result<usize, TrySendError> {
         match self.inner.link.try_write(parts) {
             Err(TrySendError::Failed(Error::Disconnected(CloseReason::PeerClosed)))
@@ -118,13 +117,13 @@ impl Endpoint {
     /// Has writes after the peer's close fail from the start, because this side has ended its
     /// direction.
     pub(super) fn refuse_late_writes(&self) {
-        self.inner.late.store(MOST_LATE, Ordering::Relaxed);
+        self.inner.late.store(MAX_LATE, Ordering::Relaxed);
     }
 
     fn write_late(&self, len: usize) -> Result<usize, TrySendError> {
-        // What others write at the same time counts as well.
-        let after = |before: usize| MOST_LATE.min(before.saturating_add(len));
-        let all = |before| (before < MOST_LATE).then(|| after(before));
+        // Concurrent writes of other threads count as well.
+        let after = |before: usize| MAX_LATE.min(before.saturating_add(len));
+        let all = |before| (before < MAX_LATE).then(|| after(before));
         match (self.inner.late).fetch_update(Ordering::Relaxed, Ordering::Relaxed, all) {
             Ok(before) => Ok(after(before) - before),
             Err(_) => Err(Error::Disconnected(CloseReason::PeerClosed).into()),
@@ -149,12 +148,12 @@ impl Endpoint {
             .unwrap_or(Err(Error::TimedOut))
     }
 
-    /// Has waiting threads look again.
+    /// Wakes the waiting threads, which check their conditions again.
     pub(crate) fn wake_waiting(&self) {
         self.inner.link.wake();
     }
 
-    /// Keeps the fd readable for something that was received and is not used up, or no more.
+    /// Sets whether the fd stays readable for a message that the program has read in part.
     pub(crate) fn keep_readable(&self, readable: bool) {
         let set_aside = &self.inner.link.set_aside;
         if readable {

@@ -20,11 +20,11 @@ impl Endpoint {
     /// Returns everything that happens on this connection as a channel.
     ///
     /// It is for [`crossbeam_channel::select!`] over several connections. Each completion is taken
-    /// once: what is taken here is not returned by [`recv`](Self::recv) or
-    /// [`next_completion`](Self::next_completion), and the other way round. Completions that a
-    /// `recv` finds before a message are kept for `next_completion`, not put back into the channel.
-    /// So a program takes completions in one way: here, with `next_completion`, or with `recv`.
-    /// While the endpoint is in a [`Group`](crate::Group), nothing comes here.
+    /// once, by the channel, by [`recv`](Self::recv) or by
+    /// [`next_completion`](Self::next_completion). Completions that a `recv` finds before a message
+    /// are kept for `next_completion`, not put back into the channel. So a program takes
+    /// completions in one way: here, with `next_completion`, or with `recv`. While the endpoint is
+    /// in a [`Group`](crate::Group), the channel stays empty.
     ///
     /// While no thread waits in `recv`, the engine's thread feeds the channel; a thread that has
     /// just been in `recv` or `try_recv` may delay that by some milliseconds.
@@ -56,7 +56,7 @@ impl Endpoint {
         &self.inner.completions
     }
 
-    /// Takes the next completion of any kind, waiting for as long as it takes.
+    /// Takes the next completion of any kind, and waits for it without a limit.
     ///
     /// Messages are completions, too: [`Completion::Received`]. The waiting thread polls the
     /// completion queue itself, as [`Polling`](crate::Polling) says.
@@ -102,8 +102,8 @@ impl Endpoint {
     /// * [`Interest::Readable`]: readable while [`try_next_completion`](Self::try_next_completion)
     ///   has something to return: a message, another completion, or the connection's end, which
     ///   lasts. Programs that ask for no other completions may call [`try_recv`](Self::try_recv)
-    ///   instead. Now and then it is readable for something that is the library's own business;
-    ///   these calls return nothing then, and it is readable no more.
+    ///   instead. Occasionally it is readable for an internal event of the library; these calls
+    ///   return nothing then, and make it unreadable.
     /// * [`Interest::Writable`]: readable from the beginning until a [`try_send`](Self::try_send)
     ///   is refused as [full](crate::TrySendError::Full), again once there is room until the next
     ///   one is refused, and always after the end. It is readable nearly all the time, so a
@@ -117,14 +117,15 @@ impl Endpoint {
     /// [`WouldBlock`](std::io::ErrorKind::WouldBlock).
     ///
     /// Handles that are clones share these fds. They are closed with the connection's last handle
-    /// and message. What is taken from [`completions`](Self::completions) is not noticed at once:
-    /// the fd may stay readable until the next `try_next_completion` or `try_recv`.
+    /// and message. A completion that is taken from [`completions`](Self::completions) does not
+    /// change the fd at once: it may stay readable until the next `try_next_completion` or
+    /// `try_recv`.
     ///
     /// Over RDMA the loop's thread polls the device itself in `try_next_completion` and `try_recv`,
     /// with no other thread in between. For a loop that is busy the engine's thread takes over,
-    /// after some 20 milliseconds. A loop does not call [`recv`](Self::recv), which would wait
-    /// where there is nothing to take. The readable fd is an epoll itself, so it cannot be added to
-    /// another one with `EPOLLEXCLUSIVE`.
+    /// after some 20 milliseconds. A loop does not call [`recv`](Self::recv), which would wait for
+    /// the next message. The readable fd is an epoll itself, so it cannot be added to another one
+    /// with `EPOLLEXCLUSIVE`.
     ///
     /// # Errors
     ///
@@ -180,8 +181,8 @@ impl Endpoint {
         taken
     }
 
-    /// The end, which this or another handle may have taken from the channel already; or a group to
-    /// which everything goes.
+    /// Returns the end of the connection, also if a handle has taken it from the channel already,
+    /// or an error while a group gets the completions.
     pub(super) fn take_end<T>(&self) -> Option<Result<T, Error>> {
         let link = &self.inner.link;
         if link.is_grouped() {
@@ -206,9 +207,9 @@ impl Endpoint {
     }
 }
 
-/// What a [`Group`](crate::Group) asks of its members.
+/// The calls that a [`Group`](crate::Group) makes on its members.
 impl Endpoint {
-    /// Has everything that waits to be taken, and then everything that happens, go to a group.
+    /// Moves the pending completions, and directs all later ones, to a group.
     pub(crate) fn join(&self, queue: &Arc<GroupQueue>, key: u64) -> Result<(), Error> {
         let unread = || {
             self.take_aside()
@@ -219,7 +220,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Has everything that happens come through this endpoint again.
+    /// Directs later completions to this endpoint again.
     pub(crate) fn leave(&self, queue: &Arc<GroupQueue>) -> bool {
         self.inner.link.leave(queue)
     }

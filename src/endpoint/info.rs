@@ -10,7 +10,7 @@ pub struct Info {
     pub id: u64,
     /// The values on which the two sides agreed when the connection was established.
     pub negotiated: Option<Negotiated>,
-    /// What the devices of both sides can do; `None` when the connection has ended.
+    /// The operations that the devices of both sides support; `None` when the connection has ended.
     pub capabilities: Option<Capabilities>,
     /// The largest message in bytes that can be sent: the peer's
     /// [`max_message`](crate::Config::max_message); 0 when the connection has ended.

@@ -14,7 +14,7 @@ use crate::{
     transport::OutboundBuffer,
 };
 
-/// How often a call that needs a place for its completion looks whether one has become free.
+/// The time between two checks of a call that needs a place for its completion.
 const PLACE_LOOKS: Duration = Duration::from_millis(1);
 
 /// Messages.
@@ -22,21 +22,21 @@ impl Endpoint {
     /// Sends one message, waiting while the peer's window is full.
     ///
     /// The message is a reference to bytes (`&[u8]`, `&Vec<u8>`, `&str` …), which are copied, a
-    /// [`SendBuffer`], which is not, or an [`Outgoing`] of several parts or with
-    /// an id. An empty message is a message. Messages arrive in the order of sending. `Ok` means
-    /// that the library has it; that it has arrived is known from [`flush`](Self::flush), from the
-    /// completion of a message [with an id](Outgoing::with_id), from a successful
-    /// [`close`](Self::close), or from an answer.
+    /// [`SendBuffer`], which is not, or an [`Outgoing`] of several parts or with an id. An empty
+    /// message is a message. Messages arrive in the order of sending. `Ok` means that the library
+    /// has taken the message. Its arrival is confirmed by [`flush`](Self::flush), by the completion
+    /// of a message [with an id](Outgoing::with_id), by a successful [`close`](Self::close), or by
+    /// an answer.
     ///
     /// A message up to the eager size ([`Negotiated::send_eager`](crate::Negotiated::send_eager),
-    /// by default 16 KiB) goes straight into a receive buffer of the peer. A longer one is read by
-    /// the peer's library from this side's memory, whatever the peer's program is doing. At most 4
-    /// of those and [`Config::large_memory`](crate::Config::large_memory) bytes are in flight at a
-    /// time; `send` waits while there are more. A [`SendBuffer`] saves the copy
-    /// of a long message.
+    /// by default 16 KiB) goes straight into a receive buffer of the peer. The peer's library reads
+    /// a longer one from the memory of this side, independently of the peer's program. At most 4 of
+    /// those and [`Config::large_memory`](crate::Config::large_memory) bytes are in flight at a
+    /// time; `send` waits while there are more. A [`SendBuffer`] saves the copy of a long message.
     ///
-    /// This waits for as long as it takes: until there is room or the connection ends. See
-    /// [`send_timeout`](Self::send_timeout) and [`try_send`](Self::try_send) for a bound.
+    /// This waits without a limit until there is room or the connection ends.
+    /// [`send_timeout`](Self::send_timeout) has a limit, and [`try_send`](Self::try_send) does not
+    /// wait.
     ///
     /// # Errors
     ///
@@ -65,12 +65,13 @@ impl Endpoint {
         self.with_sending(message.into(), |sending| self.send_until_taken(sending))
     }
 
-    /// Receives the next message, waiting for as long as it takes.
+    /// Receives the next message, and waits for it without a limit.
     ///
-    /// The waiting thread polls the completion queue itself, as [`Polling`](crate::Polling) says.
-    /// The [`Message`] is a view of the buffer that the device wrote: no byte is copied. While it
-    /// is held it occupies its place in the window, so that the peer's `send` waits when all places
-    /// are taken; drop it, or copy its bytes out with [`Message::into_vec`], to make room.
+    /// The waiting thread polls the completion queue itself, as configured by
+    /// [`Polling`](crate::Polling). The [`Message`] is a view of the buffer that the device wrote:
+    /// no byte is copied. While it is held it occupies its place in the window, so that the peer's
+    /// `send` waits when all places are taken; drop it, or copy its bytes out with
+    /// [`Message::into_vec`], to make room.
     ///
     /// Completions of other kinds that come before the message are kept for
     /// [`next_completion`](Self::next_completion).
@@ -102,19 +103,19 @@ impl Endpoint {
 
     /// Closes the connection and waits until everything that was sent is acknowledged.
     ///
-    /// Sends of other threads fail from this call on. What was sent before is delivered, the peer
-    /// is notified, and its answer awaited, for at most
-    /// [`close_timeout`](crate::Config::close_timeout) (default 5 s) and up to 2 s more for the
-    /// device to return the work requests. Keepalive goes on until then, so the wait for a dead
+    /// Sends of other threads fail from this call on. The call delivers earlier messages, notifies
+    /// the peer and waits for its answer. That takes at most
+    /// [`close_timeout`](crate::Config::close_timeout) (default 5 s), and up to 2 s more until the
+    /// device has returned the work requests. Keepalive goes on until then, so the wait for a dead
     /// peer takes at most [`keepalive_interval`](crate::Config::keepalive_interval) +
     /// [`keepalive_timeout`](crate::Config::keepalive_timeout). The peer receives all messages,
     /// then [`CloseReason::PeerClosed`](crate::CloseReason::PeerClosed). Messages that have arrived
     /// here can still be received.
     ///
     /// `Ok` means that the peer's library has received everything and has answered. It does not
-    /// mean that the peer's application has read it: one that drops its endpoint drops its unread
-    /// messages. A connection that is dropped without `close` is closed the same way, but the
-    /// result is only logged if it is not a success.
+    /// mean that the peer's application has read everything: when it drops its endpoint, it drops
+    /// its unread messages. A connection that is dropped without `close` is closed the same way,
+    /// but the result is only logged if it is not a success.
     ///
     /// # Errors
     ///
@@ -272,7 +273,7 @@ impl Endpoint {
         };
         if !self.inner.link.owns(&memory) {
             *buffer.memory() = Some(memory);
-            // After the end no buffer belongs to this connection any more: the end is the cause.
+            // After the end no buffer belongs to this connection, so the error names the end.
             let error = match self.inner.link.ended() {
                 Some(ended) => Error::Disconnected(ended.reason),
                 None => Error::ForeignMemory,
@@ -281,7 +282,7 @@ impl Endpoint {
         }
         let mut sending = Sending::owned(memory, id);
         let result = send(&mut sending);
-        // Nothing is left of what was sent, or of what the peer may have read in part.
+        // The memory is gone if the message was sent, or if the peer may have read a part of it.
         *buffer.memory() = sending.into_memory();
         result
     }
@@ -291,8 +292,8 @@ impl Endpoint {
         self.inner.link.buffer(len)
     }
 
-    /// Makes an attempt that does not wait for room. Where there is none, whoever watches for room
-    /// is told of it.
+    /// Makes an attempt that does not wait for room. If there is none, requests a notification of
+    /// room.
     pub(super) fn try_in_room<T>(
         &self,
         mut attempt: impl FnMut() -> Result<T, TrySendError>,
@@ -300,7 +301,7 @@ impl Endpoint {
         let mut result = attempt();
         if let Err(TrySendError::Full) = result {
             let link = &self.inner.link;
-            // What makes room may have arrived already without any thread having polled.
+            // A grant may have arrived without a thread having polled it.
             link.poll_once();
             link.want_room();
             result = attempt();
@@ -313,13 +314,13 @@ impl Endpoint {
         result
     }
 
-    /// Sends a message however long it takes.
+    /// Sends a message, and waits for room without a limit.
     fn send_until_taken(&self, sending: &mut Sending<'_>) -> Result<(), Error> {
         let link = &self.inner.link;
         match link.try_send(sending) {
             Ok(()) => Ok(()),
             Err(TrySendError::Full | TrySendError::Failed(Error::CompletionsNotTaken)) => {
-                // What makes room may have arrived already without any thread having polled.
+                // A grant may have arrived without a thread having polled it.
                 link.poll_again();
                 self.wait_for_room(&Deadline::never(), || link.try_send(sending))
             }
@@ -397,7 +398,7 @@ impl Endpoint {
         }
     }
 
-    /// Takes the next message from the channel, and keeps what comes before it for
+    /// Takes the next message from the channel, and keeps the completions before it for
     /// `next_completion`.
     pub(super) fn take(&self) -> Option<Result<Message, Error>> {
         let taken = loop {
@@ -413,7 +414,7 @@ impl Endpoint {
                     break Some(Err(Error::Disconnected(reason)));
                 }
                 Ok(Completion::Finished) => break Some(Err(Error::PeerFinished)),
-                // Who receives messages alone does not ask for it.
+                // A program that calls `recv` has no use for it.
                 Ok(Completion::Room) => {}
                 Ok(other) => self.set_aside(other),
                 Err(TryRecvError::Empty | TryRecvError::Disconnected) => break self.take_end(),
@@ -423,20 +424,20 @@ impl Endpoint {
         taken
     }
 
-    /// After the peer's Finish was taken, every other call says so as well.
+    /// Returns the peer's Finish, which each later call returns again.
     fn take_finish(&self) -> Option<Result<Message, Error>> {
-        // In this order: its messages are in the channel before it is said to have finished.
+        // In this order: the messages of the peer are in the channel before it counts as finished.
         let finished = self.inner.link.peer_has_finished() && self.inner.completions.is_empty();
         finished.then_some(Err(Error::PeerFinished))
     }
 
-    /// Tells the peer that this side sends no more messages: half close.
+    /// Ends the messages of this side, and goes on receiving: half close.
     ///
     /// The peer receives everything that was sent before, then its [`recv`](Self::recv) returns
     /// [`Error::PeerFinished`], or [`Completion::Finished`] comes. It may go on sending, and this
-    /// side receiving. Sends of this side fail with [`Error::Finished`] from now on; one-sided
-    /// operations go on, except for [`write_with_imm`](crate::OneSided::write_with_imm). It does
-    /// not wait, and a second call does nothing. The connection stays until one side closes it.
+    /// side receiving. Later sends of this side fail with [`Error::Finished`]; one-sided operations
+    /// go on, except for [`write_with_imm`](crate::OneSided::write_with_imm). It does not wait, and
+    /// a second call does nothing. The connection stays until one side closes it.
     ///
     /// # Errors
     ///
@@ -470,12 +471,12 @@ impl Endpoint {
     /// Waits until everything that was sent so far has arrived at the peer's library.
     ///
     /// Everything includes one-sided operations. It takes one exchange with the peer, and the time
-    /// in which the peer reads messages above the eager size. It does not say whether the peer's
+    /// in which the peer reads messages above the eager size. It does not confirm that the peer's
     /// program has received the messages.
     ///
     /// # Errors
     ///
-    /// [`Error::Disconnected`] when the connection has ended: it is not known what has arrived.
+    /// [`Error::Disconnected`] when the connection has ended: messages may not have arrived.
     pub fn flush(&self) -> Result<(), Error> {
         self.flush_until(&Deadline::never())
     }
@@ -485,7 +486,7 @@ impl Endpoint {
     /// # Errors
     ///
     /// * [`Error::TimedOut`] when the peer's answer has not come in time. The connection goes on.
-    /// * [`Error::Disconnected`] when the connection has ended: it is not known what has arrived.
+    /// * [`Error::Disconnected`] when the connection has ended: messages may not have arrived.
     pub fn flush_timeout(&self, timeout: Duration) -> Result<(), Error> {
         self.flush_until(&Deadline::after(timeout))
     }
@@ -503,11 +504,11 @@ impl Endpoint {
     /// Sends these messages, one after the other, waiting while the peer's window is full, and
     /// returns how many were sent.
     ///
-    /// Each arrives as a message of its own, as if it had been sent by [`send`](Self::send); what
-    /// is saved is the frames: as many messages as fit the peer's eager size and its window, up to
-    /// 64, travel together, and a frame costs about the same whatever is in it. The bytes are
-    /// copied. A message takes its place in the peer's window also where it travels with others;
-    /// its receive buffer is free when the last of these has been dropped.
+    /// Each arrives as a message of its own, as if it had been sent by [`send`](Self::send), but
+    /// they share frames. A frame carries up to 64 messages, within the peer's eager size and
+    /// window, and costs about the same for one message as for many. The bytes are copied. Each
+    /// message takes a place in the peer's window. Messages of one frame share a receive buffer,
+    /// which is free when the last of them has been dropped.
     ///
     /// All of them are sent, unless an error comes after the first: then the next call returns it.
     /// An empty batch is no message.
@@ -542,7 +543,7 @@ impl Endpoint {
         Ok(sent)
     }
 
-    /// As many as there is room for.
+    /// Sends messages while there is room, and returns their number.
     pub(super) fn send_some(&self, messages: &[IoSlice<'_>]) -> Result<usize, TrySendError> {
         let mut sent = 0;
         while let rest @ [_, ..] = &messages[sent..] {

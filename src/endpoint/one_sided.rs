@@ -11,17 +11,17 @@ use crate::{
 /// One-sided operations, in which the devices move the bytes and the peer's program takes no part.
 ///
 /// Each takes a range of a [`Region`] of this side, a peer's [`RemoteRegion`] with an offset in
-/// bytes, and an id for its completion. Bounds and rights are checked before anything is done. What
-/// only the peer's device can detect, a region that has been deregistered or a right that was never
-/// given, is reported by [`Completion::Failed`](crate::Completion::Failed) with the device's
-/// status, and ends the connection, as it does on any reliable RDMA connection.
+/// bytes, and an id for its completion. Bounds and rights are checked before anything is done. Only
+/// the peer's device can detect that a region has been deregistered or that a right was never
+/// given. It reports that by [`Completion::Failed`](crate::Completion::Failed) with its status, and
+/// ends the connection, as on any reliable RDMA connection.
 ///
 /// Operations and messages are carried out in the order in which they were started, with one
 /// exception that every RDMA device makes: a write or message that follows a read or atomic
-/// operation may be carried out before it. Wait for the read's completion where that matters. At
-/// most [`Config::send_depth`](crate::Config::send_depth) operations are in flight; a further one
-/// waits. It also waits for a place for its completion, as
-/// a message [with an id](crate::Outgoing::with_id) does.
+/// operation may be carried out before it. Wait for the read's completion if that matters. At most
+/// [`Config::send_depth`](crate::Config::send_depth) operations are in flight; a further one waits.
+/// It also waits for a place for its completion, as a message [with an
+/// id](crate::Outgoing::with_id) does.
 #[derive(Clone, Copy, Debug)]
 pub struct OneSided<'a> {
     endpoint: &'a Endpoint,
@@ -38,12 +38,12 @@ impl Endpoint {
 impl OneSided<'_> {
     /// Registers `len` bytes of zeroed memory for one-sided operations.
     ///
-    /// Peers that have its [`remote`](Region::remote) may access it as `access` says.
+    /// Peers that have its [`remote`](Region::remote) may access it with the rights in `access`.
     /// [`RemoteAccess::NONE`] is for memory that only operations of this side use.
     ///
     /// # Errors
     ///
-    /// * [`Error::LockedMemory`] when the process may not lock as much.
+    /// * [`Error::LockedMemory`] when the process may not lock that much memory.
     /// * [`Error::Os`] when the memory cannot be registered for another reason, for instance
     ///   `EINVAL` for a length of 0.
     /// * [`Error::Disconnected`] when the connection has ended.
@@ -60,8 +60,8 @@ impl OneSided<'_> {
     ///
     /// After an error nothing was done and no completion comes.
     ///
-    /// * [`Error::OutOfBounds`], [`Error::NotAllowed`] or [`Error::ForeignMemory`] for what is
-    ///   wrong with the arguments.
+    /// * [`Error::OutOfBounds`], [`Error::NotAllowed`] or [`Error::ForeignMemory`] for invalid
+    ///   arguments.
     /// * [`Error::CompletionsNotTaken`] when too many completions wait to be taken, and no other
     ///   thread takes them.
     /// * [`Error::Disconnected`] when the connection has ended.
@@ -108,8 +108,8 @@ impl OneSided<'_> {
     ///
     /// After an error nothing was done and no completion comes.
     ///
-    /// * [`Error::OutOfBounds`], [`Error::NotAllowed`] or [`Error::ForeignMemory`] for what is
-    ///   wrong with the arguments.
+    /// * [`Error::OutOfBounds`], [`Error::NotAllowed`] or [`Error::ForeignMemory`] for invalid
+    ///   arguments.
     /// * [`Error::CompletionsNotTaken`] when too many completions wait to be taken, and no other
     ///   thread takes them.
     /// * [`Error::Disconnected`] when the connection has ended.
@@ -129,15 +129,15 @@ impl OneSided<'_> {
     /// The bytes go to `offset` of `remote`. When they are there the peer gets
     /// [`Completion::Immediate`](crate::Completion::Immediate) with `imm_data`, and this side
     /// [`Completion::Written`](crate::Completion::Written) with `id`; the bytes must not change
-    /// before. It takes one place of the peer's window, as a message does, and waits while that is
-    /// full. The peer's region must allow [writing](RemoteAccess::write).
+    /// before. It takes a place in the window of the peer, as a message does, and waits while that
+    /// is full. The peer's region must allow [writing](RemoteAccess::write).
     ///
     /// # Errors
     ///
     /// After an error nothing was done and no completion comes.
     ///
-    /// * [`Error::OutOfBounds`], [`Error::NotAllowed`] or [`Error::ForeignMemory`] for what is
-    ///   wrong with the arguments.
+    /// * [`Error::OutOfBounds`], [`Error::NotAllowed`] or [`Error::ForeignMemory`] for invalid
+    ///   arguments.
     /// * [`Error::NotSupported`] on iWARP.
     /// * [`Error::CompletionsNotTaken`] when too many completions wait to be taken, and no other
     ///   thread takes them.
@@ -169,8 +169,8 @@ impl OneSided<'_> {
     /// After an error nothing was done and no completion comes.
     ///
     /// * [`Error::OutOfBounds`], [`Error::NotAllowed`], [`Error::Misaligned`] or
-    ///   [`Error::ForeignMemory`] for what is wrong with the arguments.
-    /// * [`Error::NotSupported`] where a device of the two has no atomic operations.
+    ///   [`Error::ForeignMemory`] for invalid arguments.
+    /// * [`Error::NotSupported`] if one of the two devices has no atomic operations.
     /// * [`Error::CompletionsNotTaken`] when too many completions wait to be taken, and no other
     ///   thread takes them.
     /// * [`Error::Disconnected`] when the connection has ended.
@@ -200,8 +200,8 @@ impl OneSided<'_> {
     /// After an error nothing was done and no completion comes.
     ///
     /// * [`Error::OutOfBounds`], [`Error::NotAllowed`], [`Error::Misaligned`] or
-    ///   [`Error::ForeignMemory`] for what is wrong with the arguments.
-    /// * [`Error::NotSupported`] where a device of the two has no atomic operations.
+    ///   [`Error::ForeignMemory`] for invalid arguments.
+    /// * [`Error::NotSupported`] if one of the two devices has no atomic operations.
     /// * [`Error::CompletionsNotTaken`] when too many completions wait to be taken, and no other
     ///   thread takes them.
     /// * [`Error::Disconnected`] when the connection has ended.
@@ -302,7 +302,8 @@ impl OneSided<'_> {
     }
 }
 
-/// Returns the range of a number at `at`. The check of the bounds finds one that does not exist.
+/// Returns the range of a number at `at`. The check of the bounds fails if the range does not
+/// exist.
 fn eight_from(at: usize) -> Range<usize> {
     at..at.saturating_add(8)
 }

@@ -16,13 +16,13 @@ use crate::{
 
 /// Waiting as a task, on any runtime.
 ///
-/// These are for futures: what is not there now has the task woken when it may be, and the call is
-/// made again. They never block, and no file descriptor is needed. Dropping a future that uses them
-/// loses nothing: what was not returned is there for the next call, and a message was sent whole or
-/// not at all.
+/// These calls are for futures. A call that returns `Pending` wakes the task when it may succeed,
+/// and the future calls it again. They never block and need no file descriptor. A dropped future
+/// loses nothing: a message or completion that it has not returned remains for the next call, and a
+/// message is sent whole or not at all.
 ///
 /// One task at a time may wait for messages or completions, one for room to send, and one for the
-/// connection's end: of several that wait for the same, the one that called last is woken. With
+/// connection's end. If several wait for the same event, it wakes the task that called last. With
 /// [`std::future::poll_fn`] each becomes a future. The feature `tokio` has types with `async`
 /// methods, for which no other thread stands between a task and the device; elsewhere the engine's
 /// thread polls the connection from the first such call on.
@@ -101,9 +101,9 @@ impl Endpoint {
 
     /// Sends one message.
     ///
-    /// As [`send`](Self::send), for tasks. The message is taken when it returns `Ready`, and not
-    /// before. A [`SendBuffer`](crate::SendBuffer) that is given by value is lost while there is no
-    /// room: give it as `&mut buffer`.
+    /// As [`send`](Self::send), for tasks. The library takes the message when the call returns
+    /// `Ready`, and not before. A [`SendBuffer`](crate::SendBuffer) that is given by value is lost
+    /// while there is no room: give it as `&mut buffer`.
     ///
     /// # Errors
     ///
@@ -219,7 +219,7 @@ impl Endpoint {
         self.inner.link.enter_runtime().map_err(Error::from_os)
     }
 
-    /// No runtime watches the connection any more.
+    /// Ends the watch of the connection by a runtime.
     #[cfg(feature = "tokio")]
     pub(crate) fn leave_runtime(&self) {
         self.inner.link.poller.leave_runtime();

@@ -1,14 +1,13 @@
-//! Who may establish a connection when.
+//! Limits the number of connections that are established at a time.
 //!
-//! Establishing one costs this host much at once: memory is registered, queues are made, and its
-//! answer is awaited. Of many that start together none is through before the last has been begun.
-//! So only some are established at a time, and the others wait for their turn, at little cost, the
-//! oldest first.
+//! Establishing a connection costs this host memory registrations, queues, and a wait for the
+//! answer. If many start together, none is established before the last one has begun. So only some
+//! are established at a time, and the others wait for their turn at little cost, the oldest first.
 //!
-//! A turn ends when the connection is established, or fails. One that lasts for longer than the
-//! *patience* goes on, but holds up nobody any more: it waits for its peer, not for this host. Of
-//! the hosts at the other end, the one with the fewest turns is next, and no host gets all places:
-//! who waits for a host that is gone does not hold up those who want to reach another.
+//! A turn ends when the connection is established, or fails. A turn that lasts for longer than the
+//! *patience* goes on, but takes no place: it waits for its peer, not for this host. The next turn
+//! goes to the peer host with the fewest turns. No host gets all places, so connections to a host
+//! that is down do not delay connections to others.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -17,12 +16,12 @@ use std::{
 
 use crate::proto::Host;
 
-/// How many connections are established at a time, of those that this host asks for and of those
-/// that it is asked for. As few as keep this host busy while some wait for their peers: the first
-/// ones are through so much earlier, and where each takes long, some are through at all.
+/// The number of connections that are established at a time, in each direction. It is small, so
+/// that early attempts finish first, and large enough to keep the host busy while others wait for
+/// peers.
 pub(super) const PLACES: usize = 8;
 
-/// After how long a turn that still lasts is one of a connection that waits for its peer.
+/// The age after which a turn takes no place, because its connection waits for its peer.
 const PATIENCE_OF_CONNECTS: Duration = Duration::from_secs(2);
 
 /// The same for a connection that a peer requested. When it has been accepted, only the last step
@@ -32,12 +31,12 @@ const PATIENCE_OF_ACCEPTS: Duration = Duration::from_millis(250);
 /// See the top of this file. Connections go by their keys.
 #[derive(Debug)]
 pub(super) struct Admission {
-    /// How many turns there are at a time.
+    /// The number of turns at a time.
     places: usize,
-    /// How many of them are for one host.
+    /// The number of turns of one host at a time.
     places_of_host: usize,
     patience: Duration,
-    /// The turns that hold up others.
+    /// The turns that take a place.
     taken: Vec<Turn>,
     hosts: HashMap<Host, OfHost>,
     /// All connections that wait or have a turn.
@@ -45,14 +44,14 @@ pub(super) struct Admission {
     next_ticket: u64,
 }
 
-/// What is known of a host at the other end.
+/// The connections with one peer host.
 #[derive(Debug, Default)]
 struct OfHost {
-    /// Who waits, by ticket: the oldest first.
+    /// The keys of waiting connections, by ticket: the oldest first.
     waiting: BTreeMap<u64, u64>,
-    /// How many connections have a turn, those that have lasted for long included.
+    /// The number of connections with a turn, also of turns that take no place.
     started: usize,
-    /// How many of them hold up others.
+    /// The number of turns that take a place.
     taken: usize,
 }
 
@@ -60,7 +59,7 @@ struct OfHost {
 struct Turn {
     key: u64,
     host: Host,
-    /// When it holds up nobody any more.
+    /// The time after which it takes no place.
     end: Instant,
 }
 
@@ -93,7 +92,7 @@ impl Admission {
         }
     }
 
-    /// A connection with this host waits for its turn from now on, behind those that wait already.
+    /// Adds a connection with this host behind the waiting ones.
     pub(super) fn join(&mut self, key: u64, host: Host) {
         self.leave(key);
         let ticket = self.next_ticket;
@@ -103,7 +102,7 @@ impl Admission {
         self.members.insert(key, Member::Waiting { host, ticket });
     }
 
-    /// A connection wants no turn any more, or has had it.
+    /// Removes a connection that has had its turn, or needs none.
     pub(super) fn leave(&mut self, key: u64) {
         let Some(member) = self.members.remove(&key) else {
             return;
@@ -172,8 +171,7 @@ impl Admission {
         Some(key)
     }
 
-    /// When to ask for [`next`](Self::next) again, if nothing happens before: `None` when nobody
-    /// waits.
+    /// Returns the time to call [`next`](Self::next) again; `None` if no connection waits.
     pub(super) fn next_at(&self, now: Instant) -> Option<Instant> {
         let mut waiting = self
             .hosts

@@ -27,7 +27,7 @@ const LAST_WORD: Duration = Duration::from_millis(100);
 /// A request of a handle to the engine's thread.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// Listen, and reply with the address. Requests hold the engine, which so lives as long as the
+    /// Listen, and reply with the address. Requests hold the engine, which therefore outlives the
     /// listener.
     Listen {
         address: SocketAddr,
@@ -47,7 +47,7 @@ pub(crate) enum Command {
         deadline: Instant,
         reply: Reply,
     },
-    /// Nobody wants the connection any more that is being established with this number.
+    /// Cancel the connection attempt with this number.
     GiveUp { key: u64 },
     /// Accept a request, and reply once.
     Accept {
@@ -61,13 +61,13 @@ pub(crate) enum Command {
     Reject { key: u64, data: Vec<u8> },
     /// Add up the statistics of all connections.
     Statistics { reply: Sender<EngineStatistics> },
-    /// End all listeners, and reply when there is no connection any more.
+    /// End all listeners, and reply when there is no connection left.
     Drain { reply: Sender<()> },
     /// The last handle of the engine has been dropped: end when all connections have.
     Retire,
     /// Close everything, then end.
     ShutDown,
-    /// Close everything, then end, since the process ends: no handle will report what became of its
+    /// Close everything, then end, since the process ends: no handle will report the ends of its
     /// connections.
     Exit,
 }
@@ -234,7 +234,7 @@ impl Reply {
         }
     }
 
-    /// The connection begins, with this number. Returns whether somebody wants it.
+    /// The connection begins, with this number. Returns whether the caller still waits for it.
     pub(super) fn begin(&self, key: u64) -> bool {
         match self {
             Self::Task(pledge) => pledge.begin(key),
@@ -327,7 +327,7 @@ impl Request {
         }
     }
 
-    /// Takes what is needed for the answer, once.
+    /// Takes the parts that the answer needs, once.
     pub(crate) fn take(&mut self) -> Option<Open> {
         self.open.take()
     }

@@ -29,14 +29,14 @@ use crate::{
 ///
 /// The thread handles connection events, timers (deadlines, keepalive), and the completion queues
 /// of connections on which no thread waits. It sleeps while there is nothing to do. When the last
-/// handle, listener and endpoint have been dropped, it finishes closing what is still being closed,
-/// and ends. A process that ends normally waits for that: see [the guide](crate::guide::ending).
+/// handle, listener and endpoint have been dropped, it finishes the closes in progress, and ends. A
+/// process that ends normally waits for that: see [the guide](crate::guide::ending).
 #[derive(Clone)]
 pub struct Engine {
     inner: Arc<Handle>,
 }
 
-/// The engine that is used by default. Held weakly: it lives as long as it is used.
+/// The engine that is used by default. A weak reference: the engine ends with its last user.
 static SHARED: PerProcess<Mutex<Weak<Handle>>> = PerProcess::new(Mutex::default);
 
 impl Engine {
@@ -101,7 +101,7 @@ impl Engine {
     /// * [`Error::Os`] when the thread or its file descriptors cannot be created.
     pub fn shared() -> Result<Self, Error> {
         let mut shared = lock(SHARED.get());
-        // One whose thread has ended serves no connection any more.
+        // An engine whose thread has ended cannot serve a connection.
         if let Some(inner) = shared.upgrade().filter(|inner| inner.runs()) {
             return Ok(Self { inner });
         }
@@ -138,11 +138,11 @@ impl Engine {
         }
         let mut shared = lock(SHARED.get());
         if ptr::eq(shared.as_ptr(), Arc::as_ptr(&self.inner)) {
-            // The next call of `shared` starts one that works.
+            // The next call of `shared` starts a new engine.
             *shared = Weak::new();
         }
         drop(shared);
-        // It fails where it has ended already.
+        // It fails if the engine has ended already.
         let _ = self.inner.send(Command::ShutDown);
         if self.inner.join().is_err() {
             error!("the engine's thread panicked");
@@ -153,10 +153,10 @@ impl Engine {
     ///
     /// It waits no longer than `timeout`, and returns the number of connections that were still
     /// open then; 0 means that all have ended and everything of them was released. Each listener of
-    /// the engine is closed, as by [`Listener::close`](crate::Listener::close). Connections are
-    /// left to those who use them: they end when either side closes them. Those whose last handle
-    /// was dropped, and that are being closed in the background, are waited for as well. The
-    /// engine goes on; [`shutdown`](Self::shutdown) closes what is left.
+    /// the engine is closed, as by [`Listener::close`](crate::Listener::close). Connections end
+    /// when their users on either side close them. The call also waits for connections that are
+    /// being closed in the background because their last handle was dropped. The engine goes on;
+    /// [`shutdown`](Self::shutdown) closes the remaining connections.
     ///
     /// [The guide](crate::guide::ending) has a server that ends so on a signal.
     ///
@@ -190,13 +190,13 @@ impl Engine {
         }
     }
 
-    /// Returns what has passed through this engine's connections.
+    /// Returns the counters of this engine's connections.
     ///
-    /// Those that have ended are included, as long as the engine exists: a handle that is kept from
-    /// the start has them all. The [shared engine](Self::shared) ends with its last connection,
-    /// listener and handle, and the next call of `shared` starts another one, which counts from 0.
-    /// The engine's thread adds it up, so the call waits for
-    /// that thread's next round.
+    /// They include connections that have ended, from the start of the engine. A program that keeps
+    /// a handle from the start gets all of them. The [shared engine](Self::shared) ends with its
+    /// last connection, listener and handle, and the next call of `shared` starts another one,
+    /// which counts from 0. The engine's thread adds the counters up, so the call waits for its
+    /// next round.
     ///
     /// # Errors
     ///
@@ -232,7 +232,7 @@ impl fmt::Debug for Engine {
     }
 }
 
-/// What has passed through an [`Engine`], and what it holds now.
+/// The counters of an [`Engine`], and the connections and memory that it holds now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EngineStatistics {

@@ -1,5 +1,5 @@
-//! One connection as the engine's thread keeps it: what it is set up with, which only this thread
-//! touches, and what goes with it.
+//! The engine's entry of a connection: the objects that only the engine's thread uses to establish
+//! and end it.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -18,14 +18,14 @@ use crate::{
     transport::{Budget, ConnectRequest, ConnectionId, ConnectionManager},
 };
 
-/// A connection, with what only this thread may touch. Fields in the order in which they must be
-/// dropped.
+/// A connection, with the fields that only the engine's thread may touch, in the order in which
+/// they must be dropped.
 pub(super) struct Entry {
     pub(super) link: Arc<Link>,
     pub(super) id: ConnectionId,
     pub(super) config: Config,
     pub(super) role: Role,
-    /// Where it is reported that the connection is established, or failed.
+    /// Gets the report that the connection is established, or failed.
     pub(super) reply: Option<Reply>,
     /// The receiving end of the completions, until an endpoint takes it.
     pub(super) receiver: Option<Receiver<Completion>>,
@@ -45,7 +45,7 @@ pub(super) enum Role {
 }
 
 impl Role {
-    /// What there is for its side.
+    /// Returns the value for its side.
     pub(super) fn choose<T>(&self, active: T, passive: T) -> T {
         match self {
             Self::Active => active,
@@ -134,7 +134,7 @@ impl Entry {
         }
     }
 
-    /// Hands out the established connection. Where nobody waits for it, nobody wants it any more.
+    /// Hands out the established connection. If no caller is waiting, the connection is dropped.
     pub(super) fn report_established(&mut self) {
         if let Role::Passive(half_open) = &mut self.role {
             *half_open = None;
@@ -152,8 +152,8 @@ impl Entry {
         }));
     }
 
-    /// Nobody will ask how the connection ended: the log says it where something was sent that may
-    /// not have arrived.
+    /// Logs the end of a connection without handles, if messages were sent that may not have
+    /// arrived.
     pub(super) fn report_undelivered(&self, reason: &CloseReason) {
         let delivered = self.link.ended().is_some_and(|ended| ended.delivered);
         let Statistics {

@@ -1,10 +1,9 @@
-//! What a process that ends normally still does for its connections, as a kernel does for sockets:
-//! it closes them.
+//! Closes the connections of a process that ends normally, as a kernel does for sockets.
 //!
 //! A close takes an exchange with the peer, and a process that ends takes the engines' threads
-//! along. So the first engine registers an exit handler, which has all engines close what is open
-//! and waits for those that have connections, each for at most as long as its connections may take.
-//! Two things could go wrong:
+//! along. So the first engine registers an exit handler. It has all engines close their
+//! connections, and waits for each engine within the longest time limit of its connections. Two
+//! things could go wrong:
 //!
 //! * A forked child inherits the handler, but no thread of any engine, and perhaps a list that is
 //!   locked for good. It has a list of its own, with its own engines.
@@ -47,23 +46,23 @@ const MARGIN: Duration = Duration::from_secs(1);
 /// An engine whose thread runs, or is about to.
 struct Running {
     mailbox: Arc<Mailbox<Command>>,
-    /// How many connections there are that may take so long to close.
+    /// The number of connections for each time that a close may take.
     patience: Mutex<BTreeMap<Duration, usize>>,
     /// Whether the end of the process waits for it.
     awaited: AtomicBool,
 }
 
 impl Running {
-    /// How long its connections may take to close; `None` without connections.
+    /// Returns the longest time that a close may take; `None` without connections.
     fn longest(&self) -> Option<Duration> {
         lock(&self.patience).keys().next_back().copied()
     }
 }
 
-/// An engine's place among those that run, until it is dropped.
+/// Keeps an engine in the list of running engines until it is dropped.
 pub(super) struct Registration(Arc<Running>);
 
-/// Enters an engine. It is told to exit through its mailbox.
+/// Enters an engine. The exit handler sends [`Command::Exit`] to its mailbox.
 pub(super) fn register(mailbox: Arc<Mailbox<Command>>) -> Result<Registration, OsError> {
     let running = Arc::new(Running {
         mailbox,
@@ -80,7 +79,7 @@ pub(super) fn register(mailbox: Arc<Mailbox<Command>>) -> Result<Registration, O
 }
 
 impl Registration {
-    /// A connection has come that may take so long to close.
+    /// Adds a connection whose close may take this time.
     pub(super) fn connection_came(&self, patience: Duration) {
         *lock(&self.0.patience).entry(patience).or_default() += 1;
     }
@@ -103,14 +102,14 @@ impl Drop for Registration {
     }
 }
 
-/// The exit handler. It uses nothing of the thread that is destroyed before exit handlers run, and
-/// does not log: a logger may be what ends the process.
+/// The exit handler. It uses no thread-local values, which are destroyed before exit handlers run.
+/// It does not log, because the logger may have ended the process.
 extern "C" fn close_all() {
     let Engines { running, ended } = ENGINES.get();
     let all = lock(running);
     let mut bound = Duration::ZERO;
     for running in all.iter() {
-        // Before it is told, because then there are fewer and fewer.
+        // Before the command, after which the connections become fewer.
         let longest = running.longest();
         running.mailbox.send(Command::Exit);
         if let Some(longest) = longest {

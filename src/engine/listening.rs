@@ -24,17 +24,17 @@ pub(super) struct Listening {
     pub(super) engine: Arc<Handle>,
     /// Requests that are not established yet.
     pub(super) half_open: HalfOpen,
-    /// Over RDMA, where it listens so.
+    /// The listener over RDMA, if there is one.
     rdma: Option<Place>,
-    /// Over TCP, where it listens so.
+    /// The listener over TCP, if there is one.
     tcp: Option<ListenId>,
 }
 
-/// Where it listens.
+/// The binding of a listener.
 enum Place {
-    /// On this id, for as long as it is there.
+    /// It listens on this id.
     Bound { _id: ListenId },
-    /// Nowhere: its device was removed, or its address. The next try is this long after the last.
+    /// Its device or address was removed. The next try follows the last one after `wait`.
     Lost { wait: Duration },
 }
 
@@ -43,7 +43,7 @@ enum Place {
 pub(super) struct HalfOpen(Arc<()>);
 
 impl HalfOpen {
-    /// How many there are beside the listener's own.
+    /// Returns the number of clones, without the one of the listener.
     pub(super) fn count(&self) -> usize {
         Arc::strong_count(&self.0) - 1
     }
@@ -73,25 +73,25 @@ impl Listening {
         }
     }
 
-    /// Whether it stays when its device is removed: it is to be bound again, or listens over TCP as
-    /// well.
+    /// Whether it stays when its device is removed: the engine binds it again, or it listens over
+    /// TCP as well.
     pub(super) fn outlives_device(&self) -> bool {
         self.config.listening.rebind || self.tcp.is_some()
     }
 
-    /// Whether as many wait as may.
+    /// Whether the backlog is full.
     pub(super) fn is_full(&self) -> bool {
         self.intake.waiting() >= self.config.listening.backlog.into()
     }
 
-    /// Its device was removed, or its address: drops the id, for which the device waits. Says
-    /// when to try again.
+    /// Drops the id of a removed device or address, for which the device waits. Returns the wait
+    /// before the next try.
     pub(super) fn lose(&mut self) -> Duration {
         self.rdma = Some(Place::Lost { wait: FIRST_WAIT });
         FIRST_WAIT
     }
 
-    /// Binds it again, if it is lost. Says when to try once more.
+    /// Binds it again, if it is lost. Returns the wait before the next try.
     pub(super) fn try_again(&mut self, manager: &ConnectionManager, key: u64) -> Option<Duration> {
         let Some(Place::Lost { wait }) = &mut self.rdma else {
             return None;

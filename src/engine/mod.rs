@@ -5,8 +5,8 @@
 //! above send it commands ([`command`]) and connections send it notices; it answers through
 //! channels and never waits for either.
 //!
-//! It knows nothing of the handles: what it hands out, an established connection or a request, they
-//! make an `Endpoint` of.
+//! It does not depend on the handles. It hands out established connections and requests, of which
+//! the handles make `Endpoint`s.
 
 mod admission;
 mod command;

@@ -21,11 +21,11 @@ enum State<T> {
         waker: Option<Waker>,
     },
     Kept(Result<T, Error>),
-    /// It was taken, or the task wants it no more.
+    /// It was taken or given up.
     Over,
 }
 
-/// The engine's end of a promise. One that is dropped is broken, which the task is told.
+/// The engine's end of a promise. Dropping it fails the promise with [`Error::EngineShutDown`].
 #[derive(Debug)]
 pub(crate) struct Pledge<T>(Arc<Promise<T>>);
 
@@ -63,8 +63,8 @@ impl<T> Promise<T> {
         }
     }
 
-    /// The task wants it no more. Returns the connection that is to be given up, if it has begun
-    /// and is not established.
+    /// Gives the promise up. Returns the connection to cancel, if it has begun and is not
+    /// established.
     pub(crate) fn give_up(&self) -> Option<u64> {
         let state = mem::replace(&mut *lock(&self.0), State::Over);
         match state {
@@ -99,7 +99,7 @@ impl<T> Pledge<T> {
     fn set(&self, result: Result<T, Error>, on_panic: impl FnOnce() + Send + 'static) {
         let mut state = lock(&self.0.0);
         let State::Open { waker, .. } = &mut *state else {
-            // A connection that nobody wants closes without the lock.
+            // A connection that was given up closes without the lock.
             drop(state);
             return drop(result);
         };

@@ -49,7 +49,7 @@ const CM_RDMA: u64 = 1;
 const CM_TCP: u64 = 7;
 /// The timer key of the next look at the connections that the application polls.
 const ATTENDED: u64 = 2;
-/// The timer key of those who wait for their turn.
+/// The timer key of connections that wait for their turn.
 const TURNS: u64 = 3;
 const NOTICES: u64 = 4;
 /// The token of the epoll with the events for loops.
@@ -88,7 +88,7 @@ pub(super) struct Reactor {
     manager: ConnectionManager,
     commands: Arc<Mailbox<Command>>,
     notices: Arc<Mailbox<Notice>>,
-    /// Boxed: a table has up to twice as many places as there are connections.
+    /// Boxed, because a table has up to two places for each connection.
     links: HashMap<u64, Box<Entry>>,
     listeners: HashMap<u64, Listening>,
     /// The sessions of connections that this host accepted.
@@ -101,7 +101,7 @@ pub(super) struct Reactor {
     /// Connections whose queues were left with something in them, so that the others get their
     /// turn.
     unfinished: BTreeSet<u64>,
-    /// Who may connect, and who may be accepted, when.
+    /// The turns of outgoing and incoming connections.
     connects: Admission,
     accepts: Admission,
     /// Whether something was left to do, so that the rest gets its turn.
@@ -109,20 +109,20 @@ pub(super) struct Reactor {
     /// The number of processors that were available when the engine started.
     processors: usize,
     next_key: u64,
-    /// What the hellos of this engine's connections carry.
+    /// The identity in the hellos of this engine's connections.
     identity: u64,
     peers: Peers,
     /// Set by `Retire` and `ShutDown`: end when nothing is left.
     ending: bool,
     /// Set by `ShutDown`: take on nothing new.
     refusing: bool,
-    /// Set by `Exit`: nobody will ask what became of the connections.
+    /// Set by `Exit`: no handle will report the ends of connections.
     exiting: bool,
-    /// Who waits until there are no connections.
+    /// The replies to send when there are no connections.
     drains: Vec<Sender<()>>,
     /// The memory for large messages.
     budget: Arc<Budget>,
-    /// What went through connections that have ended, and how many there were.
+    /// The counters of ended connections, and their number.
     past: EngineStatistics,
     /// Last, so that the process does not end before everything above is gone.
     registration: Registration,
@@ -204,8 +204,8 @@ impl Reactor {
         self.keep_time();
     }
 
-    /// Does what is due. Called after whatever may have taken a while: many of such things must not
-    /// keep a deadline waiting.
+    /// Handles the deadlines that have passed. Called after each step that may take some time, so
+    /// that many steps in a row do not delay a deadline.
     fn keep_time(&mut self) {
         let now = Instant::now();
         while let Some(key) = self.timers.pop(now) {
@@ -246,8 +246,7 @@ impl Reactor {
     fn give_turns(&mut self) {
         for _ in 0..2 * PLACES {
             let now = Instant::now();
-            // A peer has come further with what it asks for than this side with what it has not
-            // begun.
+            // Incoming connections first, because their peers have done a part of the work already.
             let Some(key) = self.accepts.next(now).or_else(|| self.connects.next(now)) else {
                 break;
             };
@@ -288,9 +287,9 @@ impl Reactor {
         role: Role,
     ) -> Arc<Link> {
         // The channel never refuses. It has a place for each message that the peer has credit for,
-        // for as many large ones, for the peer's Finish, for the news of room and for the end; and
-        // one for each operation with an id: those are accepted only while fewer than `most_ids`
-        // completions are in flight or unread.
+        // the same number for large ones, one each for the peer's Finish, for room and for the end;
+        // and one for each operation with an id: those are accepted only while fewer than
+        // `most_ids` completions are in flight or unread.
         let messages = 2 * usize::from(config.receive_window) + 2;
         let most_ids = usize::from(config.receive_window) + usize::from(config.send_depth);
         let (sender, receiver) = if config.resume.is_zero() {
@@ -330,7 +329,7 @@ impl Reactor {
             asked: None,
         };
         self.links.insert(key, Box::new(entry));
-        // What the state machine wants from its making on.
+        // Carries out the first outputs of the state machine.
         link.in_engine(|_| ());
         link
     }
@@ -352,7 +351,7 @@ impl Reactor {
         self.next_key
     }
 
-    // Driving a connection: what its state machine wants of this thread.
+    // Driving a connection: the outputs of its state machine for this thread.
 
     fn drive(&mut self, key: u64) {
         let Some(entry) = self.links.get_mut(&key) else {
@@ -362,8 +361,7 @@ impl Reactor {
         loop {
             let op = {
                 let mut core = entry.link.core();
-                // What was wanted before the end is not wanted any more, except that the peer is to
-                // hear of a rejection.
+                // After the end, drop pending operations except Reject.
                 if core.ended.is_some() {
                     core.cm_ops.retain(|op| op.call() == CmCall::Reject);
                 }
@@ -426,8 +424,7 @@ impl Reactor {
         }
     }
 
-    /// The connection has ended: everything goes back to the system, and whoever waits for it is
-    /// told.
+    /// Releases an ended connection, and notifies its waiting caller.
     fn remove(&mut self, key: u64, reason: CloseReason) {
         self.timers.set(key, None);
         self.attended.forget(key);
@@ -450,7 +447,7 @@ impl Reactor {
             entry.report_undelivered(&reason);
         }
         self.past.ended += 1;
-        // What messages still hold after the end is the process's, not the engine's.
+        // Memory that messages hold after the end belongs to the process, not to the engine.
         self.past.all += entry.link.statistics().counters();
         if let Some(reply) = entry.reply.take() {
             let error = entry
@@ -534,7 +531,7 @@ fn is_of_manager(error: OsError) -> bool {
     error.is_of_credentials() && matches!(error.call, "rdma_create_id" | "rdma_get_cm_event")
 }
 
-/// A number that nobody else has. It is no secret.
+/// Returns a unique random number, which is not secret.
 fn random() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(Instant::now())

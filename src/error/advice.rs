@@ -1,11 +1,16 @@
-//! What the texts of errors say of this machine, and what to do there.
+//! The parts of error texts that depend on this machine, with the remedies.
 
 use std::{
     fmt,
     net::{IpAddr, SocketAddr},
 };
 
-use crate::{machine, proto::CloseReason, status::OsError, transport_choice::Transport};
+use crate::{
+    machine,
+    proto::{CloseReason, RAISE_MEMLOCK},
+    status::OsError,
+    transport_choice::Transport,
+};
 
 /// The remedy for a link-local address without its network interface, with the call to which that
 /// was an invalid argument; empty for others.
@@ -58,10 +63,10 @@ impl fmt::Display for LoopbackProblem<'_> {
     }
 }
 
-/// What has to be there for RDMA, by what is not.
-pub(super) struct WhatOffersRdma<'a>(pub(super) &'a OsError);
+/// The remedy for missing RDMA, according to the part that is missing.
+pub(super) struct NoRdmaAdvice<'a>(pub(super) &'a OsError);
 
-impl fmt::Display for WhatOffersRdma<'_> {
+impl fmt::Display for NoRdmaAdvice<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.errno {
             libc::ELIBACC | libc::ELIBBAD => f.write_str(
@@ -155,9 +160,8 @@ impl fmt::Display for MemlockAdvice {
         } = self;
         write!(
             f,
-            "The process may lock {limit} bytes (`ulimit -l`); raise memlock in \
-             /etc/security/limits.conf or with LimitMEMLOCK= in the service's unit, or lower \
-             receive_window, send_depth or eager_size in the Config"
+            "The process may lock {limit} bytes; {RAISE_MEMLOCK}, or lower receive_window, \
+             send_depth or eager_size in the Config"
         )?;
         if *in_container {
             f.write_str(". This looks like a container: start it with `--ulimit memlock=-1`")?;

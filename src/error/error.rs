@@ -6,7 +6,7 @@ use std::{
 use nix::sys::resource::{Resource, getrlimit};
 
 use super::advice::{
-    BindProblem, LoopbackProblem, MemlockAdvice, ScopeAdvice, WhatOffersRdma, device_advice,
+    BindProblem, LoopbackProblem, MemlockAdvice, NoRdmaAdvice, ScopeAdvice, device_advice,
     rebind_advice,
 };
 use crate::{
@@ -48,7 +48,7 @@ pub enum Error {
 
     /// This machine has no RDMA connection manager; or it lacks the libraries, which a program that
     /// was built with the feature `dlopen` opens when it needs them.
-    #[error("this machine offers no RDMA: {0}. {remedy}", remedy = WhatOffersRdma(.0))]
+    #[error("this machine offers no RDMA: {0}. {remedy}", remedy = NoRdmaAdvice(.0))]
     NoRdma(OsError),
 
     /// This program was built without RDMA: without rdmsg's feature `rdma`.
@@ -434,15 +434,16 @@ impl Error {
     /// Returns the error of a system call, with the advice for it.
     pub(crate) fn from_os(error: OsError) -> Self {
         match (error.call, error.errno) {
-            // The kernel returns EPERM where the process may lock nothing at all.
+            // The kernel returns EPERM if the process may not lock any memory.
             ("ibv_reg_mr", libc::ENOMEM | libc::EPERM) => {
                 // An unreadable limit is no reason to hide the error itself.
                 let limit = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(0, |(soft, _)| soft);
                 Self::LockedMemory { error, limit }
             }
-            // By these `sys` says that a library cannot be opened, or lacks a function.
+            // `sys` returns these if a library cannot be opened, or lacks a function.
             (_, libc::ELIBACC | libc::ELIBBAD) => Self::NoRdma(error),
-            // It returns the same for a file that may not be opened as for one that is missing.
+            // It returns the same error for a missing file and for a file that the process may not
+            // open.
             ("rdma_create_event_channel", _) if cfg!(not(feature = "rdma")) => Self::RdmaNotBuilt,
             ("rdma_create_event_channel", errno) => match (machine::denied(), errno) {
                 (Some(denied), _) => Self::PermissionDenied { error, denied },
@@ -488,8 +489,8 @@ fn is_loopback(address: SocketAddr) -> bool {
 
 /// The error of a send that does not wait.
 ///
-/// It converts into [`Error`], where [`Full`](Self::Full) is [`Error::WindowFull`], and into
-/// [`io::Error`](std::io::Error), where that is [`WouldBlock`](std::io::ErrorKind::WouldBlock).
+/// It converts into [`Error`] and into [`io::Error`](std::io::Error). [`Full`](Self::Full) becomes
+/// [`Error::WindowFull`] and [`WouldBlock`](std::io::ErrorKind::WouldBlock).
 #[derive(Debug, Clone, thiserror::Error)]
 #[expect(clippy::exhaustive_enums, reason = "there is no third")]
 pub enum TrySendError {

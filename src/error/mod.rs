@@ -1,5 +1,5 @@
-//! What operations fail with: the error, what it says of this machine, and what it is to programs
-//! that expect `std::io`'s.
+//! Errors of operations: their type, their texts with the facts about this machine, and their
+//! conversion into [`std::io::Error`].
 
 mod advice;
 #[expect(clippy::module_inception, reason = "it is the folder's main type")]

@@ -12,7 +12,7 @@ use crate::{
 
 const PAGE: &str = include_str!("../../docs/guide/troubleshooting.md");
 
-/// One of each reason, and more where the text differs.
+/// One of each reason, and several if the text differs.
 fn reasons() -> Vec<CloseReason> {
     let status = CmStatus::from_raw(-libc::ETIMEDOUT);
     let error = OsError::new("ibv_reg_mr", libc::ENOMEM);

@@ -1,4 +1,4 @@
-//! The calls of a connection's handles, except for those that wait.
+//! The calls of a connection's handles, except for the waiting ones.
 
 use std::{
     io::IoSlice,
@@ -48,7 +48,7 @@ impl Link {
         }
     }
 
-    /// What both hellos came to.
+    /// Returns the outcome of both hellos.
     pub(crate) fn negotiated(&self) -> Option<Negotiated> {
         self.core().conn.negotiated()
     }
@@ -57,7 +57,7 @@ impl Link {
         self.core().statistics()
     }
 
-    /// What the device counts.
+    /// Returns the counters of the device.
     pub(crate) fn device_counters(&self) -> DeviceCounters {
         self.allocator()
             .map_or_else(DeviceCounters::default, |allocator| {
@@ -65,7 +65,7 @@ impl Link {
             })
     }
 
-    /// What both devices can do, as long as there is a connection.
+    /// Returns the operations that both devices support, until the connection ends.
     pub(crate) fn capabilities(&self) -> Option<Capabilities> {
         let core = self.core();
         core.queues.as_ref()?;
@@ -122,8 +122,8 @@ impl Link {
         }
     }
 
-    /// Sends the first of these messages, of which there is at least one, in one frame: as many as
-    /// fit. Returns how many.
+    /// Sends the first of these messages in one frame, and returns their number. There is at least
+    /// one message.
     pub(crate) fn try_send_some(
         self: &Arc<Self>,
         messages: &[IoSlice<'_>],
@@ -323,7 +323,7 @@ impl Link {
         Ok(region)
     }
 
-    /// Checks what can be checked on this side.
+    /// Checks bounds, rights and support on this side.
     pub(crate) fn check(
         &self,
         op: OneSidedOp,
@@ -342,9 +342,9 @@ impl Link {
 
 /// A group, and room for calls that do not wait.
 impl Link {
-    /// Has everything that happens from now on go to a group's queue, under this key, behind what
-    /// `unread` takes out of the own channel. The engine's thread watches the connection from now
-    /// on.
+    /// Moves the completions of the own channel, which `unread` takes, to a group's queue, and
+    /// directs all later ones there, under this key. The engine's thread begins to watch the
+    /// connection.
     pub(crate) fn join(
         self: &Arc<Self>,
         queue: &Arc<GroupQueue>,
@@ -356,13 +356,14 @@ impl Link {
             self.set_grouped(core.is_grouped());
             Ok::<_, Error>(())
         })?;
-        // For threads that wait for what will not come.
+        // Threads that wait for a completion return, because the group gets it.
         self.wake();
         self.poller.call_engine();
         Ok(())
     }
 
-    /// Puts what a thread had taken out of the own channel when the connection joined.
+    /// Puts a completion into the group's queue that a thread had taken out of the own channel when
+    /// the connection joined.
     pub(crate) fn put_late(self: &Arc<Self>, unread: impl FnMut() -> Option<Completion>) {
         self.with_core(|core| {
             if core.is_grouped() {
@@ -371,8 +372,8 @@ impl Link {
         });
     }
 
-    /// Has everything that happens from now on go to the own channel again. Returns whether it went
-    /// to this group.
+    /// Directs later completions to the own channel again. Returns whether the connection was in
+    /// this group.
     pub(crate) fn leave(self: &Arc<Self>, queue: &Arc<GroupQueue>) -> bool {
         self.with_core(|core| {
             let outbox = core.completions.as_mut();
@@ -385,20 +386,20 @@ impl Link {
         })
     }
 
-    /// Whether what happens goes to a group, and not to those who ask the connection.
+    /// Whether a group gets the completions, and not the callers of the connection.
     pub(crate) fn is_grouped(&self) -> bool {
         if !self.may_be_grouped() {
             return false;
         }
-        // Groups do not know their members: one that is gone is noticed here.
+        // Groups do not know their members, so this call detects a dropped group.
         let core = self.core();
         let grouped = core.is_grouped();
         self.set_grouped(grouped);
         grouped
     }
 
-    /// A send that does not wait was refused: [`Completion::Room`] comes when another may succeed,
-    /// unless the application watches the fd that says so.
+    /// Requests [`Completion::Room`] after a refused send, unless the application watches the fd
+    /// for room.
     pub(crate) fn tell_of_room(self: &Arc<Self>) {
         if self.leave_room_to_engine() {
             return;
@@ -415,7 +416,7 @@ impl Link {
 
 /// The end.
 impl Link {
-    /// Has the peer know that this side sends no more messages.
+    /// Sends Finish: half-closes the sending direction.
     pub(crate) fn finish(self: &Arc<Self>) -> Result<(), Error> {
         self.with_core(Core::finish)
     }
@@ -446,7 +447,7 @@ impl Link {
         self.poller.wake();
         self.wake_tasks(Awaited::ANYTHING);
         if self.transport() == Transport::Tcp {
-            // One that waits in the call that receives is woken by the answer.
+            // The answer wakes a thread that waits in the call that receives.
             let _ = self.with_core(|core| core.conn.flush());
         }
     }

@@ -37,26 +37,26 @@ use crate::{
 pub(crate) struct Core {
     pub(crate) conn: Connection,
     pub(crate) queues: Option<WorkQueues>,
-    /// Where receives are shared: what this connection has of them.
+    /// This connection's part of shared receives, if receives are shared.
     pub(crate) share: Option<ReceiveShare>,
-    /// Receive buffers in which several messages lie.
+    /// Receive buffers that hold several messages.
     pub(super) batches: Batches,
-    /// What a stream has written and the peer has no room for yet.
+    /// Messages and bytes for which the peer has no room yet.
     pub(super) cork: Cork,
-    /// Messages whose end is to be reported.
+    /// Messages with a pending report.
     pub(super) order: SentOrder,
-    /// What is done, and may not have arrived.
+    /// Sends and writes that are completed and may not have arrived.
     pub(super) unproven: Unproven,
-    /// What the state machine wants of the connection manager: the engine's thread does it.
+    /// Pending calls of the connection manager, which the engine's thread makes.
     pub(crate) cm_ops: VecDeque<CmOp>,
     pub(crate) established: bool,
-    /// From the establishing on: what the connections with the peer's engine share.
+    /// The signs of life that all connections with the peer's engine share, once it is established.
     pub(crate) life: Option<Life>,
-    /// How the connection ended and whether all that was sent arrived. Set once, together with the
-    /// completion that says so.
+    /// The end of the connection, and whether all messages arrived. Set once, together with the
+    /// completion of the end.
     pub(crate) ended: Option<Ended>,
-    /// Until the end, or until nobody can read any more. Unread messages hold the link, so a link
-    /// that held on to their channel would live for ever.
+    /// `None` after the end, or after the last reader is gone. Unread messages hold the link, so a
+    /// link that kept their channel would never be dropped.
     pub(crate) completions: Option<Outbox>,
     /// What survives the loss of the connection.
     pub(crate) session: Option<Box<LinkSession>>,
@@ -66,14 +66,13 @@ pub(crate) struct Core {
     pub(super) ring: Option<Arc<dyn Home>>,
     /// Whether the peer's Finish was delivered.
     pub(super) finish_came: bool,
-    /// Whether the application is to be told of room: a send that does not wait was refused.
+    /// Whether [`Completion::Room`] is due after a refused send.
     pub(super) room_wanted: bool,
     pub(super) deferred: Deferred,
-    /// How many completions were taken from the channel and set aside, because they were not what
-    /// was waited for.
+    /// The number of completions that a `recv` took from the channel and set aside.
     set_aside: Arc<AtomicUsize>,
-    /// How many operations may be in flight, or reported and not taken yet: the channel has places
-    /// for that many.
+    /// The number of operations that may be in flight, or reported and not taken. The channel has a
+    /// place for each.
     most_ids: usize,
 }
 
@@ -87,7 +86,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// Where what arrives goes to.
+/// The recipient of arriving messages.
 pub(super) struct Recipient<'a, H> {
     /// To which messages give their place back.
     pub(super) home: &'a Arc<H>,
@@ -135,8 +134,8 @@ impl Core {
         }
     }
 
-    /// Whether all that is due is a look at whether the peer lives, and it does. What has come of
-    /// it here and was not taken could only say the same. Returns the next deadline then.
+    /// Returns the next deadline if only the keepalive's check is due, and the peer is alive.
+    /// Frames in the completion queue need no look, because they could only confirm that.
     pub(crate) fn passes_check(&mut self, now: Instant) -> Option<Option<Instant>> {
         let life = self.life.as_ref()?;
         let passes = self.conn.passes_check(life.activity(), now);
@@ -170,8 +169,7 @@ impl Core {
         self.conn.handle_timeout(now);
     }
 
-    /// Refuses what makes no sense after the end, of which the state machine need not know: see
-    /// `cut_off`.
+    /// Refuses calls after the end, which the state machine may not know: see `cut_off`.
     pub(crate) fn check_not_ended(&self) -> Result<(), Error> {
         match &self.ended {
             None => Ok(()),
@@ -179,7 +177,7 @@ impl Core {
         }
     }
 
-    /// Tells the state machine what the device has done, and does what it then wants done.
+    /// Passes a completion to the state machine, and carries out its outputs.
     pub(super) fn handle_done<H: Home + 'static>(&mut self, done: Done, to: &Recipient<'_, H>) {
         self.take_in(done, to);
         self.apply_outputs(to);
@@ -227,8 +225,8 @@ impl Core {
         }
     }
 
-    /// Does what the state machine wants done, until it wants nothing more. Called after every
-    /// input, before the lock is released. After most inputs it wants nothing.
+    /// Carries out the outputs of the state machine until there are none. Called after every input,
+    /// before the lock is released. Most inputs cause no output.
     #[inline]
     pub(super) fn apply_outputs<H: Home + 'static>(&mut self, to: &Recipient<'_, H>) {
         if !self.conn.is_settled() || self.deferred.room {
@@ -330,8 +328,8 @@ impl Core {
             }
         }
         self.fail_kept(&ended.reason);
-        // The channel has a place for it beside the messages'; if nobody is left to read it, nobody
-        // misses it.
+        // The channel has a place for it in addition to those for messages. The receiver may be
+        // gone; then the error is ignored.
         if let Some(mut completions) = self.completions.take() {
             let _ = completions.put(Completion::Disconnected(reason.clone()));
             self.deferred.later.push(Later::Close(completions));
@@ -341,7 +339,7 @@ impl Core {
         self.deferred.wake = true;
     }
 
-    /// Ends the connection without the engine's thread, which has ended, so that nobody waits.
+    /// Ends the connection without the engine's thread, which has ended, so that no caller waits.
     pub(crate) fn cut_off(&mut self, reason: CloseReason) {
         self.end(Ended {
             reason,
@@ -365,7 +363,7 @@ impl Core {
         reports + self.set_aside.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether a completion of its own says that all receives are back.
+    /// Whether a marker completes behind the last receive.
     pub(super) fn marks_receives(&self) -> bool {
         let queues = self.queues.as_ref();
         queues.is_none_or(WorkQueues::marks_receives)
@@ -405,10 +403,10 @@ impl Core {
         }
     }
 
-    /// The system has given no memory. That may pass, where it is for want of memory.
+    /// Handles an error of the system, which may be temporary if it is a lack of memory.
     fn starve(&mut self, error: OsError) {
         match (error.call, error.errno) {
-            // Where the process may lock nothing at all, the kernel says that it is not permitted.
+            // The kernel returns EPERM if the process may not lock any memory.
             (_, libc::ENOMEM) | ("ibv_reg_mr", libc::EPERM) => {}
             _ => return self.conn.handle_post_failure(error, Instant::now()),
         }
@@ -418,8 +416,8 @@ impl Core {
         self.conn.handle_out_of_memory(error, Instant::now());
     }
 
-    /// Hands what arrived to the application. The channel has a place for every message that the
-    /// peer has credit for.
+    /// Hands a message to the application. The channel has a place for every message that the peer
+    /// has credit for.
     fn deliver<H: Home + 'static>(&mut self, arrival: Arrival, to: &Recipient<'_, H>) {
         let Some(queues) = &mut self.queues else {
             return;
@@ -516,7 +514,7 @@ impl Core {
         for _ in 0..count {
             let Some(queues) = &self.queues else { return };
             let frame = queues.frame(buffer, HEADER_LEN as u32 + len);
-            // The state machine has checked it, and nobody writes there any more.
+            // The state machine has checked it, and the device has finished writing there.
             let rest = &frame[HEADER_LEN + at as usize..];
             let Some((start, len)) = parts(rest).next() else {
                 return;
@@ -532,12 +530,12 @@ impl Core {
     /// Hands something to the thread that waits for it, or puts it into the channel.
     fn hand_over<H: Home + 'static>(&mut self, completion: Completion, to: &Recipient<'_, H>) {
         let Some(completions) = &mut self.completions else {
-            // Nobody is left to read it. Its place is released after the lock.
+            // The receiver is gone. The place of the message is released after the lock.
             return self.deferred.later.push(Later::Drop(completion));
         };
         let completion = match (completion, to.handoff) {
-            // Nothing is before it in the channel, and nobody else need be woken: the thread that
-            // waits is this one.
+            // The channel is empty, and no other thread must be woken, because this thread waits
+            // for the message.
             (Completion::Received(message), Some(handoff))
                 if handoff.is_empty() && completions.may_be_passed() =>
             {

@@ -1,24 +1,23 @@
 //! Bytes of a stream that were written while the window was full.
 //!
-//! They go into the [`Cork`], in several frames up to the size of the stream's send buffer, and
-//! leave when the peer grants credits. So a writer that is faster than its reader sends long
-//! frames. Only writes up to 16 KiB join beyond one frame: a copy of a longer write costs more than
-//! a wait. Held bytes leave before a Finish and a Close, and a flush waits for them.
+//! They go into the [`Cork`], in several frames up to the size of its send buffer, and leave when
+//! the peer grants credits. So a writer that is faster than its reader sends long frames. Only
+//! writes up to 16 KiB join beyond one frame: a copy of a longer write costs more than a wait. Held
+//! bytes leave before a Finish and a Close, and a flush waits for them.
 //!
 //! The writer may not return, and if the engine took the connection over for each pile, its thread
 //! would wake twice. So the engine looks every 1 ms while a connection holds bytes.
 
 use std::io::IoSlice;
 
-use crate::proto::{BatchRoom, MOST_PARTS, PART_HEADER_LEN, parts};
+use crate::proto::{BatchRoom, MAX_PARTS, PART_HEADER_LEN, parts};
 
 /// The longest write that joins others beyond a frame. A longer write waits instead, because
 /// another copy of its bytes costs more than a wait for a peer that reads.
 pub(super) const LONGEST_TO_JOIN: usize = 16 << 10;
 
-/// What was taken from the application while there was no room: messages, or the bytes of a stream.
-/// They leave as soon as there is room, as many in a frame as it takes, whichever thread finds out:
-/// no send waits for another to push it.
+/// Messages, or bytes of a stream, that the application handed over while there was no room. Each
+/// thread that finds room sends them, in full frames, so no send waits for another one.
 #[derive(Debug, Default)]
 pub(super) struct Cork {
     /// As in a batch: each message behind its length. The memory of a frame is kept when it is
@@ -26,7 +25,7 @@ pub(super) struct Cork {
     bytes: Vec<u8>,
     /// The number of bytes at the beginning that have left.
     gone: usize,
-    /// Where the last message begins, behind its length.
+    /// The offset of the last message, behind its length.
     last: usize,
     /// The longest frame, with a length, at the last joining.
     frame: usize,
@@ -58,7 +57,7 @@ impl Cork {
         self.joined
     }
 
-    /// Whether so many of all that joined have left.
+    /// Whether this number of all messages that joined have left.
     pub(super) fn has_let_go(&self, joined: u64) -> bool {
         self.left >= joined
     }
@@ -112,7 +111,7 @@ impl Cork {
     /// The first messages, for which there is room in a frame.
     pub(super) fn front(&self, room: BatchRoom) -> Front {
         let mut front = Front { count: 0, len: 0 };
-        for (start, len) in parts(&self.bytes[self.gone..]).take(room.messages.min(MOST_PARTS)) {
+        for (start, len) in parts(&self.bytes[self.gone..]).take(room.messages.min(MAX_PARTS)) {
             let end = start as usize + len as usize;
             // Alone it needs no length before it.
             if front.count > 0 && end > room.bytes {
@@ -126,7 +125,7 @@ impl Cork {
         front
     }
 
-    /// What these messages are in a frame: alone one needs no length before it.
+    /// Returns the payload of a frame with these messages. A single message has no length in front.
     pub(super) fn payload(&self, front: Front) -> &[u8] {
         let start = if front.count == 1 { PART_HEADER_LEN } else { 0 };
         &self.bytes[self.gone..][start..front.len]

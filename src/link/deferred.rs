@@ -12,7 +12,7 @@ pub(super) struct Deferred {
     pub(super) wake: bool,
     /// Something was put into the channel.
     pub(super) arrived: bool,
-    /// The peer sends no more messages.
+    /// The peer has finished.
     pub(super) finished: bool,
     /// A send that was refused may be tried again.
     pub(super) room: bool,

@@ -33,7 +33,7 @@ use crate::{
     transport_choice::Transport,
 };
 
-/// The peer's Finish was delivered: it sends no more messages.
+/// The peer's Finish was delivered.
 const FINISHED: u8 = 1;
 /// `Core::ended` is set.
 const OVER: u8 = 2;
@@ -51,8 +51,8 @@ const OVER: u8 = 2;
 /// Foreign code, such as a task's waker or the logger, runs with none of them held, in
 /// [`Link::settle`].
 ///
-/// Connection manager calls are not made here but by the engine's thread. What the state machine
-/// wants of the connection manager is queued in `core`, and the engine is notified.
+/// Only the engine's thread calls the connection manager. The link queues the calls of the state
+/// machine in `core`, and notifies the engine.
 pub(crate) struct Link {
     /// The connection's number in its engine.
     pub(crate) key: u64,
@@ -60,13 +60,12 @@ pub(crate) struct Link {
     transport: Transport,
     pub(super) poll: Mutex<Option<PollSide>>,
     core: Mutex<Core>,
-    /// Decides which thread polls, and wakes those that wait.
+    /// Decides which thread polls, and wakes waiting threads.
     pub(crate) poller: Poller,
     line: Line,
     /// Makes memory for the application, while there is a transport.
     allocator: Mutex<Option<Arc<Allocator>>>,
-    /// How many completions were taken from the channel and set aside, because they were not what
-    /// was waited for.
+    /// The number of completions that a `recv` took from the channel and set aside.
     pub(crate) set_aside: Arc<AtomicUsize>,
     /// The thread that takes completions from the connection's own channel.
     pub(crate) taker: Taker,
@@ -147,7 +146,7 @@ impl Link {
         (link, completions)
     }
 
-    // What is known of the connection.
+    // Facts about the connection.
 
     pub(crate) fn peer_addr(&self) -> SocketAddr {
         self.peer
@@ -170,7 +169,7 @@ impl Link {
         self.ends.load(Ordering::Acquire) & OVER != 0
     }
 
-    /// Whether the peer sends no more messages. Those that it sent are in the channel.
+    /// Whether the peer has finished. Its messages are in the channel.
     pub(crate) fn peer_has_finished(&self) -> bool {
         self.ends.load(Ordering::Acquire) & FINISHED != 0
     }
@@ -181,7 +180,7 @@ impl Link {
         self.ends.load(Ordering::Acquire) == 0 && !self.may_be_grouped()
     }
 
-    /// Whether what happens goes to a group, as far as is known.
+    /// Whether a group may get the completions.
     pub(super) fn may_be_grouped(&self) -> bool {
         self.poller.relies(Reliance::Group)
     }
@@ -197,22 +196,21 @@ impl Link {
 
     // The last handle.
 
-    /// The last handle has been dropped: closes in the background, and has the engine watch the
-    /// queue from now on.
+    /// Closes a connection without handles in the background. The engine begins to watch the queue.
     pub(crate) fn abandon(self: &Arc<Self>) {
         self.abandoned.store(true, Ordering::Relaxed);
         self.poller.leave_runtime();
         self.with_core(|core| {
             core.close(Instant::now());
-            // What nobody reads goes with the channel. As long as there was a sender the channel
-            // would keep it, and with it the memory that large messages behind it need to be read.
+            // Unread completions are dropped with the channel. While there is a sender the channel
+            // keeps them, with the memory that later large messages need.
             let completions = core.completions.take();
             core.deferred.later.extend(completions.map(Later::Close));
         });
         self.poller.call_engine();
     }
 
-    /// Whether no handle is left whose calls could report what became of the connection.
+    /// Whether the connection has no handle whose calls could report its end.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.abandoned.load(Ordering::Relaxed)
     }
@@ -224,8 +222,8 @@ impl Link {
         lock(&self.core)
     }
 
-    /// Runs `f` on the state machine and does what it then wants done. What is left for the
-    /// engine's thread, that is notified of.
+    /// Runs `f` on the state machine and carries out its outputs. Notifies the engine's thread of
+    /// the outputs that only that thread can carry out.
     pub(crate) fn with_core<T>(self: &Arc<Self>, f: impl FnOnce(&mut Core) -> T) -> T {
         let (result, deferred) = self.run(None, |core, _| f(core));
         if let Some(deferred) = deferred {
@@ -342,7 +340,7 @@ impl Link {
         });
     }
 
-    /// Whether there is something to take beside what is in the channel.
+    /// Whether there is an end or a completion that was set aside.
     pub(super) fn is_ready(&self) -> bool {
         self.is_over() || self.set_aside.load(Ordering::Relaxed) > 0
     }
@@ -354,8 +352,7 @@ impl Link {
         }
     }
 
-    /// The engine's thread is about to drive the connection: whatever comes from now on needs a new
-    /// notice.
+    /// The engine's thread is about to drive the connection. Later outputs need a new notice.
     pub(crate) fn drive_begins(&self) {
         self.drive_wanted.store(false, Ordering::Release);
     }
@@ -365,7 +362,7 @@ impl Link {
         self.line.send(kind);
     }
 
-    /// Where this connection's notices go.
+    /// Returns the mailbox for this connection's notices.
     pub(crate) fn notices(&self) -> &Arc<Mailbox<Notice>> {
         self.line.notices()
     }
@@ -434,16 +431,16 @@ impl Link {
     /// queue.
     pub(crate) fn uninstall(&self) {
         self.poller.leave_runtime();
-        // From here on nobody else polls.
+        // Without the poll side no other thread can poll.
         let mut side = lock(&self.poll).take();
         let mut failed = None;
         let queues = {
             let mut core = self.core();
             if let (Some(share), Some(queues), Some(side)) = (&core.share, &core.queues, &mut side)
             {
-                // The queue pair, drained or not, is to take no more of shared receives; and which
-                // it took is noted while its completions are there to tell: a driver may remove
-                // those of a queue pair that is destroyed.
+                // In the error state the queue pair takes no further shared receives, also if it is
+                // not drained. The receives that it took are counted now, because a driver may
+                // remove the completions of a destroyed queue pair.
                 failed = queues.fail().err();
                 share.take_all(side);
             }
@@ -461,8 +458,7 @@ impl Link {
         self.release_share(side);
     }
 
-    /// Releases what was promised of shared receives, and what was taken: the queue pair has been
-    /// destroyed, or there was none.
+    /// Returns the promised and the taken shared receives, after the queue pair was destroyed.
     fn release_share(&self, side: Option<PollSide>) {
         let settled = {
             let mut core = self.core();

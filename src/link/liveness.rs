@@ -9,11 +9,11 @@ use std::{
 
 use crate::proto::Activity;
 
-/// The signs of life that one engine of a peer's has given on all of its connections with this one.
+/// The signs of life of one peer engine on all of its connections with this engine.
 ///
-/// The probe of an idle connection may wait in the network behind what busy ones send. As long as
-/// they hear of the peer, so does the idle one; and a read may wait behind the reads of others.
-/// Another process on the same host is another engine.
+/// The probe of an idle connection may wait in the network behind frames of busy ones. So signs of
+/// life on busy connections count for idle ones, and for a read that waits behind the reads of
+/// others. Another process on the same host is another engine.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Life(Arc<Counts>);
 
@@ -34,7 +34,7 @@ impl Life {
         }
     }
 
-    /// What all of them have seen.
+    /// Returns the signs of life on all of them.
     pub(super) fn activity(&self) -> Activity {
         Activity {
             signs: self.0.signs.load(Ordering::Relaxed),
@@ -44,7 +44,7 @@ impl Life {
 }
 
 /// The peers' engines to which there are connections, by address and by the identity in their
-/// hellos. The address goes with it because the identity is what a peer claims.
+/// hellos. The key includes the address, because a peer can claim any identity.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     lives: HashMap<(IpAddr, u64), Weak<Counts>>,
@@ -53,7 +53,7 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// What all connections with this engine share.
+    /// Returns the record that all connections with this engine share.
     pub(crate) fn life_of(&mut self, addr: IpAddr, engine: u64) -> Life {
         if self.lives.len() >= self.crowded {
             self.lives.retain(|_, life| life.strong_count() > 0);

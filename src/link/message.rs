@@ -214,7 +214,7 @@ impl fmt::Debug for Message {
     }
 }
 
-/// Where a message's place in the peer's window goes back to: the connection that received it.
+/// The connection that received a message, to which its place in the peer's window returns.
 ///
 /// A message knows its connection only as this, and so the module of messages does not depend on
 /// the one of connections, which makes them.
@@ -226,7 +226,7 @@ pub(crate) trait Home: fmt::Display + Send + Sync {
     fn give_back(self: Arc<Self>, place: Place);
 }
 
-/// What a message occupied.
+/// The buffer and credit that a message occupied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// This receive buffer, and a credit with it.
@@ -260,10 +260,11 @@ impl Handoff {
     }
 }
 
-/// How many such buffers there is memory for at first: as many as the default window has places.
+/// The initial capacity in buffers, the number of places in the default window.
 const USUAL: usize = 32;
 
-/// The receive buffers in which several messages lie, with how many of each the application has.
+/// The receive buffers that hold several messages, each with the number of messages that the
+/// application has.
 #[derive(Debug, Default)]
 pub(super) struct Batches {
     /// No more than the window has places. Its memory is kept, so that nothing is allocated for a

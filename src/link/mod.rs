@@ -1,11 +1,11 @@
-//! One connection: what a state machine decides, done with a transport, shared by its handles and
-//! the engine's thread.
+//! One connection, shared by its handles and the engine's thread: it carries out the decisions of a
+//! state machine on a transport.
 //!
 //! A message leaves and arrives in the thread of the application that sends or waits, under the
 //! connection's locks ([`link`]): no other thread stands between it and the device. The engine's
-//! thread polls a connection only while no thread of the application does
-//! ([`poll`](crate::poll)). What only the engine's thread can do, a connection asks of it with a
-//! notice; it never waits for the engine.
+//! thread polls a connection only while no thread of the application does ([`poll`](crate::poll)).
+//! A connection asks the engine's thread for the remaining work with a notice, and never waits for
+//! the engine.
 //!
 //! | subject | file |
 //! |---|---|

@@ -13,8 +13,7 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use super::{completion::Completion, inflow::Inflow};
 use crate::os::lock;
 
-/// Where what happens on a connection is put for the application: the connection's own channel, or
-/// the queue of the group that it is in.
+/// The destination of a connection's completions: its own channel, or the queue of its group.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     own: Sender<Completion>,
@@ -69,7 +68,7 @@ impl Outbox {
         inflow.filter(|_| self.member.is_none())
     }
 
-    /// Puts something behind what is there. Gives it back where nobody is left to take it.
+    /// Appends a completion. Returns it if the receiver is gone.
     pub(super) fn put(&mut self, completion: Completion) -> Result<(), Completion> {
         let completion = match (completion, self.inflow()) {
             (Completion::Received(message), Some(inflow)) => {
@@ -104,8 +103,8 @@ impl Outbox {
         Ok(at)
     }
 
-    /// Tells that there is room, unless the application has yet to take that it was told before.
-    /// Returns whether it did.
+    /// Appends [`Completion::Room`], unless an earlier one has not been taken. Returns whether it
+    /// did.
     pub(super) fn put_room(&mut self) -> bool {
         let taken = self.taken();
         if self.room.is_some_and(|at| at >= taken) {
@@ -208,10 +207,10 @@ fn here() -> usize {
         .unwrap_or(0)
 }
 
-/// What happens on the connections of a group, each with its key, for one receiver.
+/// The completions of the connections in a group, each with its key, for one receiver.
 ///
-/// It is unbounded, as connections come and go. What they put here is bounded as in channels of
-/// their own: a message by its place in the window, an operation by its id.
+/// It is unbounded, as connections come and go. Each connection bounds its completions as in its
+/// own channel: messages by places in the window, operations by ids.
 ///
 /// Its lock is taken with a connection's locks held, and held for putting alone.
 #[derive(Debug)]
@@ -220,8 +219,8 @@ pub(crate) struct GroupQueue {
     pub(crate) taker: Taker,
 }
 
-/// Where the connections put; `None` when the group is gone. Unread messages hold their
-/// connections and those hold the queue, so it must not hold its other end.
+/// The sending end; `None` when the group is gone. Unread messages hold their connections, which
+/// hold the queue, so the queue must not hold its receiving end.
 #[derive(Debug)]
 struct Tail {
     sender: Sender<(u64, Completion)>,
@@ -240,8 +239,8 @@ impl GroupQueue {
         (Arc::new(queue), receiver)
     }
 
-    /// Puts something behind what is there, and returns how many were put before. Gives it back
-    /// when the group is gone.
+    /// Appends a completion, and returns the number of earlier ones. Returns the completion if the
+    /// group is gone.
     pub(super) fn put(&self, key: u64, completion: Completion) -> Result<u64, Completion> {
         let mut tail = lock(&self.tail);
         let Some(tail) = &mut *tail else {
@@ -255,7 +254,7 @@ impl GroupQueue {
         Ok(at)
     }
 
-    /// How many were taken of those that were put here.
+    /// Returns the number of completions that were taken.
     pub(super) fn taken(&self) -> u64 {
         match &*lock(&self.tail) {
             Some(tail) => tail.put - tail.sender.len() as u64,
@@ -265,7 +264,7 @@ impl GroupQueue {
 
     /// The group is gone.
     pub(crate) fn close(&self) {
-        // What is dropped with it is dropped without the lock.
+        // The completions in it are dropped without the lock.
         let tail = lock(&self.tail).take();
         drop(tail);
     }

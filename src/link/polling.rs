@@ -60,7 +60,8 @@ enum Arming {
 impl Link {
     // By the engine's thread.
 
-    /// Polls the completion queue once. Returns also whether the connection is to be driven.
+    /// Polls the completion queue once. Also returns whether the connection has outputs for the
+    /// engine.
     pub(crate) fn poll_in_engine(self: &Arc<Self>) -> (Progress, bool) {
         self.engine_polls(Arming::No)
     }
@@ -419,7 +420,7 @@ impl Link {
                 // A `try_send` that was refused before could not take the fd down. The next one
                 // does.
                 Interest::Writable => {
-                    // From now on the fd tells of room.
+                    // The fd reports later room.
                     core.room_wanted = false;
                     readiness.announce(|| true);
                 }
@@ -439,9 +440,9 @@ impl Link {
         self.readable.update(|| unread() || self.is_ready());
     }
 
-    /// A send that does not wait was refused, and another try follows. If that is refused as well,
-    /// the fd becomes readable when there is room: what comes between the two may be overlooked,
-    /// and what comes later is not.
+    /// Prepares the fd between a refused send and the next try. If that is refused as well, the fd
+    /// becomes readable when there is room. It may miss room that comes between the two tries, but
+    /// no later one.
     pub(crate) fn want_room(&self) {
         self.writable.update(|| self.is_over());
     }
@@ -514,7 +515,7 @@ impl Link {
         self.poller.tasks.enter_runtime(watch);
         self.poller.rely_no_more(Reliance::Tasks);
         if self.is_over() {
-            // Its transport may have gone meanwhile, which nothing is to hold.
+            // The transport may have been released before, and no watch may hold it.
             self.poller.leave_runtime();
         }
         Ok(())

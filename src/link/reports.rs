@@ -1,5 +1,5 @@
-//! Reports to the application: the completion of what was posted, and room for a send, in the own
-//! channel or in that of a group.
+//! Reports to the application: completions of sends and operations, and room for a send, in the
+//! connection's channel or the group's.
 
 use std::{iter, sync::Arc};
 
@@ -19,9 +19,9 @@ use crate::{
     transport::{Outcome, Posted},
 };
 
-/// What was posted.
+/// Completions of posted work requests.
 impl Core {
-    /// The device is done with this slot, and with those that were posted before it.
+    /// The device has completed this slot, and all earlier ones.
     pub(super) fn sent(&mut self, slot: u32) {
         let Some(queues) = &mut self.queues else {
             return;
@@ -43,7 +43,7 @@ impl Core {
                 if let Some(inbound) = in_flight.inbound(id) {
                     inbound.chunk_read(offset);
                 }
-                // That tells of all before it as well.
+                // This input covers all earlier ones.
                 self.conn.handle_read(slot, SystemClock);
                 last = None;
             }
@@ -105,7 +105,7 @@ impl Core {
             .handle_work_error(work, status, vendor_err, SystemClock);
     }
 
-    /// Tells the application of what is known to have arrived: what came before a pong, or `all`.
+    /// Reports the messages and writes that have arrived: those before a pong, or `all`.
     pub(super) fn prove(&mut self, all: bool) {
         let conn = &self.conn;
         let mut any = false;
@@ -124,7 +124,7 @@ impl Core {
         let Some(queues) = &mut self.queues else {
             return;
         };
-        // Before it is told: what is said to be sent cannot be read any more.
+        // Before the report, because the peer must not read a message that is reported as sent.
         queues.in_flight.taken(count);
         self.order.take(count);
         self.deferred.arrived |= report_sent(&mut self.order, &mut self.completions);
@@ -153,7 +153,7 @@ impl Core {
             self.put_all(unread);
             return Ok(());
         }
-        // It has ended; what was not taken by then is what there is.
+        // It has ended, and only earlier completions remain.
         let Some(first) = unread() else {
             return Err(Error::Disconnected(self.reason()));
         };
@@ -179,7 +179,7 @@ impl Core {
         }
     }
 
-    /// There is room: tells who wanted to know.
+    /// Reports room, if a report was requested.
     pub(super) fn room_came(&mut self) {
         if std::mem::take(&mut self.room_wanted)
             && let Some(outbox) = &mut self.completions
@@ -191,8 +191,7 @@ impl Core {
     }
 }
 
-/// The device is done with this. Tells the application, if it is to know by now, and says whether
-/// it is.
+/// Handles a completed work request. Returns whether it reported a completion to the application.
 fn succeed(
     posted: &Posted,
     conn: &mut Connection,
@@ -220,7 +219,7 @@ fn succeed(
             false
         }
         None => {
-            // The peer's device has answered, and so had what came before.
+            // The answer of the peer's device proves that everything before it has arrived.
             let mut any = false;
             while let Some(gone) = unproven.take() {
                 any |= arrived(gone, order, completions);
@@ -230,8 +229,7 @@ fn succeed(
     }
 }
 
-/// This has arrived at the peer. Tells the application, if it is to know by now, and says whether
-/// it is.
+/// Handles an arrival at the peer. Returns whether it reported a completion to the application.
 fn arrived(gone: Gone, order: &mut SentOrder, completions: &mut Option<Outbox>) -> bool {
     match gone {
         Gone::Message => {
@@ -242,8 +240,7 @@ fn arrived(gone: Gone, order: &mut SentOrder, completions: &mut Option<Outbox>) 
     }
 }
 
-/// Tells the application of the messages that are known to be sent by now, and says whether there
-/// were any.
+/// Reports the messages that are sent. Returns whether there were any.
 fn report_sent(order: &mut SentOrder, completions: &mut Option<Outbox>) -> bool {
     let mut any = false;
     while let Some(id) = order.next_sent() {
@@ -264,14 +261,14 @@ pub(super) fn report_failed(
     }
 }
 
-/// Tells the application of the end of a message or operation, if it may still hear of it. Says
-/// whether it may.
+/// Reports the end of a message or operation, unless the connection has ended. Returns whether it
+/// did.
 pub(super) fn report(completions: &mut Option<Outbox>, completion: Completion) -> bool {
     let Some(completions) = completions else {
         return false;
     };
-    // The channel has a place for each: see `most_ids`. If nobody is left to read it, nobody misses
-    // it.
+    // The channel has a place for each: see `most_ids`. The receiver may be gone; then the error is
+    // ignored.
     let _ = completions.put(completion);
     true
 }

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     error::{Error, TrySendError},
-    proto::{self, BatchRoom, MOST_PARTS, PART_HEADER_LEN, SendRefused, Transmit},
+    proto::{self, BatchRoom, MAX_PARTS, PART_HEADER_LEN, SendRefused, Transmit},
     status::OsError,
     transport::{Allocator, Checked, Exposed, OutboundBuffer},
 };
@@ -19,7 +19,7 @@ use crate::{
 /// The longest message that there can be memory for.
 const LONGEST: usize = isize::MAX as usize;
 
-/// A message that is to be sent. What was prepared for it is kept from one try to the next.
+/// A message to send. It keeps its preparations from one try to the next.
 #[derive(Debug)]
 pub(crate) struct Sending<'a> {
     content: Content<'a>,
@@ -35,14 +35,13 @@ enum Content<'a> {
     Parts(&'a [IoSlice<'a>]),
     /// Memory that the application filled, or a copy that was needed because the message is large.
     Memory(OutboundBuffer),
-    /// A large message that the device knows: the peer can read it as soon as it is told where it
-    /// is.
+    /// A large message that is registered: the peer can read it after the announcement.
     Exposed(Exposed),
-    /// It is in flight, or it is not known how much of it the peer has seen.
+    /// It is in flight, or the peer may have seen a part of it.
     Gone,
 }
 
-/// What an attempt to send came to, where there is room.
+/// The result of an attempt to send, if there is room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Attempt {
     Sent,
@@ -51,7 +50,7 @@ pub(super) enum Attempt {
 }
 
 impl<'a> Sending<'a> {
-    /// The bytes of `parts`, one after the other. With an `id` its completion is told.
+    /// A message of the bytes of `parts` in order. With an `id` its completion is reported.
     pub(crate) fn new(parts: &'a [IoSlice<'a>], id: Option<u64>) -> Self {
         Self {
             content: Content::Parts(parts),
@@ -61,7 +60,7 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// What is in `memory`.
+    /// A message of the bytes in `memory`.
     pub(crate) fn owned(memory: OutboundBuffer, id: Option<u64>) -> Self {
         Self {
             len: memory.len(),
@@ -71,7 +70,7 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// The memory, where the message was not sent.
+    /// Returns the memory if the message was not sent.
     pub(crate) fn into_memory(self) -> Option<OutboundBuffer> {
         match self.content {
             Content::Memory(memory) => Some(memory),
@@ -131,10 +130,10 @@ fn copied(
     Ok(buffer)
 }
 
-/// A point in the stream of what was sent.
+/// A point in the sequence of sent messages.
 #[derive(Debug)]
 pub(crate) enum Flush {
-    /// This much of what was held back has to leave first.
+    /// This number of held messages has to leave first.
     Held(u64),
     /// The peer was asked, on the session's connection of this generation.
     Asked(proto::Flush, u32),
@@ -151,7 +150,7 @@ impl Core {
         let len = message.len;
         let refused = |refused| refused_send(refused, len);
         if self.holds_back() {
-            // What was taken before goes first.
+            // Held messages go first.
             self.conn.may_send(len).map_err(refused)?;
             return Err(TrySendError::Full);
         }
@@ -231,8 +230,8 @@ impl Core {
         Ok(Attempt::Sent)
     }
 
-    /// A work request could not be posted: the connection ends. Where that was refused because it
-    /// ends already, who sends waits until the reason is known.
+    /// Ends the connection because a work request could not be posted. If the connection was ending
+    /// already, the sender waits until the reason is known.
     pub(super) fn post_failed(&mut self, error: OsError) -> TrySendError {
         self.conn.handle_post_failure(error, Instant::now());
         if self.conn.is_ending_for_a_cause_to_come() {
@@ -249,7 +248,7 @@ impl Core {
     ) -> Result<usize, TrySendError> {
         self.check_sendable()?;
         if self.holds_back() {
-            // What was taken before goes first.
+            // Held messages go first.
             return Ok(0);
         }
         let refused = |refused| refused_send(refused, 0);
@@ -262,16 +261,16 @@ impl Core {
             return Err(TrySendError::Failed(Error::Disconnected(self.reason())));
         };
         // The frame has room for each, so its length fits.
-        let lens: [[u8; PART_HEADER_LEN]; MOST_PARTS] = array::from_fn(|number| {
+        let lens: [[u8; PART_HEADER_LEN]; MAX_PARTS] = array::from_fn(|number| {
             let len = messages.get(number).map_or(0, |message| message.len());
             (len as u32).to_be_bytes()
         });
-        let mut parts = [IoSlice::new(&[]); 2 * MOST_PARTS];
+        let mut parts = [IoSlice::new(&[]); 2 * MAX_PARTS];
         for ((pair, len), message) in parts.chunks_exact_mut(2).zip(&lens).zip(&messages[..count]) {
             pair[0] = IoSlice::new(len);
             pair[1] = IoSlice::new(message);
         }
-        // At most MOST_PARTS.
+        // At most MAX_PARTS.
         let transmit = self.conn.send_batch(count as u32, len).map_err(refused)?;
         queues
             .post_send(&transmit, &parts[..2 * count], false)
@@ -285,7 +284,7 @@ impl Core {
     }
 }
 
-/// The bytes of a stream, and what of them is held back.
+/// The bytes of a stream, and held bytes.
 impl Core {
     /// Takes some of these bytes, and returns how many; `None` if they make a large message.
     #[inline]
@@ -348,12 +347,12 @@ impl Core {
         Ok(())
     }
 
-    /// Whether there is something that is to be sent before anything else.
+    /// Whether held messages have to leave before any other.
     pub(super) fn holds_back(&self) -> bool {
         !self.cork.is_empty()
     }
 
-    /// Lets something join what is held back, up to the longest that a frame takes.
+    /// Joins a message to the held ones, up to the length of a frame.
     fn hold_back<T: Default>(&mut self, join: impl FnOnce(&mut Cork, usize) -> T) -> T {
         let sides = self.conn.negotiated();
         let longest = sides.map_or(0, |sides| sides.send_eager as usize);
@@ -367,14 +366,14 @@ impl Core {
         taken
     }
 
-    /// Sends what was held back, as far as there is room for it. Returns whether something was
-    /// sent.
+    /// Sends held messages while there is room. Returns whether it sent any.
     pub(super) fn uncork(&mut self) -> bool {
         let mut sent = false;
         while self.holds_back() {
             match self.uncork_some() {
                 Ok(()) => sent = true,
-                // Or the peer takes nothing any more: then what is here was not delivered.
+                // There is no room, or the peer takes no further messages. Then the held ones were
+                // not delivered.
                 Err(_) => break,
             }
         }
@@ -401,7 +400,7 @@ impl Core {
             }
         }
         if let Err(error) = posted {
-            // The end of the connection, which says so.
+            // The connection ends, and its end has the error.
             self.post_failed(error);
         }
         self.cork.let_go(front);
@@ -446,7 +445,7 @@ impl Core {
                 .map_err(TrySendError::Failed)?;
         }
         if self.holds_back() {
-            // What was taken before goes first.
+            // Held messages go first.
             self.conn
                 .may_send(0)
                 .map_err(|refused| refused_send(refused, 0))?;
@@ -481,7 +480,7 @@ pub(super) fn refused_send(refused: SendRefused, len: usize) -> TrySendError {
 /// How many of the first messages fit, and their bytes with their lengths.
 fn fitting(messages: &[IoSlice<'_>], room: BatchRoom) -> (usize, usize) {
     let (mut count, mut bytes) = (0, 0_usize);
-    for message in messages.iter().take(room.messages.min(MOST_PARTS)) {
+    for message in messages.iter().take(room.messages.min(MAX_PARTS)) {
         let more = bytes + PART_HEADER_LEN;
         match more.checked_add(message.len()) {
             Some(more) if more <= room.bytes => bytes = more,
@@ -523,19 +522,19 @@ mod tests {
         assert_eq!(fits(2, 112), (2, 18));
         assert_eq!(fits(1, 112), (1, 14));
         assert_eq!(fits(100, 13), (0, 0));
-        let many = vec![IoSlice::new(b""); MOST_PARTS + 1];
+        let many = vec![IoSlice::new(b""); MAX_PARTS + 1];
         let room = BatchRoom {
             messages: 1000,
             bytes: 1000,
         };
-        assert_eq!(fitting(&many, room), (MOST_PARTS, 4 * MOST_PARTS));
+        assert_eq!(fitting(&many, room), (MAX_PARTS, 4 * MAX_PARTS));
     }
 
     #[test]
     fn lengths_that_no_number_holds_do_not_wrap_around() {
         assert_eq!(sum([].into_iter()), 0);
         assert_eq!(sum([1, 0, 2].into_iter()), 3);
-        // 2⁶⁴ + 15 where a word has 64 bits: with wrap-around it would pass as 15.
+        // 2⁶⁴ + 15 if a word has 64 bits: with wrap-around it would pass as 15.
         let quarter = usize::MAX / 4 + 1;
         let lens = [quarter, quarter, quarter, quarter, 15];
         assert_eq!(sum(lens.into_iter()), usize::MAX);

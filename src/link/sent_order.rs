@@ -2,21 +2,21 @@ use std::collections::VecDeque;
 
 use crate::proto::Proof;
 
-/// When which message may be said to be sent: in the order of sending, and no message before those
-/// that the peer's library holds it up behind. That is each large message before it: until that one
-/// was taken, what came behind it waits with it, and goes with it if the connection ends.
+/// Orders the reports of sent messages. A message is reported as sent after all earlier large
+/// messages, because the peer's library delivers it behind them. Until a large message was taken,
+/// later messages wait with it, and are lost with it if the connection ends.
 ///
-/// Of small messages, only those that the application is to be told of come here.
+/// It has all large messages, and the small ones with an id.
 #[derive(Debug, Default)]
 pub(super) struct SentOrder {
-    /// What is not known to be sent, oldest first.
+    /// Messages that are not confirmed, oldest first.
     waiting: VecDeque<Unsent>,
-    /// How many of the small messages in it, the oldest ones, are acknowledged by the peer's
-    /// device.
+    /// The number of small messages in it, the oldest ones, that the peer's device has
+    /// acknowledged.
     acknowledged: usize,
-    /// How many of the large messages in it, the oldest ones, are taken.
+    /// The number of large messages in it, the oldest ones, that are taken.
     taken: usize,
-    /// How many in it have ids.
+    /// The number of messages in it with ids.
     ids: usize,
 }
 
@@ -77,8 +77,8 @@ impl SentOrder {
         }
     }
 
-    /// The device failed the oldest small message that is neither acknowledged nor one of so many
-    /// that are done behind these: takes its id.
+    /// Takes the id of the oldest small message that is neither acknowledged nor one of the next
+    /// `done` ones. The device failed it.
     pub(super) fn fail(&mut self, done: usize) -> Option<u64> {
         let small = |(_, unsent): &(usize, &Unsent)| matches!(unsent, Unsent::Small(_));
         let (at, _) = self
@@ -97,7 +97,7 @@ impl SentOrder {
         self.ids
     }
 
-    /// Nothing more will be known: takes the ids of what is left, oldest first.
+    /// Takes the remaining ids, oldest first, at the end of the connection.
     pub(super) fn abandon(&mut self) -> impl Iterator<Item = u64> {
         std::mem::take(self)
             .waiting
@@ -106,20 +106,20 @@ impl SentOrder {
     }
 }
 
-/// What the device is done with, and may not have arrived.
+/// Sends and writes that the device has completed and that may not have arrived.
 ///
 /// To an iWARP device a message is sent, and memory written, when TCP has taken the bytes: the
-/// peer's host may never see them. That they have arrived is known from the peer's library, by a
-/// pong behind them.
+/// peer's host may never see them. A later pong, which the peer's library sends, proves that they
+/// have arrived.
 #[derive(Debug, Default)]
 pub(super) struct Unproven {
-    /// Oldest first, each with what proves it; `None` for what only the close can.
+    /// Oldest first, each with its proof; `None` if only the close can prove it.
     waiting: VecDeque<(Option<Proof>, Gone)>,
-    /// How many in it are writes.
+    /// The number of writes in it.
     writes: usize,
 }
 
-/// What the device is done with.
+/// A completed send or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Gone {
     /// The oldest small message of the [order](SentOrder) that is not
@@ -145,7 +145,8 @@ impl Unproven {
         self.waiting.len() - self.writes
     }
 
-    /// Takes the oldest, if that is proven. What only the close can prove has no proof of its own.
+    /// Takes the oldest, if that is proven. An entry that only the close can prove has no proof of
+    /// its own.
     pub(super) fn pop(&mut self, is_proven: impl FnOnce(Option<Proof>) -> bool) -> Option<Gone> {
         let (proof, _) = self.waiting.front()?;
         if is_proven(*proof) { self.take() } else { None }

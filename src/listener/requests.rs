@@ -2,7 +2,7 @@ use std::{fmt, net::SocketAddr, os::fd::BorrowedFd, sync::Arc, time::Instant};
 
 use crossbeam_channel::{Receiver, bounded};
 
-use super::{Listener, backlog::Backlog, socket::Socket};
+use super::{Listener, arrivals::Arrivals, socket::Socket};
 use crate::{
     addresses::ToAddresses,
     config::Config,
@@ -51,7 +51,7 @@ use crate::{
 /// ```
 pub struct RequestListener {
     socket: Socket,
-    backlog: Local<Backlog<Request>>,
+    arrivals: Local<Arrivals<Request>>,
 }
 
 impl RequestListener {
@@ -69,12 +69,12 @@ impl RequestListener {
         config: &Config,
         engine: &Engine,
     ) -> Result<Self, Error> {
-        let backlog = Arc::new(Backlog::new());
-        let intake = Intake::Requests(Arc::<Backlog<Request>>::clone(&backlog));
+        let arrivals = Arc::new(Arrivals::new());
+        let intake = Intake::Requests(Arc::<Arrivals<Request>>::clone(&arrivals));
         let socket = Socket::bind(address, config, engine, &intake)?;
-        backlog.listens(socket.local_addr());
-        let backlog = Local::new(backlog);
-        Ok(Self { socket, backlog })
+        arrivals.listens(socket.local_addr());
+        let arrivals = Local::new(arrivals);
+        Ok(Self { socket, arrivals })
     }
 
     /// Returns the address that this listens on, with the port that was chosen for port 0.
@@ -95,7 +95,7 @@ impl RequestListener {
     /// The channel ends with the listener.
     #[must_use]
     pub fn requests(&self) -> &Receiver<Request> {
-        self.backlog.items()
+        self.arrivals.items()
     }
 
     /// Takes the next request if there is one, and never waits.
@@ -104,8 +104,8 @@ impl RequestListener {
     /// [`event_fd`](Self::event_fd).
     #[must_use]
     pub fn try_request(&self) -> Option<Request> {
-        let request = self.backlog.items().try_recv().ok();
-        self.backlog.update_readiness();
+        let request = self.arrivals.items().try_recv().ok();
+        self.arrivals.update_readiness();
         request
     }
 
@@ -120,7 +120,7 @@ impl RequestListener {
     ///
     /// [`Error::Os`] when the process has no file descriptor left.
     pub fn event_fd(&self) -> Result<BorrowedFd<'_>, Error> {
-        self.backlog.event_fd()
+        self.arrivals.event_fd()
     }
 
     /// Stops listening. Its address is free when this returns.

@@ -14,7 +14,7 @@ use crate::os::PerProcess;
 pub struct Denied {
     /// The file.
     pub file: PathBuf,
-    /// The name of the file's group, or its number. `None` if it cannot be determined.
+    /// The name or number of the group that owns the file. `None` if it cannot be determined.
     pub group: Option<String>,
     /// The file's mode, as `chmod(1)` takes it. 0 if it cannot be determined.
     pub mode: u32,

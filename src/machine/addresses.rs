@@ -30,8 +30,8 @@ pub(crate) fn rdma_addresses() -> Vec<IpAddr> {
 
 /// Returns the network interfaces of all devices.
 ///
-/// They are those of the ports' GIDs, and those on which a software device was created. What iWARP
-/// has for a GID names no interface, but it is the hardware address of one.
+/// They are the interfaces of the ports' GIDs, and those on which a software device was created.
+/// The GID of an iWARP port names no interface, but is the hardware address of one.
 fn interfaces(devices: &Path, nets: &Path) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for device in entries(devices) {

@@ -21,10 +21,10 @@ use nix::unistd::geteuid;
 use super::registry::{enable, snapshot};
 use crate::os::{Process, leak};
 
-/// How long one who asks may hold up the others.
+/// The time limit of one request; the thread serves one at a time.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long nothing is accepted after a failure, for instance when there are no more files.
+/// The wait after a failed `accept`, for instance because the process has too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A longer request is not read to its end.
@@ -137,7 +137,7 @@ impl Drop for Export {
             return;
         }
         self.stop.store(true, Ordering::Release);
-        // It waits for somebody.
+        // The thread waits for a connection.
         let woken = UnixStream::connect(&self.path);
         let _ = fs::remove_file(&self.path);
         if woken.is_ok()
@@ -195,7 +195,7 @@ fn answer(mut stream: UnixStream) -> io::Result<()> {
     stream.write_all(text.as_bytes())
 }
 
-/// Makes a folder that nobody else may enter. In /tmp another one may have made it before.
+/// Makes a folder that only this user may enter. In /tmp another user may have made it before.
 fn make_private(folder: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),

@@ -7,7 +7,7 @@ use super::registry::{ConnectionSnapshot, Snapshot};
 use super::registry::{enable, snapshot};
 use crate::proto::Statistics;
 
-/// The names of the values beside those of [`SAMPLES`].
+/// The names of the values that are not in [`SAMPLES`].
 const CONNECTIONS: &str = "rdmsg_connections";
 const ENDED: &str = "rdmsg_connections_ended_total";
 const AGE: &str = "rdmsg_connection_age_seconds";
@@ -19,7 +19,8 @@ enum Kind {
     Gauge,
 }
 
-/// A value of a connection, or of all: its name, and what it is.
+/// A value of a connection, or of all: its name, kind and description, and the function that
+/// returns it.
 type Sample = (&'static str, Kind, &'static str, fn(&Statistics) -> u64);
 
 /// All values of [`Statistics`].
@@ -107,7 +108,7 @@ impl Snapshot {
     #[must_use]
     pub fn to_prometheus(&self) -> String {
         let mut text = String::new();
-        // A string takes what is written to it.
+        // A write to a string cannot fail.
         let _ = self.write_prometheus(&mut text);
         text
     }
@@ -245,7 +246,7 @@ mod tests {
 
         use super::super::*;
 
-        /// Keeps what is counted, by name.
+        /// The counters by name.
         #[derive(Default)]
         struct Kept(Mutex<BTreeMap<String, Arc<AtomicU64>>>);
 

@@ -53,7 +53,7 @@ static ENABLED: AtomicBool = AtomicBool::new(false);
 
 static REGISTRY: PerProcess<Mutex<Registry>> = PerProcess::new(|| Mutex::new(Registry::new()));
 
-/// The connections of this process that have handles, and the sum of those that had.
+/// The connections of this process that have handles, and the sum of earlier ones.
 struct Registry {
     next: u64,
     connections: BTreeMap<u64, Entry>,
@@ -150,7 +150,7 @@ impl Drop for Registered {
         let entry = registry.connections.remove(&id);
         if let Some(entry) = &entry {
             let mut last = entry.link.statistics();
-            // It holds nothing any more.
+            // The sum has no memory of connections that have ended.
             last.buffers_held = 0;
             last.large_bytes_held = 0;
             last.large_bytes_exposed = 0;

@@ -82,7 +82,7 @@ impl StreamListener {
     /// # Errors
     ///
     /// Those of [`Listener::accept`], as [`io::Error`]s, and
-    /// [`WouldBlock`](io::ErrorKind::WouldBlock) where it may not wait.
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if it may not wait.
     pub fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
         let endpoint = if self.shared.nonblocking.load(Ordering::Relaxed) {
             let accepted = self.shared.listener.try_accept()?;

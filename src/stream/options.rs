@@ -79,10 +79,10 @@ impl Stream {
     }
 }
 
-/// How long a call may wait; by default for ever.
+/// The time limit of a call; none by default.
 #[derive(Debug, Default)]
 pub(super) struct Timeout {
-    /// 0: for ever. More than 500 years are as good as 500.
+    /// 0: no limit. More than 500 years count as 500.
     nanos: AtomicU64,
 }
 

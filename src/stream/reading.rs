@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// How many empty messages a read that does not wait takes.
-const MOST_EMPTY: u32 = 64;
+const MAX_EMPTY: u32 = 64;
 
 /// The reading side of a stream: the message whose bytes are next.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ pub(crate) struct Reading {
     read: usize,
     /// Whether the peer has finished.
     finished: bool,
-    /// Whether the fd is kept readable for what is here.
+    /// Whether the fd stays readable for the bytes or the end in this struct.
     announced: bool,
 }
 
@@ -35,7 +35,7 @@ impl Reading {
     }
 
     /// Waits until there are bytes, or the end: then there are none. Without a deadline it does not
-    /// wait. Once `stopped`, the end is where nothing has arrived.
+    /// wait. After `stopped` is set, it returns the end when no bytes have arrived.
     pub(crate) fn fill(
         &mut self,
         endpoint: &Endpoint,
@@ -50,11 +50,11 @@ impl Reading {
             };
             match received {
                 Ok(Some(message)) if message.is_empty() => {
-                    // A peer may send so many that there is always one.
+                    // A peer may send empty messages without an end.
                     empty += 1;
                     let in_time = match deadline {
                         Some(deadline) => !deadline.is_past(Instant::now()),
-                        None => empty < MOST_EMPTY,
+                        None => empty < MAX_EMPTY,
                     };
                     if !in_time {
                         return Err(Error::TimedOut);
@@ -85,7 +85,7 @@ impl Reading {
             match ready!(endpoint.poll_recv_unless(cx, stopped)) {
                 Ok(Some(message)) if message.is_empty() => {
                     empty += 1;
-                    if empty == MOST_EMPTY {
+                    if empty == MAX_EMPTY {
                         // Others have their turn.
                         cx.waker().wake_by_ref();
                         return Poll::Pending;
@@ -148,8 +148,8 @@ impl Reading {
         }
     }
 
-    /// Keeps the fd readable while there are bytes here, or the end, for which the endpoint has
-    /// nothing to be taken any more.
+    /// Keeps the fd readable while this struct holds bytes or the end, which the endpoint has
+    /// handed over already.
     pub(crate) fn announce(&mut self, endpoint: &Endpoint) {
         let readable = self.message.is_some() || self.finished;
         if readable != self.announced {

@@ -117,8 +117,8 @@ impl Endpoint {
     /// Sends one message, waiting while the peer's window is full.
     ///
     /// As [`send`](crate::Endpoint::send). A future that is dropped before it is ready has sent
-    /// nothing; a [`SendBuffer`](crate::SendBuffer) that it was given by value is gone then, and
-    /// one that it borrowed is still there.
+    /// nothing; a [`SendBuffer`](crate::SendBuffer) is lost then if it was given by value, and
+    /// remains if it was borrowed.
     ///
     /// # Errors
     ///

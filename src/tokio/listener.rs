@@ -108,7 +108,7 @@ impl From<crate::listener::Listener> for Listener {
     }
 }
 
-/// A task's place among those that accept, left when its future is dropped.
+/// The place of a task among the accepting tasks. Dropping its future leaves it.
 struct Turn<'a> {
     listener: &'a crate::listener::Listener,
     seat: Seat,

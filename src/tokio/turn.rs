@@ -7,7 +7,7 @@ use ::tokio::{io::Ready, task::coop::poll_proceed};
 
 use crate::{endpoint::Endpoint, link::Awaited, poll::Seat};
 
-/// A task's place among those that wait on a connection, left when its future is dropped.
+/// The place of a task among the tasks that wait on a connection. Dropping its future leaves it.
 struct Turn<'a> {
     endpoint: &'a Endpoint,
     seat: Seat,

@@ -23,7 +23,7 @@ use crate::{
     proto::{Gauge, Host, Part, SHORTEST_CHUNK},
 };
 
-/// What there is for all, and who has what of it.
+/// The memory limits of the process, with their users.
 pub(crate) struct Budget {
     limits: EngineLimits,
     accounts: Mutex<Accounts>,
@@ -48,7 +48,7 @@ struct Accounts {
 /// may be others.
 static SHARED: PerProcess<Mutex<Weak<Budget>>> = PerProcess::new(Mutex::default);
 
-/// What a charge is for.
+/// The category of a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
     Pinned,
@@ -116,8 +116,7 @@ impl Budget {
         }
     }
 
-    /// Releases `bytes`. Where they were `used`, not only promised, the system has memory for
-    /// others.
+    /// Releases `bytes`. If they were `used`, not only promised, the system has memory for others.
     fn give_back(&self, what: What, host: Host, bytes: u64, used: bool) {
         let mut accounts = lock(&self.accounts);
         match what {
@@ -126,8 +125,8 @@ impl Budget {
             What::Reserve => accounts.reserve.release(host, bytes),
             What::Kept => accounts.kept -= bytes,
         }
-        // What was freed here the system may have for another. One at a time: if it does not do for
-        // that one, it hardly does for the next.
+        // The system may give the freed memory to another connection. One connection at a time is
+        // notified: if the memory is too little for it, it is probably too little for the next.
         let starved = used.then(|| accounts.starved.pop_front()).flatten();
         Self::notify(accounts, starved);
     }
@@ -199,8 +198,8 @@ impl Customer {
         has
     }
 
-    /// Asks for `bytes` to pin for a read, or for those that were waited for. `None`: it
-    /// waits.
+    /// Requests `bytes` to pin for a read, or the bytes for which it waited. `None` if it has to
+    /// wait.
     pub(crate) fn pin(&self, bytes: u64) -> Option<Charge> {
         let mut accounts = lock(&self.budget.accounts);
         let (id, host) = (self.id, self.host);
@@ -286,7 +285,7 @@ pub(crate) struct Charge {
     what: What,
     host: Host,
     bytes: u64,
-    /// Whether the system has given what the budget allowed.
+    /// Whether the system has given the memory.
     used: bool,
 }
 

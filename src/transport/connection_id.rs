@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{config::Config, error::Error, status::OsError, transport_choice::Transport};
 
-/// What one connection is established and taken down with, which only the engine's thread touches.
+/// The object that establishes and disconnects one connection. Only the engine's thread uses it.
 #[derive(Debug)]
 pub(crate) enum ConnectionId {
     #[cfg(feature = "rdma")]
@@ -68,7 +68,7 @@ impl ConnectionId {
         })
     }
 
-    /// Asks the device for this ACK timeout: what it makes of that is its own affair.
+    /// Requests this ACK timeout from the device, which may ignore it.
     pub(crate) fn set_ack_timeout(&mut self, config: &Config) {
         by_transport!(self, {
             Rdma(id) => id.set_ack_timeout(config),

@@ -13,7 +13,7 @@ use crate::{
     transport_choice::Transport,
 };
 
-/// What an engine's connections are established through, over each transport.
+/// The connection managers of an engine, one for each transport.
 #[derive(Debug)]
 pub(crate) struct ConnectionManager {
     /// Or why there is none.
@@ -22,7 +22,7 @@ pub(crate) struct ConnectionManager {
     pub(super) tcp: tcp::ConnectionManager,
 }
 
-/// What is reported.
+/// A report of the connection manager.
 #[derive(Debug)]
 pub(crate) enum Report {
     /// A peer asks for a connection.
@@ -54,7 +54,7 @@ impl ConnectionManager {
     #[cfg(not(feature = "rdma"))]
     pub(super) const NO_RDMA: OsError = OsError::new("rdma_create_event_channel", libc::ENOSYS);
 
-    /// Without RDMA there is no manager for it, which is an error where one is needed.
+    /// Without RDMA there is no manager for it, which is an error for calls that need one.
     pub(crate) fn new() -> Result<Self, OsError> {
         Ok(Self {
             #[cfg(feature = "rdma")]
@@ -116,7 +116,7 @@ impl Drop for ConnectionManager {
 }
 
 impl ConnectRequest {
-    /// What it came over.
+    /// Returns the transport of the request.
     pub(crate) fn transport(&self) -> Transport {
         by_transport!(self, {
             Rdma(_) => Transport::Rdma,
@@ -165,7 +165,7 @@ impl Event {
         by_transport!(self, event => event.is_disconnect())
     }
 
-    /// Why the listener that it concerns can go on no longer, if that is what it says.
+    /// Returns the cause for the end of its listener, if it ends one.
     pub(crate) fn listener_lost(&self) -> Option<CloseReason> {
         by_transport!(self, {
             Rdma(event) => event.listener_lost(),

@@ -1,32 +1,32 @@
-//! What carries frames between two processes.
+//! Carries frames between two processes.
 //!
-//! A transport is a queue pair and what belongs to it. The layers above post work to it and poll
-//! what is done; none of them names a queue pair, a memory region or a connection manager's id.
-//! `queues` and `memory` are what all transports have in common; a transport of its own has queue
-//! pairs, completions, registrations and the making of connections. A type that each transport has,
-//! such as `ListenId`, has a file of the same name in `rdma`, in `tcp` and in this folder or one of
-//! those two, which has the enum of both.
+//! A transport is a queue pair with its objects. The layers above post work requests and poll
+//! completions; none of them names a queue pair, a memory region or a connection manager's id. All
+//! transports share `queues` and `memory`; each has queue pairs, completions, registrations and
+//! connection establishment of its own. A type that each transport has, such as `ListenId`, has a
+//! file of the same name in `rdma`, in `tcp` and in this folder or one of those two, which has the
+//! enum of both.
 //!
-//! What a transport guarantees, and the message layer relies on:
+//! A transport guarantees, for the message layer:
 //!
 //! * **Sends** are reliable and arrive in the order in which they were posted, each whole, in the
 //!   receive buffer that was posted first. The bytes of a slot belong to the transport from the
 //!   post until a completion covers the slot. Unsignalled sends are covered by the next signalled
 //!   one.
-//! * **Receives** are numbered buffers. Each is posted once, completes once, and is the caller's
-//!   from then on until it is posted again. A frame that finds none posted ends the connection;
+//! * **Receives** are numbered buffers. Each is posted once, completes once, and then belongs to
+//!   the caller until it is posted again. A frame that finds none posted ends the connection;
 //!   credits see to it that this does not happen.
 //! * **Reads, writes and atomic operations** reach exactly the bytes that the other side exposed or
-//!   made a region of, with the rights that it gave, for as long as it did; any other access fails
-//!   and ends the connection. They complete in the order of the sends beside them.
-//! * **Completions** are polled, by one thread at a time. After [`arm`](PollSide::arm) the
-//!   next completion makes the events' file descriptor readable, once; one that came before does
-//!   not, so a thread arms, polls once more, and then sleeps.
+//!   made a region of, with the rights that it gave, until it ends them. Any other access fails and
+//!   ends the connection. They complete in one order with sends.
+//! * **Completions** are polled, by one thread at a time. After [`arm`](PollSide::arm) the next
+//!   completion makes the events' file descriptor readable, once. An earlier completion does not,
+//!   so a thread arms, polls once more, and then sleeps.
 //! * **Failure is orderly**: the first failed request carries the reason, all later ones come back
 //!   flushed. After the drain markers are posted everything that was posted comes back, and then
 //!   they do. Destroying the queues takes the memory away from the device, whatever is still
 //!   posted.
-//! * **Memory** of the peer's large messages is pinned chunk by chunk, within the process's
+//! * **Memory** for large messages of the peer is pinned chunk by chunk, within the process's
 //!   [budget](Budget).
 #![cfg_attr(
     not(feature = "rdma"),

@@ -13,7 +13,7 @@ use super::{tcp_peer::Peer, tokio::on_each};
 
 /// One poll finds nothing, one sees the end of the stream, and one the end of the connection. The
 /// others are for wakes that came earlier.
-const MOST_POLLS: u32 = 8;
+const MAX_POLLS: u32 = 8;
 
 /// Returns the result of a future, and how often it was polled.
 async fn count_polls<T>(future: impl Future<Output = T>) -> (T, u32) {
@@ -49,7 +49,7 @@ fn task_sleeps_until_the_engine_ends_its_connection() {
                 matches!(received, Err(Error::Disconnected(_))),
                 "{received:?}"
             );
-            assert!(polls <= MOST_POLLS, "{polls} polls");
+            assert!(polls <= MAX_POLLS, "{polls} polls");
         }
     });
 }

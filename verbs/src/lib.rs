@@ -3,9 +3,9 @@
 //! * [`verbs`]: devices, memory, queues and work requests of libibverbs.
 //! * [`cm`]: connections by address, of librdmacm.
 //!
-//! Both libraries are opened when they are first used, so that nothing but Rust is needed to build
-//! a program, and a program starts where they are not installed: calls then fail with `ELIBACC`.
-//! With the feature `linked` the program is linked with them instead.
+//! Both libraries are opened when they are first used, so a program builds with Rust alone, and
+//! starts on machines without them: calls then fail with `ELIBACC`. With the feature `linked` the
+//! program is linked with them instead.
 //!
 //! The codes that they return are in the crate `rdma-status`.
 #![deny(unsafe_code)]

@@ -1,4 +1,4 @@
-//! What a machine on which nothing is installed is told.
+//! The message of a build on a machine without the packages.
 
 use std::{
     env, fs,

@@ -1,4 +1,4 @@
-//! TLS by rustls, over whatever stream: certificates of files, or one that is made on the spot.
+//! TLS by rustls, over any stream: certificates of files, or a new one.
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -31,7 +31,7 @@ impl Identity {
     ///
     /// # Errors
     ///
-    /// What is wrong with which file.
+    /// The file, with its fault.
     pub fn read(certificate: &Path, key: &Path) -> Result<Self> {
         Ok(Self {
             chain: read_certificates(certificate)?,
@@ -40,7 +40,7 @@ impl Identity {
         })
     }
 
-    /// Makes a certificate that nobody has signed, for [`NAME`], and returns it in PEM as well.
+    /// Makes a self-signed certificate for [`NAME`], and returns it in PEM as well.
     ///
     /// # Errors
     ///
@@ -73,7 +73,7 @@ impl Identity {
 ///
 /// # Errors
 ///
-/// What is no certificate.
+/// If one is no certificate.
 pub fn connector(trusted: Vec<CertificateDer<'static>>, http2: bool) -> Result<TlsConnector> {
     let mut roots = RootCertStore::empty();
     for certificate in trusted {
@@ -92,7 +92,7 @@ pub fn connector(trusted: Vec<CertificateDer<'static>>, http2: bool) -> Result<T
 ///
 /// # Errors
 ///
-/// What is wrong with the file.
+/// The fault of the file.
 pub fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     let text = fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let certificates =
@@ -104,7 +104,7 @@ pub fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
 ///
 /// # Errors
 ///
-/// What is wrong with them.
+/// If they are malformed.
 pub fn parse_certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>> {
     let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>()?;
     if certificates.is_empty() {

@@ -1,10 +1,10 @@
-//! Copying files by messages of rdmsg: a line of words each for what the two sides tell each other,
-//! and pieces of the file as they are, from the sender's memory without a copy.
+//! Copying files by messages of rdmsg: the two sides exchange lines of words, and pieces of the
+//! file leave the sender's memory without a copy.
 //!
-//! Who receives says what it has: `have LENGTH DIGEST`. Who sends compares that with its own file,
-//! says `from OFFSET SIZE`, sends the pieces from there on, and `done DIGEST` of all of the file.
-//! What is received goes to `NAME.part`, which stays after a cut, and becomes `NAME` when all of it
-//! is there and its digest is right.
+//! The receiver sends the part that it has: `have LENGTH DIGEST`. The sender compares that with its
+//! own file, sends `from OFFSET SIZE`, the pieces from that offset, and `done DIGEST` of the whole
+//! file. The receiver writes to `NAME.part`, which stays after a cut, and becomes `NAME` when it is
+//! complete and its digest is right.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -22,7 +22,7 @@ use crate::Result;
 /// The bytes of a piece.
 pub const PIECE: u64 = 1 << 20;
 
-/// What hashing a file reads at a time.
+/// The number of bytes that hashing a file reads at a time.
 const BLOCK: usize = 256 * 1024;
 
 /// How a copy went.
@@ -38,7 +38,7 @@ pub struct Copied {
 /// Tells a side of its progress: how many bytes the receiver has, of how many.
 pub type Progress<'a> = &'a mut (dyn FnMut(u64, u64) + Send);
 
-/// A file that is read or written, with the digest of what has been.
+/// A file that is read or written, with the digest of the bytes so far.
 struct Hashed<F = File> {
     file: F,
     at: u64,
@@ -103,7 +103,7 @@ impl std::fmt::Debug for Part {
 }
 
 impl Part {
-    /// Opens what there is of a file, and reads it.
+    /// Opens the present part of a file, and reads it.
     ///
     /// # Errors
     ///
@@ -127,17 +127,18 @@ impl Part {
         .await
     }
 
-    /// What is here, as its sender is told.
+    /// Returns the present part, in words for the sender.
     #[must_use]
     pub fn have(&self) -> String {
         format!("{} {}", self.hashed.at, self.hashed.digest())
     }
 
-    /// Receives what is missing, and gives the file its name.
+    /// Receives the missing part, and gives the file its name.
     ///
     /// # Errors
     ///
-    /// Those of the connection and of the file. What has come stays, unless its digest was wrong.
+    /// Those of the connection and of the file. The received part stays, unless its digest was
+    /// wrong.
     pub async fn receive(mut self, endpoint: &Endpoint, progress: Progress<'_>) -> Result<Copied> {
         let line = words(&endpoint.recv().await?)?;
         let [from, size] = numbers(&line, "from")?;
@@ -170,7 +171,7 @@ impl Part {
         Ok(Copied { from, size })
     }
 
-    /// What is here is of another file.
+    /// Starts again, because the present part is of another file.
     async fn restart(self) -> Result<Self> {
         blocking(move || {
             let Self { path, hashed } = self;
@@ -234,7 +235,8 @@ pub async fn send(
     Ok(Copied { from, size })
 }
 
-/// Opens a file where the other side's part of it ends, or at its beginning where that is none.
+/// Opens a file at the end of the other side's part, or at the beginning if that is of another
+/// file.
 fn open_at(path: &Path, len: u64, digest: &str) -> Result<(Hashed, u64)> {
     let named = path.file_name().unwrap_or_default().display();
     let open = || File::open(path).map_err(|error| format!("{named}: {error}"));
@@ -253,7 +255,7 @@ fn open_at(path: &Path, len: u64, digest: &str) -> Result<(Hashed, u64)> {
 ///
 /// # Errors
 ///
-/// Those of the connection and of the file, and what the server says.
+/// Those of the connection, of the file and of the server.
 pub async fn put(
     endpoint: &Endpoint,
     path: &Path,
@@ -272,7 +274,7 @@ pub async fn put(
 ///
 /// # Errors
 ///
-/// Those of the connection and of the file, and what the server says.
+/// Those of the connection, of the file and of the server.
 pub async fn get(
     endpoint: &Endpoint,
     path: &Path,
@@ -287,7 +289,7 @@ pub async fn get(
     let copied = match part.receive(endpoint, progress).await {
         Ok(copied) => copied,
         Err(error) => {
-            // There may be no such file: what is empty is no part of it.
+            // There may be no such file, and an empty file is no part of it.
             let part = part_of(path);
             if fs::metadata(&part).is_ok_and(|part| part.len() == 0) {
                 fs::remove_file(part)?;
@@ -295,7 +297,7 @@ pub async fn get(
             return Err(error);
         }
     };
-    // The file is here, whether or not who sent it hears of that.
+    // The file is here, also if the sender does not get the confirmation.
     let _ = endpoint.send(b"ok").await;
     Ok(copied)
 }
@@ -304,12 +306,12 @@ pub async fn get(
 ///
 /// # Errors
 ///
-/// Those of the connection and of the file, of which the client is told.
+/// Those of the connection and of the file. The client gets them as well.
 pub async fn serve(endpoint: &Endpoint, folder: &Path, progress: Progress<'_>) -> Result<Copied> {
     let request = words(&endpoint.recv().await?)?;
     let served = answer(endpoint, folder, &request, progress).await;
     if let Err(error) = &served {
-        // Where it is the connection that failed this fails as well.
+        // If the connection failed this fails as well.
         let _ = endpoint.send(format!("error {error}").as_bytes()).await;
     }
     served
@@ -384,7 +386,7 @@ fn numbers(line: &[String], first: &str) -> Result<[u64; 2]> {
     }
 }
 
-/// Does what waits for a disk where that stops no task.
+/// Runs work that waits for a disk on a thread that blocks no task.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {

@@ -1,8 +1,8 @@
-//! A gRPC service of three calls whose messages are bytes, by hand: what tonic's generator makes of
-//! a `.proto` file, for tonic as it is.
+//! A gRPC service of three calls whose messages are bytes, by hand: the code that tonic's generator
+//! makes of a `.proto` file, for unchanged tonic.
 //!
-//! `Once` answers a message with the same one, `Count` a number with so many numbers, and `Chat`
-//! each message of a stream with the same one.
+//! `Once` answers a message with the same one, `Count` a number N with N numbers, and `Chat` each
+//! message of a stream with the same one.
 
 use std::{
     convert::Infallible,
@@ -182,7 +182,7 @@ impl EchoClient {
         Ok(answer.into_inner())
     }
 
-    /// Asks for so many numbers.
+    /// Requests this many numbers.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! What the services share: where their bytes come from ([`net`]), their options, how they start
-//! and end ([`server`]), and the protocols that they speak.
+//! The parts that the services share: connections ([`net`]), options, start and end ([`server`]),
+//! and protocols.
 //!
 //! [`net`] has an enum of the two kinds of streams. The servers are generic over `AsyncRead` and
 //! `AsyncWrite`, or take that [`Socket`](net::Socket). [`greeter`] and the clients of HTTP and gRPC
@@ -20,10 +20,10 @@ pub mod server;
 pub mod store;
 pub mod web;
 
-/// What a step of a service comes to. Nothing is done about an error but to tell it.
+/// The result of a step of a service, which only prints an error.
 pub type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
-/// Runs a program on a runtime of its own, tells how it ended, and with which status.
+/// Runs a program on a runtime of its own, prints its error, and returns its status.
 pub fn run(program: &str, debug: bool, main: impl Future<Output = Result<()>>) -> ExitCode {
     let level = if debug { "debug" } else { "error" };
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level)).init();
@@ -39,7 +39,7 @@ pub fn run(program: &str, debug: bool, main: impl Future<Output = Result<()>>) -
     }
 }
 
-/// An error with what caused it: many libraries say only `transport error` themselves.
+/// Returns an error with its causes, because many libraries print only `transport error`.
 #[must_use]
 pub fn with_causes(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();

@@ -21,7 +21,7 @@ use tonic::transport::server::{Connected, TcpConnectInfo};
 
 use crate::options::{ClientOptions, ServerOptions};
 
-/// How long to listen to nobody where there is no descriptor or memory for one more.
+/// The wait after a failed accept, for lack of a descriptor or memory.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A connection.
@@ -30,7 +30,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub enum Socket {
     /// One of rdmsg's.
     Rdmsg(Stream),
-    /// One of the kernel's.
+    /// A connection of the kernel.
     Tcp(TcpStream),
 }
 
@@ -56,7 +56,7 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// That of the system, where the connection has ended.
+    /// That of the system, if the connection has ended.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         match self {
             Self::Rdmsg(stream) => stream.peer_addr(),
@@ -65,7 +65,7 @@ impl Socket {
     }
 }
 
-/// Looks a name up where it stops no task.
+/// Looks a name up on a thread that blocks no task.
 async fn resolve(address: &str) -> io::Result<Addresses> {
     let address = address.to_owned();
     let found = tokio::task::spawn_blocking(move || address.to_addresses());
@@ -99,7 +99,7 @@ impl Listeners {
         Ok(Self { rdmsg, tcp })
     }
 
-    /// Where it listens for rdmsg's streams, and for the kernel's.
+    /// Returns the addresses for rdmsg's streams, and for the kernel's.
     ///
     /// # Errors
     ///
@@ -109,8 +109,8 @@ impl Listeners {
         Ok((self.rdmsg.local_addr()?, tcp.transpose()?))
     }
 
-    /// The next connection. A single one that fails, or for which there is no descriptor, ends
-    /// nothing.
+    /// The next connection. A connection that fails, or for which there is no descriptor, does not
+    /// end the listener.
     ///
     /// # Errors
     ///

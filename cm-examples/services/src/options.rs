@@ -50,7 +50,7 @@ pub struct ServerOptions {
     /// How long clients may take to finish after SIGINT or SIGTERM, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     pub patience: u64,
-    /// Show what the library does
+    /// Show the log of the library
     #[arg(long)]
     pub debug: bool,
     /// How soon a peer that is gone is missed.
@@ -59,7 +59,7 @@ pub struct ServerOptions {
 }
 
 impl ServerOptions {
-    /// What a server has that is told nothing but where to listen.
+    /// Returns the default options of a server on this address.
     #[must_use]
     pub fn at(address: SocketAddr) -> Self {
         Self {
@@ -88,12 +88,12 @@ impl ServerOptions {
 #[derive(Args, Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "these are all")]
 pub struct ClientOptions {
-    /// The server's address and port; `rdma://` or `tcp://` before it choose what carries rdmsg
+    /// The server's address and port; `rdma://` or `tcp://` before it choose the transport of rdmsg
     pub address: String,
     /// Connect by plain TCP, without rdmsg
     #[arg(long)]
     pub tcp: bool,
-    /// Show what the library does
+    /// Show the log of the library
     #[arg(long)]
     pub debug: bool,
     /// How soon a peer that is gone is missed.
@@ -102,7 +102,7 @@ pub struct ClientOptions {
 }
 
 impl ClientOptions {
-    /// What a client has that is told nothing but where its server is.
+    /// Returns the default options of a client of this server.
     #[must_use]
     pub fn to(address: impl ToString) -> Self {
         Self {

@@ -29,14 +29,14 @@ const MAX_DEPTH: usize = 8;
 /// So many bytes of replies are written before further requests are carried out.
 const MAX_PENDING: usize = 64 * 1024;
 
-/// What is read at a time, at least.
+/// The least number of bytes for which a read has room.
 const READ_SIZE: usize = 16 * 1024;
 
 /// For how long, and for how many bytes, a client that was refused is listened to, so that it reads
 /// why: a socket that is closed with bytes unread is reset.
 const LINGER: (Duration, usize) = (Duration::from_secs(1), 1 << 20);
 
-/// What was received is not RESP, or more than is taken.
+/// The received bytes are not RESP, or exceed a limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "there is nothing but the text")]
 pub struct ProtocolError(pub String);
@@ -53,15 +53,15 @@ fn refuse<T>(text: impl Into<String>) -> Result<T, ProtocolError> {
     Err(ProtocolError(text.into()))
 }
 
-/// Takes requests out of what was received, of which each call sees what came since the last one.
+/// Takes requests out of received bytes. Each call continues after the last one.
 #[derive(Debug, Default)]
 pub struct RequestReader {
     arguments: Vec<Bytes>,
-    /// How many arguments are to come.
+    /// The number of missing arguments.
     missing: usize,
-    /// The length of the one that is coming.
+    /// The length of the present argument.
     coming: Option<usize>,
-    /// The bytes of those that are here, and of the one that is coming.
+    /// The bytes of the received arguments, and of the present one.
     size: usize,
 }
 
@@ -76,7 +76,7 @@ impl RequestReader {
     ///
     /// # Errors
     ///
-    /// What is no RESP, or too much. There is no next request then.
+    /// If the bytes are not RESP, or exceed a limit. There is no next request then.
     pub fn next(&mut self, input: &mut BytesMut) -> Result<Option<Vec<Bytes>>, ProtocolError> {
         loop {
             if let Some(len) = self.coming {
@@ -172,7 +172,7 @@ pub fn write_request(output: &mut BytesMut, arguments: &[impl AsRef<[u8]>]) {
 pub enum Reply {
     /// A short text, such as `OK`.
     Status(String),
-    /// A code in capitals, and what is wrong.
+    /// A code in capitals, and the fault.
     Error(String),
     /// A number.
     Integer(i64),
@@ -216,11 +216,11 @@ impl Reply {
         }
     }
 
-    /// Takes one out of what was received, if all of it is here.
+    /// Takes a reply out of received bytes, if it is complete.
     ///
     /// # Errors
     ///
-    /// What is no RESP.
+    /// If the bytes are not RESP.
     pub fn read(input: &mut BytesMut) -> Result<Option<Self>, ProtocolError> {
         let mut rest = &input[..];
         let Some(reply) = Self::parse(&mut rest, 0)? else {
@@ -296,7 +296,8 @@ impl fmt::Display for Reply {
 ///
 /// # Errors
 ///
-/// What ended the connection, and what the client sent that is no RESP, which it was told.
+/// The end of the connection, and bytes of the client that are not RESP, which were answered by an
+/// error.
 pub async fn session<S>(mut stream: S, store: &Store, stop: CancellationToken) -> Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -340,7 +341,7 @@ where
     }
 }
 
-/// Writes what is left, and the end.
+/// Writes the remaining bytes, and the end.
 async fn close<S>(stream: &mut S, output: &[u8]) -> Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -350,7 +351,7 @@ where
     let (limit, most) = LINGER;
     let mut rest = stream.take(most as u64);
     let mut nobody = tokio::io::sink();
-    // Whatever comes of it.
+    // The result does not matter.
     let _ = timeout(limit, tokio::io::copy(&mut rest, &mut nobody)).await;
     Ok(())
 }
@@ -378,7 +379,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         write_request(&mut self.output, arguments);
     }
 
-    /// Sends what was pushed.
+    /// Sends the pushed requests.
     ///
     /// # Errors
     ///

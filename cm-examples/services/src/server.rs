@@ -56,7 +56,7 @@ impl Server {
         })
     }
 
-    /// Where it listens for rdmsg's streams, and for the kernel's.
+    /// Returns the addresses for rdmsg's streams, and for the kernel's.
     ///
     /// # Errors
     ///
@@ -65,13 +65,13 @@ impl Server {
         self.listeners.local_addrs()
     }
 
-    /// What has its connections over rdmsg.
+    /// Returns the engine of its connections over rdmsg.
     #[must_use]
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// What is cancelled when sessions are to end.
+    /// Returns the token that is cancelled to end sessions.
     #[must_use]
     pub fn stop(&self) -> CancellationToken {
         self.stop.clone()
@@ -126,7 +126,7 @@ impl Server {
         self.finish().await
     }
 
-    /// Waits until what was written has arrived, for as long as clients may take.
+    /// Waits until all written bytes have arrived, within the time for clients.
     ///
     /// # Errors
     ///

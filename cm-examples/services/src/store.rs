@@ -1,4 +1,4 @@
-//! Keys and their values, and what requests do with them.
+//! Keys and their values, and the effects of requests on them.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -12,7 +12,7 @@ use bytes::{Bytes, BytesMut};
 
 use crate::resp::{Reply, number};
 
-/// What the values are, of all clients.
+/// The values of all keys, for all clients.
 #[derive(Debug, Default)]
 pub struct Store {
     values: Mutex<HashMap<Bytes, Value>>,
@@ -25,7 +25,7 @@ enum Value {
     List(VecDeque<Bytes>),
 }
 
-/// What to do after a request.
+/// The action after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there is no third")]
 pub enum After {
@@ -164,7 +164,7 @@ impl Store {
             Some(Value::Text(_)) => return Err(wrong_type()),
         };
         let len = list.len() as i64;
-        // From the end, where it is negative.
+        // From the end, if it is negative.
         let place = |at: i64| if at < 0 { at.saturating_add(len) } else { at };
         let first = place(first).clamp(0, len) as usize;
         let end = place(last).saturating_add(1).clamp(first as i64, len) as usize;
@@ -183,7 +183,7 @@ impl Store {
     }
 }
 
-/// What came in is a part of a buffer that is as large as whatever came with it.
+/// A received value is a part of a larger buffer, so it is copied.
 fn kept(bytes: &Bytes) -> Bytes {
     Bytes::copy_from_slice(bytes)
 }

@@ -1,4 +1,4 @@
-//! A web service for hyper: what it answers, how a connection is served, and a client.
+//! A web service for hyper: its answers, its connections, and a client.
 
 use std::{
     convert::Infallible,
@@ -29,10 +29,10 @@ use crate::Result;
 /// How long a client may take for the head of a request.
 const HEAD_LIMIT: Duration = Duration::from_secs(30);
 
-/// What [`Pattern`] gives at a time.
+/// The number of bytes that [`Pattern`] gives at a time.
 const PIECE: usize = 64 * 1024;
 
-/// Twice all bytes: what [`Pattern`] copies its rows of 256 bytes from, each from another place on.
+/// Twice all bytes: [`Pattern`] copies its rows of 256 bytes from here, each from another offset.
 const RAMP: [u8; 512] = {
     let mut ramp = [0; 512];
     let mut at = 0;
@@ -54,7 +54,7 @@ static ANSWERED: AtomicU64 = AtomicU64::new(0);
 ///
 /// # Errors
 ///
-/// What ended it.
+/// The end of the connection.
 pub async fn serve<S>(stream: S, stop: CancellationToken) -> Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -86,7 +86,7 @@ fn answer(request: Request<Incoming>) -> Response<AnyBody> {
             let answered = ANSWERED.load(Ordering::Relaxed);
             text(StatusCode::OK, format!("{answered}\n"))
         }
-        // It goes back as it comes, and waits where the client takes nothing.
+        // It goes back as it arrives, and waits while the client takes nothing.
         (&Method::POST, "/echo") => Response::new(request.into_body().boxed()),
         (&Method::GET, path) => {
             let count = path.strip_prefix("/bytes/").map(str::parse);
@@ -112,7 +112,7 @@ pub fn whole(bytes: impl Into<Bytes>) -> AnyBody {
     body.map_err(|never| match never {}).boxed()
 }
 
-/// A body of so many bytes, each of which tells its place, made as it is sent.
+/// A body whose bytes depend on their place, made while it is sent.
 #[derive(Debug)]
 pub struct Pattern {
     at: u64,
@@ -194,7 +194,7 @@ impl Client {
             let mut builder = http2::Builder::new(TokioExecutor::new());
             builder.timer(TokioTimer::new());
             let (client, connection) = builder.handshake(stream).await?;
-            // What goes wrong is told to who waits for an answer.
+            // The waiting caller gets the error.
             tokio::spawn(connection);
             Ok(Self::Http2(client))
         } else {
@@ -227,7 +227,7 @@ impl Client {
         })
     }
 
-    /// Another handle of the same connection, where it carries many requests at a time.
+    /// Returns another handle of the same connection, if it carries many requests at a time.
     #[must_use]
     pub fn share(&self) -> Option<Self> {
         match self {
@@ -237,5 +237,5 @@ impl Client {
     }
 }
 
-/// What a server answers.
+/// The answer of a server.
 pub type Answer = Response<Incoming>;

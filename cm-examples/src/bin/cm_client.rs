@@ -1,5 +1,5 @@
 //! The counterpart of `cm_server`: connects, sends messages of several sizes, checks every byte of
-//! each answer, and says how long the round trips took.
+//! each answer, and prints the times of the round trips.
 //!
 //! It shows the active side of the connection manager as it happens: ADDR_RESOLVED, ROUTE_RESOLVED,
 //! ESTABLISHED, DISCONNECTED.

@@ -18,7 +18,7 @@ struct Options {
     /// Address and port to listen on; port 0 takes a free one
     #[arg(default_value = "0.0.0.0:7471")]
     address: SocketAddr,
-    /// End after this many connections instead of going on for ever
+    /// End after this many connections instead of running without end
     #[arg(short = 'n', long)]
     connections: Option<usize>,
     /// How many messages a client may have on their way to us
@@ -93,7 +93,7 @@ fn serve(options: &Options) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Sends back what comes, until the client closes.
+/// Sends messages back until the client closes.
 fn echo(endpoint: &Endpoint) -> Result<u64, Box<dyn Error>> {
     if let Some(negotiated) = endpoint.info().negotiated {
         println!("{}: {negotiated}", endpoint.peer_addr());

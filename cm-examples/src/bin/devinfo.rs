@@ -1,10 +1,10 @@
-//! What RDMA devices there are, with their ports, addresses and limits: as text in the form of the
-//! C program `ibv_devinfo`, or as JSON.
+//! Lists RDMA devices with their ports, addresses and limits, as text in the form of the C program
+//! `ibv_devinfo`, or as JSON.
 //!
-//! Each device is opened and asked three things: what it can do, the state of each port, and the
-//! port's table of *global identifiers*. On RoCE these are the addresses of the port's network
-//! interface, once for each kind of packet that is sent from them: a connection names its own by
-//! index, so the index is what many programs want to know.
+//! The program opens each device and queries its abilities, the state of each port, and the port's
+//! table of *global identifiers*. On RoCE these are the addresses of the network interface, once
+//! for each kind of packet. A connection names its own identifier by index, which many programs
+//! take as an option.
 
 use std::process::ExitCode;
 
@@ -118,7 +118,7 @@ impl Sheet {
         self.object.insert(key.into(), value.into());
     }
 
-    /// One that is shown only in detail.
+    /// A value that is shown only in detail.
     fn detail(&mut self, key: &str, text: impl ToString, value: impl Into<Value>) {
         if self.verbose {
             self.lines.push((key.into(), text.to_string()));
@@ -132,7 +132,7 @@ impl Sheet {
         self.detail(key, number, number);
     }
 
-    /// The text: keys from one column on, what they stand for from another.
+    /// Returns the text: keys from one column, their values from another.
     fn lines(&self, indent: usize, column: usize) -> impl Iterator<Item = String> {
         self.lines.iter().map(move |(key, text)| {
             let gap = column.saturating_sub(indent + key.len() + 1);

@@ -1,7 +1,7 @@
 //! Many clients of an echo server in one process, some of which send and never take their answers.
 //!
-//! It shows what `echo_threads`, `echo_group` and `echo_epoll` promise: the others are served as if
-//! those were not there. Start one of them, then this on another host.
+//! It shows the promise of `echo_threads`, `echo_group` and `echo_epoll`: they serve the other
+//! clients as if those were absent. Start one of them, then this on another host.
 
 use std::{
     collections::HashMap,
@@ -38,7 +38,7 @@ struct Options {
     /// How long to do nothing before a last round, in seconds
     #[arg(long, default_value_t = 0)]
     idle: u64,
-    /// Show what the library does
+    /// Show the log of the library
     #[arg(short, long)]
     debug: bool,
 }
@@ -125,8 +125,8 @@ fn open(options: &Options, engine: &Engine) -> Result<Vec<Endpoint>> {
     })
 }
 
-/// Sends until the server takes no more, because its answers are not taken. Returns how many it
-/// took.
+/// Sends until the window is full, because this client takes no answers. Returns the number of
+/// messages that were sent.
 fn get_stuck(client: &Endpoint, size: usize) -> Result<u64> {
     let message = vec![0; size];
     for sent in 0.. {

@@ -1,9 +1,9 @@
 //! An echo server for many clients with one thread and an event loop: epoll, by way of mio.
 //!
-//! Each connection has a file descriptor that tells of messages and one that tells of room; the
-//! listener has one, too. When an answer does not fit, the message is kept and nothing more is
-//! received of that client until there is room. So a client that does not take its answers fills
-//! its window and waits, and no other one hears of it.
+//! Each connection has a file descriptor for messages and one for room; the listener has one, too.
+//! When an answer does not fit, the server keeps the message, and receives nothing from that client
+//! until there is room. So a client that does not take its answers fills its window and waits, and
+//! no other client is affected.
 //!
 //! mio is edge-triggered. A level-triggered loop would watch the first descriptor while it receives
 //! and the second while an answer waits, never both.
@@ -33,7 +33,7 @@ const LISTENER: Token = Token(usize::MAX);
 
 struct Client {
     endpoint: Endpoint,
-    /// What is to be answered when there is room.
+    /// The message whose answer waits for room.
     waiting: Option<Message>,
 }
 
@@ -72,7 +72,7 @@ fn serve(options: &Options) -> Result<()> {
     service.finish()
 }
 
-/// Accepts whoever waits. Returns whether more may come.
+/// Accepts the waiting connections. Returns whether more may come.
 fn accept(
     listener: &Listener,
     registry: &Registry,
@@ -101,8 +101,8 @@ impl Client {
         }
     }
 
-    /// Has both descriptors watched. Both are watched for reading, and what is there already is
-    /// told at once.
+    /// Registers both descriptors for reading. Something that is there already causes an event at
+    /// once.
     fn watch(&self, registry: &Registry, token: Token) -> Result<()> {
         for interest in [Interest::Readable, Interest::Writable] {
             let fd = self.endpoint.event_fd(interest)?.as_raw_fd();
@@ -120,7 +120,7 @@ impl Client {
         Ok(())
     }
 
-    /// Answers what can be answered now. Returns whether the connection goes on.
+    /// Answers messages while there is room. Returns whether the connection goes on.
     fn serve(&mut self) -> bool {
         loop {
             let message = match self.waiting.take() {
@@ -140,7 +140,7 @@ impl Client {
                     self.waiting = Some(message);
                     return true;
                 }
-                // What ended it comes with what is received next.
+                // The next receive returns the cause of the end.
                 Err(_) => {}
             }
         }

@@ -3,7 +3,7 @@
 //! A `Group` is one receiver for all connections, and `established` another for new ones. When an
 //! answer does not fit, the message is kept, and with it its place in that client's window; the
 //! answer goes out when `Completion::Room` comes. So a client that does not take its answers fills
-//! its window and waits, and no other one hears of it.
+//! its window and waits, and no other client is affected.
 //!
 //! `echo_threads` and `echo_epoll` do the same otherwise; `echo_clients` is the counterpart.
 //! SIGUSR1 prints statistics; SIGINT and SIGTERM let the clients finish.
@@ -32,7 +32,7 @@ struct Program {
 
 struct Client {
     endpoint: Endpoint,
-    /// What is to be answered when there is room, oldest first.
+    /// The messages whose answers wait for room, oldest first.
     waiting: VecDeque<Message>,
 }
 

@@ -1,8 +1,8 @@
 //! An echo server for many clients with a thread for each: the plainest way.
 //!
 //! A client that does not take its answers blocks its own thread, in `send`. The message that is
-//! being answered and those behind it stay where the device wrote them, so they never take more
-//! than that client's window, and then the client is the one who waits.
+//! being answered and the messages behind it stay in their receive buffers. So they never take more
+//! than the client's window, and then the client waits.
 //!
 //! `echo_group` and `echo_epoll` do the same with one thread; `echo_clients` is the counterpart.
 //! SIGUSR1 prints statistics; SIGINT and SIGTERM let the clients finish.

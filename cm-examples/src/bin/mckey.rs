@@ -2,9 +2,8 @@
 //!
 //! Run `mckey -m 239.1.2.3 -b ADDR` on some hosts, each with its own address, and `mckey -m
 //! 239.1.2.3 -b ADDR -s` on another. A host joins a group by its IP address. The connection manager
-//! makes a global address of it, and tells the way there, the number that stands for all queue
-//! pairs, and the key of the group. What is sent that way comes to each queue pair whose id has
-//! joined.
+//! makes a global address of it, and returns the path, the number for all queue pairs, and the key
+//! of the group. A datagram to them arrives at each queue pair whose id has joined.
 
 use std::{process::ExitCode, thread, time::Duration};
 
@@ -20,7 +19,7 @@ use rdmsg::{
     status::CmEventType,
 };
 
-/// Send datagrams to a multicast group, or receive what is sent to it
+/// Send datagrams to a multicast group, or receive its datagrams
 #[derive(Parser)]
 #[command(group(clap::ArgGroup::new("group").required(true).args(["multicast", "unmapped"])))]
 struct Options {
@@ -49,10 +48,10 @@ struct Options {
     /// Port space by its number: 0x111 for UDP, 0x2 for IPoIB
     #[arg(short, value_name = "NUMBER", default_value = "0x111", value_parser = port_space)]
     port_space: PortSpace,
-    /// Join as one that only sends
+    /// Join as a sender only
     #[arg(short = 'o')]
     send_only: bool,
-    /// Do not receive what this queue pair itself sends
+    /// Do not receive the datagrams of this queue pair itself
     #[arg(short = 'l')]
     no_loopback: bool,
 }
@@ -67,7 +66,7 @@ impl Options {
 /// How long a step may take, and one attempt to resolve an address.
 const PATIENCE: Duration = Duration::from_secs(20);
 const RESOLVE: Duration = Duration::from_secs(2);
-/// How long switches may take to learn who is in a group. Nobody tells when they have.
+/// The time that switches may need to learn the members of a group. They do not report it.
 const SWITCHES: Duration = Duration::from_secs(3);
 
 fn main() -> ExitCode {
@@ -131,7 +130,7 @@ fn run(options: &Options) -> Result<()> {
         } else {
             println!("receiving data transfers");
             for datagrams in &mut all {
-                // As long as it takes until somebody sends.
+                // Without a limit, until a host sends.
                 datagrams.wait_received(Duration::MAX)?;
             }
         }

@@ -1,20 +1,21 @@
-//! The same job as `cm_server` and `cm_client` by hand, with `rdmsg::cm` and `rdmsg::verbs` alone:
-//! what a connection is made of.
+//! The same job as `cm_server` and `cm_client` by hand, with `rdmsg::cm` and `rdmsg::verbs` alone.
+//! It shows the parts of a connection.
 //!
 //! Run `raw_cm --server ADDR:PORT` on one host and `raw_cm ADDR:PORT` on another. In order of
 //! appearance:
 //!
 //! 1. A *communication id* is a socket. A server binds one and listens. A client's finds the device
-//!    that leads to an address (ADDR_RESOLVED) and the way there (ROUTE_RESOLVED). What comes of a
+//!    that leads to an address (ADDR_RESOLVED) and the way there (ROUTE_RESOLVED). The result of a
 //!    call is an event on the id's *event channel*.
-//! 2. Each side makes what it sends and receives with: a *protection domain*; registered *memory*
-//!    in it, which the device reads and writes by itself; a *completion queue*, where the device
-//!    says what is done; and a *queue pair*, one queue for sends and one for receives.
-//! 3. The client connects, the server gets a CONNECT_REQUEST and accepts; both hear ESTABLISHED.
-//! 4. A message goes from a posted send into a posted receive: whoever receives says beforehand
-//!    where to. One that finds no receive fails, here with the connection, so **receives are posted
-//!    before connect and accept**, and each again before anything is answered.
-//! 5. The client disconnects, and both hear DISCONNECTED.
+//! 2. Each side makes the objects for sending and receiving: a *protection domain*; registered
+//!    *memory* in it, which the device reads and writes by itself; a *completion queue*, in which
+//!    the device reports completed requests; and a *queue pair*, one queue for sends and one for
+//!    receives.
+//! 3. The client connects, the server gets a CONNECT_REQUEST and accepts; both get ESTABLISHED.
+//! 4. A message goes from a posted send into a posted receive: the receiver names the memory
+//!    beforehand. A message that finds no receive fails, here with the connection, so **receives
+//!    are posted before connect and accept**, and each again before anything is answered.
+//! 5. The client disconnects, and both get DISCONNECTED.
 //!
 //! Two receives are enough since the client waits for each echo. In general a sender counts its
 //! peer's. Such credits are left out here, as are acknowledged endings and signs of life.
@@ -109,7 +110,7 @@ fn serve(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The client: connects, sends, checks what comes back, and disconnects.
+/// The client: connects, sends, checks the echoes, and disconnects.
 fn request(options: &Options) -> Result<()> {
     let events = EventChannel::new()?;
     let mut id = CmId::new(&events, PortSpace::TCP, 0)?;
@@ -147,7 +148,7 @@ fn request(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// What both sides ask for: that a message that finds no receive, if there is one, is an error.
+/// The parameters of both sides: a message that finds no receive is an error.
 fn connection_wanted() -> ConnParam {
     ConnParam {
         rnr_retry_count: 0,
@@ -168,7 +169,7 @@ fn step(events: &EventChannel, wanted: CmEventType) -> Result<CmEvent> {
     }
 }
 
-/// A connection, and what this side sends and receives with; dropped in the right order.
+/// A connection with its objects, which are dropped in the right order.
 struct Connection {
     id: CmId,
     events: EventChannel,
@@ -279,7 +280,7 @@ impl Connection {
         }
     }
 
-    /// Takes note of what the device has done; whether there was something.
+    /// Takes completions of the device. Returns whether there were any.
     fn take_completions(&mut self) -> Result<bool> {
         let mut completions = [WorkCompletion::default(); RECEIVES + 1];
         let count = self.cq.poll(&mut completions)?;

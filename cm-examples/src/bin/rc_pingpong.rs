@@ -5,8 +5,8 @@
 //!
 //! 1. Each side makes a queue pair, in state INIT, and posts receives. That far it needs to know
 //!    nothing of the other.
-//! 2. Over TCP they tell each other where they are: local address, queue pair number, the number of
-//!    the first packet, global address.
+//! 2. Over TCP they exchange their addresses: local address, queue pair number, the number of the
+//!    first packet, global address.
 //! 3. Now each moves its queue pair to RTR, ready to receive, and RTS, ready to send. The server
 //!    does so before it answers, so that it is ready when the client is.
 //! 4. The client sends, and each side sends again when it has received and its own last message is
@@ -85,7 +85,7 @@ struct Options {
     allow_cc_unprotected: bool,
 }
 
-/// What the client says when it knows the server's address.
+/// The client's message when it knows the server's address.
 const DONE: &[u8; 5] = b"done\0";
 
 impl Options {

@@ -1,10 +1,11 @@
-//! The ping of RDMA: one side tells the other where its memory is, and the other reads from there
-//! and writes back, without this side's processor. It speaks to the C program of the same name.
+//! The ping of RDMA: one side sends the address of its memory, and the other reads from there and
+//! writes back, without the processor of the first side. It speaks to the C program of the same
+//! name.
 //!
 //! Run `rping -s` on one host and `rping -c -a ADDR -C 10 -v` on another. For each ping
 //!
 //! 1. the client fills its first buffer and sends its *address*, *remote key* and size, 16 bytes;
-//! 2. the server READs the buffer and says so with a message;
+//! 2. the server READs the buffer and confirms that with a message;
 //! 3. the client sends the same of its second buffer;
 //! 4. the server WRITEs the text there and says so, and the client compares the two.
 //!
@@ -44,7 +45,7 @@ struct Options {
     /// Port
     #[arg(short, default_value_t = 7174)]
     port: u16,
-    /// How many pings; 0 is without end. The server serves as many as the client wants
+    /// Number of pings; 0 is without end. The server serves any number
     #[arg(short = 'C', default_value_t = 0)]
     count: u32,
     /// Bytes of a ping
@@ -53,7 +54,7 @@ struct Options {
     /// Print the text of each ping
     #[arg(short)]
     verbose: bool,
-    /// Compare what comes back with what was there
+    /// Compare the bytes that come back with the original
     #[arg(short = 'V')]
     verify: bool,
     /// Show the connection's steps
@@ -88,7 +89,7 @@ fn serve(options: &Options) -> Result<()> {
     let requests = EventChannel::new()?;
     let mut listener = CmId::new(&requests, PortSpace::TCP, 0)?;
     listener.bind_addr(address)?;
-    // 0 is as many as the kernel allows. A request without a place is dropped and comes again late.
+    // 0 is the kernel's maximum. A request without a place is dropped and comes again late.
     listener.listen(0)?;
     loop {
         let Some(mut event) = requests.wait_event(Duration::MAX)? else {
@@ -102,7 +103,7 @@ fn serve(options: &Options) -> Result<()> {
         if !options.persistent {
             return answer();
         }
-        // All of them side by side. What goes wrong with one is no matter of the others.
+        // All of them concurrently. A failure of one does not affect the others.
         let serving = thread::Builder::new().spawn(move || end("rping", answer()));
         if let Err(error) = serving {
             eprintln!("rping: no thread for another client: {error}");
@@ -111,7 +112,7 @@ fn serve(options: &Options) -> Result<()> {
 }
 
 fn answer(mut id: CmId, options: &Options) -> Result<()> {
-    // Each connection has its own events, so that whoever serves it sees no others.
+    // Each connection has its own events, so that its thread sees no others.
     let events = EventChannel::new()?;
     id.migrate(&events)?;
     Side::new(id, events, options)?.answer(options.verbose)
@@ -132,10 +133,10 @@ const REQUEST: u64 = 1;
 /// One end of a connection, and its memory.
 struct Side {
     connection: Connection,
-    /// What the peer said last, and what is said to it.
+    /// The last message of the peer, and the message to it.
     heard: MemoryRegion,
     said: MemoryRegion,
-    /// The client's first buffer, which the server reads; and what is written to and read into.
+    /// The client's first buffer, which the server reads; and the buffer for writes and reads.
     start: MemoryRegion,
     data: MemoryRegion,
     /// Whether the device has a request that is not done.
@@ -144,7 +145,7 @@ struct Side {
 }
 
 impl Side {
-    /// Makes what an id needs before it connects or accepts, with a receive posted.
+    /// Makes the objects that an id needs before it connects or accepts, with a receive posted.
     fn new(id: CmId, events: EventChannel, options: &Options) -> Result<Self> {
         let cap = QpCap {
             max_send_wr: 16,
@@ -189,7 +190,7 @@ impl Side {
             }
             self.tell(Claim::default())?;
             let Some(sink) = self.receive()? else { break };
-            // The text and the zero behind it, but no more than the client has room for.
+            // The text and the zero behind it, within the room of the client.
             let len = sink.size().min(text.len() + 1);
             self.post(SendWr::write(REQUEST, Sge::new(&data, ..len), sink.into()))?;
             self.tell(Claim::default())?;
@@ -233,7 +234,7 @@ impl Side {
     }
 
     fn post(&mut self, request: SendWr<'_>) -> Result<()> {
-        // The peer may have answered what was said before the device says that it is sent.
+        // The peer may have answered a message before the device completes it.
         self.until(|side| !side.busy)?;
         self.busy = true;
         Ok(self.connection.qp.post_send(&[request])?)
@@ -246,13 +247,13 @@ impl Side {
         self.post(SendWr::send(REQUEST, Sge::new(&said, ..)))
     }
 
-    /// What the peer says next; `None` when it has disconnected.
+    /// Returns the next message of the peer; `None` when it has disconnected.
     fn receive(&mut self) -> Result<Option<Claim>> {
         self.until(|side| side.received.is_some())?;
         Ok(self.received.take())
     }
 
-    /// The buffer, if what the peer has fits it.
+    /// Returns the buffer, if the peer's memory fits it.
     fn room_for(&self, claim: Claim) -> Result<MemoryRegion> {
         let (size, room) = (claim.size(), self.data.len());
         if (1..=room).contains(&claim.size()) {

@@ -3,7 +3,7 @@
 //! that name over TCP, in C also under `librspreload.so`.
 //!
 //! Run `rstream` on one host and `rstream -s ADDR` on another. A stream is used as a TCP stream is:
-//! connect or accept, then read and write. What is different is below: a write goes right into the
+//! connect or accept, then read and write. The difference is below: a write goes right into the
 //! peer's memory, and waits when that is full.
 //!
 //! Each test is a transfer from the client to the server, and one back, many times. By default
@@ -40,7 +40,7 @@ struct Options {
     /// Address to listen on [default: any]
     #[arg(short, value_name = "ADDRESS")]
     bind: Option<String>,
-    /// What addresses look like
+    /// Form of addresses
     #[arg(short, default_value = "name", value_parser = ["name", "ip", "gid"])]
     format: String,
     /// Bytes of the buffers for sending and for receiving
@@ -49,19 +49,19 @@ struct Options {
     /// Bytes that are sent inline [default: 64 for latency, 0 for bandwidth]
     #[arg(short, value_name = "BYTES")]
     inline: Option<u32>,
-    /// One test, with so many transfers to and fro; the same on both sides
+    /// One test, with this number of transfers to and fro; the same on both sides
     #[arg(short = 'I', value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     iterations: Option<u32>,
-    /// One test, with so many transfers in a row; the same on both sides
+    /// One test, with this number of transfers in a row; the same on both sides
     #[arg(short = 'C', value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     count: Option<u32>,
-    /// One test, with transfers of so many bytes, or `all` for more tests; the same on both sides
+    /// One test, with transfers of this size, or `all` for more tests; the same on both sides
     #[arg(short = 'S', value_name = "BYTES|all")]
     size: Option<String>,
     /// Port
     #[arg(short, default_value_t = 7471)]
     port: u16,
-    /// Make sure each so many seconds that the peer is there
+    /// Probe the peer at this interval in seconds
     #[arg(short, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     keepalive: Option<u64>,
     /// How to do it; may be given several times, and each by its first letter
@@ -96,7 +96,7 @@ enum Test {
 
 /// How long nothing may come from the peer.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What the sides send each other before each test: so many bytes.
+/// The number of bytes that the sides exchange before each test.
 const SYNC: usize = 16;
 
 fn main() -> ExitCode {
@@ -148,13 +148,13 @@ impl Options {
         self.test.contains(&test)
     }
 
-    /// How RDMA is to be used, if it is.
+    /// Returns the configuration for RDMA, if it is used.
     fn config(&self, plan: &Plan) -> Option<Config> {
         if self.has(Test::Socket) || self.has(Test::Fork) {
             return None;
         }
         let mut config = Config::default();
-        // Sockets have twice of what is asked for.
+        // Sockets have twice the requested size.
         config.send_buffer = 2 * self.buffer as usize;
         config.receive_buffer = 2 * self.buffer as usize;
         config.inline = self.inline.unwrap_or(plan.inline);
@@ -170,7 +170,7 @@ struct Side {
     wait_first: bool,
     verify: bool,
     buffer: Vec<u8>,
-    /// The next byte to send, and to receive, where they are checked.
+    /// The next byte to send, and to receive, if they are checked.
     sent: u8,
     received: u8,
 }

@@ -1,12 +1,13 @@
 //! Many connections on one event channel, and messages on all of them. It speaks to the C program
 //! of the same name.
 //!
-//! Run `ucmatose -c 100` on one host and `ucmatose -s ADDR -c 100` on another. Where a program has
-//! many connections, every event says which of them it is about: an id carries a number, here its
-//! place among the connections. So one thread takes all of them through their steps.
+//! Run `ucmatose -c 100` on one host and `ucmatose -s ADDR -c 100` on another. With many
+//! connections an event has to name its connection: an id carries a number, here its place among
+//! the connections. So one thread takes all of them through their steps.
 //!
 //! When all are established the server sends on each, the client answers on each, and the server
-//! disconnects. Every receive is posted before anything is sent: one that finds none would fail.
+//! disconnects. Every receive is posted before anything is sent, because a message without a
+//! receive would fail.
 
 use std::{
     net::SocketAddr,
@@ -36,7 +37,7 @@ struct Options {
     /// Address to listen on, or to connect from [default: any]
     #[arg(short, value_name = "ADDRESS")]
     bind: Option<String>,
-    /// What addresses look like
+    /// Form of addresses
     #[arg(short, default_value = "name", value_parser = ["name", "ip", "gid"])]
     format: String,
     /// Port space
@@ -68,7 +69,7 @@ struct Options {
 /// How long nothing may happen, and how long one attempt to resolve an address or a route takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 const RESOLVE: Duration = Duration::from_secs(2);
-/// What is wrong when messages or connections are missing.
+/// The error when messages or connections are missing.
 const SAME: &str = "-c, -C and -S must be the same on both sides";
 
 fn main() -> ExitCode {
@@ -233,7 +234,7 @@ impl Connections {
                     id.ok_or("it has no connection")?.disconnect()?;
                 }
             }
-            // Of one that has ended already, a while ago.
+            // The connection ended a while ago.
             CmEventType::TIMEWAIT_EXIT => {}
             CmEventType::REJECTED => return Err(why_rejected(&event).into()),
             other => return Err(format!("event: {other}, {}", event.cm_status()).into()),
@@ -241,7 +242,7 @@ impl Connections {
         Ok(())
     }
 
-    /// Makes what an id needs before it connects or accepts.
+    /// Makes the objects that an id needs before it connects or accepts.
     fn prepare(&mut self, mut id: CmId) -> Result<&mut CmId> {
         if let Some(ack_timeout) = self.options.ack_timeout {
             id.set_ack_timeout(ack_timeout)?;
@@ -261,7 +262,7 @@ impl Connections {
                     last = Instant::now();
                     continue;
                 }
-                // The messages are on their way, so nobody sleeps for them.
+                // The messages are in flight, so the thread does not sleep.
                 thread::yield_now();
                 let event = self.events.poll_event()?;
                 if event.is_some() || last.elapsed() > PATIENCE {

@@ -3,9 +3,9 @@
 //!
 //! Run `udaddy` on one host and `udaddy -s ADDR` on another. There is no connection: the connection
 //! manager only tells the client the way to the server, the number of its queue pair, and the key
-//! that it wants to see in each datagram. With that the client sends. The server learns the way
-//! back from what it receives: the sender's address is in the header in front of the datagram, the
-//! number of its queue pair travels along as immediate data.
+//! that it wants to see in each datagram. With that the client sends. The server learns the path
+//! back from the datagrams: the sender's address is in the header in front, and the number of its
+//! queue pair in the immediate data.
 
 use std::{net::SocketAddr, process::ExitCode, time::Duration};
 
@@ -30,7 +30,7 @@ struct Options {
     /// Address to listen on, or to send from [default: any]
     #[arg(short, value_name = "ADDRESS")]
     bind: Option<String>,
-    /// What addresses look like
+    /// Form of addresses
     #[arg(short, default_value = "name", value_parser = ["name", "ip", "ipv6", "gid"])]
     format: String,
     /// Port space

@@ -103,8 +103,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the pages were mapped by `with` and are not used any more: they are unmapped
-        // once, here.
+        // SAFETY: the pages were mapped by `with`, have no user left, and are unmapped once, here.
         let ret = unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
         if let Err(error) = cvt("munmap", ret) {
             error!("{error}: {} bytes are leaked", self.len);

@@ -1,6 +1,6 @@
 //! Memory that others than this program's threads access: devices, the kernel and peers.
 //!
-//! Nobody else makes pages or looks at bytes that may change at any time.
+//! No other module makes pages or reads bytes that may change at any time.
 
 mod mapping;
 mod shared_bytes;

@@ -182,7 +182,7 @@ mod tests {
 
     use super::*;
 
-    /// Every alignment of start, length and range gives what a plain copy gives.
+    /// Every alignment of start, length and range gives the bytes of a plain copy.
     #[test]
     fn copies_are_exact_at_every_alignment() {
         for start in 0..9 {
@@ -203,7 +203,7 @@ mod tests {
         expected[start + offset..start + offset + count].copy_from_slice(&src);
 
         let first = NonNull::new(memory[start..].as_mut_ptr()).unwrap();
-        // SAFETY: the range lies inside the vector, which nothing else uses meanwhile.
+        // SAFETY: the range lies inside the vector, which nothing else uses until then.
         let shared = unsafe { SharedBytes::new(first, len) };
         shared.write(offset, &src);
         let mut read = vec![0; count];

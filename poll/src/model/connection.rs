@@ -1,4 +1,4 @@
-//! One connection: its device, its engine, and what its application takes.
+//! One connection: its device, its engine, and its application.
 
 use std::{
     ops::Deref,
@@ -18,14 +18,14 @@ use crate::{
 
 const KEY: u64 = 16;
 
-/// What somebody forgets in this connection.
+/// A seeded mistake of this connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mistake {
-    /// A thread that polls does not tell the engine.
+    /// A thread that polls does not notify the engine.
     LostRenewal,
-    /// Nobody has the device raise an event.
+    /// No thread arms the device to raise an event.
     MissedArm,
-    /// The engine takes a connection over, and does not look what has come.
+    /// The engine takes a connection over, and does not poll it.
     UncheckedExpiry,
 }
 

@@ -22,7 +22,7 @@ pub struct Mailbox<T> {
 #[derive(Debug)]
 struct Queue<T> {
     letters: VecDeque<T>,
-    /// Whether the reading thread comes soon, whoever wakes it.
+    /// Whether the reading thread comes soon, independently of a wake-up.
     is_expected: bool,
 }
 
@@ -39,7 +39,7 @@ pub struct Notice {
 /// A request to the engine's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoticeKind {
-    /// Execute what the state machine has queued, and set its timer.
+    /// Execute the queued outputs of the state machine, and set its timer.
     Drive,
     /// The memory that the connection waits for is available, or may be.
     Feed,
@@ -113,8 +113,8 @@ impl<T> Mailbox<T> {
         }
     }
 
-    /// The reading thread would rather not come again by itself. Returns whether it has to, once
-    /// more, for what was left meanwhile.
+    /// Ends [`expect`](Self::expect), unless letters are left. Returns whether the reading thread
+    /// has to come once more for them.
     pub fn stays_expected(&self) -> bool {
         lock(&self.queue).as_mut().is_some_and(|queue| {
             queue.is_expected &= !queue.letters.is_empty();

@@ -7,12 +7,12 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use rdma_status::OsError;
 use rdmsg_os::{failed, lock};
 
-/// A file descriptor that is readable exactly while there is something to take, for those who ask
-/// for one. The others pay one look at an atomic.
+/// A file descriptor that is readable exactly while there is something to take. It is made at the
+/// first request; without one a change costs one load of an atomic.
 ///
-/// A thread that puts something there calls [`announce`](Self::announce) afterwards, one that takes
-/// something away [`update`](Self::update). These follow one another, so the last one saw
-/// everything, and what it says holds.
+/// A thread calls [`announce`](Self::announce) after it has put something there, and
+/// [`update`](Self::update) after it has taken something. These calls are serialized, so the last
+/// one has seen all changes, and its result is right.
 #[derive(Debug, Default)]
 pub struct Readiness {
     fd: OnceLock<EventFd>,
@@ -51,9 +51,9 @@ impl Readiness {
         self.set(ready, false);
     }
 
-    /// As [`update`](Self::update), because something new is there. Edge-triggered loops hear of it
-    /// even if the fd was readable before: what made it so may have been taken behind its back, or
-    /// left.
+    /// As [`update`](Self::update), because something new is there. Edge-triggered loops get an
+    /// event even if the fd was readable before, because another thread may have taken the earlier
+    /// thing, or left it.
     #[inline]
     pub fn announce(&self, ready: impl FnOnce() -> bool) {
         self.set(ready, true);

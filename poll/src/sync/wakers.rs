@@ -17,13 +17,13 @@ const BATCH: usize = 4;
 /// drop a task, and so [wait](Self::wait) or [leave](Self::leave) here.
 #[derive(Debug)]
 pub struct Wakers {
-    /// What any of them waits for: all that a thread pays that wakes nobody.
+    /// The union of awaited events. If it lacks the event, `wake` returns after one load.
     awaited: AtomicU8,
     waiting: Mutex<Vec<Waiting>>,
     seats: AtomicU64,
 }
 
-/// Where a task waits, one at a time.
+/// The place of a waiting task, one task at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seat(u64);
 
@@ -55,15 +55,15 @@ impl Default for Wakers {
 }
 
 impl Wakers {
-    /// A seat that nobody else has.
+    /// Returns a unique seat.
     pub fn seat(&self) -> Seat {
         let number = self.seats.fetch_add(1, Ordering::Relaxed);
         // Behind the common ones.
         Seat(number + u64::from(u8::MAX) + 1)
     }
 
-    /// Has the task woken, once, when something of what is `awaited` happens. It replaces what was
-    /// said for the same seat.
+    /// Registers the task to be woken once, at the next of the `awaited` events. It replaces the
+    /// registration of the same seat.
     pub fn wait(&self, seat: Seat, awaited: u8, waker: &Waker) {
         if self.awaited.load(Ordering::Relaxed) != 0 && self.has(seat, awaited, waker) {
             return fence(Ordering::SeqCst);
@@ -100,7 +100,7 @@ impl Wakers {
         here.is_some_and(|here| here.waker.will_wake(waker))
     }
 
-    /// The task in this seat waits no more.
+    /// Removes the task in this seat.
     pub fn leave(&self, seat: Seat) {
         if self.awaited.load(Ordering::Relaxed) == 0 {
             return;
@@ -131,7 +131,7 @@ impl Wakers {
             return Ok(());
         }
         let mut all = Ok(());
-        // Who comes back meanwhile is behind those that are here now.
+        // Tasks that register again now are behind the present ones.
         let mut unseen = usize::MAX;
         while unseen > 0 {
             let mut woken = [const { None }; BATCH];

@@ -61,8 +61,8 @@ impl Connection {
                     HelloError::Version(theirs) => theirs.into(),
                 };
                 //= PROTOCOL.md#versions
-                //# So two sides of different versions refuse each other by name: the passive side
-                //# rejects with code 1, its own version and the other's; an active side that
+                //# So each of two sides can name the other's version when it refuses: the passive
+                //# side rejects with code 1, its own version and the other's; an active side that
                 //# nevertheless receives a reply with another version disconnects.
                 let own = VERSION.into();
                 return refuse(RejectCode::Version, own, theirs, unreadable(error));
@@ -190,9 +190,8 @@ impl Accepting {
     ) -> Progress {
         match self.step {
             //= PROTOCOL.md#establishing-a-connection
-            //# The passive side must not send before it has been told that the connection is
-            //# established, or has received a frame: a frame says so as well, and may overtake the
-            //# event.
+            //# The passive side must not send before it has received the event ESTABLISHED or a
+            //# frame. The frame may overtake the event.
             Step::Replied => self.agree([(buffer, incoming)].into()),
             Step::Requested | Step::Accepted(_) | Step::Preparing(_) => {
                 side.unexpected("a frame", self.name());

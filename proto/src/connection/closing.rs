@@ -66,8 +66,8 @@ impl Closing {
         let acknowledged = transfer.control.is_final_frame_acknowledged();
         match self.role {
             //= PROTOCOL.md#closing
-            //# The side that closed first disconnects, when its own CloseAck is acknowledged by the
-            //# peer's device (its send has completed), the peer's CloseAck has arrived, all large
+            //# The side that closed first disconnects when the peer's device has acknowledged its
+            //# CloseAck (the send has completed), the peer's CloseAck has arrived, all large
             //# messages of both sides are taken, and everything posted has completed.
             Role::Initiator => acknowledged && transfer.delivered() && transfer.is_quiescent(),
             Role::Aborter | Role::Abandoner => acknowledged,
@@ -85,7 +85,7 @@ pub(super) struct Draining {
     deadline: Instant,
     sends_done: bool,
     recvs_done: bool,
-    /// Whether no more connection manager event is expected.
+    /// Whether the last event of the connection manager has come.
     cm_done: bool,
     /// The cause of the end. While a peer is suspected: that it has disconnected.
     reason: CloseReason,
@@ -338,7 +338,7 @@ impl Open {
         }
     }
 
-    /// Takes the failure of a disconnect: there is no connection any more.
+    /// Takes the failure of a disconnect, which means that the connection is gone.
     pub(super) fn on_disconnect_failure(&mut self, side: &mut Side) {
         if let Phase::Draining(_) = self.phase {
             self.record_cause(side, CloseReason::PeerDisconnected);
@@ -473,21 +473,22 @@ impl Open {
             // The Close came behind everything that the peer sent, but not all of that was read.
             //= PROTOCOL.md#closing
             //# A connection may also end after the peer's Close and before all its large messages
-            //# have been read: then too messages are missing.
+            //# have been read: messages are missing then, too.
             CloseReason::PeerClosed if missing > 0 => CloseReason::Truncated { missing },
             reason => reason.clone(),
         })
     }
 }
 
-/// Whether this is no cause of an end, but follows from one that is not known yet.
+/// Whether this is a symptom of a cause that is not known yet.
 pub(super) fn is_symptom(reason: &CloseReason) -> bool {
     match reason {
-        // The latter of a process that ended, whose memory went before its connection.
+        // REM_OP_ERR comes from a process that ended, whose memory is released before its
+        // connection.
         CloseReason::WorkRequest { status, .. } => {
             matches!(*status, WcStatus::WR_FLUSH_ERR | WcStatus::REM_OP_ERR)
         }
-        // Where a queue pair has left its connected state, some drivers refuse what is posted.
+        // Some drivers refuse work requests when a queue pair has left its connected state.
         CloseReason::Os(error) => error.errno == libc::ENOTCONN,
         _ => false,
     }
@@ -505,8 +506,8 @@ pub(super) fn is_notice(reason: &CloseReason) -> bool {
     )
 }
 
-/// Whether DISCONNECTED may follow this cause. It is not waited for where the peer or the device
-/// cannot be reached any more.
+/// Whether DISCONNECTED may follow this cause. No wait for it is useful if the peer or the device
+/// is unreachable.
 pub(super) fn disconnected_may_come(reason: &CloseReason) -> bool {
     !matches!(
         reason,

@@ -142,8 +142,8 @@ impl Connection {
     }
 
     /// Assigns a slot and a header to `count` messages, which follow in the same frame, each behind
-    /// its length: `len` bytes in all, no more than [`batch_room`](Self::batch_room) allows. The
-    /// caller posts it at once.
+    /// its length: `len` bytes in all, within [`batch_room`](Self::batch_room). The caller posts it
+    /// at once.
     #[inline]
     pub fn send_batch(&mut self, count: u32, len: usize) -> Result<Transmit, SendRefused> {
         let (open, _) = self.open_for_sending()?;

@@ -225,7 +225,7 @@ impl Connecting {
     ) -> Progress {
         match &mut self.step {
             //= PROTOCOL.md#violations
-            //# | `frames before the hello` | they are no more than there are receives |
+            //# | `frames before the hello` | their number does not exceed that of the receives |
             Step::Requested(early) if early.len() as u32 >= side.params.first_receives() => {
                 let violation = Violation::new(
                     "frames before the hello",

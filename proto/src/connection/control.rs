@@ -1,4 +1,4 @@
-//! Control frames that wait for a slot of the send ring, and those that end a connection.
+//! Control frames that wait for a slot of the send ring, and the final frames of a connection.
 
 use std::mem;
 
@@ -75,7 +75,7 @@ impl ControlQueue {
         self.held
     }
 
-    /// Drops what is queued.
+    /// Drops the queued frames.
     pub(super) fn cancel(&mut self) {
         self.notice = None;
         self.pong = false;
@@ -87,7 +87,7 @@ impl ControlQueue {
     }
 
     /// Takes the next frame, with the code of an Abort or a Failure. A queued grant that is not due
-    /// any more is dropped: another frame has carried it meanwhile.
+    /// is dropped, because another frame has carried it already.
     pub(super) fn pop(&mut self, grant_due: bool) -> Option<(Control, Option<u32>)> {
         if let Some((control, code)) = self.notice.take() {
             return Some((control, Some(code)));
@@ -120,7 +120,7 @@ impl ControlQueue {
         }
     }
 
-    /// Records that the peer's device has acknowledged what was sent in this slot.
+    /// Records that the peer's device has acknowledged the frame of this slot.
     #[inline]
     pub(super) fn acknowledged(&mut self, slot: u32) {
         if self.final_frame == FinalFrame::Sent(slot) {

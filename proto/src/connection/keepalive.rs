@@ -8,11 +8,11 @@ use crate::{
     frame::{Control, KEEPALIVE_TIMEOUT},
 };
 
-/// A check that is late by no more than this counts as in time, however short the timeout is.
+/// A check that is late by up to this time counts as in time, also with a shorter timeout.
 const TOLERANCE: Duration = Duration::from_millis(50);
 
-/// While the peer's engine gives signs of life on other connections alone, one of so many checks
-/// pings: every sixteen intervals.
+/// While the peer's engine gives signs of life on other connections alone, one of this number of
+/// checks pings: every sixteen intervals.
 const SPARED: u64 = 32;
 
 /// The time for the answer to bytes that the transport has repeated.
@@ -43,8 +43,8 @@ pub(super) struct Keepalive {
     repeated_before: u64,
     /// Whether the timeout of this silence has passed.
     overtime: Overtime,
-    /// Counts checks, from the connection's number on: so connections take turns with those pings,
-    /// and each hears of the others' in between.
+    /// Counts checks, beginning with the connection's number. So connections take turns with these
+    /// pings, and the pongs count for all of them.
     turn: u64,
 }
 
@@ -163,7 +163,7 @@ impl Keepalive {
         let since = match self.silent {
             Some(since) if late <= (self.timeout / 4).max(TOLERANCE) => since,
             // This side was too busy to check in time, so the peer's answer may wait unread: the
-            // timeout begins anew.
+            // timeout begins again.
             Some(_) | None => now,
         };
         let new = self.silent.replace(since) != Some(since);
@@ -241,7 +241,7 @@ impl Probe {
         }
     }
 
-    /// Requests a ping that is sent from now on. Returns the value of `answered` with its pong.
+    /// Requests a later ping. Returns the value of `answered` with its pong.
     pub(super) fn wanted_from_now(&mut self) -> u64 {
         match self.state {
             ProbeState::Idle | ProbeState::Wanted => {
@@ -255,7 +255,7 @@ impl Probe {
         }
     }
 
-    /// Whether a ping is to be sent now. The caller sends it.
+    /// Returns whether a ping is due. The caller sends it.
     pub(super) fn take(&mut self) -> bool {
         let wanted = self.state == ProbeState::Wanted;
         if wanted {

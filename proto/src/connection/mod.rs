@@ -54,8 +54,8 @@ use super::{
 ///
 /// Completions of one queue are fed in the order in which they come. Completions and connection
 /// manager events may overtake each other. Completions that are already there are fed before
-/// `handle_timeout`, which judges the peer by them. Every input is allowed in every state; one that
-/// makes no sense there changes nothing, and a note for the log reports it.
+/// `handle_timeout`, which judges the peer by them. Every input is allowed in every state. An input
+/// without a meaning there changes nothing, and a note for the log reports it.
 ///
 /// The last output is [`Event::Disconnected`]; it comes exactly once. It reports the first cause of
 /// the end, except that a mere symptom (flushed work requests, a DISCONNECTED without a close)
@@ -112,7 +112,7 @@ impl Connection {
         self.side.account = Some(account);
     }
 
-    /// Gives what was promised back to the account.
+    /// Returns the promised receives to the account.
     ///
     /// The caller has destroyed the queue pair and posted all receives again that it had taken,
     /// except for `held` of them, which hold messages that the application has. It gives each of
@@ -128,7 +128,7 @@ impl Connection {
         }
     }
 
-    /// Allows immediates from now on: this side exposes memory that the peer may write.
+    /// Allows immediates, because this side exposes memory that the peer may write.
     pub fn allow_immediates(&mut self) {
         self.side.exposed_writable = true;
     }
@@ -205,7 +205,7 @@ impl Connection {
         })
     }
 
-    /// Whether a receive buffer is to be posted again when it is free.
+    /// Whether the driver posts a receive buffer again when it is free.
     #[inline]
     pub fn accepts_receives(&self) -> bool {
         match &self.state {

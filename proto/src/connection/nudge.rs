@@ -1,16 +1,16 @@
 //! Nudging a peer that was spoken to first.
 //!
-//! On iWARP the active side sends as soon as the passive one has replied, so what it says first may
-//! come while the peer's driver is still about to take over the stream. Linux's software iWARP
-//! leaves it unread then, until more comes. Where the first frame was also the last for now, both
-//! sides would wait for each other.
+//! On iWARP the active side sends as soon as the passive one has replied, so its first frame may
+//! arrive while the peer's driver takes over the stream. Linux's software iWARP leaves it unread
+//! then, until more bytes arrive. If the application sends nothing more at that time, both sides
+//! would wait for each other.
 
 use std::time::{Duration, Instant};
 
 use super::{open::Open, side::Side};
 use crate::Output;
 
-/// The time before the first nudge. Each further one waits twice as long, up to the last.
+/// The time before the first nudge. Each further wait doubles, up to the last.
 const FIRST: Duration = Duration::from_millis(20);
 const LAST: Duration = Duration::from_secs(1);
 

@@ -20,7 +20,7 @@ impl Open {
         // The completion is a sign of life of the peer's host.
         transfer.activity.here += 1;
         transfer.inbound.chunk_completed(now.now());
-        // It came behind all that was posted before.
+        // It completed behind all earlier work requests.
         transfer.sent(slot, true);
         if transfer.heard != Heard::Nothing {
             self.deliver(side);
@@ -115,14 +115,14 @@ impl Open {
         }
     }
 
-    /// Delivers what is next in order, as far as it is complete.
+    /// Delivers the next messages in order, while they are complete.
     fn deliver(&mut self, side: &mut Side) {
         while let Some(arrival) = self.transfer.inbound.pop() {
             side.outputs.push(Output::Event(Event::Arrived(arrival)));
         }
     }
 
-    /// What a work request that failed means: a violation if it was a read, and the peer's
+    /// Returns the cause for a failed work request: a violation if it was a read, and the peer's
     /// descriptor named memory that cannot be read.
     pub(super) fn failure_of(&self, work: Work, status: WcStatus, vendor_err: u32) -> CloseReason {
         match (work, status, self.transfer.inbound.rkey_being_read()) {

@@ -48,13 +48,13 @@ impl Open {
             || transfer.heard != Heard::Everything
             || !transfer.sequence.is_next(header.sequence)
             || !transfer.inbound.is_clear()
-            // With the last one that the peer knows of, it waits for a grant.
+            // With the last credit that it knows of, the peer waits for a grant.
             || !transfer.recv_credit.allows(2)
             || !transfer.outbound.is_reported(header.arg)
         {
             return None;
         }
-        // Last, because from here on state changes.
+        // Last, because the following calls change the state.
         transfer.send_credit.granted(header.grant).ok()?;
         transfer.sequence.receive(header.sequence).ok()?;
         transfer.recv_credit.receive(1);
@@ -80,8 +80,9 @@ impl Open {
         }
         let is_control = matches!(&incoming, Ok(Incoming::Control(..)));
         //= PROTOCOL.md#credits
-        //# Each side keeps 12 receives posted for them beside those of its window, and posts the
-        //# receive of a control frame again **before it sends anything that the frame permits**.
+        //# Each side keeps 12 receives posted for them in addition to those of its window, and
+        //# posts the receive of a control frame again **before it sends anything that the frame
+        //# permits**.
         if is_control {
             self.repost(side, buffer);
         }
@@ -97,7 +98,7 @@ impl Open {
         }
     }
 
-    /// The peer has violated the protocol: nothing of it is taken any more.
+    /// Takes a violation of the protocol, after which frames of the peer are ignored.
     pub(super) fn on_violation(&mut self, side: &mut Side, violation: Violation, now: impl Clock) {
         side.note_violation(&violation);
         //= PROTOCOL.md#violations
@@ -292,7 +293,7 @@ impl Open {
             Control::Close => self.on_close_frame(side, now)?,
             Control::CloseAck => self.on_close_ack(side, now)?,
             //= PROTOCOL.md#closing
-            //# The receiver of an Abort ignores whatever follows it and disconnects.
+            //# The receiver of an Abort ignores everything behind it and disconnects.
             Control::Abort => {
                 self.transfer.heard = Heard::Nothing;
                 self.fail(side, CloseReason::PeerAborted(header.arg), now.now());
@@ -326,7 +327,7 @@ impl Open {
         Ok(())
     }
 
-    /// Delivers what has arrived, or keeps it until everything before it is complete.
+    /// Delivers an arrival, or keeps it until everything before it is complete.
     fn arrive(&mut self, side: &mut Side, arrival: Arrival) {
         if let Some(arrival) = self.transfer.inbound.arrive(arrival) {
             side.outputs.push(Output::Event(Event::Arrived(arrival)));
@@ -335,15 +336,15 @@ impl Open {
         self.grant_if_due(side);
     }
 
-    /// Has a buffer posted again whose content is not kept, if it is to be posted at all.
+    /// Has a buffer posted again whose content is not kept, if receives are accepted.
     pub(super) fn repost(&mut self, side: &mut Side, buffer: u32) {
         if self.reposts(side) {
             side.outputs.push(Output::Repost(buffer));
         }
     }
 
-    /// Whether a free buffer is to be posted again. A shared one always is, until the end: other
-    /// connections use it. After the end the driver posts all of them.
+    /// Whether the driver posts a free buffer again. It posts a shared one always, until the end,
+    /// because other connections use it. After the end the driver posts all of them.
     fn reposts(&self, side: &Side) -> bool {
         side.params.shared || self.is_connected()
     }

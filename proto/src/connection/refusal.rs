@@ -1,4 +1,4 @@
-//! Why two sides do not connect, as pure functions of what they exchange.
+//! The causes for which two sides do not connect, as pure functions of hellos and rejections.
 
 use rdma_status::RejectReason;
 
@@ -22,7 +22,7 @@ pub(super) fn unreadable(error: HelloError) -> CloseReason {
 }
 
 /// Checks whether two sides can work together at all. Without READs in both directions no large
-/// message could ever be read, and everything sent after one would wait for ever.
+/// message could ever be read, and everything behind it would never be delivered.
 pub(super) fn compatible(
     params: &Params,
     hello: &Hello,
@@ -62,9 +62,9 @@ pub(super) fn compatible(
         }
     }
     //= PROTOCOL.md#streams
-    //# A side whose application uses the connection as a stream of bytes sets bit 0 of the hello's
-    //# features, and refuses a peer that does not: the passive side rejects with code 9, the active
-    //# one disconnects.
+    //# A side whose application uses the connection as a stream of bytes sets bit 0 of `features`
+    //# in its hello, and refuses a peer that does not: the passive side rejects with code 9, the
+    //# active one disconnects.
     let (ours, theirs) = (params.stream, hello.features & STREAM != 0);
     if ours != theirs {
         let mismatch = Mismatch {

@@ -20,13 +20,13 @@ pub(super) struct Timers {
 /// A grant waits for more releases.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PutOff {
-    /// When it is looked at.
+    /// The time of its check.
     pub(super) deadline: Instant,
-    /// What the peer had been told of by then.
+    /// The limit that the peer knew at that time.
     pub(super) announced: u32,
 }
 
-/// How long a grant may wait. It is looked at no more often, however many are put off meanwhile.
+/// The longest wait of a grant, and the time between two checks if many grants wait.
 pub(super) const PATIENCE: Duration = Duration::from_millis(2);
 
 impl Timers {
@@ -40,7 +40,7 @@ impl Timers {
         earlier(self.grant_deadline(), self.of_transfers())
     }
 
-    /// Returns the earliest deadline of those that hold while the connection closes.
+    /// Returns the earliest of the deadlines that hold while the connection closes.
     pub(super) fn while_closing(&self) -> Option<Instant> {
         let keepalive = self.keepalive.as_ref().map(Keepalive::deadline);
         earlier(keepalive, self.of_transfers())
@@ -66,7 +66,7 @@ pub(super) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<In
 
 /// A value that records whether it has been borrowed mutably.
 ///
-/// Most messages touch no timer. Those that do cannot forget to say so.
+/// Most messages touch no timer. A message that touches one cannot forget the mark.
 #[derive(Debug)]
 pub(super) struct Tracked<T> {
     value: T,

@@ -34,7 +34,8 @@ pub(super) struct Transfer {
     pub(super) outbound: Outbound,
     pub(super) inbound: Inbound,
     pub(super) timers: Tracked<Timers>,
-    /// Counters only: what is held at the moment is computed by [`statistics`](Self::statistics).
+    /// Counters only: [`statistics`](Self::statistics) computes the values that are held at the
+    /// moment.
     pub(super) counters: Statistics,
     pub(super) probe: Probe,
     keepalive_timeout: Duration,
@@ -50,9 +51,9 @@ pub(super) struct Transfer {
     /// Whether others wait for the memory of messages that are being read, as of the last
     /// [`set_wanted`](super::Connection::set_wanted).
     pub(super) is_wanted: bool,
-    /// What is still taken of the peer.
+    /// The frames of the peer that are still taken.
     pub(super) heard: Heard,
-    /// Whether this side sends no more messages.
+    /// Whether this side has finished.
     pub(super) finished: bool,
     /// The length of the shortest large message that was refused as blocked since the last
     /// [`Event::Writable`](crate::Event::Writable); 0 for anything that is not large.
@@ -65,7 +66,7 @@ pub(super) struct Transfer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Heard {
     Everything,
-    /// Its Finish has come: it sends no more messages.
+    /// Its Finish has come: only control frames follow.
     NoMessages,
     /// It aborted, or violated the protocol. Messages behind a bad frame would be a stream with a
     /// hole.
@@ -76,7 +77,7 @@ pub(super) enum Heard {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerClose {
     None,
-    /// Its Close has come: it sends no more data.
+    /// Its Close has come: only control frames follow.
     Received,
     /// Its CloseAck has come as well: it has received everything that this side sent.
     Acknowledged,
@@ -182,8 +183,8 @@ impl Transfer {
     #[inline]
     pub(super) fn delivered(&self) -> bool {
         //= PROTOCOL.md#closing
-        //# A side knows that everything it sent was received by the peer's library when the peer's
-        //# CloseAck has arrived and all its large messages are taken.
+        //# A side knows that the peer's library has received everything when the peer's CloseAck
+        //# has arrived and all large messages of this side are taken.
         self.peer_close == PeerClose::Acknowledged && self.outbound.is_empty()
     }
 
@@ -206,7 +207,7 @@ impl Transfer {
         self.inbound.set_limit(params.inbound_limit());
     }
 
-    /// Whether the peer may send no more data.
+    /// Whether the peer has closed, after which it must not send data.
     #[inline]
     pub(super) fn has_peer_closed(&self) -> bool {
         self.peer_close != PeerClose::None
@@ -260,8 +261,8 @@ impl Transfer {
         }
         let large = len > self.negotiated.send_eager.into();
         //= PROTOCOL.md#credits
-        //# A side must not send data frame number *n* (counted from 1; a Rendezvous counts as one,
-        //# a Batch as many as it has messages) before it has received a grant of at least *n*.
+        //# A side must not send data frame number *n* before it has received a grant of at least
+        //# *n*. The numbers begin at 1; a Rendezvous counts once, a Batch once for each message.
         if self.send_credit.available() == 0
             || !self.ring.has_room_for_data()
             || (large && !self.outbound.has_room_for(len))
@@ -361,14 +362,14 @@ impl Transfer {
         Ok(self.ring.take_operation())
     }
 
-    /// Whether a grant, or the count of large messages taken, is to be sent without waiting for
-    /// another frame.
+    /// Whether a grant, or the count of large messages taken, is due without waiting for another
+    /// frame.
     #[inline]
     pub(super) fn grant_due(&self) -> bool {
         self.recv_credit.grant_due() || self.inbound.report_due()
     }
 
-    /// Takes the next control frame that is to be sent, if there is a slot for it.
+    /// Takes the next queued control frame, if there is a slot for it.
     pub(super) fn next_control(&mut self) -> Option<Transmit> {
         if !self.ring.has_room() {
             return None;
@@ -418,7 +419,7 @@ impl Transfer {
     }
 
     /// Takes the completion of a signalled send, which covers all that were posted before it. With
-    /// `acknowledges` it says that the peer's device has them.
+    /// `acknowledges` it proves that the peer's device has them.
     pub(super) fn sent(&mut self, slot: u32, acknowledges: bool) {
         // That the peer's device took control frames says nothing about its library, which may have
         // stopped: a ping wants a pong. Data it takes only while the library grants credit.
@@ -430,7 +431,7 @@ impl Transfer {
 
     // Receiving.
 
-    /// Counts messages of the peer in one frame, or what takes a credit as one does.
+    /// Counts messages of the peer in one frame, or a write that takes a credit as well.
     #[inline]
     pub(super) fn take_credits(&mut self, kind: Kind, count: u32) -> Result<(), Violation> {
         if self.has_peer_closed() {

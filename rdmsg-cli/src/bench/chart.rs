@@ -8,7 +8,7 @@ use crate::{carrier::Carrier, terminal};
 /// Lines of the plot itself.
 const HEIGHT: usize = 14;
 
-/// What is left of it: labels of the axis that goes up.
+/// The columns to the left of it, for labels of the vertical axis.
 const MARGIN: usize = 11;
 
 /// Prints a plot, in characters.
@@ -104,7 +104,7 @@ fn column(place: f64, width: usize) -> usize {
     (place.clamp(0.0, 1.0) * (width - 1) as f64).round() as usize
 }
 
-/// How points of a series look, also where there are no colours.
+/// Returns the mark of a series, which identifies it also without colours.
 fn mark(number: usize) -> char {
     ['●', '○', '■', '□', '▲', '△', '◆', '◇'][number % 8]
 }

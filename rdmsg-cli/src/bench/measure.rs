@@ -20,10 +20,10 @@ use crate::{
 /// Between two looks at the clock, where messages are short.
 const BATCH: u64 = 16;
 
-/// What was measured for one point.
+/// The result of one point.
 #[derive(Clone, Debug)]
 pub(super) struct Measured {
-    /// What carried it.
+    /// The transport of the connections.
     pub(super) transport: String,
     pub(super) messages: u64,
     /// Of all connections together.
@@ -32,7 +32,7 @@ pub(super) struct Measured {
     pub(super) times: Times,
 }
 
-/// What one connection measured.
+/// The result of one connection.
 struct Part {
     messages: u64,
     time: Duration,
@@ -118,7 +118,7 @@ impl Worker<'_> {
                 self.send(time)
             }
         };
-        // One that failed is not waited for when it is closed.
+        // After a failure the close does not wait for the peer.
         ended.inspect_err(|_| self.endpoint.abort(0))
     }
 
@@ -152,7 +152,7 @@ impl Worker<'_> {
             }
             messages += batch;
         }
-        // What is on its way has not arrived.
+        // Messages in flight have not arrived yet.
         self.endpoint.flush_timeout(self.limit)?;
         Ok(Part {
             messages,

@@ -23,7 +23,7 @@ pub(crate) use self::options::Options;
 use self::{plan::Plan, plot::Plot, results::Results};
 use crate::{live::Live, open_files::raise_open_files, service, stop::Stop};
 
-/// Measures all of the plan, or what comes before a signal.
+/// Measures the plan until its end or a signal.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let stop = Stop::install().context("cannot handle signals")?;
     raise_open_files();

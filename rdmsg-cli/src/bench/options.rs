@@ -10,14 +10,15 @@ use crate::{carrier::Carrier, duration::positive, measure::Size};
 /// both stand side by side, in a table and in a plot of text.
 ///
 ///   latency     a message goes and comes back, one at a time on each connection: the round trip
-///   bandwidth   messages go one way, as many at a time as the window takes: bytes a second
+///   bandwidth   messages go one way, until the window is full: bytes a second
 ///   rate        the same with short messages: messages a second
 ///
-/// All connections together are counted. What is measured lasts --seconds for each number; a tenth
-/// of it goes before, uncounted. Measured is this program, on these two hosts, as busy as they are.
+/// A number counts all connections together. Each measurement lasts --seconds, after an uncounted
+/// warm-up of a tenth of that. The results apply to this program, these two hosts and their present
+/// load.
 ///
-/// It ends with 0 if everything was measured, 1 if not (the table has what was), and 2 for a wrong
-/// command line. An interrupt (ctrl-c) ends it with what there is.
+/// It ends with 0 if everything was measured, 1 if the table is incomplete, and 2 for a wrong
+/// command line. An interrupt (ctrl-c) prints the results so far, and ends it.
 #[derive(Args, Debug)]
 #[command(
     verbatim_doc_comment,
@@ -32,7 +33,7 @@ pub(crate) struct Options {
     /// The host, as HOST or HOST:PORT, on which `rdmsg serve` runs [default port: 7471]
     pub(super) peer: String,
 
-    /// What to measure.
+    /// The tests.
     #[arg(long = "test", value_enum, value_delimiter = ',',
         default_values_t = [Test::Latency, Test::Bandwidth, Test::Rate])]
     pub(super) tests: Vec<Test>,
@@ -41,21 +42,21 @@ pub(crate) struct Options {
     #[arg(long, value_delimiter = ',', value_name = "BYTES")]
     pub(super) sizes: Vec<Size>,
 
-    /// How many connections at a time.
+    /// The numbers of concurrent connections.
     #[arg(long, value_delimiter = ',', value_name = "N", default_values_t = [1],
         value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(super) connections: Vec<u16>,
 
-    /// What to go over.
+    /// The transports.
     #[arg(long = "transport", value_enum, ignore_case = true, value_delimiter = ',',
         default_values_t = [Carrier::Rdma, Carrier::Tcp])]
     pub(super) carriers: Vec<Carrier>,
 
-    /// How long each number is measured.
+    /// The duration of each measurement.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = positive)]
     pub(super) seconds: Duration,
 
-    /// How long a connection, or a message, may take.
+    /// The time limit of a connection and of a message.
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = positive)]
     pub(super) timeout: Duration,
 
@@ -64,7 +65,7 @@ pub(crate) struct Options {
     pub(super) json: bool,
 }
 
-/// What is measured.
+/// A test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Test {
     Latency,
@@ -81,7 +82,7 @@ impl Test {
         }
     }
 
-    /// Sizes that show what there is to see.
+    /// Returns the sizes of the test by default.
     pub(super) fn sizes(self) -> Vec<Size> {
         let sizes: &[u64] = match self {
             Self::Latency => &[64, 512, 4096, 16 << 10, 64 << 10],

@@ -1,7 +1,7 @@
 use super::options::{Options, Test};
 use crate::{carrier::Carrier, measure::Size};
 
-/// What is measured, in this order: those that are compared come one after the other.
+/// The points to measure, in order. Points that are compared come one after the other.
 #[derive(Clone, Debug)]
 pub(super) struct Plan(Vec<Point>);
 

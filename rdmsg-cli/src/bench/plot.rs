@@ -13,7 +13,7 @@ pub(super) struct Plot {
     pub(super) series: Vec<Series>,
 }
 
-/// What the axis across stands for.
+/// The meaning of the horizontal axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Across {
     Sizes,
@@ -28,7 +28,7 @@ pub(super) struct Series {
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// What an axis shows, from the least to the most.
+/// The range of an axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Range {
     pub(super) least: f64,
@@ -116,7 +116,7 @@ impl Plot {
         })
     }
 
-    /// What is on the axis across.
+    /// Returns the ticks of the horizontal axis.
     pub(super) fn ticks_across(&self) -> Vec<(f64, String)> {
         let mut all: Vec<f64> = self.points().map(|(x, _)| x).collect();
         all.sort_by(f64::total_cmp);
@@ -186,7 +186,7 @@ impl Range {
         }
     }
 
-    /// Where a value is between 0 and 1, by factors.
+    /// Returns the place of a value between 0 and 1, on a logarithmic scale.
     pub(super) fn place(self, value: f64) -> f64 {
         let whole = (self.most / self.least).ln();
         if whole > 0.0 {

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{live::Live, measure::Size, stop::Stop};
 
-/// What came out of a plan, as far as it went.
+/// The results of the points that were measured.
 #[derive(Debug, Default)]
 pub(super) struct Results(Vec<(Point, Result<Measured, String>)>);
 

@@ -13,11 +13,10 @@ use crate::{
     measure::{bytes_per_second, micros, per_second},
 };
 
-/// How wide what was measured is.
+/// The width of a result in characters.
 const COLUMN: usize = 22;
 
-/// Prints what was measured: a table for each test, and a row for each size and number of
-/// connections.
+/// Prints the results: a table for each test, and a row for each size and number of connections.
 pub(super) fn print(results: &Results, plan: &Plan) -> io::Result<()> {
     let mut out = anstream::stdout().lock();
     for test in [Test::Latency, Test::Bandwidth, Test::Rate] {
@@ -102,7 +101,7 @@ fn compare(test: Test, ours: &Measured, other: &Measured) -> (Style, String) {
         Test::Latency => ["shorter", "longer"],
         Test::Bandwidth | Test::Rate => ["more", "less"],
     };
-    // What is closer than that may be the other way round the next time.
+    // Smaller differences may be reversed in the next run.
     if ratio > 1.1 {
         (
             AnsiColor::Green.on_default(),

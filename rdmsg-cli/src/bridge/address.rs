@@ -2,7 +2,7 @@ use std::{fmt, str::FromStr};
 
 use rdmsg::TransportChoice;
 
-/// Where a bridge listens, or connects to.
+/// The address on which a bridge listens, or to which it connects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
     scheme: Scheme,
@@ -10,14 +10,14 @@ pub(crate) struct Address {
     place: String,
 }
 
-/// What is spoken there.
+/// The protocol at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scheme {
     /// Nothing of rdmsg: a TCP socket of some program.
     Plain,
     /// A stream of rdmsg, over RDMA.
     Rdma,
-    /// A stream of rdmsg, over RDMA where there is a device for the address, and TCP otherwise.
+    /// A stream of rdmsg, over RDMA if a device serves the address, and TCP otherwise.
     Rdmsg,
     /// A stream of rdmsg, over TCP.
     RdmsgTcp,
@@ -35,7 +35,7 @@ impl Scheme {
         }
     }
 
-    /// What carries a stream of rdmsg there.
+    /// Returns the transport of a stream of rdmsg there.
     pub(super) fn transport(self) -> Option<TransportChoice> {
         match self {
             Self::Plain => None,
@@ -71,7 +71,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// What an address has to look like.
+/// The forms of an address.
 const FORMS: &str = "an address is tcp://HOST:PORT for a plain TCP socket, or a stream of rdmsg: \
      rdma://HOST:PORT, rdmsg://HOST:PORT or rdmsg+tcp://HOST:PORT";
 

@@ -30,15 +30,14 @@ use super::{
     signals::{Signals, Told},
     target::{Target, connect_plain, connect_rdmsg, find_rdma},
 };
-use crate::warnings::Warnings;
 
-/// How long nothing is accepted after a failure of what accepts: there are no more files.
+/// The wait after a failed accept, for instance because the process has too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How long the end of connections that are ended by force may take.
+/// The time limit for the end of connections that are reset.
 const LAST_MOMENT: Duration = Duration::from_secs(2);
 
-/// Listens, and carries what comes in to its target.
+/// Listens, and carries incoming connections to its target.
 #[derive(Debug)]
 pub(super) struct Bridge {
     listening: Listening,
@@ -47,24 +46,21 @@ pub(super) struct Bridge {
     max_connections: u64,
     drain: Duration,
     report: Option<Interval>,
-    refusals: Warnings,
 }
 
-/// What each of its connections needs.
+/// The parts that all its connections share.
 #[derive(Debug)]
 struct Shared {
     target: Target,
     counters: Arc<Counters>,
-    unreachable: Warnings,
-    broken: Warnings,
-    /// How many reports were asked for, since a thread began to print.
+    /// The number of reports that were requested since a thread began to print.
     reports: AtomicU32,
     /// That all of them were printed.
     printed: Notify,
 }
 
 impl Bridge {
-    /// Listens from now on, and says so.
+    /// Starts to listen, and prints the address.
     pub(super) async fn start(options: &Options) -> Result<Self> {
         let Options { listen, to, .. } = options;
         let engine = Engine::shared().context("cannot start")?;
@@ -85,8 +81,6 @@ impl Bridge {
             shared: Arc::new(Shared {
                 target,
                 counters: Arc::default(),
-                unreachable: Warnings::default(),
-                broken: Warnings::default(),
                 reports: AtomicU32::new(0),
                 printed: Notify::new(),
             }),
@@ -94,11 +88,10 @@ impl Bridge {
             max_connections: options.max_connections,
             drain: options.drain,
             report: options.report.map(every),
-            refusals: Warnings::default(),
         })
     }
 
-    /// Runs until a signal ends it, and what it carries has ended.
+    /// Runs until a signal ends it, and its connections have ended.
     pub(super) async fn run(mut self, mut signals: Signals) -> Result<ExitCode> {
         let ended = self.accept(&mut signals).await;
         let Self {
@@ -114,7 +107,7 @@ impl Bridge {
             Err(_) => ExitCode::FAILURE,
         };
         connections.abort_all();
-        // Each tells its peers.
+        // Each resets its ends.
         let all_ended = async { while connections.join_next().await.is_some() {} };
         let _ = timeout(LAST_MOMENT, all_ended).await;
         shared.report();
@@ -129,7 +122,7 @@ impl Bridge {
                 incoming = self.listening.accept() => match incoming {
                     Ok(incoming) => self.admit(incoming),
                     Err(NoneCame::Now(error)) => {
-                        self.refusals.warn(format_args!("cannot accept a connection: {error}"));
+                        warn_sparsely!("cannot accept a connection: {error}");
                         sleep(PAUSE).await;
                     }
                     Err(NoneCame::Ever(error)) => {
@@ -161,10 +154,10 @@ impl Bridge {
                 peer
             }
         };
-        self.refusals.warn(format_args!(
+        warn_sparsely!(
             "refused {peer}: there are --max-connections {}",
             self.max_connections
-        ));
+        );
     }
 }
 
@@ -177,10 +170,10 @@ impl Shared {
             Err(error) => {
                 self.counters.failed();
                 let target = self.target.address();
-                self.unreachable.warn(format_args!(
+                warn_sparsely!(
                     "reset {peer}: cannot connect to {target}: {}",
                     explain(&error)
-                ));
+                );
                 return;
             }
         };
@@ -188,8 +181,7 @@ impl Shared {
             Ok(()) => log::debug!("{peer}: ended"),
             Err(error) => {
                 self.counters.failed();
-                self.broken
-                    .warn(format_args!("{peer}: ended: {}", explain(&error)));
+                warn_sparsely!("{peer}: ended: {}", explain(&error));
             }
         }
         drop(session);
@@ -229,8 +221,8 @@ impl Shared {
         }
     }
 
-    /// Prints the counters, on a thread of its own: whoever reads them may let it wait. What is
-    /// asked for meanwhile comes to one more line.
+    /// Prints the counters on a thread of its own, because a slow reader may block it. Requests
+    /// during that time cause one more line.
     fn report(self: &Arc<Self>) {
         if self.reports.fetch_add(1, Ordering::AcqRel) > 0 {
             return;
@@ -310,7 +302,7 @@ async fn tick(interval: &mut Option<Interval>) {
     }
 }
 
-/// Prints a line for whoever reads it, at once. A reader that has gone is no failure.
+/// Prints a line at once. It ignores that the reader is gone.
 fn print(line: std::fmt::Arguments<'_>) {
     let mut out = stdout().lock();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());

@@ -38,9 +38,9 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// Carries bytes in both directions, until both have ended.
 ///
-/// A direction reads on when what it read was taken, so a reader that is slow stops the writer. In
-/// one task, so that nothing is handed over to another thread on the way. Each end is watched for
-/// its failure even where nothing is read from it any more, or not for now.
+/// A direction reads on when its last bytes were taken, so a slow reader stops the writer. One task
+/// carries both directions, so no bytes move between threads. It watches each end for a failure,
+/// also while it does not read from it.
 pub(super) async fn carry(session: &mut Session) -> io::Result<()> {
     let Session { plain, rdmsg, flow } = session;
     let Plain { socket, .. } = plain;
@@ -79,7 +79,7 @@ async fn from_plain<'a>(
     let mut piece = Vec::new();
     loop {
         if piece.capacity() == 0 {
-            // Thousands of idle connections have no memory for what they might read.
+            // Idle connections hold no memory for a read, because there may be thousands.
             plain.readable().await?;
             piece.reserve_exact(PIECE);
         }
@@ -132,7 +132,7 @@ async fn to_plain(
     }
 }
 
-/// Writes what is taken at once, if anything is.
+/// Writes the bytes that the end takes at once, if it takes any.
 async fn write_now(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Option<io::Result<usize>> {
     poll_fn(|cx| {
         Poll::Ready(match Pin::new(&mut *to).poll_write(cx, bytes) {
@@ -143,8 +143,8 @@ async fn write_now(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Option<i
     .await
 }
 
-/// Waits for the plain end to take something, as long as the stream has not failed: nobody reads
-/// from it meanwhile, who would find out.
+/// Waits until the plain end takes bytes or the stream fails. No read from the stream, which would
+/// detect the failure, is in progress then.
 async fn write_watched(
     plain: &mut WriteHalf<'_>,
     bytes: &[u8],
@@ -181,7 +181,7 @@ async fn failure_of_stream(endpoint: &Endpoint) -> io::Error {
         match poll_fn(|cx| endpoint.poll_next_completion(cx)).await {
             Ok(Completion::Disconnected(reason)) | Err(Error::Disconnected(reason)) => {
                 if reason.is_clean() {
-                    // The peer has left, and takes nothing any more: a write finds out.
+                    // The peer has closed, which the next write detects.
                     return pending().await;
                 }
                 return Error::Disconnected(reason).into();

@@ -6,20 +6,20 @@ use std::{
     },
 };
 
-/// What happened so far.
+/// The counters of a bridge.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     open: AtomicU64,
     total: AtomicU64,
     refused: AtomicU64,
     failed: AtomicU64,
-    /// Bytes from where connections come in, to where they go.
+    /// Bytes from the listening end to the target.
     to_target: AtomicU64,
     /// Bytes in the other direction.
     back: AtomicU64,
 }
 
-/// Counts the bytes of connections whose plain end is where they come in, or where they go.
+/// Counts the bytes of connections whose plain end is the listening end, or the target.
 #[derive(Clone, Debug)]
 pub(super) struct Flow {
     counters: Arc<Counters>,

@@ -10,7 +10,7 @@ use super::{
     session::{Plain, Rdmsg},
 };
 
-/// How many connections the kernel may keep until they are accepted.
+/// The number of connections that the kernel keeps until they are accepted.
 const BACKLOG: u32 = 4096;
 
 /// Where connections come in.
@@ -74,10 +74,10 @@ impl Listening {
         }
     }
 
-    /// Waits for the next connection. None is lost where the future is dropped.
+    /// Waits for the next connection. Dropping the future loses none.
     pub(super) async fn accept(&self) -> Result<Incoming, NoneCame> {
         match self {
-            // What fails is one connection, or the limit of open files, and passes.
+            // The failure concerns one connection or the limit of open files, and is temporary.
             Self::Plain(listener) => match listener.accept().await {
                 Ok((socket, peer)) => Ok(Incoming::Plain(Plain::new(socket), peer)),
                 Err(error) => Err(NoneCame::Now(error)),
@@ -101,7 +101,7 @@ fn bind(place: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Says what to do about it.
+/// Adds the remedy to an error.
 fn advise(error: io::Error) -> Error {
     let advice = match error.kind() {
         io::ErrorKind::AddrInUse => {

@@ -29,13 +29,13 @@ pub(crate) use self::options::Options;
 use self::{bridge::Bridge, signals::Signals};
 use crate::{open_files::raise_open_files, statistics::export};
 
-/// Files that a connection keeps open: its socket, and what its other side takes.
+/// Files that a connection keeps open: its socket, and those of its other side.
 const FILES_A_CONNECTION: u64 = 4;
 
 /// Files that are open without any connection.
 const FILES_BESIDE: u64 = 64;
 
-/// Runs a bridge until it is told to end.
+/// Runs a bridge until a signal ends it.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     options.check();
     let most = raise_open_files().saturating_sub(FILES_BESIDE) / FILES_A_CONNECTION;
@@ -52,7 +52,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         // Before anything is said to be ready.
         let signals = Signals::new().context("cannot handle signals")?;
         let bridge = Bridge::start(options).await?;
-        // On a thread of the runtime, where the tasks are that it starts.
+        // On a thread of the runtime, as the tasks that it starts.
         tokio::spawn(bridge.run(signals)).await?
     });
     // Nothing of it waits for more than a name that is being looked up.

@@ -53,16 +53,16 @@ pub(crate) struct Options {
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) to: Address,
 
-    /// How many connections there may be; one more is closed at once.
+    /// The maximum number of connections; a further one is closed at once.
     #[arg(long, value_name = "N", default_value_t = 4096,
         value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) max_connections: u64,
 
-    /// How long a connection to the target may take to be made.
+    /// The time limit of connecting to the target.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = connect_timeout)]
     pub(crate) connect_timeout: Duration,
 
-    /// How long connections may go on after the first signal.
+    /// The time for which connections may continue after the first signal.
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     pub(crate) drain: Duration,
 
@@ -91,7 +91,7 @@ const EAGER_SIZE: u32 = 4 << 10;
 /// The eager size of connections over TCP. A buffer takes memory there when it is first used.
 pub(super) const EAGER_SIZE_OVER_TCP: u32 = 64 << 10;
 
-/// What a connection keeps in memory for longer pieces, in each direction.
+/// The memory of a connection for longer pieces, in bytes in each direction.
 const LARGE_MEMORY: u64 = 256 << 10;
 
 /// The longest piece in bytes in which a stream's bytes come.
@@ -100,14 +100,14 @@ const LONGEST_PIECE: u64 = 1 << 20;
 /// The most bytes that both bridges hold of a direction beyond the window, half on each side.
 const STREAM_BUFFER: u64 = 1 << 20;
 
-/// How many pieces may be on their way.
+/// The number of pieces that may be in flight.
 const WINDOW: u16 = 16;
 
-/// How many requests may wait: as many as come at once.
+/// The number of requests that may wait.
 pub(super) const WAITING: u16 = 4096;
 
 impl Options {
-    /// Ends the program where the command line makes no sense.
+    /// Ends the program if the command line makes no sense.
     pub(super) fn check(&self) {
         let plain = [&self.listen, &self.to].map(|end| end.scheme() == Scheme::Plain);
         let wrong = match plain {

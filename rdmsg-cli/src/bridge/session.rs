@@ -19,7 +19,7 @@ pub(super) struct Plain {
 /// The other end, a stream of rdmsg. Unless it has ended, it is aborted when it is dropped.
 #[derive(Debug)]
 pub(super) struct Rdmsg {
-    // Dropped behind the abort, which makes nothing of what they do then.
+    // Dropped after the abort, so their drops have no effect.
     pub(super) read: OwnedReadHalf,
     pub(super) write: OwnedWriteHalf,
     pub(super) has_ended: bool,
@@ -82,13 +82,13 @@ impl Drop for Rdmsg {
 }
 
 impl Session {
-    /// Carries bytes until both directions have ended, and closes both ends. After an error they
-    /// are to be dropped, which ends them by force.
+    /// Carries bytes until both directions have ended, and closes both ends. After an error the
+    /// caller drops them, which resets both.
     pub(super) async fn run(&mut self) -> io::Result<()> {
         carry(self).await.inspect_err(|_| {
             self.rdmsg.cause = Cause::Plain;
         })?;
-        // What was sent is acknowledged, or the plain end is reset after all.
+        // If the peer does not confirm the bytes, the plain end is reset after all.
         let endpoint = self.rdmsg.endpoint().clone();
         poll_fn(|cx| endpoint.poll_close(cx)).await?;
         self.rdmsg.has_ended = true;
@@ -97,7 +97,7 @@ impl Session {
     }
 }
 
-/// Tells an error of a connection; of one that the other bridge aborted, why it did.
+/// Returns the text of an error; for an abort by the other bridge, its cause.
 pub(super) fn explain(error: &io::Error) -> String {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
     if let Some(

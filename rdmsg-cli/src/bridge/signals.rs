@@ -2,7 +2,7 @@ use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// What tells a bridge to end, or to report.
+/// The signals that end a bridge, or request a report.
 #[derive(Debug)]
 pub(super) struct Signals {
     interrupt: Signal,
@@ -20,7 +20,7 @@ pub(super) enum Told {
 }
 
 impl Signals {
-    /// Signals come here from now on, and end the process no more.
+    /// Catches the signals, which then do not end the process.
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,

@@ -27,7 +27,7 @@ impl Target {
         Self::Plain { address, limit }
     }
 
-    /// Fails where this machine has no RDMA, and nothing else will do.
+    /// Fails if the address requires RDMA and this machine has none.
     pub(super) fn rdmsg(address: Address, config: &Config, engine: &Engine) -> Result<Self> {
         if address.scheme() == Scheme::Rdma {
             find_rdma(engine).with_context(|| format!("cannot connect to {address}"))?;

@@ -36,8 +36,8 @@ pub(super) struct Device {
     pub(super) name: String,
     /// Whether it speaks iWARP, which is TCP: it has neither packets of its own nor a UDP port.
     pub(super) is_iwarp: bool,
-    /// The interface on which it was made by software. `None` of an adapter's, and where the
-    /// driver does not say.
+    /// The interface of a software device. `None` for an adapter, and if the driver does not report
+    /// it.
     made_on: Option<String>,
     ports: Vec<Port>,
 }
@@ -51,7 +51,7 @@ struct Port {
     /// `Ethernet`, `InfiniBand`
     link_layer: String,
     gids: Vec<Gid>,
-    /// Those that connections can use.
+    /// The addresses that connections can use.
     addresses: BTreeSet<IpAddr>,
     losses: u64,
 }
@@ -196,7 +196,7 @@ impl Device {
         findings
     }
 
-    /// The table of addresses, for whoever asks for details.
+    /// Returns the table of addresses, for details.
     pub(super) fn gids(&self) -> impl Iterator<Item = String> {
         let ports = self.ports.iter();
         ports.flat_map(move |port| {
@@ -308,7 +308,7 @@ fn judge_mtu(interface: &Interface) -> Finding {
         .hint("on all hosts, and only where their switches let such packets pass")
 }
 
-/// What to do where there is no device.
+/// Returns the finding for a host without a device.
 pub(super) fn judge_none(interfaces: &Interfaces, towards: Option<IpAddr>) -> Finding {
     let finding = Finding::error("device", "there is no RDMA device");
     let adapter = interfaces.iter().find_map(|interface| {

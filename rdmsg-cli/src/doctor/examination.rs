@@ -19,7 +19,7 @@ use super::{
     surroundings::Surroundings,
 };
 
-/// All that was found on a host. A host that serves sends it to those that ask.
+/// All findings on a host. `rdmsg serve` sends it on request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Examination {
     /// Of this program.

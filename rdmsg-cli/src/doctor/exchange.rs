@@ -6,7 +6,7 @@ use super::{devices::Device, finding::Finding};
 
 const SUBJECT: &str = "exchange";
 
-/// What is sent, and has to come back.
+/// The message, which has to come back.
 const MESSAGE: &[u8] = b"rdmsg doctor";
 
 /// Sends a message to this host itself over each device, and has it come back.
@@ -75,10 +75,10 @@ fn exchange(address: IpAddr, timeout: Duration) -> Result<(), Error> {
         endpoint.close()
     });
     if asked.is_err() {
-        // Nobody comes any more.
+        // No connection follows.
         engine.shutdown();
     }
-    // What the side that accepts has to say is more precise, such as which limit is too low.
+    // The error of the accepting side is more precise: it names the limit that is too low.
     match (asked, echo.join()) {
         (Err(error), Ok(Ok(()) | Err(Error::EngineShutDown | Error::ListenerEnded { .. }))) => {
             Err(error)

@@ -43,7 +43,7 @@ impl DeviceFiles {
             .collect();
         all.insert(0, ("sys/class/misc/rdma_cm".into(), "rdma_cm".into()));
         let files = all.into_iter().filter_map(|(device, name)| {
-            // What the kernel does not have needs no file.
+            // A device that the kernel does not have needs no file.
             let numbers = root.text(format!("{device}/dev"))?;
             let path = format!("dev/infiniband/{name}");
             Some(DeviceFile {
@@ -60,7 +60,7 @@ impl DeviceFiles {
         self.0.iter().all(|file| file.access == Access::Granted)
     }
 
-    /// One finding of each kind. None where the kernel has no RDMA.
+    /// One finding of each kind. None if the kernel has no RDMA.
     pub(super) fn judge(&self, around: &Surroundings) -> Vec<Finding> {
         if self.0.is_empty() {
             return Vec::new();
@@ -123,7 +123,7 @@ impl DeviceFiles {
         if around.is_container() {
             return Some(finding.hint(in_container(&self.0)));
         }
-        // Who is in the group may, and a group of root's own is for nobody else.
+        // Members of the group may open it, unless it is the group of root.
         if mode & 0o060 == 0o060 && group != "root" {
             return Some(
                 finding

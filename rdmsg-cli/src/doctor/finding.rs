@@ -1,15 +1,15 @@
 use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
-/// One thing that was looked at, and what came of it.
+/// One check and its result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Finding {
-    /// What was looked at, in a word.
+    /// The subject of the check, in a word.
     pub(crate) subject: String,
     pub(crate) state: State,
-    /// Where it is.
+    /// The host of the subject.
     pub(crate) host: Host,
-    /// What was found.
+    /// The result.
     pub(crate) what: String,
     /// Why that matters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -20,7 +20,7 @@ pub(crate) struct Finding {
     /// Commands that make it last, beyond this shell or the next boot.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) keep: Vec<String>,
-    /// What no command does, or what to know before one is typed.
+    /// A remedy without a command, or a caution before one is typed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) hint: Option<String>,
 }
@@ -45,7 +45,7 @@ pub(crate) enum State {
 pub(crate) enum Host {
     /// The one on which the doctor runs.
     Here,
-    /// The one that it was given.
+    /// The host that the command line names.
     Peer,
 }
 

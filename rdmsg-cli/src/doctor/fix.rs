@@ -10,7 +10,7 @@ use super::{
     system,
 };
 
-/// Makes a software device if there is none, and says what it does.
+/// Makes a software device if there is none, and prints its commands.
 pub(super) fn make_software_device(towards: Option<IpAddr>) -> Result<()> {
     let root = Root::machine();
     let interfaces = Interfaces::read(&root, &interfaces::addresses());

@@ -4,7 +4,7 @@ use nix::ifaddrs::getifaddrs;
 
 use super::root::Root;
 
-/// What a packet of RoCE has in front of and behind its payload, at the most.
+/// The most bytes of a RoCE packet in front of and behind its payload.
 const HEADERS: u64 = 96;
 
 /// The network interfaces.
@@ -18,7 +18,7 @@ pub(super) struct Interface {
     hardware: String,
     pub(super) mtu: u64,
     pub(super) is_up: bool,
-    /// Whether there is somebody at the other end of the cable.
+    /// Whether the other end of the cable is active.
     pub(super) has_carrier: bool,
     pub(super) is_loopback: bool,
     /// Whether it is a network adapter, and not made by software.

@@ -20,7 +20,7 @@ pub(super) struct Kernel {
     has_cm: bool,
     /// Whether there is the class of verbs devices.
     has_verbs: bool,
-    /// Whether what is missing could be loaded. `None` where nothing tells.
+    /// Whether the missing modules could be loaded. `None` if that is unknown.
     can_load: Option<bool>,
 }
 

@@ -9,7 +9,7 @@ use super::{
     surroundings::Surroundings,
 };
 
-/// What a connection of the default configuration locks.
+/// The locked memory of a connection with the default configuration, in bytes.
 const A_CONNECTION: u64 = 1_220_608;
 
 /// Less than this is worth a warning: a service has more than a few connections.
@@ -21,7 +21,7 @@ const IPC_LOCK: u32 = 14;
 /// Files that a connection keeps open.
 const FILES_A_CONNECTION: u64 = 4;
 
-/// What a process of this user may have.
+/// The limits of a process of this user.
 #[derive(Clone, Debug)]
 pub(super) struct Limits {
     memlock: Limit,
@@ -94,7 +94,7 @@ impl Limits {
         let finding = if hard == RLIM_INFINITY {
             finding.mend("ulimit -l unlimited")
         } else {
-            // Of the shell in which it is typed, and of all that it starts from then on.
+            // It raises the limit of the shell in which it is typed, and of later commands there.
             finding.mend(as_root("prlimit --memlock=unlimited --pid $$"))
         };
         finding

@@ -11,7 +11,7 @@ pub(crate) struct Link {
     /// Whether the device speaks iWARP, whose packets are those of TCP.
     #[serde(default)]
     pub(super) is_iwarp: bool,
-    /// What an RDMA packet carries.
+    /// The payload of an RDMA packet in bytes.
     pub(super) rdma_mtu: u64,
     pub(super) addresses: Vec<IpAddr>,
 }

@@ -1,4 +1,4 @@
-//! `rdmsg doctor`: looks at everything that RDMA takes, and says what mends what is missing.
+//! `rdmsg doctor`: checks everything that RDMA needs, and prints the commands that mend faults.
 //!
 //! ```text
 //! options       the command line             report       what is printed

@@ -43,7 +43,7 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(super) fix: bool,
 
-    /// How long each step with the network may take.
+    /// The time limit of each step that uses the network.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = positive)]
     pub(super) timeout: Duration,
 }

@@ -27,7 +27,7 @@ const LONGEST_TEXT: usize = 500;
 const LONGEST_ANSWER: u64 = 1 << 20;
 
 /// More findings of a peer are left out.
-const MOST_FINDINGS: usize = 40;
+const MAX_FINDINGS: usize = 40;
 
 /// Another host, and how it is reached.
 #[derive(Debug)]
@@ -37,11 +37,11 @@ pub(super) struct Peer {
     route: Result<Route, String>,
 }
 
-/// What came of the way to a peer.
+/// The findings on the way to a peer.
 #[derive(Debug)]
 pub(super) struct PeerExamined {
     pub(super) address: SocketAddr,
-    /// What it calls itself.
+    /// Its host name.
     pub(super) host: Option<String>,
     pub(super) findings: Vec<Finding>,
 }
@@ -126,10 +126,10 @@ impl Peer {
         None
     }
 
-    /// Asks it what it finds out about itself. Also whether nobody is there to ask.
+    /// Requests the peer's examination of itself. Also returns whether no server is there.
     ///
-    /// That goes over TCP, which may pass where RDMA does not. A port of iWARP is one of TCP, and
-    /// who listens there hears nothing else.
+    /// That goes over TCP, which may pass where RDMA does not. A port of iWARP is a port of TCP,
+    /// and its listener gets no other connections.
     fn ask(
         &self,
         link: Option<&Link>,
@@ -213,7 +213,7 @@ impl Peer {
             "the side with the larger one sends packets that the other may not take: short \
              messages arrive, and long ones never",
         );
-        // What the smaller one has stopped is remembered where it was sent.
+        // The sender remembers packets that the smaller MTU stopped.
         let mend = |interface: &str, mtu: u64| {
             let set = format!("ip link set {interface} mtu {mtu}");
             [&set, FORGET_PATHS].map(as_root)
@@ -240,8 +240,8 @@ impl Peer {
         };
         let what = format!("an RDMA connection to {} is established", self.address);
         findings.push(Finding::ok("connection", what));
-        // A software device whose packets are too long for its interface tries for ever, and takes
-        // a processor for it: who is ill is not to be made worse.
+        // A software device whose packets are too long for its interface retries without end, and
+        // uses a processor for it. So the check avoids such a device.
         let of_mtu = |it: &&Finding| ["path MTU", "both MTUs"].contains(&&*it.subject);
         let mut errors = findings.iter().filter(|it| it.state == State::Error);
         let told = errors.find(of_mtu).map(|it| it.subject.clone());
@@ -364,7 +364,7 @@ fn is_of_another_program(error: &Error) -> bool {
     )
 }
 
-/// Whether the host is there, and nobody listens.
+/// Whether the host answers, but no program listens.
 fn is_refusal(error: &Unserved) -> bool {
     matches!(
         error,
@@ -395,10 +395,10 @@ fn echo(endpoint: &Endpoint, size: usize, timeout: Duration) -> Result<Duration,
 /// The first bad findings of a peer.
 fn bad_of_peer(findings: &[Finding]) -> Vec<Finding> {
     let bad = findings.iter().filter(|it| it.state > State::Note);
-    bad.take(MOST_FINDINGS).map(of_peer).collect()
+    bad.take(MAX_FINDINGS).map(of_peer).collect()
 }
 
-/// What a peer says of itself, for a terminal.
+/// Returns a finding of the peer, made safe for a terminal.
 fn of_peer(finding: &Finding) -> Finding {
     let all = |texts: &[String]| texts.iter().take(5).map(|text| plain(text)).collect();
     Finding {
@@ -413,13 +413,13 @@ fn of_peer(finding: &Finding) -> Finding {
     }
 }
 
-/// Whether this is the name of an interface, and no more, in a command that is made of it.
+/// Whether this is a plain name of an interface, which is safe in a command.
 fn is_interface(name: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     !name.starts_with('-') && (1..16).contains(&name.len()) && name.chars().all(is_plain)
 }
 
-/// A text from another host without what a terminal would obey, and no longer than is read.
+/// Returns a text from another host without control characters, shortened to a readable length.
 fn plain(text: &str) -> String {
     let shown = text.chars().map(|c| if c.is_control() { '?' } else { c });
     shown.take(LONGEST_TEXT).collect()
@@ -444,10 +444,10 @@ mod tests {
 
     #[test]
     fn no_more_findings_are_shown_than_a_page_has() {
-        let bad = vec![Finding::warning("x", "y"); MOST_FINDINGS + 1];
-        assert_eq!(bad_of_peer(&bad).len(), MOST_FINDINGS);
+        let bad = vec![Finding::warning("x", "y"); MAX_FINDINGS + 1];
+        assert_eq!(bad_of_peer(&bad).len(), MAX_FINDINGS);
         let many = [vec![Finding::ok("x", "y"); 100], bad].concat();
-        assert_eq!(bad_of_peer(&many).len(), MOST_FINDINGS);
+        assert_eq!(bad_of_peer(&many).len(), MAX_FINDINGS);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::terminal;
 /// The width of the column of states, and of that of subjects.
 const COLUMNS: [usize; 2] = [7, 20];
 
-/// What all of it came to.
+/// The result of the whole examination.
 #[derive(Debug)]
 pub(super) struct Report {
     here: Examination,

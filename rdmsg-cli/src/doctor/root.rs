@@ -48,7 +48,7 @@ impl Root {
         names
     }
 
-    /// The last part of what a link leads to.
+    /// Returns the last part of a link's target.
     pub(super) fn target_name(&self, link: impl AsRef<Path>) -> Option<String> {
         let target = fs::read_link(self.path(link)).ok()?;
         Some(target.file_name()?.to_str()?.to_owned())

@@ -10,10 +10,10 @@ use super::{
     link::Link,
 };
 
-/// Has the kernel forget what packets were too long for.
+/// Has the kernel forget the MTUs of paths.
 pub(super) const FORGET_PATHS: &str = "ip route flush cache";
 
-/// What an RDMA packet has beside what it carries, from the IPv4 header on.
+/// The bytes of an RDMA packet in addition to its payload, from the IPv4 header to the end.
 const ROCE_HEADERS: u64 = 60;
 
 /// The way to another host, as the kernel knows it.
@@ -43,9 +43,9 @@ impl Route {
         })
     }
 
-    /// The device's packets are as long as its interface takes, whatever the way to the peer takes,
-    /// and may not be cut: longer ones are thrown away here, and nobody is told. iWARP's are TCP's,
-    /// which are as long as the way takes.
+    /// The packets of the device have the MTU of its interface, also if the path has a smaller one,
+    /// and may not be fragmented: this host drops longer ones silently. iWARP uses TCP, whose
+    /// packets have the MTU of the path.
     pub(super) fn judge_mtu(&self, peer: IpAddr, link: &Link) -> Option<Finding> {
         if link.is_iwarp {
             return None;

@@ -6,12 +6,12 @@ const FILES: [&str; 3] = [".dockerenv", "run/.containerenv", "run/systemd/contai
 /// Parts of the names of control groups in containers.
 const GROUPS: [&str; 5] = ["docker", "kubepods", "containerd", "libpod", "lxc"];
 
-/// What the system is that this program runs in.
+/// The system in which this program runs.
 #[derive(Clone, Debug)]
 pub(super) struct Surroundings {
     distribution: Distribution,
     is_container: bool,
-    /// How RDMA devices belong to network namespaces, where the kernel says.
+    /// The relation of RDMA devices to network namespaces, if the kernel reports it.
     namespaces: Option<Namespaces>,
 }
 
@@ -69,7 +69,7 @@ impl Surroundings {
         self.distribution
     }
 
-    /// What is worth a word. `None` on a plain host.
+    /// Returns a finding about a container or namespaces. `None` on a plain host.
     pub(super) fn judge(&self) -> Option<Finding> {
         let exclusive = self.namespaces == Some(Namespaces::Exclusive);
         match (self.is_container, exclusive) {

@@ -1,4 +1,4 @@
-//! What ping and bench share: connections to `rdmsg serve`, times, and how they are written.
+//! The parts that ping and bench share: connections to `rdmsg serve`, times, and units.
 
 mod connect;
 mod times;

@@ -3,14 +3,14 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-/// An hour. What takes longer is counted as that.
+/// An hour. Longer times count as that.
 const LONGEST: u64 = 3_600_000_000_000;
 
 /// Measured times, in nanoseconds.
 #[derive(Clone, Debug)]
 pub(crate) struct Times(Histogram<u64>);
 
-/// What is said of them, in microseconds.
+/// The statistics of times, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Summary {
     pub(crate) least: f64,
@@ -50,7 +50,7 @@ impl Times {
         self.0.len()
     }
 
-    /// `None` where nothing was measured.
+    /// Returns `None` if nothing was measured.
     pub(crate) fn summary(&self) -> Option<Summary> {
         let at = |quantile| self.0.value_at_quantile(quantile) as f64 / 1e3;
         (!self.0.is_empty()).then(|| Summary {

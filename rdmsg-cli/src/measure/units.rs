@@ -6,7 +6,7 @@ pub(crate) struct Size(pub(crate) u64);
 
 const UNITS: [(char, u64); 3] = [('K', 1 << 10), ('M', 1 << 20), ('G', 1 << 30)];
 
-/// Longer messages are sent by nobody who measures.
+/// Measurements use no longer messages.
 const LONGEST: u64 = 1 << 30;
 
 impl FromStr for Size {

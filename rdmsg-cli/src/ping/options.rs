@@ -28,7 +28,7 @@ pub(crate) struct Options {
     #[arg(long, short, value_name = "BYTES", default_value = "64")]
     pub(super) size: Size,
 
-    /// How many messages [default: until ctrl-c]
+    /// The number of messages [default: until ctrl-c]
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) count: Option<u64>,
 
@@ -36,7 +36,7 @@ pub(crate) struct Options {
     #[arg(long, short, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     pub(super) interval: Duration,
 
-    /// How long an answer or a connection may take.
+    /// The time limit of an answer and of a connection.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = positive)]
     pub(super) timeout: Duration,
 

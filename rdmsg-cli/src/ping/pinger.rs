@@ -16,7 +16,7 @@ use crate::{
     stop::Stop,
 };
 
-/// How long a wait for an answer may go on without a look at whether a signal has come.
+/// The time between two checks for a signal during a wait for an answer.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Messages faster than this share a line.
@@ -32,7 +32,7 @@ pub(super) struct Pinger<'a> {
     summary: Summary,
 }
 
-/// What became of a message.
+/// The fate of a message.
 enum Outcome {
     Back(Duration),
     Stopped,
@@ -68,7 +68,7 @@ impl<'a> Pinger<'a> {
                     self.show(time)?;
                 }
                 Ok(Outcome::Stopped) => {
-                    // Nobody waited for the answer.
+                    // The wait for the answer was cut short.
                     self.summary.sent -= 1;
                     break;
                 }
@@ -103,7 +103,8 @@ impl<'a> Pinger<'a> {
         Ok(endpoint)
     }
 
-    /// Over what the first one went over: the numbers are of that. `None` when a signal came.
+    /// Uses the transport of the first connection, to which the numbers belong. `None` when a
+    /// signal came.
     fn connect_again(&mut self, stop: &Stop) -> Result<Option<Endpoint>> {
         let carrier = if self.summary.transport == Transport::Tcp.to_string() {
             Carrier::Tcp
@@ -111,7 +112,7 @@ impl<'a> Pinger<'a> {
             Carrier::Rdma
         };
         loop {
-            // At once would be too often where the peer is gone.
+            // Without a wait the tries would be too frequent if the peer is gone.
             stop.wait(self.options.interval.max(LOOK));
             if stop.has_come() {
                 return Ok(None);
@@ -165,7 +166,7 @@ impl<'a> Pinger<'a> {
         }
     }
 
-    /// One message: a line where they can be read, or the same line again.
+    /// Shows one message: in a line of its own if it is readable, or by updating the last line.
     fn show(&mut self, time: Duration) -> io::Result<()> {
         let (number, took) = (self.summary.sent, micros(time.as_secs_f64() * 1e6));
         if self.options.interval >= READABLE {

@@ -8,7 +8,7 @@ use crate::{
     terminal,
 };
 
-/// What all messages came to.
+/// The results of all messages.
 #[derive(Debug)]
 pub(super) struct Summary {
     peer: String,
@@ -111,7 +111,8 @@ impl Summary {
     }
 }
 
-/// A bar as long as its part of the most, in eighths of a character; at least one for any.
+/// Returns a bar whose length is the part of `count` in `most`, in eighths of a character; at least
+/// one eighth unless `count` is 0.
 fn bar(count: u64, most: u64, room: usize) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let eighths = count as u128 * room as u128 * 8 / u128::from(most.max(1));

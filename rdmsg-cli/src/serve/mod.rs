@@ -1,4 +1,4 @@
-//! `rdmsg serve`: what ping, bench and the doctor of another host connect to.
+//! `rdmsg serve`: the server for ping, bench and the doctor of another host.
 //!
 //! ```text
 //! options   the command line      server   listens, and counts who is there

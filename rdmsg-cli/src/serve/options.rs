@@ -10,8 +10,8 @@ use crate::{carrier::Carrier, measure::Size};
 ///
 /// Every host that reaches the port may use all of it: messages cost this host time, and the
 /// findings contain names and addresses of devices and network interfaces, limits, and whether the
-/// firewall drops RoCE. Run it only in a network in which these are no secrets, and only while you
-/// need it.
+/// firewall drops RoCE. Run it only in a network in which these facts are not secret, and only
+/// while you need it.
 #[derive(Args, Debug)]
 #[command(
     verbatim_doc_comment,
@@ -21,7 +21,7 @@ Examples:
   rdmsg serve 10.8.0.1:7000          on one address and another port"
 )]
 pub(crate) struct Options {
-    /// Where to listen, as HOST:PORT; may be repeated.
+    /// Addresses to listen on, as HOST:PORT.
     #[arg(default_value = "0.0.0.0:7471")]
     pub(super) addresses: Vec<String>,
 
@@ -29,7 +29,7 @@ pub(crate) struct Options {
     #[arg(long, value_enum, ignore_case = true, default_value_t = Carrier::Auto)]
     pub(super) transport: Carrier,
 
-    /// How many connections there may be; one more is refused.
+    /// The maximum number of connections; a further one is refused.
     #[arg(long, value_name = "N", default_value_t = 64,
         value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) max_connections: u32,
@@ -42,7 +42,7 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(super) statistics: bool,
 
-    /// Say nothing of single connections.
+    /// Print nothing about single connections.
     #[arg(long, short)]
     pub(super) quiet: bool,
 }

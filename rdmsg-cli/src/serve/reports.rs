@@ -6,15 +6,15 @@ use std::{
 
 use crate::doctor::Examination;
 
-/// How long one answers all who ask: an examination starts programs.
+/// The time for which one examination answers all requests, because it starts programs.
 const AGE: Duration = Duration::from_secs(2);
 
-/// What this host finds out about itself, for those who ask.
+/// The examination of this host, for other hosts.
 #[derive(Debug, Default)]
 pub(super) struct Reports(Mutex<Option<(Instant, Examination)>>);
 
 impl Reports {
-    /// One that is not old, with the links and the way to who asks as they are now.
+    /// Returns a recent examination, with the present links and route to the peer.
     pub(super) fn for_peer(&self, peer: IpAddr) -> String {
         let mut examination = self.last();
         examination.look_towards(peer);

@@ -15,7 +15,7 @@ use rdmsg::{
 };
 
 use super::{options::Options, reports::Reports, session};
-use crate::{say::say, stop::Stop, warnings::Warnings};
+use crate::{say::say, stop::Stop};
 
 /// Code of an abort: there are too many connections, or no thread for another one.
 const BUSY: u32 = 1;
@@ -27,10 +27,9 @@ pub(super) struct Server {
     listeners: Vec<Listener>,
     shared: Arc<Shared>,
     most: u64,
-    refusals: Warnings,
 }
 
-/// What the threads share.
+/// The parts that the threads share.
 #[derive(Debug)]
 struct Shared {
     open: AtomicU64,
@@ -39,7 +38,7 @@ struct Shared {
 }
 
 impl Server {
-    /// Listens from now on, and says so.
+    /// Starts to listen, and prints the addresses.
     pub(super) fn start(options: &Options) -> Result<Self> {
         let engine = Engine::new()?;
         let mut config = Config::default();
@@ -73,11 +72,10 @@ impl Server {
                 is_quiet: options.quiet,
             }),
             most: options.max_connections.into(),
-            refusals: Warnings::default(),
         })
     }
 
-    /// Serves until a signal comes, and closes what is open then.
+    /// Serves until a signal comes, and then closes all connections.
     pub(super) fn run(self, stop: &Stop) -> Result<ExitCode> {
         let ended = self.accept(stop);
         self.engine.shutdown();
@@ -116,7 +114,7 @@ impl Server {
         // This thread alone adds.
         if shared.open.load(Ordering::Relaxed) >= self.most {
             let most = self.most;
-            return self.refuse(
+            return refuse(
                 endpoint,
                 format_args!("there are {most} connections (--max-connections)"),
             );
@@ -128,19 +126,19 @@ impl Server {
         };
         let thread = thread::Builder::new().name("rdmsg-serve".into());
         if let Err(error) = thread.spawn(serving) {
-            self.refuse(
+            refuse(
                 endpoint,
                 format_args!("cannot start a thread for it: {error}"),
             );
         }
     }
+}
 
-    /// Ends a connection for which there is no place. The others go on.
-    fn refuse(&self, endpoint: &Endpoint, reason: fmt::Arguments<'_>) {
-        let peer = endpoint.peer_addr();
-        self.refusals.warn(format_args!("refused {peer}: {reason}"));
-        endpoint.abort(BUSY);
-    }
+/// Aborts a connection that cannot be served.
+fn refuse(endpoint: &Endpoint, reason: fmt::Arguments<'_>) {
+    let peer = endpoint.peer_addr();
+    warn_sparsely!("refused {peer}: {reason}");
+    endpoint.abort(BUSY);
 }
 
 /// A connection that counts as open until this is dropped.

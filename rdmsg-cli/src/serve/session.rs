@@ -5,13 +5,13 @@ use rdmsg::{CloseReason, Endpoint, Error};
 use super::reports::Reports;
 use crate::service::{Answer, Request};
 
-/// How long a connection may say nothing of what it is for.
+/// The time limit for the first message of a connection.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Code of an abort: the first message is no request.
 const UNKNOWN: u32 = 2;
 
-/// What a connection was for, and how it ended.
+/// The purpose of a connection, and its end.
 #[derive(Debug)]
 pub(super) struct Ended {
     request: Option<Request>,

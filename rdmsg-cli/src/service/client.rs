@@ -8,7 +8,7 @@ use rdmsg::{Endpoint, ToAddresses};
 
 use super::{Answer, PORT, Request, Unserved};
 
-/// What is shown of a refusal.
+/// The longest part of a refusal that is shown, in characters.
 const LONGEST: usize = 200;
 
 /// The addresses of `HOST`, `HOST:PORT`, `1::2`, `fe80::2%eth0` or `[1::2]:PORT`.
@@ -28,7 +28,7 @@ pub(crate) fn addresses(name: &str) -> Result<Vec<SocketAddr>> {
     Ok(found.with_context(fail)?.as_slice().to_vec())
 }
 
-/// Asks for a service. Returns what the answer says.
+/// Requests a service. Returns the text of the answer.
 pub(crate) fn ask(
     endpoint: &Endpoint,
     request: Request,

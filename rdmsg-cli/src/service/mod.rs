@@ -1,4 +1,4 @@
-//! What `rdmsg serve` does for other commands: the first message of a connection says what.
+//! The services of `rdmsg serve` for other commands. The first message of a connection names one.
 
 mod client;
 mod request;
@@ -10,5 +10,5 @@ pub(crate) use self::{
     unserved::Unserved,
 };
 
-/// The port where nobody says another one.
+/// The default port.
 pub(crate) const PORT: u16 = 7471;

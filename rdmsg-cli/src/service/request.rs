@@ -1,20 +1,20 @@
 use std::{fmt, str::FromStr};
 
-/// What a request begins with, version included.
+/// The beginning of a request, with the version.
 const NAME: &str = "rdmsg-cli/1";
 
-/// What a client wants of its connection, which its first message says.
+/// The service that a client requests with its first message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
     /// Each message comes back.
     Echo,
     /// Messages are received and dropped.
     Sink,
-    /// What the host finds out about itself.
+    /// The host's examination of itself.
     Examine,
 }
 
-/// What the first answer begins with.
+/// The beginning of the first answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Granted,
@@ -32,7 +32,7 @@ impl Request {
         }
     }
 
-    /// What a first message wants, if it is one.
+    /// Returns the request of a first message, if it is one.
     pub(crate) fn parse(message: &[u8]) -> Option<Self> {
         std::str::from_utf8(message).ok()?.parse().ok()
     }
@@ -56,7 +56,7 @@ impl FromStr for Request {
 }
 
 impl Answer {
-    /// The byte in front of what the answer says.
+    /// Returns the byte in front of the answer's text.
     pub(crate) fn byte(self) -> u8 {
         match self {
             Self::Granted => b'+',

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-/// What a line of the text says: `name{label="value",…} 12`.
+/// A line of the text: `name{label="value",…} 12`.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Line<'a> {
     pub(super) name: &'a str,
@@ -8,7 +8,7 @@ pub(super) struct Line<'a> {
     pub(super) value: f64,
 }
 
-/// The lines of a text for Prometheus. What is none is left out.
+/// Returns the lines of a text for Prometheus, without malformed ones.
 pub(super) fn lines(text: &str) -> impl Iterator<Item = Line<'_>> {
     text.lines()
         .filter(|line| !line.starts_with('#'))

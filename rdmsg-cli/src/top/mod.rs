@@ -30,7 +30,7 @@ const ANEW: &str = "\x1b[H\x1b[J";
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 
-/// Shows what there is until a signal comes, or once.
+/// Shows the connections until a signal comes, or once.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let stop = Stop::install().context("cannot handle signals")?;
     let is_live = terminal::is_live() && !options.once && !options.json;
@@ -55,7 +55,7 @@ fn show(options: &Options, stop: &Stop, is_live: bool) -> Result<()> {
         let now = Reading::take(options);
         let view = View::new(&before, &now, options);
         if is_live {
-            // Not by what leaves colours out where there are none.
+            // Not by the stream that removes colours.
             print!("{ANEW}");
             io::stdout().flush()?;
         }

@@ -10,7 +10,7 @@ use super::{
     sources::{command, folders, plain, read, sockets},
 };
 
-/// How long processes that do not answer may hold up the others.
+/// The time limit for processes that do not answer, because the others wait for them.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// All connections of all processes, at one moment.
@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) struct Reading {
     pub(super) at: Instant,
     pub(super) connections: BTreeMap<Key, Connection>,
-    /// How many processes there are, with connections or without.
+    /// The number of processes, with connections or without.
     pub(super) processes: usize,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Key {
     pub(super) connection: u64,
 }
 
-/// What a process says of a connection.
+/// The values of a connection in a process.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Connection {
     pub(super) command: String,
@@ -115,7 +115,7 @@ impl Reading {
 pub(super) mod testing {
     use super::*;
 
-    /// A process with a connection that has sent so many bytes, after so many seconds.
+    /// A process with a connection that has sent `sent` bytes after this number of seconds.
     pub(in super::super) fn reading(start: Instant, seconds: u64, sent: u64) -> Reading {
         let labels = "{connection=\"3\",peer=\"10.8.0.1:7471\",transport=\"RDMA\",state=\"open\"}";
         let text = format!(

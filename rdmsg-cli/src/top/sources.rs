@@ -14,7 +14,7 @@ use nix::{
 };
 use rdmsg::observe::Export;
 
-/// How long a process may take to say what it has.
+/// The time limit for the answer of a process.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A longer text is no statistics of any process.
@@ -111,13 +111,13 @@ pub(super) fn read(path: &Path, pid: Option<u32>) -> io::Result<String> {
     Ok(body.to_owned())
 }
 
-/// What the process is called.
+/// Returns the name of the process.
 pub(super) fn command(pid: u32) -> String {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     plain(name.trim())
 }
 
-/// A text of another process, without what a terminal would obey.
+/// Returns a text of another process without control characters.
 pub(super) fn plain(text: &str) -> String {
     let shown = text.chars().map(|c| if c.is_control() { '?' } else { c });
     shown.take(60).collect()

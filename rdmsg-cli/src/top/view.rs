@@ -12,7 +12,7 @@ use super::{
 };
 use crate::measure::bytes_per_second;
 
-/// What is shown: rates between two readings.
+/// The table: rates between two readings.
 #[derive(Debug)]
 pub(super) struct View {
     rows: Vec<Row>,
@@ -53,8 +53,8 @@ const COLUMNS: [Column; 11] = [
     Column::number("HELD", 5),
 ];
 
-/// Those that are left out where a terminal is too narrow for all, one after the other: 80 columns
-/// hold the rest.
+/// The columns that are left out in order if a terminal is too narrow for all. 80 columns hold the
+/// rest.
 const LEFT_OUT: [&str; 4] = ["AGE", "CONN", "COMMAND", "OVER"];
 
 impl Column {
@@ -97,7 +97,7 @@ fn columns_for(width: usize) -> Vec<usize> {
 }
 
 impl Row {
-    /// What stands in the columns.
+    /// Returns the cells of the columns.
     fn cells(&self) -> [String; COLUMNS.len()] {
         let Self { key, of, .. } = self;
         [
@@ -126,7 +126,7 @@ impl View {
         let none = Connection::default();
         let rows = now.connections.iter().map(|(key, of)| {
             let old = before.connections.get(key).unwrap_or(&none);
-            // What began in between did all of it in that time.
+            // A connection that began in between did everything in that time.
             let rate = |now: f64, old: f64| (now - old).max(0.0) / seconds.max(1e-3);
             Row {
                 sent: rate(of.sent, old.sent),

@@ -81,7 +81,7 @@ impl Link {
                 .copy_out(range.start, &mut into[len..len + range.len()]);
             len += range.len();
             self.receiving.read(range.len());
-            // The peer may use what is free now.
+            // The peer may use the free space now.
             self.update();
         }
         if len > 0 || into.is_empty() || !self.readable {
@@ -107,8 +107,8 @@ impl Link {
             if let Some((range, place)) = update.window {
                 let bytes = self.window(range.start).to_bytes(peer.big_endian);
                 let offset = place as usize * Window::LEN;
-                // The previous window at this index has been filled since, so its update is not
-                // being sent any more.
+                // The previous window at this index has been filled since, so its update has been
+                // sent.
                 piece = TABLE + offset..TABLE + offset + Window::LEN;
                 self.table.copy_in(piece.start, &bytes);
                 remote.addr = remote.addr.wrapping_add(offset as u64);

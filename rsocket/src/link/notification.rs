@@ -1,4 +1,4 @@
-//! Notifies the peer of what was written to its memory.
+//! Notifies the peer of writes to its memory.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use rdma_verbs::verbs::{
     RemoteAddr, SendWr, Sge, TransportType, WorkCompletion,
 };
 
-/// In the ids of receives, beside their numbers.
+/// The bit that marks the ids of receives.
 pub(super) const RECEIVE: u64 = 1 << 63;
 /// The id of a write that a message follows.
 pub(super) const PART: u64 = 1 << 61;
@@ -18,7 +18,7 @@ pub(super) enum Notification {
     /// With the immediate data of the write itself.
     Immediate,
     /// By a message of the same 32 bits behind the write, in the sender's byte order. iWARP has no
-    /// immediate data, and this is what rsockets in C do there. Here they arrive.
+    /// immediate data, and rsockets in C do the same there. Such messages arrive here.
     Message(MemoryRegion),
 }
 
@@ -27,7 +27,7 @@ impl Notification {
     /// How many bytes of a work request it takes.
     pub(super) const INLINE: u32 = Self::LEN as u32;
 
-    /// As the device can, for so many receives.
+    /// Chooses the method that the device supports, for this number of receives.
     pub(super) fn new(device: &Context, pd: &ProtectionDomain, receives: u32) -> io::Result<Self> {
         if device.transport_type() != TransportType::IWARP {
             return Ok(Self::Immediate);

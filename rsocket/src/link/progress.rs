@@ -81,7 +81,7 @@ impl Link {
             return Ok(());
         }
         let mut completions = [WorkCompletion::default(); 16];
-        // At most what can be in the queue now: a peer may send faster than this loop runs.
+        // At most the capacity of the queue, because a peer may send faster than this loop runs.
         for _ in 0..=self.cq.cqe() as usize / completions.len() {
             let count = self.cq.poll(&mut completions)?;
             for completion in &completions[..count] {
@@ -153,7 +153,7 @@ impl Link {
                 }
             }
             Some(Immediate::Mapping | Immediate::Keepalive) => {}
-            // A peer that neither writes nor reads any more has closed the connection.
+            // A peer that has ended both directions has closed the connection.
             Some(Immediate::Shutdown) if self.writable => self.readable = false,
             Some(Immediate::Shutdown | Immediate::Disconnect) => {
                 self.end.get_or_insert(End::Disconnected);

@@ -1,4 +1,4 @@
-//! What the handles ask of the engine (listeners, connections, the end), and what connections do.
+//! The commands of the handles (listeners, connections, the end), and the notices of connections.
 
 use std::{net::SocketAddr, sync::Arc, time::Instant};
 
@@ -258,7 +258,7 @@ impl Reactor {
         };
         let now = Instant::now();
         let mut params = self.params(&config, transport);
-        // What is left of it.
+        // The remaining time.
         params.connect_timeout = deadline.saturating_duration_since(now);
         let conn = Connection::connect(params, random(), data, now);
         self.adopt(key, conn, address, config, id, Role::Active);
@@ -268,7 +268,7 @@ impl Reactor {
         self.drive(key);
     }
 
-    /// Nobody waits for the connection any more, unless it was handed out meanwhile.
+    /// Cancels a connection attempt, unless the connection was handed out already.
     fn give_up(&mut self, key: u64) {
         let Some(entry) = self.links.get_mut(&key) else {
             return;
@@ -319,7 +319,7 @@ impl Reactor {
         }
     }
 
-    /// The listener's program wants no more: what is not established is turned away.
+    /// Closes a listener, and turns away connections that are not established.
     fn unlisten(&mut self, key: u64) {
         self.timers.set(key, None);
         let Some(listener) = self.listeners.remove(&key) else {
@@ -347,11 +347,11 @@ impl Reactor {
         self.report_drained();
     }
 
-    /// Tells those who wait for it if there are no connections.
+    /// Replies to pending `Drain`s if there are no connections.
     pub(super) fn report_drained(&mut self) {
         if self.links.is_empty() {
             for reply in self.drains.drain(..) {
-                // It fails when the caller waits no longer.
+                // It fails if the caller has stopped waiting.
                 let _ = reply.send(());
             }
         }
@@ -366,7 +366,7 @@ impl Reactor {
             if let Some(entry) = self.links.get(&key) {
                 entry.link.close();
             }
-            // Whoever polled may be waiting for this.
+            // The thread that polled may wait for this.
             self.take_over(key);
             self.drive(key);
         }

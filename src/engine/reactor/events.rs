@@ -1,4 +1,5 @@
-//! What the connection manager reports: connect requests, and events of connections and listeners.
+//! The reports of the connection manager: connect requests, and events of connections and
+//! listeners.
 
 use std::{
     net::SocketAddr,
@@ -26,7 +27,7 @@ use crate::{
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// How often a connection manager may fail in a row, by a cause that may pass.
-const MOST_FAILURES: u32 = 20;
+const MAX_FAILURES: u32 = 20;
 
 /// The epoll token of a transport's connection manager, and the timer key of its next look.
 fn token(transport: Transport) -> u64 {
@@ -44,7 +45,7 @@ impl Reactor {
     }
 
     pub(super) fn handle_cm_events(&mut self, transport: Transport) {
-        // What is left makes the next round begin at once.
+        // If events remain, the next round begins at once.
         for _ in 0..BATCH {
             match self.manager.poll(transport) {
                 Ok(Some(Report::Request(request))) => self.handle_request(request),
@@ -67,7 +68,7 @@ impl Reactor {
             return false;
         }
         self.failures += 1;
-        is_of_manager(error) || self.failures > MOST_FAILURES
+        is_of_manager(error) || self.failures > MAX_FAILURES
     }
 
     /// Takes a transport's connection manager out of the epoll until [`PAUSE`] has passed.
@@ -175,7 +176,7 @@ impl Reactor {
         }
     }
 
-    /// What befalls a listener's device befalls the listener.
+    /// Ends a listener whose device or address was removed, or binds it again later.
     pub(super) fn handle_listener_event(&mut self, key: u64, event: &Event) {
         let Some(reason) = event.listener_lost() else {
             warn_sparsely!("listener {key}: {event}: ignored");
@@ -207,7 +208,7 @@ impl Reactor {
         }
     }
 
-    /// Lets a connection establish itself, or turns it away if the backlog has filled up since its
+    /// Begins to establish a connection, or turns it away if the backlog has filled up since its
     /// request.
     pub(super) fn take_turn(&mut self, key: u64, now: Instant) {
         let is_full = self.finds_backlog_full(key);
@@ -227,8 +228,8 @@ impl Reactor {
         self.drive(key);
     }
 
-    /// Whether the backlog is full for this request: it counts the connections in the backlog, and
-    /// those that the engine is establishing for the same listener.
+    /// Whether the backlog is full for this request. The backlog contains the waiting connections,
+    /// and the connections that the engine is establishing for the same listener.
     fn finds_backlog_full(&self, key: u64) -> bool {
         let Some(entry) = self.links.get(&key) else {
             return false;

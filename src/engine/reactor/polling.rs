@@ -23,7 +23,7 @@ impl Reactor {
         self.arm_and_poll(key);
     }
 
-    /// Takes some of what has come on a connection; the rest is taken in its next turn.
+    /// Takes some completions of a connection; its next turn takes the rest.
     pub(super) fn poll(&mut self, key: u64) {
         self.poll_by(key, Link::poll_in_engine);
     }
@@ -142,8 +142,8 @@ impl Reactor {
 
 /// Returns the keys of the connections with events for loops, of `connections` in all.
 fn pending(loops: &Epoll, connections: usize) -> Vec<u64> {
-    // It has room for all of them, because the engine takes over only those that two calls in a row
-    // return.
+    // It has room for all connections, because the engine takes over only connections that two
+    // calls in a row return.
     let mut ready = vec![EpollEvent::empty(); connections.max(1)];
     let count = loops.wait(&mut ready, EpollTimeout::ZERO).unwrap_or(0);
     ready[..count].iter().map(EpollEvent::data).collect()

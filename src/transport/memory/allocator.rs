@@ -7,8 +7,8 @@ use super::{
 };
 use crate::{remote_access::RemoteAccess, status::OsError, transport::DeviceCounters};
 
-/// Allocates the memory of one connection that the application uses, for as long as the connection
-/// has a transport.
+/// Allocates the memory of one connection that the application uses, until the connection's
+/// transport ends.
 #[derive(Debug)]
 pub(crate) struct Allocator {
     domain: Domain,
@@ -35,7 +35,7 @@ impl Allocator {
         self.domain.has(&region.memory)
     }
 
-    /// What regions are registered in.
+    /// Returns the domain in which regions are registered.
     pub(crate) fn domain(&self) -> &Domain {
         &self.domain
     }
@@ -50,7 +50,7 @@ impl Allocator {
         buffer.is_of(&self.outbound)
     }
 
-    /// Lets the peer read a buffer, once it is told the key. The buffer comes back with an error.
+    /// Lets the peer read a buffer with its key. An error returns the buffer.
     pub(crate) fn expose(
         &self,
         buffer: OutboundBuffer,
@@ -62,7 +62,7 @@ impl Allocator {
         self.domain.device_counters()
     }
 
-    /// Gives free memory back to the system, and from now on everything else as it becomes free.
+    /// Returns free memory to the system, and later memory as soon as it is free.
     pub(crate) fn close(&self) {
         self.outbound.close();
     }

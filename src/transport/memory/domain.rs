@@ -7,7 +7,7 @@ use crate::{proto::TransportTraits, remote_access::RemoteAccess, status::OsError
 #[cfg(feature = "rdma")]
 use crate::transport::rdma;
 
-/// What memory is registered in: only connections of the same domain reach it.
+/// A protection domain: only connections of the same domain reach its memory.
 #[derive(Clone, Debug)]
 pub(crate) enum Domain {
     #[cfg(feature = "rdma")]
@@ -45,7 +45,7 @@ impl Domain {
     /// # Safety
     ///
     /// Until the last handle has been dropped the `len` bytes at `start` stay mapped and
-    /// initialised, and nobody has a reference to them while something is read into them.
+    /// initialised, and no reference to them exists while the device reads into them.
     pub(super) unsafe fn register_read_target(
         &self,
         start: *mut u8,
@@ -69,8 +69,8 @@ impl Domain {
     ///
     /// # Safety
     ///
-    /// Until the last handle has been dropped the `len` bytes at `start` stay mapped and
-    /// initialised, and nobody changes them.
+    /// Until the last handle has been dropped the `len` bytes at `start` stay mapped, initialised
+    /// and unchanged.
     pub(super) unsafe fn expose(
         &self,
         start: *mut u8,
@@ -90,7 +90,7 @@ impl Domain {
         })
     }
 
-    /// Registers a part of a region of this domain again to read into it, where that needs a
+    /// Registers a part of a region of this domain again to read into it, if that needs a
     /// registration of its own.
     pub(crate) fn read_target(
         &self,
@@ -132,7 +132,7 @@ impl Domain {
         })
     }
 
-    /// What the state machine has to know of the device.
+    /// Returns the traits of the device for the state machine.
     pub(crate) fn traits(&self) -> TransportTraits {
         by_transport!(self, {
             Rdma(domain) => domain.traits(),
@@ -140,7 +140,7 @@ impl Domain {
         })
     }
 
-    /// What the device is called.
+    /// Returns the name of the device.
     pub(crate) fn device_name(&self) -> String {
         by_transport!(self, {
             Rdma(domain) => domain.device_name(),
@@ -148,7 +148,7 @@ impl Domain {
         })
     }
 
-    /// What the device counts.
+    /// Returns the counters of the device.
     pub(super) fn device_counters(&self) -> DeviceCounters {
         by_transport!(self, {
             Rdma(domain) => domain.device_counters(),
@@ -190,7 +190,7 @@ impl Registration {
         by_transport!(self, region => region.rkey())
     }
 
-    /// The first byte, valid for as long as a handle exists.
+    /// Returns the first byte, valid until the last handle is dropped.
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         by_transport!(self, region => region.as_ptr())
     }
@@ -208,7 +208,7 @@ impl Registration {
     ///
     /// # Panics
     ///
-    /// If there are not so many.
+    /// If the range does not fit.
     pub(crate) fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
         by_transport!(self, region => region.copy_out(offset, bytes))
     }

@@ -3,17 +3,17 @@
 //! A message has one mapping of its whole length, which becomes memory step by step as chunks are
 //! read, so an announcement costs address space and nothing else. The device may use parts of it
 //! only, its *steps*: each is registered right before the first read into it, and deregistered when
-//! that has come. Where the connection's cache and the process's budget have room for all of a
-//! message, its steps stay registered, and the mapping serves further messages: registering takes
-//! time. On iWARP peers could write to what stays registered, so there nothing does.
+//! that has completed. If the connection's cache and the process's budget have room for the whole
+//! message, its steps stay registered, and the mapping serves further messages, because registering
+//! takes time. On iWARP peers could write to registered memory, so no step stays registered there.
 //!
-//! This file makes references to memory that was registered. That is sound because a
+//! This file makes references to memory that was registered. That is sound because an
 //! [`InboundBuffer`] is owned: while reads into it are in progress it is in the requests in flight
-//! of [`WorkQueues`](crate::transport::queues::WorkQueues), where nobody looks at its bytes, and it
-//! leaves them when all have come, or after the queue pair is destroyed. Steps that stay registered
-//! allow the local device alone to write, and that writes only what is posted. A registration holds
-//! the pages themselves, so one that could not be ended never comes to stand for memory that is
-//! mapped later at the same address.
+//! of [`WorkQueues`](crate::transport::queues::WorkQueues), in which no code reads its bytes. It
+//! leaves them when all reads have completed, or after the queue pair is destroyed. Steps that stay
+//! registered allow only the local device to write, which writes for posted reads alone. A
+//! registration holds the pages themselves. So a registration that could not be ended never refers
+//! to memory that is mapped later at the same address.
 #![allow(unsafe_code)]
 
 use std::{
@@ -34,7 +34,7 @@ const LARGEST_CLASS: usize = 16 << 20;
 /// Longer mappings become memory in steps of this many bytes, as messages arrive.
 const USABLE_STEP: usize = 1 << 20;
 /// How many free mappings are kept at most, so that looking through them stays cheap.
-const MOST_KEPT: usize = 16;
+const MAX_KEPT: usize = 16;
 
 /// Makes the memory into which one connection reads large messages, and keeps some of it.
 pub(crate) struct InboundPool {
@@ -51,18 +51,18 @@ struct Spare {
     free: Vec<Memory>,
     /// Bytes that are kept, or will be: of free mappings and of those in use.
     kept: u64,
-    /// Whether nothing is kept any more.
+    /// Whether free memory goes to the system at once.
     closed: bool,
 }
 
-/// A mapping and what of it is registered.
+/// A mapping and its registered steps.
 struct Memory {
     /// Before the mapping and the charge.
     steps: Vec<Step>,
     mapping: Mapping,
     /// The number of bytes from the start of the mapping that are memory, not only addresses.
     usable: usize,
-    /// What it costs of the budget, if its steps stay registered.
+    /// Its charge on the budget, if its steps stay registered.
     kept: Option<Charge>,
 }
 
@@ -83,7 +83,7 @@ struct Step {
     region: Registration,
     offset: usize,
     len: usize,
-    /// What it costs of the budget, if it is deregistered when its read has come. After the region.
+    /// Its charge on the budget, if it is deregistered after its read. Dropped after the region.
     _pinned: Option<Charge>,
 }
 
@@ -147,17 +147,17 @@ impl InboundPool {
         self.customer.copy(len)
     }
 
-    /// The system had no memory: tells when others have given some back.
+    /// The system had no memory: requests a notification when others have returned some.
     pub(crate) fn starve(&self) {
         self.customer.starve();
     }
 
-    /// Whether others wait for memory that messages of the peer's host use.
+    /// Whether other connections wait for memory that messages of the peer host use.
     pub(crate) fn is_wanted(&self) -> bool {
         self.customer.is_wanted()
     }
 
-    /// Nothing is waited for any more.
+    /// Cancels the wait for memory.
     pub(crate) fn leave(&self) {
         self.customer.leave();
     }
@@ -201,7 +201,7 @@ impl InboundPool {
             return;
         }
         let mut spare = lock(&self.spare);
-        if !spare.closed && spare.free.len() < MOST_KEPT {
+        if !spare.closed && spare.free.len() < MAX_KEPT {
             spare.free.push(memory);
         } else {
             spare.kept = spare.kept.saturating_sub(bytes);
@@ -222,7 +222,7 @@ impl InboundPool {
         !free.is_empty()
     }
 
-    /// Gives all that is free back to the system, and from now on all else as it becomes free.
+    /// Returns free memory to the system, and later memory as soon as it is free.
     pub(crate) fn close(&self) {
         self.leave();
         lock(&self.spare).closed = true;
@@ -246,11 +246,11 @@ fn class(len: usize) -> usize {
     } else {
         len.checked_next_multiple_of(SHORTEST_CHUNK as usize)
     };
-    // What cannot be rounded up cannot be mapped either, which the system will say.
+    // A length that cannot be rounded up cannot be mapped, and mmap(2) returns the error.
     class.unwrap_or(len)
 }
 
-/// Where one large message is read to, and where the application finds it.
+/// The memory into which one large message is read, and from which the application reads it.
 pub(crate) struct InboundBuffer {
     /// `None` only while it is dropped.
     memory: Option<Memory>,
@@ -267,9 +267,9 @@ impl InboundBuffer {
         self.len
     }
 
-    /// Makes `len` bytes at `offset` ready for a read, or the first of them: says how many. `None`:
-    /// the process has no room for that, and will tell when it has. Pieces are prepared in their
-    /// order.
+    /// Makes `len` bytes at `offset` ready for a read, or the first of them, and returns their
+    /// number. `None` if the process has no room for them; a notification follows when it has.
+    /// Pieces are prepared in their order.
     pub(crate) fn prepare(&mut self, offset: usize, len: usize) -> Result<Option<usize>, OsError> {
         assert!(
             len > 0 && offset.checked_add(len).is_some_and(|end| end <= self.len),
@@ -284,8 +284,8 @@ impl InboundBuffer {
         let covers = |step: &&Step| (step.offset..step.end()).contains(&offset);
         if let Some(step) = memory.steps.iter().find(covers) {
             let ready = step.end() - offset;
-            // One that begins before this chunk may be in use by the last one. One that begins here
-            // and is too short is made anew.
+            // A step that begins before this chunk may be in use by the last chunk. A step that
+            // begins here and is too short is made again.
             if ready >= len || step.offset < offset {
                 return Ok(Some(ready.min(len)));
             }
@@ -312,7 +312,7 @@ impl InboundBuffer {
             }
         };
         memory.make_usable(offset + long)?;
-        // Nothing is being read to what lies ahead.
+        // No read into the memory ahead is in progress.
         memory
             .steps
             .retain(|step| step.end() <= offset || step.offset >= offset + long);
@@ -321,10 +321,10 @@ impl InboundBuffer {
         let domain = &self.pool.domain;
         // SAFETY: the mapping outlives the registration, whose only handle lies in the step: steps
         // are dropped before their mapping. There is no reference to the bytes while the device may
-        // write them, and nobody else knows of them (top of this file).
+        // write them, and no other code knows them (top of this file).
         let register = || unsafe { domain.register_read_target(start, long) };
         let region = match register() {
-            // What this connection keeps for later is of more use now.
+            // Free memory of this connection is more useful now.
             Err(error) if error.errno == libc::ENOMEM && self.pool.give_up_free() => register(),
             result => result,
         };
@@ -363,7 +363,7 @@ impl InboundBuffer {
         has
     }
 
-    /// Where the device finds a chunk that was prepared: its first byte and key.
+    /// Returns the first byte of a prepared chunk, and its key.
     pub(crate) fn chunk(&self, offset: usize, len: usize) -> Option<(*mut u8, u32)> {
         let steps = self.memory.as_ref().map(|memory| &memory.steps)?;
         let step = steps
@@ -389,7 +389,8 @@ impl InboundBuffer {
         };
         assert!(self.len <= memory.usable, "all chunks were prepared");
         // SAFETY: the first `usable` bytes of the mapping are memory, zeroed when it was made, and
-        // live as long as `self`; nobody writes them while there is a reference (top of this file).
+        // outlive `self`; the device does not write them while there is a reference (top of this
+        // file).
         unsafe { slice::from_raw_parts(memory.mapping.start().as_ptr(), self.len) }
     }
 }

@@ -1,20 +1,20 @@
 //! Memory for messages that the application fills itself, and for copies of those above the eager
 //! size.
 //!
-//! Nothing of it is registered but what is exposed: a peer can read exactly the bytes of a large
-//! message, with a key of its own, from before the message is announced until the peer has taken
-//! it. Before that and afterwards it can read nothing, whatever keys it remembers. Memory windows
-//! would give such keys for less, but soft-RoCE's are no good: they check the bounds of the region
-//! that they are bound to instead of their own, and a peer that invalidates one by its key when it
-//! is not bound any more brings down the other's kernel.
+//! Only exposed memory is registered: a peer can read exactly the bytes of a large message, with a
+//! key of its own, from before the message is announced until the peer has taken it. Before that
+//! and afterwards it can read nothing, even with the keys that it remembers. Memory windows would
+//! be a cheaper source of such keys, but those of software RoCE are unusable: they check the bounds
+//! of their region instead of their own. A peer that invalidates an unbound window by its key
+//! crashes the other kernel.
 //!
 //! A connection keeps some of the memory that is free for its next messages, because mapping it
 //! takes time.
 //!
-//! This file makes references to memory that is registered at times. That is sound because a
-//! [`OutboundBuffer`] is owned, so whoever holds it is the only one that accesses it, and it gives
-//! its bytes out only while it is not registered: a [`Exposed`] gives none out, and deregisters
-//! them before it gives the memory back. The device only reads.
+//! This file makes references to memory that is registered at times. That is sound because an
+//! [`OutboundBuffer`] is owned, so only its holder accesses it, and it gives its bytes out only
+//! while it is not registered. An [`Exposed`] gives none out, and deregisters them before it
+//! returns the memory. The device only reads.
 #![allow(unsafe_code)]
 
 use std::{
@@ -29,15 +29,15 @@ use crate::{
     status::OsError,
 };
 
-/// The smallest piece: a smaller one would cost as much time.
+/// The smallest piece: a smaller one would take the same time.
 const SMALLEST: usize = 64 << 10;
 /// Up to here pieces are a power of two long, so that they fit many messages; longer ones end with
 /// their last page.
 const LARGEST_CLASS: usize = 16 << 20;
 /// How many free pieces are kept at most, so that looking through them stays cheap.
-const MOST_KEPT: usize = 16;
+const MAX_KEPT: usize = 16;
 
-/// Makes memory for messages and keeps what is free, up to a bound.
+/// Makes memory for messages and keeps free memory, up to a bound.
 pub(crate) struct OutboundPool {
     /// The process that made it.
     process: Process,
@@ -51,7 +51,7 @@ pub(crate) struct OutboundPool {
 struct Free {
     pieces: Vec<Mapping>,
     bytes: u64,
-    /// Whether nothing is kept any more.
+    /// Whether free memory goes to the system at once.
     closed: bool,
 }
 
@@ -108,7 +108,7 @@ impl OutboundPool {
     fn put_back(&self, piece: Mapping) {
         let mut free = lock(&self.free);
         let bytes = free.bytes + piece.len() as u64;
-        if !free.closed && bytes <= self.limit && free.pieces.len() < MOST_KEPT {
+        if !free.closed && bytes <= self.limit && free.pieces.len() < MAX_KEPT {
             free.bytes = bytes;
             free.pieces.push(piece);
         } else {
@@ -117,8 +117,7 @@ impl OutboundPool {
         }
     }
 
-    /// Gives all that is free back to the system, and from now on everything else as it becomes
-    /// free.
+    /// Returns free memory to the system, and later memory as soon as it is free.
     pub(crate) fn close(&self) {
         let mut free = lock(&self.free);
         free.closed = true;
@@ -142,7 +141,7 @@ fn class(len: usize) -> usize {
     if len <= LARGEST_CLASS {
         len.max(SMALLEST).next_power_of_two()
     } else {
-        // What cannot be rounded up cannot be mapped either, which the system will say.
+        // A length that cannot be rounded up cannot be mapped, and mmap(2) returns the error.
         len.checked_next_multiple_of(4096).unwrap_or(len)
     }
 }
@@ -175,8 +174,8 @@ impl OutboundBuffer {
         let Some(piece) = &self.piece else {
             return &[];
         };
-        // SAFETY: the piece is at least `len` bytes long, zeroed when it was mapped, and lives as
-        // long as `self`; nobody writes it while there is a reference (top of this file).
+        // SAFETY: the piece is at least `len` bytes long, zeroed when it was mapped, and outlives
+        // `self`; no code writes it while there is a reference (top of this file).
         unsafe { slice::from_raw_parts(piece.start().as_ptr(), self.len) }
     }
 
@@ -188,16 +187,16 @@ impl OutboundBuffer {
         unsafe { slice::from_raw_parts_mut(piece.start().as_ptr(), self.len) }
     }
 
-    /// Lets peers of queue pairs in this domain read these bytes, once they are told the key. The
-    /// memory comes back with an error.
+    /// Lets peers of queue pairs in this domain read these bytes with the key. An error returns the
+    /// memory.
     pub(crate) fn expose(self, domain: &Domain) -> Result<Exposed, (Self, OsError)> {
         let start = self
             .piece
             .as_ref()
             .map_or(std::ptr::null_mut(), |piece| piece.start().as_ptr());
         // SAFETY: the bytes stay mapped and initialised until the region is gone, since `Exposed`
-        // drops it first and hands out no handle of it; and nobody has a reference to them until
-        // then (top of this file).
+        // drops it first and hands out no handle of it; no reference to them exists until then (top
+        // of this file).
         let registered = unsafe { domain.expose(start, self.len) };
         match registered {
             Ok(region) => Ok(Exposed {
@@ -231,7 +230,7 @@ impl fmt::Debug for OutboundBuffer {
 /// A message that the peer may read, from exactly these bytes.
 #[derive(Debug)]
 pub(crate) struct Exposed {
-    /// Before `memory`: once it is deregistered nobody reads that any more.
+    /// Dropped before `memory`: no peer can read after the deregistration.
     region: Registration,
     memory: OutboundBuffer,
 }
@@ -245,7 +244,7 @@ impl Exposed {
         }
     }
 
-    /// Takes the memory back: the key is good for nothing any more.
+    /// Takes the memory back. The key becomes invalid.
     pub(crate) fn take_back(self) -> OutboundBuffer {
         let Self { region, memory } = self;
         drop(region);

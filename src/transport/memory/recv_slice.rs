@@ -12,9 +12,9 @@ pub(crate) fn received_bytes(memory: &Registration, offset: usize, len: usize) -
     // SAFETY: the callers checked `offset` and `len` against the layout, so the address lies inside
     // the region's allocation.
     let start = unsafe { memory.as_ptr().add(offset) };
-    // SAFETY: the bytes were zeroed at allocation, live as long as the region, and nobody writes
-    // them: the device has completed the receive, and it is posted again only once the slice is
-    // gone (top of this file).
+    // SAFETY: the bytes were zeroed at allocation, live until the region ends, and are not written:
+    // the device has completed the receive, which is posted again only after the slice is gone (top
+    // of this file).
     unsafe { slice::from_raw_parts(start, len) }
 }
 

@@ -17,7 +17,7 @@ pub(crate) enum Done {
         imm_data: u32,
         len: u32,
     },
-    /// What was posted in this slot of the send ring is done, and all that was posted before.
+    /// The work request of this slot of the send ring is done, and all earlier ones.
     Sent { slot: u32 },
     /// A receive failed.
     ReceiveFailed {
@@ -25,7 +25,7 @@ pub(crate) enum Done {
         status: WcStatus,
         vendor_err: u32,
     },
-    /// What was posted in this slot failed.
+    /// The work request of this slot failed.
     SendFailed {
         slot: u32,
         status: WcStatus,
@@ -33,8 +33,8 @@ pub(crate) enum Done {
     },
     /// Everything that was posted on this queue has come back.
     Drained(DrainSide),
-    /// The peer broke the rules of the transport, where they are this side's to watch.
-    /// In a box, so that the others stay small.
+    /// The peer broke a rule of the transport that this side checks. In a box, so that the others
+    /// stay small.
     Violated(Box<Violation>),
     /// The system has no memory for a frame of the peer.
     OutOfMemory(Box<OsError>),

@@ -9,17 +9,17 @@ use crate::{
     },
 };
 
-/// What work requests in flight use beside the queues' own buffers, kept until the device is done
-/// with it.
+/// The memory of work requests in flight, apart from the queues' own buffers. It is kept until the
+/// device has completed them.
 #[derive(Debug)]
 pub(crate) struct InFlight {
     /// By slot of the send ring.
     pub(crate) slots: SendSlots,
-    /// Where the peer's large messages are read to.
+    /// Makes the memory for large messages of the peer.
     inbound_pool: Arc<InboundPool>,
     /// The peer's large messages that are being read, by id, oldest first.
     inbound: VecDeque<(u32, Box<InboundBuffer>)>,
-    /// Large messages that the peer has not taken yet, oldest first: what it may read.
+    /// Large messages that the peer may read because it has not taken them, oldest first.
     exposed: VecDeque<Exposed>,
 }
 
@@ -47,7 +47,7 @@ impl InFlight {
         self.inbound_pool.place_copy(len)
     }
 
-    /// Where the large message of this id is read to.
+    /// Returns the memory into which the large message of this id is read.
     pub(crate) fn inbound(&mut self, id: u32) -> Option<&mut InboundBuffer> {
         let mut inbound = self.inbound.iter_mut();
         inbound
@@ -55,7 +55,7 @@ impl InFlight {
             .map(|(_, buffer)| &mut **buffer)
     }
 
-    /// Takes the oldest of the peer's large messages, which is the next to be complete.
+    /// Takes the oldest large message of the peer, which is complete first.
     pub(crate) fn take_inbound(&mut self) -> Option<(u32, Box<InboundBuffer>)> {
         self.inbound.pop_front()
     }
@@ -65,12 +65,12 @@ impl InFlight {
         self.inbound_pool.starve();
     }
 
-    /// Whether others wait for memory that messages of the peer's host use.
+    /// Whether other connections wait for memory that messages of the peer host use.
     pub(crate) fn is_wanted(&self) -> bool {
         self.inbound_pool.is_wanted()
     }
 
-    /// Nothing more is read: waits for no memory any more.
+    /// Cancels the wait for memory, because no read follows.
     pub(super) fn stop_reading(&self) {
         self.inbound_pool.leave();
     }

@@ -82,7 +82,7 @@ impl Layout {
         if self.shared { 0 } else { self.recv_count + 1 }
     }
 
-    /// How many completions can be in the completion queue at once.
+    /// The number of completions that can be in the completion queue at once.
     pub(crate) fn completions(&self) -> u32 {
         self.send_count + self.recv_count + 2
     }
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
     use crate::{config::Config, transport::EngineLimits, transport_choice::Transport};
 
-    /// The table in the documentation of [`Config`] is what this comes to.
+    /// The table in the documentation of [`Config`] has these results.
     #[test]
     fn the_documentation_says_how_many_connections_fit_the_lock_limit() {
         let documentation = include_str!("../../config.rs");

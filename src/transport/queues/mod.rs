@@ -1,5 +1,5 @@
-//! What a connection posts its work to and polls its completions from, whichever transport carries
-//! it: buffers and slots, what goes with each work request, and what its completion says.
+//! The queues of a connection over any transport: its buffers and slots, its work requests with
+//! their memory, and its completions.
 
 mod buffers;
 mod done;

@@ -9,7 +9,7 @@ use crate::{
     transport::memory::{Allocator, Region, Registration, RemoteRegion},
 };
 
-/// What a one-sided operation is to do.
+/// The kind of a one-sided operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum OneSidedOp {
     Read,
@@ -64,8 +64,8 @@ pub(crate) struct Checked {
 }
 
 impl Checked {
-    /// Checks what can be checked on this side. Without an allocator the connection has ended,
-    /// which the operation itself will say.
+    /// Checks bounds, rights and support on this side. Without an allocator the connection has
+    /// ended, and the operation itself fails.
     pub(crate) fn new(
         allocator: Option<&Allocator>,
         op: OneSidedOp,
@@ -113,7 +113,7 @@ impl Checked {
         })
     }
 
-    /// Whether the operation uses a receive of the peer's.
+    /// Whether the operation uses a receive of the peer.
     pub(crate) fn takes_receive(&self) -> bool {
         matches!(self.op, SendOp::WriteWithImm(..))
     }

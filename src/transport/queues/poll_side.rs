@@ -13,13 +13,12 @@ use crate::{
     transport::tcp,
 };
 
-/// Where a connection's completions are polled, by one thread at a time.
+/// The polling end of a connection's completion queue, for one thread at a time.
 #[derive(Debug)]
 pub(crate) struct PollSide {
     queue: CompletionQueue,
     events: Arc<CompletionEvents>,
-    /// Whether all receives are back once the queue is empty: where they are shared, nothing else
-    /// says so.
+    /// Whether all receives are back when the queue is empty. Shared receives have no marker.
     drains_when_empty: bool,
 }
 
@@ -35,7 +34,7 @@ pub(crate) enum CompletionQueue {
     Tcp(tcp::CompletionQueue),
 }
 
-/// What raises an event for the next completion after [`PollSide::arm`]. Its file descriptor is
+/// The source of the event for the next completion after [`PollSide::arm`]. Its file descriptor is
 /// readable while there are events.
 #[derive(Debug)]
 pub(crate) enum CompletionEvents {
@@ -81,7 +80,7 @@ impl PollSide {
         })
     }
 
-    /// The first `count` of what was taken last.
+    /// Returns the first `count` completions that the last poll took.
     #[inline]
     pub(crate) fn done(&self, count: usize) -> impl Iterator<Item = Done> + '_ {
         (0..count).map(|number| {
@@ -97,13 +96,13 @@ impl PollSide {
     pub(crate) fn arm(&self) -> Result<(), OsError> {
         by_transport!(CompletionQueue, &self.queue, {
             Rdma(queue) => queue.arm(),
-            // It is readable as long as there is something.
+            // It is readable while there is something.
             Tcp(_) => Ok(()),
         })
     }
 
-    /// Whether what is slept on stays readable from now on, whatever polling brings: the connection
-    /// is about to end.
+    /// Whether the fd stays readable, independently of polls, because the connection is about to
+    /// end.
     pub(crate) fn has_ended(&self) -> bool {
         by_transport!(CompletionQueue, &self.queue, {
             Rdma(_) => false,
@@ -128,7 +127,7 @@ impl PollSide {
         self.drains_when_empty = true;
     }
 
-    /// The queue is empty. Whether that says that the receives are back, which it does once.
+    /// Returns whether the empty queue proves that the receives are back. It returns true once.
     pub(crate) fn is_drained(&mut self) -> bool {
         std::mem::take(&mut self.drains_when_empty)
     }
@@ -143,8 +142,8 @@ impl CompletionEvents {
         })
     }
 
-    /// From now on all that comes is this thread's, which is about to wait for it, where it can and
-    /// nothing may be there already.
+    /// Reserves the arriving bytes for this thread, which is about to wait for them. `None` if it
+    /// cannot wait, or bytes may be there already.
     pub(crate) fn reserve(&self) -> Option<tcp::Reserved<'_>> {
         by_transport!(self, {
             Rdma(_) => None,
@@ -160,8 +159,8 @@ impl AsFd for CompletionEvents {
 }
 
 impl Events for CompletionEvents {
-    /// There may be other events, which are taken in turn: the caller arms and polls afterwards,
-    /// and so finds what any of them was raised for.
+    /// Takes one event of several. The caller arms and polls afterwards, and so finds the
+    /// completions of all of them.
     fn clear(&self) {
         by_transport!(self, {
             Rdma(events) => events.clear(),

@@ -11,7 +11,7 @@ use super::{
 use crate::transport::rdma;
 use crate::{proto::MovedBytes, status::OsError, transport::tcp};
 
-/// Where the work of one connection is posted.
+/// The queue pair of one connection.
 #[derive(Debug)]
 #[allow(
     clippy::large_enum_variant,
@@ -23,7 +23,7 @@ pub(crate) enum QueuePair {
     Tcp(tcp::QueuePair),
 }
 
-/// Where receives of several connections are posted.
+/// The queue for receives of several connections.
 #[derive(Debug)]
 pub(crate) enum SharedReceiveQueue {
     #[cfg(feature = "rdma")]
@@ -48,7 +48,7 @@ impl QueuePair {
         })
     }
 
-    /// Moves to the error state: what was posted comes back, and nothing more is received.
+    /// Moves to the error state: posted work requests are flushed, and no receive follows.
     pub(super) fn fail(&self) -> Result<(), OsError> {
         by_transport!(self, qp => qp.fail())
     }
@@ -75,7 +75,7 @@ impl QueuePair {
     /// # Safety
     ///
     /// The receives are the queue pair's own, and there is a place for one more. Until it completes
-    /// or the queue pair is destroyed, the memory is registered and nobody accesses it.
+    /// or the queue pair is destroyed, the memory is registered and no code accesses it.
     #[inline]
     pub(super) unsafe fn post_recv(&self, id: WorkId, sge: Option<Sge>) -> Result<(), OsError> {
         by_transport!(self, {
@@ -106,8 +106,8 @@ impl QueuePair {
     /// # Safety
     ///
     /// The send queue has a place for it. Until a completion covers it or the queue pair is
-    /// destroyed, the memory is registered, unless it is inline, and nobody accesses it in a way
-    /// that conflicts with the device.
+    /// destroyed, the memory is registered, unless it is inline, and no access conflicts with the
+    /// device.
     #[inline]
     pub(super) unsafe fn post_send(
         &self,
@@ -164,7 +164,7 @@ impl SharedReceiveQueue {
     /// # Safety
     ///
     /// The queue has a place for it. Until it completes or the queue is destroyed, the memory is
-    /// registered in the queue's domain and nobody accesses it.
+    /// registered in the queue's domain and no code accesses it.
     #[inline]
     pub(super) unsafe fn post_recv(&self, id: WorkId, sge: Sge) -> Result<(), OsError> {
         by_transport!(self, {

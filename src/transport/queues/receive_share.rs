@@ -31,12 +31,12 @@ impl ReceiveShare {
         }
     }
 
-    /// What the pool's buffers are promised to.
+    /// Returns the account of the pool's buffers.
     pub(crate) fn account(&self) -> &Arc<Account> {
         &self.receives.account
     }
 
-    /// The connection's completion queue says that its peer used this buffer.
+    /// Records that this connection's peer used a buffer.
     pub(crate) fn take(&self, buffer: u32) {
         self.receives.take(buffer, self.key);
     }
@@ -44,7 +44,7 @@ impl ReceiveShare {
     /// Looks at all that is in the completion queue, for nothing but the buffers that the peer
     /// used.
     pub(crate) fn take_all(&self, side: &mut PollSide) {
-        // As much as the queue holds; one that fails is not looked at again.
+        // Until the queue is empty or a poll fails.
         while let Ok(count @ 1..) = side.poll(Answers::AtOnce) {
             for done in side.done(count) {
                 if let Some(buffer) = done.receive_buffer() {
@@ -70,8 +70,8 @@ impl ReceiveShare {
         Ok(())
     }
 
-    /// The queue pair has been destroyed: all that the connection took is posted again, except for
-    /// what the application has, and all that it was promised is free.
+    /// Posts all receives of a destroyed queue pair again, except for those that the application
+    /// holds, and frees the promised ones.
     pub(crate) fn settle(&mut self, conn: &mut Connection) -> Result<(), OsError> {
         if !self.settled {
             self.receives.post_all_of(self.key)?;

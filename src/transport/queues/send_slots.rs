@@ -1,13 +1,13 @@
 use crate::transport::memory::Registration;
 
-/// What goes with a work request on the send queue until it is done.
+/// The record of a work request on the send queue until it is done.
 #[derive(Debug)]
 pub(crate) enum Posted {
-    /// A frame of which nobody wants to know.
+    /// A frame without a report.
     Frame,
     /// A message whose end is reported.
     Message,
-    /// A read of a chunk of the peer's large message of this id, at this offset in it.
+    /// A read of a chunk of the large message with this id, at this offset in it.
     ReadChunk { id: u32, offset: usize },
     /// A one-sided operation.
     Operation(Operation),
@@ -18,28 +18,28 @@ pub(crate) enum Posted {
 pub(crate) struct Operation {
     pub(crate) id: u64,
     pub(crate) kind: OperationKind,
-    /// Memory of this side that it reads or writes, or that its answer comes to. Held until the
-    /// device is done with it.
+    /// Memory of this side that it reads or writes, or that gets its answer. Held until the device
+    /// has completed it.
     pub(crate) memory: Registration,
 }
 
-/// What a one-sided operation came to.
+/// The result of a one-sided operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Read,
     Written,
-    /// What the peer's memory held before.
+    /// The earlier value in the peer's memory.
     Fetched(u64),
 }
 
-/// What a one-sided operation does.
+/// The kind of a one-sided operation, with its answer.
 #[derive(Debug)]
 pub(crate) enum OperationKind {
     Read,
     Write,
-    /// The device puts the old value into the operation's slot, from where it comes to this offset
-    /// of the memory when the operation is done. In the memory itself it would not be safe: other
-    /// operations name the same place, and the application may write there.
+    /// The device puts the old value into the operation's slot, which is copied to this offset of
+    /// the memory when the operation is done. A write by the device to the memory itself would not
+    /// be safe: other operations name the same place, and the application may write there.
     Atomic {
         offset: usize,
         answer: SlotBytes,
@@ -55,14 +55,14 @@ pub(crate) struct SlotBytes {
 
 /// The work requests that the device has, by slot of the send ring.
 ///
-/// A completion covers what was posted before it. But what the peer's device answers, reads and
-/// atomic operations, may complete behind sends that were posted after it, where a driver reports a
-/// send as soon as TCP has it: so it waits for a completion of its own, and what follows waits
-/// with it. To the rest of the library requests are done in the order in which they were posted.
+/// A completion covers all earlier work requests. But reads and atomic operations, which the peer's
+/// device answers, may complete behind later sends, if a driver reports a send as soon as TCP has
+/// it. So they wait for a completion of their own, and later requests wait with them. To the rest
+/// of the library requests are done in the order in which they were posted.
 #[derive(Debug)]
 pub(crate) struct SendSlots {
     slots: Box<[Slot]>,
-    /// The slot after the last one that is known to be done.
+    /// The slot after the last completed one.
     oldest: u32,
     /// How many slots from there on completions have covered.
     covered: u32,
@@ -102,8 +102,8 @@ impl SendSlots {
         self.operations
     }
 
-    /// Takes the completion of what is in `slot`. [`pop_done`](Self::pop_done) gives out what is
-    /// done by it.
+    /// Takes the completion of the request in `slot`. [`pop_done`](Self::pop_done) returns the
+    /// requests that it covers.
     pub(crate) fn complete(&mut self, slot: u32) {
         let ahead = self.ahead_of(slot);
         self.covered = self.covered.max(ahead + 1);
@@ -127,14 +127,14 @@ impl SendSlots {
         Some((slot, self.take(slot)))
     }
 
-    /// Takes the failure of what is in `slot`. What was posted before it is done, but for what
-    /// waits for an answer: that comes back flushed. [`pop_done`](Self::pop_done) gives out the
-    /// rest, then [`take`](Self::take) the failed one.
+    /// Takes the failure of the request in `slot`. Earlier requests are done, except for those that
+    /// wait for an answer, which come back flushed. [`pop_done`](Self::pop_done) returns the
+    /// completed ones, then [`take`](Self::take) the failed one.
     pub(crate) fn fail(&mut self, slot: u32) {
         self.covered = self.covered.max(self.ahead_of(slot));
     }
 
-    /// Takes out what is in a slot.
+    /// Takes the request out of a slot.
     pub(crate) fn take(&mut self, slot: u32) -> Posted {
         let slot = &mut self.slots[slot as usize];
         slot.waits = false;
@@ -149,13 +149,13 @@ impl SendSlots {
         (slot + count - self.oldest) % count
     }
 
-    /// The slot that is so many behind the oldest.
+    /// Returns the slot `behind` places after the oldest.
     fn at(&self, behind: u32) -> usize {
         (self.oldest as usize + behind as usize) % self.slots.len()
     }
 
-    /// All that the device has, oldest first. It stays: until its queue pair is destroyed the
-    /// device may still use what goes with it.
+    /// Returns the posted requests, oldest first. They stay, because the device may use their
+    /// memory until its queue pair is destroyed.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Posted> {
         let (newer, older) = self.slots.split_at(self.oldest as usize);
         older.iter().chain(newer).map(|slot| &slot.posted)
@@ -188,7 +188,7 @@ impl Operation {
         }
     }
 
-    /// The device has done it: returns what it came to.
+    /// Returns the result of a completed operation.
     pub(crate) fn outcome(&self) -> Outcome {
         match &self.kind {
             OperationKind::Read => Outcome::Read,

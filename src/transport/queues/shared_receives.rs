@@ -48,15 +48,15 @@ pub(crate) struct SharedReceives {
     domain: Domain,
     /// The length of a buffer in bytes.
     size: usize,
-    /// Who has each buffer.
+    /// The holder of each buffer.
     holders: Box<[AtomicU64]>,
-    /// What is promised to peers, and what is free.
+    /// The counts of promised and free receives.
     pub(crate) account: Arc<Account>,
 }
 
 impl SharedReceives {
-    /// Makes `count` buffers of `size` bytes and posts them on a queue of this domain that has as
-    /// many places.
+    /// Makes `count` buffers of `size` bytes and posts them on a queue of this domain with `count`
+    /// places.
     pub(crate) fn new(
         domain: Domain,
         queue: SharedReceiveQueue,
@@ -86,12 +86,12 @@ impl SharedReceives {
         &self.domain
     }
 
-    /// Whether it is what a configuration of `count` buffers of this size asks for.
+    /// Whether it matches a configuration of `count` buffers of this size.
     pub(crate) fn is(&self, count: u32, size: usize) -> bool {
         self.holders.len() == count as usize && self.size == size
     }
 
-    /// Where a buffer lies in the region.
+    /// Returns the offset of a buffer in the region.
     pub(crate) fn offset(&self, buffer: u32) -> usize {
         self.size * buffer as usize
     }
@@ -111,7 +111,7 @@ impl SharedReceives {
             lkey: self.memory.lkey(),
         };
         // SAFETY: the queue has a place for each buffer. This one lies in `memory`, which outlives
-        // the queue, and is nobody else's (top of this file).
+        // the queue, and has no other user (top of this file).
         unsafe { self.queue.post_recv(WorkId::Recv(buffer), sge) }
     }
 
@@ -125,10 +125,11 @@ impl SharedReceives {
         self.holders[buffer as usize].store(MESSAGE, Ordering::Relaxed);
     }
 
-    /// Posts what the connection of this key still holds.
+    /// Posts the buffers that the connection of this key still holds.
     pub(crate) fn post_all_of(&self, key: u64) -> Result<(), OsError> {
         for (buffer, holder) in (0..).zip(&self.holders) {
-            // Only its holder changes it, which is the caller where it matters.
+            // Only its holder changes it, and the caller is the holder of all buffers with this
+            // key.
             if holder.load(Ordering::Relaxed) == key {
                 self.post(buffer)?;
             }
@@ -146,7 +147,7 @@ impl fmt::Debug for SharedReceives {
     }
 }
 
-/// What connections on one device receive into that share receives: one for each kind in use.
+/// The pools of shared receives on one device, one for each kind in use.
 #[derive(Debug, Default)]
 pub(crate) struct SharedPools(Mutex<Vec<Weak<SharedReceives>>>);
 

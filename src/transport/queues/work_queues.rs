@@ -6,13 +6,13 @@
 //! * the buffers outlive every work request, because [`WorkQueues`] destroys its queue pair (field
 //!   order) before it releases them;
 //! * a receive buffer belongs to the device from [`WorkQueues::post_recv`] until its completion is
-//!   polled, and to a [`RecvSlice`] or to nobody otherwise; the state machine names each buffer
+//!   polled, and otherwise to a [`RecvSlice`], or has no owner; the state machine names each buffer
 //!   once for each completion and asks for it to be posted again once for each, which its simulator
 //!   checks;
 //! * a send buffer belongs to the device from [`WorkQueues::post_send`] until a completion covers
-//!   its slot; the state machine reuses a slot only after that. What the device writes there for an
-//!   atomic operation is looked at between the two;
-//! * memory of the application's and of large messages that a work request names is kept in
+//!   its slot; the state machine reuses a slot only after that. The answer of an atomic operation,
+//!   which the device writes there, is read between the two;
+//! * memory of the application and of large messages that a work request names is kept in
 //!   `in_flight` until the request is done, or the queue pair is destroyed.
 #![allow(unsafe_code)]
 
@@ -48,11 +48,11 @@ pub(crate) struct WorkQueues {
     pub(crate) in_flight: InFlight,
     layout: Layout,
     max_inline: Option<usize>,
-    /// Whether a marker behind the last receive says that all are back.
+    /// Whether a marker completes behind the last receive.
     marks_receives: bool,
 }
 
-/// Where the receive buffers are.
+/// The memory of the receive buffers.
 #[derive(Debug)]
 enum Receives {
     /// Among the connection's own buffers.
@@ -104,7 +104,7 @@ impl WorkQueues {
         self.qp.set_min_rnr_timer()
     }
 
-    /// Moves the queue pair to its error state: it takes no more receives.
+    /// Moves the queue pair to its error state, in which it takes no receives.
     pub(crate) fn fail(&self) -> Result<(), OsError> {
         self.qp.fail()
     }
@@ -138,8 +138,8 @@ impl WorkQueues {
         self.recv(WorkId::Recv(buffer), Some(sge(memory, offset, size)))
     }
 
-    /// Writes a frame into its slot, or into the work request where it is short, and posts it.
-    /// Where its end is `reported` it is signalled.
+    /// Writes a frame into its slot, or into the work request if it is short, and posts it. It is
+    /// signalled if its end is `reported`.
     pub(crate) fn post_send(
         &mut self,
         transmit: &Transmit,
@@ -195,7 +195,7 @@ impl WorkQueues {
         Ok(())
     }
 
-    /// Reads a chunk of a large message of the peer's to where it was prepared.
+    /// Reads a chunk of a large message into the memory that was prepared for it.
     pub(crate) fn post_read(&mut self, read: &Read) -> Result<(), OsError> {
         let (offset, len) = (read.offset as usize, read.len as usize);
         let inbound = self.in_flight.inbound(read.id);
@@ -228,8 +228,8 @@ impl WorkQueues {
         self.post(WorkId::Send(slot), op, &[], SIGNALLED)
     }
 
-    /// Posts a one-sided operation on a part of memory of the application's, which is kept until it
-    /// is done.
+    /// Posts a one-sided operation on a part of the application's memory, which is kept until it is
+    /// done.
     pub(crate) fn post_operation(&mut self, slot: u32, checked: &Checked) -> Result<(), OsError> {
         let Checked {
             op,
@@ -241,8 +241,8 @@ impl WorkQueues {
             range.start <= range.end && range.end <= memory.len(),
             "the caller checked the bounds"
         );
-        // The caller checked that the length fits what the device moves at once, which is less than
-        // 4 GiB.
+        // The caller checked that the length is within the limit of the device, which is below 4
+        // GiB.
         let in_memory = || sge(memory, range.start, range.len());
         let (kind, sge) = match op {
             SendOp::Read(_) => (OperationKind::Read, in_memory()),
@@ -268,8 +268,7 @@ impl WorkQueues {
 
     /// Moves the queue pair to its error state and posts one marker behind the last work request of
     /// each queue: work requests come back in order, so when the markers have come back everything
-    /// has. There is none for receives that are shared: those that the queue pair did not take stay
-    /// where they are.
+    /// has. Shared receives have no marker: receives that the queue pair did not take stay posted.
     pub(crate) fn post_drain_markers(&mut self) -> Result<(), OsError> {
         self.in_flight.stop_reading();
         self.fail()?;
@@ -284,8 +283,8 @@ impl WorkQueues {
         self.send(WorkId::DrainSend, &[], SIGNALLED)
     }
 
-    /// Whether a marker behind the last receive says that all are back. Without one, they are when
-    /// nothing is left to poll behind the marker of the sends.
+    /// Whether a marker completes behind the last receive. Without one, all receives are back when
+    /// the completion queue is empty behind the marker of the sends.
     pub(crate) fn marks_receives(&self) -> bool {
         self.marks_receives
     }
@@ -315,7 +314,7 @@ impl WorkQueues {
         (memory, offset, len as usize)
     }
 
-    /// Where a receive buffer lies, and its length.
+    /// Returns the memory, offset and length of a receive buffer.
     #[inline]
     fn receive(&self, buffer: u32) -> (&Registration, usize, usize) {
         let (memory, offset) = match &self.receives {
@@ -367,7 +366,7 @@ impl WorkQueues {
     }
 }
 
-/// For what is always told of.
+/// The flags of operations that always complete individually.
 const SIGNALLED: SendFlags = SendFlags {
     signalled: true,
     inline: false,
@@ -392,23 +391,22 @@ fn inline_sge(bytes: &[u8]) -> Sge {
     }
 }
 
-/// What a connection has of its transport, made before anything is sent, with all receives posted.
-/// The parts are for different locks: a thread that polls holds up none that asks for memory.
+/// The parts of a connection's transport, made before anything is sent, with all receives posted.
+/// The parts have different locks, so a polling thread does not delay an allocation.
 #[derive(Debug)]
 pub(crate) struct TransportParts {
     /// Where work is posted.
     pub(crate) queues: WorkQueues,
-    /// Where receives are shared: what the connection has of them. The least that it needs is
-    /// reserved.
+    /// The connection's part of shared receives, if receives are shared. Its minimum is reserved.
     pub(crate) share: Option<ReceiveShare>,
-    /// Where completions are polled.
+    /// The end at which completions are polled.
     pub(crate) poll_side: PollSide,
     /// Where memory for the application is made.
     pub(crate) allocator: Arc<Allocator>,
 }
 
-/// Why [`TransportParts`] could not be made: the error for the state machine, and what there is to
-/// say to the application beyond it.
+/// The cause for which [`TransportParts`] could not be made: the error for the state machine, and a
+/// more specific one for the application.
 #[derive(Debug)]
 pub(crate) struct NoTransport {
     pub(crate) error: OsError,

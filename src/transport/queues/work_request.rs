@@ -14,7 +14,7 @@ pub(crate) struct RemoteAddr {
     pub(crate) rkey: u32,
 }
 
-/// What a work request of the send queue does.
+/// The operation of a work request on the send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendOp {
     Send,
@@ -37,8 +37,8 @@ impl SendOp {
         matches!(self, Self::FetchAdd { .. } | Self::CompareSwap { .. })
     }
 
-    /// Refuses what a device cannot do. Drivers say so with an error of which the queue pair dies,
-    /// or not at all.
+    /// Refuses operations that the device does not support. Drivers report them with an error that
+    /// ends the queue pair, or not at all.
     pub(crate) fn check(
         self,
         able: Capabilities,
@@ -70,7 +70,7 @@ impl SendOp {
 pub(crate) struct Sge {
     pub(crate) start: *mut u8,
     pub(crate) len: u32,
-    /// Not looked at where the bytes are inline.
+    /// Ignored if the bytes are inline.
     pub(crate) lkey: u32,
 }
 
@@ -89,7 +89,8 @@ impl Frame<'_> {
     ///
     /// # Safety
     ///
-    /// There is room for it at `to`, apart from its parts, which nobody else accesses.
+    /// There is room for it at `to`, which no other code accesses and which does not overlap its
+    /// parts.
     #[inline]
     pub(crate) unsafe fn copy_to(&self, to: *mut u8) {
         // SAFETY: the caller vouches for the room.
@@ -125,14 +126,14 @@ impl Frame<'_> {
 /// How a work request of the send queue is posted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SendFlags {
-    /// It completes by itself; others are covered by the next one that does.
+    /// It has a completion of its own; the next signalled request covers others.
     pub(crate) signalled: bool,
     /// Its bytes are copied before the call returns.
     pub(crate) inline: bool,
 }
 
-/// What a work request was for, told by its completion. In a failed one the opcode is not valid
-/// (`ibv_poll_cq(3)`), so the id tells what it was.
+/// The id of a work request, which its completion returns. It encodes the purpose, because the
+/// opcode of a failed completion is not valid (`ibv_poll_cq(3)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorkId {
     /// The receive of this buffer.

@@ -17,7 +17,7 @@ pub(crate) struct CompletionQueue {
     batch: [WorkCompletion; BATCH],
 }
 
-/// What raises an event for the next completion of an armed queue.
+/// The source of the event for the next completion of an armed queue.
 #[derive(Debug)]
 pub(crate) struct CompletionEvents(CompletionChannel);
 
@@ -34,7 +34,7 @@ impl CompletionQueue {
         self.cq.poll(&mut self.batch)
     }
 
-    /// The completion with this number, of those that were taken last.
+    /// Returns the completion with this number in the last batch.
     #[inline]
     pub(crate) fn done(&self, number: usize) -> Done {
         done(&self.batch[number])
@@ -57,9 +57,9 @@ impl CompletionEvents {
 
     /// Takes an event, if there is one.
     pub(crate) fn clear(&self) {
-        // A queue raises one for each time that it is armed, so there is seldom another; to look
-        // for that each time would cost a system call, and one that is left is found by the next
-        // sleep, or look.
+        // A queue raises one event each time that it is armed, so a second event is rare. A check
+        // for it would cost a system call each time, and the next sleep or look finds a remaining
+        // event.
         let _ = self.0.get_event();
     }
 }

@@ -20,11 +20,9 @@ use crate::{
     verbs::QpState,
 };
 
-/// What one connection is established and taken down with: its id of the connection manager, which
-/// only the engine's thread touches.
+/// The connection manager's id of one connection, which only the engine's thread uses.
 ///
-/// One that a peer asked for begins with an id; one that connects makes its id itself, anew for
-/// each attempt.
+/// An incoming connection begins with an id; an outgoing one makes a new id for each attempt.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionId {
     /// Before the id: librdmacm closes devices that were removed when its last id is destroyed, and
@@ -59,7 +57,7 @@ impl ConnectionId {
         Ok(())
     }
 
-    /// Asks the device for this ACK timeout: what it makes of that is its own affair.
+    /// Requests this ACK timeout from the device, which may ignore it.
     pub(crate) fn set_ack_timeout(&mut self, config: &Config) {
         if let (Some(ack_timeout), Some(id)) = (config.rdma.ack_timeout, &mut self.id)
             && let Err(error) = id.set_ack_timeout(ack_timeout)
@@ -144,8 +142,7 @@ impl ConnectionId {
     /// request: the connection manager's event of that may still come.
     pub(crate) fn is_withdrawn(&mut self, error: OsError) -> bool {
         match (&mut self.id, &self.problem) {
-            // The connection manager knows what a queue pair needs for as long as there is a
-            // request.
+            // The connection manager has the attributes of a queue pair while the request exists.
             (Some(id), None) if error.errno == libc::EINVAL => {
                 id.init_qp_attr(QpState::INIT).is_err()
             }

@@ -11,15 +11,15 @@ use crate::{
     status::{CmEventType, OsError},
 };
 
-/// What connections are established through: the connection manager's events of one engine, and the
-/// devices in use. Its file descriptor is readable while there are events.
+/// The event channel of the connection manager for one engine, and the devices in use. Its file
+/// descriptor is readable while there are events.
 #[derive(Debug)]
 pub(crate) struct ConnectionManager {
     channel: EventChannel,
     pub(super) devices: Devices,
 }
 
-/// What the connection manager reports.
+/// A report of the connection manager.
 #[derive(Debug)]
 pub(crate) enum Report {
     /// A peer asks for a connection.
@@ -119,7 +119,7 @@ impl Event {
         self.0.event() == CmEventType::DISCONNECTED
     }
 
-    /// Why the listener that it concerns can go on no longer, if that is what it says.
+    /// Returns the cause for the end of its listener, if it ends one.
     pub(crate) fn listener_lost(&self) -> Option<CloseReason> {
         match self.0.event() {
             CmEventType::DEVICE_REMOVAL => Some(CloseReason::DeviceRemoved),

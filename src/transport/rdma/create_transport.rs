@@ -137,7 +137,7 @@ fn shared_receives(
     SharedReceives::new(domain, queue, count, size)
 }
 
-/// The queues' depths, and what a work request may hold.
+/// The depths of the queues, and the limits of a work request.
 fn cap(layout: &Layout, max_inline: u32) -> QpCap {
     QpCap {
         max_send_wr: layout.send_depth(),

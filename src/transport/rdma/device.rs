@@ -10,12 +10,11 @@ use crate::{
     verbs::{AtomicCap, Context, TransportType},
 };
 
-/// What the connections on one device share: the device itself. It lives as long as one of them
-/// does.
+/// A device, which its connections share. It is closed after the last of them.
 ///
 /// Each connection has a protection domain of its own, so that a peer which guesses or remembers a
-/// key reaches no other peer's memory. Those that share receives share the domain as well: devices
-/// write a receive only to memory of its queue pair's domain.
+/// key reaches no other peer's memory. Connections that share receives share the domain as well,
+/// because devices write a receive only to memory in the domain of its queue pair.
 #[derive(Debug)]
 pub(crate) struct Device {
     context: Context,
@@ -42,7 +41,7 @@ impl Devices {
             return Ok(device);
         }
         let attr = context.query_device()?;
-        // All ports of a device move as much.
+        // All ports of a device have the same limit.
         let max_msg_sz = context.query_port(1)?.max_msg_sz;
         let capabilities = Capabilities::new(
             attr.atomic_cap() != AtomicCap::NONE,

@@ -11,7 +11,7 @@ use crate::{
     verbs::{AccessFlags, MemoryRegion, ProtectionDomain},
 };
 
-/// A protection domain of a device: what memory is registered in.
+/// A protection domain of a device, in which memory is registered.
 #[derive(Clone, Debug)]
 pub(crate) struct Domain {
     device: Arc<Device>,
@@ -41,7 +41,7 @@ impl Domain {
         MemoryRegion::new(&self.pd, len, local_write(remote))
     }
 
-    /// Registers memory that the caller owns, for what peers send as answers to reads.
+    /// Registers memory that the caller owns, for the peers' answers to reads.
     ///
     /// # Safety
     ///
@@ -74,8 +74,8 @@ impl Domain {
         unsafe { MemoryRegion::register(&self.pd, start, len, AccessFlags::REMOTE_READ) }
     }
 
-    /// Registers a part of a region again for the answer to a read, where that needs a right which
-    /// the region does not give: then with that right, and for as long as it takes.
+    /// Registers a part of a region again for the answer to a read, if that needs a right which the
+    /// region does not give. The registration has that right, and ends with the read.
     pub(crate) fn read_target(
         &self,
         memory: &MemoryRegion,

@@ -3,8 +3,8 @@ use std::net::SocketAddr;
 use super::connection_manager::ConnectionManager;
 use crate::{cm::CmId, status::OsError};
 
-/// The requests that the kernel keeps until they are taken from it. What is too much is rejected by
-/// the engine, by name: the kernel drops it without a word, and the peer repeats it some seconds
+/// The requests that the kernel keeps until they are taken from it. The engine rejects surplus
+/// requests with a cause. The kernel drops them silently, and the peer repeats them some seconds
 /// later. The kernel has a limit of its own, which is 1024.
 const KERNEL_BACKLOG: i32 = 1024;
 

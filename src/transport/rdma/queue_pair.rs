@@ -19,7 +19,7 @@ const MIN_RNR_TIMER: u8 = 12;
 #[derive(Debug)]
 pub(crate) struct QueuePair(verbs::QueuePair);
 
-/// Where receives of several queue pairs are posted.
+/// The queue for receives of several queue pairs.
 #[derive(Debug)]
 pub(crate) struct SharedReceiveQueue(verbs::SharedReceiveQueue);
 
@@ -38,7 +38,7 @@ impl QueuePair {
         self.0.set_min_rnr_timer(MIN_RNR_TIMER)
     }
 
-    /// Moves to the error state: it takes no more receives.
+    /// Moves to the error state, in which it takes no receives.
     pub(crate) fn fail(&self) -> Result<(), OsError> {
         self.0.to_err()
     }
@@ -48,7 +48,7 @@ impl QueuePair {
     /// # Safety
     ///
     /// The queue pair has no shared receive queue, and a place for one more receive. Until it
-    /// completes or the queue pair is destroyed, the memory is registered and nobody accesses it.
+    /// completes or the queue pair is destroyed, the memory is registered and no code accesses it.
     #[inline]
     pub(crate) unsafe fn post_recv(&self, id: WorkId, sge: Option<Sge>) -> Result<(), OsError> {
         // SAFETY: the caller vouches for the place and the memory.
@@ -60,8 +60,8 @@ impl QueuePair {
     /// # Safety
     ///
     /// The send queue has a place for it. Until a completion covers it or the queue pair is
-    /// destroyed, the memory is registered, unless it is inline, and nobody accesses it in a way
-    /// that conflicts with the device.
+    /// destroyed, the memory is registered, unless it is inline, and no access conflicts with the
+    /// device.
     #[inline(always)]
     pub(crate) unsafe fn post_send(
         &self,
@@ -98,7 +98,7 @@ impl SharedReceiveQueue {
     /// # Safety
     ///
     /// The queue has a place for it. Until it completes or the queue is destroyed, the memory is
-    /// registered in the queue's domain and nobody accesses it.
+    /// registered in the queue's domain and no code accesses it.
     #[inline]
     pub(crate) unsafe fn post_recv(&self, id: WorkId, sge: Sge) -> Result<(), OsError> {
         // SAFETY: the caller vouches for the place and the memory.

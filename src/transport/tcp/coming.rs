@@ -30,7 +30,7 @@ pub(super) enum Place {
         signalled: bool,
         imm: Option<(Receive, u32)>,
     },
-    /// Where a READ of this side's wants it.
+    /// The target of a READ of this side.
     Answer { to: Span, len: u32, last: bool },
 }
 
@@ -51,8 +51,8 @@ impl Coming {
         }
     }
 
-    /// Calls `f` with what is left of the place, while nobody can take it away; with `None` if it
-    /// has been.
+    /// Calls `f` with the rest of the place, which cannot end during the call; with `None` if it
+    /// has ended.
     pub(super) fn with_rest<T>(&self, f: impl FnOnce(Option<Span>) -> T) -> T {
         let rest = |start: *mut u8, len: usize| Span {
             start: start.wrapping_add(len - self.left),
@@ -93,11 +93,11 @@ impl Coming {
     }
 }
 
-/// Copies bytes to memory that other threads may look at meanwhile.
+/// Copies bytes to memory that other threads may read at the same time.
 ///
 /// # Safety
 ///
-/// There are so many bytes at `to`, in whole pages of a [`Mapping`](crate::os::Mapping), and
+/// There are `bytes.len()` bytes at `to`, in whole pages of a [`Mapping`](crate::os::Mapping), and
 /// there is no reference to them.
 pub(super) unsafe fn copy_shared(bytes: &[u8], to: *mut u8) {
     // Whole words: so `SharedBytes` treats each as the memory's owner does, whose pages are made of

@@ -9,7 +9,7 @@ use crate::{
     transport::queues::{BATCH, Done},
 };
 
-/// What a queue pair over a TCP stream has done. Polling it is what moves the stream on.
+/// The completions of a queue pair over a TCP stream. Polling them moves the stream on.
 #[derive(Debug)]
 pub(crate) struct CompletionQueue {
     stream: Arc<Stream>,
@@ -19,7 +19,7 @@ pub(crate) struct CompletionQueue {
     capacity: usize,
 }
 
-/// Readable as long as polling may bring something.
+/// Readable while polling may return a completion.
 #[derive(Debug)]
 pub(crate) struct CompletionEvents(Arc<Stream>);
 
@@ -47,12 +47,12 @@ impl CompletionQueue {
         self.polled == Polled::Held
     }
 
-    /// The completion with this number, of those that were taken last.
+    /// Returns the completion with this number in the last batch.
     pub(crate) fn done(&self, number: usize) -> Done {
         self.batch[number].clone()
     }
 
-    /// Whether what is slept on stays readable from now on.
+    /// Whether the fd stays readable because the stream has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.stream.has_ended()
     }

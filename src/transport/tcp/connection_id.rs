@@ -26,8 +26,8 @@ use crate::{
     transport::{budget::Customer, queues::TransportParts},
 };
 
-/// What one TCP connection is established and taken down with, which only the engine's thread
-/// touches.
+/// The object that establishes and disconnects one TCP connection. Only the engine's thread uses
+/// it.
 #[derive(Debug)]
 pub(crate) struct ConnectionId {
     key: u64,
@@ -114,7 +114,7 @@ impl ConnectionId {
         })
     }
 
-    /// Connects, and asks the peer then. What comes of it is reported.
+    /// Connects, and then sends the request. The connection manager reports the outcome.
     pub(crate) fn connect(&mut self, private_data: &[u8]) -> Result<(), OsError> {
         let (stream, peer) = (self.carrier.stream()?, self.peer.ok_or(NO_PEER)?);
         let address = SockaddrStorage::from(peer);
@@ -138,7 +138,7 @@ impl ConnectionId {
     }
 
     pub(crate) fn reject(&mut self, private_data: &[u8]) -> Result<(), OsError> {
-        // Between two attempts nobody is there to be told.
+        // Between two attempts there is no peer to reject.
         let Ok(socket) = self.carrier.fd() else {
             return Ok(());
         };
@@ -181,14 +181,14 @@ impl Drop for ConnectionId {
 /// Its address is resolved first.
 const NO_PEER: OsError = OsError::new("connect", libc::EDESTADDRREQ);
 
-/// What a connection goes by.
+/// The socket or stream of a connection.
 #[derive(Debug)]
 pub(super) enum Carrier {
     /// Before the first attempt, and between two.
     Nothing,
     /// Until there are queues.
     Socket(Unshared<OwnedFd>),
-    /// With queues, or what of them could be made.
+    /// With queues, or a part of them if the rest failed.
     Stream(Arc<Stream>),
 }
 
@@ -196,8 +196,7 @@ pub(super) enum Carrier {
 const NO_SOCKET: OsError = OsError::new("socket", libc::ENOTSOCK);
 
 impl Carrier {
-    /// Makes a stream of the socket. It stays when more than that fails, so that the peer can be
-    /// told.
+    /// Makes a stream of the socket. It stays if later steps fail, so that a rejection can be sent.
     pub(super) fn open(
         &mut self,
         open: impl FnOnce(Unshared<OwnedFd>) -> Arc<Stream>,

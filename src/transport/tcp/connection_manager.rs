@@ -31,13 +31,12 @@ use crate::{
     transport::queues::SharedPools,
 };
 
-/// The tokens of the waker, of the timer, and of sockets that nobody has given a key yet; all
-/// others are keys.
+/// The tokens of the waker, of the timer, and of sockets without a key; all others are keys.
 const WAKER: u64 = 0;
 const TIMER: u64 = 1;
 const UNNAMED: u64 = 1 << 63;
 
-/// How often it is looked who took longer.
+/// The time between two checks for peers that are too slow.
 const TICK: Duration = Duration::from_secs(1);
 /// How many events of the system are taken at a time.
 const BATCH: usize = 32;
@@ -53,7 +52,7 @@ pub(crate) struct ConnectionManager {
 #[derive(Debug)]
 struct Inner {
     epoll: Arc<Epoll>,
-    /// Wakes whoever waits for reports that no socket brings.
+    /// Wakes the thread that waits for reports, if no socket does.
     waker: EventFd,
     timer: TimerFd,
     state: Mutex<State>,
@@ -72,7 +71,7 @@ struct State {
     ticking: bool,
 }
 
-/// What is watched.
+/// A watched socket.
 #[derive(Debug)]
 enum Watched {
     Listener(Unshared<TcpListener>),
@@ -101,7 +100,7 @@ enum Watched {
     Open(Weak<Stream>),
 }
 
-/// What the connection manager reports.
+/// A report of the connection manager.
 #[derive(Debug)]
 pub(crate) enum Report {
     Request(ConnectRequest),
@@ -247,7 +246,7 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// The engine ends: nothing is reported any more. Requests that nobody took are dropped.
+    /// Ends the reports with the engine, and drops pending requests.
     pub(crate) fn close(&self) {
         let State {
             sockets, reports, ..
@@ -339,7 +338,7 @@ impl Inner {
     fn next_report(&self, state: &mut State) -> Option<Report> {
         let report = state.reports.pop_front();
         if !state.reports.is_empty() {
-            // Whoever takes no more now is to come again, and no socket says so.
+            // A caller that takes no further report now has to come again, and no socket wakes it.
             let _ = self.waker.write(1);
         }
         report
@@ -417,8 +416,8 @@ impl Drop for ConnectRequest {
     }
 }
 
-/// What the engine's thread watches of one socket that is set up: its end, and room in it where
-/// that is waited for. Each is told once.
+/// The engine's watch of one established socket: its end, and room in it if a send waits for it.
+/// Each is reported once.
 #[derive(Debug)]
 pub(super) struct Watch {
     epoll: Arc<Epoll>,
@@ -437,7 +436,7 @@ impl Watch {
         }
     }
 
-    /// Watches from now on.
+    /// Begins to watch.
     pub(super) fn set(&self, socket: impl AsFd, room_wanted: bool) {
         let flags = if room_wanted {
             Self::ENDS | EpollFlags::EPOLLOUT
@@ -450,7 +449,7 @@ impl Watch {
         }
     }
 
-    /// Whether an event tells of an end, and not of room alone.
+    /// Whether an event includes an end, and not room alone.
     pub(super) fn is_end(flags: EpollFlags) -> bool {
         flags.intersects(EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR)
     }

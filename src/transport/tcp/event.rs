@@ -13,7 +13,7 @@ pub(crate) struct Event {
     pub(super) what: What,
 }
 
-/// What it says.
+/// The kind of an event.
 #[derive(Debug)]
 pub(super) enum What {
     AddrResolved,

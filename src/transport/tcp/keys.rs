@@ -1,4 +1,5 @@
-//! What peers may access: this side's table of keys, which the device has over RDMA.
+//! The table of keys with which the peer may access memory of this side. Over RDMA the device has
+//! it.
 //!
 //! Addresses in it are made up, so a peer learns nothing of where memory lies, and has to guess a
 //! key and an address together.
@@ -17,14 +18,14 @@ use std::{
 
 use crate::{os::lock, remote_access::RemoteAccess};
 
-/// Made-up addresses are multiples of this, so that what is aligned here is aligned there.
+/// Made-up addresses are multiples of this, so that an aligned address here is aligned there.
 const ALIGN: u64 = 4096;
 
 /// The keys of one connection.
 #[derive(Debug, Default)]
 pub(super) struct Keys {
     entries: Mutex<HashMap<u32, Arc<Exposure>>>,
-    /// Turns a count into numbers that nobody can guess.
+    /// Turns a count into numbers that a peer cannot guess.
     secret: RandomState,
     drawn: AtomicU64,
 }
@@ -40,13 +41,13 @@ pub(super) struct Exposure {
     start: Mutex<Option<NonNull<u8>>>,
 }
 
-// SAFETY: the pointer is used under its lock only, by whoever holds it, and until `end`, before
-// which the bytes exist.
+// SAFETY: the pointer is used under its lock only, in any thread, and until `end`, before which the
+// bytes exist.
 unsafe impl Send for Exposure {}
 // SAFETY: as above.
 unsafe impl Sync for Exposure {}
 
-/// A part of memory that the peer may access, as long as its key has not ended.
+/// A part of memory that the peer may access until its key ends.
 #[derive(Debug)]
 pub(super) struct ExposedPart {
     exposure: Arc<Exposure>,
@@ -91,7 +92,7 @@ impl Keys {
         exposure
     }
 
-    /// Ends a key. Nobody accesses the memory through it from now on.
+    /// Ends a key. After the call no access through it happens.
     pub(super) fn end(&self, exposure: &Exposure) {
         lock(&self.entries).remove(&exposure.rkey);
         *lock(&exposure.start) = None;
@@ -156,7 +157,7 @@ impl ExposedPart {
     }
 }
 
-/// The first byte of memory that stays mapped for as long as this is held.
+/// The first byte of memory that stays mapped while this is held.
 pub(super) struct HeldStart<'a> {
     first: NonNull<u8>,
     _held: MutexGuard<'a, Option<NonNull<u8>>>,

@@ -9,7 +9,8 @@ use crate::{
     status::OsError,
 };
 
-/// What memory is registered in: the keys of one connection. Clones are the same domain.
+/// The domain in which memory is registered: the keys of one connection. Clones are the same
+/// domain.
 #[derive(Clone, Debug)]
 pub(crate) struct Domain {
     pub(super) keys: Arc<Keys>,
@@ -29,7 +30,7 @@ struct Inner {
     len: usize,
     /// How many bytes at `start` are accessed as [`SharedBytes`].
     reach: usize,
-    /// The key, where the peer has a right.
+    /// The key, if the peer has a right.
     exposure: Option<Arc<Exposure>>,
     domain: Domain,
     /// After the key has ended. `None` for memory that the region does not own.
@@ -72,8 +73,7 @@ impl Domain {
     /// # Safety
     ///
     /// Until the last handle has been dropped the `len` bytes at `start` stay mapped and
-    /// initialised, and nobody has a reference to them while something is read into them or the
-    /// peer may change them.
+    /// initialised, and no reference to them exists while a READ or the peer may write them.
     pub(crate) unsafe fn register(
         &self,
         start: *mut u8,
@@ -135,7 +135,7 @@ impl MemoryRegion {
 
     /// # Panics
     ///
-    /// If there are not so many.
+    /// If the range does not fit.
     pub(crate) fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
         self.check(offset, bytes.len());
         self.bytes().read(offset, bytes);
@@ -150,10 +150,9 @@ impl MemoryRegion {
     }
 
     fn bytes(&self) -> SharedBytes<'_> {
-        // SAFETY: the memory is initialised and exists for as long as the region. All threads
-        // access it through this method, or, with `as_ptr` and memory of the caller's, while no
-        // other thread does: the safety comments there say so. The kernel copies into it as a
-        // device would.
+        // SAFETY: the memory is initialised and exists until the region ends. All threads access it
+        // through this method, or, with `as_ptr` and memory of the caller, while no other thread
+        // does: see the safety comments there. The kernel copies into it as a device would.
         unsafe { SharedBytes::new(self.inner.start, self.inner.reach) }
     }
 }

@@ -19,7 +19,7 @@ use crate::{
 /// A reliable-connected queue pair in user space, over a TCP stream.
 pub(crate) struct QueuePair(Arc<Stream>);
 
-/// Where receives of several queue pairs are posted.
+/// The queue for receives of several queue pairs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SharedReceiveQueue(Arc<ReceiveQueue>);
 
@@ -28,7 +28,7 @@ impl QueuePair {
         Self(stream)
     }
 
-    /// Moves to the error state: what was posted comes back, and nothing more is received.
+    /// Moves to the error state: posted work requests are flushed, and no receive follows.
     pub(crate) fn fail(&self) -> Result<(), OsError> {
         self.0.fail();
         Ok(())
@@ -49,7 +49,7 @@ impl QueuePair {
     ///
     /// # Safety
     ///
-    /// Until it completes or the queue pair is destroyed, the memory is mapped and nobody accesses
+    /// Until it completes or the queue pair is destroyed, the memory is mapped and no code accesses
     /// it.
     pub(crate) unsafe fn post_recv(&self, id: WorkId, sge: Option<Sge>) -> Result<(), OsError> {
         self.0.receives().post(receive(id, sge));
@@ -71,7 +71,7 @@ impl QueuePair {
     /// # Safety
     ///
     /// Until a completion covers it or the queue pair is destroyed, the memory lies in whole pages
-    /// that stay mapped, and nobody has a reference to it that conflicts with the request.
+    /// that stay mapped, and no reference to it conflicts with the request.
     pub(crate) unsafe fn post_send(
         &self,
         id: WorkId,
@@ -123,7 +123,7 @@ impl SharedReceiveQueue {
     /// # Safety
     ///
     /// Until it completes or the last queue pair that takes receives from here is destroyed, the
-    /// memory is mapped and nobody accesses it.
+    /// memory is mapped and no other code accesses it.
     pub(crate) unsafe fn post_recv(&self, id: WorkId, sge: Sge) -> Result<(), OsError> {
         self.0.post(receive(id, Some(sge)));
         Ok(())

@@ -17,7 +17,7 @@ pub(crate) struct ReceiveQueue {
 struct Posted {
     /// The one posted last is taken first: its memory is there, and warm.
     receives: Vec<Receive>,
-    /// Behind all of them: it comes back when nothing is taken any more.
+    /// Behind all of them: it comes back after the last receive was taken.
     marker: Option<Receive>,
     unposted: Option<Unposted>,
 }
@@ -40,8 +40,8 @@ pub(super) struct Receive {
     pub(super) to: Span,
 }
 
-// SAFETY: whoever posts it says that the memory is the queue's until the receive completes, in
-// whichever thread.
+// SAFETY: the caller that posts it guarantees that the memory belongs to the queue until the
+// receive completes, in any thread.
 #[allow(unsafe_code)]
 unsafe impl Send for Receive {}
 

@@ -1,4 +1,5 @@
-//! What a queue pair receives: the peer's requests, which it carries out, and answers to its own.
+//! The receiving end of a queue pair: it carries out requests of the peer, and takes answers to its
+//! own.
 #![allow(unsafe_code)]
 
 use std::{
@@ -29,43 +30,44 @@ use crate::{
     transport::queues::{Done, WorkId},
 };
 
-/// What is received at a time beside payload that goes straight to its place.
+/// The most bytes of one call that do not go straight to their place.
 const STAGED: usize = 16 << 10;
 
-/// What is received at a time behind payload that goes straight to its place: the headers of what
-/// follows, and little of its payload, which would be copied.
+/// The most bytes of one call behind payload that goes straight to its place: the headers of the
+/// next PDUs, and little of their payload, which would be copied.
 const LOOKAHEAD: usize = 512;
 
-/// From here on a payload is long: of those that follow one nothing is staged.
+/// The length of a long payload. No bytes behind a long one are staged.
 const LONG: usize = 32 << 10;
 
-/// Where so much is missing of one, a thread sleeps until it is there, or this much at most, since
-/// to wake up for each segment costs more than the bytes.
+/// If at least the first number of bytes of a payload is missing, a thread sleeps until the rest is
+/// there, or the second number at most, because a wake-up for each segment costs more than the
+/// bytes.
 const AWAITED_FROM: usize = 128 << 10;
 const AWAITED: usize = 256 << 10;
 /// The longest sleep for that many bytes. A thread receives fewer after this time, so that they
 /// count as a sign of life.
 const AWAITED_FOR: Duration = Duration::from_millis(50);
 
-/// How many calls are made in a row, so that a peer which keeps sending holds up nobody.
-const MOST_CALLS: usize = 16;
+/// The number of calls in a row, so that a peer which keeps sending does not delay others.
+const MAX_CALLS: usize = 16;
 
 /// The receiving end of a stream.
 #[derive(Debug)]
 pub(super) struct Receiver {
-    /// What was received and not looked at yet lies at `unread`.
+    /// Received bytes; those at `unread` have not been processed.
     staged: Box<[u8]>,
     unread: Range<usize>,
     /// The PDU whose payload is coming.
     coming: Option<Coming>,
-    /// How many of the peer's requests were carried out.
+    /// The number of the peer's requests that were carried out.
     requests: u32,
     writes: WriteParts,
-    /// Whether the stream has ended: what is staged is all that is left.
+    /// Whether the stream has ended, and only staged bytes remain.
     over: bool,
-    /// Whether nothing more is to be looked at.
+    /// Whether later bytes are ignored.
     ended: bool,
-    /// Whether there may be more than was received last.
+    /// Whether the socket may hold more bytes.
     stopped: bool,
     /// Whether the last payload was long.
     long: bool,
@@ -79,7 +81,7 @@ struct Room {
     stage: usize,
 }
 
-/// What the stream's parts are, for carrying out what comes.
+/// The parts of the stream that carry out incoming requests.
 pub(super) struct Parts<'a> {
     pub(super) socket: &'a Socket,
     pub(super) send: &'a Mutex<SendQueue>,
@@ -95,7 +97,7 @@ pub(super) struct Parts<'a> {
 pub(super) enum Fault {
     /// The peer broke the rules of the stream.
     Violation(Violation),
-    /// A request of the peer's failed, which it is told.
+    /// A request of the peer failed, which gets a Nak.
     Refused,
     /// The system has no memory for the frame that begins.
     OutOfMemory(OsError),
@@ -128,7 +130,7 @@ impl Receiver {
         self.ended || (self.over && !self.stopped)
     }
 
-    /// Receives what there is, until `enough` completions wait to be taken.
+    /// Receives bytes until the socket is empty or `enough` completions wait to be taken.
     pub(super) fn receive(&mut self, parts: &mut Parts<'_>, enough: usize) -> Result<(), Fault> {
         if self.ended {
             return Ok(());
@@ -141,7 +143,7 @@ impl Receiver {
 
     fn receive_some(&mut self, parts: &mut Parts<'_>, enough: usize) -> Result<(), Fault> {
         self.stopped = true;
-        for _ in 0..MOST_CALLS {
+        for _ in 0..MAX_CALLS {
             self.take_staged(parts, enough)?;
             if parts.done.len() >= enough {
                 return Ok(());
@@ -151,7 +153,7 @@ impl Receiver {
                 break;
             }
         }
-        // What is in the socket makes it readable; what is staged would not.
+        // Bytes in the socket make it readable; staged bytes would not.
         self.take_staged(parts, enough)?;
         self.stopped |= parts.done.len() >= enough;
         Ok(())
@@ -182,12 +184,12 @@ impl Receiver {
     ) -> Result<(), Fault> {
         let requests = self.requests;
         let mut flows = true;
-        for _ in 0..MOST_CALLS {
+        for _ in 0..MAX_CALLS {
             let left = self.left();
             let wait = if left >= AWAITED_FROM && flows {
                 self.await_bytes(left.min(AWAITED), parts.socket);
-                // Not in the call that receives: it would take what there is, and then wait for as
-                // much again, while less is left.
+                // Not in the call that receives: it would take some bytes, and then wait for the
+                // same number again, while fewer are missing.
                 parts.socket.await_readable(AWAITED_FOR);
                 Wait::No
             } else {
@@ -207,13 +209,13 @@ impl Receiver {
         Ok(())
     }
 
-    /// How much is missing of what is coming.
+    /// Returns the number of missing bytes of the present payload.
     fn left(&self) -> usize {
         self.coming.as_ref().map_or(0, |coming| coming.left)
     }
 
-    /// Whether waiting is for something that has not come, and holds up nobody: while bytes go
-    /// straight to exposed memory, its key cannot end.
+    /// Whether a thread may wait: no bytes are pending, and the wait delays no other thread. While
+    /// bytes go straight to exposed memory, its key cannot end.
     pub(super) fn may_wait(&self) -> bool {
         !(self.ended || self.over || self.stopped || self.is_exposed())
     }
@@ -242,7 +244,7 @@ impl Receiver {
         match moved {
             Moved::Some(count) => {
                 self.came(count, room.straight, parts)?;
-                // What comes later makes the socket readable.
+                // Later bytes make the socket readable.
                 Ok(count == room.straight + room.stage)
             }
             Moved::Blocked => Ok(false),
@@ -253,7 +255,7 @@ impl Receiver {
         }
     }
 
-    /// Looks at what is staged, until a PDU is not whole.
+    /// Processes staged bytes until a PDU is incomplete.
     fn take_staged(&mut self, parts: &mut Parts<'_>, enough: usize) -> Result<(), Fault> {
         while parts.done.len() < enough {
             if let Some(coming) = &mut self.coming {
@@ -282,7 +284,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Receives into the place of what is coming, and behind it into the stage.
+    /// Receives into the place of the present payload, and then into the stage.
     fn fill(&mut self, socket: &Socket, wait: Wait) -> (Moved, Room) {
         if self.unread.is_empty() {
             self.unread = 0..0;
@@ -321,7 +323,7 @@ impl Receiver {
         };
         match &self.coming {
             None => receive(None),
-            // Where the key has ended, what comes is refused when it is looked at.
+            // If the key has ended, the bytes are refused when they are processed.
             Some(coming) => coming.with_rest(receive),
         }
     }
@@ -518,7 +520,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// A request of the peer's is carried out.
+    /// Counts a request of the peer that was carried out.
     fn carried_out(&mut self, signalled: bool, parts: &mut Parts<'_>) {
         self.requests = self.requests.wrapping_add(1);
         if signalled {
@@ -549,8 +551,8 @@ impl Receiver {
         Fault::Refused
     }
 
-    /// What was posted for receiving comes back: of `receives`, where they are this connection's
-    /// own, and the one that a frame has begun to fill.
+    /// Returns all posted receives as failed: those of `receives`, if this connection owns them,
+    /// and the one that a frame has begun to fill.
     pub(super) fn flush(&mut self, receives: Option<&ReceiveQueue>, done: &mut VecDeque<Done>) {
         self.ended = true;
         let began = match self.coming.take().map(|coming| coming.to) {
@@ -575,14 +577,14 @@ impl Receiver {
         }
     }
 
-    /// Forgets what was coming: its memory may be gone.
+    /// Forgets the present payload, whose memory may be gone.
     pub(super) fn forget(&mut self) {
         self.ended = true;
         self.coming = None;
     }
 }
 
-/// Changes a word of exposed memory, and returns what it was.
+/// Changes a word of exposed memory, and returns its old value.
 fn apply(change: Change, part: &ExposedPart) -> Option<u64> {
     let start = part.start()?;
     let word = start.get().cast::<u64>().as_ptr();

@@ -19,8 +19,8 @@ pub(super) struct Request {
     pub(super) answered: bool,
 }
 
-// SAFETY: whoever posts it says that the memory is the queue's until the request completes, in
-// whichever thread.
+// SAFETY: the caller that posts it guarantees that the memory belongs to the queue until the
+// request completes, in any thread.
 #[allow(unsafe_code)]
 unsafe impl Send for Request {}
 
@@ -49,7 +49,7 @@ impl Request {
         self.wants_value() && !self.answered
     }
 
-    /// What it comes back as, with this status.
+    /// Returns its completion with this status.
     pub(super) fn failure(&self, status: WcStatus) -> Option<Done> {
         match self.id {
             WorkId::Send(slot) => Some(Done::SendFailed {

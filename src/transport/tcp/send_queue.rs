@@ -1,4 +1,4 @@
-//! What a queue pair sends: its work requests, and the answers to the peer's.
+//! The sending end of a queue pair: its work requests, and answers to those of the peer.
 #![allow(unsafe_code)]
 
 use std::{collections::VecDeque, ptr};
@@ -18,8 +18,8 @@ use crate::{
 /// How many READs and atomic operations a side serves at a time, and has outstanding at most.
 pub(super) const READS: u8 = 16;
 
-/// How many calls are made in a row, so that a peer which takes all of it holds up nobody.
-const MOST_CALLS: usize = 16;
+/// The number of calls in a row, so that a peer which keeps receiving does not delay others.
+const MAX_CALLS: usize = 16;
 
 /// Everything that waits to be sent, or for an answer.
 #[derive(Debug)]
@@ -38,22 +38,22 @@ pub(super) struct SendQueue {
     most_reads: u8,
     /// Answers that wait to be sent, oldest first.
     answers: VecDeque<Answer>,
-    /// How many of the peer's requests to acknowledge, if that has not been said.
+    /// The number of the peer's requests to acknowledge, if an Ack is due.
     acknowledgement: Option<u32>,
     refusal: Option<(u32, tcp::Cause)>,
-    /// What the socket is given, and what is left of that.
+    /// The bytes that the socket takes next.
     writing: Writing,
-    /// Whether an answer's part is next, where there are requests as well.
+    /// Whether a part of an answer is next, if there are requests as well.
     answers_turn: bool,
-    /// Whether the socket takes nothing more for now.
+    /// Whether the socket is full.
     blocked: bool,
-    /// What was last said of that.
+    /// The value of `blocked` at the last report.
     said_blocked: bool,
 }
 
 #[derive(Debug)]
 enum Answer {
-    /// What a READ asked for, and how much of it was sent.
+    /// The bytes that a READ requested, and the number that was sent.
     Read {
         part: Option<ExposedPart>,
         sent: usize,
@@ -93,7 +93,7 @@ impl SendQueue {
         }
     }
 
-    /// The peer serves so many READs and atomic operations at a time.
+    /// Sets the number of READs and atomic operations that the peer serves at a time.
     pub(super) fn limit_reads(&mut self, reads: u8) {
         self.most_reads = reads.min(READS);
     }
@@ -105,7 +105,7 @@ impl SendQueue {
             .push_back(Request::new(id, op, memory, signalled));
     }
 
-    /// The peer has processed the first so many requests.
+    /// Takes an Ack: the peer has processed the first `requests` requests.
     pub(super) fn acknowledge(&mut self, requests: u32) -> Result<(), Violation> {
         let on_the_wire = self.completed.wrapping_add(self.sent as u32);
         let more = requests.wrapping_sub(self.acknowledged);
@@ -120,8 +120,8 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Where the next bytes of the answer to the oldest unanswered READ go to: `len` of them, which
-    /// are the last ones or not.
+    /// Returns the place of the next `len` bytes of the answer to the oldest unanswered READ.
+    /// `last` marks the last ones.
     pub(super) fn read_target(&mut self, len: u32, last: bool) -> Result<Span, Violation> {
         let request = self.oldest_unanswered("read response")?;
         let left = request.memory.len - request.moved;
@@ -154,7 +154,7 @@ impl SendQueue {
         }
     }
 
-    /// Where the answer to the oldest unanswered atomic operation goes to.
+    /// Returns the place of the answer to the oldest unanswered atomic operation.
     pub(super) fn atomic_target(&mut self) -> Result<Span, Violation> {
         let request = self.oldest_unanswered("atomic response")?;
         match request.op {
@@ -165,7 +165,7 @@ impl SendQueue {
         }
     }
 
-    /// That answer has come. It says that everything before was processed.
+    /// Takes a complete answer, which proves that all earlier requests were processed.
     pub(super) fn answer_oldest(&mut self) {
         let oldest = self
             .requests
@@ -191,7 +191,7 @@ impl SendQueue {
             .ok_or_else(|| Violation::new(what, 0, "none, as nothing was asked for"))
     }
 
-    /// Takes what has completed, in order.
+    /// Takes the completed requests, in order.
     pub(super) fn complete(&mut self, done: &mut VecDeque<Done>) {
         while self.sent > 0 {
             let Some(oldest) = self.requests.front() else {
@@ -214,8 +214,8 @@ impl SendQueue {
         }
     }
 
-    /// The peer refused the request behind the first so many: those are complete, that one has
-    /// failed, and all others are flushed.
+    /// The peer refused the request behind the first `requests` ones: those are complete, that one
+    /// has failed, and all others are flushed.
     pub(super) fn refused(
         &mut self,
         requests: u32,
@@ -259,17 +259,17 @@ impl SendQueue {
 
     // Answers to the peer.
 
-    /// Acknowledges the first so many of the peer's requests.
+    /// Acknowledges the first `requests` requests of the peer.
     pub(super) fn acknowledge_peer(&mut self, requests: u32) {
         self.acknowledgement = Some(requests);
     }
 
-    /// Refuses the peer's request behind the first so many.
+    /// Refuses the peer's request behind the first `requests` ones.
     pub(super) fn refuse_peer(&mut self, requests: u32, cause: tcp::Cause) {
         self.refusal = Some((requests, cause));
     }
 
-    /// Answers a READ, of no bytes where there is no part.
+    /// Answers a READ. Without a part the answer is empty.
     pub(super) fn answer_read(&mut self, part: Option<ExposedPart>) -> Result<(), Violation> {
         self.answer(Answer::Read { part, sent: 0 })
     }
@@ -293,12 +293,12 @@ impl SendQueue {
 
     // The socket.
 
-    /// Whether the socket took less than there is to send.
+    /// Whether bytes remain that the socket did not take.
     pub(super) fn is_blocked(&self) -> bool {
         self.blocked
     }
 
-    /// Whoever waited for room has been told of it.
+    /// Clears the report of a full socket, after room was reported.
     pub(super) fn forget_room_wanted(&mut self) {
         self.said_blocked = false;
     }
@@ -310,10 +310,10 @@ impl SendQueue {
         changed.then_some(self.blocked)
     }
 
-    /// Sends as much as the socket takes.
+    /// Sends until the socket is full or nothing is left.
     pub(super) fn send(&mut self, socket: &Socket, alone: Acks) -> Result<(), Broken> {
         self.blocked = false;
-        for _ in 0..MOST_CALLS {
+        for _ in 0..MAX_CALLS {
             if self.writing.has_room() {
                 while self.writing.has_room() && self.gather_next(alone) {}
                 if self.writing.is_empty() {
@@ -324,12 +324,12 @@ impl SendQueue {
                 return Ok(());
             }
         }
-        // The rest when the engine's thread comes to it: others want their turn.
+        // The engine's thread sends the rest later, so that other connections get their turn.
         self.blocked = true;
         Ok(())
     }
 
-    /// Whether nothing waits to be sent but what may go along with anything.
+    /// Whether at most an acknowledgement waits to be sent.
     pub(super) fn is_idle(&self) -> bool {
         !self.blocked && self.writing.is_empty() && !self.has_more()
     }
@@ -361,7 +361,7 @@ impl SendQueue {
         let len = frame.len as u32;
         self.writing.push(&tcp::Pdu::Send { signalled, len }.emit());
         if self.writing.push_short_frame(frame) {
-            // It is sent with what else there is.
+            // It is sent together with later PDUs.
             self.request_sent();
             return Ok(());
         }
@@ -388,7 +388,7 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Writes what was gathered, and returns whether the socket took all of it.
+    /// Writes the gathered bytes, and returns whether the socket took all of them.
     fn write(&mut self, socket: &Socket) -> Result<bool, Broken> {
         let more = self.follows();
         let moved = match self.writing.payload() {
@@ -427,7 +427,7 @@ impl SendQueue {
         Ok(true)
     }
 
-    /// Whether something certainly follows at once what is being written.
+    /// Whether other bytes certainly follow at once.
     fn follows(&self) -> bool {
         match self.writing.payload() {
             Payload::None => false,
@@ -443,8 +443,8 @@ impl SendQueue {
         }
     }
 
-    /// The next request is on the wire, or copied on its way there. Not before: what the peer
-    /// acknowledges is not read any more.
+    /// Counts the next request as sent, after its bytes are on the wire or copied. Not before,
+    /// because memory of an acknowledged request must not be read.
     fn request_sent(&mut self) {
         let request = self.requests.get(self.sent);
         if request.is_some_and(Request::is_unanswered) {
@@ -453,7 +453,7 @@ impl SendQueue {
         self.sent += 1;
     }
 
-    /// Gathers what is to be sent next. Returns whether there was something.
+    /// Gathers the next PDUs. Returns whether there were any.
     fn gather_next(&mut self, alone: Acks) -> bool {
         let acknowledged = match (self.acknowledgement, alone) {
             (Some(_), Acks::WaitForCompany) if !self.has_more() => return false,
@@ -464,7 +464,7 @@ impl SendQueue {
             }
             (None, _) => false,
         };
-        // Not before the answers: it would be taken for a refusal of what they answer.
+        // Not before the answers, because the peer would count the answered requests as refused.
         if let Some((requests, cause)) = self.refusal.take_if(|_| self.answers.is_empty()) {
             self.writing.push(&tcp::Pdu::Nak { requests, cause }.emit());
             return true;
@@ -482,7 +482,7 @@ impl SendQueue {
         self.acknowledgement.is_some() || !self.writing.is_empty() || self.has_more()
     }
 
-    /// Whether there may be something to send beside an acknowledgement.
+    /// Whether there may be more to send than an acknowledgement.
     fn has_more(&self) -> bool {
         self.refusal.is_some() || !self.answers.is_empty() || self.sent < self.requests.len()
     }

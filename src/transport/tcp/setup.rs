@@ -7,14 +7,13 @@ use super::{
     setup_message::{Kind, NoMessage, PREFIX, PRIVATE_DATA_MAX, Prefix},
 };
 
-/// A message of the setup that is being received. Nothing of what follows it is taken from the
-/// socket.
+/// A message of the setup that is being received. Bytes behind it stay in the socket.
 #[derive(Debug, Default)]
 pub(super) struct Arriving {
     bytes: Vec<u8>,
 }
 
-/// What has come of a message.
+/// The state of an arriving message.
 #[derive(Debug)]
 pub(super) enum Arrived {
     /// Bytes of it are missing.
@@ -31,7 +30,7 @@ pub(super) enum Arrived {
 }
 
 impl Arriving {
-    /// Receives as much of the message as there is.
+    /// Receives the bytes of the message that have arrived.
     pub(super) fn receive(&mut self, socket: BorrowedFd<'_>) -> Arrived {
         loop {
             let wanted = match Prefix::parse(&self.bytes) {

@@ -1,7 +1,7 @@
-//! The first bytes of a TCP stream: what the connection manager's messages say over RDMA. See
-//! PROTOCOL.md, "Over TCP".
+//! The first bytes of a TCP stream, which take the place of the connection manager's messages over
+//! RDMA. See PROTOCOL.md, "Over TCP".
 
-/// The most private data: as much as a reply carries over RDMA.
+/// The maximum length of private data in bytes, the same as in a reply over RDMA.
 pub(super) const PRIVATE_DATA_MAX: usize = 196;
 /// The bytes before the private data.
 pub(super) const PREFIX: usize = 8;
@@ -9,7 +9,7 @@ pub(super) const PREFIX: usize = 8;
 const MAGIC: [u8; 4] = *b"rdmt";
 const VERSION: u8 = 1;
 
-/// What a side says to set a connection up.
+/// The kind of a setup message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Request,
@@ -32,7 +32,7 @@ pub(super) struct Prefix {
 pub(super) enum NoMessage {
     /// Bytes of it are missing.
     Short,
-    /// Whoever sent it speaks something else.
+    /// The sender speaks another protocol.
     Foreign,
     /// It has another version.
     Version(u8),
@@ -49,8 +49,8 @@ impl Prefix {
         [a, b, c, d, VERSION, kind, self.reads, self.len]
     }
 
-    /// Reads a prefix. What is wrong is found with the first wrong byte, so that a peer of another
-    /// protocol is not waited for.
+    /// Reads a prefix. It fails at the first wrong byte, so that no time is lost with a peer of
+    /// another protocol.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, NoMessage> {
         if bytes.iter().zip(MAGIC).any(|(byte, magic)| *byte != magic) {
             return Err(NoMessage::Foreign);

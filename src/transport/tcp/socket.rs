@@ -1,4 +1,4 @@
-//! A connected stream socket that blocks only where that is asked for.
+//! A connected stream socket that blocks only on request.
 //!
 //! The kernel reads and writes the bytes here as a device would, without references to them, since
 //! the application or the peer may change them at any time.
@@ -47,7 +47,7 @@ pub(super) struct Span {
     pub(super) len: usize,
 }
 
-/// What moving bytes came to.
+/// The result of moving bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Moved {
     /// So many.
@@ -58,7 +58,7 @@ pub(super) enum Moved {
     Ended,
 }
 
-/// Whether receiving waits where there is nothing.
+/// Whether a receive waits if no bytes have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
     No,
@@ -68,11 +68,11 @@ pub(super) enum Wait {
 
 /// How long receiving waits at most, by a timer that may be an eighth late.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// The same, with what the timer may be late.
+/// The same with a margin, because the timer may be late.
 pub(crate) const WAITS_FOR: Duration = Duration::from_secs(5);
 
 /// The most parts of one call.
-const MOST_SPANS: usize = 4;
+const MAX_SPANS: usize = 4;
 
 impl Socket {
     /// Takes a socket that does not block.
@@ -141,7 +141,7 @@ impl Socket {
         }
     }
 
-    /// From now on it blocks where that is asked for.
+    /// Prepares the socket for calls that block.
     pub(super) fn allow_waiting(&self) -> Result<(), nix::Error> {
         let patience = TimeVal::seconds(PATIENCE.as_secs() as i64);
         setsockopt(&self.fd, sockopt::ReceiveTimeout, &patience)?;
@@ -150,7 +150,7 @@ impl Socket {
         Ok(())
     }
 
-    /// It is readable, and waiting ends, when there are so many bytes, or the end.
+    /// Sets the number of bytes, or the end, at which the socket becomes readable and a wait ends.
     pub(super) fn await_bytes(&self, count: usize) {
         let count = libc::c_int::try_from(count).unwrap_or(1);
         // SAFETY: the option is an int, which lives on this stack for the call.
@@ -182,8 +182,8 @@ impl Socket {
         poll(&mut fds, timeout).is_ok_and(|count| count > 0)
     }
 
-    /// Sends what the socket takes. Where more follows at once, a segment that is not full waits
-    /// for that.
+    /// Sends the bytes that the socket takes. If more follows at once, an incomplete segment waits
+    /// for it.
     ///
     /// # Safety
     ///
@@ -212,7 +212,7 @@ impl Socket {
         moved
     }
 
-    /// Receives what there is, as far as it fits.
+    /// Receives the bytes that have arrived, as far as they fit.
     ///
     /// # Safety
     ///
@@ -243,10 +243,9 @@ impl Socket {
         }
     }
 
-    /// Ends both directions. What was sent before still arrives, unless the peer goes on sending.
+    /// Ends both directions. Earlier bytes still arrive, unless the peer goes on sending.
     pub(super) fn shut_down(&self) {
-        // It fails where the peer has ended the connection already.
-        // SAFETY: the descriptor is open.
+        // It fails if the peer has ended the connection already. SAFETY: the descriptor is open.
         let _ = unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_RDWR) };
     }
 }
@@ -263,12 +262,12 @@ pub(super) fn count_bytes(counter: &AtomicU64, count: usize) {
     counter.store(counted.wrapping_add(count as u64), Ordering::Relaxed);
 }
 
-fn iovecs(spans: &[Span]) -> ([libc::iovec; MOST_SPANS], usize) {
-    assert!(spans.len() <= MOST_SPANS, "no call names more");
+fn iovecs(spans: &[Span]) -> ([libc::iovec; MAX_SPANS], usize) {
+    assert!(spans.len() <= MAX_SPANS, "no call names more");
     let mut iov = [libc::iovec {
         iov_base: std::ptr::null_mut(),
         iov_len: 0,
-    }; MOST_SPANS];
+    }; MAX_SPANS];
     for (to, span) in iov.iter_mut().zip(spans) {
         to.iov_base = span.start.cast();
         to.iov_len = span.len;
@@ -276,7 +275,7 @@ fn iovecs(spans: &[Span]) -> ([libc::iovec; MOST_SPANS], usize) {
     (iov, spans.len())
 }
 
-fn message(iov: &mut [libc::iovec; MOST_SPANS], count: usize) -> libc::msghdr {
+fn message(iov: &mut [libc::iovec; MAX_SPANS], count: usize) -> libc::msghdr {
     // SAFETY: the C structure holds integers and raw pointers: all zero is a valid value.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = iov.as_mut_ptr();
@@ -307,8 +306,8 @@ pub(super) fn set_options(socket: &impl AsFd, config: &Config) {
     }
 }
 
-/// For how many milliseconds data may be unacknowledged: as many times the ACK timeout as a device
-/// would wait for it.
+/// Returns the time in milliseconds for which data may be unacknowledged: the ACK timeout times the
+/// number of a device's tries.
 fn give_up_after(config: &Config) -> u32 {
     let exponent = config.rdma.ack_timeout.unwrap_or(18).min(31);
     let one = Duration::from_nanos(4096 << exponent);

@@ -49,7 +49,7 @@ pub(crate) struct Stream {
     phase: AtomicU8,
     /// How many bytes of answers to this side's READs have arrived. Written under `receiver`.
     read: AtomicU64,
-    /// Has the engine's thread tell of room, from the end of the setup on.
+    /// Lets the engine's thread report room, after the setup.
     watch: OnceLock<Watch>,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct Stream {
 /// pings to a process that has stopped as well, which are far fewer in the time of a check.
 const ACKNOWLEDGED: u64 = 4 << 10;
 
-/// What is received, and what came of it.
+/// The receiver, and the completions that it made.
 #[derive(Debug)]
 struct Incoming {
     receiver: Receiver,
@@ -85,7 +85,7 @@ enum Phase {
     SettingUp,
     /// The queue pairs speak.
     Open,
-    /// What is posted comes back.
+    /// Posted work requests come back.
     Failed,
     /// The queue pair is destroyed, and the memory of its work requests may be gone.
     Destroyed,
@@ -137,8 +137,8 @@ impl Stream {
         self.socket.as_fd()
     }
 
-    /// The connection is set up: from here on the stream is the queue pairs'. Its end and room in
-    /// it are watched. The peer serves so many READs at a time.
+    /// Hands the established stream to the queue pair, and watches its end and room in it. The peer
+    /// serves `reads` READs at a time.
     pub(super) fn open(&self, watch: Watch, reads: u8) {
         let watch = self.watch.get_or_init(|| watch);
         watch.set(&self.socket, false);
@@ -167,7 +167,7 @@ impl Stream {
         }
     }
 
-    /// Ends the stream. What was sent before still arrives, unless the peer goes on sending.
+    /// Ends the stream. Earlier bytes still arrive, unless the peer goes on sending.
     pub(super) fn disconnect(&self) {
         self.socket.shut_down();
     }
@@ -228,7 +228,8 @@ impl Stream {
     /// Moves to the error state.
     pub(super) fn fail(&self) {
         if self.reach(Phase::Failed) {
-            // Which makes it readable: whoever waits polls, and so has everything come back.
+            // That makes the socket readable, so the waiting thread polls and gets all work
+            // requests back.
             self.socket.shut_down();
         }
     }
@@ -257,18 +258,18 @@ impl Stream {
         self.receiver().is_some()
     }
 
-    /// The queue pair is gone: touches none of its memory any more.
+    /// Ends all access to the memory of the queue pair, which is gone.
     ///
     /// After [`is_released`](Self::is_released) returned `true` no thread holds the receiver for
     /// long.
     pub(super) fn destroy(&self) {
-        // Until all is set up the socket is the connection manager's, which may have to tell the
-        // peer that it comes to nothing.
+        // During the setup the connection manager owns the socket, because it may have to send a
+        // rejection.
         let before = self
             .phase
             .fetch_max(Phase::Destroyed as u8, Ordering::AcqRel);
         if before != Phase::SettingUp as u8 {
-            // Ends the call of whoever waits in one.
+            // Ends the call in which a thread may wait.
             self.socket.shut_down();
         }
         lock(&self.receiver).receiver.forget();
@@ -276,9 +277,9 @@ impl Stream {
         lock(&self.send).flush(&mut none);
     }
 
-    // By whoever polls.
+    // Calls of the polling thread.
 
-    /// What is readable when polling may bring something.
+    /// Returns the fd that is readable when polling may return a completion.
     pub(super) fn ready(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -344,7 +345,7 @@ impl Stream {
         try_lock(&self.receiver)
     }
 
-    /// Sends what may have waited for company.
+    /// Sends an acknowledgement that waited for other PDUs.
     pub(super) fn answer(&self) {
         if self.phase() == Phase::Open {
             let mut send = lock(&self.send);
@@ -411,7 +412,7 @@ impl Stream {
     }
 }
 
-/// What is received, while a thread waits for it.
+/// The receiver, reserved by a waiting thread.
 pub(crate) struct Reserved<'a> {
     stream: &'a Stream,
     incoming: MutexGuard<'a, Incoming>,

@@ -13,8 +13,8 @@ const GATHERED: usize = 4 << 10;
 /// Up to here a payload is copied behind its header: a call with parts costs more.
 const SHORT: usize = 1 << 10;
 
-/// What is on its way to the socket: short PDUs one after the other, and the payload behind the
-/// last of them where that is long.
+/// The bytes on their way to the socket: short PDUs in order, and the payload of the last one if it
+/// is long.
 #[derive(Debug)]
 pub(super) struct Writing {
     gathered: Box<[u8]>,
@@ -25,7 +25,7 @@ pub(super) struct Writing {
     taken: usize,
 }
 
-/// What the socket's taking all of the payload means.
+/// The step that follows when the socket has taken the whole payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Then {
     Nothing,
@@ -67,7 +67,7 @@ impl Writing {
         self.len == 0
     }
 
-    /// Whether two headers with a short payload can be put behind what there is.
+    /// Whether there is room for two headers with a short payload.
     pub(super) fn has_room(&self) -> bool {
         matches!(self.payload, Payload::None)
             && self.len + 2 * LONGEST_HEADER + SHORT <= self.gathered.len()
@@ -86,7 +86,7 @@ impl Writing {
     ///
     /// # Safety
     ///
-    /// The bytes are initialised, and nobody changes them meanwhile.
+    /// The bytes are initialised, and do not change during the call.
     pub(super) unsafe fn push_short(&mut self, frame: Span) -> bool {
         if frame.len > SHORT {
             return false;
@@ -131,7 +131,7 @@ impl Writing {
         self.taken = 0;
     }
 
-    /// Sends what is left, of a payload at this place. Says whether more follows.
+    /// Sends the rest, of a payload at this place. `more` tells the socket whether bytes follow.
     ///
     /// # Safety
     ///
@@ -168,7 +168,7 @@ impl Writing {
         moved
     }
 
-    /// Sends what was gathered and the payload, which is this frame, of one part.
+    /// Sends the gathered bytes and the payload, which is this frame of one part.
     pub(super) fn send_frame(&mut self, socket: &Socket, frame: Frame<'_>) -> Moved {
         let span = |bytes: &[u8]| Span {
             start: bytes.as_ptr().cast_mut(),

@@ -78,8 +78,8 @@ impl AddrInfo {
             raw.ai_src_len = size_of_val(src) as libc::socklen_t;
             raw.ai_src_addr = ptr::from_mut(src).cast();
         }
-        // SAFETY: the strings are terminated by zero; the hints, what they point to and the out
-        // pointer are locals.
+        // SAFETY: the strings are terminated by zero; the hints, their targets and the out pointer
+        // are locals.
         let ret = unsafe { ffi::rdma_getaddrinfo(node, service.as_ptr(), raw, &raw mut list) };
         if let Some(errno) = resolver_errno(ret) {
             return Err(OsError::new(CALL, errno));

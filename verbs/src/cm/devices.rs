@@ -139,8 +139,7 @@ impl Devices {
 
     /// Returns a list of one device only, by the pointer that an id has.
     ///
-    /// Such a list does not block the removal of other devices. `None` if the device is not present
-    /// any more.
+    /// Such a list does not block the removal of other devices. `None` if the device is gone.
     pub(super) fn only(raw: *mut ffi::ibv_context) -> Result<Option<Self>, OsError> {
         let mut open = open();
         let mut list = List::get()?;
@@ -177,7 +176,7 @@ impl Devices {
         }
     }
 
-    /// Returns the devices, which stay open for as long as one of their handles exists.
+    /// Returns the devices, which stay open until their last handle is dropped.
     #[must_use]
     pub fn contexts(&self) -> Vec<Context> {
         self.inner
@@ -282,8 +281,7 @@ impl List {
         // SAFETY: the copy has room for all entries, and is used here only.
         unsafe { ptr::copy_nonoverlapping(others.as_ptr(), copy.as_ptr(), others.len()) };
         // SAFETY: it releases one use of each device in the list, which is terminated by null, and
-        // frees the list with `free`. `self` held these uses, and does not contain the devices any
-        // more.
+        // frees the list with `free`. `self` held these uses, and has lost the devices.
         unsafe { ffi::rdma_free_devices(copy.as_ptr()) };
         // SAFETY: the list, which is borrowed mutably, has more than one entry.
         let kept = unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), 2) };
@@ -388,8 +386,8 @@ unsafe fn detach(context: NonNull<ffi::ibv_context>) -> Result<(), OsError> {
     // SAFETY: the caller vouches for the context.
     let context = unsafe { context.as_ref() };
     for fd in [context.cmd_fd, context.async_fd] {
-        // SAFETY: the number belongs to the context for as long as that exists. It stays open, so
-        // that it is not reused, and every call on it fails.
+        // SAFETY: the number belongs to the context until that ends. It stays open, so that it is
+        // not reused, and every call on it fails.
         cvt("dup3", unsafe {
             libc::dup3(nowhere.as_raw_fd(), fd, libc::O_CLOEXEC)
         })?;

@@ -73,8 +73,8 @@ impl CmEvent {
         if matches!(event, CmEventType::USER | CmEventType::INTERNAL) {
             // These carry a number where others have a pointer.
         } else if multicast || id.is_some_and(|id| QpType::from_raw(id.qp_type) == QpType::UD) {
-            // SAFETY: librdmacm writes this member for ids of datagrams and for multicast; where it
-            // writes nothing, it is zeroed.
+            // SAFETY: librdmacm writes this member for ids of datagrams and for multicast;
+            // otherwise it is zeroed.
             let param = unsafe { &raw.param.ud };
             ud = Some(UdEventParam {
                 ah_attr: AhAttr::from_raw(param.ah_attr),
@@ -87,8 +87,7 @@ impl CmEvent {
                     unsafe { copy_private_data(param.private_data.cast(), param.private_data_len) };
             }
         } else {
-            // SAFETY: librdmacm writes this member for ids of connections; where it writes nothing,
-            // it is zeroed.
+            // SAFETY: librdmacm writes this member for ids of connections; otherwise it is zeroed.
             let param = unsafe { &raw.param.conn };
             conn = Some(ConnEventParam::from_raw(param));
             // SAFETY: librdmacm sets pointer and length together, to bytes within the event.

@@ -149,8 +149,7 @@ impl fmt::Debug for EventChannel {
 
 impl Drop for Raw {
     fn drop(&mut self) {
-        // SAFETY: every id holds its channel, so there is none any more, and this is the last
-        // handle.
+        // SAFETY: every id holds its channel, so none is left, and this is the last handle.
         unsafe { ffi::rdma_destroy_event_channel(self.0.as_ptr()) };
     }
 }

@@ -30,8 +30,8 @@
 // unacknowledged, that no id is used while one of its events is read, and that a device that was
 // removed is released once nothing of the crate uses it. It is called by `rsocket`, by the engine,
 // whose thread is the only one that uses the engine's ids, and by programs. It starts no thread,
-// retries nothing and has no deadline but those that its callers pass: what follows from an event
-// is decided above.
+// retries nothing, and has no deadline but those of its callers. The layers above decide the
+// consequences of an event.
 
 // These first, in this order, so that the documentation of `EventChannel` begins with `new`, and
 // that of `CmEvent` with its content.
@@ -56,7 +56,7 @@ pub use self::{
     private_data::PrivateData,
 };
 
-/// Asserts what the documentation above says about threads.
+/// Asserts the statements above on threads.
 const _: () = {
     const fn send_and_sync<T: Send + Sync>() {}
     send_and_sync::<AddrInfo>();

@@ -32,7 +32,7 @@ struct Home {
     local: Local,
 }
 
-/// What has to be known of an id beyond what librdmacm reports.
+/// The state of an id that librdmacm does not report.
 #[derive(Default)]
 pub(super) struct Local {
     /// Whether it listens, so that connect requests may be queued on its channel.

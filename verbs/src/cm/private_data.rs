@@ -9,7 +9,7 @@ const CAPACITY: usize = u8::MAX as usize;
 ///
 /// The maximum length depends on the message and on whether it concerns a connection or datagrams:
 /// see the constants. These are the limits of InfiniBand and RoCE with IP addresses, and are
-/// applied on iWARP as well. Received data may be longer than what was sent, padded with zeros, so
+/// applied on iWARP as well. Received data may be longer than the sent data, padded with zeros, so
 /// a protocol must carry its own length.
 #[derive(Clone, Copy)]
 pub struct PrivateData {

@@ -1,4 +1,4 @@
-//! The boundary to C: the bindings, and what they lack.
+//! The boundary to C: the bindings, and additions to them.
 //!
 //! It is the only layer that knows where librdmacm and libibverbs come from: `ffi` is `dlopen`,
 //! bindings of this crate's own, or with the feature `linked` the crate `rdma_sys`. Both have the

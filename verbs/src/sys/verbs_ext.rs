@@ -142,7 +142,7 @@ pub(crate) unsafe fn ibv_create_cq_ex(
     attr: *mut ffi::ibv_cq_init_attr_ex,
 ) -> *mut ffi::ibv_cq_ex {
     match op!(context, create_cq_ex) {
-        // SAFETY: the driver's own operation, with what the caller vouches for.
+        // SAFETY: the driver's own operation, whose rules the caller guarantees.
         Some(op) => unsafe { op(context, attr) },
         None => not_supported(),
     }
@@ -160,7 +160,7 @@ pub(crate) unsafe fn ibv_create_qp_ex(
     attr: *mut ffi::ibv_qp_init_attr_ex,
 ) -> *mut ffi::ibv_qp {
     match op!(context, create_qp_ex) {
-        // SAFETY: the driver's own operation, with what the caller vouches for.
+        // SAFETY: the driver's own operation, whose rules the caller guarantees.
         Some(op) => unsafe { op(context, attr) },
         None => not_supported(),
     }
@@ -181,7 +181,7 @@ pub(crate) unsafe fn ibv_advise_mr(
     let context = unsafe { (*pd).context };
     let count = sg_list.len() as u32;
     op!(context, advise_mr).map_or(libc::EOPNOTSUPP, |op| {
-        // SAFETY: the driver's own operation, with what the caller vouches for.
+        // SAFETY: the driver's own operation, whose rules the caller guarantees.
         unsafe { op(pd, advice, flags, sg_list.as_mut_ptr(), count) }
     })
 }
@@ -196,7 +196,7 @@ pub(crate) unsafe fn ibv_alloc_dm(
     attr: &mut ffi::ibv_alloc_dm_attr,
 ) -> *mut ffi::ibv_dm {
     match op!(context, alloc_dm) {
-        // SAFETY: the driver's own operation, with what the caller vouches for.
+        // SAFETY: the driver's own operation, whose rules the caller guarantees.
         Some(op) => unsafe { op(context, attr) },
         None => not_supported(),
     }
@@ -210,7 +210,7 @@ pub(crate) unsafe fn ibv_alloc_dm(
 pub(crate) unsafe fn ibv_free_dm(dm: *mut ffi::ibv_dm) -> libc::c_int {
     // SAFETY: the caller vouches for the memory, which has an open context.
     let context = unsafe { (*dm).context };
-    // SAFETY: the driver's own operation, with what the caller vouches for.
+    // SAFETY: the driver's own operation, whose rules the caller guarantees.
     op!(context, free_dm).map_or(libc::EOPNOTSUPP, |op| unsafe { op(dm) })
 }
 
@@ -228,7 +228,7 @@ pub(crate) unsafe fn ibv_reg_dm_mr(
     // SAFETY: the caller vouches for the domain, which has an open context.
     let context = unsafe { (*pd).context };
     match op!(context, reg_dm_mr) {
-        // SAFETY: the driver's own operation, with what the caller vouches for.
+        // SAFETY: the driver's own operation, whose rules the caller guarantees.
         Some(op) => unsafe { op(pd, dm, 0, length, access) },
         None => not_supported(),
     }

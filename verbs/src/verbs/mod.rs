@@ -16,8 +16,8 @@
 //!
 //! # Resource cleanup
 //!
-//! All handles are reference counted, and each object holds those that it was created from. So
-//! handles may be dropped in any order: the C objects are destroyed in the order that libibverbs
+//! All handles are reference counted, and each object holds the objects from which it was created.
+//! So handles may be dropped in any order: the C objects are destroyed in the order that libibverbs
 //! accepts. A queue pair also holds the memory regions of all requests posted on it, and a region's
 //! memory is unmapped only after it has been deregistered.
 //!
@@ -41,8 +41,8 @@
 // cannot use one after its destruction, post what a queue cannot take, or alias memory that the
 // device writes; what it cannot check is an `unsafe fn` of the crate, for the layers above to
 // justify. It is called by `cm`, by `rsocket`, by the engine's memory and queues, and by programs.
-// It never blocks except where a function's name or documentation says so, starts no thread, and
-// knows nothing of connections or messages: those who connect queue pairs are above it.
+// It never blocks except in functions whose name or documentation mentions it, starts no thread,
+// and does not know connections or messages: its users connect queue pairs.
 //
 // Its folders use each other in one direction only:
 // device ← memory, completion ← work_request ← queue_pair.
@@ -76,7 +76,7 @@ pub use self::{
     },
 };
 
-/// Asserts what the documentation above says about threads.
+/// Asserts the statements above on threads.
 #[cfg(test)]
 const _: () = {
     const fn assert_send_sync<T: Send + Sync>() {}

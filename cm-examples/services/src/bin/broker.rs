@@ -1,8 +1,8 @@
 //! Publish and subscribe, by messages of rdmsg: the broker, a publisher and a subscriber.
 //!
-//! A subscriber that is slow stops nobody. What waits for it is bounded, in messages and in bytes:
-//! the oldest are dropped, and it is told how many before the next one that it gets. One whose
-//! process or host has stopped is missed after the keepalive's time.
+//! A slow subscriber does not delay others. Its queue is bounded in messages and in bytes: the
+//! broker drops the oldest messages, and reports their number before the next one. A subscriber
+//! whose process or host has stopped is detected after the keepalive's time.
 
 use std::{
     io::{BufRead, stdin},
@@ -37,7 +37,7 @@ const MAX_MESSAGE: u64 = 1 << 20;
 struct Program {
     #[command(subcommand)]
     role: Role,
-    /// Show what the library does
+    /// Show the log of the library
     #[arg(long, global = true)]
     debug: bool,
 }
@@ -54,21 +54,21 @@ enum Role {
         topic: String,
         /// The messages
         messages: Vec<String>,
-        /// Publish this many messages, and say how long that took
+        /// Publish this many messages, and print the time
         #[arg(short = 'n', long, conflicts_with = "messages")]
         count: Option<u64>,
         /// Their size in bytes
         #[arg(long, default_value_t = 64, requires = "count")]
         size: usize,
     },
-    /// Print what is published on topics
+    /// Print the messages of topics
     Sub {
         #[command(flatten)]
         client: Client,
         /// The topics
         #[arg(required = true)]
         topics: Vec<String>,
-        /// End after this many messages, those that were missed included
+        /// End after this many messages, including missed ones
         #[arg(short = 'n', long)]
         count: Option<u64>,
         /// Print only how many there were
@@ -236,7 +236,7 @@ async fn subscribe(
     for topic in topics {
         endpoint.send(&ToBroker::subscribe(topic)).await?;
     }
-    // What is published from now on comes.
+    // Later messages arrive.
     endpoint.send(&ToBroker::ask()).await?;
     let (mut received, mut missed) = (0, 0);
     while count.is_none_or(|count| received + missed < count) {

@@ -31,7 +31,7 @@ const BAR: &str = "{bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
 struct Program {
     #[command(subcommand)]
     role: Role,
-    /// Show what the library does
+    /// Show the log of the library
     #[arg(long, global = true)]
     debug: bool,
     #[command(flatten)]
@@ -40,7 +40,7 @@ struct Program {
 
 #[derive(Subcommand)]
 enum Role {
-    /// Serve the files of a folder: anyone who can connect may read and write them
+    /// Serve the files of a folder: every client may read and write them
     Serve {
         /// The folder
         folder: PathBuf,

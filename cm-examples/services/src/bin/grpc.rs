@@ -39,14 +39,14 @@ enum Role {
         options: ClientOptions,
         /// The message
         message: String,
-        /// Do it this many times, and say how long that took
+        /// Do it this many times, and print the time
         #[arg(short = 'n', long)]
         requests: Option<u64>,
         /// How many at a time
         #[arg(short, long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
         concurrency: u64,
     },
-    /// Get so many numbers: a stream from the server
+    /// Get this many numbers: a stream from the server
     Count {
         #[command(flatten)]
         options: ClientOptions,

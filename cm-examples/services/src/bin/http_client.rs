@@ -39,7 +39,7 @@ use tokio_rustls::TlsConnector;
 struct Program {
     #[command(flatten)]
     options: ClientOptions,
-    /// What to ask for
+    /// The path of the request
     #[arg(default_value = "/")]
     path: String,
     /// Speak HTTP/2
@@ -57,10 +57,10 @@ struct Program {
     /// Write the answer to this file
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Send this many requests, and say how long that took
+    /// Send this many requests, and print the time
     #[arg(short = 'n', long)]
     requests: Option<u64>,
-    /// How many at a time: on as many connections, or on one with HTTP/2
+    /// How many at a time, each on a connection, or all on one with HTTP/2
     #[arg(short, long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
     concurrency: u64,
 }
@@ -159,7 +159,7 @@ async fn bench(
     Ok(())
 }
 
-/// Sends requests as long as there are any left, and returns how many bytes came.
+/// Sends requests while any are left, and returns the number of received bytes.
 async fn load(mut client: Client, program: Arc<Program>, left: Arc<AtomicU64>) -> Result<u64> {
     let mut received = 0;
     let fewer = |left: u64| left.checked_sub(1);

@@ -1,7 +1,7 @@
 //! A web server: hyper as it is, HTTP/1 and HTTP/2, with TLS by rustls as it is, over rdmsg and
 //! over plain TCP at the same time.
 //!
-//! `/` greets, `/bytes/N` is N bytes, `/echo` sends back what is posted to it as it comes.
+//! `/` greets, `/bytes/N` is N bytes, `/echo` sends a posted body back as it arrives.
 
 use std::{fs, path::PathBuf, process::ExitCode};
 

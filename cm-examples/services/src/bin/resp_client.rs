@@ -27,7 +27,7 @@ struct Program {
     options: ClientOptions,
     /// The request; without one PING, or SET and GET with --requests
     command: Vec<String>,
-    /// Send this many requests, and say how long that took
+    /// Send this many requests, and print the time
     #[arg(short = 'n', long)]
     requests: Option<u64>,
     /// On how many connections
@@ -92,7 +92,7 @@ async fn bench(
     let start = Instant::now();
     let mut tasks = JoinSet::new();
     for (number, client) in (0..).zip(clients) {
-        // What does not divide goes to the first.
+        // The remainder goes to the first ones.
         let share = requests / program.clients + u64::from(number < requests % program.clients);
         tasks.spawn(load(client, command.to_vec(), share, program.pipeline));
     }

@@ -1,9 +1,9 @@
 //! A key-value server with the protocol of Redis, for stock clients over plain TCP and for
 //! programs over rdmsg at the same time.
 //!
-//! The session is one function for both, generic over `AsyncRead + AsyncWrite`: requests are
-//! answered as they come, many at a time where a client sends many, and one that is malformed ends
-//! its own connection, with an error for a reply.
+//! The session is one function for both, generic over `AsyncRead + AsyncWrite`: it answers requests
+//! as they arrive, many at a time if a client sends many. A malformed request ends its own
+//! connection, with an error as reply.
 
 use std::{process::ExitCode, sync::Arc};
 

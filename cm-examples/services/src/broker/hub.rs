@@ -20,7 +20,7 @@ use crate::Result;
 /// The task that sends to a subscriber.
 type Sending = JoinHandle<Result<(), Error>>;
 
-/// Who is subscribed to what, and how much has passed.
+/// The subscribers of topics, with counters.
 #[derive(Debug)]
 pub struct Hub {
     limits: QueueLimits,
@@ -39,7 +39,7 @@ struct Subscriber {
 }
 
 impl Hub {
-    /// A broker with nobody.
+    /// Makes a broker without clients.
     #[must_use]
     pub fn new(limits: QueueLimits) -> Arc<Self> {
         Arc::new(Self {
@@ -52,11 +52,12 @@ impl Hub {
         })
     }
 
-    /// Serves one client until it ends, or is to: then it still gets what waits for it.
+    /// Serves one client until it ends or `stop` is cancelled; then it still gets the messages in
+    /// its queue.
     ///
     /// # Errors
     ///
-    /// What ended the connection, and what the client sent that is no message of the protocol.
+    /// The end of the connection, and a message of the client that is not of the protocol.
     pub async fn serve(self: Arc<Self>, endpoint: Endpoint, stop: CancellationToken) -> Result<()> {
         let mut sending = None;
         let received = tokio::select! {
@@ -81,7 +82,7 @@ impl Hub {
         Ok(endpoint.close().await?)
     }
 
-    /// Does what a client tells, until it says that there is no more.
+    /// Carries out the messages of a client until it finishes.
     async fn receive(
         self: &Arc<Self>,
         endpoint: &Endpoint,
@@ -124,8 +125,8 @@ impl Hub {
         (subscriber, tokio::spawn(sending))
     }
 
-    /// Sends a subscriber what waits for it. Where it takes nothing this waits, and its queue
-    /// drops the oldest.
+    /// Sends a subscriber the messages in its queue. While it takes nothing this waits, and the
+    /// queue drops the oldest.
     async fn send(
         self: Arc<Self>,
         endpoint: Endpoint,

@@ -9,24 +9,24 @@ const MESSAGE: u8 = b'M';
 const MISSED: u8 = b'L';
 const STATISTICS: u8 = b'=';
 
-/// What a client tells the broker.
+/// A message from a client to the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "this is the protocol")]
 pub enum ToBroker<'a> {
-    /// Send what is published on this topic from now on.
+    /// Send later messages on this topic.
     Subscribe(&'a str),
     /// Publish this.
     Publish {
         /// On this topic.
         topic: &'a str,
-        /// What it is.
+        /// The content.
         payload: &'a [u8],
     },
     /// Say how the broker is.
     Ask,
 }
 
-/// What the broker tells a client.
+/// A message from the broker to a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "this is the protocol")]
 pub enum FromBroker<'a> {
@@ -34,10 +34,11 @@ pub enum FromBroker<'a> {
     Message {
         /// On this topic.
         topic: &'a str,
-        /// What it is.
+        /// The content.
         payload: &'a [u8],
     },
-    /// So many were dropped before the next one, as this subscriber was too slow.
+    /// This number of messages was dropped before the next one, because this subscriber was too
+    /// slow.
     Missed(u64),
     /// How the broker is, as words and numbers.
     Statistics(&'a str),
@@ -62,7 +63,7 @@ impl<'a> ToBroker<'a> {
     ///
     /// # Errors
     ///
-    /// What is wrong with it.
+    /// If it is malformed.
     pub fn parse(message: &'a [u8]) -> Result<Self> {
         match message.split_first() {
             Some((&SUBSCRIBE, topic)) => Ok(Self::Subscribe(std::str::from_utf8(topic)?)),
@@ -93,7 +94,7 @@ impl<'a> FromBroker<'a> {
     ///
     /// # Errors
     ///
-    /// What is wrong with it.
+    /// If it is malformed.
     pub fn parse(message: &'a [u8]) -> Result<Self> {
         match message.split_first() {
             Some((&MESSAGE, rest)) => {
@@ -106,14 +107,14 @@ impl<'a> FromBroker<'a> {
         }
     }
 
-    /// The message that a subscriber gets of one that was published.
+    /// Returns the message that subscribers get for a published one.
     pub(super) fn published(publish: &[u8]) -> Bytes {
         let mut message = BytesMut::from(publish);
         message[0] = MESSAGE;
         message.freeze()
     }
 
-    /// The message that tells how many were dropped.
+    /// Returns the message with the number of dropped ones.
     pub(super) fn missed(count: u64) -> Vec<u8> {
         [&[MISSED], &count.to_be_bytes()[..]].concat()
     }
@@ -124,7 +125,7 @@ impl<'a> FromBroker<'a> {
     }
 }
 
-/// A topic, and what follows.
+/// Splits a topic from the bytes behind it.
 fn split(rest: &[u8]) -> Result<(&str, &[u8])> {
     let short = "a message that ends in its topic";
     let (len, rest) = rest.split_first().ok_or(short)?;

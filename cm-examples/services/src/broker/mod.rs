@@ -2,8 +2,8 @@
 //!
 //! A publisher has one window, which the broker gives back as soon as it has copied a message, so
 //! no subscriber holds a publisher up. Each subscriber has a [`Queue`], bounded in messages and
-//! bytes. A subscriber that takes less than is published loses the oldest of its queue, and is told
-//! how many before the next one that it gets.
+//! bytes. A slow subscriber loses the oldest messages of its queue, and gets their number before
+//! the next message.
 
 mod hub;
 mod message;

@@ -17,7 +17,7 @@ pub struct QueueLimits {
     pub bytes: usize,
 }
 
-/// What waits for one subscriber. The oldest goes where it would be too much.
+/// The messages that wait for one subscriber. The oldest is dropped when a limit is exceeded.
 #[derive(Debug)]
 pub struct Queue {
     limits: QueueLimits,
@@ -33,7 +33,7 @@ struct State {
     over: bool,
 }
 
-/// What a subscriber is to get next.
+/// The next thing that a subscriber gets.
 #[derive(Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers handle each of them")]
 pub enum Next {
@@ -82,7 +82,7 @@ impl Queue {
         dropped
     }
 
-    /// Waits for what is next. One task does.
+    /// Waits for the next thing, in one task.
     pub async fn next(&self) -> Next {
         loop {
             if let Some(next) = self.take() {
@@ -107,7 +107,7 @@ impl Queue {
         }
     }
 
-    /// There will be nothing more; what is here is still taken.
+    /// Ends the queue after its present messages.
     pub fn end(&self) {
         self.state().over = true;
         self.changed.notify_one();

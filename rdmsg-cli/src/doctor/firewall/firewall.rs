@@ -37,7 +37,7 @@ impl Firewall {
     pub(in crate::doctor) fn read(root: &Root) -> Self {
         let legacy = root.text("proc/net/ip_tables_names");
         let has_legacy = legacy.is_some_and(|names| !names.is_empty());
-        // Where the module is not loaded there are no rules, and to ask would load it.
+        // Without the module there are no rules, and a query would load it.
         if !root.has("sys/module/nf_tables") {
             return if has_legacy {
                 Self::Unreadable(Unreadable::Failed(

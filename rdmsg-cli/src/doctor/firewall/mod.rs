@@ -1,4 +1,4 @@
-//! Whether this host's firewall lets packets of RoCE pass: what it has, and how it treats one.
+//! Whether this host's firewall lets packets of RoCE pass: its rules, and their effect on a packet.
 
 #[expect(clippy::module_inception, reason = "the object is the firewall")]
 mod firewall;

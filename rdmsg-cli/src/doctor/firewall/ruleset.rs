@@ -18,7 +18,7 @@ pub(in crate::doctor) struct Chain {
     pub(super) family: String,
     pub(super) table: String,
     pub(super) name: String,
-    /// Where the kernel enters it. `None` of those that only rules lead to.
+    /// The hook at which the kernel enters it. `None` for a chain that only rules enter.
     hook: Option<String>,
     drops_by_default: bool,
 }
@@ -34,9 +34,9 @@ struct Rule {
 /// Which packets are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hook {
-    /// Those that come to this host.
+    /// Incoming packets.
     Input,
-    /// Those that it sends.
+    /// Outgoing packets.
     Output,
 }
 
@@ -54,12 +54,12 @@ pub(super) enum Verdict<'a> {
     },
 }
 
-/// Where a packet goes after the rules of a chain.
+/// The fate of a packet after the rules of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Accepted,
     Dropped,
-    /// To the rule after the one that led here.
+    /// It goes to the next rule of the calling chain.
     Returned,
     Unclear,
 }
@@ -105,7 +105,7 @@ impl Ruleset {
         Ok(this)
     }
 
-    /// What each chain that the kernel enters does with a packet of RoCE that passes this
+    /// Returns the verdict of each chain that the kernel enters on a packet of RoCE on this
     /// interface. All of them must let it pass.
     pub(super) fn treat(&self, hook: Hook, interface: &str) -> Vec<Verdict<'_>> {
         let packet = Packet { hook, interface };
@@ -143,7 +143,7 @@ impl Ruleset {
         if depth > DEEPEST {
             return End::Unclear;
         }
-        // What a rule that may be for the packet would do with it.
+        // The effect of a rule that may match the packet.
         let mut perhaps: Option<End> = None;
         let of_chain = |rule: &&Rule| {
             (&rule.family, &rule.table, &rule.chain) == (&chain.family, &chain.table, &chain.name)
@@ -176,7 +176,7 @@ impl Ruleset {
         }
     }
 
-    /// What a rule does with packets that it is for. `None` where the next rule is asked.
+    /// Returns the effect of a rule on a packet. `None` if the next rule decides.
     fn end_of(&self, rule: &Rule, packet: Packet<'_>, depth: u32) -> Option<End> {
         for expression in &rule.expressions {
             let has = |key: &str| expression.get(key).is_some();
@@ -285,7 +285,8 @@ impl Chain {
     }
 }
 
-/// Whether a value is this number, or has it: a set, a range. `None` where it has a name.
+/// Whether a value is this number, or contains it, as a set or a range. `None` if the value is a
+/// name.
 fn has_number(value: &Value, number: u64) -> Option<bool> {
     if let Some(one) = value.as_u64() {
         return Some(one == number);
@@ -357,7 +358,8 @@ mod tests {
         json!({"match": {"op": "==", "left": {"meta": {"key": key}}, "right": right}})
     }
 
-    /// How a chain `input` with this policy and these rules, and others beside it, treats a packet.
+    /// Returns the effect on a packet of a chain `input` with this policy and these rules, among
+    /// other chains.
     fn treated(policy: &str, objects: &[Value]) -> String {
         let mut all = vec![
             json!({"metainfo": {"version": "1.0.6"}}),

@@ -1,4 +1,4 @@
-//! What the connection manager does when a socket that it watches is ready.
+//! The steps of the connection manager when a watched socket is ready.
 
 use std::{
     net::{SocketAddr, TcpStream},
@@ -45,7 +45,7 @@ impl ConnectionManager {
                 }
             }
             Some(Watched::Requested | Watched::Open(_)) => {
-                // It says so once.
+                // It reports the end once.
                 state.sockets.remove(&token);
                 state.report(token, What::Disconnected);
             }

@@ -112,7 +112,7 @@ impl CmId {
         })
     }
 
-    /// Returns the device, once the id is bound to one. `None` also for one that was removed.
+    /// Returns the device, once the id is bound to one. `None` also for a removed device.
     ///
     /// All ids on a device share it, so they can all use protection domains and memory created on
     /// it.

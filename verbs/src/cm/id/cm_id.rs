@@ -62,7 +62,7 @@ impl CmId {
         }
     }
 
-    /// Sets the number that the id's events carry from now on.
+    /// Sets the number that later events of the id carry.
     ///
     /// The id of a CONNECT_REQUEST starts with 0.
     pub fn set_context(&mut self, context: u64) {
@@ -107,7 +107,7 @@ impl fmt::Debug for CmId {
 
 /// The mode of an id, which decides how its steps complete.
 pub(super) enum Mode {
-    /// Steps return immediately. Their events are reported on a channel of the program's.
+    /// Steps return immediately. Their events are reported on a channel of the program.
     Async,
     /// Steps return when their event has been read, on a channel that nothing else reads.
     Sync {
@@ -149,8 +149,8 @@ impl CmId {
     /// # Errors
     ///
     /// `EBUSY` for a listener while there are unread events on its channel: connect requests are
-    /// bound to the old channel by the kernel, and would be lost. One that arrives during the call
-    /// is lost; otherwise those of
+    /// bound to the old channel by the kernel, and would be lost. A request that arrives during the
+    /// call is lost; otherwise those of
     /// [`rdma_migrate_id(3)`](https://man7.org/linux/man-pages/man3/rdma_migrate_id.3.html).
     #[doc(alias = "rdma_migrate_id")]
     pub fn migrate(&mut self, channel: &EventChannel) -> Result<(), OsError> {

@@ -25,9 +25,8 @@ impl CmId {
     /// [`listen`](Self::listen).
     ///
     /// On port 0 that is a free one. The connection manager chooses it without regard to TCP, of
-    /// which the ports of iWARP are: if it is in use there, `rdma_listen(3)` is what says so, and
-    /// another id is tried, up to 64 of them. Up to `backlog` requests are queued until they are
-    /// read.
+    /// which the ports of iWARP are: if it is in use there, `rdma_listen(3)` fails, and another id
+    /// is tried, up to 64 of them. Up to `backlog` requests are queued until they are read.
     ///
     /// # Errors
     ///

@@ -17,9 +17,9 @@ impl CmId {
     ///
     /// The result is MULTICAST_JOIN, with the path to the group, or MULTICAST_ERROR.
     ///
-    /// If the id has a queue pair when that event is read, it receives what is sent to the group.
-    /// The id leaves the group by [`leave_multicast`](Self::leave_multicast), also if joining
-    /// failed, or when the queue pair or the id is dropped.
+    /// If the id has a queue pair when that event is read, it receives messages to the group. The
+    /// id leaves the group by [`leave_multicast`](Self::leave_multicast), also if joining failed,
+    /// or when the queue pair or the id is dropped.
     ///
     /// # Errors
     ///

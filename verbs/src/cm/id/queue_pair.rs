@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl CmId {
-    /// Creates the id's queue pair, in a protection domain of the program's.
+    /// Creates the id's queue pair, in a protection domain of the program.
     ///
     /// The id modifies its state along with that of the connection; receives may be posted
     /// immediately.

@@ -1,8 +1,8 @@
 //! Ids whose steps return when they have completed.
 //!
 //! librdmacm has such a mode, in which a call blocks in the kernel until an event arrives. It would
-//! block with the id locked, and a thread that drops the id's queue pair meanwhile would block as
-//! well. So the mode is implemented here on top of the asynchronous one: the id has a channel of
+//! block with the id locked, and a thread that drops the id's queue pair at that time would block
+//! as well. So the mode is implemented here on top of the asynchronous one: the id has a channel of
 //! its own, and a step waits for its event without holding a lock.
 #![allow(unsafe_code)]
 
@@ -89,7 +89,7 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for an id of a channel, and for one that does not listen; `ENODEV` if the device
+    /// `EINVAL` for an id of a channel, and for an id that does not listen; `ENODEV` if the device
     /// was removed; those of [`EventChannel::new`], in which case the request is rejected.
     #[doc(alias = "rdma_get_request")]
     pub fn get_request(&mut self) -> Result<Self, OsError> {

@@ -1,4 +1,4 @@
-//! What libibverbs is told when it makes objects, and tells about them.
+//! The attributes with which libibverbs makes objects, and those that it returns.
 
 use libc::{c_char, c_int, c_uint, c_void};
 

@@ -1,10 +1,11 @@
-//! Declares what C has, and compares it with the bindings that are generated from the headers.
+//! Declares types and constants of C, and compares them with the bindings that are generated from
+//! the headers.
 
 /// Declares structures and unions.
 ///
 /// `opaque` ones are used by pointers alone. Of a `growing` one newer versions of the library have
-/// more at the end, of `growing_in_front` more at the start; it is the library that makes it, or
-/// that is told its size or which fields are set.
+/// more at the end, of `growing_in_front` more at the start; the library makes it, or gets its size
+/// or the set of valid fields.
 macro_rules! types {
     ($(
         $(#[$attribute:meta])*
@@ -189,7 +190,7 @@ mod compared {
         };
     }
 
-    /// What stands for the types of arguments that are to be inferred.
+    /// The placeholder for inferred types of arguments.
     macro_rules! placeholder {
         ($argument:ident) => {
             _

@@ -54,7 +54,7 @@ macro_rules! functions {
     } )*) => {
         struct Functions {
             $( $( $name: unsafe extern "C" fn($( $type ),*) $( -> $result )?, )* )*
-            /// What the functions are in.
+            /// The libraries of the functions.
             _libraries: [Library; 2],
         }
 
@@ -74,7 +74,7 @@ macro_rules! functions {
         $( $(
             pub(crate) unsafe extern "C" fn $name($( $argument: $type ),*) $( -> $result )? {
                 let functions = functions().expect("opened before the first object was made");
-                // SAFETY: the caller keeps to what the manual page says of the function.
+                // SAFETY: the caller keeps to the manual page of the function.
                 unsafe { (functions.$name)($( $argument ),*) }
             }
         )* )*

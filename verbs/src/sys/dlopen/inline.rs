@@ -1,4 +1,4 @@
-//! What the headers implement inline: calls of the operations that a device's driver has set.
+//! The inline functions of the headers: calls of the operations that a device's driver has set.
 
 use libc::c_int;
 
@@ -15,7 +15,7 @@ macro_rules! operations {
                 let context = unsafe { (*$object).context };
                 // SAFETY: an object's context is open.
                 match unsafe { (*context).ops.$operation } {
-                    // SAFETY: the driver's own operation, with what the caller vouches for.
+                    // SAFETY: the driver's own operation, whose rules the caller guarantees.
                     Some(operation) => unsafe { operation($object $(, $argument )*) },
                     None => -libc::EOPNOTSUPP,
                 }

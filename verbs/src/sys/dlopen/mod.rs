@@ -1,9 +1,8 @@
-//! librdmacm and libibverbs, opened when they are first needed: nothing of them is needed to build,
-//! and a program starts where they are not installed.
+//! librdmacm and libibverbs, opened when they are first needed: a build does not need them, and a
+//! program starts on machines without them.
 //!
-//! It names what `linked` names, as far as this crate uses it. The declarations are the ABI's: the
-//! macros of `define` make of each a test that the headers say the same, wherever there are
-//! bindings that were generated from them.
+//! It has the names of `linked` that this crate uses. The declarations follow the ABI: the macros
+//! of `define` make a test of each, which compares it with the generated bindings if there are any.
 #![allow(
     unsafe_code,
     non_camel_case_types,

@@ -1,4 +1,4 @@
-//! Requests and completions, and what is in them.
+//! Requests and completions, with their parts.
 
 use libc::{c_int, c_uint, c_void};
 

@@ -118,7 +118,7 @@ impl CompletionChannel {
         &self.inner.context
     }
 
-    /// Returns the C object, which exists for as long as this handle or a clone.
+    /// Returns the C object, which exists until the last clone of this handle is dropped.
     pub(crate) fn as_ptr(&self) -> *mut ffi::ibv_comp_channel {
         self.inner.raw.as_ptr()
     }
@@ -128,7 +128,7 @@ impl AsFd for CompletionChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel exists, and the field does not change.
         let fd = unsafe { (*self.as_ptr()).fd };
-        // SAFETY: libibverbs keeps the descriptor open as long as the channel, which `self` keeps.
+        // SAFETY: libibverbs keeps the descriptor open until the channel ends, which `self` holds.
         unsafe { BorrowedFd::borrow_raw(fd) }
     }
 }

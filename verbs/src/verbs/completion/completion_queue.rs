@@ -157,8 +157,8 @@ impl CompletionQueue {
     /// # Errors
     ///
     /// `EIO` if the queue has failed:
-    /// [`ibv_poll_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html) reports no more
-    /// than that.
+    /// [`ibv_poll_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html) reports nothing
+    /// else.
     #[doc(alias = "ibv_poll_cq")]
     #[inline]
     pub fn poll(&self, completions: &mut [WorkCompletion]) -> Result<usize, OsError> {
@@ -205,7 +205,7 @@ impl CompletionQueue {
         self.inner.channel.as_ref()
     }
 
-    /// Returns the C object, which exists for as long as this handle or a clone.
+    /// Returns the C object, which exists until the last clone of this handle is dropped.
     #[inline]
     pub(crate) fn as_ptr(&self) -> *mut ffi::ibv_cq {
         self.inner.raw.as_ptr()

@@ -50,7 +50,7 @@ open_enum! {
     pub struct AsyncEventType(u32);
     /// A completion queue overran or lost its memory.
     ///
-    /// It and its queue pairs cannot be used any more.
+    /// It and its queue pairs have become unusable.
     CQ_ERR = 0;
     /// A queue pair failed, and is in its error state.
     QP_FATAL = 1;
@@ -148,7 +148,7 @@ unsafe fn read(raw: *const ffi::ibv_async_event) -> AsyncEvent {
     let event_type = AsyncEventType::from_raw(unsafe { event_type.cast::<u32>().read() });
     // SAFETY: the caller vouches for `raw`; the place is not read.
     let element = unsafe { &raw const (*raw).element };
-    // SAFETY: each member starts where the union does, and the pointers are as long as it is; all
+    // SAFETY: each member starts at the start of the union, the pointers have its length, and all
     // of it is initialised.
     let object = unsafe { element.cast::<*const libc::c_void>().read() };
     let element = match event_type {

@@ -72,7 +72,7 @@ impl Context {
     ///
     /// # Safety
     ///
-    /// `raw` stays open for as long as `keep_alive` exists.
+    /// `raw` stays open until `keep_alive` is dropped.
     pub(crate) unsafe fn borrowed(
         raw: NonNull<ffi::ibv_context>,
         keep_alive: Arc<dyn Any + Send + Sync>,
@@ -88,7 +88,7 @@ impl Context {
         }
     }
 
-    /// Returns the C object, which stays open for as long as this handle or a clone exists.
+    /// Returns the C object, which stays open until the last clone of this handle is dropped.
     pub(crate) fn as_ptr(&self) -> *mut ffi::ibv_context {
         self.inner.raw.as_ptr()
     }
@@ -263,7 +263,7 @@ impl Context {
     pub fn async_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the context is open, and the field does not change.
         let fd = unsafe { (*self.as_ptr()).async_fd };
-        // SAFETY: libibverbs keeps the descriptor open for as long as the context, which `self`
+        // SAFETY: libibverbs keeps the descriptor open until the context is closed, which `self`
         // keeps open.
         unsafe { BorrowedFd::borrow_raw(fd) }
     }
@@ -281,7 +281,7 @@ impl Context {
     #[doc(alias = "ibv_get_async_event")]
     #[doc(alias = "ibv_ack_async_event")]
     pub fn poll_async_event(&self) -> Result<Option<AsyncEvent>, OsError> {
-        // SAFETY: the context is open for as long as `self` lives.
+        // SAFETY: the context is open until `self` is dropped.
         unsafe { async_event::poll(self.as_ptr(), self.async_fd()) }
     }
 

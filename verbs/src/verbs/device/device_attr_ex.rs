@@ -5,7 +5,7 @@ use crate::{sys::ffi, verbs::bit_flags::bit_flags};
 
 /// The capabilities of a device beyond [`DeviceAttr`].
 ///
-/// Those that its driver does not know are zero.
+/// Attributes that its driver does not know are zero.
 ///
 /// See
 /// [`ibv_query_device_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_query_device_ex.3.html).

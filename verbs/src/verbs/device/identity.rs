@@ -1,6 +1,6 @@
 #![allow(unsafe_code)]
 
-//! What identifies a device, whether it is opened or not.
+//! The identity of a device, opened or not.
 
 use std::ffi::CStr;
 

@@ -23,7 +23,7 @@ pub struct PortAttr {
     pub lmc: u8,
     /// The subnet manager's local identifier. 0 on RoCE.
     pub sm_lid: u16,
-    /// What the port is attached to.
+    /// The network to which the port is attached.
     pub link_layer: LinkLayer,
     /// The width of the link, as a code.
     ///
@@ -109,7 +109,7 @@ open_enum! {
 }
 
 open_enum! {
-    /// What a port is attached to: `IBV_LINK_LAYER_*`.
+    /// The network to which a port is attached: `IBV_LINK_LAYER_*`.
     pub struct LinkLayer(u8);
     /// Not specified: InfiniBand.
     UNSPECIFIED = 0;

@@ -125,7 +125,7 @@ impl DeviceMemory {
         cvt_errno(CALL, ret)
     }
 
-    /// Returns the C object, which exists for as long as this handle or a clone.
+    /// Returns the C object, which exists until the last clone of this handle is dropped.
     pub(super) fn as_ptr(&self) -> *mut ffi::ibv_dm {
         self.inner.raw.as_ptr()
     }

@@ -64,7 +64,7 @@ struct Inner {
     addr: u64,
     /// The location of the bytes, if they are not in the memory of the process.
     device_memory: Option<DeviceMemory>,
-    /// The length of the region's [`SharedBytes`]: the whole mapping, or what was registered.
+    /// The length of the [`SharedBytes`]: the whole mapping, or the registered bytes.
     reach: usize,
     /// Unmapped after the region is deregistered; never, if that fails. `None` for memory that the
     /// region does not own.
@@ -137,7 +137,7 @@ impl MemoryRegion {
     ///
     /// * the `len` bytes at `start` stay allocated, initialised, and at this address;
     /// * no Rust reference to them is used while the device or a peer may access them, except that
-    ///   the device only reads what is posted for sending;
+    ///   the device only reads memory that is posted for sending;
     /// * no thread accesses them other than through this handle while another thread does so
     ///   through it.
     ///
@@ -166,8 +166,8 @@ impl MemoryRegion {
     /// # Errors
     ///
     /// `EINVAL` for a `len` of zero, and for an `access` that includes peers: they could access the
-    /// whole process. [`OdpCaps::SUPPORT_IMPLICIT`](crate::verbs::OdpCaps::SUPPORT_IMPLICIT) tells
-    /// whether the device supports it; otherwise those of [`new`](Self::new).
+    /// whole process. [`OdpCaps::SUPPORT_IMPLICIT`](crate::verbs::OdpCaps::SUPPORT_IMPLICIT) is set
+    /// if the device supports it; otherwise those of [`new`](Self::new).
     pub fn new_implicit(
         pd: &ProtectionDomain,
         len: usize,
@@ -359,16 +359,16 @@ impl MemoryRegion {
         self.bytes().read(offset, dst);
     }
 
-    /// Returns the address of the first byte, valid for as long as this handle or a clone exists.
+    /// Returns the address of the first byte, valid until the last clone of this handle is dropped.
     ///
-    /// The type's documentation says what may be done with it.
+    /// See the type's documentation for the permitted accesses.
     #[must_use]
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
         self.inner.start.as_ptr()
     }
 
-    /// Returns a number that identifies the region among those that exist.
+    /// Returns a number that identifies the region among the existing ones.
     pub(in crate::verbs) fn id(&self) -> usize {
         Arc::as_ptr(&self.inner).addr()
     }
@@ -388,9 +388,9 @@ impl MemoryRegion {
 
     #[inline]
     fn bytes(&self) -> SharedBytes<'_> {
-        // SAFETY: the memory is initialised and exists for as long as the region. All threads
-        // access it through this method, or, with `as_ptr` and memory of the caller's, while no
-        // other thread does: the safety comments there say so.
+        // SAFETY: the memory is initialised and exists until the region ends. All threads access it
+        // through this method, or, with `as_ptr` and memory of the caller, while no other thread
+        // does: see the safety comments there.
         unsafe { SharedBytes::new(self.inner.start, self.inner.reach) }
     }
 }
@@ -441,8 +441,8 @@ impl Drop for Inner {
         let ret = unsafe { ffi::ibv_dereg_mr(self.raw.as_ptr()) };
         let result = cvt_errno("ibv_dereg_mr", ret);
         if result.is_ok() {
-            // SAFETY: dropped once, here; the field is not used afterwards. The device does not
-            // access the memory any more.
+            // SAFETY: dropped once, here; the field is not used afterwards. The device has stopped
+            // accessing the memory.
             unsafe { ManuallyDrop::drop(&mut self.mapping) };
         }
         // If it failed, the device may still write, so the memory must not be reused.

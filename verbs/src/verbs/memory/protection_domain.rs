@@ -66,7 +66,7 @@ impl ProtectionDomain {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Returns the C object, which exists for as long as this handle or a clone.
+    /// Returns the C object, which exists until the last clone of this handle is dropped.
     pub(crate) fn as_ptr(&self) -> *mut ffi::ibv_pd {
         self.inner.raw.as_ptr()
     }

@@ -1,6 +1,6 @@
 //! Queue pairs and shared receive queues: where work requests are posted.
 //!
-//! Requests that are posted by safe functions are checked against what the queue can take, and
+//! Requests that are posted by safe functions are checked against the limits of the queue, and
 //! their memory is held until the queue is destroyed. Uses all other folders of `verbs`.
 
 mod modify_error;

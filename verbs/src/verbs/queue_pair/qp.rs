@@ -52,7 +52,7 @@ pub struct QueuePair {
     send_cq: CompletionQueue,
     recv_cq: CompletionQueue,
     pd: ProtectionDomain,
-    /// What destroys it. `None`: libibverbs.
+    /// The owner that destroys it. `None`: libibverbs.
     owner: Option<Arc<dyn QpOwner>>,
 }
 
@@ -319,7 +319,7 @@ impl QueuePair {
 
     /// Queries all attributes.
     ///
-    /// Those that have no meaning in its state or for its type are unspecified.
+    /// Attributes without a meaning in its state or for its type are unspecified.
     ///
     /// # Errors
     ///
@@ -397,7 +397,7 @@ impl QueuePair {
         &self.pd
     }
 
-    /// Returns the C object, which exists for as long as this one.
+    /// Returns the C object, which exists until this one is dropped.
     #[inline]
     pub(crate) fn as_ptr(&self) -> *mut ffi::ibv_qp {
         self.raw.as_ptr()

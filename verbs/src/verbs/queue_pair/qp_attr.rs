@@ -14,7 +14,7 @@ use crate::{
 ///
 /// The tables in [`ibv_modify_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html)
 /// define which attributes a transition requires and which it allows; a
-/// [`ModifyError`](crate::verbs::ModifyError) names those that were wrong.
+/// [`ModifyError`](crate::verbs::ModifyError) names the wrong ones.
 ///
 /// ```
 /// use rdma_verbs::verbs::{AccessFlags, QpAttr, QpState};

@@ -2,7 +2,7 @@ use crate::sys::ffi;
 
 /// The capacities of a queue pair's queues.
 ///
-/// A request is a lower bound; what is granted is an upper bound.
+/// A requested value is a lower bound; a granted value is an upper bound.
 ///
 /// The default is one work request of one element in each queue, and no inline data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use crate::{
     verbs::{completion::CompletionQueue, memory::ProtectionDomain},
 };
 
-/// What a queue pair is created with.
+/// The attributes with which a queue pair is created.
 ///
 /// [`rc`](Self::rc) and [`ud`](Self::ud) fill in the common values; others are set by field update:
 ///

@@ -36,7 +36,7 @@ pub(super) type Accepted = Result<Endpoint, Error>;
 ///
 /// The engine's thread appends, and any thread takes. The engine bounds the number of items.
 #[derive(Debug)]
-pub(super) struct Backlog<T> {
+pub(super) struct Arrivals<T> {
     items: Receiver<T>,
     /// The sender of the same channel, until the end.
     sender: Mutex<Option<Sender<T>>>,
@@ -59,12 +59,12 @@ struct Tasks {
 /// Established connections that the program has not taken.
 #[derive(Debug)]
 pub(super) struct Connections {
-    pub(super) backlog: Backlog<Accepted>,
+    pub(super) arrivals: Arrivals<Accepted>,
     /// The engine of the connections.
     engine: Engine,
 }
 
-impl<T> Backlog<T> {
+impl<T> Arrivals<T> {
     pub(super) fn new() -> Self {
         let (sender, items) = unbounded();
         Self {
@@ -78,9 +78,9 @@ impl<T> Backlog<T> {
 
     /// Returns the stand-in for the queues that a child inherits.
     fn forked() -> Self {
-        let backlog = Self::new();
-        backlog.close(Error::Forked, None);
-        backlog
+        let arrivals = Self::new();
+        arrivals.close(Error::Forked, None);
+        arrivals
     }
 
     /// Sets the listener's address for the log.
@@ -170,14 +170,14 @@ impl<T> Backlog<T> {
 impl Connections {
     pub(super) fn new(engine: &Engine) -> Arc<Self> {
         Arc::new(Self {
-            backlog: Backlog::new(),
+            arrivals: Arrivals::new(),
             engine: engine.clone(),
         })
     }
 
     /// Turns away the connections that the program has not taken.
     pub(super) fn turn_away(&self) {
-        for endpoint in self.backlog.items.try_iter().flatten() {
+        for endpoint in self.arrivals.items.try_iter().flatten() {
             endpoint.turn_away();
         }
     }
@@ -186,16 +186,16 @@ impl Connections {
 impl StandIn for Connections {
     fn stand_in() -> &'static Self {
         static ENDED: PerProcess<Connections> = PerProcess::new(|| Connections {
-            backlog: Backlog::forked(),
+            arrivals: Arrivals::forked(),
             engine: Engine::forked(),
         });
         ENDED.get()
     }
 }
 
-impl StandIn for Backlog<Request> {
+impl StandIn for Arrivals<Request> {
     fn stand_in() -> &'static Self {
-        static ENDED: PerProcess<Backlog<Request>> = PerProcess::new(Backlog::forked);
+        static ENDED: PerProcess<Arrivals<Request>> = PerProcess::new(Arrivals::forked);
         ENDED.get()
     }
 }
@@ -205,22 +205,22 @@ impl Incoming<Result<Established, Error>> for Connections {
         let endpoint = match accepted {
             Ok(established) => Endpoint::new(established, self.engine.clone()),
             Err(error) => {
-                let place = self.backlog.tasks.place();
+                let place = self.arrivals.tasks.place();
                 warn_sparsely!("listener on {place}: a connection was not established: {error}");
                 return;
             }
         };
-        if let Err(Ok(late)) = self.backlog.append(Ok(endpoint)) {
+        if let Err(Ok(late)) = self.arrivals.append(Ok(endpoint)) {
             late.turn_away();
         }
     }
 
     fn waiting(&self) -> usize {
-        self.backlog.items.len()
+        self.arrivals.items.len()
     }
 
     fn finish(&self, why: Error) {
-        if self.backlog.end.get().is_some() {
+        if self.arrivals.end.get().is_some() {
             return;
         }
         if matches!(why, Error::EngineShutDown) {
@@ -228,8 +228,8 @@ impl Incoming<Result<Established, Error>> for Connections {
             self.turn_away();
         }
         let last = (!matches!(why, Error::ListenerClosed)).then(|| Err(why.clone()));
-        self.backlog.close(why, last);
-        self.backlog.announce();
+        self.arrivals.close(why, last);
+        self.arrivals.announce();
     }
 }
 
@@ -239,7 +239,7 @@ impl Drop for Connections {
     }
 }
 
-impl Incoming<Request> for Backlog<Request> {
+impl Incoming<Request> for Arrivals<Request> {
     fn bring(&self, request: Request) {
         if let Err(late) = self.append(request) {
             late.turn_away();
