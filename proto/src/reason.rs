@@ -274,7 +274,12 @@ impl CloseReason {
         match self {
             Self::WorkRequest { status, .. } => matches!(
                 *status,
-                WcStatus::RETRY_EXC_ERR | WcStatus::WR_FLUSH_ERR | WcStatus::RESP_TIMEOUT_ERR
+                // The last two are those of a device that finds no way out.
+                WcStatus::RETRY_EXC_ERR
+                    | WcStatus::WR_FLUSH_ERR
+                    | WcStatus::RESP_TIMEOUT_ERR
+                    | WcStatus::LOC_QP_OP_ERR
+                    | WcStatus::FATAL_ERR
             ),
             Self::PeerDisconnected
             | Self::KeepaliveTimeout
@@ -300,7 +305,6 @@ impl CloseReason {
         matches!(
             self,
             Self::SessionLost
-                | Self::Rejected { .. }
                 | Self::NotRdmsg
                 | Self::PeerIsRsocket
                 | Self::PeerIncompatible(_)

@@ -439,15 +439,35 @@ fn waits_for_the_word(idle: &Endpoint, busy: Endpoint) -> JoinHandle<Error> {
 
 /// Takes the network device below the RDMA device down.
 fn cut_link(lab: &Lab) {
+    set_link(&network_device(lab), "down");
+}
+
+/// Returns the name of the network device below the RDMA device.
+fn network_device(lab: &Lab) -> String {
     let path = format!(
         "/sys/class/infiniband/{}/ports/1/gid_attrs/ndevs/0",
         lab.device
     );
-    let netdev = fs::read_to_string(path).unwrap();
-    let output = Command::new("ip")
-        .args(["link", "set", netdev.trim(), "down"])
-        .output()
-        .unwrap();
+    fs::read_to_string(path).unwrap().trim().to_owned()
+}
+
+/// Takes a network device `up` or `down`.
+fn set_link(device: &str, state: &str) {
+    run(Command::new("ip").args(["link", "set", device, state]));
+}
+
+/// Loses every packet that leaves through this network device, from `replace` to `del`.
+fn loses(device: &str, change: &str) {
+    let mut command = Command::new("tc");
+    command.args(["qdisc", change, "dev", device, "root", "netem"]);
+    if change == "replace" {
+        command.args(["loss", "100%"]);
+    }
+    run(&mut command);
+}
+
+fn run(command: &mut Command) {
+    let output = command.output().unwrap();
     assert!(
         output.status.success(),
         "{}",
@@ -502,4 +522,107 @@ fn a_killed_host_is_noticed() {
         fs::write("/proc/sysrq-trigger", "b").unwrap();
         panic!("this host lives, and learned: {}", receiver.join().unwrap());
     }
+}
+
+/// The message with this number. Every 50th is above the eager size.
+fn numbered(number: u32) -> Vec<u8> {
+    let len = if number % 50 == 7 { 100_000 } else { 60 };
+    let mut bytes = number.to_be_bytes().to_vec();
+    bytes.resize(4 + len, number as u8);
+    bytes
+}
+
+fn is_numbered(message: &[u8], number: u32) {
+    let expected = numbered(number);
+    let first = message.iter().zip(&expected).position(|(a, b)| a != b);
+    assert!(
+        *message == *expected,
+        "message {number}: {} bytes, begins with {:?}, differs at {first:?}",
+        message.len(),
+        message.get(..4)
+    );
+}
+
+fn receives_numbers(endpoint: &Endpoint) {
+    let mut number = 0;
+    while endpoint.statistics().resumes < 2 || number < 1000 {
+        let message = endpoint.recv_timeout(PATIENCE).unwrap();
+        is_numbered(&message, number);
+        number += 1;
+    }
+    endpoint.send(&number.to_be_bytes()).unwrap();
+    loop {
+        let message = endpoint.recv_timeout(PATIENCE).unwrap();
+        if *message == *b"last" {
+            break;
+        }
+        is_numbered(&message, number);
+        number += 1;
+    }
+}
+
+#[test]
+fn a_session_survives_cuts_of_the_link() {
+    let config = Config::default().with(|config| {
+        config.resume = PATIENCE;
+        config.keepalive_interval = Some(Duration::from_millis(300));
+        config.keepalive_timeout = Duration::from_millis(700);
+    });
+    let lab = DeviceTest::start();
+    let port = 7514;
+    if lab.host == "a" {
+        let bound = Listener::builder()
+            .config(&config)
+            .bind(lab.at(port))
+            .unwrap();
+        let endpoint = bound.accept_timeout(PATIENCE).unwrap();
+        receives_numbers(&endpoint);
+        endpoint.send(b"all came").unwrap();
+        assert!(matches!(
+            endpoint.recv_timeout(PATIENCE),
+            Err(Error::Disconnected(CloseReason::PeerClosed))
+        ));
+        println!("host a: {}", endpoint.statistics());
+        return;
+    }
+    let mut config = config;
+    config.connect_timeout = PATIENCE;
+    let connector = Connector::new().config(&config).retry_refused(true);
+    let endpoint = connector.connect(lab.peer_at(port)).unwrap();
+    let device = network_device(&lab);
+    thread::scope(|scope| {
+        let cuts = scope.spawn(|| {
+            for (number, outage) in [100, 2000, 6000].into_iter().enumerate() {
+                thread::sleep(Duration::from_millis(500));
+                loses(&device, "replace");
+                let short = endpoint.statistics().resumes;
+                thread::sleep(Duration::from_millis(outage));
+                loses(&device, "del");
+                let begun = Instant::now();
+                // A cut of a tenth of a second may pass unnoticed.
+                while outage > 1000 && endpoint.statistics().resumes == short {
+                    assert!(begun.elapsed() < PATIENCE, "cut {number}");
+                    thread::sleep(Duration::from_millis(10));
+                }
+                println!("cut of {outage} ms: resumed {:?} later", begun.elapsed());
+            }
+        });
+        let mut number = 0;
+        while endpoint.try_recv().unwrap().is_none() {
+            endpoint.send(&numbered(number)).unwrap();
+            number += 1;
+            if number % 16 == 0 {
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+        endpoint.send(b"last").unwrap();
+        assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *b"all came");
+        cuts.join().unwrap();
+    });
+    println!(
+        "host b: {}; {:?}",
+        endpoint.statistics(),
+        endpoint.statistics()
+    );
+    endpoint.close().unwrap();
 }
