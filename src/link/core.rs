@@ -27,7 +27,8 @@ use super::{
 use crate::{
     error::Error,
     proto::{
-        Arrival, Clock, CloseReason, CmOp, Connection, Event, HEADER_LEN, Note, Output, Work, parts,
+        Arrival, Clock, CloseReason, CmOp, Connection, Event, HEADER_LEN, Note, Output, Statistics,
+        Work, parts,
     },
     status::OsError,
     transport::{Done, Posted, ReceiveShare, WorkQueues},
@@ -58,7 +59,9 @@ pub(crate) struct Core {
     /// `None` after the end, or after the last reader is gone. Unread messages hold the link, so a
     /// link that kept their channel would never be dropped.
     pub(crate) completions: Option<Outbox>,
-    /// What survives the loss of the connection.
+    /// The counters of the session's earlier connections.
+    pub(super) past: Statistics,
+    /// The part that survives the loss of the connection.
     pub(crate) session: Option<Box<LinkSession>>,
     /// Which of the session's connections this is, from 0.
     pub(super) generation: u32,
@@ -114,6 +117,7 @@ impl Core {
             life: None,
             ended: None,
             completions: Some(Outbox::new(completions)),
+            past: Statistics::ZERO,
             session: None,
             generation: 0,
             ring: None,

@@ -55,8 +55,6 @@ pub(crate) struct LinkSession {
     is_aborted: bool,
     /// The application's bytes in the peer's first hello.
     peer_data: Vec<u8>,
-    /// The counters of earlier connections.
-    past: Statistics,
     /// Messages of earlier connections that the application has.
     held: u32,
     /// Buffers of messages that are no longer kept.
@@ -128,7 +126,6 @@ impl LinkSession {
             closing: None,
             is_aborted: false,
             peer_data: Vec::new(),
-            past: Statistics::ZERO,
             held: 0,
             spare: Vec::new(),
         }
@@ -225,12 +222,10 @@ impl Core {
     /// Returns the counters of the connection, with those of its predecessors.
     pub(super) fn statistics(&self) -> Statistics {
         let mut all = self.conn.statistics();
-        if let Some(session) = &self.session {
-            if self.is_suspended() {
-                all = Statistics::ZERO;
-            }
-            all += session.past;
+        if self.is_suspended() {
+            all = Statistics::ZERO;
         }
+        all += self.past;
         all
     }
 
@@ -338,7 +333,7 @@ impl Core {
         session.trim(&self.conn);
         session.messages.suspend(self.conn.delivered_messages());
         session.held += self.conn.held_messages();
-        session.past += self.conn.statistics().counters();
+        self.past += self.conn.statistics().counters();
         // Ids that wait are those of the last messages; others have been reported.
         let mut waiting: Vec<_> = self.order.abandon().collect();
         for kept in session.messages.suspended_mut().rev() {
@@ -621,8 +616,8 @@ impl Core {
             "resumed after {:?}; {again} messages are sent again",
             suspension.since.elapsed()
         );
-        session.past.resumes += 1;
-        session.past.resent += again as u64;
+        self.past.resumes += 1;
+        self.past.resent += again as u64;
         self.deferred.log(Note::new(Level::Warn, text));
         self.deferred.drive = true;
         self.deferred.wake = true;
