@@ -120,6 +120,7 @@ mod local;
 mod machine;
 pub mod observe;
 mod outgoing;
+mod persistent;
 mod remote_access;
 mod send_buffer;
 mod stream;
@@ -154,6 +155,7 @@ pub use crate::{
     link::{Completion, Immediate, Message},
     listener::{Listener, ListenerBuilder, RequestListener},
     outgoing::Outgoing,
+    persistent::{Persistent, PersistentEvent, Redial},
     poll::Polling,
     proto::{Capabilities, CloseReason, Negotiated, Statistics},
     remote_access::RemoteAccess,
