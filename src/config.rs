@@ -400,10 +400,10 @@ impl Config {
     /// Returns the configuration for connections that survive an outage of the network of this
     /// length.
     ///
-    /// With the default configuration an outage shorter than 3 s ends no connection. After an
-    /// outage the repetition of a lost packet may take as long again, because the kernel doubles
-    /// its pauses over TCP and iWARP, and a device waits for its acknowledgement timeout. So this
-    /// raises [`keepalive_timeout`](Self::keepalive_timeout),
+    /// With the default configuration an outage shorter than 3 s ends no connection. The repetition
+    /// of a lost packet may come at up to twice the length of the outage after its beginning,
+    /// because the kernel doubles its pauses over TCP and iWARP. So this raises
+    /// [`keepalive_timeout`](Self::keepalive_timeout),
     /// [`close_timeout`](Self::close_timeout) and [`read_timeout`](Self::read_timeout) to 2 ×
     /// `outage` + 1 s. It sets [`retry_count`](RdmaTuning::retry_count) to 7, and raises
     /// [`ack_timeout`](RdmaTuning::ack_timeout) until eight of these take at least this time, and

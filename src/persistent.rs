@@ -41,11 +41,11 @@ const EVENTS: usize = 64;
 
 /// A client that dials again whenever its connection is lost: see [`Connector::persist`].
 ///
-/// Its events are those of one connection after the other: [`Connected`](PersistentEvent::Connected),
-/// then messages and other completions, then [`Lost`](PersistentEvent::Lost). Before each dial after
-/// a loss the client waits for a random time, up to a bound that doubles ([`Redial`]). Each dial
-/// looks a name up again, and tries all of its addresses within
-/// [`connect_timeout`](crate::Config::connect_timeout).
+/// Its events are those of one connection after the other:
+/// [`Connected`](PersistentEvent::Connected), then messages and other completions, then
+/// [`Lost`](PersistentEvent::Lost). Before each dial after a loss the client pauses for a random
+/// time, up to a bound that doubles ([`Redial`]). Each dial looks a name up again, and tries all of
+/// its addresses within [`connect_timeout`](crate::Config::connect_timeout).
 ///
 /// The threads that wait in [`next_event`](Self::next_event) or [`send`](Self::send) start the
 /// dials, and the thread of the engine establishes the connections. So one thread has to call
@@ -64,9 +64,8 @@ const EVENTS: usize = 64;
 /// [`receive_window`](crate::Config::receive_window) + [`send_depth`](crate::Config::send_depth)
 /// ids.
 ///
-/// No send succeeds between a loss and the call that returns its `Lost`. So no later message
-/// overtakes the messages that the thread with the `Lost` sends again, if that thread is the only
-/// one that sends.
+/// No send succeeds between a loss and the call that returns its `Lost`. A program with one thread
+/// for sends and events sends the lost messages again before any later message.
 ///
 /// Clones are handles of the same client. Dropping the last one closes the connection in the
 /// background, or gives up the dial at once. In a child that inherits a client by fork(2) its calls
@@ -200,7 +199,7 @@ impl Persistent {
         }
     }
 
-    /// Takes the next event, waiting for as long as it takes.
+    /// Takes the next event, waiting until there is one.
     ///
     /// While there is no connection the waiting thread dials. While there is one, the thread polls
     /// it, as in [`Endpoint::next_completion`](crate::Endpoint::next_completion). Of several
@@ -334,7 +333,7 @@ impl Persistent {
         self.inner.shared.try_send(message.into())
     }
 
-    /// Closes the connection, as [`Endpoint::close`](crate::Endpoint::close), and dials no more.
+    /// Closes the connection, as [`Endpoint::close`](crate::Endpoint::close), and ends the client.
     ///
     /// Threads in other calls return. The events that have come can still be taken; the last one is
     /// [`Lost`](PersistentEvent::Lost). Without a connection, a dial is given up at once.

@@ -25,7 +25,7 @@ use crate::{
     proto::CloseReason,
 };
 
-/// What the handles of a client share.
+/// The part of a client that its handles and the thread of `events` share.
 ///
 /// No thread holds the lock while it polls a connection or a dial, drops one, or logs. One thread
 /// at a time has the turn to poll. It applies the result under the lock before the next thread has
@@ -362,7 +362,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// The engine's thread, or the one that looks a name up, calls this without a lock.
+/// The thread of the engine or of a name's lookup calls this without a lock.
 impl Wake for Shared {
     fn wake(self: Arc<Self>) {
         let mut state = lock(&self.state);
