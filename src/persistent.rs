@@ -64,8 +64,9 @@ const EVENTS: usize = 64;
 /// [`receive_window`](crate::Config::receive_window) + [`send_depth`](crate::Config::send_depth)
 /// ids.
 ///
-/// No send succeeds between a loss and the call that returns its `Lost`. A program with one thread
-/// for sends and events sends the lost messages again before any later message.
+/// No send succeeds between a loss and the call that returns its `Lost`. In the thread that takes
+/// the events [`send`](Self::send) fails with [`Error::NotConnected`] for that time, and the `Lost`
+/// follows. So when a `Lost` is taken, no message is in flight.
 ///
 /// Clones are handles of the same client. Dropping the last one closes the connection in the
 /// background, or gives up the dial at once. In a child that inherits a client by fork(2) its calls
@@ -73,27 +74,34 @@ const EVENTS: usize = 64;
 ///
 /// # Examples
 ///
-/// A client that keeps its orders until they have arrived:
+/// A client that keeps its orders until they have arrived, and sends them again after a loss:
 ///
 /// ```no_run
 /// use std::collections::BTreeMap;
 ///
-/// use rdmsg::{Completion, Connector, Outgoing, PersistentEvent};
+/// use rdmsg::{Completion, Connector, Error, Outgoing, Persistent, PersistentEvent};
 ///
-/// # fn main() -> Result<(), rdmsg::Error> {
+/// fn send(client: &Persistent, id: u64, order: &str) -> Result<(), Error> {
+///     match client.send(Outgoing::from(order).with_id(id)) {
+///         // The order stays open, and a `Lost` follows.
+///         Err(Error::NotConnected) => Ok(()),
+///         sent => sent,
+///     }
+/// }
+///
+/// # fn main() -> Result<(), Error> {
 /// let client = Connector::new().persist("10.8.0.1:7471")?;
-/// let orders = BTreeMap::from([(1, "an order"), (2, "another order")]);
-/// let mut open = orders.clone();
-/// for (id, order) in &orders {
-///     client.send(Outgoing::from(order).with_id(*id))?; // waits for the connection
+/// let mut open = BTreeMap::from([(1, "an order"), (2, "another order")]);
+/// for (id, order) in &open {
+///     send(&client, *id, order)?; // waits for the connection
 /// }
 /// while !open.is_empty() {
 ///     match client.next_event()? {
 ///         PersistentEvent::Completion(Completion::Sent(id)) => drop(open.remove(&id)),
 ///         PersistentEvent::Lost { reason, unacknowledged } => {
-///             println!("{reason}");
-///             for id in unacknowledged {
-///                 client.send(Outgoing::from(open[&id]).with_id(id))?;
+///             println!("{reason}: these orders may have arrived: {unacknowledged:?}");
+///             for (id, order) in &open {
+///                 send(&client, *id, order)?;
 ///             }
 ///         }
 ///         _ => {}
@@ -158,13 +166,16 @@ impl Connector {
     /// # Examples
     ///
     /// ```no_run
-    /// use rdmsg::{Completion, Connector, PersistentEvent};
+    /// use rdmsg::{Completion, Connector, Error, PersistentEvent};
     ///
-    /// # fn main() -> Result<(), rdmsg::Error> {
+    /// # fn main() -> Result<(), Error> {
     /// let client = Connector::new().persist("news.example:7471")?;
     /// loop {
     ///     match client.next_event()? {
-    ///         PersistentEvent::Connected { .. } => client.send(b"subscribe")?,
+    ///         PersistentEvent::Connected { .. } => match client.send(b"subscribe") {
+    ///             Ok(()) | Err(Error::NotConnected) => {} // or it is lost again
+    ///             Err(error) => return Err(error),
+    ///         },
     ///         PersistentEvent::Completion(Completion::Received(news)) => {
     ///             println!("{} bytes", news.len());
     ///         }
@@ -218,8 +229,9 @@ impl Persistent {
 
     /// Takes the next event, waiting no longer than `timeout`.
     ///
-    /// With a timeout of zero it never waits. A dial that was started goes on in the engine's
-    /// thread, and the next call takes its result.
+    /// With a timeout of zero it never waits. After the timeout the engine's thread goes on with the
+    /// attempt at one address over one transport. The next call takes its result, or begins the next
+    /// attempt.
     ///
     /// # Errors
     ///
@@ -235,7 +247,10 @@ impl Persistent {
     /// [`next_event`](Self::next_event) and passes the events on. The thread ends, and the channel
     /// with it, when the client has ended or its last handle is dropped. Up to 64 events wait in
     /// the channel. While it is full the thread waits, and the peer does when its window is full.
-    /// Each event is taken once, from one of the channels or by a call of `next_event`.
+    /// Each event is taken once, from the channel or by a call of `next_event`.
+    ///
+    /// The thread takes a [`Lost`](PersistentEvent::Lost) at once and dials. So a send may succeed
+    /// before the program has the `Lost`, which names the lost messages alone.
     ///
     /// # Errors
     ///
@@ -295,8 +310,9 @@ impl Persistent {
     ///
     /// While there is no connection the calling thread dials, unless another thread does. After a
     /// loss whose [`Lost`](PersistentEvent::Lost) was not taken, the call waits for the thread that
-    /// takes the events. If that is the calling thread itself, or none, it fails with
-    /// [`Error::NotConnected`] instead.
+    /// takes the events: the last one that called [`next_event`](Self::next_event), or that of
+    /// [`events`](Self::events). If that is the calling thread itself, or none, it fails with
+    /// [`Error::NotConnected`] instead, and a `Lost` follows.
     ///
     /// # Errors
     ///

@@ -10,7 +10,10 @@ use std::{
 };
 
 use nix::{
-    sys::signal::{Signal, kill},
+    sys::{
+        signal::{Signal, kill},
+        wait::{WaitPidFlag, WaitStatus, waitpid},
+    },
     unistd::Pid,
 };
 use rdmsg::{
@@ -23,10 +26,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The variable with the address of a server, which is set in its process.
 const SERVER: &str = "RDMSG_TEST_SERVER";
 
-/// The numbers of messages that a server confirms before it is stopped, and that the client sends
-/// to the stopped server.
+/// The number of messages that a server confirms before it is stopped.
 const CONFIRMED: usize = 50;
-const UNCONFIRMED: usize = 10;
+
+/// The number of messages that the client sends to the stopped server: fewer than the send depth.
+const UNCONFIRMED: usize = 8;
 
 fn config() -> Config {
     Config::default().with(|config| config.transport = TransportChoice::Tcp)
@@ -61,13 +65,20 @@ impl Server {
         }
     }
 
-    fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.process.id() as i32), signal).unwrap();
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.process.id() as i32)
+    }
+
+    /// Stops the process, and waits until it stands still.
+    fn stop(&self) {
+        kill(self.pid(), Signal::SIGSTOP).unwrap();
+        let stopped = waitpid(self.pid(), Some(WaitPidFlag::WUNTRACED)).unwrap();
+        assert_eq!(stopped, WaitStatus::Stopped(self.pid(), Signal::SIGSTOP));
     }
 
     /// Kills the process, and returns the numbers of the messages that its program has received.
     fn kill(mut self) -> Vec<u64> {
-        self.signal(Signal::SIGKILL);
+        self.process.kill().unwrap();
         let lines = self.lines.map_while(Result::ok);
         let received = lines.filter_map(|line| line.strip_prefix("got ")?.parse().ok());
         let received = received.collect();
@@ -96,7 +107,6 @@ struct Book {
     open: VecDeque<u64>,
     /// The number of times that each message was sent.
     times: BTreeMap<u64, usize>,
-    confirmed: usize,
 }
 
 impl Book {
@@ -117,7 +127,6 @@ impl Book {
         match self.client.next_event_timeout(PATIENCE).unwrap() {
             PersistentEvent::Completion(Completion::Sent(number)) => {
                 assert_eq!(self.open.pop_front(), Some(number));
-                self.confirmed += 1;
             }
             PersistentEvent::Lost { unacknowledged, .. } => return Some(unacknowledged),
             PersistentEvent::Connected { .. } => {}
@@ -126,14 +135,10 @@ impl Book {
         None
     }
 
-    /// Sends one message after the other until this number of them is confirmed.
-    fn confirm(&mut self, count: usize) {
-        let target = self.confirmed + count;
-        while self.confirmed < target {
-            self.send_next();
-            while self.open.len() > 5 {
-                assert_eq!(self.take(), None, "the server runs");
-            }
+    /// Takes events until there are no more than this number of messages without a completion.
+    fn await_at_most(&mut self, open: usize) {
+        while self.open.len() > open {
+            assert_eq!(self.take(), None, "the server runs");
         }
     }
 }
@@ -152,12 +157,15 @@ fn killed_server_gets_no_message_twice() {
         client: connector.persist(address).unwrap(),
         open: VecDeque::new(),
         times: BTreeMap::new(),
-        confirmed: 0,
     };
     let mut received = Vec::new();
     for _ in 0..4 {
-        book.confirm(CONFIRMED);
-        server.signal(Signal::SIGSTOP);
+        for _ in 0..CONFIRMED {
+            book.send_next();
+            book.await_at_most(5);
+        }
+        book.await_at_most(0);
+        server.stop();
         for _ in 0..UNCONFIRMED {
             book.send_next();
         }
@@ -167,7 +175,7 @@ fn killed_server_gets_no_message_twice() {
                 break unacknowledged;
             }
         };
-        assert!(unacknowledged.len() >= UNCONFIRMED, "{unacknowledged:?}");
+        assert_eq!(unacknowledged.len(), UNCONFIRMED);
         assert_eq!(book.open, unacknowledged);
         book.open.clear();
         server = Server::start(&address.to_string());
@@ -178,9 +186,7 @@ fn killed_server_gets_no_message_twice() {
             }
         }
     }
-    while !book.open.is_empty() {
-        assert_eq!(book.take(), None, "the server runs");
-    }
+    book.await_at_most(0);
     book.client.close().unwrap();
     received.extend(server.kill());
 
