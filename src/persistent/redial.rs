@@ -134,8 +134,10 @@ mod tests {
 
     #[test]
     fn impossible_pauses_are_refused() {
-        let mut redial = Redial::default();
-        redial.first_pause = Duration::ZERO;
+        let redial = Redial {
+            first_pause: Duration::ZERO,
+            ..Redial::default()
+        };
         assert_eq!(
             redial.check().unwrap_err().to_string(),
             "invalid configuration: first_pause is 0ns, allowed is 1ms to 600s"

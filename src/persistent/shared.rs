@@ -283,9 +283,12 @@ impl Shared {
     /// Polls the dial, or begins one. The engine's thread wakes this client when there is a result.
     fn poll_dial(
         self: &Arc<Self>,
-        connecting: Option<Connecting>,
-    ) -> (Option<Connecting>, Poll<Result<Endpoint, Error>>) {
-        let begin = || Connecting::new(self.connector.clone(), self.engine.clone(), &self.target);
+        connecting: Option<Box<Connecting>>,
+    ) -> (Option<Box<Connecting>>, Poll<Result<Endpoint, Error>>) {
+        let begin = || {
+            let (connector, engine) = (self.connector.clone(), self.engine.clone());
+            Connecting::new(connector, engine, &self.target).map(Box::new)
+        };
         let mut connecting = match connecting.map_or_else(begin, Ok) {
             Ok(connecting) => connecting,
             Err(error) => return (None, Poll::Ready(Err(error))),

@@ -27,7 +27,7 @@ pub(super) enum Phase {
     /// The next dial begins at this time.
     Pausing(Instant),
     /// A connection is being established. The thread with the turn has the `Connecting`.
-    Dialing(Option<Connecting>),
+    Dialing(Option<Box<Connecting>>),
     Connected(Connection),
     /// The client has ended: each call returns this error.
     Ended(Error),
@@ -171,8 +171,10 @@ mod tests {
 
     #[test]
     fn dials_end_at_the_limit() {
-        let mut redial = Redial::default();
-        redial.limit = Some(Duration::from_secs(60));
+        let redial = Redial {
+            limit: Some(Duration::from_secs(60)),
+            ..Redial::default()
+        };
         let silent = Error::Connect {
             peer: ([10, 8, 0, 1], 7471).into(),
             reason: CloseReason::TimedOut(Step::Connecting),
