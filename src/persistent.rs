@@ -229,9 +229,9 @@ impl Persistent {
 
     /// Takes the next event, waiting no longer than `timeout`.
     ///
-    /// With a timeout of zero it never waits. After the timeout the engine's thread goes on with the
-    /// attempt at one address over one transport. The next call takes its result, or begins the next
-    /// attempt.
+    /// With a timeout of zero it never waits. After the timeout the engine's thread goes on with
+    /// the attempt at one address over one transport. The next call takes its result, or begins
+    /// the next attempt.
     ///
     /// # Errors
     ///
