@@ -310,7 +310,7 @@ impl Persistent {
     ///
     /// While there is no connection the calling thread dials, unless another thread does. After a
     /// loss whose [`Lost`](PersistentEvent::Lost) was not taken, the call waits for the thread that
-    /// takes the events: the last one that called [`next_event`](Self::next_event), or that of
+    /// takes the events: the last thread in [`next_event`](Self::next_event), or that of
     /// [`events`](Self::events). If that is the calling thread itself, or none, it fails with
     /// [`Error::NotConnected`] instead, and a `Lost` follows.
     ///

@@ -135,7 +135,7 @@ impl Book {
         None
     }
 
-    /// Takes events until there are no more than this number of messages without a completion.
+    /// Takes events until at most this number of messages have no completion.
     fn await_at_most(&mut self, open: usize) {
         while self.open.len() > open {
             assert_eq!(self.take(), None, "the server runs");

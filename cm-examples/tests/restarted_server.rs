@@ -5,7 +5,7 @@ use std::{env, time::Duration};
 
 use toolbox::{Line, Process};
 
-/// Longer than anything takes, also where each instruction is emulated.
+/// Longer than any step takes, also in an emulated machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Reads lines until one begins so, and returns its end.

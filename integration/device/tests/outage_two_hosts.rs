@@ -8,7 +8,7 @@ use toolbox::{DeviceTest, Lab};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Ports of the connection with the default configuration, and of the one that survives.
+/// Ports of the connection with the default configuration, and of the surviving connection.
 const PORTS: [u16; 2] = [7593, 7594];
 
 /// With the default configuration a vanished peer is noticed within 5 s.
@@ -46,7 +46,7 @@ impl Drop for Outage {
     }
 }
 
-/// Returns the connection with the default configuration, and the one that survives. Each has an
+/// Returns the connection with the default configuration, and the surviving connection. Each has an
 /// engine of its own, so the signs of life of neither count for the other.
 fn connect(lab: &Lab) -> [Endpoint; 2] {
     let configs = [Config::default(), Config::default().survive(OUTAGE)];
