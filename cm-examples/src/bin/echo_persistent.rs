@@ -24,7 +24,7 @@ struct Options {
     /// The pause between two questions in milliseconds
     #[arg(short, long, default_value_t = 100)]
     interval: u64,
-    /// Show what the library does
+    /// Show the log of the library
     #[arg(short, long)]
     debug: bool,
 }
