@@ -255,7 +255,7 @@ fn assert_given_up(request: Request) {
 #[test]
 fn close_and_drop_end_a_dial_at_once() {
     let config = Config::default().with(|config| {
-        config.connect_timeout = 10 * PATIENCE;
+        config.connect_timeout = 2 * PATIENCE;
         config.transport = match place().1 {
             Transport::Rdma => TransportChoice::Rdma,
             _ => TransportChoice::Tcp,
