@@ -17,16 +17,13 @@ impl Accel {
     /// turns, and no longer the same ones each time. While it idles its clock follows this
     /// machine's. With `sleep=off` it would jump to the next timer, also while the guest waits for
     /// a file on this machine: then a limit of a minute may be over before a program has started.
-    pub(crate) fn options(self, cpus: usize) -> Vec<String> {
-        let (options, cpus) = match self {
-            Self::Tcg => ("-accel tcg,thread=multi -cpu qemu64", cpus),
-            Self::Counted => (
-                "-accel tcg,thread=single -cpu qemu64 -icount shift=0,sleep=on",
-                1,
-            ),
-        };
-        let options = options.split(' ').map(str::to_owned);
-        options.chain(["-smp".into(), cpus.to_string()]).collect()
+    pub(crate) fn options(self, cpus: usize) -> String {
+        match self {
+            Self::Tcg => format!("-accel tcg,thread=multi -cpu qemu64 -smp {cpus}"),
+            Self::Counted => {
+                "-accel tcg,thread=single -cpu qemu64 -icount shift=0,sleep=on -smp 1".into()
+            }
+        }
     }
 
     /// The frequency of the guest's time stamp counter, where the guest cannot ask for it. What it
@@ -56,12 +53,12 @@ mod tests {
     #[test]
     fn a_counted_guest_has_one_processor_and_a_clock_of_instructions() {
         assert_eq!(
-            Accel::Counted.options(2).join(" "),
+            Accel::Counted.options(2),
             "-accel tcg,thread=single -cpu qemu64 -icount shift=0,sleep=on -smp 1"
         );
         assert_eq!(Accel::Counted.tsc_khz(), Some(1_000_000));
         assert_eq!(
-            Accel::Tcg.options(2).join(" "),
+            Accel::Tcg.options(2),
             "-accel tcg,thread=multi -cpu qemu64 -smp 2"
         );
     }

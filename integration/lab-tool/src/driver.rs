@@ -1,5 +1,3 @@
-use std::fmt;
-
 use clap::ValueEnum;
 
 use crate::place::Place;
@@ -17,54 +15,30 @@ pub(crate) enum Driver {
 }
 
 impl Driver {
-    /// What a guest's device is called; of several, the first.
-    pub(crate) fn device(self) -> &'static str {
+    /// The name on the command line, which is also that of `rdma link add`.
+    pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::Rxe | Self::Both => "rxe0",
-            Self::Siw => "siw0",
-        }
-    }
-
-    /// That of the guest's second device, if it has one.
-    pub(crate) fn second(self) -> Option<Self> {
-        (self == Self::Both).then_some(Self::Siw)
-    }
-
-    /// That of the guest's first device.
-    pub(crate) fn first(self) -> Self {
-        if self == Self::Both { Self::Rxe } else { self }
-    }
-
-    /// Host number `index` of `count`, with its devices.
-    pub(crate) fn place(self, index: usize, count: usize) -> Place {
-        let place = Place::new(index, count, self.device());
-        match self.second() {
-            Some(second) => place.beside(second.device()),
-            None => place,
-        }
-    }
-
-    pub(crate) fn includes(self, other: Self) -> bool {
-        self == other || self.second() == Some(other)
-    }
-
-    pub(crate) fn find(name: &str) -> Option<Self> {
-        Self::from_str(name, false).ok()
-    }
-
-    /// Whether the device lists the addresses that it can be reached at.
-    pub(crate) fn lists_addresses(self) -> bool {
-        self != Self::Siw
-    }
-}
-
-/// As `rdma link add` calls it, if it is one.
-impl fmt::Display for Driver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
             Self::Rxe => "rxe",
             Self::Siw => "siw",
             Self::Both => "both",
-        })
+        }
+    }
+
+    /// The driver of each device of a guest.
+    pub(crate) fn each(self) -> &'static [Self] {
+        match self {
+            Self::Rxe => &[Self::Rxe],
+            Self::Siw => &[Self::Siw],
+            Self::Both => &[Self::Rxe, Self::Siw],
+        }
+    }
+
+    /// Host number `index` of `count`, with its devices, which are named after their drivers.
+    pub(crate) fn place(self, index: usize, count: usize) -> Place {
+        let names = self
+            .each()
+            .iter()
+            .map(|driver| driver.name().to_owned() + "0");
+        Place::new(index, count, names)
     }
 }

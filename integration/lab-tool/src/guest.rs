@@ -3,7 +3,6 @@
 use std::{
     env,
     ffi::OsString,
-    io::ErrorKind,
     os::unix::net::UnixStream,
     path::Path,
     sync::mpsc::{Sender, channel},
@@ -19,7 +18,7 @@ use crate::{
     listener::{COMMAND, Listener},
     pulse::Doctor,
     qemu::{Machine, Machines},
-    watch::{Lost, Stopped, Watch},
+    watch::{Lost, Watch},
 };
 
 /// How many times machines are booted that do not come up: on a busy machine now and then one fails
@@ -34,13 +33,9 @@ const INHERITED: [&str; 2] = ["RUST_BACKTRACE", "RUST_LOG"];
 pub(crate) fn boot(machines: &Machines<'_>, watch: &Watch, named: bool) -> Result<Vec<Machine>> {
     let mut attempt = 1;
     loop {
-        match boot_once(
-            machines,
-            watch,
-            named,
-            attempt * machines.accel.boot_limit(),
-        ) {
-            Err(error) if attempt < BOOTS && (error.is::<Lost>() || error.is::<Stopped>()) => {
+        let limit = attempt * machines.accel.boot_limit();
+        match boot_once(machines, watch, named, limit) {
+            Err(error) if attempt < BOOTS && error.is::<Lost>() => {
                 eprintln!("lab: {error:#}; booting again");
                 attempt += 1;
             }
@@ -75,11 +70,10 @@ fn boot_once(
         watch.forget_hosts()?;
         return Err(error);
     }
-    let hosts = if guests.len() == 1 { "host" } else { "hosts" };
+    let (hosts, seconds) = (guests.len(), start.elapsed().as_secs_f32());
     eprintln!(
-        "lab: {} {hosts} up in {:.1} s",
-        guests.len(),
-        start.elapsed().as_secs_f32()
+        "lab: {hosts} {} up in {seconds:.1} s",
+        if hosts == 1 { "host" } else { "hosts" }
     );
     Ok(guests)
 }
@@ -125,16 +119,17 @@ pub(crate) fn job(
     }
 }
 
-/// Prints the last output of a host that was lost or stopped.
+/// Prints the last output of a host that was lost, and keeps that of one without progress.
 pub(crate) fn with_last_words<T>(guests: &[Machine], outcome: Result<T>) -> Result<T> {
     outcome.inspect_err(|error| {
-        if let Some(lost) = error.downcast_ref::<Lost>() {
-            eprintln!("{}", guests[lost.host].last_words());
-        }
-        if let Some(stopped) = error.downcast_ref::<Stopped>() {
-            let guest = &guests[stopped.host];
-            eprintln!("{}\n{}", guest.last_words(), stopped.monitor);
-            match guest.keep(&stopped.monitor) {
+        let Some(lost) = error.downcast_ref::<Lost>() else {
+            return;
+        };
+        let guest = &guests[lost.host];
+        eprintln!("{}", guest.last_words());
+        if let Some(monitor) = &lost.monitor {
+            eprintln!("{monitor}");
+            match guest.keep(monitor) {
                 Ok(kept) => eprintln!("lab: kept in {}", kept.display()),
                 Err(error) => eprintln!("lab: cannot keep this: {error:#}"),
             }
@@ -161,19 +156,7 @@ fn listen(
             }
         }
     });
-    let writing = thread::spawn(move || {
-        for read in inbox {
-            let going = match read {
-                Ok((number, frame)) => listener.hear(number, frame),
-                Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
-                    listener.lose("the machine stopped")
-                }
-                Err(error) => listener.lose(error),
-            };
-            if !going {
-                return;
-            }
-        }
-    });
+    let writing =
+        thread::spawn(move || while inbox.recv().is_ok_and(|read| listener.hear(read)) {});
     [reading, writing]
 }

@@ -1,48 +1,37 @@
 //! What is on this machine and not in a guest, which has a /tmp and a /run of its own.
 
-use std::{
-    ffi::OsStr,
-    path::{Path, PathBuf},
-};
+use std::{ffi::OsStr, path::Path};
 
-use anyhow::{Result, ensure};
-
-/// Where a guest has folders of its own.
-const OWN: [&str; 2] = ["/tmp", "/run"];
+use anyhow::{Result, bail};
 
 /// Refuses a program that is here, but not in a guest. `visible` are the folders that are in a
 /// guest even where they are below one of its own; the first is the one in which the command
 /// starts.
 pub(crate) fn refuse(command: &[impl AsRef<OsStr>], visible: &[&Path]) -> Result<()> {
-    let Some(program) = program(command) else {
-        return Ok(());
-    };
-    let path = visible[0].join(&program);
-    let own = OWN.iter().find(|own| path.starts_with(own));
-    let is_hidden = own.is_some() && !visible.iter().any(|folder| path.starts_with(folder));
-    ensure!(
-        !(is_hidden && path.exists()),
-        "{} is not in the guest, which has a {} of its own; put it below {}",
-        program.display(),
-        own.unwrap_or(&OWN[0]),
-        visible[0].display()
-    );
-    Ok(())
-}
-
-/// The program that is run, if that is a path: a single argument is a line for the shell.
-fn program(command: &[impl AsRef<OsStr>]) -> Option<PathBuf> {
+    let program = command[0].as_ref().to_string_lossy();
+    // A single argument is a line for the shell.
     let program = match command {
-        [line] => line.as_ref().to_str()?.split_whitespace().next()?.into(),
-        [program, ..] => PathBuf::from(program.as_ref()),
-        [] => return None,
+        [_] => program.split_whitespace().next().unwrap_or_default(),
+        _ => &*program,
     };
-    (program.components().count() > 1).then_some(program)
+    let path = visible[0].join(program);
+    let own = ["/tmp", "/run"]
+        .into_iter()
+        .find(|own| path.starts_with(own));
+    let is_visible = visible.iter().any(|folder| path.starts_with(folder));
+    // A name without a folder is looked for in `PATH`.
+    match own.filter(|_| program.contains('/') && !is_visible && path.exists()) {
+        Some(own) => bail!(
+            "{program} is not in the guest, which has a {own} of its own; put it below {}",
+            visible[0].display()
+        ),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{env, fs};
+    use std::{env, fs, path::PathBuf};
 
     use super::*;
 

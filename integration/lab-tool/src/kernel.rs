@@ -22,27 +22,22 @@ impl Kernel {
     /// The kernel of package `name`, or the one that was set up first.
     pub(crate) fn open(lab: &Lab, name: Option<&str>) -> Result<Self> {
         let dir = kernels(lab).join(name.unwrap_or("default"));
-        let again = name.map(|name| format!(" --kernel {name}"));
         let dir = dir.canonicalize().with_context(|| {
-            let again = again.unwrap_or_default();
-            format!("there is no kernel yet; run: integration/lab setup{again}")
+            let again = name.map(|name| format!(" --kernel {name}"));
+            format!(
+                "there is no kernel yet; run: integration/lab setup{}",
+                again.unwrap_or_default()
+            )
         })?;
         Ok(Self { dir })
     }
 
     /// Like [`open`](Self::open), but downloads what is missing.
     pub(crate) fn fetch(lab: &Lab, name: Option<&str>) -> Result<Self> {
-        let package = name.map(OsStr::new);
-        run(
-            lab,
-            "fetch",
-            [kernels(lab).as_os_str()].into_iter().chain(package),
-        )?;
+        let kernels = kernels(lab);
+        let args = [Some(kernels.as_os_str()), name.map(OsStr::new)];
+        run(lab, "fetch", args.into_iter().flatten())?;
         Self::open(lab, name)
-    }
-
-    pub(crate) fn image(&self) -> PathBuf {
-        self.dir.join("kernel")
     }
 
     /// Makes the initramfs, unless it is newer than its sources.

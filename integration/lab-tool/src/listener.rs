@@ -1,10 +1,13 @@
-use std::{fmt, io, sync::mpsc::Sender};
+use std::{
+    io::{self, ErrorKind, Stderr, Stdout},
+    sync::mpsc::Sender,
+};
 
 use hosts::wire::{Frame, HOST};
 
 use crate::{
-    output::{Sink, Stream},
-    watch::News,
+    output::Sink,
+    watch::{Lost, News, Stop},
 };
 
 /// The number of the command among a host's programs.
@@ -17,8 +20,8 @@ const NOT_RUN: u8 = 127;
 #[derive(Debug)]
 pub(crate) struct Listener {
     host: usize,
-    stdout: Sink,
-    stderr: Sink,
+    stdout: Sink<Stdout>,
+    stderr: Sink<Stderr>,
     news: Sender<News>,
 }
 
@@ -26,54 +29,51 @@ impl Listener {
     pub(crate) fn new(host: usize, named: bool, news: Sender<News>) -> Self {
         Self {
             host,
-            stdout: Sink::new(Stream::Stdout, host, named),
-            stderr: Sink::new(Stream::Stderr, host, named),
+            stdout: Sink::new(io::stdout(), host, named),
+            stderr: Sink::new(io::stderr(), host, named),
             news,
         }
     }
 
-    /// Takes one frame. Returns whether it needs more.
-    pub(crate) fn hear(&mut self, number: u32, frame: Frame) -> bool {
+    /// Takes one frame, or an error in place of one. Returns whether it needs more.
+    pub(crate) fn hear(&mut self, read: io::Result<(u32, Frame)>) -> bool {
         let host = self.host;
-        match frame {
-            Frame::Out(bytes) => self.check(|this| this.stdout.write(&bytes)),
-            Frame::Err(bytes) => self.check(|this| this.stderr.write(&bytes)),
-            Frame::Ended(status) => {
-                let status = status as u8;
-                self.check(|this| this.stdout.finish().and_then(|()| this.stderr.finish()))
-                    && self.tell(News::Ended { host, status })
+        let news = match read {
+            Ok((number, frame)) => self.take(number, frame),
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+                Ok(Some(Lost::new(host, "the machine stopped").into()))
             }
-            Frame::Ready => self.tell(News::Ready { host }),
-            Frame::Beat | Frame::Began(_) => true,
-            Frame::Failed(why) if number == HOST => self.lose(why),
+            Err(error) => Ok(Some(Lost::new(host, error).into())),
+        };
+        let news = news.unwrap_or_else(|_| Some(News::Stop(Stop::unheard())));
+        let is_last = matches!(news, Some(News::Lost(_) | News::Stop(_)));
+        // Sending fails if the main thread has ended.
+        news.is_none_or(|news| self.news.send(news).is_ok()) && !is_last
+    }
+
+    /// Fails if nobody reads the output.
+    fn take(&mut self, number: u32, frame: Frame) -> io::Result<Option<News>> {
+        let host = self.host;
+        Ok(Some(match frame {
+            Frame::Out(bytes) => return self.stdout.write(&bytes).map(|()| None),
+            Frame::Err(bytes) => return self.stderr.write(&bytes).map(|()| None),
+            Frame::Beat | Frame::Began(_) => return Ok(None),
+            Frame::Ended(status) => {
+                self.stdout.finish()?;
+                self.stderr.finish()?;
+                let status = status as u8;
+                News::Ended { host, status }
+            }
+            Frame::Ready => News::Ready { host },
+            Frame::Failed(why) if number == HOST => Lost::new(host, why).into(),
             Frame::Failed(why) => {
                 eprintln!("lab: {why}");
                 let status = NOT_RUN;
-                self.tell(News::Ended { host, status })
+                News::Ended { host, status }
             }
             Frame::Start(_) | Frame::Tell(_) | Frame::Signal(_) | Frame::Quit => {
-                self.lose("it sends what only we may")
+                Lost::new(host, "it sends what only we may").into()
             }
-        }
-    }
-
-    /// Reports that the host is lost. Returns `false`.
-    pub(crate) fn lose(&self, why: impl fmt::Display) -> bool {
-        let (host, why) = (self.host, why.to_string());
-        self.tell(News::Lost { host, why });
-        false
-    }
-
-    /// Returns `false` if the main thread has ended.
-    fn tell(&self, news: News) -> bool {
-        self.news.send(news).is_ok()
-    }
-
-    fn check(&mut self, write: impl FnOnce(&mut Self) -> io::Result<()>) -> bool {
-        let written = write(self).is_ok();
-        if !written {
-            self.tell(News::Unheard);
-        }
-        written
+        }))
     }
 }

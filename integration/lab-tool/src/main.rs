@@ -36,8 +36,9 @@ use crate::{
     driver::Driver,
     kernel::Kernel,
     lab::Lab,
+    place::Place,
     qemu::Machines,
-    watch::{Stop, Stopped, Watch},
+    watch::{Lost, Stop, Watch},
 };
 
 /// Exit status when it is not the command that failed.
@@ -56,10 +57,10 @@ fn main() -> ExitCode {
     };
     let status = result.unwrap_or_else(|error| {
         eprintln!("lab: {error:#}");
-        match error.downcast_ref::<Stop>() {
-            Some(stop) => stop.status,
-            None if error.is::<Stopped>() => STOPPED,
-            None => FAILURE,
+        match (error.downcast_ref::<Stop>(), error.downcast_ref::<Lost>()) {
+            (Some(stop), _) => stop.status,
+            (None, Some(lost)) if lost.monitor.is_some() => STOPPED,
+            (None, _) => FAILURE,
         }
     });
     ExitCode::from(status)
@@ -83,11 +84,7 @@ fn exec(args: &Exec) -> Result<u8> {
         return native::exec(&lab, args, &watch);
     }
     hidden::refuse(&args.command, &[&lab.checkout, &lab.target])?;
-    let accel = if args.counted {
-        Accel::Counted
-    } else {
-        Accel::Tcg
-    };
+    let accel = [Accel::Tcg, Accel::Counted][usize::from(args.counted)];
     with_machines(&lab, &args.machines, accel, |machines| {
         guest::exec(machines, args, &watch)
     })
@@ -106,12 +103,13 @@ fn with_machines(
     accel: Accel,
     run: impl FnOnce(&Machines<'_>) -> Result<u8>,
 ) -> Result<u8> {
+    let drivers = args.device.each();
     ensure!(
-        args.device.second().is_none() || args.hosts() == 1,
+        drivers.len() == 1 || args.hosts() == 1,
         "--device both is for one host"
     );
     let kernel = &Kernel::open(lab, args.kernel.as_deref())?;
-    if args.device.includes(Driver::Siw) {
+    if drivers.contains(&Driver::Siw) {
         kernel.provide_siw(lab)?;
     }
     run(&Machines {
@@ -123,15 +121,15 @@ fn with_machines(
 }
 
 fn probe() -> u8 {
-    match native::offer() {
-        Ok(offer) => {
-            println!("native");
-            eprintln!("lab: {offer}");
-        }
-        Err(missing) => {
-            println!("vm");
-            eprintln!("lab: {missing:#}");
-        }
-    }
+    let (place, why) = match native::offer() {
+        Ok(Some(Place { devices, .. })) => ("native", format!("devices are active: {devices:?}")),
+        Ok(None) => (
+            "native",
+            "there is no device, but rdma_rxe can make one".into(),
+        ),
+        Err(missing) => ("vm", format!("{missing:#}")),
+    };
+    println!("{place}");
+    eprintln!("lab: {why}");
     0
 }

@@ -1,7 +1,6 @@
 //! Whether a machine goes on: by the signs of life of its agent and, without any, by its registers.
 
 use std::{
-    fmt::Write,
     fs,
     sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     time::Duration,
@@ -10,7 +9,7 @@ use std::{
 use crate::{
     monitor::Monitor,
     qemu::Machine,
-    watch::{News, Stopped},
+    watch::{Lost, News},
 };
 
 /// How long no sign of life may come before the monitor is asked: four of them.
@@ -85,13 +84,11 @@ impl Doctor {
                 if self.beats.try_recv().is_ok() {
                     continue;
                 }
-                let stopped = Stopped {
-                    host: self.host,
-                    why: format!("it has stopped: no sign of life, and {why}"),
-                    monitor: format!("{}{}", before.report, now.report),
-                };
+                let why = format!("it has stopped: no sign of life, and {why}");
+                let mut lost = Lost::new(self.host, why);
+                lost.monitor = Some(before.report + &now.report);
                 // The main thread may have ended.
-                let _ = self.news.send(News::Stopped(stopped));
+                let _ = self.news.send(lost.into());
                 return;
             }
         }
@@ -101,18 +98,17 @@ impl Doctor {
         let mut look = Look::default();
         for line in ["info status", "info cpus", "info registers -a"] {
             let answer = self.monitor.ask(line);
-            let text = match &answer {
-                Ok(text) => text.clone(),
-                Err(error) => format!("{error:#}\n"),
-            };
-            // Writing to a string does not fail.
-            let _ = write!(look.report, "--- monitor: {line} ---\n{text}");
-            match answer {
-                Ok(text) => look.registers = Some(text),
-                Err(_) => {
-                    look.registers = None;
-                    break;
-                }
+            let error = answer.as_ref().err().map(|error| format!("{error:#}\n"));
+            look.registers = answer.ok();
+            look.report += &format!("--- monitor: {line} ---\n");
+            look.report.extend(
+                error
+                    .as_ref()
+                    .or(look.registers.as_ref())
+                    .map(String::as_str),
+            );
+            if error.is_some() {
+                break;
             }
         }
         look.report += "--- threads: name, state, processor time in ms ---\n";
@@ -123,7 +119,7 @@ impl Doctor {
             let (state, ran) = (state(&stat), ran(&times));
             look.runnable |= state == 'R';
             look.ran += ran;
-            let _ = writeln!(look.report, "{} {state} {}", name.trim(), ran.as_millis());
+            look.report += &format!("{} {state} {}\n", name.trim(), ran.as_millis());
         }
         look
     }

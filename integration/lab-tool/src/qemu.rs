@@ -1,7 +1,6 @@
 //! Virtual machines: how they are made up, and that none outlives us.
 
 use std::{
-    ffi::OsString,
     fs::{self, File},
     io::Read,
     os::{
@@ -14,8 +13,8 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result, ensure};
-use hosts::wire;
+use anyhow::{Context, Result};
+use hosts::{wire, words};
 use nix::{
     errno::Errno,
     fcntl::{FcntlArg, FdFlag, fcntl},
@@ -31,9 +30,6 @@ pub(crate) const PORT: &str = "lab";
 
 /// Time between two signs of life of an agent, by the guest's clock.
 pub(crate) const BEAT: Duration = Duration::from_secs(5);
-
-/// Name of the network device below a guest's RDMA device.
-pub(crate) const NETDEV: &str = "eth0";
 
 /// What the machines of one run have in common.
 #[derive(Debug)]
@@ -66,75 +62,53 @@ impl Machines<'_> {
     pub(crate) fn start(&self) -> Result<Vec<Machine>> {
         // Sockets without a name: nothing to find a free port for, and nothing to clean up.
         let (a, b) = UnixStream::pair()?;
-        [a, b]
-            .into_iter()
-            .take(self.args.hosts())
-            .enumerate()
+        let links = [a, b].into_iter().take(self.args.hosts()).enumerate();
+        links
             .map(|(host, link)| self.start_one(host, link))
             .collect()
     }
 
     fn start_one(&self, host: usize, link: UnixStream) -> Result<Machine> {
-        let results = self
-            .lab
-            .results(self.args.results.as_deref(), HOSTS[host])?;
+        let results = self.args.results.as_deref();
+        let results = self.lab.results(results, HOSTS[host])?;
         let console = results.join("console.log");
-        let output = File::create(&console)
-            .with_context(|| format!("cannot write {}", console.display()))?;
+        let output = File::create(&console).context("cannot write console.log")?;
         let (port, port_of_guest) = UnixStream::pair()?;
 
-        let mut qemu = Command::new("qemu-system-x86_64");
-        qemu.args([
-            "-nodefaults",
-            "-no-user-config",
-            "-no-reboot",
-            "-display",
-            "none",
-            "-machine",
-            "q35",
-        ]);
-        qemu.args(self.accel.options(self.args.cpus()));
-        qemu.args(["-m", &self.args.memory]);
-        qemu.arg("-kernel").arg(self.kernel.image());
-        qemu.arg("-initrd").arg(self.kernel.initramfs(self.lab)?);
-        qemu.arg("-append")
-            .arg(self.command_line(HOSTS[host], &results)?);
-        qemu.args([
-            "-chardev",
-            "stdio,id=console,signal=off",
-            "-serial",
-            "chardev:console",
-        ]);
-
-        share(
-            &mut qemu,
-            "root",
-            Path::new("/"),
-            ",readonly=on,multidevs=remap",
-        );
-        share(&mut qemu, "results", &results, "");
-
-        let fd = inherited(&port_of_guest)?;
-        qemu.args([
-            "-device",
-            "virtio-serial-pci",
-            "-chardev",
-            &format!("socket,id=port,fd={fd}"),
-        ]);
-        qemu.args([
-            "-device",
-            &format!("virtserialport,chardev=port,name={}", PORT),
-        ]);
         let (monitor, monitor_of_qemu) = UnixStream::pair()?;
-        let fd = inherited(&monitor_of_qemu)?;
-        qemu.args(["-chardev", &format!("socket,id=monitor,fd={fd}")]);
-        qemu.args(["-mon", "chardev=monitor,mode=control"]);
+        let mut options = format!(
+            "-nodefaults -no-user-config -no-reboot -display none -machine q35 {} -m {} \
+             -chardev stdio,id=console,signal=off -serial chardev:console \
+             -device virtio-serial-pci -chardev socket,id=port,fd={} \
+             -device virtserialport,chardev=port,name={PORT} \
+             -chardev socket,id=monitor,fd={} -mon chardev=monitor,mode=control",
+            self.accel.options(self.args.cpus()),
+            self.args.memory,
+            inherited(&port_of_guest)?,
+            inherited(&monitor_of_qemu)?
+        );
         if self.args.hosts() > 1 {
             let (fd, mtu) = (inherited(&link)?, self.args.mtu);
-            qemu.args(["-netdev", &format!("socket,id=net,fd={fd}"), "-device"]);
-            qemu.arg(format!(
-                "virtio-net-pci,netdev=net,mac=52:54:00:00:00:0{host},host_mtu={mtu},romfile="
-            ));
+            options += &format!(
+                " -netdev socket,id=net,fd={fd} -device virtio-net-pci,netdev=net,\
+                 mac=52:54:00:00:00:0{host},host_mtu={mtu},romfile="
+            );
+        }
+        let mut qemu = Command::new("qemu-system-x86_64");
+        qemu.args(words(&options));
+        qemu.arg("-kernel").arg(self.kernel.dir.join("kernel"));
+        qemu.arg("-initrd").arg(self.kernel.initramfs(self.lab)?);
+        let line = self.command_line(HOSTS[host], &results)?;
+        qemu.args(["-append", &line]);
+        for (tag, path, options) in [
+            ("root", Path::new("/"), ",readonly=on,multidevs=remap"),
+            ("results", &results, ""),
+        ] {
+            // A comma within a value is doubled.
+            let path = path.display().to_string().replace(',', ",,");
+            let device = format!("virtio-9p-pci,fsdev={tag},mount_tag={tag}");
+            let folder = format!("local,id={tag},path={path},security_model=none{options}");
+            qemu.args(["-fsdev", &folder, "-device", &device]);
         }
         qemu.stdin(Stdio::null())
             .stdout(output.try_clone()?)
@@ -156,63 +130,45 @@ impl Machines<'_> {
         })
     }
 
-    fn command_line(&self, host: &str, results: &Path) -> Result<OsString> {
-        let mut line = OsString::from(
-            // The emulated clock is the host's, which needs no watching, and the only cheap one.
-            // Tests of interrupts at boot fail where this machine is busy, and prove nothing here.
-            "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable no_timer_check net.ifnames=0",
-        );
+    fn command_line(&self, host: &str, results: &Path) -> Result<String> {
+        // The emulated clock is the host's, which needs no watching, and the only cheap one. Tests
+        // of interrupts at boot fail where this machine is busy, and prove nothing here.
+        let mut line = "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable no_timer_check \
+                        net.ifnames=0"
+            .to_owned();
         if let Some(khz) = self.accel.tsc_khz() {
-            line.push(format!(" tsc_early_khz={khz}"));
+            line += &format!(" tsc_early_khz={khz}");
         }
-        if self.accel == Accel::Tcg {
+        line += match self.accel {
             // What protects a kernel from attackers, of which there are none here, costs each
-            // system call and each packet, and an emulated processor has no time to spare.
-            line.push(
+            // system call and each packet, and an emulated processor has no time to spare. Nor are
+            // there devices that reach no memory, algorithms to be tested, or groups whose memory
+            // is counted.
+            Accel::Tcg => {
                 " init_on_alloc=0 hardened_usercopy=off randomize_kstack_offset=off apparmor=0 \
-                 selinux=0 audit=0",
-            );
-            // Nor are there devices that reach no memory, algorithms to be tested, or groups whose
-            // memory is counted.
-            line.push(" swiotlb=noforce cryptomgr.notests cgroup_disable=memory");
-        }
-        if self.accel == Accel::Counted {
+                 selinux=0 audit=0 swiotlb=noforce cryptomgr.notests cgroup_disable=memory"
+            }
             // Where memory is decides how many instructions it takes to copy or to find something.
-            line.push(" norandmaps nokaslr");
-        }
-        line.push(format!(
-            " lab_host={host} lab_hosts={} lab_mtu={} lab_device={}",
-            self.args.hosts(),
-            self.args.mtu,
-            self.args.device
-        ));
-        let paths = [
+            Accel::Counted => " norandmaps nokaslr",
+        };
+        let (hosts, mtu, device) = (self.args.hosts(), self.args.mtu, self.args.device.name());
+        line += &format!(" lab_host={host} lab_hosts={hosts} lab_mtu={mtu} lab_device={device}");
+        for (name, path) in [
             ("checkout", &*self.lab.checkout),
             ("target", &self.lab.target),
             ("agent", &self.lab.tool),
             ("kernel", &self.kernel.dir),
             ("results", results),
-        ];
-        for (name, path) in paths {
-            ensure!(
-                !path.as_os_str().as_encoded_bytes().contains(&b'"'),
-                "quotation mark in {}",
-                path.display()
-            );
-            line.push(format!(" lab_{name}=\""));
-            line.push(path);
-            line.push("\"");
+        ] {
+            let path = path.to_str().filter(|path| !path.contains('"'));
+            let path = path.context("the lab has a path with a quotation mark or without UTF-8")?;
+            line += &format!(" lab_{name}=\"{path}\"");
         }
         Ok(line)
     }
 }
 
 impl Machine {
-    /// What the guest's kernel and QEMU have to say.
-    pub(crate) fn console(&self) -> String {
-        String::from_utf8_lossy(&fs::read(&self.console).unwrap_or_default()).into_owned()
-    }
-
     /// The number of QEMU's process.
     pub(crate) fn pid(&self) -> u32 {
         self.qemu.id()
@@ -227,15 +183,13 @@ impl Machine {
         Ok(kept)
     }
 
+    /// The last output of the guest's kernel and of QEMU.
     pub(crate) fn last_words(&self) -> String {
-        let console = self.console();
+        let console = fs::read(&self.console).unwrap_or_default();
+        let console = String::from_utf8_lossy(&console);
         let lines: Vec<_> = console.lines().collect();
-        let tail = &lines[lines.len().saturating_sub(25)..];
-        format!(
-            "--- end of {} ---\n{}",
-            self.console.display(),
-            tail.join("\n")
-        )
+        let tail = lines[lines.len().saturating_sub(25)..].join("\n");
+        format!("--- end of {} ---\n{tail}", self.console.display())
     }
 }
 
@@ -258,23 +212,6 @@ fn take_leftovers(mut link: UnixStream, port: &UnixStream) {
     let ready = link.set_nonblocking(false).is_ok()
         && link.set_read_timeout(Some(Duration::from_secs(1))).is_ok();
     while ready && matches!(link.read(&mut [0; 64 << 10]), Ok(1..)) {}
-}
-
-fn share(qemu: &mut Command, tag: &str, path: &Path, options: &str) {
-    let path = escaped(path);
-    qemu.args([
-        "-fsdev",
-        &format!("local,id={tag},path={path},security_model=none{options}"),
-    ]);
-    qemu.args([
-        "-device",
-        &format!("virtio-9p-pci,fsdev={tag},mount_tag={tag}"),
-    ]);
-}
-
-/// In QEMU's options a comma within a value is doubled.
-fn escaped(path: &Path) -> String {
-    path.display().to_string().replace(',', ",,")
 }
 
 /// Lets the next child have `socket`, under the same number.

@@ -23,14 +23,18 @@ pub(crate) fn shell(machines: &Machines<'_>, watch: &Watch) -> Result<u8> {
     let guests = guest::boot(machines, watch, false)?;
     let term = env::var_os("TERM").unwrap_or_else(|| "dumb".into());
     let env = [("PS1".into(), r"\h:\w# ".into()), ("TERM".into(), term)];
-    let size = stty(&["size"]).unwrap_or_default();
-    let size = size.trim().split_once(' ');
-    let size = size.map(|(rows, columns)| format!("stty rows {rows} cols {columns};"));
+    // Rows and columns.
+    let size = stty(&["size"])
+        .unwrap_or_default()
+        .trim()
+        .replace(' ', " cols ");
+    let size = if size.is_empty() {
+        size
+    } else {
+        format!("stty rows {size};")
+    };
     let lines = [
-        format!(
-            "exec script -qefc '{} exec bash --norc -i' /dev/null",
-            size.unwrap_or_default()
-        ),
+        format!("exec script -qefc '{size} exec bash --norc -i' /dev/null"),
         "exec busybox telnetd -F -l /bin/bash".to_owned(),
     ];
     for ((host, guest), line) in guests.iter().enumerate().zip(lines) {
@@ -80,8 +84,7 @@ fn stty(args: &[&str]) -> Option<String> {
     let output = Command::new("stty")
         .args(args)
         .stdin(Stdio::inherit())
-        .output()
-        .ok()?;
-    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-    output.status.success().then_some(printed)
+        .output();
+    let output = output.ok().filter(|output| output.status.success())?;
+    String::from_utf8(output.stdout).ok()
 }

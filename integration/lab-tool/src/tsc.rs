@@ -9,34 +9,26 @@ pub(crate) fn khz() -> Option<u32> {
         time::{Duration, Instant},
     };
 
-    /// How far apart the two readings are.
+    /// The time between two readings, of which each is exact to some 100 ns.
     const SPAN: Duration = Duration::from_millis(50);
-    /// The number of tries of a reading. The quickest one counts, because an interrupt makes a
-    /// reading slower and less exact.
-    const TRIES: u32 = 1000;
 
+    /// The quickest of many tries, because an interrupt makes a reading less exact.
     #[allow(unsafe_code)]
-    fn read() -> (Instant, u64) {
-        let once = |_| {
+    fn read() -> (Duration, Instant, u64) {
+        let tries = (0..1000).map(|_| {
             let clock = Instant::now();
             // SAFETY: the instruction reads a counter, and every x86-64 processor has it.
             let counter = unsafe { std::arch::x86_64::_rdtsc() };
             (clock.elapsed(), clock, counter)
-        };
-        let first = once(0);
-        let tries = (1..TRIES).map(once);
-        let (_, clock, counter) = tries.fold(
-            first,
-            |best, next| if next.0 < best.0 { next } else { best },
-        );
-        (clock, counter)
+        });
+        tries.min().expect("there is more than one")
     }
 
-    let first = read();
+    let (_, start, first) = read();
     thread::sleep(SPAN);
-    let last = read();
-    let ticks = u128::from(last.1.checked_sub(first.1)?);
-    u32::try_from(ticks * 1_000_000 / (last.0 - first.0).as_nanos()).ok()
+    let (_, end, last) = read();
+    let ticks = u128::from(last.checked_sub(first)?);
+    u32::try_from(ticks * 1_000_000 / (end - start).as_nanos()).ok()
 }
 
 /// Elsewhere what a guest reads is made of the system's clock, and it has to find out.

@@ -22,16 +22,8 @@ pub(crate) enum News {
         host: usize,
         status: u8,
     },
-    /// A host is not there any more, or never was.
-    Lost {
-        host: usize,
-        why: String,
-    },
-    /// A host's virtual processors make no progress.
-    Stopped(Stopped),
-    Signal(Signal),
-    /// Nobody listens to us any more.
-    Unheard,
+    Lost(Lost),
+    Stop(Stop),
 }
 
 /// A reason to stop that has an exit status of its own.
@@ -42,22 +34,41 @@ pub(crate) struct Stop {
     why: String,
 }
 
-/// A host that is lost, for which there is more to say.
+/// A host that is not there any more, or never was, or whose virtual processors make no progress.
 #[derive(Debug, Error)]
 #[error("host {}: {why}", HOSTS[*host])]
 pub(crate) struct Lost {
     pub(crate) host: usize,
     why: String,
+    /// The answers of the monitor, if the processors make no progress.
+    pub(crate) monitor: Option<String>,
 }
 
-/// A host whose virtual processors make no progress.
-#[derive(Debug, Error)]
-#[error("host {}: {why}", HOSTS[*host])]
-pub(crate) struct Stopped {
-    pub(crate) host: usize,
-    pub(crate) why: String,
-    /// The answers of its monitor.
-    pub(crate) monitor: String,
+impl Stop {
+    pub(crate) fn unheard() -> Self {
+        Self::by(Signal::SIGPIPE, "nobody reads the output".into())
+    }
+
+    fn by(signal: Signal, why: String) -> Self {
+        let status = 128 + signal as u8;
+        Self { status, why }
+    }
+}
+
+impl Lost {
+    pub(crate) fn new(host: usize, why: impl ToString) -> Self {
+        Self {
+            host,
+            why: why.to_string(),
+            monitor: None,
+        }
+    }
+}
+
+impl From<Lost> for News {
+    fn from(lost: Lost) -> Self {
+        Self::Lost(lost)
+    }
 }
 
 #[derive(Debug)]
@@ -72,8 +83,11 @@ impl Watch {
         let (news, inbox) = channel();
         // The receiver lives as long as the main thread, so sending fails only at the very end.
         let (signals, unheard) = (news.clone(), news.clone());
-        process::on_signal(move |signal| drop(signals.send(News::Signal(signal))))?;
-        output::on_unheard(move || drop(unheard.send(News::Unheard)));
+        process::on_signal(move |signal| {
+            let stop = Stop::by(signal, format!("stopped by {signal}"));
+            drop(signals.send(News::Stop(stop)));
+        })?;
+        output::on_unheard(move || drop(unheard.send(News::Stop(Stop::unheard()))));
         Ok(Self { news, inbox })
     }
 
@@ -84,15 +98,13 @@ impl Watch {
         while let Some(&host) = missing.first() {
             match self.next(deadline)? {
                 Some(News::Ready { host }) => missing.retain(|&other| other != host),
-                Some(News::Lost { host, why }) => return Err(Lost { host, why }.into()),
-                Some(News::Stopped(stopped)) => return Err(stopped.into()),
-                Some(_) => {}
+                Some(News::Lost(lost)) => return Err(lost.into()),
+                Some(News::Ended { .. } | News::Stop(_)) => {}
                 None => {
-                    let why = format!(
-                        "not up within {} s; it may lack memory, or this machine be very busy",
-                        limit.as_secs()
-                    );
-                    return Err(Lost { host, why }.into());
+                    let seconds = limit.as_secs();
+                    let why = "it may lack memory, or this machine be very busy";
+                    let why = format!("not up within {seconds} s; {why}");
+                    return Err(Lost::new(host, why).into());
                 }
             }
         }
@@ -113,23 +125,22 @@ impl Watch {
         let mut result = 0;
         while !running.is_empty() {
             let Some(news) = self.next(deadline)? else {
-                let why = format!(
-                    "timed out: after {} s still running on {}",
-                    limit.as_secs(),
-                    running.join(" and ")
-                );
+                let (limit, running) = (limit.as_secs(), running.join(" and "));
+                let why = format!("timed out: after {limit} s still running on {running}");
                 return Err(Stop { status: 124, why }.into());
             };
             let (host, status) = match news {
                 News::Ended { host, status } => (host, status),
-                News::Lost { host, why } if may_die.iter().any(|name| *name == HOSTS[host]) => {
-                    eprintln!("lab: {}: {why}, as it may", HOSTS[host]);
-                    (host, 0)
+                News::Lost(lost) => {
+                    let may_die = may_die.iter().any(|name| *name == HOSTS[lost.host]);
+                    if !may_die || lost.monitor.is_some() {
+                        return Err(lost.into());
+                    }
+                    eprintln!("lab: {lost}, as it may");
+                    (lost.host, 0)
                 }
-                News::Lost { host, why } => return Err(Lost { host, why }.into()),
-                News::Stopped(stopped) => return Err(stopped.into()),
                 // It was ready long ago, and the others do not get here.
-                News::Ready { .. } | News::Signal(_) | News::Unheard => continue,
+                News::Ready { .. } | News::Stop(_) => continue,
             };
             running.retain(|name| *name != HOSTS[host]);
             if status != 0 && hosts > 1 {
@@ -144,26 +155,10 @@ impl Watch {
 
     /// News that are no reason to stop, or `None` at the deadline.
     fn next(&self, deadline: Instant) -> Result<Option<News>> {
-        match self
-            .inbox
-            .recv_timeout(deadline.saturating_duration_since(Instant::now()))
-        {
-            Ok(News::Signal(signal)) => Err(Stop {
-                status: 128 + signal as u8,
-                why: format!("stopped by {signal}"),
-            }
-            .into()),
-            Ok(News::Unheard) => Err(Stop {
-                status: 128 + Signal::SIGPIPE as u8,
-                why: "nobody reads the output".into(),
-            }
-            .into()),
-            Ok(
-                news @ (News::Ready { .. }
-                | News::Ended { .. }
-                | News::Lost { .. }
-                | News::Stopped(_)),
-            ) => Ok(Some(news)),
+        let left = deadline.saturating_duration_since(Instant::now());
+        match self.inbox.recv_timeout(left) {
+            Ok(News::Stop(stop)) => Err(stop.into()),
+            Ok(news) => Ok(Some(news)),
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => unreachable!("we hold a sender ourselves"),
         }
@@ -187,8 +182,7 @@ mod tests {
     }
 
     fn lost(host: usize) -> News {
-        let why = "the machine stopped".into();
-        News::Lost { host, why }
+        Lost::new(host, "the machine stopped").into()
     }
 
     #[test]
@@ -219,19 +213,20 @@ mod tests {
         }
         boot.ready(2, LIMIT).unwrap();
         boot.news.send(lost(0)).unwrap();
-        boot.news.send(News::Signal(Signal::SIGTERM)).unwrap();
+        let stop = Stop::by(Signal::SIGTERM, "stopped by SIGTERM".into());
+        boot.news.send(News::Stop(stop)).unwrap();
         assert!(boot.forget_hosts().unwrap_err().is::<Stop>());
     }
 
     #[test]
     fn a_host_that_may_die_may_not_stop() {
-        let stopped = News::Stopped(Stopped {
-            host: 1,
-            why: "no progress".into(),
-            monitor: String::new(),
-        });
-        let ended = watch([stopped]).ended(2, Duration::from_secs(60), &["b".to_owned()]);
-        assert!(ended.unwrap_err().is::<Stopped>());
+        let stopped = Lost {
+            monitor: Some(String::new()),
+            ..Lost::new(1, "no progress")
+        };
+        let watch = watch([stopped.into()]);
+        let ended = watch.ended(2, Duration::from_secs(60), &["b".to_owned()]);
+        assert!(ended.unwrap_err().is::<Lost>());
     }
 
     #[test]
