@@ -89,11 +89,10 @@ fn bring_up() -> Result<()> {
         run(Command::new(MODPROBE).arg("siw"))?;
     }
     let place = drivers.place(index, hosts);
-    let mtu = variable("lab_mtu")?.parse()?;
     for (number, (name, addr)) in place.devices.iter().enumerate() {
         let addresses = (*addr, place.addr6.filter(|_| number == 0));
         let netdev = format!("eth{number}");
-        device::create(name, drivers.each()[number], &netdev, addresses, mtu)?;
+        device::create(name, drivers.each()[number], &netdev, addresses)?;
     }
     if hosts > 1 {
         await_answer(&place.peer.to_string());

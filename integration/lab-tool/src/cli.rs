@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::{ffi::OsString, path::PathBuf, thread::available_parallelism, time::Duration};
+use std::{ffi::OsString, thread::available_parallelism, time::Duration};
 
 use clap::{Args, Parser, Subcommand};
 
@@ -46,15 +46,6 @@ pub(crate) enum Command {
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Setup {
-    /// Package of the kernel to fetch, instead of the distribution's current one.
-    #[arg(long, value_name = "PACKAGE")]
-    pub(crate) kernel: Option<String>,
-
-    /// Have software iWARP ready as well, for `--device siw`, which otherwise builds it on first
-    /// use where the distribution leaves it out.
-    #[arg(long, verbatim_doc_comment)]
-    pub(crate) with_siw: bool,
-
     /// Leave out packages that only tests take: `integration/demo` needs no more.
     #[arg(long)]
     least: bool,
@@ -175,10 +166,6 @@ pub(crate) struct MachineArgs {
     #[arg(long, value_name = "1|2", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     hosts: u8,
 
-    /// MTU of the network device; 4200 makes room for an RDMA MTU of 4096.
-    #[arg(long, default_value_t = 4200, value_parser = clap::value_parser!(u32).range(1280..=9000))]
-    pub(crate) mtu: u32,
-
     /// Processors of each machine [default: 2, but not more than there are for all machines]
     #[arg(long, value_name = "N")]
     cpus: Option<u8>,
@@ -190,15 +177,6 @@ pub(crate) struct MachineArgs {
     /// Memory of each machine.
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     pub(crate) memory: String,
-
-    /// Package of the guest's kernel, if not the default one; fetch it by `setup --kernel`.
-    #[arg(long, value_name = "PACKAGE")]
-    pub(crate) kernel: Option<String>,
-
-    /// Folder for the results, one below it for each host [default: $LAB_RESULTS_BASE, or
-    /// target/lab/results]
-    #[arg(long, value_name = "DIR")]
-    pub(crate) results: Option<PathBuf>,
 }
 
 impl Exec {
@@ -269,7 +247,6 @@ mod tests {
             &["--hosts", "3"][..],
             &["--env", "=1"],
             &["--env", "A"],
-            &["--mtu", "100"],
             &["--may-die", "c"],
             &["--may-die", "a", "--native"],
             &["--counted", "--native"],

@@ -16,6 +16,9 @@ use crate::driver::Driver;
 /// How long a new device may take until it can be used.
 const DEVICE_LIMIT: Duration = Duration::from_secs(30);
 
+/// The MTU of network devices, which makes room for an RDMA MTU of 4096.
+pub(crate) const MTU: u32 = 4200;
+
 const DEVICES: &str = "/sys/class/infiniband";
 
 /// All devices of this machine.
@@ -45,7 +48,6 @@ pub(crate) fn create(
     driver: Driver,
     netdev: &str,
     (addr, addr6): (Ipv4Addr, Option<Ipv6Addr>),
-    mtu: u32,
 ) -> Result<()> {
     let driver_name = driver.name();
     let add6 = addr6.map(|addr6| format!("echo addr add {addr6}/64 dev {netdev} nodad;"));
@@ -54,7 +56,7 @@ pub(crate) fn create(
         "{{ echo link set lo up
             [ -e /sys/class/net/{netdev} ] || echo link add {netdev} type dummy
             echo addr add {addr}/24 dev {netdev}; {}
-            echo link set {netdev} mtu {mtu} up; }} | ip -batch - &&
+            echo link set {netdev} mtu {MTU} up; }} | ip -batch - &&
             rdma link add {name} type {driver_name} netdev {netdev}",
         add6.unwrap_or_default()
     );

@@ -98,7 +98,7 @@ pub(crate) fn job(
 ) -> Job {
     const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
     // The folder has the modules of the guest's kernel.
-    let modprobe = format!("-d \"{}\"", machines.kernel.dir.display());
+    let modprobe = format!("-d \"{}\"", machines.kernel.display());
     let own = [
         ("PATH", PATH),
         ("MODPROBE_OPTIONS", &modprobe),

@@ -1,6 +1,6 @@
 //! The lab: boots virtual machines with a soft-RoCE device and runs commands in them.
 //!
-//! This program has two halves. On this machine it prepares a kernel ([`kernel`]),
+//! This program has two halves. On this machine it prepares a kernel ([`lab`]),
 //! starts QEMU ([`qemu`]) and watches over it ([`watch`], [`guest`]). In the guest, [`agent`] runs
 //! the command. Between them are the frames of [`hosts::wire`].
 
@@ -11,7 +11,6 @@ mod device;
 mod driver;
 mod guest;
 mod hidden;
-mod kernel;
 mod lab;
 mod listener;
 mod monitor;
@@ -32,9 +31,8 @@ use clap::Parser;
 
 use crate::{
     accel::Accel,
-    cli::{Cli, Command, Exec, MachineArgs, Setup, Shell},
+    cli::{Cli, Command, Exec, MachineArgs, Shell},
     driver::Driver,
-    kernel::Kernel,
     lab::Lab,
     place::Place,
     qemu::Machines,
@@ -49,7 +47,7 @@ const STOPPED: u8 = 123;
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
-        Command::Setup(args) => setup(&args),
+        Command::Setup(_) => setup(),
         Command::Exec(args) => exec(&args),
         Command::Shell(args) => shell(&args),
         Command::Probe => Ok(probe()),
@@ -66,14 +64,12 @@ fn main() -> ExitCode {
     ExitCode::from(status)
 }
 
-fn setup(args: &Setup) -> Result<u8> {
+fn setup() -> Result<u8> {
     let lab = Lab::find()?;
-    let kernel = Kernel::fetch(&lab, args.kernel.as_deref())?;
-    kernel.initramfs(&lab)?;
-    if args.with_siw {
-        kernel.provide_siw(&lab)?;
-    }
-    eprintln!("lab: ready, with kernel {}", kernel.release()?);
+    lab.provide("fetch", &lab.dir().join("kernels"))?;
+    let kernel = lab.kernel()?;
+    lab.provide("initramfs", &kernel)?;
+    eprintln!("lab: ready, with {}", kernel.display());
     Ok(0)
 }
 
@@ -108,9 +104,10 @@ fn with_machines(
         drivers.len() == 1 || args.hosts() == 1,
         "--device both is for one host"
     );
-    let kernel = &Kernel::open(lab, args.kernel.as_deref())?;
+    let kernel = &lab.kernel()?;
+    lab.provide("initramfs", kernel)?;
     if drivers.contains(&Driver::Siw) {
-        kernel.provide_siw(lab)?;
+        lab.provide("siw", kernel)?;
     }
     run(&Machines {
         lab,

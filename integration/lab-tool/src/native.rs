@@ -78,17 +78,14 @@ fn usable(gids: &[Ipv6Addr]) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
 pub(crate) fn exec(lab: &Lab, args: &Exec, watch: &Watch) -> Result<u8> {
     let (place, _made) = match offer().context("--native is not possible here")? {
         Some(place) => (place, None),
-        None => {
-            let (place, made) = SoftRoce::make(args.machines.mtu)?;
-            (place, Some(made))
-        }
+        None => SoftRoce::make().map(|(place, made)| (place, Some(made)))?,
     };
     // As in a guest, if we may.
     let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
     let hosts = args.machines.hosts();
     let mut programs = Vec::new();
     for (host, name) in HOSTS.into_iter().enumerate().take(hosts) {
-        let results = lab.results(args.machines.results.as_deref(), name)?;
+        let results = lab.results(name)?;
         let place = Place {
             host: name,
             ..place.clone()
@@ -125,7 +122,7 @@ fn kill_group(leader: Pid) {
 struct SoftRoce;
 
 impl SoftRoce {
-    fn make(mtu: u32) -> Result<(Place, Self)> {
+    fn make() -> Result<(Place, Self)> {
         run(Command::new("modprobe").args(["-a", "rdma_rxe", "rdma_ucm", "ib_uverbs"]))?;
         let place = Place::new(0, 1, [DEVICE.to_owned()]);
         // From here on, so that what a failure leaves behind goes away too.
@@ -135,7 +132,6 @@ impl SoftRoce {
             Driver::Rxe,
             NETDEV,
             (place.devices[0].1, place.addr6),
-            mtu,
         )?;
         Ok((place, made))
     }

@@ -22,7 +22,7 @@ use nix::{
 };
 
 use crate::{
-    accel::Accel, cli::MachineArgs, kernel::Kernel, lab::Lab, place::HOSTS, process::dies_with_us,
+    accel::Accel, cli::MachineArgs, device::MTU, lab::Lab, place::HOSTS, process::dies_with_us,
 };
 
 /// The name of the port of an agent in sysfs of the guest.
@@ -35,7 +35,8 @@ pub(crate) const BEAT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Machines<'a> {
     pub(crate) lab: &'a Lab,
-    pub(crate) kernel: &'a Kernel,
+    /// The unpacked package of the kernel.
+    pub(crate) kernel: &'a Path,
     pub(crate) accel: Accel,
     pub(crate) args: &'a MachineArgs,
 }
@@ -69,8 +70,7 @@ impl Machines<'_> {
     }
 
     fn start_one(&self, host: usize, link: UnixStream) -> Result<Machine> {
-        let results = self.args.results.as_deref();
-        let results = self.lab.results(results, HOSTS[host])?;
+        let results = self.lab.results(HOSTS[host])?;
         let console = results.join("console.log");
         let output = File::create(&console).context("cannot write console.log")?;
         let (port, port_of_guest) = UnixStream::pair()?;
@@ -88,16 +88,16 @@ impl Machines<'_> {
             inherited(&monitor_of_qemu)?
         );
         if self.args.hosts() > 1 {
-            let (fd, mtu) = (inherited(&link)?, self.args.mtu);
+            let fd = inherited(&link)?;
             options += &format!(
                 " -netdev socket,id=net,fd={fd} -device virtio-net-pci,netdev=net,\
-                 mac=52:54:00:00:00:0{host},host_mtu={mtu},romfile="
+                 mac=52:54:00:00:00:0{host},host_mtu={MTU},romfile="
             );
         }
         let mut qemu = Command::new("qemu-system-x86_64");
         qemu.args(words(&options));
-        qemu.arg("-kernel").arg(self.kernel.dir.join("kernel"));
-        qemu.arg("-initrd").arg(self.kernel.initramfs(self.lab)?);
+        qemu.arg("-kernel").arg(self.kernel.join("kernel"));
+        qemu.arg("-initrd").arg(self.kernel.join("initramfs"));
         let line = self.command_line(HOSTS[host], &results)?;
         qemu.args(["-append", &line]);
         for (tag, path, options) in [
@@ -151,13 +151,13 @@ impl Machines<'_> {
             // Where memory is decides how many instructions it takes to copy or to find something.
             Accel::Counted => " norandmaps nokaslr",
         };
-        let (hosts, mtu, device) = (self.args.hosts(), self.args.mtu, self.args.device.name());
-        line += &format!(" lab_host={host} lab_hosts={hosts} lab_mtu={mtu} lab_device={device}");
+        let (hosts, device) = (self.args.hosts(), self.args.device.name());
+        line += &format!(" lab_host={host} lab_hosts={hosts} lab_device={device}");
         for (name, path) in [
             ("checkout", &*self.lab.checkout),
             ("target", &self.lab.target),
             ("agent", &self.lab.tool),
-            ("kernel", &self.kernel.dir),
+            ("kernel", self.kernel),
             ("results", results),
         ] {
             let path = path.to_str().filter(|path| !path.contains('"'));

@@ -4,14 +4,12 @@ use std::{
     collections::VecDeque,
     fmt,
     ops::Range,
-    sync::atomic::Ordering,
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Result, ensure};
 use fastrand::Rng;
-use rdmsg::TransportChoice;
 
 use super::{
     arena::{Arena, Attacker, Kind},
@@ -19,7 +17,7 @@ use super::{
     rdma::Rdma,
     session::{Session, WINDOW},
     tcp::{self, Tcp},
-    victim::{self, LEND, SHARED, STREAM},
+    victim::{LEND, SHARED, STREAM},
     wire::{Descriptor, Hello},
 };
 
@@ -38,7 +36,7 @@ pub(super) enum Pace {
 }
 
 /// The way in which a peer leaves.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Leave {
     Close,
     Reset,
@@ -69,15 +67,15 @@ pub(super) trait Wire {
     /// Memory that the victim may read.
     fn memory(&mut self, len: u64) -> Descriptor;
     /// Writes, as far as the pace and the rate let it.
-    fn flush(&mut self, arena: &Arena);
+    fn flush(&mut self, arena: &Arena<'_>);
     /// Receives.
     fn poll(&mut self);
     /// Begins to leave. The rest follows when this is dropped.
     fn leave(&mut self, leave: Leave);
 
     /// Writes and receives for this time, or until a frame has come.
-    fn pump(&mut self, arena: &Arena, time: Duration) {
-        let end = arena.end().min(Instant::now() + time);
+    fn pump(&mut self, arena: &Arena<'_>, time: Duration) {
+        let end = arena.end.min(Instant::now() + time);
         loop {
             self.flush(arena);
             self.poll();
@@ -92,8 +90,8 @@ pub(super) trait Wire {
 
 /// One connection of an attacker.
 pub(super) struct Attack<'a> {
-    arena: &'a Arena,
-    attacker: &'a Attacker,
+    arena: &'a Arena<'a>,
+    attacker: &'a mut Attacker,
     service: usize,
     rng: Rng,
     wire: Box<dyn Wire>,
@@ -103,16 +101,13 @@ pub(super) struct Attack<'a> {
 impl<'a> Attack<'a> {
     /// Connects. Setups and silent peers over TCP end in the middle of it.
     pub(super) fn open(
-        arena: &'a Arena,
-        attacker: &'a Attacker,
+        arena: &'a Arena<'a>,
+        attacker: &'a mut Attacker,
         service: usize,
         kind: Kind,
         mut rng: Rng,
     ) -> Result<Self> {
         ensure!(arena.may_connect(), "the attack is over");
-        if kind == Kind::Setup {
-            arena.mutations.fetch_add(1, Ordering::Relaxed);
-        }
         let hello = Hello {
             features: 2 | u16::from(service == STREAM),
             window: WINDOW,
@@ -122,37 +117,36 @@ impl<'a> Attack<'a> {
             engine: rng.u64(..),
             ..Hello::GOOD
         };
-        let mut hello = hello.bytes().to_vec();
         let addr = arena.services[service];
-        let mut answer = Vec::new();
-        let wire: Box<dyn Wire> = if arena.transport == TransportChoice::Rdma {
-            if kind == Kind::Setup {
-                let what = mutation::hello(&mut hello, 0, &mut rng);
-                attacker.note(format_args!("hello with {what}"));
+        let is_rdma = arena.site.is_rdma();
+        let hello = hello.bytes();
+        let mut request = if is_rdma {
+            hello.to_vec()
+        } else {
+            tcp::request(&hello)
+        };
+        let what = match (kind, is_rdma) {
+            (Kind::Setup, true) => mutation::hello(&mut request, &mut rng),
+            (Kind::Setup, false) if rng.u8(0..4) == 0 => mutation::length(&mut request, &mut rng),
+            (Kind::Setup, false) => mutation::request(&mut request, &mut rng),
+            (Kind::Silent, false) => {
+                request.truncate(rng.usize(0..request.len()));
+                format!("{} bytes", request.len())
             }
-            let rdma;
-            (rdma, answer) = Rdma::connect(addr, &hello, arena)?;
-            Box::new(rdma)
+            _ => "nothing changed".to_owned(),
+        };
+        attacker.mutations += u64::from(kind == Kind::Setup);
+        attacker.journal.push(format!("request with {what}"));
+        let (wire, answer): (Box<dyn Wire>, _) = if is_rdma {
+            let (rdma, answer) = Rdma::connect(addr, &request, arena)?;
+            (Box::new(rdma), answer)
         } else {
             let mut tcp = Tcp::connect(addr)?;
-            let mut request = tcp::request(&hello);
-            let what = match (kind, rng.u8(0..4)) {
-                (Kind::Setup, 0) => mutation::request(&mut request, &mut rng),
-                (Kind::Setup, 1) => mutation::length(&mut request, &mut rng),
-                (Kind::Setup, _) => mutation::hello(&mut request, 8, &mut rng),
-                (Kind::Silent, _) => {
-                    request.truncate(rng.usize(0..request.len()));
-                    format!("{} bytes", request.len())
-                }
-                _ => {
-                    answer = tcp.set_up(&request)?;
-                    request.clear();
-                    "nothing changed".to_owned()
-                }
+            let answer = match kind {
+                Kind::Setup | Kind::Silent => tcp.put(&request),
+                _ => tcp.set_up(&request)?,
             };
-            attacker.note(format_args!("request with {what}"));
-            tcp.put(&request);
-            Box::new(tcp)
+            (Box::new(tcp), answer)
         };
         Ok(Self {
             arena,
@@ -195,17 +189,17 @@ impl<'a> Attack<'a> {
         let leave = ways[self.rng.usize(0..ways.len())];
         self.note(format_args!("leaves: {leave:?}"));
         self.wire.leave(leave);
-        if matches!(leave, Leave::Half) {
+        if leave == Leave::Half {
             self.wire.pump(self.arena, Duration::from_secs(1));
         }
     }
 
-    fn note(&self, action: impl fmt::Display) {
-        self.attacker.note(action);
+    fn note(&mut self, action: impl fmt::Display) {
+        self.attacker.journal.push(action.to_string());
     }
 
-    fn note_mutation(&self, action: impl fmt::Display) {
-        self.arena.mutations.fetch_add(1, Ordering::Relaxed);
+    fn note_mutation(&mut self, action: impl fmt::Display) {
+        self.attacker.mutations += 1;
         self.note(action);
     }
 
@@ -283,7 +277,8 @@ impl<'a> Attack<'a> {
             0..=2 => (1, mutation::frame(&mut frame, rng)),
             3 => (1, mutation::length(&mut frame, rng)),
             4 => {
-                self.session.skip();
+                // The next frame has a wrong number.
+                self.session.frames_sent = self.session.frames_sent.wrapping_add(1);
                 (0, "left out".to_owned())
             }
             5 => (2, "twice".to_owned()),
@@ -305,7 +300,7 @@ impl<'a> Attack<'a> {
 
     fn announce(&mut self, is_mute: bool) {
         self.wire.state().is_mute = is_mute;
-        let most = victim::longest(self.arena.transport);
+        let most = self.arena.site.longest;
         let len = self.rng.u64(1..=2 * most).min(most);
         let memory = self.wire.memory(len);
         let count = self.rng.u32(1..=4);
@@ -316,7 +311,7 @@ impl<'a> Attack<'a> {
             let pace = Pace::Slow(self.rng.usize(1..4096), self.millis(20..200));
             self.note(format_args!("serves: {pace:?}"));
             self.wire.state().pace = pace;
-        } else if self.arena.transport == TransportChoice::Rdma {
+        } else if self.arena.site.is_rdma() {
             // A queue pair in the error state serves no READ.
             self.stick();
         }
@@ -335,7 +330,7 @@ impl<'a> Attack<'a> {
         self.repeat(10..400, |this| {
             this.say(frame);
             this.pump(Duration::ZERO);
-            while waits && this.session.is_pinged() && this.goes_on() {
+            while waits && this.session.pinged && this.goes_on() {
                 this.pump(Duration::from_millis(20));
             }
         });

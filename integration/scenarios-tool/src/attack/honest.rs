@@ -2,17 +2,16 @@ use std::{
     array, fmt,
     io::{Read, Write},
     net::SocketAddr,
-    sync::{PoisonError, RwLock},
     thread,
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, anyhow, ensure};
-use rdmsg::{Connector, Engine, TransportChoice};
+use anyhow::{Context, Result, anyhow, ensure};
+use rdmsg::{Connector, Engine};
 use toolbox::{PATIENCE, pattern};
 
 use super::{
-    Phase,
+    arena::{Arena, Site},
     victim::{SERVICES, STREAM, config},
 };
 
@@ -20,43 +19,33 @@ use super::{
 const SMALL: usize = 64;
 const LARGE: usize = 1 << 20;
 
-/// The time between two looks at the phase.
-const LOOK: Duration = Duration::from_millis(5);
-
 /// A connection that is made for one message.
 const CONNECT: usize = 0;
 
 /// An honest client, which repeats one operation.
-#[derive(Clone, Copy, Debug)]
 pub(super) struct Honest {
-    pub(super) service: usize,
+    service: usize,
     /// Bytes of each message; [`CONNECT`] for a new connection each time.
     len: usize,
     /// The time between two operations.
     pause: Duration,
+    /// The connection, which goes on from phase to phase.
+    connection: Option<Echo>,
 }
 
-/// The times of a client's operations, by the phase in which each began.
-pub(super) type Samples = Vec<(Phase, Duration)>;
-
 /// A connection to a service, which returns the echo of a message.
-type Echo = Box<dyn FnMut(&[u8]) -> Result<Vec<u8>>>;
+type Echo = Box<dyn FnMut(&[u8]) -> Result<Vec<u8>> + Send>;
 
 /// The clients of all services.
-pub(super) fn clients(transport: TransportChoice) -> [Honest; 9] {
-    // The device of the lab is software, on emulated processors.
-    let slower = if transport == TransportChoice::Rdma {
-        5
-    } else {
-        1
-    };
+pub(super) fn clients(site: &Site) -> [Honest; 9] {
     let kinds = [(SMALL, 10), (LARGE, 100), (CONNECT, 200)];
     array::from_fn(|number| {
         let (len, millis) = kinds[number / SERVICES.len()];
         Honest {
             service: number % SERVICES.len(),
             len,
-            pause: Duration::from_millis(millis * slower),
+            pause: Duration::from_millis(millis * site.slower),
+            connection: None,
         }
     })
 }
@@ -73,46 +62,37 @@ impl fmt::Display for Honest {
 }
 
 impl Honest {
-    /// Works until the end of the run. It holds the lock during each operation, so whoever has the
-    /// lock for writing knows that no operation is in flight.
-    pub(super) fn run(
-        &self,
-        addr: SocketAddr,
-        engine: &Engine,
-        transport: TransportChoice,
-        phase: &RwLock<Phase>,
-        samples: &mut Samples,
-    ) -> Result<()> {
-        let mut config = config(self.service, transport);
+    /// Works until the end of a phase. Returns the 99th percentile of the times of its operations;
+    /// without an operation it is endless.
+    pub(super) fn run(&mut self, arena: &Arena<'_>, engine: &Engine) -> Result<Duration> {
+        let mut config = config(self.service, arena.site);
         config.connect_timeout = PATIENCE;
         config.keepalive_timeout = PATIENCE;
         let connector = Connector::new().config(&config).engine(engine);
-        let mut connection = None;
-        for number in 0.. {
-            let guard = phase.read().unwrap_or_else(PoisonError::into_inner);
-            match *guard {
-                Phase::Quiet(_) | Phase::Attack(_) => {}
-                Phase::Pause => {
-                    drop(guard);
-                    thread::sleep(LOOK);
-                    continue;
-                }
-                Phase::Over => break,
-            }
+        let mut times = Vec::new();
+        while !arena.is_over() {
+            let sent = pattern(times.len() as u64, self.len.max(SMALL));
             let started = Instant::now();
-            let mut open = match connection.take() {
-                Some(open) => open,
-                None => self.connect(addr, &connector)?,
-            };
-            let sent = pattern(number, self.len.max(SMALL));
-            ensure!(open(&sent)? == sent, "wrong bytes");
-            // A connection for one message is dropped here.
-            connection = (self.len != CONNECT).then_some(open);
-            samples.push((*guard, started.elapsed()));
-            drop(guard);
-            thread::sleep(self.pause);
+            let echo = self.echo(arena.services[self.service], &connector, &sent);
+            let echo = echo.with_context(|| format!("the honest client {self}"))?;
+            times.push(started.elapsed());
+            ensure!(echo == sent, "the honest client {self}: wrong bytes");
+            arena.pause(self.pause);
         }
-        Ok(())
+        times.sort_unstable();
+        let last = (times.len() * 99).div_ceil(100).checked_sub(1);
+        Ok(last.map_or(Duration::MAX, |last| times[last]))
+    }
+
+    fn echo(&mut self, addr: SocketAddr, connector: &Connector, sent: &[u8]) -> Result<Vec<u8>> {
+        let mut open = match self.connection.take() {
+            Some(open) => open,
+            None => self.connect(addr, connector)?,
+        };
+        let echo = open(sent)?;
+        // A connection for one message is dropped here.
+        self.connection = (self.len != CONNECT).then_some(open);
+        Ok(echo)
     }
 
     fn connect(&self, addr: SocketAddr, connector: &Connector) -> Result<Echo> {

@@ -16,23 +16,18 @@ pub(crate) mod victim;
 use std::{
     mem,
     process::ExitCode,
-    sync::{
-        Mutex, PoisonError, RwLock,
-        atomic::{AtomicU64, Ordering::Relaxed},
-        mpsc::channel,
-    },
     thread,
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 use clap::{Args, ValueEnum};
-use rdmsg::{Engine, TransportChoice};
+use rdmsg::Engine;
 use toolbox::{Lab, Launch, frames as wire};
 
 use self::{
-    arena::{Arena, Attacker, Kind},
-    honest::{Honest, Samples},
+    arena::{Arena, Attacker, Kind, Site},
+    honest::Honest,
     victim::Victim,
 };
 use crate::{
@@ -45,13 +40,6 @@ const ROUNDS: usize = 4;
 
 /// The least ratio of an operation's 99th percentiles in attacks and in quiet phases that fails.
 const MOST: f64 = 10.0;
-
-/// Threads of attackers whose connections are busy, and of those whose connections are slow.
-const BUSY: u64 = 24;
-const SLOW: u64 = 16;
-/// The same over RDMA, on emulated processors.
-const BUSY_OVER_RDMA: u64 = 3;
-const SLOW_OVER_RDMA: u64 = 5;
 
 /// The distance between the numbers of the first connections of two threads.
 const NUMBERS: u64 = 1_000_000;
@@ -115,11 +103,11 @@ impl Options {
             self.minutes /= 2;
         }
         if Lab::is_here() {
-            return run(&self, seed, TransportChoice::Rdma).map(|()| ExitCode::SUCCESS);
+            return run(&self, seed, &arena::RDMA).map(|()| ExitCode::SUCCESS);
         }
         let over_tcp = match self.transport {
             Over::Rdma => Ok(()),
-            Over::Tcp | Over::Both => run(&self, seed, TransportChoice::Tcp),
+            Over::Tcp | Over::Both => run(&self, seed, &arena::TCP),
         };
         let mut status = ExitCode::SUCCESS;
         if self.transport != Over::Tcp {
@@ -132,120 +120,101 @@ impl Options {
     }
 }
 
-/// The present part of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// Honest clients wait.
-    Pause,
-    /// Honest clients work.
-    Quiet(usize),
-    /// Attackers work as well.
-    Attack(usize),
-    Over,
-}
+/// The 99th percentiles of each client's operations, by the phase.
+type Percentiles = Vec<Vec<Duration>>;
 
 /// Attacks one victim, over one transport.
-fn run(options: &Options, seed: u64, transport: TransportChoice) -> Result<()> {
-    println!(
-        "attack: {transport:?} for {:?}, seed {seed}",
-        options.minutes
-    );
-    let (failed, failures) = channel();
-    let mut victim = Victim::start(transport, failures)?;
-    let arena = Arena::new(victim.services.clone(), transport);
-    let attackers = attackers(options, seed, transport);
+fn run(options: &Options, seed: u64, site: &'static Site) -> Result<()> {
+    let name = format!("attack: {:?}", site.transport);
+    println!("{name} for {:?}, seed {seed}", options.minutes);
+    let mut victim = Victim::start(site)?;
+    let mut attackers = attackers(options, seed, site);
     let engine = Engine::new()?;
-    let mut clients = honest::clients(transport).map(|client| (client, Samples::new()));
-    let phase = RwLock::new(Phase::Pause);
-    let result = thread::scope(|scope| {
-        for (client, samples) in &mut clients {
-            let (failed, engine, phase) = (failed.clone(), &engine, &phase);
-            let addr = arena.services[client.service];
-            scope.spawn(move || {
-                if let Err(error) = client.run(addr, engine, transport, phase, samples) {
-                    // It is not received after another failure.
-                    let _ = failed.send(format!("the honest client {client}: {error:#}"));
-                }
-            });
-        }
-        let length = options.minutes / (2 * ROUNDS as u32);
-        let result = rounds(&mut victim, &phase, &arena, &attackers, length);
-        begin(&phase, Phase::Over);
-        result
-    });
+    let mut clients = honest::clients(site);
+    let length = options.minutes / (2 * ROUNDS as u32);
+    let result = rounds(&mut victim, &engine, &mut clients, &mut attackers, length);
     engine.shutdown();
     if result.is_err() {
         for (number, Attacker { journal, .. }) in attackers.iter().enumerate() {
-            eprintln!(
-                "attacker {number}, seed {seed}: {:#?}",
-                arena::lock(journal)
-            );
+            eprintln!("attacker {number}, seed {seed}: {journal:#?}");
         }
     }
-    result?;
-    compare(Duration::from_millis(options.floor), &clients)?;
+    let [quiet, attacks] = result?;
+    compare(
+        Duration::from_millis(options.floor),
+        &clients,
+        &quiet,
+        &attacks,
+    )?;
     victim.finish()?;
-    println!("attack: {transport:?}, seed {seed}: all is well");
+    println!("{name}, seed {seed}: all is well");
     Ok(())
-}
-
-/// Begins a phase when no operation of an honest client is in flight.
-fn begin(phase: &RwLock<Phase>, next: Phase) {
-    *phase.write().unwrap_or_else(PoisonError::into_inner) = next;
 }
 
 /// Runs all phases.
 fn rounds(
     victim: &mut Victim,
-    phase: &RwLock<Phase>,
-    arena: &Arena,
-    attackers: &[Attacker],
+    engine: &Engine,
+    clients: &mut [Honest],
+    attackers: &mut [Attacker],
     length: Duration,
-) -> Result<()> {
+) -> Result<[Percentiles; 2]> {
     let mut before = None;
-    for round in 0..ROUNDS {
-        begin(phase, Phase::Quiet(round));
-        victim.look(length)?;
-        begin(phase, Phase::Pause);
+    let [mut quiet, mut attacks] = [Vec::new(), Vec::new()];
+    for _ in 0..ROUNDS {
+        quiet.push(phase(victim, engine, clients, &mut [], length)?);
         let before = match &before {
             Some(before) => before,
             None => before.insert(baseline(victim)?),
         };
-        *arena::lock(&arena.end) = Instant::now() + length;
-        begin(phase, Phase::Attack(round));
-        thread::scope(|scope| {
-            for attacker in attackers {
-                scope.spawn(|| attacker.run(arena));
-            }
-            let result = victim.look(length);
-            *arena::lock(&arena.end) = Instant::now();
-            result
-        })?;
-        begin(phase, Phase::Pause);
-        victim.look(Duration::ZERO)?;
+        attacks.push(phase(victim, engine, clients, attackers, length)?);
         let after = settle(before, || victim.health(), Health::is_as)?;
-        let mutations = arena.mutations.load(Relaxed);
+        let mutations: u64 = attackers.iter().map(|attacker| attacker.mutations).sum();
         println!("attack: {mutations} mutations\n  before: {before:?}\n  after:  {after:?}");
     }
-    Ok(())
+    Ok([quiet, attacks])
 }
 
-fn attackers(options: &Options, seed: u64, transport: TransportChoice) -> Vec<Attacker> {
-    let (busy, slow) = match transport {
-        TransportChoice::Rdma => (BUSY_OVER_RDMA, SLOW_OVER_RDMA),
-        _ => (BUSY, SLOW),
-    };
+/// Has the honest clients and these attackers work for this time. It fails if a client fails, or if
+/// the victim has ended, panicked, or logged too much.
+fn phase(
+    victim: &mut Victim,
+    engine: &Engine,
+    clients: &mut [Honest],
+    attackers: &mut [Attacker],
+    length: Duration,
+) -> Result<Vec<Duration>> {
+    let arena = &Arena::new(victim.site, &victim.services, Instant::now() + length);
+    let worked = thread::scope(|scope| {
+        for attacker in attackers {
+            scope.spawn(|| attacker.run(arena));
+        }
+        let clients = clients.iter_mut();
+        let clients: Vec<_> = clients
+            .map(|client| scope.spawn(|| client.run(arena, engine)))
+            .collect();
+        let ends = clients.into_iter().map(|client| client.join());
+        ends.map(|end| end.map_err(|_| anyhow!("an honest client panicked"))?)
+            .collect()
+    });
+    victim.look()?;
+    worked
+}
+
+fn attackers(options: &Options, seed: u64, site: &Site) -> Vec<Attacker> {
     let attacker = |first: u64| Attacker {
-        kinds: kinds(&options.only, first / NUMBERS >= busy),
+        kinds: kinds(&options.only, first / NUMBERS >= site.busy),
         seed,
-        next: AtomicU64::new(first),
+        next: first,
         step: options.connection.is_none().into(),
-        journal: Mutex::default(),
+        mutations: 0,
+        journal: Vec::new(),
     };
-    let all = (0..busy + slow).map(|thread| thread * NUMBERS);
     match options.connection {
         Some(connection) => vec![attacker(connection)],
-        None => all.map(attacker).collect(),
+        None => (0..site.busy + site.slow)
+            .map(|thread| attacker(thread * NUMBERS))
+            .collect(),
     }
 }
 
@@ -274,12 +243,21 @@ fn baseline(victim: &mut Victim) -> Result<Health> {
     )
 }
 
-/// Prints the honest clients' 99th percentiles, and fails if those in attacks are too long.
-fn compare(floor: Duration, clients: &[(Honest, Samples)]) -> Result<()> {
+/// Prints the medians of the honest clients' 99th percentiles, and fails if those in attacks are too
+/// long. Other programs of this machine spoil one phase, and not most of them.
+fn compare(
+    floor: Duration,
+    clients: &[Honest],
+    quiet: &Percentiles,
+    attacks: &Percentiles,
+) -> Result<()> {
     let mut slow = Vec::new();
-    for (client, samples) in clients {
-        let quiet = percentile(samples, Phase::Quiet);
-        let attacks = percentile(samples, Phase::Attack);
+    for (number, client) in clients.iter().enumerate() {
+        let [quiet, attacks] = [quiet, attacks].map(|phases| {
+            let mut all: Vec<_> = phases.iter().map(|clients| clients[number]).collect();
+            all.sort_unstable();
+            all[ROUNDS / 2]
+        });
         let ratio = attacks.as_secs_f64() / quiet.max(floor).as_secs_f64();
         println!(
             "attack: {client:<18} {quiet:>9.3?} quiet, {attacks:>9.3?} in attacks: {ratio:.2}"
@@ -293,19 +271,4 @@ fn compare(floor: Duration, clients: &[(Honest, Samples)]) -> Result<()> {
         "no operation, or {MOST} times as slow in attacks: {slow:?}"
     );
     Ok(())
-}
-
-/// The median of the phases' 99th percentiles: other programs of this machine spoil one phase, and
-/// not most of them. A phase without an operation counts as an endless one.
-fn percentile(samples: &Samples, phase: impl Fn(usize) -> Phase) -> Duration {
-    let of_round = |round| {
-        let of_phase = samples.iter().filter(|(at, _)| *at == phase(round));
-        let mut times: Vec<_> = of_phase.map(|(_, time)| *time).collect();
-        times.sort_unstable();
-        let last = (times.len() * 99).div_ceil(100).checked_sub(1);
-        last.map_or(Duration::MAX, |last| times[last])
-    };
-    let mut all: Vec<_> = (0..ROUNDS).map(of_round).collect();
-    all.sort_unstable();
-    all[ROUNDS / 2]
 }

@@ -58,7 +58,7 @@ impl Rdma {
     pub(super) fn connect(
         addr: SocketAddr,
         hello: &[u8],
-        arena: &Arena,
+        arena: &Arena<'_>,
     ) -> Result<(Self, Vec<u8>)> {
         let channel = EventChannel::new()?;
         let mut id = CmId::new(&channel, PortSpace::TCP, 1)?;
@@ -179,7 +179,7 @@ impl Wire for Rdma {
         descriptor
     }
 
-    fn flush(&mut self, arena: &Arena) {
+    fn flush(&mut self, arena: &Arena<'_>) {
         while !self.state.over && self.posted.wrapping_sub(self.completed) < DEPTH / 2 {
             let Some(frame) = self.outgoing.pop_front() else {
                 break;
@@ -235,8 +235,8 @@ impl Wire for Rdma {
 }
 
 /// The next event, which must be this one.
-fn expect(channel: &EventChannel, event: CmEventType, arena: &Arena) -> Result<CmEvent> {
-    let left = arena.end().saturating_duration_since(Instant::now());
+fn expect(channel: &EventChannel, event: CmEventType, arena: &Arena<'_>) -> Result<CmEvent> {
+    let left = arena.end.saturating_duration_since(Instant::now());
     let came = channel.wait_event(left.clamp(Duration::from_millis(1), STEP))?;
     let came = came.context("no event came")?;
     ensure!(came.event() == event, "{}", came.event());

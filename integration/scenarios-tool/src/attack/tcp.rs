@@ -140,9 +140,10 @@ impl Tcp {
         }
     }
 
-    /// Appends these bytes to the outgoing ones.
-    pub(super) fn put(&mut self, bytes: &[u8]) {
+    /// Appends these bytes to the outgoing ones. Nothing answers.
+    pub(super) fn put(&mut self, bytes: &[u8]) -> Vec<u8> {
         self.outgoing.extend(bytes);
+        Vec::new()
     }
 }
 
@@ -203,7 +204,7 @@ impl Wire for Tcp {
         }
     }
 
-    fn flush(&mut self, arena: &Arena) {
+    fn flush(&mut self, arena: &Arena<'_>) {
         while !self.outgoing.is_empty() && !self.state.over {
             let (most, pause) = match self.state.pace {
                 Pace::Whole => (usize::MAX, Duration::ZERO),

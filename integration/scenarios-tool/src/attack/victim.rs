@@ -4,8 +4,6 @@ use std::{
     env,
     io::{self, BufRead, Read, Write},
     net::SocketAddr,
-    panic, process,
-    sync::mpsc::Receiver,
     thread,
     time::{Duration, Instant},
 };
@@ -13,10 +11,10 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use rdmsg::{
     Completion, Config, Endpoint, Engine, EngineLimits, Listener, Polling, RemoteAccess, Stream,
-    TransportChoice,
 };
 use toolbox::{Lab, Line, PATIENCE, Process, words};
 
+use super::arena::{RDMA, Site, TCP};
 use crate::{RETURNING_MEMORY, health::Health};
 
 /// The listeners, in the order in which their ports are printed.
@@ -42,26 +40,25 @@ const LAST_WORDS: usize = 20;
 #[derive(Debug)]
 pub(super) struct Victim {
     process: Process,
+    pub(super) site: &'static Site,
     pub(super) services: Vec<SocketAddr>,
     started: Instant,
     /// Lines on stderr.
     log: Vec<String>,
-    /// Failures of honest clients.
-    failures: Receiver<String>,
 }
 
 impl Victim {
-    pub(super) fn start(transport: TransportChoice, failures: Receiver<String>) -> Result<Self> {
+    pub(super) fn start(site: &'static Site) -> Result<Self> {
         let program = env::current_exe()?.display().to_string();
         let mut argv = words(RETURNING_MEMORY);
         argv.extend([program, "victim".to_owned()]);
-        argv.extend((transport == TransportChoice::Rdma).then(|| "--rdma".to_owned()));
+        argv.extend(site.is_rdma().then(|| "--rdma".to_owned()));
         let mut victim = Self {
             process: Process::start_told(&argv)?,
+            site,
             services: Vec::new(),
             started: Instant::now(),
             log: Vec::new(),
-            failures,
         };
         victim.services = serde_json::from_str(&victim.hear()?)?;
         Ok(victim)
@@ -74,7 +71,7 @@ impl Victim {
                 Some(Line::Err(line)) => self.log.push(line),
                 Some(Line::Out(line)) => return Ok(line),
                 None => {
-                    self.look(Duration::ZERO)?;
+                    self.look()?;
                     bail!("the victim does not answer");
                 }
             }
@@ -86,26 +83,21 @@ impl Victim {
         Ok(serde_json::from_str(&self.hear()?)?)
     }
 
-    /// Waits for this time, and fails if an honest client has failed, or the victim has ended,
-    /// panicked, or logged too much.
-    pub(super) fn look(&mut self, time: Duration) -> Result<()> {
-        let failure = self.failures.recv_timeout(time);
+    /// Fails if it has ended, panicked, or logged too much.
+    pub(super) fn look(&mut self) -> Result<()> {
         while let Some(line) = self.process.line(Duration::ZERO) {
             match line {
                 Line::Err(line) => self.log.push(line),
                 Line::Out(line) => bail!("the victim says {line:?}"),
             }
         }
-        let panicked = self.log.iter().any(|line| line.contains("panicked"));
         let allowed = LINES_A_SECOND * (self.started.elapsed().as_secs() + 2);
-        let problem = if panicked {
+        let problem = if self.log.iter().any(|line| line.contains("panicked")) {
             "has panicked"
         } else if self.process.has_ended()? {
             "has ended"
         } else if self.log.len() as u64 > allowed {
             "has logged too many lines"
-        } else if let Ok(failure) = failure {
-            bail!(failure);
         } else {
             return Ok(());
         };
@@ -115,33 +107,25 @@ impl Victim {
     }
 
     pub(super) fn finish(mut self) -> Result<()> {
-        self.look(Duration::ZERO)?;
+        self.look()?;
         self.process.tell("end");
         let ended = self.process.finish(PATIENCE)?;
-        ensure!(ended.succeeded(), "the victim ended: {ended}");
+        let is_well = ended.succeeded() && !ended.output.contains("panicked");
+        ensure!(is_well, "the victim ended: {ended}");
         Ok(())
     }
 }
 
-/// The longest message in bytes that the victim takes. Over RDMA the attackers lock memory of this
-/// length.
-pub(super) fn longest(transport: TransportChoice) -> u64 {
-    match transport {
-        TransportChoice::Rdma => 16 << 20,
-        _ => 64 << 20,
-    }
-}
-
 /// The configuration of a service, for both sides. Honest clients have more patience.
-pub(super) fn config(service: usize, transport: TransportChoice) -> Config {
+pub(super) fn config(service: usize, site: &Site) -> Config {
     let mut config = Config::default();
-    config.transport = transport;
+    config.transport = site.transport;
     // A busy machine is no reason to give an honest client up, or to turn it away.
     config.connect_timeout = PATIENCE / 3;
     config.keepalive_timeout = PATIENCE / 3;
     // A thread that spins takes a processor from the others.
     config.polling = Polling::Event;
-    config.max_message = longest(transport);
+    config.max_message = site.longest;
     if service == SHARED {
         config.shared_receive = Some(2048);
         config.eager_size = Some(4096);
@@ -153,47 +137,40 @@ pub(super) fn config(service: usize, transport: TransportChoice) -> Config {
 pub(crate) fn run(over_rdma: bool) -> Result<()> {
     let logger = env_logger::Env::default().default_filter_or("warn");
     env_logger::Builder::from_env(logger).init();
-    let before = panic::take_hook();
-    panic::set_hook(Box::new(move |info| {
-        before(info);
-        process::abort();
-    }));
     let lab = over_rdma.then(Lab::find).transpose()?;
-    let (address, transport) = match &lab {
-        Some(lab) => (lab.at(0), TransportChoice::Rdma),
-        None => ("127.0.0.1:0".parse()?, TransportChoice::Tcp),
+    let (address, site) = match &lab {
+        Some(lab) => (lab.at(0), &RDMA),
+        None => ("127.0.0.1:0".parse()?, &TCP),
     };
     // Memory for four of the longest messages, and so for a hundred of the honest clients': less
     // than the attackers announce.
     let mut limits = EngineLimits::default();
     limits.pinned = 32 << 20;
-    limits.held = 4 * longest(transport);
+    limits.held = 4 * site.longest;
     let engine = Engine::with_limits(limits)?;
     let mut services = Vec::new();
-    for service in 0..STREAM {
-        let config = config(service, transport);
-        let listener = Listener::builder()
-            .config(&config)
-            .engine(&engine)
-            .bind(address)?;
-        services.push(listener.local_addr());
-        // Honest clients notice its end.
-        thread::spawn(move || {
-            for endpoint in listener.incoming().map_while(Result::ok) {
-                thread::spawn(move || echo(&endpoint));
-            }
-        });
-    }
-    let listener = Listener::builder()
-        .config(&config(STREAM, transport))
-        .engine(&engine)
-        .bind_stream(address)?;
-    services.push(listener.local_addr()?);
-    thread::spawn(move || {
-        for stream in listener.incoming().map_while(Result::ok) {
-            thread::spawn(move || echo_stream(stream));
+    // Honest clients notice the end of a listener.
+    for service in 0..SERVICES.len() {
+        let config = config(service, site);
+        let builder = Listener::builder().config(&config).engine(&engine);
+        if service == STREAM {
+            let listener = builder.bind_stream(address)?;
+            services.push(listener.local_addr()?);
+            thread::spawn(move || {
+                for stream in listener.incoming().map_while(Result::ok) {
+                    thread::spawn(move || echo_stream(stream));
+                }
+            });
+        } else {
+            let listener = builder.bind(address)?;
+            services.push(listener.local_addr());
+            thread::spawn(move || {
+                for endpoint in listener.incoming().map_while(Result::ok) {
+                    thread::spawn(move || echo(&endpoint));
+                }
+            });
         }
-    });
+    }
     println!("{}", serde_json::to_string(&services)?);
     for line in io::stdin().lock().lines() {
         if line? == "end" {
@@ -213,14 +190,10 @@ pub(crate) fn run(over_rdma: bool) -> Result<()> {
 /// The objects of all processes on the device that come and go with connections. Registrations of
 /// memory come and go with messages as well; their bytes count as pinned.
 fn objects(lab: &Lab) -> String {
-    let shown = lab.resources();
-    let words: Vec<_> = shown.split_whitespace().collect();
+    let words = words(&lab.resources());
     let pairs = words.chunks(2);
-    let counts = pairs.filter(|pair| ["qp", "cq", "srq", "cm_id"].contains(&pair[0]));
-    counts
-        .map(|pair| pair.join(" "))
-        .collect::<Vec<_>>()
-        .join(" ")
+    let counts = pairs.filter(|pair| ["qp", "cq", "srq", "cm_id"].contains(&&*pair[0]));
+    counts.collect::<Vec<_>>().concat().join(" ")
 }
 
 /// Sends each message back, until the peer leaves or takes none for a second.
