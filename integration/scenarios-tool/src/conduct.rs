@@ -57,8 +57,8 @@ struct Notes {
     problems: Vec<String>,
     /// The server's addresses.
     listens: Vec<SocketAddr>,
-    flowing: bool,
-    restarted: bool,
+    /// The number of times that all connections flowed.
+    flowing: u32,
     ended: Option<Ended>,
     /// The lines of stderr.
     words: Vec<String>,
@@ -106,8 +106,7 @@ impl Host {
             Heard::Line(Line::Err(line)) => notes.words.push(line),
             Heard::Line(Line::Out(line)) => match serde_json::from_str(&line)? {
                 Said::Listens(listens) => notes.listens = listens,
-                Said::Flowing => notes.flowing = true,
-                Said::Restarted => notes.restarted = true,
+                Said::Flowing => notes.flowing += 1,
                 Said::Book(book) => notes.books.push(book),
                 Said::Problem(problem) => notes.problems.push(problem),
             },
@@ -277,8 +276,9 @@ impl Conductor {
         let address = listens[0];
         self.a.agent.tell(&serde_json::to_string(listens)?)?;
         self.a
-            .wait("flowing", |notes| notes.flowing, 2 * PATIENCE)?;
-        self.b.wait("flowing", |notes| notes.flowing, PATIENCE)?;
+            .wait("flowing", |notes| notes.flowing > 0, 2 * PATIENCE)?;
+        self.b
+            .wait("flowing", |notes| notes.flowing > 0, PATIENCE)?;
         self.tell_both("go")?;
         self.flow(scenario.flow)?;
         self.strike(scenario, address)
@@ -331,8 +331,9 @@ impl Conductor {
                 thread::sleep(seconds(time));
                 began[1] = self.b.agent.signal("CONT")?;
             }
-            Fault::ServerRestarts(_) => {
-                self.b.wait("back", |notes| notes.restarted, 2 * PATIENCE)?;
+            Fault::ServerRestarts(times) => {
+                self.b
+                    .wait("back", |notes| notes.flowing > times, 2 * PATIENCE)?;
             }
             Fault::Strangers => drop(self.a.shell(&network::strangers(server))?),
             // The kernel waits for all that use the device.

@@ -10,7 +10,9 @@ use std::{
 use rdmsg::{Endpoint, Error, RemoteRegion};
 use toolbox::{Side, clock_millis};
 
-use super::{News, Said, Told, Worker, lock, operations::Operations, reader::Reader, sender};
+use super::{
+    Said, Told, Worker, lock, operations::Operations, problem, reader::Reader, say, sender,
+};
 use crate::{
     judge::{Book, End},
     plan::{Content, Ending, Half, Plan},
@@ -63,7 +65,7 @@ impl Conversation {
         self.is_flowing();
         let is_other = |open: &Arc<Self>| !Arc::ptr_eq(open, &self);
         self.worker.told().open.retain(is_other);
-        self.worker.tell(News::Said(Said::Book(self.book())));
+        say(&Said::Book(self.book()));
         end
     }
 
@@ -116,15 +118,13 @@ impl Conversation {
 
     pub(super) fn is_flowing(&self) {
         if !self.flows.swap(true, Relaxed) {
-            self.worker.tell(News::Flowing);
-            // Only a server that restarts takes it.
-            let _ = self.worker.flows.0.send(());
+            self.worker.flows();
         }
     }
 
     /// Reports a violation.
-    pub(super) fn problem(&self, problem: &str) {
-        self.worker.problem(format!("{problem}; {self}"));
+    pub(super) fn problem(&self, text: &str) {
+        problem(format!("{text}; {self}"));
     }
 
     pub(super) fn write(&self, change: impl FnOnce(&mut Book)) {
@@ -141,8 +141,10 @@ impl Conversation {
 
     /// Waits until that is so, or the connection has ended.
     pub(super) fn wait(&self, until: impl Fn(&Told) -> bool) {
-        let waits = |told: &mut Told| !until(told) && !self.over.load(Relaxed);
-        drop(self.worker.changed.wait_while(self.worker.told(), waits));
+        drop(
+            self.worker
+                .wait(|told| until(told) || self.over.load(Relaxed)),
+        );
     }
 }
 
