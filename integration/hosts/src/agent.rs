@@ -3,7 +3,7 @@
 
 use std::{
     collections::HashMap,
-    io::Read,
+    io::{self, Read},
     net::{TcpListener, TcpStream},
     thread,
     time::Duration,
@@ -21,7 +21,7 @@ use crate::{
 pub const PORT: u16 = 7450;
 
 /// The time limit for the start of the conductor, which may run on a busy machine.
-pub(crate) const START_LIMIT: Duration = Duration::from_secs(300);
+const START_LIMIT: Duration = Duration::from_secs(300);
 
 /// The longest pause of a conductor, which may wait for programs of its own.
 const SILENCE: Duration = Duration::from_secs(3600);
@@ -39,25 +39,10 @@ pub fn serve() -> Result<()> {
     serve_on(listener.context("cannot listen for a conductor")?)
 }
 
-/// Serves in the background, for the host on which the conductor is.
-pub fn serve_beside() {
-    thread::spawn(|| {
-        if let Err(error) = serve() {
-            eprintln!("the agent: {error:#}");
-        }
-    });
-}
-
 fn serve_on(listener: TcpListener) -> Result<()> {
     listener.set_nonblocking(true)?;
-    let mut deadline = Deadline::after(START_LIMIT);
-    let mut stream = loop {
-        match listener.accept() {
-            Ok((stream, _)) => break stream,
-            Err(error) if deadline.is_over() => return Err(error).context("no conductor comes"),
-            Err(_) => thread::sleep(PAUSE),
-        }
-    };
+    let accepted = retry(|| listener.accept());
+    let (mut stream, _) = accepted.context("no conductor comes")?;
     // Later conductors are for the next agent, and retry.
     drop(listener);
     // Of a listener that does not block; its streams may be the same.
@@ -66,6 +51,17 @@ fn serve_on(listener: TcpListener) -> Result<()> {
     stream.set_read_timeout(Some(SILENCE))?;
     let sender = Sender::new(TcpStream::try_clone(&stream)?);
     obey(&mut stream, &sender, |_| ())
+}
+
+/// Tries until it succeeds, or the conductor has had its time to start.
+pub(crate) fn retry<T>(attempt: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    let mut deadline = Deadline::after(START_LIMIT);
+    loop {
+        match attempt() {
+            Err(_) if !deadline.is_over() => thread::sleep(PAUSE),
+            done => return done,
+        }
+    }
 }
 
 /// Reads requests for programs, and sends their reports, until the last request. The agent calls
@@ -94,8 +90,9 @@ pub fn obey(requests: &mut impl Read, sender: &Sender, leave: fn(Pid)) -> Result
             Frame::Signal(signal) => {
                 let (signal, now) = (Signal::try_from(signal)?, clock_millis());
                 let program = programs.get(&number).context("the program has ended");
-                let sent = program.and_then(|program| program.signal(signal));
-                sent.map(|()| report(Frame::Began(now)))
+                let sent =
+                    program.and_then(|program| program.signal(signal).map(|()| program.id()));
+                sent.map(|id| report(Frame::Began(now, id.as_raw() as u32)))
             }
             Frame::Quit => return Ok(()),
             other => bail!("the conductor sends {other:?}"),
@@ -164,7 +161,11 @@ mod tests {
         let agent = thread::spawn(move || serve_on(listener));
         let mut host = Host::connect_to(address).unwrap();
         host.shell("true").unwrap();
-        assert!(TcpStream::connect(address).is_err());
+        // A program that another test starts has the listener as well, until it is executed.
+        let mut deadline = Deadline::after(LIMIT);
+        while TcpStream::connect(address).is_ok() {
+            assert!(!deadline.is_over(), "the agent still listens");
+        }
         host.quit().unwrap();
         agent.join().unwrap().unwrap();
     }
@@ -223,7 +224,7 @@ mod tests {
         };
         Sender::new(conductor).send(1, &Frame::Start(job)).unwrap();
         let mut next = || wire::read(&mut reports).unwrap();
-        assert!(matches!(next(), (1, Frame::Began(_))));
+        assert!(matches!(next(), (1, Frame::Began(..))));
         assert_eq!(next(), (1, Frame::Ended(128 + 9)));
         assert!(agent.join().unwrap().is_err(), "the conductor went away");
     }

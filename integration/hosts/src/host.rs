@@ -1,7 +1,6 @@
 use std::{
     net::{IpAddr, SocketAddr, TcpStream},
     str::FromStr,
-    thread,
     time::Duration,
 };
 
@@ -10,10 +9,10 @@ use nix::sys::signal::Signal;
 
 use crate::{
     Deadline, Ended, Heard, Line, Listening, Process,
-    agent::{PAUSE, PORT, START_LIMIT},
+    agent::{PAUSE, PORT, retry},
     link::Link,
     process::{SILENCE, job},
-    wire::{Frame, HOST, Job},
+    wire::{Frame, HOST},
 };
 
 /// The time limit for a server to listen, on an idle machine.
@@ -22,8 +21,7 @@ const LISTEN_LIMIT: Duration = Duration::from_secs(20);
 /// A host, which runs one program at a time, and lines of shell.
 #[derive(Debug)]
 pub struct Host {
-    /// To the agent of another host.
-    link: Option<Link>,
+    link: Link,
     process: Option<Process>,
     background: Vec<Process>,
 }
@@ -41,11 +39,15 @@ pub enum Said {
 }
 
 impl Host {
-    /// Returns this host, which needs no agent.
+    /// Returns this host.
     #[must_use]
     pub fn here() -> Self {
+        Self::over(Link::here())
+    }
+
+    fn over(link: Link) -> Self {
         Self {
-            link: None,
+            link,
             process: None,
             background: Vec::new(),
         }
@@ -61,28 +63,9 @@ impl Host {
     }
 
     pub(crate) fn connect_to(address: SocketAddr) -> Result<Self> {
-        let mut deadline = Deadline::after(START_LIMIT);
-        loop {
-            match TcpStream::connect(address) {
-                Ok(stream) => {
-                    let mut this = Self::here();
-                    this.link = Some(Link::new(stream)?);
-                    return Ok(this);
-                }
-                Err(error) if deadline.is_over() => {
-                    return Err(error)
-                        .with_context(|| format!("the agent at {address} does not answer"));
-                }
-                Err(_) => thread::sleep(PAUSE),
-            }
-        }
-    }
-
-    fn run(&self, job: Job) -> Result<Process> {
-        match &self.link {
-            Some(link) => Process::there(link, job),
-            None => Process::here(&job),
-        }
+        let stream = retry(|| TcpStream::connect(address));
+        let stream = stream.with_context(|| format!("the agent at {address} does not answer"))?;
+        Link::there(stream).map(Self::over)
     }
 
     /// Starts a program with its arguments, without a stdin. It kills the one before.
@@ -92,7 +75,7 @@ impl Host {
     /// When it cannot be started.
     pub fn start(&mut self, argv: &[String]) -> Result<()> {
         self.process = None;
-        self.process = Some(self.run(job(argv, false))?);
+        self.process = Some(Process::on(&self.link, argv, false)?);
         Ok(())
     }
 
@@ -103,7 +86,7 @@ impl Host {
     /// When it cannot be started.
     pub fn start_told(&mut self, argv: &[String]) -> Result<()> {
         self.process = None;
-        self.process = Some(self.run(job(argv, true))?);
+        self.process = Some(Process::on(&self.link, argv, true)?);
         Ok(())
     }
 
@@ -119,7 +102,7 @@ impl Host {
     pub fn listens(&mut self, listening: Listening) -> Result<bool> {
         let mut deadline = Deadline::after(LISTEN_LIMIT);
         loop {
-            let shown = self.run(job(listening.command(), false))?.finish(SILENCE)?;
+            let shown = Process::on(&self.link, listening.command(), false)?.finish(SILENCE)?;
             if listening.is_in(&shown.output) {
                 return Ok(true);
             }
@@ -198,7 +181,7 @@ impl Host {
     }
 
     fn run_shell(&self, script: &str) -> Result<(u64, Process)> {
-        let mut process = self.run(job(&["sh", "-c", script], false))?;
+        let mut process = Process::on(&self.link, &["sh", "-c", script], false)?;
         Ok((process.answer()?, process))
     }
 
@@ -254,22 +237,22 @@ impl Host {
     ///
     /// When it is gone already.
     pub fn die(&mut self) -> Result<()> {
-        let script = "echo b >/proc/sysrq-trigger";
-        let link = self.link.as_ref().context("this host stays")?;
+        ensure!(!self.link.is_here(), "this host stays");
+        let argv = ["sh", "-c", "echo b >/proc/sysrq-trigger"];
         // There is no answer.
-        link.start(job(&["sh", "-c", script], false)).map(drop)
+        self.link.start(job(&argv, false)).map(drop)
     }
 
-    /// Ends the agent.
+    /// Ends the agent of another host.
     ///
     /// # Errors
     ///
     /// When it is gone already.
     pub fn quit(self) -> Result<()> {
-        match &self.link {
-            Some(link) => link.send(HOST, &Frame::Quit),
-            None => Ok(()),
+        if self.link.is_here() {
+            return Ok(());
         }
+        self.link.send(HOST, &Frame::Quit)
     }
 }
 
@@ -277,8 +260,6 @@ impl Drop for Host {
     fn drop(&mut self) {
         // These take the connection, which a thread reads until the agent ends it.
         (self.process, self.background) = (None, Vec::new());
-        if let Some(link) = &self.link {
-            link.end();
-        }
+        self.link.end();
     }
 }

@@ -1,8 +1,10 @@
 use std::{
     collections::HashMap,
+    io::Read,
     net::{Shutdown, TcpStream},
+    os::unix::net::UnixStream,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         mpsc::{self, Receiver},
     },
     thread,
@@ -11,6 +13,7 @@ use std::{
 use anyhow::{Context, Result};
 
 use crate::{
+    agent::obey,
     lock,
     wire::{self, Frame, Job, Sender},
 };
@@ -18,7 +21,8 @@ use crate::{
 /// The connection to an agent.
 #[derive(Clone, Debug)]
 pub(crate) struct Link {
-    stream: Arc<TcpStream>,
+    /// To another host.
+    stream: Option<Arc<TcpStream>>,
     sender: Sender,
     /// The programs that may still report something. `None` when the agent is gone.
     programs: Arc<Mutex<Option<Programs>>>,
@@ -31,16 +35,42 @@ struct Programs {
 }
 
 impl Link {
-    pub(crate) fn new(mut stream: TcpStream) -> Result<Self> {
+    /// Returns the link to the agent of this host, which is a thread of this process.
+    pub(crate) fn here() -> Self {
+        static HERE: OnceLock<Link> = OnceLock::new();
+        let connect = || -> Result<Self> {
+            let (ours, mut theirs) = UnixStream::pair()?;
+            let reports = Sender::new(theirs.try_clone()?);
+            thread::spawn(move || obey(&mut theirs, &reports, |_| ()));
+            Ok(Self::new(Sender::new(ours.try_clone()?), ours, None))
+        };
+        let this = HERE.get_or_init(|| connect().expect("this process has descriptors left"));
+        this.clone()
+    }
+
+    pub(crate) fn there(stream: TcpStream) -> Result<Self> {
         stream.set_nodelay(true)?;
+        let [reports, requests] = [stream.try_clone()?, stream.try_clone()?];
+        Ok(Self::new(
+            Sender::new(requests),
+            reports,
+            Some(stream.into()),
+        ))
+    }
+
+    fn new(
+        sender: Sender,
+        mut from: impl Read + Send + 'static,
+        stream: Option<Arc<TcpStream>>,
+    ) -> Self {
         let programs = Arc::new(Mutex::new(Some(Programs::default())));
         let this = Self {
-            sender: Sender::new(stream.try_clone()?),
-            stream: Arc::new(stream.try_clone()?),
+            stream,
+            sender,
             programs: programs.clone(),
         };
         thread::spawn(move || {
-            while let Ok((number, frame)) = wire::read(&mut stream) {
+            while let Ok((number, frame)) = wire::read(&mut from) {
                 if let Some(programs) = &mut *lock(&programs) {
                     // A process that was dropped takes nothing.
                     let report = programs.reports.get(&number).map(|to| to.send(frame));
@@ -51,7 +81,11 @@ impl Link {
             }
             *lock(&programs) = None;
         });
-        Ok(this)
+        this
+    }
+
+    pub(crate) fn is_here(&self) -> bool {
+        self.stream.is_none()
     }
 
     /// Asks for the start of a program. Returns its number, and its reports.
@@ -73,8 +107,10 @@ impl Link {
         sent.context("the agent cannot be reached")
     }
 
-    /// Sends nothing more. The thread that reads ends when the agent does.
+    /// Sends nothing more to another host. The thread that reads ends when the agent does.
     pub(crate) fn end(&self) {
-        let _ = self.stream.shutdown(Shutdown::Write);
+        if let Some(stream) = &self.stream {
+            let _ = stream.shutdown(Shutdown::Write);
+        }
     }
 }

@@ -1,5 +1,4 @@
 use std::{
-    fs,
     io::{Read, Write},
     os::unix::process::ExitStatusExt,
     process::{Child, ChildStdin, Command, ExitStatus, Stdio},
@@ -75,7 +74,7 @@ impl Program {
         let mut child = command
             .spawn()
             .with_context(|| format!("cannot run {}", program.display()))?;
-        report(Frame::Began(began));
+        report(Frame::Began(began, child.id()));
         let (open, closed) = channel();
         let report = Arc::new(report);
         forward(child.stdout.take(), Frame::Out, &report, open.clone());
@@ -120,21 +119,6 @@ impl Program {
         lock(&self.child)
             .try_wait()
             .is_ok_and(|status| status.is_some())
-    }
-
-    /// Returns its state, and its call of the kernel.
-    pub(crate) fn occupation(&self) -> String {
-        let read = |what: &str| {
-            fs::read_to_string(format!("/proc/{}/{what}", self.pid)).unwrap_or_default()
-        };
-        let status = read("status");
-        let lines = status.lines().filter(|line| line.starts_with(['N', 'S']));
-        let lines: Vec<_> = lines.take(2).chain(["in"]).collect();
-        format!(
-            "{} {}",
-            lines.join(", "),
-            read("stack").trim().replace('\n', "; ")
-        )
     }
 }
 

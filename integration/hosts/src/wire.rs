@@ -43,8 +43,9 @@ pub enum Frame {
     Beat,
     /// The request failed, for this reason.
     Failed(String),
-    /// The request took effect, at this time of the agent in milliseconds since 1970.
-    Began(u64),
+    /// The request took effect, at this time of the agent in milliseconds since 1970, on the
+    /// program with this id.
+    Began(u64, u32),
     /// The program printed this to stdout.
     Out(Vec<u8>),
     /// The program printed this to stderr.

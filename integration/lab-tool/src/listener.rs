@@ -57,7 +57,7 @@ impl Listener {
         Ok(Some(match frame {
             Frame::Out(bytes) => return self.stdout.write(&bytes).map(|()| None),
             Frame::Err(bytes) => return self.stderr.write(&bytes).map(|()| None),
-            Frame::Beat | Frame::Began(_) => return Ok(None),
+            Frame::Beat | Frame::Began(..) => return Ok(None),
             Frame::Ended(status) => {
                 self.stdout.finish()?;
                 self.stderr.finish()?;

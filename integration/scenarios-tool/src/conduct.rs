@@ -2,7 +2,7 @@
 
 use std::{
     env,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    net::SocketAddr,
     thread,
     time::{Duration, Instant},
 };
@@ -65,8 +65,7 @@ struct Notes {
 }
 
 impl Host {
-    fn connect(name: &'static str, address: IpAddr) -> Result<Self> {
-        let mut agent = agent::Host::connect(address)?;
+    fn new(name: &'static str, mut agent: agent::Host) -> Result<Self> {
         // From its first answer on the agent's port is free for another agent.
         agent.shell("true")?;
         let notes = Notes::default();
@@ -181,18 +180,14 @@ pub(crate) struct Conductor {
 
 impl Conductor {
     pub(crate) fn new(lab: &Lab) -> Result<Self> {
-        let here = Ipv4Addr::LOCALHOST.into();
-        agent::serve_beside();
-        let a = Host::connect("a", here)?;
-        let mut other = lab.peer;
-        if lab.peer == lab.addr {
-            agent::serve_beside();
-            other = here;
-        }
+        let b = match lab.peer {
+            peer if peer == lab.addr => agent::Host::here(),
+            peer => agent::Host::connect(peer)?,
+        };
         Ok(Self {
             lab: lab.clone(),
-            a,
-            b: Host::connect("b", other)?,
+            a: Host::new("a", agent::Host::here())?,
+            b: Host::new("b", b)?,
         })
     }
 
