@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use crate::tsc;
-
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Accel {
     /// Emulated, with this machine's clock.
@@ -31,7 +29,7 @@ impl Accel {
     /// machine.
     pub(crate) fn tsc_khz(self) -> Option<u32> {
         match self {
-            Self::Tcg => tsc::khz(),
+            Self::Tcg => khz(),
             // A tick is a nanosecond.
             Self::Counted => Some(1_000_000),
         }
@@ -44,6 +42,43 @@ impl Accel {
             Self::Counted => 600,
         })
     }
+}
+
+/// Returns the frequency of the time stamp counter of this machine, which is the one that an emulated
+/// guest reads, in kHz, measured by the system's clock. Other load does not change it.
+#[cfg(target_arch = "x86_64")]
+fn khz() -> Option<u32> {
+    use std::{
+        thread,
+        time::{Duration, Instant},
+    };
+
+    /// The time between two readings, of which each is exact to some 100 ns.
+    const SPAN: Duration = Duration::from_millis(50);
+
+    /// The quickest of many tries, because an interrupt makes a reading less exact.
+    #[allow(unsafe_code)]
+    fn read() -> (Duration, Instant, u64) {
+        let tries = (0..1000).map(|_| {
+            let clock = Instant::now();
+            // SAFETY: the instruction reads a counter, and every x86-64 processor has it.
+            let counter = unsafe { std::arch::x86_64::_rdtsc() };
+            (clock.elapsed(), clock, counter)
+        });
+        tries.min().expect("there is more than one")
+    }
+
+    let (_, start, first) = read();
+    thread::sleep(SPAN);
+    let (_, end, last) = read();
+    let ticks = u128::from(last.checked_sub(first)?);
+    u32::try_from(ticks * 1_000_000 / (end - start).as_nanos()).ok()
+}
+
+/// Elsewhere what a guest reads is made of the system's clock, and it has to find out.
+#[cfg(not(target_arch = "x86_64"))]
+fn khz() -> Option<u32> {
+    None
 }
 
 #[cfg(test)]
@@ -61,5 +96,12 @@ mod tests {
             Accel::Tcg.options(2),
             "-accel tcg,thread=multi -cpu qemu64 -smp 2"
         );
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn frequency_is_the_same_each_time() {
+        let [first, second] = [khz(), khz()].map(|khz| f64::from(khz.unwrap()));
+        assert!((first / second - 1.0).abs() < 0.002, "{first} {second}");
     }
 }

@@ -26,8 +26,7 @@ use nix::{
 
 use crate::{
     device::{self, run},
-    driver::Driver,
-    place::HOSTS,
+    place::{Driver, HOSTS},
     qemu::{BEAT, PORT},
 };
 

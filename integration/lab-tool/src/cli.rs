@@ -4,7 +4,7 @@ use std::{ffi::OsString, thread::available_parallelism, time::Duration};
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::driver::Driver;
+use crate::place::Driver;
 
 /// Runs commands where there is RDMA: in virtual machines with a software device, needing no
 /// hardware, no module and no rights on this machine.

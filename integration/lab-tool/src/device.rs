@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 
-use crate::driver::Driver;
+use crate::place::Driver;
 
 /// How long a new device may take until it can be used.
 const DEVICE_LIMIT: Duration = Duration::from_secs(30);

@@ -16,7 +16,7 @@ use hosts::wire::{self, Frame, Job};
 use crate::{
     cli::Exec,
     listener::{COMMAND, Listener},
-    pulse::Doctor,
+    pulse::watch_over,
     qemu::{Machine, Machines},
     watch::{Lost, Watch},
 };
@@ -51,15 +51,16 @@ fn boot_once(
     limit: Duration,
 ) -> Result<Vec<Machine>> {
     let start = Instant::now();
-    let mut guests = machines.start()?;
+    let guests = machines.start()?;
     let mut threads = Vec::new();
-    for (host, guest) in guests.iter_mut().enumerate() {
-        let (beats, doctor) = Doctor::of(host, guest, watch.news.clone());
-        if let Some(doctor) = doctor {
-            threads.push(thread::spawn(move || doctor.run()));
-        }
+    for (host, guest) in guests.iter().enumerate() {
+        let (beat, beats) = channel();
+        let (pid, monitor, news) = (guest.pid(), guest.monitor.try_clone()?, watch.news.clone());
+        threads.push(thread::spawn(move || {
+            watch_over(host, pid, &monitor, &beats, &news)
+        }));
         let listener = Listener::new(host, named, watch.news.clone());
-        threads.extend(listen(guest.port.try_clone()?, beats, listener));
+        threads.extend(listen(guest.port.try_clone()?, beat, listener));
     }
     if let Err(error) = with_last_words(&guests, watch.ready(guests.len(), limit)) {
         // Threads end with their machines, and then nothing more is heard of those.

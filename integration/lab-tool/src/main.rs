@@ -8,20 +8,16 @@ mod accel;
 mod agent;
 mod cli;
 mod device;
-mod driver;
 mod guest;
 mod hidden;
 mod lab;
 mod listener;
-mod monitor;
 mod native;
 mod output;
 mod place;
-mod process;
 mod pulse;
 mod qemu;
 mod shell;
-mod tsc;
 mod watch;
 
 use std::process::ExitCode;
@@ -32,9 +28,8 @@ use clap::Parser;
 use crate::{
     accel::Accel,
     cli::{Cli, Command, Exec, MachineArgs, Shell},
-    driver::Driver,
     lab::Lab,
-    place::Place,
+    place::{Driver, Place},
     qemu::Machines,
     watch::{Lost, Stop, Watch},
 };

@@ -21,11 +21,10 @@ use nix::{
 use crate::{
     cli::Exec,
     device::{self, run},
-    driver::Driver,
     lab::Lab,
     listener::{COMMAND, Listener},
-    place::{HOSTS, Place},
-    process::dies_with_us,
+    place::{Driver, HOSTS, Place},
+    qemu::dies_with_us,
     watch::Watch,
 };
 

@@ -3,11 +3,7 @@
 use std::{
     io::{self, Write},
     mem,
-    os::fd::AsFd,
-    thread,
 };
-
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::place::HOSTS;
 
@@ -60,18 +56,6 @@ impl<W: Write> Sink<W> {
             _ => self.write(b"\n"),
         }
     }
-}
-
-/// Calls `tell` when nobody reads our stdout or stderr any more, even if there is nothing to write.
-pub(crate) fn on_unheard(tell: impl FnOnce() + Send + 'static) {
-    thread::spawn(move || {
-        let (stdout, stderr) = (io::stdout(), io::stderr());
-        // Errors and hang-ups are reported without being asked for.
-        let mut fds =
-            [&stdout.as_fd(), &stderr.as_fd()].map(|fd| PollFd::new(*fd, PollFlags::empty()));
-        while let Err(nix::Error::EINTR) = poll(&mut fds, PollTimeout::NONE) {}
-        tell();
-    });
 }
 
 #[cfg(test)]

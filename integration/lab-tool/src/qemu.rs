@@ -5,7 +5,7 @@ use std::{
     io::Read,
     os::{
         fd::{AsFd, AsRawFd},
-        unix::net::UnixStream,
+        unix::{net::UnixStream, process::CommandExt},
     },
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -19,11 +19,10 @@ use nix::{
     errno::Errno,
     fcntl::{FcntlArg, FdFlag, fcntl},
     poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::{prctl::set_pdeathsig, signal::Signal},
 };
 
-use crate::{
-    accel::Accel, cli::MachineArgs, device::MTU, lab::Lab, place::HOSTS, process::dies_with_us,
-};
+use crate::{accel::Accel, cli::MachineArgs, device::MTU, lab::Lab, place::HOSTS};
 
 /// The name of the port of an agent in sysfs of the guest.
 pub(crate) const PORT: &str = "lab";
@@ -49,8 +48,8 @@ pub(crate) struct Machine {
     pub(crate) port: UnixStream,
     /// Sends requests to its agent.
     pub(crate) sender: wire::Sender,
-    /// Our end of QEMU's monitor, until a doctor takes it.
-    pub(crate) monitor: Option<UnixStream>,
+    /// Our end of QEMU's monitor.
+    pub(crate) monitor: UnixStream,
     /// Folder shared with the guest.
     pub(crate) results: PathBuf,
     console: PathBuf,
@@ -123,7 +122,7 @@ impl Machines<'_> {
             qemu,
             sender: wire::Sender::new(port.try_clone()?),
             port,
-            monitor: Some(monitor),
+            monitor,
             results,
             console,
             stopped: self.lab.dir().join("stopped"),
@@ -199,6 +198,15 @@ impl Drop for Machine {
         let _ = self.qemu.kill();
         let _ = self.qemu.wait();
     }
+}
+
+/// Has the kernel kill the child when this process ends, however it does, and keeps a terminal's
+/// ^C from it: what that means is decided here. Spawn it from the main thread, whose end counts.
+#[allow(unsafe_code)]
+pub(crate) fn dies_with_us(command: &mut Command) {
+    command.process_group(0);
+    // SAFETY: between fork and exec the closure makes one system call and does not allocate.
+    unsafe { command.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?)) };
 }
 
 /// Takes what is still sent to a machine when it is gone, until nothing comes. QEMU never lets go

@@ -1,15 +1,21 @@
 //! Waiting for hosts, with everything that may put an end to it.
 
 use std::{
+    fs, io,
+    os::fd::AsFd,
     sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+    thread,
     time::{Duration, Instant},
 };
 
 use anyhow::Result;
-use nix::sys::signal::Signal;
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::signal::{SigSet, Signal},
+};
 use thiserror::Error;
 
-use crate::{output, place::HOSTS, process};
+use crate::place::HOSTS;
 
 /// What may happen while hosts run.
 #[derive(Debug)]
@@ -83,11 +89,11 @@ impl Watch {
         let (news, inbox) = channel();
         // The receiver lives as long as the main thread, so sending fails only at the very end.
         let (signals, unheard) = (news.clone(), news.clone());
-        process::on_signal(move |signal| {
+        on_signal(move |signal| {
             let stop = Stop::by(signal, format!("stopped by {signal}"));
             drop(signals.send(News::Stop(stop)));
         })?;
-        output::on_unheard(move || drop(unheard.send(News::Stop(Stop::unheard()))));
+        on_unheard(move || drop(unheard.send(News::Stop(Stop::unheard()))));
         Ok(Self { news, inbox })
     }
 
@@ -163,6 +169,44 @@ impl Watch {
             Err(RecvTimeoutError::Disconnected) => unreachable!("we hold a sender ourselves"),
         }
     }
+}
+
+/// Calls `tell` for each signal that asks this process to end. To be called before any thread is
+/// started: threads inherit that these signals are held back from them.
+fn on_signal(tell: impl Fn(Signal) + Send + 'static) -> nix::Result<()> {
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGINT);
+    signals.add(Signal::SIGTERM);
+    if !hangup_is_ignored() {
+        signals.add(Signal::SIGHUP);
+    }
+    signals.thread_block()?;
+    thread::spawn(move || {
+        while let Ok(signal) = signals.wait() {
+            tell(signal);
+        }
+    });
+    Ok(())
+}
+
+/// As `nohup` arranges. Waiting for a signal would override that.
+fn hangup_is_ignored() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & 1 << (Signal::SIGHUP as u32 - 1) != 0)
+}
+
+/// Calls `tell` when nobody reads our stdout or stderr any more, even if there is nothing to write.
+fn on_unheard(tell: impl FnOnce() + Send + 'static) {
+    thread::spawn(move || {
+        let (stdout, stderr) = (io::stdout(), io::stderr());
+        // Errors and hang-ups are reported without being asked for.
+        let mut fds =
+            [&stdout.as_fd(), &stderr.as_fd()].map(|fd| PollFd::new(*fd, PollFlags::empty()));
+        while let Err(nix::Error::EINTR) = poll(&mut fds, PollTimeout::NONE) {}
+        tell();
+    });
 }
 
 #[cfg(test)]

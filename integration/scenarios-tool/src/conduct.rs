@@ -126,7 +126,7 @@ impl Host {
 
     /// Has a worker that hangs report its open connections, and ends it.
     fn quit_worker(&mut self) {
-        // It may hang, and its words are for the report only.
+        // The host may be gone, and the words are for the report only.
         let _ = self.agent.tell("quit");
         let _ = self.end(SETTLES, false);
         let _ = self.agent.finish(Duration::ZERO);
@@ -214,9 +214,7 @@ impl Conductor {
             }
             Err(error) => {
                 self.a.quit_worker();
-                if scenario.fault != Fault::HostKilled {
-                    self.b.quit_worker();
-                }
+                self.b.quit_worker();
                 Err(vec![format!("{error:#}")])
             }
         };
@@ -224,41 +222,41 @@ impl Conductor {
             Ok(seen) => (seen, Vec::new()),
             Err(problems) => (String::new(), problems),
         };
+        let mut words = Vec::new();
         for host in [&mut self.a, &mut self.b] {
-            let name = host.name;
-            if let Err(error) = host.clear_up(scenario.fault) {
-                problems.push(format!("host {name}: {error:#}"));
-            }
-            let found = host.notes.problems.iter();
-            problems.extend(found.map(|text| format!("host {name}: {text}")));
-        }
-        for Host { name, notes, .. } in [&self.a, &self.b] {
-            if !problems.is_empty() {
-                problems.extend(notes.words.iter().map(|line| format!("{name}| {line}")));
-            }
+            let cleared = host.clear_up(scenario.fault);
+            let Host { name, notes, .. } = host;
+            notes
+                .problems
+                .extend(cleared.err().map(|error| format!("{error:#}")));
+            problems.extend(
+                notes
+                    .problems
+                    .iter()
+                    .map(|text| format!("host {name}: {text}")),
+            );
+            words.extend(notes.words.iter().map(|line| format!("{name}| {line}")));
         }
         let passed = problems.is_empty();
         let verdict = if passed { "ok" } else { "FAILED" };
         let seconds = start.elapsed().as_secs_f64();
         println!("{scenario} {verdict:<6} {seconds:>5.1} s  {seen}");
-        for problem in problems.iter().take(MOST_PROBLEMS) {
-            println!("    {problem}");
-        }
+        let told = problems.iter().chain(words.iter().filter(|_| !passed));
+        told.take(MOST_PROBLEMS)
+            .for_each(|line| println!("    {line}"));
         passed
     }
 
     /// Plays a scenario, and returns the times of the fault.
     fn play(&mut self, scenario: &Scenario, seed: u64) -> Result<[u64; 2]> {
         let mut server = self.lab.peer;
-        match scenario.fault {
-            Fault::Network(netem) => drop(self.impair(netem)?),
-            Fault::AddressChanged => {
-                server = network::SECOND_ADDRESS.parse()?;
-                self.a.shell(&network::add_address("10.8.1.1"))?;
-                self.b
-                    .shell(&network::add_address(network::SECOND_ADDRESS))?;
-            }
-            _ => {}
+        if let Fault::Network(netem) = scenario.fault {
+            self.impair(netem)?;
+        } else if scenario.fault == Fault::AddressChanged {
+            server = network::SECOND_ADDRESS.parse()?;
+            self.a.shell(&network::add_address("10.8.1.1"))?;
+            self.b
+                .shell(&network::add_address(network::SECOND_ADDRESS))?;
         }
         let mut args = vec![scenario.name.to_owned(), seed.to_string()];
         // Both get ready at the same time, which takes the longest.
@@ -286,12 +284,9 @@ impl Conductor {
         while let Some(left) = end.checked_duration_since(Instant::now()) {
             for host in [&mut self.a, &mut self.b] {
                 while host.notes.ended.is_none() && host.listen(Duration::ZERO)? {}
-                let is_well = host.notes.ended.is_none() && host.notes.problems.is_empty();
-                ensure!(
-                    is_well,
-                    "a problem on host {} while messages flow",
-                    host.name
-                );
+                let Host { name, notes, .. } = host;
+                let is_well = notes.ended.is_none() && notes.problems.is_empty();
+                ensure!(is_well, "a problem on host {name} while messages flow");
             }
             if Instant::now() >= next {
                 let books = self.a.notes.books.len();
@@ -309,16 +304,14 @@ impl Conductor {
         let seconds = Duration::from_secs;
         match one.fault {
             Fault::Nothing | Fault::Network(_) | Fault::ProcessLeaves => {}
-            Fault::Cut(time) => {
+            Fault::Cut(time) | Fault::CutWhileClosing(time) => {
                 began = self.impair("loss 100%")?;
+                if one.fault == Fault::CutWhileClosing(time) {
+                    self.tell_both("stop")?;
+                }
                 thread::sleep(seconds(time));
-                self.repair()?;
-            }
-            Fault::CutWhileClosing(time) => {
-                began = self.impair("loss 100%")?;
-                self.tell_both("stop")?;
-                thread::sleep(seconds(time));
-                self.repair()?;
+                self.a.shell(toolbox::network::REPAIR)?;
+                self.b.shell(toolbox::network::REPAIR)?;
             }
             Fault::ProcessKilled => drop(self.b.agent.signal("KILL")?),
             Fault::ProcessStopped(time) => {
@@ -367,11 +360,6 @@ impl Conductor {
         let begin_of_b = self.b.shell(&script)?;
         // Until now packets of host b may have come.
         Ok([clock_millis(), begin_of_b])
-    }
-
-    fn repair(&mut self) -> Result<()> {
-        self.a.shell(toolbox::network::REPAIR)?;
-        self.b.shell(toolbox::network::REPAIR).map(drop)
     }
 
     pub(crate) fn quit(self) -> Result<()> {
