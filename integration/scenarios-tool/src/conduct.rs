@@ -16,6 +16,7 @@ use toolbox::{
 
 use crate::{
     RETURNING_MEMORY,
+    health::Health,
     judge::{Book, Evidence, judge},
     network,
     scenario::{Fault, Scenario},
@@ -42,51 +43,61 @@ const MOST_PROBLEMS: usize = 30;
 
 /// A host: its agent, and the words of its worker.
 #[derive(Debug)]
-struct Host {
+pub(crate) struct Host {
     name: &'static str,
-    agent: agent::Host,
-    notes: Notes,
+    pub(crate) agent: agent::Host,
+    pub(crate) notes: Notes,
 }
 
 /// All that a worker has said.
 #[derive(Debug, Default)]
-struct Notes {
+pub(crate) struct Notes {
     /// The objects on the device before the worker was started.
     objects: String,
     books: Vec<Book>,
     problems: Vec<String>,
     /// The server's addresses.
-    listens: Vec<SocketAddr>,
+    pub(crate) listens: Vec<SocketAddr>,
     /// The number of times that all connections flowed.
     flowing: u32,
-    ended: Option<Ended>,
+    /// The last state of a victim.
+    pub(crate) health: Option<Health>,
+    pub(crate) ended: Option<Ended>,
     /// The lines of stderr.
-    words: Vec<String>,
+    pub(crate) words: Vec<String>,
 }
 
 impl Host {
-    fn new(name: &'static str, mut agent: agent::Host) -> Result<Self> {
-        // From its first answer on the agent's port is free for another agent.
-        agent.shell("true")?;
+    pub(crate) fn new(name: &'static str, agent: agent::Host) -> Self {
         let notes = Notes::default();
-        Ok(Self { name, agent, notes })
+        Self { name, agent, notes }
     }
 
-    /// Starts the worker for the next scenario. The one before has ended.
-    fn start(&mut self, args: &[String]) -> Result<()> {
-        self.notes = Notes {
-            objects: self.objects()?,
-            ..Notes::default()
-        };
+    /// Starts this program with these arguments. The one before has ended.
+    pub(crate) fn start(&mut self, args: &[String]) -> Result<()> {
+        self.notes = Notes::default();
         let mut argv = words(RETURNING_MEMORY);
-        argv.extend([env::current_exe()?.display().to_string(), "worker".into()]);
+        argv.push(env::current_exe()?.display().to_string());
         argv.extend_from_slice(args);
         self.agent.start_told(&argv)
     }
 
+    /// Starts the worker for the next scenario.
+    fn start_worker(&mut self, args: &[String]) -> Result<()> {
+        let objects = self.objects()?;
+        self.start(args)?;
+        self.notes.objects = objects;
+        Ok(())
+    }
+
     /// Notes the words of the worker until that is noted. Fails if the worker ends before, or if
     /// the time is over.
-    fn wait(&mut self, what: &str, until: impl Fn(&Notes) -> bool, limit: Duration) -> Result<()> {
+    pub(crate) fn wait(
+        &mut self,
+        what: &str,
+        until: impl Fn(&Notes) -> bool,
+        limit: Duration,
+    ) -> Result<()> {
         let (mut deadline, name) = (Deadline::after(limit), self.name);
         while !until(&self.notes) {
             if let Some(ended) = &self.notes.ended {
@@ -99,7 +110,7 @@ impl Host {
     }
 
     /// Notes the worker's next word. Returns whether one came in this time.
-    fn listen(&mut self, limit: Duration) -> Result<bool> {
+    pub(crate) fn listen(&mut self, limit: Duration) -> Result<bool> {
         let notes = &mut self.notes;
         match self.agent.line(Deadline::exactly_after(limit))? {
             Heard::Line(Line::Err(line)) => notes.words.push(line),
@@ -107,6 +118,7 @@ impl Host {
                 Said::Listens(listens) => notes.listens = listens,
                 Said::Flowing => notes.flowing += 1,
                 Said::Book(book) => notes.books.push(book),
+                Said::Health(health) => notes.health = Some(health),
                 Said::Problem(problem) => notes.problems.push(problem),
             },
             Heard::Ended(ended) => notes.ended = Some(ended),
@@ -116,7 +128,7 @@ impl Host {
     }
 
     /// Waits for the worker's end, which is a success if the worker is `whole`.
-    fn end(&mut self, limit: Duration, whole: bool) -> Result<()> {
+    pub(crate) fn end(&mut self, limit: Duration, whole: bool) -> Result<()> {
         self.wait("done", |notes| notes.ended.is_some(), limit)?;
         match &self.notes.ended {
             Some(ended) if whole && !ended.succeeded() => bail!("host {}: {ended}", self.name),
@@ -186,8 +198,8 @@ impl Conductor {
         };
         Ok(Self {
             lab: lab.clone(),
-            a: Host::new("a", agent::Host::here())?,
-            b: Host::new("b", b)?,
+            a: Host::new("a", agent::Host::here()),
+            b: Host::new("b", b),
         })
     }
 
@@ -258,11 +270,11 @@ impl Conductor {
             self.b
                 .shell(&network::add_address(network::SECOND_ADDRESS))?;
         }
-        let mut args = vec![scenario.name.to_owned(), seed.to_string()];
+        let mut args = words(&format!("worker {} {seed}", scenario.name));
         // Both get ready at the same time, which takes the longest.
-        self.a.start(&args)?;
+        self.a.start_worker(&args)?;
         args.push(format!("{server}:0"));
-        self.b.start(&args)?;
+        self.b.start_worker(&args)?;
         self.b
             .wait("there", |notes| !notes.listens.is_empty(), PATIENCE)?;
         let listens = &self.b.notes.listens;

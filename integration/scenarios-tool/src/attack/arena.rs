@@ -160,8 +160,8 @@ pub(super) struct Attacker {
     pub(super) step: u64,
     /// The number of frames and PDUs with something wrong.
     pub(super) mutations: u64,
-    /// The actions on its last connection.
-    pub(super) journal: Vec<String>,
+    /// Its last connection.
+    pub(super) last: String,
 }
 
 impl Attacker {
@@ -173,8 +173,7 @@ impl Attacker {
             let mut rng = random(&[self.seed, number]);
             let kind = self.kinds[rng.usize(0..self.kinds.len())];
             let service = rng.usize(0..SERVICES.len());
-            let name = SERVICES[service];
-            self.journal = vec![format!("connection {number}: {kind:?} to {name}")];
+            self.last = format!("connection {number}: {kind:?} to {}", SERVICES[service]);
             let connections = if kind == Kind::Storm {
                 rng.u32(2..8)
             } else {
@@ -183,10 +182,7 @@ impl Attacker {
             for _ in 0..connections {
                 match Attack::open(arena, self, service, kind, rng.fork()) {
                     Ok(attack) => attack.run(kind),
-                    Err(error) => {
-                        self.journal.push(format!("the connection ends: {error:#}"));
-                        arena.pause(Duration::from_millis(20));
-                    }
+                    Err(_) => arena.pause(Duration::from_millis(20)),
                 }
             }
         }

@@ -2,7 +2,6 @@
 
 use std::{
     collections::VecDeque,
-    fmt,
     ops::Range,
     thread,
     time::{Duration, Instant},
@@ -61,9 +60,9 @@ pub(super) trait Wire {
     /// Sends a frame.
     fn say(&mut self, frame: &[u8]);
     /// Sends a frame with something wrong around it.
-    fn say_broken(&mut self, frame: &[u8], rng: &mut Rng) -> String;
+    fn say_broken(&mut self, frame: &[u8], rng: &mut Rng);
     /// Begins an operation on the victim's memory of this token.
-    fn operate(&mut self, token: [u8; 24], rng: &mut Rng) -> String;
+    fn operate(&mut self, token: [u8; 24], rng: &mut Rng);
     /// Memory that the victim may read.
     fn memory(&mut self, len: u64) -> Descriptor;
     /// Writes, as far as the pace and the rate let it.
@@ -125,18 +124,14 @@ impl<'a> Attack<'a> {
         } else {
             tcp::request(&hello)
         };
-        let what = match (kind, is_rdma) {
+        match (kind, is_rdma) {
             (Kind::Setup, true) => mutation::hello(&mut request, &mut rng),
             (Kind::Setup, false) if rng.u8(0..4) == 0 => mutation::length(&mut request, &mut rng),
             (Kind::Setup, false) => mutation::request(&mut request, &mut rng),
-            (Kind::Silent, false) => {
-                request.truncate(rng.usize(0..request.len()));
-                format!("{} bytes", request.len())
-            }
-            _ => "nothing changed".to_owned(),
-        };
+            (Kind::Silent, false) => request.truncate(rng.usize(0..request.len())),
+            _ => {}
+        }
         attacker.mutations += u64::from(kind == Kind::Setup);
-        attacker.journal.push(format!("request with {what}"));
         let (wire, answer): (Box<dyn Wire>, _) = if is_rdma {
             let (rdma, answer) = Rdma::connect(addr, &request, arena)?;
             (Box::new(rdma), answer)
@@ -187,20 +182,10 @@ impl<'a> Attack<'a> {
         }
         let ways = [Leave::Close, Leave::Reset, Leave::Half];
         let leave = ways[self.rng.usize(0..ways.len())];
-        self.note(format_args!("leaves: {leave:?}"));
         self.wire.leave(leave);
         if leave == Leave::Half {
             self.wire.pump(self.arena, Duration::from_secs(1));
         }
-    }
-
-    fn note(&mut self, action: impl fmt::Display) {
-        self.attacker.journal.push(action.to_string());
-    }
-
-    fn note_mutation(&mut self, action: impl fmt::Display) {
-        self.attacker.mutations += 1;
-        self.note(action);
     }
 
     fn millis(&mut self, range: Range<u64>) -> Duration {
@@ -245,7 +230,6 @@ impl<'a> Attack<'a> {
 
     /// Writes and receives nothing more.
     fn stick(&mut self) {
-        self.note("silence");
         self.wire.state().pace = Pace::Stuck;
         self.wire.flush(self.arena);
     }
@@ -255,7 +239,6 @@ impl<'a> Attack<'a> {
         self.wire.state().pace = pace;
         self.wire.state().is_mute = is_mute;
         let memory = self.wire.memory(self.rng.u64(1..300_000));
-        self.note(format_args!("{pace:?}, serves no READs: {is_mute}"));
         let mut held = None;
         self.repeat(1..60, |this| {
             let frame = this.session.next(&mut this.rng, memory);
@@ -272,30 +255,25 @@ impl<'a> Attack<'a> {
     /// Sends one frame of a valid conversation, or something else in its place.
     fn one(&mut self, mut frame: Vec<u8>, held: &mut Option<Vec<u8>>) {
         let (rng, wire) = (&mut self.rng, &mut self.wire);
-        let kind = frame[0];
-        let (times, what) = match rng.u8(0..40) {
-            0..=2 => (1, mutation::frame(&mut frame, rng)),
-            3 => (1, mutation::length(&mut frame, rng)),
-            4 => {
-                // The next frame has a wrong number.
-                self.session.frames_sent = self.session.frames_sent.wrapping_add(1);
-                (0, "left out".to_owned())
-            }
-            5 => (2, "twice".to_owned()),
-            6 => {
-                *held = Some(frame.clone());
-                (0, "behind the next".to_owned())
-            }
-            7 | 8 => (0, wire.say_broken(&frame, rng)),
-            9 => (0, wire.operate([rng.u8(..); 24], rng)),
+        let way = rng.u8(0..40);
+        match way {
+            0..=2 => mutation::frame(&mut frame, rng),
+            3 => mutation::length(&mut frame, rng),
+            // The next frame has a wrong number.
+            4 => self.session.frames_sent = self.session.frames_sent.wrapping_add(1),
+            5 => wire.say(&frame),
+            6 => *held = Some(frame.clone()),
+            7 | 8 => wire.say_broken(&frame, rng),
+            9 => wire.operate([rng.u8(..); 24], rng),
             _ => {
                 let frames = [Some(frame), held.take()].into_iter().flatten();
-                frames.for_each(|frame| wire.say(&frame));
-                return self.note(format_args!("frame of kind {kind}"));
+                return frames.for_each(|frame| wire.say(&frame));
             }
-        };
-        (0..times).for_each(|_| wire.say(&frame));
-        self.note_mutation(format_args!("frame of kind {kind}: {what}"));
+        }
+        if matches!(way, 0..=3 | 5) {
+            wire.say(&frame);
+        }
+        self.attacker.mutations += 1;
     }
 
     fn announce(&mut self, is_mute: bool) {
@@ -304,13 +282,10 @@ impl<'a> Attack<'a> {
         let len = self.rng.u64(1..=2 * most).min(most);
         let memory = self.wire.memory(len);
         let count = self.rng.u32(1..=4);
-        self.note(format_args!("announces {count} messages of {len} bytes"));
         (0..count).for_each(|_| self.say(|session| session.announce(memory)));
         self.wire.flush(self.arena);
         if !is_mute {
-            let pace = Pace::Slow(self.rng.usize(1..4096), self.millis(20..200));
-            self.note(format_args!("serves: {pace:?}"));
-            self.wire.state().pace = pace;
+            self.wire.state().pace = Pace::Slow(self.rng.usize(1..4096), self.millis(20..200));
         } else if self.arena.site.is_rdma() {
             // A queue pair in the error state serves no READ.
             self.stick();
@@ -326,7 +301,6 @@ impl<'a> Attack<'a> {
 
     fn flood(&mut self, frame: fn(&mut Session) -> Vec<u8>) {
         let waits = self.rng.bool();
-        self.note(format_args!("waits for pongs: {waits}"));
         self.repeat(10..400, |this| {
             this.say(frame);
             this.pump(Duration::ZERO);
@@ -343,8 +317,8 @@ impl<'a> Attack<'a> {
             this.say(|session| session.data(&payload));
             this.wire.flush(this.arena);
         });
+        // It takes nothing.
         let time = self.millis(100..4000);
-        self.note(format_args!("takes nothing for {time:?}"));
         self.arena.pause(time);
     }
 
@@ -355,12 +329,11 @@ impl<'a> Attack<'a> {
             self.wire.pump(self.arena, Duration::from_secs(2));
             let mut heard = self.wire.state().heard.iter();
             token = heard.find_map(|frame| frame.get(16..)?.first_chunk().copied());
-            self.note(format_args!("has a token: {}", token.is_some()));
         }
         self.repeat(1..30, |this| {
             let token = token.unwrap_or_else(|| [this.rng.u8(..); 24]);
-            let what = this.wire.operate(token, &mut this.rng);
-            this.note_mutation(what);
+            this.wire.operate(token, &mut this.rng);
+            this.attacker.mutations += 1;
             let time = this.millis(0..10);
             this.pump(time);
         });

@@ -19,28 +19,28 @@ const REQUEST: Lengths = &[4, 1, 1, 1, 1];
 const PDU: Lengths = &[1, 1, 2, 4];
 
 /// Changes one number of a frame.
-pub(super) fn frame(bytes: &mut [u8], rng: &mut Rng) -> String {
+pub(super) fn frame(bytes: &mut [u8], rng: &mut Rng) {
     let more = match bytes.first() {
         Some(&RENDEZVOUS) => DESCRIPTOR,
         // The length of the first message.
         Some(&BATCH) => &[4],
         _ => &[],
     };
-    one_of([HEADER, more], bytes, rng)
+    one_of([HEADER, more], bytes, rng);
 }
 
 /// Changes one number of a hello.
-pub(super) fn hello(bytes: &mut [u8], rng: &mut Rng) -> String {
-    one_of([HELLO, &[]], bytes, rng)
+pub(super) fn hello(bytes: &mut [u8], rng: &mut Rng) {
+    one_of([HELLO, &[]], bytes, rng);
 }
 
 /// Changes one number of the request of a TCP connection.
-pub(super) fn request(bytes: &mut [u8], rng: &mut Rng) -> String {
-    one_of([REQUEST, HELLO], bytes, rng)
+pub(super) fn request(bytes: &mut [u8], rng: &mut Rng) {
+    one_of([REQUEST, HELLO], bytes, rng);
 }
 
 /// Changes one number of a PDU.
-pub(super) fn pdu(bytes: &mut [u8], rng: &mut Rng) -> String {
+pub(super) fn pdu(bytes: &mut [u8], rng: &mut Rng) {
     let arguments: Lengths = match bytes.first() {
         Some(2) => &[8, 4],
         Some(3 | 4) => &[8, 4, 4],
@@ -50,39 +50,35 @@ pub(super) fn pdu(bytes: &mut [u8], rng: &mut Rng) -> String {
         Some(19) => &[4, 4],
         _ => &[],
     };
-    one_of([PDU, arguments], bytes, rng)
+    one_of([PDU, arguments], bytes, rng);
 }
 
 /// Changes one number of a token for memory: its address, length or key.
-pub(super) fn token(bytes: &mut [u8], rng: &mut Rng) -> String {
-    one_of([&[8, 8, 4], &[]], bytes, rng)
+pub(super) fn token(bytes: &mut [u8], rng: &mut Rng) {
+    one_of([&[8, 8, 4], &[]], bytes, rng);
 }
 
 /// Cuts the bytes, or adds some.
-pub(super) fn length(bytes: &mut Vec<u8>, rng: &mut Rng) -> String {
-    let before = bytes.len();
+pub(super) fn length(bytes: &mut Vec<u8>, rng: &mut Rng) {
     if rng.bool() {
-        bytes.truncate(rng.usize(..=before));
+        bytes.truncate(rng.usize(..=bytes.len()));
     } else {
         let more = rng.usize(1..=HEADER_LEN * 4);
         bytes.extend((0..more).map(|_| rng.u8(..)));
     }
-    format!("{} bytes instead of {before}", bytes.len())
 }
 
-fn one_of(lengths: [Lengths; 2], bytes: &mut [u8], rng: &mut Rng) -> String {
+fn one_of(lengths: [Lengths; 2], bytes: &mut [u8], rng: &mut Rng) {
     let lengths = lengths.concat();
     let chosen = rng.usize(0..lengths.len());
     let (at, len) = (lengths[..chosen].iter().sum::<usize>(), lengths[chosen]);
-    let Some(field) = bytes.get_mut(at..at + len) else {
-        return "nothing changed".to_owned();
-    };
-    let old = field
-        .iter()
-        .fold(0, |number, byte| number << 8 | u64::from(*byte));
-    let new = number(old, 8 * len as u32, rng);
-    field.copy_from_slice(&new.to_be_bytes()[8 - len..]);
-    format!("byte {at}: {new:#x} instead of {old:#x}")
+    if let Some(field) = bytes.get_mut(at..at + len) {
+        let old = field
+            .iter()
+            .fold(0, |number, byte| number << 8 | u64::from(*byte));
+        let new = number(old, 8 * len as u32, rng);
+        field.copy_from_slice(&new.to_be_bytes()[8 - len..]);
+    }
 }
 
 /// Another number of this many bits, mostly one at a bound.

@@ -138,32 +138,26 @@ impl Wire for Rdma {
         self.outgoing.push_back(frame.to_vec());
     }
 
-    fn say_broken(&mut self, frame: &[u8], rng: &mut Rng) -> String {
+    fn say_broken(&mut self, frame: &[u8], rng: &mut Rng) {
         let imm_data = rng.u32(..);
         self.post(frame, |sge| SendWr::send_with_imm(SEND, sge, imm_data));
-        format!("with immediate data {imm_data}")
     }
 
-    fn operate(&mut self, mut token: [u8; 24], rng: &mut Rng) -> String {
-        let what = match rng.u8(0..3) {
-            0 => mutation::token(&mut token, rng),
-            _ => "nothing changed".to_owned(),
-        };
+    fn operate(&mut self, mut token: [u8; 24], rng: &mut Rng) {
+        if rng.u8(0..3) == 0 {
+            mutation::token(&mut token, rng);
+        }
         let word = |at: usize| u32::from_be_bytes([0, 1, 2, 3].map(|byte| token[at + byte]));
         let remote = RemoteAddr {
             addr: u64::from(word(0)) << 32 | u64::from(word(4)),
             rkey: word(16),
         };
-        let bytes = vec![7; rng.usize(0..4096)];
-        let operation = rng.u8(0..4);
-        let imm_data = rng.u32(..);
-        self.post(&bytes, |sge| match operation {
-            0 => SendWr::read(SEND, sge, remote),
-            1 => SendWr::write(SEND, sge, remote),
-            2 => SendWr::write_with_imm(SEND, sge, remote, imm_data),
-            _ => SendWr::read(SEND, sge, remote),
+        let (operation, imm_data) = (rng.u8(0..4), rng.u32(..));
+        self.post(&vec![7; rng.usize(0..4096)], |sge| match operation {
+            0 | 1 => SendWr::read(SEND, sge, remote),
+            2 => SendWr::write(SEND, sge, remote),
+            _ => SendWr::write_with_imm(SEND, sge, remote, imm_data),
         });
-        format!("operation {operation} of {} bytes, {what}", bytes.len())
     }
 
     fn memory(&mut self, len: u64) -> Descriptor {

@@ -1,21 +1,24 @@
 //! The process that is attacked: three listeners on one engine, whose connections echo.
 
 use std::{
-    env,
     io::{self, BufRead, Read, Write},
     net::SocketAddr,
     thread,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use rdmsg::{
     Completion, Config, Endpoint, Engine, EngineLimits, Listener, Polling, RemoteAccess, Stream,
 };
-use toolbox::{Lab, Line, PATIENCE, Process, words};
+use toolbox::{Lab, PATIENCE, agent, words};
 
 use super::arena::{RDMA, Site, TCP};
-use crate::{RETURNING_MEMORY, health::Health};
+use crate::{
+    conduct::{Host, Notes},
+    health::Health,
+    worker::{Said, say},
+};
 
 /// The listeners, in the order in which their ports are printed.
 pub(super) const SERVICES: [&str; 3] = ["messages", "shared", "stream"];
@@ -39,80 +42,67 @@ const LAST_WORDS: usize = 20;
 /// The victim's process.
 #[derive(Debug)]
 pub(super) struct Victim {
-    process: Process,
+    host: Host,
     pub(super) site: &'static Site,
     pub(super) services: Vec<SocketAddr>,
     started: Instant,
-    /// Lines on stderr.
-    log: Vec<String>,
 }
 
 impl Victim {
     pub(super) fn start(site: &'static Site) -> Result<Self> {
-        let program = env::current_exe()?.display().to_string();
-        let mut argv = words(RETURNING_MEMORY);
-        argv.extend([program, "victim".to_owned()]);
-        argv.extend(site.is_rdma().then(|| "--rdma".to_owned()));
-        let mut victim = Self {
-            process: Process::start_told(&argv)?,
+        let mut host = Host::new("victim", agent::Host::here());
+        host.start(&words(if site.is_rdma() {
+            "victim --rdma"
+        } else {
+            "victim"
+        }))?;
+        host.wait("there", |notes| !notes.listens.is_empty(), PATIENCE)?;
+        Ok(Self {
+            services: host.notes.listens.clone(),
+            host,
             site,
-            services: Vec::new(),
             started: Instant::now(),
-            log: Vec::new(),
-        };
-        victim.services = serde_json::from_str(&victim.hear()?)?;
-        Ok(victim)
-    }
-
-    /// Its next line on stdout.
-    fn hear(&mut self) -> Result<String> {
-        loop {
-            match self.process.line(PATIENCE) {
-                Some(Line::Err(line)) => self.log.push(line),
-                Some(Line::Out(line)) => return Ok(line),
-                None => {
-                    self.look()?;
-                    bail!("the victim does not answer");
-                }
-            }
-        }
+        })
     }
 
     pub(super) fn health(&mut self) -> Result<Health> {
-        self.process.tell("health");
-        Ok(serde_json::from_str(&self.hear()?)?)
+        self.host.notes.health = None;
+        self.host.agent.tell("health")?;
+        let answered = self
+            .host
+            .wait("well", |notes| notes.health.is_some(), PATIENCE);
+        self.look()?;
+        answered?;
+        self.host
+            .notes
+            .health
+            .take()
+            .context("the victim does not answer")
     }
 
     /// Fails if it has ended, panicked, or logged too much.
     pub(super) fn look(&mut self) -> Result<()> {
-        while let Some(line) = self.process.line(Duration::ZERO) {
-            match line {
-                Line::Err(line) => self.log.push(line),
-                Line::Out(line) => bail!("the victim says {line:?}"),
-            }
-        }
+        while self.host.notes.ended.is_none() && self.host.listen(Duration::ZERO)? {}
+        let Notes { words, ended, .. } = &self.host.notes;
         let allowed = LINES_A_SECOND * (self.started.elapsed().as_secs() + 2);
-        let problem = if self.log.iter().any(|line| line.contains("panicked")) {
+        let problem = if words.iter().any(|line| line.contains("panicked")) {
             "has panicked"
-        } else if self.process.has_ended()? {
+        } else if ended.as_ref().is_some_and(|ended| !ended.succeeded()) {
             "has ended"
-        } else if self.log.len() as u64 > allowed {
+        } else if words.len() as u64 > allowed {
             "has logged too many lines"
         } else {
             return Ok(());
         };
-        let first = self.log.len().saturating_sub(LAST_WORDS);
-        let lines = self.log[first..].join("\n  ");
+        let lines = words[words.len().saturating_sub(LAST_WORDS)..].join("\n  ");
         bail!("the victim {problem}. Its last lines:\n  {lines}")
     }
 
     pub(super) fn finish(mut self) -> Result<()> {
+        self.host.agent.tell("end")?;
+        let ended = self.host.end(PATIENCE, true);
         self.look()?;
-        self.process.tell("end");
-        let ended = self.process.finish(PATIENCE)?;
-        let is_well = ended.succeeded() && !ended.output.contains("panicked");
-        ensure!(is_well, "the victim ended: {ended}");
-        Ok(())
+        ended
     }
 }
 
@@ -171,7 +161,7 @@ pub(crate) fn run(over_rdma: bool) -> Result<()> {
             });
         }
     }
-    println!("{}", serde_json::to_string(&services)?);
+    say(&Said::Listens(services));
     for line in io::stdin().lock().lines() {
         if line? == "end" {
             break;
@@ -181,7 +171,7 @@ pub(crate) fn run(over_rdma: bool) -> Result<()> {
         let mut health = Health::now(lab.as_ref().map(objects).unwrap_or_default(), 0)?;
         health.connections = now.connections;
         health.budget = now.pinned + now.held;
-        println!("{}", serde_json::to_string(&health)?);
+        say(&Said::Health(health));
     }
     engine.shutdown();
     Ok(())

@@ -52,6 +52,8 @@ pub(crate) enum Said {
     Flowing,
     /// A connection has ended.
     Book(Book),
+    /// The state of a victim.
+    Health(Health),
     Problem(String),
 }
 
@@ -182,7 +184,7 @@ fn count(lab: &Lab) -> Result<Health> {
 }
 
 /// Prints a line for the conductor.
-fn say(said: &Said) {
+pub(crate) fn say(said: &Said) {
     let line = serde_json::to_string(said).expect("it has no map");
     let mut stdout = io::stdout().lock();
     // It fails only if the conductor is gone.
