@@ -10,7 +10,6 @@ mod host;
 mod link;
 mod listening;
 mod process;
-mod program;
 pub mod wire;
 
 use std::{
@@ -19,11 +18,11 @@ use std::{
 };
 
 pub use crate::{
+    agent::Program,
     deadline::{Deadline, slowness},
     host::{Host, Said},
     listening::Listening,
     process::{Ended, Heard, Line, Process},
-    program::Program,
 };
 
 /// Returns the time of this host's clock in milliseconds since 1970.

@@ -6,7 +6,6 @@
 
 mod arena;
 mod connection;
-mod honest;
 mod mutation;
 mod rdma;
 mod session;
@@ -27,8 +26,7 @@ use toolbox::{Lab, Launch, frames as wire};
 
 use self::{
     arena::{Arena, Attacker, Kind, Site},
-    honest::Honest,
-    victim::Victim,
+    victim::{Honest, Victim},
 };
 use crate::{
     health::{Health, settle},
@@ -130,7 +128,7 @@ fn run(options: &Options, seed: u64, site: &'static Site) -> Result<()> {
     let mut victim = Victim::start(site)?;
     let mut attackers = attackers(options, seed, site);
     let engine = Engine::new()?;
-    let mut clients = honest::clients(site);
+    let mut clients = victim::clients(site);
     let length = options.minutes / (2 * ROUNDS as u32);
     let result = rounds(&mut victim, &engine, &mut clients, &mut attackers, length);
     engine.shutdown();
