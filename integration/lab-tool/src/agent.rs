@@ -105,13 +105,10 @@ fn bring_up() -> Result<()> {
 /// has the address: so again and again, until whoever booted both hosts has waited long enough. On
 /// the console, of which the end is shown then, it says what it waits for.
 fn await_answer(peer: &str) {
-    let mut said = String::new();
-    while let Err(error) = run(Command::new("ping").args(["-q", "-c1", "-i0.2", "-w5", peer])) {
-        let says = format!("lab: {peer} does not answer yet: {error:#}");
-        if says != said {
-            eprintln!("{says}");
-            said = says;
-        }
+    let ping = || run(Command::new("ping").args(["-q", "-c1", "-i0.2", "-w5", peer]));
+    if let Err(error) = ping() {
+        eprintln!("lab: {peer} does not answer yet: {error:#}");
+        while ping().is_err() {}
     }
 }
 

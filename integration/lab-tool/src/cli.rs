@@ -28,7 +28,12 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     Setup(Setup),
     Exec(Exec),
-    Shell(Shell),
+    /// Opens a shell in a guest, for a person.
+    ///
+    /// With two hosts, the shell is on a; `busybox telnet $LAB_PEER` opens one on b. When the shell
+    /// on a ends, so do the machines.
+    #[command(verbatim_doc_comment)]
+    Shell(MachineArgs),
     /// Says where commands can run: prints `native` if `exec --native` is possible on this machine,
     /// otherwise `vm`; and on stderr, why.
     #[command(verbatim_doc_comment)]
@@ -147,17 +152,6 @@ pub(crate) struct Exec {
     /// The command. A single argument is a line for the shell, several are taken as they are.
     #[arg(last = true, required = true)]
     pub(crate) command: Vec<OsString>,
-}
-
-/// Opens a shell in a guest, for a person.
-///
-/// With two hosts, the shell is on a; `busybox telnet $LAB_PEER` opens one on b. When the shell on
-/// a ends, so do the machines.
-#[derive(Args, Debug)]
-#[command(verbatim_doc_comment)]
-pub(crate) struct Shell {
-    #[command(flatten)]
-    pub(crate) machines: MachineArgs,
 }
 
 #[derive(Args, Clone, Debug)]

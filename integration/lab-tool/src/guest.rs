@@ -2,7 +2,7 @@
 
 use std::{
     env,
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     os::unix::net::UnixStream,
     path::Path,
     sync::mpsc::{Sender, channel},
@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use hosts::wire::{self, Frame, Job};
 
 use crate::{
@@ -80,6 +80,10 @@ fn boot_once(
 }
 
 pub(crate) fn exec(machines: &Machines<'_>, args: &Exec, watch: &Watch) -> Result<u8> {
+    refuse(
+        &args.command,
+        &[&machines.lab.checkout, &machines.lab.target],
+    )?;
     let guests = boot(machines, watch, machines.args.hosts() > 1)?;
     for (host, guest) in guests.iter().enumerate() {
         let job = job(machines, host, &guest.results, args.argv(), &args.env);
@@ -87,6 +91,31 @@ pub(crate) fn exec(machines: &Machines<'_>, args: &Exec, watch: &Watch) -> Resul
     }
     let ended = watch.ended(guests.len(), args.timeout(), &args.may_die);
     with_last_words(&guests, ended)
+}
+
+/// Refuses a program that is here, but not in a guest. `visible` are the folders that are in a
+/// guest even where they are below one of its own; the first is the one in which the command
+/// starts.
+fn refuse(command: &[impl AsRef<OsStr>], visible: &[&Path]) -> Result<()> {
+    let program = command[0].as_ref().to_string_lossy();
+    // A single argument is a line for the shell.
+    let program = match command {
+        [_] => program.split_whitespace().next().unwrap_or_default(),
+        _ => &*program,
+    };
+    let path = visible[0].join(program);
+    let own = ["/tmp", "/run"]
+        .into_iter()
+        .find(|own| path.starts_with(own));
+    let is_visible = visible.iter().any(|folder| path.starts_with(folder));
+    // A name without a folder is looked for in `PATH`.
+    match own.filter(|_| program.contains('/') && !is_visible && path.exists()) {
+        Some(own) => bail!(
+            "{program} is not in the guest, which has a {own} of its own; put it below {}",
+            visible[0].display()
+        ),
+        None => Ok(()),
+    }
 }
 
 /// Returns the job that runs `argv` on host number `host`, in the checkout.
@@ -160,4 +189,37 @@ fn listen(
     let writing =
         thread::spawn(move || while inbox.recv().is_ok_and(|read| listener.hear(read)) {});
     [reading, writing]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::PathBuf};
+
+    use super::*;
+
+    #[test]
+    fn a_program_that_a_guest_does_not_have_is_refused_with_the_reason() {
+        // Not `env::temp_dir`, which may be elsewhere.
+        let dir = PathBuf::from(format!("/tmp/lab-hidden.{}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join("program"), "").unwrap();
+        let program = dir.join("program").display().to_string();
+        let checkout = env::current_dir().unwrap();
+        let outcomes = [
+            refuse(&[&*program, "1"], &[Path::new("/home")]),
+            refuse(&[format!("{program} 1")], &[Path::new("/home")]),
+            refuse(&[&*program, "1"], &[Path::new("/home"), &dir]),
+            refuse(&["ls", &*program], &[Path::new("/home")]),
+            refuse(&["/tmp/that/there/is/not", "1"], &[&*checkout]),
+        ];
+        fs::remove_dir_all(dir).unwrap();
+        let [refused, line, visible, argument, missing] = outcomes;
+        for outcome in [refused, line] {
+            let text = outcome.unwrap_err().to_string();
+            assert!(text.contains("which has a /tmp of its own"), "{text}");
+        }
+        for outcome in [visible, argument, missing] {
+            outcome.unwrap();
+        }
+    }
 }

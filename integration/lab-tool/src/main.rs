@@ -9,11 +9,9 @@ mod agent;
 mod cli;
 mod device;
 mod guest;
-mod hidden;
 mod lab;
 mod listener;
 mod native;
-mod output;
 mod place;
 mod pulse;
 mod qemu;
@@ -27,7 +25,7 @@ use clap::Parser;
 
 use crate::{
     accel::Accel,
-    cli::{Cli, Command, Exec, MachineArgs, Shell},
+    cli::{Cli, Command, Exec, MachineArgs},
     lab::Lab,
     place::{Driver, Place},
     qemu::Machines,
@@ -44,7 +42,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Setup(_) => setup(),
         Command::Exec(args) => exec(&args),
-        Command::Shell(args) => shell(&args),
+        Command::Shell(machines) => shell(&machines),
         Command::Probe => Ok(probe()),
         Command::Agent => agent::main().map(|()| 0),
     };
@@ -74,16 +72,15 @@ fn exec(args: &Exec) -> Result<u8> {
     if args.native {
         return native::exec(&lab, args, &watch);
     }
-    hidden::refuse(&args.command, &[&lab.checkout, &lab.target])?;
     let accel = [Accel::Tcg, Accel::Counted][usize::from(args.counted)];
     with_machines(&lab, &args.machines, accel, |machines| {
         guest::exec(machines, args, &watch)
     })
 }
 
-fn shell(args: &Shell) -> Result<u8> {
+fn shell(args: &MachineArgs) -> Result<u8> {
     let watch = Watch::new()?;
-    with_machines(&Lab::find()?, &args.machines, Accel::Tcg, |machines| {
+    with_machines(&Lab::find()?, args, Accel::Tcg, |machines| {
         shell::shell(machines, &watch)
     })
 }

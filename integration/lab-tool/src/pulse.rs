@@ -67,7 +67,7 @@ pub(crate) fn watch_over(
             let mut lost = Lost::new(host, why);
             lost.monitor = Some(before.report + &now.report);
             // The main thread may have ended.
-            let _ = news.send(lost.into());
+            let _ = news.send(News::Lost(lost));
             return;
         }
     }

@@ -71,12 +71,6 @@ impl Lost {
     }
 }
 
-impl From<Lost> for News {
-    fn from(lost: Lost) -> Self {
-        Self::Lost(lost)
-    }
-}
-
 #[derive(Debug)]
 pub(crate) struct Watch {
     pub(crate) news: Sender<News>,
@@ -226,7 +220,7 @@ mod tests {
     }
 
     fn lost(host: usize) -> News {
-        Lost::new(host, "the machine stopped").into()
+        News::Lost(Lost::new(host, "the machine stopped"))
     }
 
     #[test]
@@ -268,7 +262,7 @@ mod tests {
             monitor: Some(String::new()),
             ..Lost::new(1, "no progress")
         };
-        let watch = watch([stopped.into()]);
+        let watch = watch([News::Lost(stopped)]);
         let ended = watch.ended(2, Duration::from_secs(60), &["b".to_owned()]);
         assert!(ended.unwrap_err().is::<Lost>());
     }
