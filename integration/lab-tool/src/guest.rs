@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, bail};
+use anyhow::{Error, Result, bail};
 use hosts::wire::{self, Frame, Job};
 
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
     listener::{COMMAND, Listener},
     pulse::watch_over,
     qemu::{Machine, Machines},
-    watch::{Lost, Watch},
+    watch::{Stop, Watch},
 };
 
 /// How many times machines are booted that do not come up: on a busy machine now and then one fails
@@ -35,7 +35,7 @@ pub(crate) fn boot(machines: &Machines<'_>, watch: &Watch, named: bool) -> Resul
     loop {
         let limit = attempt * machines.accel.boot_limit();
         match boot_once(machines, watch, named, limit) {
-            Err(error) if attempt < BOOTS && error.is::<Lost>() => {
+            Err(error) if attempt < BOOTS && lost(&error).is_some() => {
                 eprintln!("lab: {error:#}; booting again");
                 attempt += 1;
             }
@@ -149,19 +149,20 @@ pub(crate) fn job(
     }
 }
 
+/// The host that is lost, if that is the error.
+fn lost(error: &Error) -> Option<(usize, &str)> {
+    let stop = error.downcast_ref::<Stop>()?;
+    Some((stop.host?, &stop.monitor))
+}
+
 /// Prints the last output of a host that was lost, and keeps that of one without progress.
 pub(crate) fn with_last_words<T>(guests: &[Machine], outcome: Result<T>) -> Result<T> {
     outcome.inspect_err(|error| {
-        let Some(lost) = error.downcast_ref::<Lost>() else {
-            return;
-        };
-        let guest = &guests[lost.host];
-        eprintln!("{}", guest.last_words());
-        if let Some(monitor) = &lost.monitor {
-            eprintln!("{monitor}");
-            match guest.keep(monitor) {
-                Ok(kept) => eprintln!("lab: kept in {}", kept.display()),
-                Err(error) => eprintln!("lab: cannot keep this: {error:#}"),
+        if let Some((host, monitor)) = lost(error) {
+            eprintln!("{}\n{monitor}", guests[host].last_words());
+            if !monitor.is_empty() {
+                let kept = guests[host].keep(monitor);
+                eprintln!("lab: kept in a folder: {kept:?}");
             }
         }
     })

@@ -10,7 +10,7 @@ use hosts::wire::{Frame, HOST};
 
 use crate::{
     place::HOSTS,
-    watch::{Lost, News, Stop},
+    watch::{News, Stop},
 };
 
 /// The number of the command among a host's programs.
@@ -40,14 +40,14 @@ impl Listener {
 
     /// Takes one frame, or an error in place of one. Returns whether it needs more.
     pub(crate) fn hear(&mut self, read: io::Result<(u32, Frame)>) -> bool {
-        let lost = |why: &str| Ok(Some(News::Lost(Lost::new(self.host, why))));
+        let lost = |why: &str| Ok(Some(News::Stop(Stop::lost(self.host, why))));
         let news = match read {
             Ok((number, frame)) => self.take(number, frame),
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => lost("the machine stopped"),
             Err(error) => lost(&error.to_string()),
         };
         let news = news.unwrap_or_else(|_| Some(News::Stop(Stop::unheard())));
-        let is_last = matches!(news, Some(News::Lost(_) | News::Stop(_)));
+        let is_last = matches!(news, Some(News::Stop(_)));
         // Sending fails if the main thread has ended.
         news.is_none_or(|news| self.news.send(news).is_ok()) && !is_last
     }
@@ -62,18 +62,16 @@ impl Listener {
             Frame::Ended(status) => {
                 self.stdout.finish()?;
                 self.stderr.finish()?;
-                let status = status as u8;
-                News::Ended { host, status }
+                News::Ended(host, status as u8)
             }
-            Frame::Ready => News::Ready { host },
-            Frame::Failed(why) if number == HOST => News::Lost(Lost::new(host, why)),
+            Frame::Ready => News::Ready(host),
+            Frame::Failed(why) if number == HOST => News::Stop(Stop::lost(host, why)),
             Frame::Failed(why) => {
                 eprintln!("lab: {why}");
-                let status = NOT_RUN;
-                News::Ended { host, status }
+                News::Ended(host, NOT_RUN)
             }
             Frame::Start(_) | Frame::Tell(_) | Frame::Signal(_) | Frame::Quit => {
-                News::Lost(Lost::new(host, "it sends what only we may"))
+                News::Stop(Stop::lost(host, "it sends what only we may"))
             }
         }))
     }

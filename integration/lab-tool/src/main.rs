@@ -29,14 +29,8 @@ use crate::{
     lab::Lab,
     place::{Driver, Place},
     qemu::Machines,
-    watch::{Lost, Stop, Watch},
+    watch::{Stop, Watch},
 };
-
-/// Exit status when it is not the command that failed.
-const FAILURE: u8 = 125;
-
-/// Exit status when a host stopped, through no fault of the command.
-const STOPPED: u8 = 123;
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
@@ -48,11 +42,8 @@ fn main() -> ExitCode {
     };
     let status = result.unwrap_or_else(|error| {
         eprintln!("lab: {error:#}");
-        match (error.downcast_ref::<Stop>(), error.downcast_ref::<Lost>()) {
-            (Some(stop), _) => stop.status,
-            (None, Some(lost)) if lost.monitor.is_some() => STOPPED,
-            (None, _) => FAILURE,
-        }
+        let stop = error.downcast_ref::<Stop>();
+        stop.map_or(watch::FAILURE, |stop| stop.status)
     });
     ExitCode::from(status)
 }

@@ -27,12 +27,8 @@ pub(crate) enum Driver {
 
 impl Driver {
     /// The name on the command line, which is also that of `rdma link add`.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Rxe => "rxe",
-            Self::Siw => "siw",
-            Self::Both => "both",
-        }
+    pub(crate) fn name(self) -> String {
+        format!("{self:?}").to_lowercase()
     }
 
     /// The driver of each device of a guest.
@@ -46,10 +42,7 @@ impl Driver {
 
     /// Host number `index` of `count`, with its devices, which are named after their drivers.
     pub(crate) fn place(self, index: usize, count: usize) -> Place {
-        let names = self
-            .each()
-            .iter()
-            .map(|driver| driver.name().to_owned() + "0");
+        let names = self.each().iter().map(|driver| driver.name() + "0");
         Place::new(index, count, names)
     }
 }

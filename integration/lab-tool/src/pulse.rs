@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Result, bail};
 use serde_json::{Deserializer, Value, json};
 
-use crate::watch::{Lost, News};
+use crate::watch::{News, Stop};
 
 /// How long no sign of life may come before the monitor is asked: four of them.
 const SILENCE: Duration = Duration::from_secs(20);
@@ -64,10 +64,9 @@ pub(crate) fn watch_over(
             && beats.try_recv().is_err()
         {
             let why = format!("it has stopped: no sign of life, and {why}");
-            let mut lost = Lost::new(host, why);
-            lost.monitor = Some(before.report + &now.report);
+            let stop = Stop::stopped(host, &why, before.report + &now.report);
             // The main thread may have ended.
-            let _ = news.send(News::Lost(lost));
+            let _ = news.send(News::Stop(stop));
             return;
         }
     }

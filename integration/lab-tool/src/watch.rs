@@ -1,6 +1,7 @@
 //! Waiting for hosts, with everything that may put an end to it.
 
 use std::{
+    fmt::Display,
     fs, io,
     os::fd::AsFd,
     sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
@@ -17,56 +18,65 @@ use thiserror::Error;
 
 use crate::place::HOSTS;
 
+/// Exit status when it is not the command that failed.
+pub(crate) const FAILURE: u8 = 125;
+
+/// Exit status when a host stopped, through no fault of the command.
+const STOPPED: u8 = 123;
+
 /// What may happen while hosts run.
 #[derive(Debug)]
 pub(crate) enum News {
-    Ready {
-        host: usize,
-    },
+    Ready(usize),
     /// The command of a host ended with this status.
-    Ended {
-        host: usize,
-        status: u8,
-    },
-    Lost(Lost),
+    Ended(usize, u8),
     Stop(Stop),
 }
 
-/// A reason to stop that has an exit status of its own.
+/// A reason to stop.
 #[derive(Debug, Error)]
 #[error("{why}")]
 pub(crate) struct Stop {
+    /// The exit status.
     pub(crate) status: u8,
     why: String,
-}
-
-/// A host that is not there any more, or never was, or whose virtual processors make no progress.
-#[derive(Debug, Error)]
-#[error("host {}: {why}", HOSTS[*host])]
-pub(crate) struct Lost {
-    pub(crate) host: usize,
-    why: String,
-    /// The answers of the monitor, if the processors make no progress.
-    pub(crate) monitor: Option<String>,
+    /// The host that is not there any more, or never was, or makes no progress.
+    pub(crate) host: Option<usize>,
+    /// The answers of the monitor of a host without progress.
+    pub(crate) monitor: String,
 }
 
 impl Stop {
-    pub(crate) fn unheard() -> Self {
-        Self::by(Signal::SIGPIPE, "nobody reads the output".into())
-    }
-
-    fn by(signal: Signal, why: String) -> Self {
-        let status = 128 + signal as u8;
-        Self { status, why }
-    }
-}
-
-impl Lost {
-    pub(crate) fn new(host: usize, why: impl ToString) -> Self {
+    fn new(status: u8, why: String) -> Self {
         Self {
-            host,
-            why: why.to_string(),
-            monitor: None,
+            status,
+            why,
+            host: None,
+            monitor: String::new(),
+        }
+    }
+
+    /// Nobody listens to us any more.
+    pub(crate) fn unheard() -> Self {
+        Self::new(
+            128 + Signal::SIGPIPE as u8,
+            "nobody reads the output".into(),
+        )
+    }
+
+    pub(crate) fn lost(host: usize, why: impl Display) -> Self {
+        Self {
+            host: Some(host),
+            ..Self::new(FAILURE, format!("host {}: {why}", HOSTS[host]))
+        }
+    }
+
+    /// The virtual processors make no progress.
+    pub(crate) fn stopped(host: usize, why: &str, monitor: String) -> Self {
+        Self {
+            status: STOPPED,
+            monitor,
+            ..Self::lost(host, why)
         }
     }
 }
@@ -84,7 +94,7 @@ impl Watch {
         // The receiver lives as long as the main thread, so sending fails only at the very end.
         let (signals, unheard) = (news.clone(), news.clone());
         on_signal(move |signal| {
-            let stop = Stop::by(signal, format!("stopped by {signal}"));
+            let stop = Stop::new(128 + signal as u8, format!("stopped by {signal}"));
             drop(signals.send(News::Stop(stop)));
         })?;
         on_unheard(move || drop(unheard.send(News::Stop(Stop::unheard()))));
@@ -97,14 +107,14 @@ impl Watch {
         let mut missing: Vec<_> = (0..hosts).collect();
         while let Some(&host) = missing.first() {
             match self.next(deadline)? {
-                Some(News::Ready { host }) => missing.retain(|&other| other != host),
-                Some(News::Lost(lost)) => return Err(lost.into()),
-                Some(News::Ended { .. } | News::Stop(_)) => {}
+                Some(News::Ready(host)) => missing.retain(|&other| other != host),
+                Some(News::Stop(lost)) => return Err(lost.into()),
+                Some(News::Ended(..)) => {}
                 None => {
                     let seconds = limit.as_secs();
                     let why = "it may lack memory, or this machine be very busy";
                     let why = format!("not up within {seconds} s; {why}");
-                    return Err(Lost::new(host, why).into());
+                    return Err(Stop::lost(host, why).into());
                 }
             }
         }
@@ -127,20 +137,22 @@ impl Watch {
             let Some(news) = self.next(deadline)? else {
                 let (limit, running) = (limit.as_secs(), running.join(" and "));
                 let why = format!("timed out: after {limit} s still running on {running}");
-                return Err(Stop { status: 124, why }.into());
+                return Err(Stop::new(124, why).into());
             };
             let (host, status) = match news {
-                News::Ended { host, status } => (host, status),
-                News::Lost(lost) => {
-                    let may_die = may_die.iter().any(|name| *name == HOSTS[lost.host]);
-                    if !may_die || lost.monitor.is_some() {
-                        return Err(lost.into());
-                    }
-                    eprintln!("lab: {lost}, as it may");
-                    (lost.host, 0)
+                News::Ended(host, status) => (host, status),
+                News::Stop(Stop {
+                    status: FAILURE,
+                    host: Some(host),
+                    why,
+                    ..
+                }) if may_die.iter().any(|name| *name == HOSTS[host]) => {
+                    eprintln!("lab: {why}, as it may");
+                    (host, 0)
                 }
-                // It was ready long ago, and the others do not get here.
-                News::Ready { .. } | News::Stop(_) => continue,
+                News::Stop(stop) => return Err(stop.into()),
+                // It was ready long ago.
+                News::Ready(_) => continue,
             };
             running.retain(|name| *name != HOSTS[host]);
             if status != 0 && hosts > 1 {
@@ -157,7 +169,7 @@ impl Watch {
     fn next(&self, deadline: Instant) -> Result<Option<News>> {
         let left = deadline.saturating_duration_since(Instant::now());
         match self.inbox.recv_timeout(left) {
-            Ok(News::Stop(stop)) => Err(stop.into()),
+            Ok(News::Stop(stop)) if stop.host.is_none() => Err(stop.into()),
             Ok(news) => Ok(Some(news)),
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => unreachable!("we hold a sender ourselves"),
@@ -220,7 +232,7 @@ mod tests {
     }
 
     fn lost(host: usize) -> News {
-        News::Lost(Lost::new(host, "the machine stopped"))
+        News::Stop(Stop::lost(host, "the machine stopped"))
     }
 
     #[test]
@@ -228,7 +240,7 @@ mod tests {
         const LIMIT: Duration = Duration::from_secs(60);
         let may_die = ["b".to_owned()];
         for status in [0, 3] {
-            let ended = News::Ended { host: 0, status };
+            let ended = News::Ended(0, status);
             let watch = watch([lost(1), ended]);
             assert_eq!(watch.ended(2, LIMIT, &may_die).unwrap(), status);
         }
@@ -243,33 +255,34 @@ mod tests {
         const LIMIT: Duration = Duration::from_secs(60);
         let boot = watch([lost(1)]);
         assert!(boot.ready(2, LIMIT).is_err());
-        boot.news.send(News::Ready { host: 0 }).unwrap();
+        boot.news.send(News::Ready(0)).unwrap();
         boot.news.send(lost(0)).unwrap();
         boot.forget_hosts().unwrap();
         for host in [0, 1] {
-            boot.news.send(News::Ready { host }).unwrap();
+            boot.news.send(News::Ready(host)).unwrap();
         }
         boot.ready(2, LIMIT).unwrap();
         boot.news.send(lost(0)).unwrap();
-        let stop = Stop::by(Signal::SIGTERM, "stopped by SIGTERM".into());
+        let stop = Stop::new(143, "stopped by SIGTERM".into());
         boot.news.send(News::Stop(stop)).unwrap();
-        assert!(boot.forget_hosts().unwrap_err().is::<Stop>());
+        let error = boot.forget_hosts().unwrap_err();
+        assert_eq!(error.downcast::<Stop>().unwrap().status, 143);
     }
 
     #[test]
     fn a_host_that_may_die_may_not_stop() {
-        let stopped = Lost {
-            monitor: Some(String::new()),
-            ..Lost::new(1, "no progress")
-        };
-        let watch = watch([News::Lost(stopped)]);
+        let stopped = News::Stop(Stop::stopped(1, "no progress", String::new()));
+        let watch = watch([stopped]);
         let ended = watch.ended(2, Duration::from_secs(60), &["b".to_owned()]);
-        assert!(ended.unwrap_err().is::<Lost>());
+        assert_eq!(
+            ended.unwrap_err().downcast::<Stop>().unwrap().status,
+            STOPPED
+        );
     }
 
     #[test]
     fn no_host_may_die_before_it_is_ready() {
-        let watch = watch([News::Ready { host: 0 }, lost(1)]);
+        let watch = watch([News::Ready(0), lost(1)]);
         assert!(watch.ready(2, Duration::from_secs(60)).is_err());
     }
 }

@@ -18,14 +18,14 @@ use std::{
     thread,
 };
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use clap::Args;
 use rdmsg::{
-    Connector, Engine, Listener,
+    Engine, Listener,
     crossbeam_channel::{Sender, bounded, unbounded},
 };
 use serde::{Deserialize, Serialize};
-use toolbox::{Lab, PATIENCE, Side, pattern};
+use toolbox::{Lab, PATIENCE, Side, pair, pattern};
 
 use self::{conversation::Conversation, reader::Job};
 use crate::{
@@ -110,7 +110,7 @@ pub(crate) fn run(order: &Order) -> Result<()> {
     let obeying = Arc::downgrade(&worker);
     // It ends with the process.
     thread::spawn(move || obey(&obeying));
-    warm_up(&lab)?;
+    warm_up()?;
     let before = count(&lab)?;
     // They end after all connections, when the worker is dropped.
     thread::spawn(move || reader::read_several(&to_select, true));
@@ -153,25 +153,11 @@ fn obey(worker: &Weak<Worker>) {
 
 /// Has one connection within this process, with a message that is read, so that later counts
 /// include everything that a process keeps after its first connection.
-fn warm_up(lab: &Lab) -> Result<()> {
-    let engine = Engine::new()?;
-    let listener = Listener::builder().engine(&engine).bind(lab.at(0))?;
-    let address = listener.local_addr();
-    let connector = Connector::new().engine(&engine);
-    thread::scope(|scope| {
-        let client = scope.spawn(|| -> Result<()> {
-            let endpoint = connector.connect(address)?;
-            endpoint.send(&pattern(1, 100_000))?;
-            Ok(endpoint.close()?)
-        });
-        let server = listener.accept_timeout(PATIENCE)?;
-        server.recv_timeout(PATIENCE)?;
-        drop(server);
-        client.join().map_err(|_| anyhow!("the warm-up panicked"))?
-    })?;
-    drop(listener);
-    engine.shutdown();
-    Ok(())
+fn warm_up() -> Result<()> {
+    let (client, server) = pair();
+    client.send(&pattern(1, 100_000))?;
+    server.recv_timeout(PATIENCE)?;
+    Ok(client.close()?)
 }
 
 /// The resources without a connection. librdmacm's memory of an opened device depends on the last
