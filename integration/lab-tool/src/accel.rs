@@ -44,8 +44,8 @@ impl Accel {
     }
 }
 
-/// Returns the frequency of the time stamp counter of this machine, which is the one that an emulated
-/// guest reads, in kHz, measured by the system's clock. Other load does not change it.
+/// Returns the frequency in kHz of this machine's time stamp counter, which an emulated guest reads,
+/// measured by the system's clock. Other load does not change it.
 #[cfg(target_arch = "x86_64")]
 fn khz() -> Option<u32> {
     use std::{
@@ -75,7 +75,8 @@ fn khz() -> Option<u32> {
     u32::try_from(ticks * 1_000_000 / (end - start).as_nanos()).ok()
 }
 
-/// Elsewhere what a guest reads is made of the system's clock, and it has to find out.
+/// On other machines a guest reads a counter that QEMU derives from the system's clock, and
+/// measures it itself.
 #[cfg(not(target_arch = "x86_64"))]
 fn khz() -> Option<u32> {
     None

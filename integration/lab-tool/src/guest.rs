@@ -7,7 +7,7 @@ use std::{
     path::Path,
     sync::mpsc::{Sender, channel},
     thread,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use anyhow::{Error, Result, bail};
@@ -30,56 +30,44 @@ const INHERITED: [&str; 2] = ["RUST_BACKTRACE", "RUST_LOG"];
 
 /// Boots all machines and waits until each has its device and reaches the other. If one fails to
 /// boot, boots all of them again. `named` puts the host's name before each line of output.
-pub(crate) fn boot(machines: &Machines<'_>, watch: &Watch, named: bool) -> Result<Vec<Machine>> {
-    let mut attempt = 1;
+pub(crate) fn boot(machines: &Machines, watch: &Watch, named: bool) -> Result<Vec<Machine>> {
+    let mut attempt = 0;
     loop {
-        let limit = attempt * machines.accel.boot_limit();
-        match boot_once(machines, watch, named, limit) {
-            Err(error) if attempt < BOOTS && lost(&error).is_some() => {
-                eprintln!("lab: {error:#}; booting again");
-                attempt += 1;
-            }
-            outcome => return outcome,
+        attempt += 1;
+        let start = Instant::now();
+        let guests = machines.start()?;
+        let mut threads = Vec::new();
+        for (host, guest) in guests.iter().enumerate() {
+            let (beat, beats) = channel();
+            let (pid, monitor, news) =
+                (guest.pid(), guest.monitor.try_clone()?, watch.news.clone());
+            threads.push(thread::spawn(move || {
+                watch_over(host, pid, &monitor, &beats, &news)
+            }));
+            let listener = Listener::new(host, named, watch.news.clone());
+            threads.extend(listen(guest.port.try_clone()?, beat, listener));
         }
-    }
-}
-
-fn boot_once(
-    machines: &Machines<'_>,
-    watch: &Watch,
-    named: bool,
-    limit: Duration,
-) -> Result<Vec<Machine>> {
-    let start = Instant::now();
-    let guests = machines.start()?;
-    let mut threads = Vec::new();
-    for (host, guest) in guests.iter().enumerate() {
-        let (beat, beats) = channel();
-        let (pid, monitor, news) = (guest.pid(), guest.monitor.try_clone()?, watch.news.clone());
-        threads.push(thread::spawn(move || {
-            watch_over(host, pid, &monitor, &beats, &news)
-        }));
-        let listener = Listener::new(host, named, watch.news.clone());
-        threads.extend(listen(guest.port.try_clone()?, beat, listener));
-    }
-    if let Err(error) = with_last_words(&guests, watch.ready(guests.len(), limit)) {
+        let ready = watch.ready(guests.len(), attempt * machines.accel.boot_limit());
+        let Err(error) = with_last_words(&guests, ready) else {
+            let (hosts, seconds) = (guests.len(), start.elapsed().as_secs_f32());
+            let s = if hosts == 1 { "" } else { "s" };
+            eprintln!("lab: {hosts} host{s} up in {seconds:.1} s");
+            return Ok(guests);
+        };
+        if attempt == BOOTS || lost(&error).is_none() {
+            return Err(error);
+        }
+        eprintln!("lab: {error:#}; booting again");
         // Threads end with their machines, and then nothing more is heard of those.
         drop(guests);
         for thread in threads {
             let _ = thread.join();
         }
         watch.forget_hosts()?;
-        return Err(error);
     }
-    let (hosts, seconds) = (guests.len(), start.elapsed().as_secs_f32());
-    eprintln!(
-        "lab: {hosts} {} up in {seconds:.1} s",
-        if hosts == 1 { "host" } else { "hosts" }
-    );
-    Ok(guests)
 }
 
-pub(crate) fn exec(machines: &Machines<'_>, args: &Exec, watch: &Watch) -> Result<u8> {
+pub(crate) fn exec(machines: &Machines, args: &Exec, watch: &Watch) -> Result<u8> {
     refuse(
         &args.command,
         &[&machines.lab.checkout, &machines.lab.target],
@@ -93,9 +81,8 @@ pub(crate) fn exec(machines: &Machines<'_>, args: &Exec, watch: &Watch) -> Resul
     with_last_words(&guests, ended)
 }
 
-/// Refuses a program that is here, but not in a guest. `visible` are the folders that are in a
-/// guest even where they are below one of its own; the first is the one in which the command
-/// starts.
+/// Refuses a program that is here, but not in a guest. A guest has the `visible` folders
+/// even if they are below one of its own; the command starts in the first.
 fn refuse(command: &[impl AsRef<OsStr>], visible: &[&Path]) -> Result<()> {
     let program = command[0].as_ref().to_string_lossy();
     // A single argument is a line for the shell.
@@ -120,7 +107,7 @@ fn refuse(command: &[impl AsRef<OsStr>], visible: &[&Path]) -> Result<()> {
 
 /// Returns the job that runs `argv` on host number `host`, in the checkout.
 pub(crate) fn job(
-    machines: &Machines<'_>,
+    machines: &Machines,
     host: usize,
     results: &Path,
     argv: Vec<OsString>,
@@ -139,7 +126,7 @@ pub(crate) fn job(
     let inherited = INHERITED.iter();
     let inherited = inherited.filter_map(|name| Some((name.into(), env::var_os(name)?)));
     let place = machines.args.device.place(host, machines.args.hosts());
-    let place = place.variables(machines.lab, results);
+    let place = place.variables(&machines.lab, results);
     let env = own.into_iter().chain(inherited).chain(place);
     Job {
         argv,

@@ -52,9 +52,9 @@ impl Lab {
         kernel.context("there is no kernel yet; run: integration/lab setup")
     }
 
-    /// Has `guest/kernel` provide what is missing in a folder: in that of kernels by `fetch` a
-    /// kernel, in that of a kernel by `initramfs` the first file system, or by `siw` the driver of
-    /// software iWARP, which not every distribution's kernel has.
+    /// Has `guest/kernel` complete a folder: `fetch` adds a kernel to the folder of kernels. To the
+    /// folder of a kernel `initramfs` adds the first file system, and `siw` the driver of software
+    /// iWARP, which not every distribution's kernel has.
     pub(crate) fn provide(&self, what: &str, folder: &Path) -> Result<()> {
         let script = self.checkout.join("integration/lab-tool/guest/kernel");
         let status = Command::new(&script).arg(what).arg(folder).status();

@@ -52,7 +52,7 @@ impl Listener {
         news.is_none_or(|news| self.news.send(news).is_ok()) && !is_last
     }
 
-    /// Fails if nobody reads the output.
+    /// Fails if the reader of the output is gone.
     fn take(&mut self, number: u32, frame: Frame) -> io::Result<Option<News>> {
         let host = self.host;
         Ok(Some(match frame {
@@ -119,7 +119,7 @@ impl<W: Write> Sink<W> {
         self.to.flush()
     }
 
-    /// Writes what is left of a last line that has no end.
+    /// Writes a last line that has no end.
     fn finish(&mut self) -> io::Result<()> {
         match *self.held {
             [] => Ok(()),

@@ -20,14 +20,14 @@ mod watch;
 
 use std::process::ExitCode;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use clap::Parser;
 
 use crate::{
     accel::Accel,
     cli::{Cli, Command, Exec, MachineArgs},
     lab::Lab,
-    place::{Driver, Place},
+    place::Place,
     qemu::Machines,
     watch::{Stop, Watch},
 };
@@ -64,40 +64,12 @@ fn exec(args: &Exec) -> Result<u8> {
         return native::exec(&lab, args, &watch);
     }
     let accel = [Accel::Tcg, Accel::Counted][usize::from(args.counted)];
-    with_machines(&lab, &args.machines, accel, |machines| {
-        guest::exec(machines, args, &watch)
-    })
+    guest::exec(&Machines::new(lab, &args.machines, accel)?, args, &watch)
 }
 
 fn shell(args: &MachineArgs) -> Result<u8> {
     let watch = Watch::new()?;
-    with_machines(&Lab::find()?, args, Accel::Tcg, |machines| {
-        shell::shell(machines, &watch)
-    })
-}
-
-fn with_machines(
-    lab: &Lab,
-    args: &MachineArgs,
-    accel: Accel,
-    run: impl FnOnce(&Machines<'_>) -> Result<u8>,
-) -> Result<u8> {
-    let drivers = args.device.each();
-    ensure!(
-        drivers.len() == 1 || args.hosts() == 1,
-        "--device both is for one host"
-    );
-    let kernel = &lab.kernel()?;
-    lab.provide("initramfs", kernel)?;
-    if drivers.contains(&Driver::Siw) {
-        lab.provide("siw", kernel)?;
-    }
-    run(&Machines {
-        lab,
-        kernel,
-        accel,
-        args,
-    })
+    shell::shell(&Machines::new(Lab::find()?, args, Accel::Tcg)?, &watch)
 }
 
 fn probe() -> u8 {

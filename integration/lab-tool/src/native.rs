@@ -32,8 +32,7 @@ use crate::{
 const NETDEV: &str = "lab0";
 const DEVICE: &str = "lab_rxe0";
 
-/// Returns a device that is ready for use. There is none if the kernel can make one. An error says
-/// what is missing.
+/// Returns a device that is ready for use. There is none if the kernel can make one.
 pub(crate) fn offer() -> Result<Option<Place>> {
     let place = device::all().into_iter().find_map(place_on);
     if place.is_some() {

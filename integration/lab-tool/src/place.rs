@@ -19,7 +19,7 @@ pub(crate) enum Driver {
     /// Software RoCE.
     #[default]
     Rxe,
-    /// Software iWARP. Where the distribution leaves it out, it is built on first use.
+    /// Software iWARP. If the distribution leaves it out, it is built on first use.
     Siw,
     /// A device of each, the second with a network device and addresses of its own.
     Both,

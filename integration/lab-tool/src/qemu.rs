@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use hosts::{wire, words};
 use nix::{
     errno::Errno,
@@ -22,7 +22,13 @@ use nix::{
     sys::{prctl::set_pdeathsig, signal::Signal},
 };
 
-use crate::{accel::Accel, cli::MachineArgs, device::MTU, lab::Lab, place::HOSTS};
+use crate::{
+    accel::Accel,
+    cli::MachineArgs,
+    device::MTU,
+    lab::Lab,
+    place::{Driver, HOSTS},
+};
 
 /// The name of the port of an agent in sysfs of the guest.
 pub(crate) const PORT: &str = "lab";
@@ -32,12 +38,12 @@ pub(crate) const BEAT: Duration = Duration::from_secs(5);
 
 /// What the machines of one run have in common.
 #[derive(Debug)]
-pub(crate) struct Machines<'a> {
-    pub(crate) lab: &'a Lab,
+pub(crate) struct Machines {
+    pub(crate) lab: Lab,
     /// The unpacked package of the kernel.
-    pub(crate) kernel: &'a Path,
+    pub(crate) kernel: PathBuf,
     pub(crate) accel: Accel,
-    pub(crate) args: &'a MachineArgs,
+    pub(crate) args: MachineArgs,
 }
 
 /// A running machine. Dropping it switches it off, as would the end of this process.
@@ -57,7 +63,27 @@ pub(crate) struct Machine {
     stopped: PathBuf,
 }
 
-impl Machines<'_> {
+impl Machines {
+    pub(crate) fn new(lab: Lab, args: &MachineArgs, accel: Accel) -> Result<Self> {
+        let drivers = args.device.each();
+        ensure!(
+            drivers.len() == 1 || args.hosts() == 1,
+            "--device both is for one host"
+        );
+        let kernel = lab.kernel()?;
+        lab.provide("initramfs", &kernel)?;
+        if drivers.contains(&Driver::Siw) {
+            lab.provide("siw", &kernel)?;
+        }
+        let args = args.clone();
+        Ok(Self {
+            lab,
+            kernel,
+            accel,
+            args,
+        })
+    }
+
     /// Starts all machines; they come up on their own.
     pub(crate) fn start(&self) -> Result<Vec<Machine>> {
         // Sockets without a name: nothing to find a free port for, and nothing to clean up.
@@ -131,7 +157,7 @@ impl Machines<'_> {
 
     fn command_line(&self, host: &str, results: &Path) -> Result<String> {
         // The emulated clock is the host's, which needs no watching, and the only cheap one. Tests
-        // of interrupts at boot fail where this machine is busy, and prove nothing here.
+        // of interrupts at boot fail if this machine is busy, and prove nothing here.
         let mut line = "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable no_timer_check \
                         net.ifnames=0"
             .to_owned();
@@ -139,9 +165,9 @@ impl Machines<'_> {
             line += &format!(" tsc_early_khz={khz}");
         }
         line += match self.accel {
-            // What protects a kernel from attackers, of which there are none here, costs each
-            // system call and each packet, and an emulated processor has no time to spare. Nor are
-            // there devices that reach no memory, algorithms to be tested, or groups whose memory
+            // The kernel's protection from attackers costs time for each system call and each
+            // packet, and an emulated processor has no time to spare. Here are no attackers, no
+            // devices that reach no memory, no algorithms to be tested, and no groups whose memory
             // is counted.
             Accel::Tcg => {
                 " init_on_alloc=0 hardened_usercopy=off randomize_kstack_offset=off apparmor=0 \
@@ -156,7 +182,7 @@ impl Machines<'_> {
             ("checkout", &*self.lab.checkout),
             ("target", &self.lab.target),
             ("agent", &self.lab.tool),
-            ("kernel", self.kernel),
+            ("kernel", &self.kernel),
             ("results", results),
         ] {
             let path = path.to_str().filter(|path| !path.contains('"'));
@@ -182,7 +208,7 @@ impl Machine {
         Ok(kept)
     }
 
-    /// The last output of the guest's kernel and of QEMU.
+    /// The last output of QEMU and of the kernel.
     pub(crate) fn last_words(&self) -> String {
         let console = fs::read(&self.console).unwrap_or_default();
         let console = String::from_utf8_lossy(&console);
@@ -201,7 +227,7 @@ impl Drop for Machine {
 }
 
 /// Has the kernel kill the child when this process ends, however it does, and keeps a terminal's
-/// ^C from it: what that means is decided here. Spawn it from the main thread, whose end counts.
+/// ^C from it: this process handles it. Spawn it from the main thread, whose end counts.
 #[allow(unsafe_code)]
 pub(crate) fn dies_with_us(command: &mut Command) {
     command.process_group(0);

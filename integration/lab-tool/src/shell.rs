@@ -19,7 +19,7 @@ const NO_LIMIT: Duration = Duration::from_secs(u32::MAX as u64);
 /// What ^D on a terminal sends.
 const END_OF_INPUT: u8 = 4;
 
-pub(crate) fn shell(machines: &Machines<'_>, watch: &Watch) -> Result<u8> {
+pub(crate) fn shell(machines: &Machines, watch: &Watch) -> Result<u8> {
     let guests = guest::boot(machines, watch, false)?;
     let term = env::var_os("TERM").unwrap_or_else(|| "dumb".into());
     let env = [("PS1".into(), r"\h:\w# ".into()), ("TERM".into(), term)];

@@ -40,7 +40,7 @@ pub(crate) struct Stop {
     /// The exit status.
     pub(crate) status: u8,
     why: String,
-    /// The host that is not there any more, or never was, or makes no progress.
+    /// The host that is gone, never came up, or makes no progress.
     pub(crate) host: Option<usize>,
     /// The answers of the monitor of a host without progress.
     pub(crate) monitor: String,
@@ -56,7 +56,7 @@ impl Stop {
         }
     }
 
-    /// Nobody listens to us any more.
+    /// The readers of the output are gone.
     pub(crate) fn unheard() -> Self {
         Self::new(
             128 + Signal::SIGPIPE as u8,
@@ -203,7 +203,7 @@ fn hangup_is_ignored() -> bool {
     mask.is_some_and(|mask| mask & 1 << (Signal::SIGHUP as u32 - 1) != 0)
 }
 
-/// Calls `tell` when nobody reads our stdout or stderr any more, even if there is nothing to write.
+/// Calls `tell` when the reader of stdout or stderr is gone, even if there is nothing to write.
 fn on_unheard(tell: impl FnOnce() + Send + 'static) {
     thread::spawn(move || {
         let (stdout, stderr) = (io::stdout(), io::stderr());

@@ -28,7 +28,7 @@ pub(super) struct Session {
     announced: u32,
     /// The number of announced messages that the peer has read.
     read: u32,
-    /// Whether a pong is to come.
+    /// Whether a pong is missing.
     pub(super) pinged: bool,
     finished: bool,
 }

@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-use rdmsg::{Endpoint, Error, RemoteRegion};
+use rdmsg::{Endpoint, Error};
 use toolbox::{Side, clock_millis};
 
 use super::{
@@ -25,8 +25,8 @@ pub(super) struct Conversation {
     pub(super) worker: Arc<Worker>,
     pub(super) connection: u32,
     pub(super) plan: Plan,
-    /// The peer's memory, after the peer has named it.
-    pub(super) remote: OnceLock<RemoteRegion>,
+    /// Empty if it has none.
+    pub(super) operations: OnceLock<Operations>,
     book: Mutex<Book>,
     /// The first message has come, or none will.
     flows: AtomicBool,
@@ -45,7 +45,7 @@ impl Conversation {
             worker: Arc::clone(worker),
             connection,
             plan: Plan::new(&worker.scenario, worker.seed, connection),
-            remote: OnceLock::new(),
+            operations: OnceLock::new(),
             book: Mutex::new(book),
             flows: AtomicBool::new(false),
             all: AtomicBool::new(false),
@@ -85,18 +85,20 @@ impl Conversation {
             self.is_flowing();
             if self.worker.side == Side::Server {
                 self.wait(|told| told.stop);
-                sender::send_all(self, &endpoint, None);
+                sender::send_all(self, &endpoint);
                 return End::Open;
             }
         }
-        let operations = (self.plan.talk == Talk::Operations).then(|| Operations::offer(&endpoint));
-        let operations = match operations.transpose() {
-            Ok(operations) => operations.map(Arc::new),
-            Err(error) => return End::Broken(format!("no memory for operations: {error:?}")),
-        };
-        let reader = Reader::new(self, endpoint.clone(), operations.clone());
+        if self.plan.talk == Talk::Operations {
+            match Operations::offer(&endpoint) {
+                // It was empty.
+                Ok(operations) => drop(self.operations.set(operations)),
+                Err(error) => return End::Broken(format!("no memory for operations: {error:?}")),
+            }
+        }
+        let reader = Reader::new(self, endpoint.clone());
         let end = thread::scope(|scope| {
-            scope.spawn(|| sender::send_all(self, &endpoint, operations.as_deref()));
+            scope.spawn(|| sender::send_all(self, &endpoint));
             reader.read()
         });
         if end != End::Dropped {

@@ -47,8 +47,8 @@ pub(crate) struct Order {
 pub(crate) enum Said {
     /// The server listens on these addresses.
     Listens(Vec<SocketAddr>),
-    /// All connections exist, and each has received something. A server that restarts says so each
-    /// time.
+    /// All connections exist, and each has received something. A server that restarts reports this
+    /// each time.
     Flowing,
     /// A connection has ended.
     Book(Book),
@@ -63,8 +63,8 @@ struct Worker {
     scenario: Scenario,
     seed: u64,
     side: Side,
-    selecting: Sender<Job>,
-    trying: Sender<Job>,
+    /// The threads that read several connections, by `Select` and by `try_recv`.
+    readers: [Sender<Job>; 2],
     told: Mutex<Told>,
     /// Notified when `told` changes, and when a connection's messages or the connection end.
     changed: Condvar,
@@ -101,8 +101,7 @@ pub(crate) fn run(order: &Order) -> Result<()> {
         scenario: Scenario::named(&order.scenario)?,
         seed: order.seed,
         side,
-        selecting,
-        trying,
+        readers: [selecting, trying],
         told: Mutex::default(),
         changed: Condvar::new(),
         _alive: alive,

@@ -7,7 +7,7 @@ use rdmsg::{
 };
 use toolbox::Side;
 
-use super::{conversation::Conversation, operations::Operations};
+use super::conversation::Conversation;
 use crate::{
     judge::End,
     plan::{Content, Ending},
@@ -33,22 +33,16 @@ pub(super) type Job = (Reader, Sender<End>);
 pub(super) struct Reader {
     conversation: Arc<Conversation>,
     endpoint: Endpoint,
-    operations: Option<Arc<Operations>>,
     content: Content,
     /// Messages, each until this number of others has come, or until the order to stop.
     kept: Vec<(u64, Release)>,
 }
 
 impl Reader {
-    pub(super) fn new(
-        conversation: &Arc<Conversation>,
-        endpoint: Endpoint,
-        operations: Option<Arc<Operations>>,
-    ) -> Self {
+    pub(super) fn new(conversation: &Arc<Conversation>, endpoint: Endpoint) -> Self {
         Self {
             conversation: Arc::clone(conversation),
             endpoint,
-            operations,
             content: conversation.content(conversation.worker.side.other()),
             kept: Vec::new(),
         }
@@ -59,8 +53,8 @@ impl Reader {
         let reading = self.conversation.half().reading;
         let worker = &self.conversation.worker;
         let several = match reading {
-            Reading::Selecting => worker.selecting.clone(),
-            Reading::Trying => worker.trying.clone(),
+            Reading::Selecting => worker.readers[0].clone(),
+            Reading::Trying => worker.readers[1].clone(),
             Reading::Prompt | Reading::Slow | Reading::Keeping | Reading::Receiving => loop {
                 if self.conversation.worker.told().stop {
                     self.kept.drain(..).for_each(|(_, release)| release());
@@ -102,7 +96,7 @@ impl Reader {
             }
             Ok(Completion::Read(id)) => {
                 succeed();
-                let operations = self.operations.as_ref();
+                let operations = conversation.operations.get();
                 operations.map_or(Ok(()), |operations| operations.check_read(id))
             }
             // The sender waits for room by itself.
@@ -138,11 +132,10 @@ impl Reader {
 
     fn take_message(&mut self, message: Message) -> Result<(), String> {
         let conversation = &self.conversation;
-        if self.operations.is_some() && conversation.remote.get().is_none() {
-            let remote = Operations::remote(&message)?;
-            // It was empty, and no other thread sets it.
-            let _ = conversation.remote.set(remote);
-            return Ok(());
+        if let Some(operations) = conversation.operations.get()
+            && operations.remote.get().is_none()
+        {
+            return operations.accept(&message);
         }
         let number = conversation.book().received;
         let last = self.content.check(number, &message)?;
