@@ -118,85 +118,84 @@ impl Options {
     }
 }
 
-/// The 99th percentiles of each client's operations, by the phase.
-type Percentiles = Vec<Vec<Duration>>;
-
 /// Attacks one victim, over one transport.
 fn run(options: &Options, seed: u64, site: &'static Site) -> Result<()> {
     let name = format!("attack: {:?}", site.transport);
     println!("{name} for {:?}, seed {seed}", options.minutes);
-    let mut victim = Victim::start(site)?;
-    let mut attackers = attackers(options, seed, site);
-    let engine = Engine::new()?;
-    let mut clients = victim::clients(site);
-    let length = options.minutes / (2 * ROUNDS as u32);
-    let result = rounds(&mut victim, &engine, &mut clients, &mut attackers, length);
-    engine.shutdown();
+    let mut battle = Battle {
+        victim: Victim::start(site)?,
+        clients: victim::clients(site),
+        engine: Engine::new()?,
+        attackers: attackers(options, seed, site),
+        length: options.minutes / (2 * ROUNDS as u32),
+    };
+    let result = battle.rounds();
+    battle.engine.shutdown();
     if result.is_err() {
-        attackers
-            .iter()
-            .for_each(|attacker| eprintln!("seed {seed}, {}", attacker.last));
+        for attacker in &battle.attackers {
+            eprintln!("seed {seed}, {}", attacker.last);
+        }
     }
-    let [quiet, attacks] = result?;
-    compare(
-        Duration::from_millis(options.floor),
-        &clients,
-        &quiet,
-        &attacks,
-    )?;
-    victim.finish()?;
+    result?;
+    compare(Duration::from_millis(options.floor), &battle.clients)?;
+    battle.victim.finish()?;
     println!("{name}, seed {seed}: all is well");
     Ok(())
 }
 
-/// Runs all phases.
-fn rounds(
-    victim: &mut Victim,
-    engine: &Engine,
-    clients: &mut [Honest],
-    attackers: &mut [Attacker],
+struct Battle {
+    victim: Victim,
+    clients: [Honest; 9],
+    /// The clients' engine.
+    engine: Engine,
+    attackers: Vec<Attacker>,
+    /// The time of a phase.
     length: Duration,
-) -> Result<[Percentiles; 2]> {
-    let mut before = None;
-    let [mut quiet, mut attacks] = [Vec::new(), Vec::new()];
-    for _ in 0..ROUNDS {
-        quiet.push(phase(victim, engine, clients, &mut [], length)?);
-        let before = match &before {
-            Some(before) => before,
-            None => before.insert(baseline(victim)?),
-        };
-        attacks.push(phase(victim, engine, clients, attackers, length)?);
-        let after = settle(before, || victim.health(), Health::is_as)?;
-        let mutations: u64 = attackers.iter().map(|attacker| attacker.mutations).sum();
-        println!("attack: {mutations} mutations\n  before: {before:?}\n  after:  {after:?}");
-    }
-    Ok([quiet, attacks])
 }
 
-/// Has the honest clients and these attackers work for this time. It fails if a client fails, or if
-/// the victim has ended, panicked, or logged too much.
-fn phase(
-    victim: &mut Victim,
-    engine: &Engine,
-    clients: &mut [Honest],
-    attackers: &mut [Attacker],
-    length: Duration,
-) -> Result<Vec<Duration>> {
-    let arena = &Arena::new(victim.site, &victim.services, Instant::now() + length);
-    let worked = thread::scope(|scope| {
-        for attacker in attackers {
-            scope.spawn(|| attacker.run(arena));
+impl Battle {
+    /// Runs all phases.
+    fn rounds(&mut self) -> Result<()> {
+        let mut before = None;
+        for _ in 0..ROUNDS {
+            self.phase(false)?;
+            let before = match &before {
+                Some(before) => before,
+                None => before.insert(baseline(&mut self.victim)?),
+            };
+            self.phase(true)?;
+            let after = settle(before, || self.victim.health(), Health::is_as)?;
+            let mutations: u64 = self
+                .attackers
+                .iter()
+                .map(|attacker| attacker.mutations)
+                .sum();
+            println!("attack: {mutations} mutations\n  before: {before:?}\n  after:  {after:?}");
         }
-        let clients = clients.iter_mut();
-        let clients: Vec<_> = clients
-            .map(|client| scope.spawn(|| client.run(arena, engine)))
-            .collect();
-        let ends = clients.into_iter().map(|client| client.join());
-        ends.map(|end| end.map_err(|_| anyhow!("an honest client panicked"))?)
-            .collect()
-    });
-    victim.look()?;
-    worked
+        Ok(())
+    }
+
+    /// Has the honest clients work, and perhaps the attackers. It fails if a client fails, or if the
+    /// victim has ended, panicked, or logged too much.
+    fn phase(&mut self, attacks: bool) -> Result<()> {
+        let (engine, end) = (&self.engine, Instant::now() + self.length);
+        let arena = &Arena::new(self.victim.site, &self.victim.services, end);
+        let worked = thread::scope(|scope| {
+            for attacker in self.attackers.iter_mut().filter(|_| attacks) {
+                scope.spawn(|| attacker.run(arena));
+            }
+            let clients = self.clients.iter_mut();
+            let clients = clients.map(|client| scope.spawn(|| client.run(arena, engine, attacks)));
+            let mut clients = clients.collect::<Vec<_>>().into_iter();
+            clients.try_for_each(|client| {
+                client
+                    .join()
+                    .map_err(|_| anyhow!("an honest client panicked"))?
+            })
+        });
+        self.victim.look()?;
+        worked
+    }
 }
 
 fn attackers(options: &Options, seed: u64, site: &Site) -> Vec<Attacker> {
@@ -243,16 +242,10 @@ fn baseline(victim: &mut Victim) -> Result<Health> {
 
 /// Prints the medians of the honest clients' 99th percentiles, and fails if those in attacks are too
 /// long. Other programs of this machine spoil one phase, and not most of them.
-fn compare(
-    floor: Duration,
-    clients: &[Honest],
-    quiet: &Percentiles,
-    attacks: &Percentiles,
-) -> Result<()> {
+fn compare(floor: Duration, clients: &[Honest]) -> Result<()> {
     let mut slow = Vec::new();
-    for (number, client) in clients.iter().enumerate() {
-        let [quiet, attacks] = [quiet, attacks].map(|phases| {
-            let mut all: Vec<_> = phases.iter().map(|clients| clients[number]).collect();
+    for client in clients {
+        let [quiet, attacks] = client.percentiles.clone().map(|mut all| {
             all.sort_unstable();
             all[ROUNDS / 2]
         });
@@ -264,9 +257,7 @@ fn compare(
             slow.push(client.to_string());
         }
     }
-    ensure!(
-        slow.is_empty(),
-        "no operation, or {MOST} times as slow in attacks: {slow:?}"
-    );
+    let what = format!("no operation, or {MOST} times as slow in attacks");
+    ensure!(slow.is_empty(), "{what}: {slow:?}");
     Ok(())
 }

@@ -125,6 +125,9 @@ pub(super) struct Honest {
     pause: Duration,
     /// The connection, which goes on from phase to phase.
     connection: Option<Echo>,
+    /// The 99th percentiles of the times of its operations in each quiet phase, and in each attack.
+    /// Without an operation it is endless.
+    pub(super) percentiles: [Vec<Duration>; 2],
 }
 
 /// A connection to a service, which returns the echo of a message.
@@ -140,6 +143,7 @@ pub(super) fn clients(site: &Site) -> [Honest; 9] {
             len,
             pause: Duration::from_millis(millis * site.slower),
             connection: None,
+            percentiles: Default::default(),
         }
     })
 }
@@ -156,9 +160,8 @@ impl fmt::Display for Honest {
 }
 
 impl Honest {
-    /// Works until the end of a phase. Returns the 99th percentile of the times of its operations;
-    /// without an operation it is endless.
-    pub(super) fn run(&mut self, arena: &Arena<'_>, engine: &Engine) -> Result<Duration> {
+    /// Works until the end of a phase.
+    pub(super) fn run(&mut self, arena: &Arena<'_>, engine: &Engine, attacks: bool) -> Result<()> {
         let mut config = config(self.service, arena.site);
         config.connect_timeout = PATIENCE;
         config.keepalive_timeout = PATIENCE;
@@ -175,7 +178,9 @@ impl Honest {
         }
         times.sort_unstable();
         let last = (times.len() * 99).div_ceil(100).checked_sub(1);
-        Ok(last.map_or(Duration::MAX, |last| times[last]))
+        let percentile = last.map_or(Duration::MAX, |last| times[last]);
+        self.percentiles[usize::from(attacks)].push(percentile);
+        Ok(())
     }
 
     fn echo(&mut self, addr: SocketAddr, connector: &Connector, sent: &[u8]) -> Result<Vec<u8>> {
