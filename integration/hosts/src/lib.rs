@@ -21,6 +21,7 @@ pub use crate::{
     agent::Program,
     deadline::{Deadline, slowness},
     host::{Host, Said},
+    link::Link,
     listening::Listening,
     process::{Ended, Heard, Line, Process},
 };

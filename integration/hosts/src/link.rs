@@ -15,12 +15,12 @@ use anyhow::{Context, Result};
 use crate::{
     agent::obey,
     lock,
-    wire::{self, Frame, Job, Sender},
+    wire::{self, Frame, HOST, Job, Sender},
 };
 
 /// The connection to an agent.
 #[derive(Clone, Debug)]
-pub(crate) struct Link {
+pub struct Link {
     /// To another host.
     stream: Option<Arc<TcpStream>>,
     sender: Sender,
@@ -28,7 +28,7 @@ pub(crate) struct Link {
     programs: Arc<Mutex<Option<Programs>>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Programs {
     last: u32,
     reports: HashMap<u32, mpsc::Sender<Frame>>,
@@ -42,7 +42,7 @@ impl Link {
             let (ours, mut theirs) = UnixStream::pair()?;
             let reports = Sender::new(theirs.try_clone()?);
             thread::spawn(move || obey(&mut theirs, &reports, |_| ()));
-            Ok(Self::new(Sender::new(ours.try_clone()?), ours, None))
+            Ok(Self::over(ours)?.0)
         };
         let this = HERE.get_or_init(|| connect().expect("this process has descriptors left"));
         this.clone()
@@ -51,19 +51,29 @@ impl Link {
     pub(crate) fn there(stream: TcpStream) -> Result<Self> {
         stream.set_nodelay(true)?;
         let [reports, requests] = [stream.try_clone()?, stream.try_clone()?];
-        Ok(Self::new(
-            Sender::new(requests),
-            reports,
-            Some(stream.into()),
-        ))
+        Ok(Self::new(Sender::new(requests), reports, Some(stream.into())).0)
+    }
+
+    /// Returns the link to an agent at the other end of this stream, and its reports about its host.
+    ///
+    /// # Errors
+    ///
+    /// When no descriptor is left.
+    pub fn over(stream: UnixStream) -> Result<(Self, Receiver<Frame>)> {
+        Ok(Self::new(Sender::new(stream.try_clone()?), stream, None))
     }
 
     fn new(
         sender: Sender,
         mut from: impl Read + Send + 'static,
         stream: Option<Arc<TcpStream>>,
-    ) -> Self {
-        let programs = Arc::new(Mutex::new(Some(Programs::default())));
+    ) -> (Self, Receiver<Frame>) {
+        let (report, of_host) = mpsc::channel();
+        let programs = Programs {
+            last: HOST,
+            reports: HashMap::from([(HOST, report)]),
+        };
+        let programs = Arc::new(Mutex::new(Some(programs)));
         let this = Self {
             stream,
             sender,
@@ -81,15 +91,20 @@ impl Link {
             }
             *lock(&programs) = None;
         });
-        this
+        (this, of_host)
     }
 
     pub(crate) fn is_here(&self) -> bool {
         self.stream.is_none()
     }
 
-    /// Asks for the start of a program. Returns its number, and its reports.
-    pub(crate) fn start(&self, job: Job) -> Result<(u32, Receiver<Frame>)> {
+    /// Asks for the start of a program. Returns its number, and its reports, which are disconnected
+    /// when the agent is gone.
+    ///
+    /// # Errors
+    ///
+    /// When the agent is gone already.
+    pub fn start(&self, job: Job) -> Result<(u32, Receiver<Frame>)> {
         let (report, frames) = mpsc::channel();
         let number = {
             let mut programs = lock(&self.programs);
@@ -102,7 +117,12 @@ impl Link {
         Ok((number, frames))
     }
 
-    pub(crate) fn send(&self, program: u32, frame: &Frame) -> Result<()> {
+    /// Sends a frame about a program.
+    ///
+    /// # Errors
+    ///
+    /// When the agent is gone.
+    pub fn send(&self, program: u32, frame: &Frame) -> Result<()> {
         let sent = self.sender.send(program, frame);
         sent.context("the agent cannot be reached")
     }

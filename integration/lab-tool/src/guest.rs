@@ -3,19 +3,17 @@
 use std::{
     env,
     ffi::{OsStr, OsString},
-    os::unix::net::UnixStream,
     path::Path,
-    sync::mpsc::{Sender, channel},
     thread,
     time::Instant,
 };
 
 use anyhow::{Error, Result, bail};
-use hosts::wire::{self, Frame, Job};
+use hosts::wire::Job;
 
 use crate::{
     cli::Exec,
-    listener::{COMMAND, Listener},
+    listener::follow,
     pulse::watch_over,
     qemu::{Machine, Machines},
     watch::{Stop, Watch},
@@ -29,23 +27,20 @@ const BOOTS: u32 = 3;
 const INHERITED: [&str; 2] = ["RUST_BACKTRACE", "RUST_LOG"];
 
 /// Boots all machines and waits until each has its device and reaches the other. If one fails to
-/// boot, boots all of them again. `named` puts the host's name before each line of output.
-pub(crate) fn boot(machines: &Machines, watch: &Watch, named: bool) -> Result<Vec<Machine>> {
+/// boot, boots all of them again.
+pub(crate) fn boot(machines: &Machines, watch: &Watch) -> Result<Vec<Machine>> {
     let mut attempt = 0;
     loop {
         attempt += 1;
         let start = Instant::now();
-        let guests = machines.start()?;
+        let (guests, reports): (Vec<_>, Vec<_>) = machines.start()?.into_iter().unzip();
         let mut threads = Vec::new();
-        for (host, guest) in guests.iter().enumerate() {
-            let (beat, beats) = channel();
+        for (host, (guest, reports)) in guests.iter().zip(reports).enumerate() {
             let (pid, monitor, news) =
                 (guest.pid(), guest.monitor.try_clone()?, watch.news.clone());
             threads.push(thread::spawn(move || {
-                watch_over(host, pid, &monitor, &beats, &news)
+                watch_over(host, pid, &monitor, &reports, &news)
             }));
-            let listener = Listener::new(host, named, watch.news.clone());
-            threads.extend(listen(guest.port.try_clone()?, beat, listener));
         }
         let ready = watch.ready(guests.len(), attempt * machines.accel.boot_limit());
         let Err(error) = with_last_words(&guests, ready) else {
@@ -72,10 +67,12 @@ pub(crate) fn exec(machines: &Machines, args: &Exec, watch: &Watch) -> Result<u8
         &args.command,
         &[&machines.lab.checkout, &machines.lab.target],
     )?;
-    let guests = boot(machines, watch, machines.args.hosts() > 1)?;
+    let guests = boot(machines, watch)?;
     for (host, guest) in guests.iter().enumerate() {
         let job = job(machines, host, &guest.results, args.argv(), &args.env);
-        guest.sender.send(COMMAND, &Frame::Start(job))?;
+        let (news, named) = (watch.news.clone(), guests.len() > 1);
+        let (_, frames) = guest.link.start(job)?;
+        thread::spawn(move || follow(host, named, &frames, &news));
     }
     let ended = watch.ended(guests.len(), args.timeout(), &args.may_die);
     with_last_words(&guests, ended)
@@ -153,30 +150,6 @@ pub(crate) fn with_last_words<T>(guests: &[Machine], outcome: Result<T>) -> Resu
             }
         }
     })
-}
-
-/// Starts two threads for the frames of a guest. One reads, and never blocks on our output. The
-/// other one writes the output.
-fn listen(
-    mut port: UnixStream,
-    beats: Sender<()>,
-    mut listener: Listener,
-) -> [thread::JoinHandle<()>; 2] {
-    let (frames, inbox) = channel();
-    let reading = thread::spawn(move || {
-        loop {
-            let read = wire::read(&mut port);
-            // It fails if the doctor has told that the machine stopped.
-            let _ = beats.send(());
-            let last = read.is_err();
-            if frames.send(read).is_err() || last {
-                return;
-            }
-        }
-    });
-    let writing =
-        thread::spawn(move || while inbox.recv().is_ok_and(|read| listener.hear(read)) {});
-    [reading, writing]
 }
 
 #[cfg(test)]

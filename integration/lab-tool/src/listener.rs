@@ -1,79 +1,50 @@
-//! The hosts' frames: their output, on our own stdout and stderr as it comes, and news.
+//! A command's output, on our own stdout and stderr as it comes.
 
 use std::{
-    io::{self, ErrorKind, Stderr, Stdout, Write},
+    io::{self, Write},
     mem,
-    sync::mpsc::Sender,
+    sync::mpsc::{Receiver, Sender},
 };
 
-use hosts::wire::{Frame, HOST};
+use hosts::wire::Frame;
 
 use crate::{
     place::HOSTS,
     watch::{News, Stop},
 };
 
-/// The number of the command among a host's programs.
-pub(crate) const COMMAND: u32 = 1;
-
 /// The status of a command that cannot be run.
 const NOT_RUN: u8 = 127;
 
-/// Turns the frames of a host into output and news.
-#[derive(Debug)]
-pub(crate) struct Listener {
-    host: usize,
-    stdout: Sink<Stdout>,
-    stderr: Sink<Stderr>,
-    news: Sender<News>,
-}
-
-impl Listener {
-    pub(crate) fn new(host: usize, named: bool, news: Sender<News>) -> Self {
-        Self {
-            host,
-            stdout: Sink::new(io::stdout(), host, named),
-            stderr: Sink::new(io::stderr(), host, named),
-            news,
-        }
-    }
-
-    /// Takes one frame, or an error in place of one. Returns whether it needs more.
-    pub(crate) fn hear(&mut self, read: io::Result<(u32, Frame)>) -> bool {
-        let lost = |why: &str| Ok(Some(News::Stop(Stop::lost(self.host, why))));
-        let news = match read {
-            Ok((number, frame)) => self.take(number, frame),
-            Err(error) if error.kind() == ErrorKind::UnexpectedEof => lost("the machine stopped"),
-            Err(error) => lost(&error.to_string()),
-        };
-        let news = news.unwrap_or_else(|_| Some(News::Stop(Stop::unheard())));
-        let is_last = matches!(news, Some(News::Stop(_)));
-        // Sending fails if the main thread has ended.
-        news.is_none_or(|news| self.news.send(news).is_ok()) && !is_last
-    }
-
-    /// Fails if the reader of the output is gone.
-    fn take(&mut self, number: u32, frame: Frame) -> io::Result<Option<News>> {
-        let host = self.host;
-        Ok(Some(match frame {
-            Frame::Out(bytes) => return self.stdout.write(&bytes).map(|()| None),
-            Frame::Err(bytes) => return self.stderr.write(&bytes).map(|()| None),
-            Frame::Beat | Frame::Began(..) => return Ok(None),
-            Frame::Ended(status) => {
-                self.stdout.finish()?;
-                self.stderr.finish()?;
-                News::Ended(host, status as u8)
+/// Writes the output of a host's command, and reports its end. If the host is `named`, each line
+/// begins with its name.
+pub(crate) fn follow(host: usize, named: bool, frames: &Receiver<Frame>, news: &Sender<News>) {
+    let mut stdout = Sink::new(io::stdout(), host, named);
+    let mut stderr = Sink::new(io::stderr(), host, named);
+    loop {
+        let written = match frames.recv() {
+            Ok(Frame::Out(bytes)) => stdout.write(&bytes).map(|()| None),
+            Ok(Frame::Err(bytes)) => stderr.write(&bytes).map(|()| None),
+            Ok(Frame::Ended(status)) => {
+                let finished = stdout.finish().and_then(|()| stderr.finish());
+                finished.map(|()| Some(News::Ended(host, status as u8)))
             }
-            Frame::Ready => News::Ready(host),
-            Frame::Failed(why) if number == HOST => News::Stop(Stop::lost(host, why)),
-            Frame::Failed(why) => {
+            Ok(Frame::Failed(why)) => {
                 eprintln!("lab: {why}");
-                News::Ended(host, NOT_RUN)
+                Ok(Some(News::Ended(host, NOT_RUN)))
             }
-            Frame::Start(_) | Frame::Tell(_) | Frame::Signal(_) | Frame::Quit => {
-                News::Stop(Stop::lost(host, "it sends what only we may"))
-            }
-        }))
+            Ok(Frame::Began(..)) => Ok(None),
+            Ok(other) => Ok(Some(News::Stop(Stop::lost(
+                host,
+                format!("it sends {other:?}"),
+            )))),
+            Err(_) => Ok(Some(News::Stop(Stop::lost(host, "the machine stopped")))),
+        };
+        if let Some(last) = written.unwrap_or_else(|_| Some(News::Stop(Stop::unheard()))) {
+            // It fails if the main thread has ended.
+            let _ = news.send(last);
+            return;
+        }
     }
 }
 

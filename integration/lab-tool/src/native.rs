@@ -5,7 +5,8 @@ use std::{
     net::{Ipv4Addr, Ipv6Addr},
     path::Path,
     process::Command,
-    sync::Mutex,
+    sync::mpsc::channel,
+    thread,
 };
 
 use anyhow::{Context, Result, ensure};
@@ -22,7 +23,7 @@ use crate::{
     cli::Exec,
     device::{self, run},
     lab::Lab,
-    listener::{COMMAND, Listener},
+    listener::follow,
     place::{Driver, HOSTS, Place},
     qemu::dies_with_us,
     watch::Watch,
@@ -95,14 +96,10 @@ pub(crate) fn exec(lab: &Lab, args: &Exec, watch: &Watch) -> Result<u8> {
             env: Some(env.chain(args.env.iter().cloned()).collect()),
             told: false,
         };
-        let listener = Mutex::new(Listener::new(host, hosts > 1, watch.news.clone()));
-        let report = move |frame| {
-            drop(
-                listener
-                    .lock()
-                    .map(|mut listener| listener.hear(Ok((COMMAND, frame)))),
-            );
-        };
+        let (report, frames) = channel();
+        let report = move |frame| drop(report.send(frame));
+        let news = watch.news.clone();
+        thread::spawn(move || follow(host, hosts > 1, &frames, &news));
         programs.push(Program::start(&job, dies_with_us, kill_group, report)?);
     }
     let ended = watch.ended(hosts, args.timeout(), &[]);

@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::{Result, bail};
+use hosts::wire::Frame;
 use serde_json::{Deserializer, Value, json};
 
 use crate::watch::{News, Stop};
@@ -38,37 +39,55 @@ struct Look {
     report: String,
 }
 
-/// Watches over the machine of a host until its beats are disconnected. `pid` is QEMU's.
+/// Watches over the machine of a host until its agent is gone, by the reports of the agent about
+/// the host. `pid` is QEMU's.
 pub(crate) fn watch_over(
     host: usize,
     pid: u32,
     monitor: &UnixStream,
-    beats: &Receiver<()>,
+    reports: &Receiver<Frame>,
     news: &Sender<News>,
 ) {
     let mut before: Option<Look> = None;
+    let mut verdict: Option<Stop> = None;
+    let mut is_ready = false;
     loop {
-        let patience = if before.is_some() { LOOK } else { SILENCE };
-        match beats.recv_timeout(patience) {
-            Ok(()) => {
-                before = None;
+        let patience = match (&verdict, &before) {
+            // It may have gone on during the look.
+            (Some(_), _) => Duration::ZERO,
+            (None, Some(_)) => LOOK,
+            (None, None) => SILENCE,
+        };
+        // Sending fails if the main thread has ended.
+        let _ = match reports.recv_timeout(patience) {
+            Ok(Frame::Ready) => {
+                is_ready = true;
+                news.send(News::Ready(host))
+            }
+            Ok(Frame::Beat) => Ok(()),
+            Ok(Frame::Failed(why)) => news.send(News::Stop(Stop::lost(host, why))),
+            Ok(other) => news.send(News::Stop(Stop::lost(host, format!("it sends {other:?}")))),
+            Err(RecvTimeoutError::Timeout) => {
+                if let Some(stop) = verdict {
+                    let _ = news.send(News::Stop(stop));
+                    return;
+                }
+                let now = look(pid, monitor);
+                verdict = before.replace(now.clone()).and_then(|before| {
+                    let why = stopped(&before, &now)?;
+                    let why = format!("it has stopped: no sign of life, and {why}");
+                    Some(Stop::stopped(host, &why, before.report + &now.report))
+                });
                 continue;
             }
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return,
-        }
-        let now = look(pid, monitor);
-        if let Some(before) = before.replace(now.clone())
-            && let Some(why) = stopped(&before, &now)
-            // It may have gone on during the look.
-            && beats.try_recv().is_err()
-        {
-            let why = format!("it has stopped: no sign of life, and {why}");
-            let stop = Stop::stopped(host, &why, before.report + &now.report);
-            // The main thread may have ended.
-            let _ = news.send(News::Stop(stop));
-            return;
-        }
+            // The command's reports end as well.
+            Err(RecvTimeoutError::Disconnected) if is_ready => return,
+            Err(RecvTimeoutError::Disconnected) => {
+                let _ = news.send(News::Stop(Stop::lost(host, "the machine stopped")));
+                return;
+            }
+        };
+        (before, verdict) = (None, None);
     }
 }
 

@@ -9,12 +9,13 @@ use std::{
     },
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::mpsc::Receiver,
     thread,
     time::Duration,
 };
 
 use anyhow::{Context, Result, ensure};
-use hosts::{wire, words};
+use hosts::{Link, wire::Frame, words};
 use nix::{
     errno::Errno,
     fcntl::{FcntlArg, FdFlag, fcntl},
@@ -50,10 +51,8 @@ pub(crate) struct Machines {
 #[derive(Debug)]
 pub(crate) struct Machine {
     qemu: Child,
-    /// Our end of the guest's port.
-    pub(crate) port: UnixStream,
-    /// Sends requests to its agent.
-    pub(crate) sender: wire::Sender,
+    /// To its agent.
+    pub(crate) link: Link,
     /// Our end of QEMU's monitor.
     pub(crate) monitor: UnixStream,
     /// Folder shared with the guest.
@@ -84,8 +83,8 @@ impl Machines {
         })
     }
 
-    /// Starts all machines; they come up on their own.
-    pub(crate) fn start(&self) -> Result<Vec<Machine>> {
+    /// Starts all machines; they come up on their own. Returns each with the reports of its agent.
+    pub(crate) fn start(&self) -> Result<Vec<(Machine, Receiver<Frame>)>> {
         // Sockets without a name: nothing to find a free port for, and nothing to clean up.
         let (a, b) = UnixStream::pair()?;
         let links = [a, b].into_iter().take(self.args.hosts()).enumerate();
@@ -94,7 +93,7 @@ impl Machines {
             .collect()
     }
 
-    fn start_one(&self, host: usize, link: UnixStream) -> Result<Machine> {
+    fn start_one(&self, host: usize, link: UnixStream) -> Result<(Machine, Receiver<Frame>)> {
         let results = self.lab.results(HOSTS[host])?;
         let console = results.join("console.log");
         let output = File::create(&console).context("cannot write console.log")?;
@@ -144,15 +143,16 @@ impl Machines {
             .context("cannot run qemu; run: integration/lab setup")?;
         let (link, guests_life) = (link.try_clone()?, port.try_clone()?);
         thread::spawn(move || take_leftovers(link, &guests_life));
-        Ok(Machine {
+        let (link, reports) = Link::over(port)?;
+        let machine = Machine {
             qemu,
-            sender: wire::Sender::new(port.try_clone()?),
-            port,
+            link,
             monitor,
             results,
             console,
             stopped: self.lab.dir().join("stopped"),
-        })
+        };
+        Ok((machine, reports))
     }
 
     fn command_line(&self, host: &str, results: &Path) -> Result<String> {

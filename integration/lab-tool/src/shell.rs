@@ -11,7 +11,7 @@ use std::{
 use anyhow::Result;
 use hosts::wire::Frame;
 
-use crate::{guest, listener::COMMAND, qemu::Machines, watch::Watch};
+use crate::{guest, listener::follow, qemu::Machines, watch::Watch};
 
 /// A person may take as long as they like.
 const NO_LIMIT: Duration = Duration::from_secs(u32::MAX as u64);
@@ -20,7 +20,7 @@ const NO_LIMIT: Duration = Duration::from_secs(u32::MAX as u64);
 const END_OF_INPUT: u8 = 4;
 
 pub(crate) fn shell(machines: &Machines, watch: &Watch) -> Result<u8> {
-    let guests = guest::boot(machines, watch, false)?;
+    let guests = guest::boot(machines, watch)?;
     let term = env::var_os("TERM").unwrap_or_else(|| "dumb".into());
     let env = [("PS1".into(), r"\h:\w# ".into()), ("TERM".into(), term)];
     // Rows and columns.
@@ -37,21 +37,25 @@ pub(crate) fn shell(machines: &Machines, watch: &Watch) -> Result<u8> {
         format!("exec script -qefc '{size} exec bash --norc -i' /dev/null"),
         "exec busybox telnetd -F -l /bin/bash".to_owned(),
     ];
+    let mut numbers = Vec::new();
     for ((host, guest), line) in guests.iter().enumerate().zip(lines) {
         let argv = ["sh", "-c", &line].map(Into::into).to_vec();
         let mut job = guest::job(machines, host, &guest.results, argv, &env);
         job.told = true;
-        guest.sender.send(COMMAND, &Frame::Start(job))?;
+        let (number, frames) = guest.link.start(job)?;
+        numbers.push(number);
+        let news = watch.news.clone();
+        thread::spawn(move || follow(host, false, &frames, &news));
     }
-    let keys = guests[0].sender.clone();
+    let (keys, number) = (guests[0].link.clone(), numbers[0]);
     let _raw = RawTerminal::enter();
     thread::spawn(move || {
         let mut buffer = [0; 4096];
         let mut stdin = io::stdin();
         while let Ok(len @ 1..) = stdin.read(&mut buffer) {
-            let _ = keys.send(COMMAND, &Frame::Tell(buffer[..len].to_vec()));
+            let _ = keys.send(number, &Frame::Tell(buffer[..len].to_vec()));
         }
-        let _ = keys.send(COMMAND, &Frame::Tell(vec![END_OF_INPUT]));
+        let _ = keys.send(number, &Frame::Tell(vec![END_OF_INPUT]));
     });
     guest::with_last_words(&guests, watch.ended(1, NO_LIMIT, &[]))
 }
