@@ -68,11 +68,8 @@ pub(crate) fn exec(machines: &Machines, args: &Exec, watch: &Watch) -> Result<u8
         &[&machines.lab.checkout, &machines.lab.target],
     )?;
     let guests = boot(machines, watch)?;
-    for (host, guest) in guests.iter().enumerate() {
-        let job = job(machines, host, &guest.results, args.argv(), &args.env);
-        let (news, named) = (watch.news.clone(), guests.len() > 1);
-        let (_, frames) = guest.link.start(job)?;
-        thread::spawn(move || follow(host, named, &frames, &news));
+    for guest in &guests {
+        start(machines, watch, guest, args.argv(), &args.env, false)?;
     }
     let ended = watch.ended(guests.len(), args.timeout(), &args.may_die);
     with_last_words(&guests, ended)
@@ -102,14 +99,15 @@ fn refuse(command: &[impl AsRef<OsStr>], visible: &[&Path]) -> Result<()> {
     }
 }
 
-/// Returns the job that runs `argv` on host number `host`, in the checkout.
-pub(crate) fn job(
+/// Starts a program in the checkout, which is `told` its stdin. Returns its number.
+pub(crate) fn start(
     machines: &Machines,
-    host: usize,
-    results: &Path,
+    watch: &Watch,
+    guest: &Machine,
     argv: Vec<OsString>,
     more: &[(OsString, OsString)],
-) -> Job {
+    told: bool,
+) -> Result<u32> {
     const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
     // The folder has the modules of the guest's kernel.
     let modprobe = format!("-d \"{}\"", machines.kernel.display());
@@ -122,15 +120,19 @@ pub(crate) fn job(
     let own = own.map(|(name, value)| (name.into(), value.into()));
     let inherited = INHERITED.iter();
     let inherited = inherited.filter_map(|name| Some((name.into(), env::var_os(name)?)));
-    let place = machines.args.device.place(host, machines.args.hosts());
-    let place = place.variables(&machines.lab, results);
+    let (host, hosts) = (guest.host, machines.args.hosts());
+    let place = machines.args.device.place(host, hosts);
+    let place = place.variables(&machines.lab, &guest.results);
     let env = own.into_iter().chain(inherited).chain(place);
-    Job {
+    let (number, frames) = guest.link.start(Job {
         argv,
         dir: Some(machines.lab.checkout.clone()),
         env: Some(env.chain(more.iter().cloned()).collect()),
-        told: false,
-    }
+        told,
+    })?;
+    let (news, named) = (watch.news.clone(), hosts > 1 && !told);
+    thread::spawn(move || follow(host, named, &frames, &news));
+    Ok(number)
 }
 
 /// The host that is lost, if that is the error.

@@ -50,6 +50,7 @@ pub(crate) struct Machines {
 /// A running machine. Dropping it switches it off, as would the end of this process.
 #[derive(Debug)]
 pub(crate) struct Machine {
+    pub(crate) host: usize,
     qemu: Child,
     /// To its agent.
     pub(crate) link: Link,
@@ -145,6 +146,7 @@ impl Machines {
         thread::spawn(move || take_leftovers(link, &guests_life));
         let (link, reports) = Link::over(port)?;
         let machine = Machine {
+            host,
             qemu,
             link,
             monitor,

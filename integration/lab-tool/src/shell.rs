@@ -11,7 +11,7 @@ use std::{
 use anyhow::Result;
 use hosts::wire::Frame;
 
-use crate::{guest, listener::follow, qemu::Machines, watch::Watch};
+use crate::{guest, qemu::Machines, watch::Watch};
 
 /// A person may take as long as they like.
 const NO_LIMIT: Duration = Duration::from_secs(u32::MAX as u64);
@@ -24,28 +24,17 @@ pub(crate) fn shell(machines: &Machines, watch: &Watch) -> Result<u8> {
     let term = env::var_os("TERM").unwrap_or_else(|| "dumb".into());
     let env = [("PS1".into(), r"\h:\w# ".into()), ("TERM".into(), term)];
     // Rows and columns.
-    let size = stty(&["size"])
-        .unwrap_or_default()
-        .trim()
-        .replace(' ', " cols ");
-    let size = if size.is_empty() {
-        size
-    } else {
-        format!("stty rows {size};")
-    };
+    let size =
+        stty(&["size"]).map(|size| format!("stty rows {};", size.trim().replace(' ', " cols ")));
+    let size = size.unwrap_or_default();
     let lines = [
         format!("exec script -qefc '{size} exec bash --norc -i' /dev/null"),
         "exec busybox telnetd -F -l /bin/bash".to_owned(),
     ];
     let mut numbers = Vec::new();
-    for ((host, guest), line) in guests.iter().enumerate().zip(lines) {
+    for (guest, line) in guests.iter().zip(lines) {
         let argv = ["sh", "-c", &line].map(Into::into).to_vec();
-        let mut job = guest::job(machines, host, &guest.results, argv, &env);
-        job.told = true;
-        let (number, frames) = guest.link.start(job)?;
-        numbers.push(number);
-        let news = watch.news.clone();
-        thread::spawn(move || follow(host, false, &frames, &news));
+        numbers.push(guest::start(machines, watch, guest, argv, &env, true)?);
     }
     let (keys, number) = (guests[0].link.clone(), numbers[0]);
     let _raw = RawTerminal::enter();
