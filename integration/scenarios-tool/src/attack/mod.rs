@@ -30,7 +30,7 @@ use self::{
 };
 use crate::{
     health::{Health, settle},
-    minutes, seed, with_arguments,
+    minutes, with_arguments,
 };
 
 /// Quiet phases, each followed by an attack.
@@ -66,8 +66,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "M", default_value = "10", value_parser = minutes)]
     minutes: Duration,
     /// The seed of all random choices [default: a new one, which is printed]
-    #[arg(long, value_name = "N")]
-    seed: Option<u64>,
+    #[arg(long, value_name = "N", default_value_t = fastrand::u64(..1 << 32), hide_default_value = true)]
+    seed: u64,
     /// The transports to attack: TCP on this machine, RDMA in the lab
     #[arg(long, value_enum, default_value_t = Over::Both)]
     transport: Over,
@@ -96,37 +96,38 @@ impl Options {
             cfg!(debug_assertions),
             "the victim needs debug assertions and overflow checks: build with the profile dev"
         );
-        let seed = seed(self.seed);
         if self.transport == Over::Both {
             self.minutes /= 2;
         }
         if Lab::is_here() {
-            return run(&self, seed, &arena::RDMA).map(|()| ExitCode::SUCCESS);
+            return run(&self, &arena::RDMA).map(|()| ExitCode::SUCCESS);
         }
         let over_tcp = match self.transport {
             Over::Rdma => Ok(()),
-            Over::Tcp | Over::Both => run(&self, seed, &arena::TCP),
+            Over::Tcp | Over::Both => run(&self, &arena::TCP),
         };
         let mut status = ExitCode::SUCCESS;
         if self.transport != Over::Tcp {
             // After each attack the victim has a while to settle.
             let launch = Launch::new(1, self.minutes + Duration::from_secs(900));
             let launch = launch.option("--cpus", "2").option("--memory", "2G");
-            status = with_arguments(launch.native_where_possible()?, seed).run_without_names()?;
+            status =
+                with_arguments(launch.native_where_possible()?, self.seed).run_without_names()?;
         }
         over_tcp.map(|()| status)
     }
 }
 
 /// Attacks one victim, over one transport.
-fn run(options: &Options, seed: u64, site: &'static Site) -> Result<()> {
+fn run(options: &Options, site: &'static Site) -> Result<()> {
     let name = format!("attack: {:?}", site.transport);
+    let seed = options.seed;
     println!("{name} for {:?}, seed {seed}", options.minutes);
     let mut battle = Battle {
         victim: Victim::start(site)?,
         clients: victim::clients(site),
         engine: Engine::new()?,
-        attackers: attackers(options, seed, site),
+        attackers: attackers(options, site),
         length: options.minutes / (2 * ROUNDS as u32),
     };
     let result = battle.rounds();
@@ -198,10 +199,10 @@ impl Battle {
     }
 }
 
-fn attackers(options: &Options, seed: u64, site: &Site) -> Vec<Attacker> {
+fn attackers(options: &Options, site: &Site) -> Vec<Attacker> {
     let attacker = |first: u64| Attacker {
         kinds: kinds(&options.only, first / NUMBERS >= site.busy),
-        seed,
+        seed: options.seed,
         next: first,
         step: options.connection.is_none().into(),
         mutations: 0,

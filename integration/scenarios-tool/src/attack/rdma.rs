@@ -1,7 +1,6 @@
 //! A peer over RDMA, of the public lower layers.
 
 use std::{
-    collections::VecDeque,
     net::SocketAddr,
     time::{Duration, Instant},
 };
@@ -45,11 +44,9 @@ pub(super) struct Rdma {
     lent: Option<MemoryRegion>,
     id: CmId,
     channel: EventChannel,
-    /// Frames that wait for a slot.
-    outgoing: VecDeque<Vec<u8>>,
-    /// The numbers of posted and of completed work requests.
+    /// The numbers of work requests that were posted, and of those that have had their turn.
     posted: u32,
-    completed: u32,
+    flushed: u32,
     state: State,
 }
 
@@ -89,9 +86,8 @@ impl Rdma {
             lent: None,
             id,
             channel,
-            outgoing: VecDeque::new(),
             posted: 0,
-            completed: 0,
+            flushed: 0,
             state: State::default(),
         };
         for slot in 0..DEPTH {
@@ -115,17 +111,17 @@ impl Rdma {
         Ok(())
     }
 
-    /// Posts a work request with these bytes in the next slot, which has to be free.
+    /// Posts a work request with these bytes in the next slot. If more than `DEPTH` are in flight,
+    /// one is changed or lost.
     fn post<'a>(&'a mut self, bytes: &[u8], make: impl FnOnce(Sge<'a>) -> SendWr<'a>) {
         let at = (self.posted % DEPTH) as usize * SLOT;
         self.posted = self.posted.wrapping_add(1);
         let len = bytes.len().min(SLOT);
         self.region.copy_in(at, &bytes[..len]);
         let this: &'a Self = self;
+        let wr = make(Sge::new(&this.region, at..at + len));
         // It fails when the connection has ended, which the event says.
-        let _ = this
-            .qp
-            .post_send(&[make(Sge::new(&this.region, at..at + len))]);
+        let _ = this.qp.post_send(&[wr]);
     }
 }
 
@@ -135,7 +131,7 @@ impl Wire for Rdma {
     }
 
     fn say(&mut self, frame: &[u8]) {
-        self.outgoing.push_back(frame.to_vec());
+        self.post(frame, |sge| SendWr::send(SEND, sge));
     }
 
     fn say_broken(&mut self, frame: &[u8], rng: &mut Rng) {
@@ -174,14 +170,8 @@ impl Wire for Rdma {
     }
 
     fn flush(&mut self, arena: &Arena<'_>) {
-        while !self.state.over && self.posted.wrapping_sub(self.completed) < DEPTH / 2 {
-            let Some(frame) = self.outgoing.pop_front() else {
-                break;
-            };
-            if !arena.may_write() {
-                return;
-            }
-            self.post(&frame, |sge| SendWr::send(SEND, sge));
+        while self.flushed != self.posted && arena.may_write() {
+            self.flushed = self.flushed.wrapping_add(1);
         }
         if matches!(self.state.pace, Pace::Stuck) {
             // The device answers nothing more, and acknowledges nothing.
@@ -202,7 +192,6 @@ impl Wire for Rdma {
                 continue;
             };
             if success.wr_id == SEND {
-                self.completed = self.completed.wrapping_add(1);
                 continue;
             }
             let slot = success.wr_id as u32;
