@@ -76,7 +76,8 @@ struct Faults {
     #[arg(long, value_name = "N", value_parser = minutes)]
     minutes: Option<Duration>,
     /// The seed of all random choices [default: a new one, which is printed]
-    #[arg(long, value_name = "N", default_value_t = fastrand::u64(..1 << 32), hide_default_value = true)]
+    #[arg(long, value_name = "N", hide_default_value = true)]
+    #[arg(default_value_t = fastrand::u64(..1 << 32))]
     seed: u64,
     /// The driver of the virtual machines' devices
     #[arg(long, value_name = "DRIVER", value_enum, default_value_t)]

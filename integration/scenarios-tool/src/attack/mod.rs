@@ -66,7 +66,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "M", default_value = "10", value_parser = minutes)]
     minutes: Duration,
     /// The seed of all random choices [default: a new one, which is printed]
-    #[arg(long, value_name = "N", default_value_t = fastrand::u64(..1 << 32), hide_default_value = true)]
+    #[arg(long, value_name = "N", hide_default_value = true)]
+    #[arg(default_value_t = fastrand::u64(..1 << 32))]
     seed: u64,
     /// The transports to attack: TCP on this machine, RDMA in the lab
     #[arg(long, value_enum, default_value_t = Over::Both)]

@@ -18,14 +18,14 @@ use std::{
     thread,
 };
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use clap::Args;
 use rdmsg::{
-    Engine, Listener,
+    Connector, Engine, Listener,
     crossbeam_channel::{Sender, bounded, unbounded},
 };
 use serde::{Deserialize, Serialize};
-use toolbox::{Lab, PATIENCE, Side, pair, pattern};
+use toolbox::{Lab, PATIENCE, Side, pattern};
 
 use self::{conversation::Conversation, reader::Job};
 use crate::{
@@ -109,7 +109,7 @@ pub(crate) fn run(order: &Order) -> Result<()> {
     let obeying = Arc::downgrade(&worker);
     // It ends with the process.
     thread::spawn(move || obey(&obeying));
-    warm_up()?;
+    warm_up(&lab)?;
     let before = count(&lab)?;
     // They end after all connections, when the worker is dropped.
     thread::spawn(move || reader::read_several(&to_select, true));
@@ -152,11 +152,20 @@ fn obey(worker: &Weak<Worker>) {
 
 /// Has one connection within this process, with a message that is read, so that later counts
 /// include everything that a process keeps after its first connection.
-fn warm_up() -> Result<()> {
-    let (client, server) = pair();
+fn warm_up(lab: &Lab) -> Result<()> {
+    let engine = Engine::new()?;
+    let listener = Listener::builder().engine(&engine).bind(lab.at(0))?;
+    let (connector, address) = (Connector::new().engine(&engine), listener.local_addr());
+    let connecting = thread::spawn(move || connector.connect(address));
+    let server = listener.accept_timeout(PATIENCE)?;
+    let client = connecting
+        .join()
+        .map_err(|_| anyhow!("the warm-up panicked"))??;
     client.send(&pattern(1, 100_000))?;
     server.recv_timeout(PATIENCE)?;
-    Ok(client.close()?)
+    client.close()?;
+    engine.shutdown();
+    Ok(())
 }
 
 /// The resources without a connection. librdmacm's memory of an opened device depends on the last

@@ -249,12 +249,7 @@ pub(super) fn read_several(newcomers: &Receiver<Job>, selects: bool) {
 }
 
 /// Gives a reader its next result. Returns whether it goes on.
-fn give(job: &mut Job, next: Result<Completion, Error>) -> bool {
-    let (reader, sender) = job;
-    let Some(end) = reader.take(next) else {
-        return true;
-    };
-    // The conversation waits for it.
-    let _ = sender.send(end);
-    false
+fn give((reader, ended): &mut Job, next: Result<Completion, Error>) -> bool {
+    // The conversation waits for the end.
+    reader.take(next).map(|end| ended.send(end)).is_none()
 }
