@@ -23,7 +23,6 @@ const LISTEN_LIMIT: Duration = Duration::from_secs(20);
 pub struct Host {
     link: Link,
     process: Option<Process>,
-    background: Vec<Process>,
 }
 
 /// The result of waiting for a program's next line.
@@ -49,7 +48,6 @@ impl Host {
         Self {
             link,
             process: None,
-            background: Vec::new(),
         }
     }
 
@@ -180,11 +178,6 @@ impl Host {
         self.process()?.finish_within(limit)
     }
 
-    fn run_shell(&self, script: &str) -> Result<(u64, Process)> {
-        let mut process = Process::on(&self.link, &["sh", "-c", script], false)?;
-        Ok((process.answer()?, process))
-    }
-
     /// Runs a line of shell to its end. Returns the time of its beginning, in
     /// milliseconds of that host, and its stdout.
     ///
@@ -192,7 +185,8 @@ impl Host {
     ///
     /// If its status is not 0. The error has its stderr.
     pub fn shell(&mut self, script: &str) -> Result<(u64, String)> {
-        let (began, mut process) = self.run_shell(script)?;
+        let mut process = Process::on(&self.link, &["sh", "-c", script], false)?;
+        let began = process.answer()?;
         let ended = process.finish_within(SILENCE)?;
         let [mut out, mut err] = [const { String::new() }; 2];
         while let Some(line) = process.line(Duration::ZERO) {
@@ -206,29 +200,6 @@ impl Host {
             Some(status) => bail!("{script}: status {status}: {}", err.trim()),
             None => bail!("{script}: it did not end"),
         }
-    }
-
-    /// Starts a line of shell in the background. Returns the time of its beginning.
-    ///
-    /// # Errors
-    ///
-    /// When it cannot be started.
-    pub fn begin(&mut self, script: &str) -> Result<u64> {
-        let (began, process) = self.run_shell(script)?;
-        self.background.push(process);
-        Ok(began)
-    }
-
-    /// Waits for all lines of shell in the background.
-    ///
-    /// # Errors
-    ///
-    /// When the agent is gone.
-    pub fn settle(&mut self) -> Result<()> {
-        for process in self.background.drain(..) {
-            process.finish(SILENCE)?;
-        }
-        Ok(())
     }
 
     /// Restarts the host at once, and with it the agent.
@@ -258,8 +229,8 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // These take the connection, which a thread reads until the agent ends it.
-        (self.process, self.background) = (None, Vec::new());
+        // It takes the connection, which a thread reads until the agent ends it.
+        self.process = None;
         self.link.end();
     }
 }

@@ -1,5 +1,5 @@
 //! The frames that a conductor and an agent exchange over one stream: a TCP connection between two
-//! hosts, or the port of a virtual machine.
+//! hosts, the port of a virtual machine, or a pair of sockets.
 //!
 //! ```text
 //! length of the rest: u32 | number of the program: u32 | kind: u8 | payload

@@ -13,7 +13,7 @@ use hosts::wire::Job;
 
 use crate::{
     cli::Exec,
-    listener::follow,
+    output::follow,
     pulse::watch_over,
     qemu::{Machine, Machines},
     watch::{Stop, Watch},

@@ -23,7 +23,7 @@ use crate::{
     cli::Exec,
     device::{self, run},
     lab::Lab,
-    listener::follow,
+    output::follow,
     place::{Driver, HOSTS, Place},
     qemu::dies_with_us,
     watch::Watch,

@@ -166,8 +166,7 @@ impl Host {
         }
         if is_server && fault == Fault::DeviceRemoved {
             // A new device counts from zero.
-            self.shell(&network::restore_device())?;
-            return self.agent.settle();
+            return self.shell(&network::restore_device()).map(drop);
         }
         let mut deadline = Deadline::after(SETTLES);
         loop {
@@ -336,8 +335,7 @@ impl Conductor {
                     .wait("back", |notes| notes.flowing > times, 2 * PATIENCE)?;
             }
             Fault::Strangers => drop(self.a.shell(&network::strangers(server))?),
-            // The kernel waits for all that use the device.
-            Fault::DeviceRemoved => began[1] = self.b.agent.begin(network::REMOVE_DEVICE)?,
+            Fault::DeviceRemoved => began[1] = self.b.shell(network::REMOVE_DEVICE)?,
             Fault::AddressChanged => began[1] = self.b.shell(&network::change_address())?,
             Fault::HostKilled => self.b.agent.die()?,
         }
