@@ -44,7 +44,7 @@ pub(super) struct Rdma {
     lent: Option<MemoryRegion>,
     id: CmId,
     channel: EventChannel,
-    /// The numbers of work requests that were posted, and of those that have had their turn.
+    /// The numbers of posted work requests, and of those that had their turn.
     posted: u32,
     flushed: u32,
     state: State,
