@@ -134,8 +134,8 @@ fn run(options: &Options, site: &'static Site) -> Result<()> {
     let result = battle.rounds();
     battle.engine.shutdown();
     if result.is_err() {
-        for attacker in &battle.attackers {
-            eprintln!("seed {seed}, {}", attacker.last);
+        for Attacker { last, .. } in battle.attackers.iter().filter(|one| !one.last.is_empty()) {
+            eprintln!("seed {seed}, {last}");
         }
     }
     result?;
