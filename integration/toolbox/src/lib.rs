@@ -26,7 +26,7 @@ use std::{fs, time::Duration};
 pub mod agent {
     pub use hosts::{
         Host, Said,
-        agent::{PORT, serve, serve_beside},
+        agent::{PORT, serve},
     };
 }
 
