@@ -6,7 +6,6 @@
 
 mod build;
 mod differences;
-mod file;
 mod record;
 mod report;
 mod suite;
@@ -32,8 +31,8 @@ use crate::{
 /// with rdmsg over TCP on this machine, and with rdmsg over RDMA: on a local RDMA device if there
 /// is one, otherwise in a virtual machine.
 ///
-/// Each test is a process, which is killed if it hangs. A test that does not compile with rdmsg
-/// fails.
+/// Each test is a process, which is killed if it hangs. A test that a substitution leaves out of
+/// the program with rdmsg, because it does not compile, fails.
 ///
 /// Prints a table, and the reason for each test that fails. Ends 0 if each of these tests is in
 /// integration/others-tool/differences.txt, and each test there fails.
