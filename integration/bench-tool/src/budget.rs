@@ -39,11 +39,11 @@ impl Budget {
     /// What was measured.
     pub(crate) fn of(report: &Report) -> Self {
         let mut budget = Self {
-            kernel: series(report.kernel()),
+            kernel: series(&report.kernel),
             built_by: BUILT_BY.to_owned(),
             ..Self::default()
         };
-        let rows = report.rows();
+        let rows = &report.rows;
         for row in rows.iter().map(|row| beside_perftest(row, rows)) {
             let Some(value) = median(&row.values()) else {
                 continue;

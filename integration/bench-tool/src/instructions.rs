@@ -1,6 +1,6 @@
 //! The instructions of single calls and of whole programs, counted by callgrind.
 
-use std::{env, fs, process::Command, time::Duration};
+use std::{env, fs, process::Command};
 
 use anyhow::{Context, Result, ensure};
 use toolbox::words;
@@ -17,9 +17,6 @@ use crate::{
 
 /// This program without the lines of its source, which callgrind would read for half a minute.
 const STRIPPED: &str = "/tmp/bench-stripped";
-
-/// A process that is run by valgrind takes long.
-const LIMIT: Duration = Duration::from_secs(600);
 
 /// How many calls of each kind.
 const CALLS: u64 = 200;
@@ -129,15 +126,15 @@ fn whole_loop(conductor: &mut Conductor, run: Run) -> Result<Side> {
 
 /// Runs the client under callgrind, and returns the profile.
 fn run_in_callgrind(conductor: &mut Conductor, run: &Run, options: &[String]) -> Result<String> {
-    let mut commands = conductor.commands(run)?;
-    if let Program::Rdmsg(_) = run.program {
-        commands.client[0] = STRIPPED.to_owned();
-    }
     let profile = conductor.profile();
     let mut argv = words("valgrind --tool=callgrind");
     argv.push(format!("--callgrind-out-file={}", profile.display()));
     argv.extend_from_slice(options);
-    commands.client.splice(..0, argv);
-    conductor.client_of(&run.to_string(), &commands, LIMIT)?;
+    conductor.client_of(&run.to_string(), run, |commands| {
+        if let Program::Rdmsg(_) = run.program {
+            commands.client[0] = STRIPPED.to_owned();
+        }
+        commands.client.splice(..0, argv);
+    })?;
     Ok(fs::read_to_string(profile)?)
 }

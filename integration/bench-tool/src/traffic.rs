@@ -4,8 +4,9 @@ use std::{
 };
 
 use anyhow::Result;
-use rdmsg::{Connector, Endpoint, Engine, Listener};
+use rdmsg::{Connector, Endpoint, Listener};
 use serde::{Deserialize, Serialize};
+use toolbox::Side;
 
 use crate::{manner::Manner, measure::Measure};
 
@@ -50,20 +51,21 @@ impl Traffic {
         (self.count / 10).max(self.manner.connections.into())
     }
 
-    /// Takes all of a client's connections.
-    pub(crate) fn accept(&self, engine: &Engine) -> Result<Vec<Endpoint>> {
-        let builder = Listener::builder().config(&self.manner.config(self.size));
-        let listener = builder.engine(engine).bind(self.server())?;
-        let accepted = (0..self.manner.connections).map(|_| listener.accept_timeout(SILENCE));
-        Ok(accepted.collect::<Result<_, _>>()?)
-    }
-
-    pub(crate) fn connect(&self, engine: &Engine) -> Result<Vec<Endpoint>> {
-        let connector = Connector::new()
-            .config(&self.manner.config(self.size))
-            .engine(engine);
-        let connected = (0..self.manner.connections).map(|_| connector.connect(self.server()));
-        Ok(connected.collect::<Result<_, _>>()?)
+    /// Returns this side's ends of all connections, on the engine of the process.
+    pub(crate) fn endpoints(&self, side: Side) -> Result<Vec<Endpoint>> {
+        let config = self.manner.config(self.size);
+        let count = 0..self.manner.connections;
+        let endpoints: Result<_, rdmsg::Error> = match side {
+            Side::Server => {
+                let listener = Listener::builder().config(&config).bind(self.server())?;
+                count.map(|_| listener.accept_timeout(SILENCE)).collect()
+            }
+            Side::Client => {
+                let connector = Connector::new().config(&config);
+                count.map(|_| connector.connect(self.server())).collect()
+            }
+        };
+        Ok(endpoints?)
     }
 }
 
