@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Result, bail, ensure};
 use clap::Parser;
-use toolbox::Load;
+use toolbox::{Load, native_is_possible};
 
 use crate::{
     only::Only,
@@ -74,12 +74,13 @@ fn all(options: &Options) -> Result<()> {
     // fewer features of what it depends on, and have a build of its own.
     steps.begin("building all programs and tests");
     let built = tests_of("build --workspace --all-targets --locked")?;
-    let builds = only.tracks(tracks::builds()?);
-    let beside = only.tracks(tracks::in_idle_time());
+    let native = native_is_possible()?;
     let anywhere = tracks::anywhere(&built, &only)?;
     let tests = DeviceTests::new(built)?;
-    let one = tracks::on_one_host(&tests, &only)?;
-    let two = tracks::on_two_hosts(&tests, &only)?;
+    let builds = only.tracks(tracks::listed("builds", &tests, native)?);
+    let beside = only.tracks(tracks::listed("idle", &tests, native)?);
+    let one = tracks::on_one_host(&tests, native, &only);
+    let two = tracks::on_two_hosts(&tests, native, &only)?;
     only.check()?;
     if let Some(count) = options.again {
         let load = Load::start(1)?;

@@ -2,7 +2,7 @@ use std::{
     collections::VecDeque,
     env,
     io::{BufRead, BufReader, pipe},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, ExitStatus, Stdio},
     sync::{
         Mutex, PoisonError,
@@ -13,6 +13,8 @@ use std::{
 
 use anyhow::{Context, Error, Result, bail, ensure};
 use toolbox::{LAB_FAILED, LAB_STOPPED, NO_LAB, clock_millis, words};
+
+use crate::programs::tests_of;
 
 /// The variable with the time at which the command was typed, in seconds since 1970: what it takes
 /// to build all of it counts.
@@ -26,13 +28,13 @@ pub(crate) struct Steps {
     repeated: AtomicU32,
 }
 
-/// Something to do, and what it is for.
+/// A command, and what it is for.
 pub(crate) struct Step {
-    what: String,
-    action: Action,
+    pub(crate) what: String,
+    /// The options with which cargo builds programs of tests, if the command is for each of them.
+    pub(crate) build: Option<String>,
+    pub(crate) line: Vec<String>,
 }
-
-type Action = Box<dyn FnMut(&Place<'_>) -> Result<()> + Send>;
 
 /// Steps that are taken one after the other, while those of other tracks are.
 pub(crate) struct Track {
@@ -55,23 +57,28 @@ impl Track {
 }
 
 impl Step {
-    pub(crate) fn new(what: impl Into<String>, line: &str) -> Self {
-        let mut command = command(&words(line));
-        Self::of(what, move |place| place.run(&mut command))
+    pub(crate) fn new(what: impl Into<String>, line: Vec<String>) -> Self {
+        let (what, build) = (what.into(), None);
+        Self { what, build, line }
     }
 
-    pub(crate) fn of(
-        what: impl Into<String>,
-        action: impl FnMut(&Place<'_>) -> Result<()> + Send + 'static,
-    ) -> Self {
-        Self {
-            what: what.into(),
-            action: Box::new(action),
-        }
-    }
-
-    fn take(&mut self, place: &Place<'_>) -> Result<()> {
-        (self.action)(place).with_context(|| self.what.clone())
+    fn take(&self, place: &Place<'_>) -> Result<()> {
+        let run = |program: &Path| {
+            let words = self.line.iter().map(|word| match &**word {
+                "TEST" => program.as_os_str(),
+                word => word.as_ref(),
+            });
+            let words: Vec<_> = words.collect();
+            place.run(Command::new(words[0]).args(&words[1..]))
+        };
+        let taken = match &self.build {
+            Some(build) => {
+                let mut built = tests_of(build)?.into_iter();
+                built.try_for_each(|test| run(&test.program))
+            }
+            None => run(Path::new("")),
+        };
+        taken.with_context(|| self.what.clone())
     }
 }
 
@@ -159,7 +166,7 @@ impl Steps {
 
     pub(crate) fn run(&self, what: &str, line: &str) -> Result<()> {
         self.begin(what);
-        Step::new(what, line).take(&self.place(None))
+        Step::new(what, words(line)).take(&self.place(None))
     }
 
     /// Takes each step of all tracks `count` times, one after the other, and prints how many times
@@ -169,7 +176,7 @@ impl Steps {
         let mut all_passed = true;
         for Track { name, steps } in tracks {
             let place = self.place(Some(name));
-            for mut step in steps {
+            for step in steps {
                 let mut passed = 0;
                 for time in 1..=count {
                     self.begin(&format!("{name}| {}, {time} of {count}", step.what));
@@ -228,7 +235,7 @@ impl Steps {
     fn take_one_by_one(&self, Track { name, steps }: Track) -> Vec<Error> {
         let place = self.place(Some(name));
         let mut failures = Vec::new();
-        for mut step in steps {
+        for step in steps {
             self.begin(&format!("{name}| {}", step.what));
             if let Err(error) = step.take(&place) {
                 self.begin(&format!("{name}| FAILED: {error:#}"));
@@ -243,12 +250,6 @@ impl Steps {
 /// Seconds since 1970.
 fn now() -> u64 {
     clock_millis() / 1000
-}
-
-fn command(line: &[String]) -> Command {
-    let mut command = Command::new(&line[0]);
-    command.args(&line[1..]);
-    command
 }
 
 /// The folder of what a track keeps.
