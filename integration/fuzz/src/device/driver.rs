@@ -2,39 +2,68 @@
 
 use super::{Device, Large, Sent};
 use crate::{
-    proto::{CONTROL_RECEIVES, CmCall, CmOp, Descriptor, DrainSide, TransportTraits, Work},
+    proto::{
+        CONTROL_RECEIVES, CmInput, CmOp, Descriptor, DrainSide, Params, TransportTraits, Work,
+    },
+    sizes::{BOTH_WAYS, hello},
     status::{OsError, WcStatus},
 };
 
 impl Device {
-    /// Makes the next connection manager call. Returns which it was.
-    pub(crate) fn perform(&mut self) -> Option<CmCall> {
-        let op = self.wanted.pop_front()?;
-        let call = op.call();
-        match op {
+    /// Makes the next connection manager call, which succeeds, and has its event come.
+    pub(crate) fn perform_well(&mut self, theirs: &Params) {
+        let private_data = &hello(theirs);
+        let reads = BOTH_WAYS;
+        let Some(op) = self.wanted.pop_front() else {
+            return;
+        };
+        let event = match op {
             CmOp::CreateTransport => {
                 let count = u32::from(self.params.window) + CONTROL_RECEIVES;
                 self.posted = (0..count).collect();
-                self.conn.handle_transport(TransportTraits::UNRESTRICTED);
+                return self.conn.handle_transport(TransportTraits::UNRESTRICTED);
             }
-            CmOp::Connect { .. } | CmOp::Accept { .. } => self.connected = true,
+            CmOp::ResolveAddr { .. } => CmInput::AddrResolved,
+            CmOp::ResolveRoute { .. } => CmInput::RouteResolved,
+            CmOp::Connect { .. } => {
+                self.connected = true;
+                CmInput::Established {
+                    private_data,
+                    reads,
+                }
+            }
+            CmOp::Accept { .. } => {
+                self.connected = true;
+                CmInput::Established {
+                    private_data: &[],
+                    reads,
+                }
+            }
             // Its turn comes at once.
-            CmOp::AwaitTurn => self.conn.take_turn(self.now),
+            CmOp::AwaitTurn => return self.conn.take_turn(self.now),
             CmOp::Discard => {
                 assert!(self.sending.is_empty() && !self.established);
                 self.posted.clear();
                 self.connected = false;
+                return;
             }
             CmOp::Disconnect => {
                 self.broken = true;
+                CmInput::Disconnected
             }
-            CmOp::CreateId
-            | CmOp::ResolveAddr { .. }
-            | CmOp::ResolveRoute { .. }
-            | CmOp::Reject { .. }
-            | CmOp::SetMinRnrTimer => {}
+            CmOp::CreateId | CmOp::Reject { .. } | CmOp::SetMinRnrTimer => return,
+        };
+        self.conn.handle_cm_event(event, self.now);
+    }
+
+    /// Accepts a request, or connects, as it goes when all is well.
+    pub(crate) fn establish(&mut self, theirs: &Params) {
+        self.conn.accept(b"", self.now);
+        self.settle();
+        while !self.wanted.is_empty() {
+            self.perform_well(theirs);
+            self.settle();
         }
-        Some(call)
     }
 
     /// Fails the next connection manager call.
