@@ -5,9 +5,8 @@ mod here;
 mod load;
 mod redis;
 
-use std::{env, net::SocketAddr, process::ExitCode, time::Duration};
+use std::{net::SocketAddr, process::ExitCode, time::Duration};
 
-use anyhow::Result;
 use clap::Parser;
 use toolbox::{Lab, Launch};
 
@@ -70,7 +69,9 @@ fn main() -> ExitCode {
     } else if Lab::is_here() {
         redis::measure(options.requests, &options.clients)
     } else {
-        in_lab()
+        // This program runs again there.
+        let lab = Launch::counted(Duration::from_secs(900));
+        Err(lab.own_arguments().exec())
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -79,13 +80,4 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// Becomes the lab, in which this program runs again.
-fn in_lab() -> Result<()> {
-    let mut lab = Launch::counted(Duration::from_secs(900));
-    for argument in env::args().skip(1) {
-        lab = lab.argument(argument);
-    }
-    Err(lab.exec())
 }

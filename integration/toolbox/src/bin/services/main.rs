@@ -50,18 +50,9 @@ fn main() -> ExitCode {
 
 fn play(options: &Options) -> Result<ExitCode> {
     if !Lab::is_here() {
-        let mut launch = Launch::new(
-            2,
-            Duration::from_secs(if options.quick { 1200 } else { 3600 }),
-        )
-        .option("--memory", "2G")
-        .native_where_possible()?;
-        if options.quick {
-            launch = launch.argument("--quick");
-        }
-        for name in &options.only {
-            launch = launch.argument(format!("--only={name}"));
-        }
+        let limit = Duration::from_secs(if options.quick { 1200 } else { 3600 });
+        let launch = Launch::new(2, limit).option("--memory", "2G");
+        let launch = launch.native_where_possible()?.own_arguments();
         return launch.run_without_names();
     }
     let lab = Lab::find()?;
