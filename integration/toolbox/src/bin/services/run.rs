@@ -1,7 +1,7 @@
 //! One service after the other, on the other host, and its clients on this one.
 
 use std::{
-    env, fmt, fs,
+    env, fs,
     net::IpAddr,
     time::{Duration, Instant},
 };
@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::Signal;
 use toolbox::{Deadline, Ended, Heard, Process, agent::Host, network, words};
 
-use crate::plan::{Begun, CERTIFICATE, Client, Cut, PAGE_FILE, Service, Shows, services};
+use crate::plan::{Begun, CERTIFICATE, Expected, Line, PAGE_FILE, Shows, services};
 
 /// How long a server may take to listen or to end, and a client for what it does.
 const SERVER_LIMIT: Duration = Duration::from_secs(30);
@@ -59,46 +59,48 @@ impl Run {
     pub(crate) fn all(mut self, only: &[String]) -> Result<u32> {
         let wanted = |name: &str| only.is_empty() || only.iter().any(|only| only == name);
         let mut services = services()?;
-        services.retain(|service| wanted(service.name()));
+        services.retain(|(name, _)| wanted(name));
         ensure!(!services.is_empty(), "there is no such service");
         make_file()?;
-        println!("{}", Row(["service", "over", "client", "result"]));
-        for service in services {
-            let begin = self.filled(&service.behind);
-            self.host.shell(&begin)?;
-            self.serve(&service)?;
-            self.host.shell(&service.end)?;
+        row(["service", "over", "client", "result"]);
+        for (name, lines) in services {
+            self.serve(name, &lines)?;
         }
         self.host.quit()?;
         Ok(self.failed)
     }
 
-    fn serve(&mut self, service: &Service) -> Result<()> {
-        let name = service.name();
-        self.host.start(&self.argv(&service.server)?)?;
-        let heard = self.host.hear("listening on", SERVER_LIMIT)?;
-        if heard != Heard::Said {
-            let ended = self.host.finish(SERVER_LIMIT)?;
-            bail!("{name} does not listen: {}", ended.output);
-        }
-        if service.server.contains(CERTIFICATE) {
-            let (_, certificate) = self.host.shell(&format!("cat {CERTIFICATE}"))?;
-            fs::write(CERTIFICATE, certificate)?;
-        }
-        let near = service.near.as_deref();
-        let near = near.map(|near| self.start_near(near)).transpose()?;
-        for client in &service.clients {
-            let came = self.ask(client);
-            self.tell(name, client.over(service), &client.line, came);
-        }
-        if let Some(cut) = service.cut.as_ref().filter(|_| self.cuts) {
-            let came = self.cut(cut);
-            self.tell(name, "cut", &cut.line, came);
-            // The server has to have others.
-            let mut clients = service.clients.iter();
-            if let Some(next) = clients.find(|client| client.over(service) != "TCP") {
-                let came = self.ask(next);
-                self.tell(name, next.over(service), &next.line, came);
+    fn serve(&mut self, name: &str, lines: &[Line]) -> Result<()> {
+        let (mut near, mut end, mut by_rdma) = (None, "", None);
+        for line in lines {
+            match &line.expected {
+                Expected::Behind => drop(self.host.shell(&self.filled(&line.command))?),
+                Expected::End => end = &line.command,
+                Expected::Server => self.start_server(&line.command)?,
+                Expected::Near => near = Some(self.start_near(&line.command)?),
+                Expected::Client(shows) => {
+                    let over = match &*line.command {
+                        _ if near.is_some() => "bridge",
+                        command if command.contains("RDMSG") => "RDMA",
+                        command if command.contains("/tmp/sums") => "-",
+                        _ => "TCP",
+                    };
+                    let came = self.ask(&line.command, shows);
+                    self.tell(name, over, &line.command, came);
+                    if over != "TCP" {
+                        by_rdma = by_rdma.or(Some((over, &line.command, shows)));
+                    }
+                }
+                Expected::Cut(begun, error) if self.cuts => {
+                    let came = self.cut(&line.command, begun, error);
+                    self.tell(name, "cut", &line.command, came);
+                    // The server has to have others.
+                    if let Some((over, next, shows)) = by_rdma {
+                        let came = self.ask(next, shows);
+                        self.tell(name, over, next, came);
+                    }
+                }
+                Expected::Cut(..) => {}
             }
         }
         if let Some(near) = near {
@@ -109,6 +111,20 @@ impl Run {
         self.host.signal("TERM")?;
         let ended = self.host.finish(SERVER_LIMIT)?;
         self.tell(name, "-", "SIGTERM", went_well(ended));
+        self.host.shell(end)?;
+        Ok(())
+    }
+
+    fn start_server(&mut self, line: &str) -> Result<()> {
+        self.host.start(&self.argv(line)?)?;
+        if self.host.hear("listening on", SERVER_LIMIT)? != Heard::Said {
+            let ended = self.host.finish(SERVER_LIMIT)?;
+            bail!("{line} does not listen: {}", ended.output);
+        }
+        if line.contains(CERTIFICATE) {
+            let (_, certificate) = self.host.shell(&format!("cat {CERTIFICATE}"))?;
+            fs::write(CERTIFICATE, certificate)?;
+        }
         Ok(())
     }
 
@@ -125,7 +141,7 @@ impl Run {
             self.failed += 1;
             format!("FAILED: {error:#}")
         });
-        println!("{}", Row([name, over, client, &came]));
+        row([name, over, client, &came]);
     }
 
     /// A line with the addresses and counts of this run.
@@ -157,11 +173,11 @@ impl Run {
 
     /// Has the network drop all of RDMA's packets under a client that is at work, and returns how
     /// long it took to say so.
-    fn cut(&mut self, cut: &Cut) -> Result<String> {
-        let mut client = Process::start(&self.argv(&cut.line)?)?;
+    fn cut(&mut self, line: &str, begun: &Begun, error: &str) -> Result<String> {
+        let mut client = Process::start(&self.argv(line)?)?;
         let until =
             |test| format!("for i in $(seq 600); do {test} && exit; sleep 0.05; done; exit 1");
-        match &cut.begun {
+        match begun {
             Begun::Says(text) => {
                 let heard = client.hear(text, SERVER_LIMIT);
                 ensure!(heard == Heard::Said, "it is never at work");
@@ -181,16 +197,16 @@ impl Run {
         let ended = ended?.context("it goes on without a network")?;
         ensure!(!ended.succeeded(), "it says that all went well");
         let said = &ended.output;
-        ensure!(said.contains(&cut.error), "it says: {}", said.trim());
-        Ok(format!("{:?}, {took:.1} s", cut.error))
+        ensure!(said.contains(error), "it says: {}", said.trim());
+        Ok(format!("{error:?}, {took:.1} s"))
     }
 
     /// Runs a client, and returns what there is to say of it.
-    fn ask(&self, client: &Client) -> Result<String> {
+    fn ask(&self, line: &str, shows: &Shows) -> Result<String> {
         let start = Instant::now();
-        let printed = finish(&client.line, &self.argv(&client.line)?)?;
+        let printed = finish(line, &self.argv(line)?)?;
         let took = start.elapsed().as_secs_f64();
-        match &client.shows {
+        match shows {
             Shows::Text(text) => {
                 ensure!(printed.contains(text), "it printed {printed:?}");
                 Ok("ok".to_owned())
@@ -215,29 +231,6 @@ impl Run {
                 ensure!(!rates.is_empty(), "it printed {printed:?}");
                 Ok(format!("{} {unit}", rates.join(", ")))
             }
-        }
-    }
-}
-
-impl Service {
-    fn name(&self) -> &str {
-        let known = ["nginx", "redis"];
-        let known = known.into_iter().find(|name| self.behind.contains(name));
-        known.unwrap_or_else(|| self.server.split(' ').next().unwrap_or_default())
-    }
-}
-
-impl Client {
-    /// What it speaks.
-    fn over(&self, service: &Service) -> &'static str {
-        if service.near.is_some() {
-            "bridge"
-        } else if self.line.contains("RDMSG") {
-            "RDMA"
-        } else if self.line.contains("/tmp/sums") {
-            "-"
-        } else {
-            "TCP"
         }
     }
 }
@@ -273,12 +266,7 @@ fn make_file() -> Result<()> {
     )?)
 }
 
-/// A line of the table.
-struct Row<'a>([&'a str; 4]);
-
-impl fmt::Display for Row<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [service, over, client, result] = self.0;
-        write!(f, "{service:<12} {over:<6} {client:<70} {result}")
-    }
+/// Prints a line of the table.
+fn row([service, over, client, result]: [&str; 4]) {
+    println!("{service:<12} {over:<6} {client:<70} {result}");
 }
