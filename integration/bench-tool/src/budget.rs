@@ -77,8 +77,6 @@ impl Budget {
     /// Prints each path and its stored figure. Returns those that are over the budget, were not
     /// measured, or are not in it.
     pub(crate) fn judge(&self, kept: &Self) -> Vec<String> {
-        let ratios = compare(&self.ratios, &kept.ratios);
-        let instructions = compare(&self.instructions, &kept.instructions);
         let same = |worse, kind: &str, on: &str, kept_on: &str| {
             if on == kept_on {
                 return worse;
@@ -86,13 +84,10 @@ impl Budget {
             println!("these {kind} are not judged: the figures are of {kept_on}, this is {on}");
             Vec::new()
         };
+        let ratios = compare(&self.ratios, &kept.ratios);
         let mut over = same(ratios, "ratios", &self.kernel, &kept.kernel);
-        over.extend(same(
-            instructions,
-            "instructions",
-            &self.built_by,
-            &kept.built_by,
-        ));
+        let calls = compare(&self.instructions, &kept.instructions);
+        over.extend(same(calls, "instructions", &self.built_by, &kept.built_by));
         over
     }
 }

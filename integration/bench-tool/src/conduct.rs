@@ -124,7 +124,11 @@ impl Conductor {
             .transpose()?;
         let quick = scope == Scope::Quick;
         if part == Part::Instructions {
-            return instructions::measure(self, quick);
+            if let Err(error) = instructions::prepare() {
+                self.lacks(format!("all of it: {error:#}"));
+                return Ok(());
+            }
+            instructions::add_calls(self);
         }
         let pairs = match (scope, &self.device) {
             (Scope::Full | Scope::Quick, _) => plan::pairs(&part.to_string(), quick)?,
@@ -157,6 +161,7 @@ impl Conductor {
         };
         self.attempt(what, attempts, |this| match run.measure {
             Measure::Connect => this.work_of_connections(what, run),
+            Measure::Loop => instructions::round_trip(this, run),
             _ => run.read(&this.client_of(what, run, |_| {})?),
         })
     }

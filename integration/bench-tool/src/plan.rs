@@ -125,6 +125,7 @@ mod tests {
         let parts = [
             ("counted", true),
             ("counted", false),
+            ("instructions", false),
             ("polling counted", false),
             ("polling one-processor", false),
             ("polling loaded", false),
@@ -135,7 +136,7 @@ mod tests {
         let of_measures: usize = found.iter().map(Vec::len).sum();
         assert_eq!(
             (found[0].len(), found[1].len(), of_measures),
-            (23, 117, 158)
+            (23, 117, 159)
         );
         found.into()
     }
@@ -155,7 +156,7 @@ mod tests {
 
     #[test]
     fn counted_programs_sleep() {
-        let [_, counted, polling, ..] = &all()[..] else {
+        let [_, counted, _, polling, ..] = &all()[..] else {
             panic!()
         };
         for run in runs(&[&counted[..], &polling[..]].concat()) {

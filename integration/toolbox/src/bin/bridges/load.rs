@@ -45,6 +45,20 @@ const SHORT: usize = 64;
 const WRITE: usize = 256 << 10;
 
 impl Load {
+    pub(crate) const fn requests(len: usize, at_once: usize) -> Self {
+        Self::Requests { len, at_once }
+    }
+
+    /// Returns the unit of its rate, the unit to which processor time refers, and how many counted
+    /// items are in either.
+    pub(crate) fn units(self) -> (&'static str, &'static str, f64) {
+        match self {
+            Self::Connections(_) => ("/s", "connection", 1.0),
+            Self::Requests { .. } => ("/s", "request", 1.0),
+            Self::Streams(_) => ("MB/s", "MB", 1e6),
+        }
+    }
+
     /// Loads the service at this address for a while.
     pub(crate) fn run(self, service: SocketAddr, time: Duration) -> Result<Done> {
         let run = Run::default();
