@@ -19,7 +19,7 @@ use crate::{
     plan::{self, Pair},
     program::{Commands, Program, Run},
     report::Report,
-    row::{Part, Row, Side, Target},
+    row::{Part, Row, Side},
     traffic::Reading,
     work::{Scope, Task},
 };
@@ -63,11 +63,11 @@ pub(crate) fn perform(task: &Task, here: Option<&Path>) -> Result<()> {
 /// Runs servers and clients on this host.
 #[derive(Debug)]
 pub(crate) struct Conductor {
-    part: Part,
+    pub(crate) part: Part,
     rounds: u32,
     address: IpAddr,
     device: Option<String>,
-    report: Report,
+    pub(crate) report: Report,
     /// How long a client may run.
     limit: Duration,
     /// The folder for files that remain.
@@ -194,38 +194,23 @@ impl Conductor {
         // sometimes waits for a thread of the kernel.
         let Run { measure, size, .. } = pair.ours;
         let by_clock = matches!(self.part, Part::Free | Part::Loaded);
-        let medians = (by_clock || measure == Measure::Read)
-            && ours
-                .iter()
-                .chain(theirs)
-                .all(|reading| reading.median.is_some());
+        let has_median = |reading: &Reading| reading.median.is_some();
+        let medians =
+            (by_clock || measure == Measure::Read) && ours.iter().chain(theirs).all(has_median);
+        let figure = |it: &Reading| it.median.filter(|_| medians).unwrap_or(it.mean);
         let side = |run: Run, readings: &[Reading]| Side {
             name: run.name(),
-            figures: readings
-                .iter()
-                .map(|reading| reading.median.filter(|_| medians).unwrap_or(reading.mean))
-                .collect(),
+            figures: readings.iter().map(figure).collect(),
         };
-        let (ours, theirs) = (side(pair.ours, ours), side(pair.theirs, theirs));
-        self.add_row(measure, size, ours, Some(theirs), pair.target);
-    }
-
-    pub(crate) fn add_row(
-        &mut self,
-        measure: Measure,
-        size: usize,
-        ours: Side,
-        theirs: Option<Side>,
-        target: Target,
-    ) {
-        self.report.rows.push(Row {
+        let row = Row {
             part: self.part,
             measure,
             size,
-            ours,
-            theirs,
-            target,
-        });
+            ours: side(pair.ours, ours),
+            theirs: Some(side(pair.theirs, theirs)),
+            target: pair.target,
+        };
+        self.report.rows.push(row);
     }
 
     /// Tries something up to `attempts` times. Adds failures to the notes, and the last one to the
@@ -273,18 +258,13 @@ impl Conductor {
         }
         let client = Process::start(&commands.client)?.finish(self.limit)?;
         // A server without its client does not end by itself.
-        let limit = if client.succeeded() {
-            END_LIMIT
-        } else {
-            Duration::ZERO
+        let limit = match client.succeeded() {
+            true => END_LIMIT,
+            false => Duration::ZERO,
         };
         let server = self.server.finish(limit)?;
-        let taken = start.elapsed().as_secs_f64();
-        writeln!(
-            self.log,
-            "== {what} ({taken:.1} s)\n{}",
-            client.output.trim_end()
-        )?;
+        let (taken, output) = (start.elapsed().as_secs_f64(), client.output.trim_end());
+        writeln!(self.log, "== {what} ({taken:.1} s)\n{output}")?;
         if !client.succeeded() {
             bail!("the client ended: {client}; its server: {server}");
         }

@@ -12,7 +12,7 @@ use crate::{
     manner::{Manner, Way},
     measure::Measure,
     program::{Program, Run, is_installed},
-    row::{Side, Target},
+    row::{Row, Side, Target},
     traffic::Reading,
 };
 
@@ -53,11 +53,18 @@ pub(crate) fn add_calls(conductor: &mut Conductor) {
             (Measure::Call, cost.instructions, limit),
             (Measure::Allocations, cost.allocations, 0.0),
         ] {
-            let side = Side {
+            let ours = Side {
                 name: name.to_owned(),
                 figures: vec![count as f64 / CALLS as f64],
             };
-            conductor.add_row(measure, calls::SIZE, side, None, Target::AtMost(limit));
+            conductor.report.rows.push(Row {
+                part: conductor.part,
+                measure,
+                size: calls::SIZE,
+                ours,
+                theirs: None,
+                target: Target::AtMost(limit),
+            });
         }
     }
 }

@@ -1,7 +1,7 @@
 use std::{fmt::Write, time::Duration};
 
 use anyhow::{Result, bail};
-use toolbox::{Deadline, Ended, Heard, Process, agent::Host};
+use toolbox::{Deadline, Ended, Heard, Process, Side as End, agent::Host};
 
 use crate::case::{Case, Cue, Ends, Place, Side};
 
@@ -79,11 +79,7 @@ impl Stage<'_> {
     /// Waits for a client's end; kills it, or the server, on cue.
     fn client(&mut self, client: &Side, mut process: Process) -> Result<Ended> {
         if let Some(cue) = &self.case.server.killed_on {
-            let heard = match cue {
-                Cue::OfItself(text) => self.agent.hear(text, self.limit)?,
-                Cue::OfTheOther(text) => process.hear(text, self.limit),
-            };
-            self.note("server", cue, heard)?;
+            self.hear(End::Server, cue, &mut process)?;
             self.server = Some(self.agent.finish(Duration::ZERO)?);
         }
         match (&client.killed_on, client.ends) {
@@ -94,22 +90,25 @@ impl Stage<'_> {
                 process.finish(Duration::ZERO)
             }
             (Some(cue), _) => {
-                let heard = match cue {
-                    Cue::OfItself(text) => process.hear(text, self.limit),
-                    Cue::OfTheOther(text) => self.agent.hear(text, self.limit)?,
-                };
-                self.note("client", cue, heard)?;
+                self.hear(End::Client, cue, &mut process)?;
                 process.finish(Duration::ZERO)
             }
         }
     }
 
-    fn note(&mut self, who: &str, cue: &Cue, heard: Heard) -> Result<()> {
+    /// Waits for the cue to kill `end`.
+    fn hear(&mut self, end: End, cue: &Cue, client: &mut Process) -> Result<()> {
+        let (speaker, text) = match cue {
+            Cue::OfItself(text) => (end, text),
+            Cue::OfTheOther(text) => (end.other(), text),
+        };
+        let heard = match speaker {
+            End::Server => self.agent.hear(text, self.limit)?,
+            End::Client => client.hear(text, self.limit),
+        };
         if heard != Heard::Said {
-            writeln!(
-                self.problems,
-                "  nobody said {cue:?}, on which the {who} is killed"
-            )?;
+            let problem = format!("nobody said {cue:?}, on which the {end} is killed");
+            writeln!(self.problems, "  {problem}")?;
         }
         Ok(())
     }

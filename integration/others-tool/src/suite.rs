@@ -51,18 +51,14 @@ impl Suite {
     /// Finds std's tests in the distribution's package `rust-src`, and installs it if necessary.
     fn of_apt() -> Result<Option<Self>> {
         let find = || {
-            let mut versions = STD.iter();
-            versions.find_map(|version| {
+            STD.iter().find_map(|version| {
                 let sources = format!("/usr/src/rustc-{version}/library/std/src");
                 let file = PathBuf::from(sources + "/net/tcp/tests.rs");
-                let (name, modules, version) = ("std", vec!["tcp"], version.to_string());
-                let is_there = file.exists();
-                let files = vec![file];
-                is_there.then_some(Self {
-                    name,
-                    version,
-                    modules,
-                    files,
+                file.exists().then(|| Self {
+                    name: "std",
+                    version: version.to_string(),
+                    modules: vec!["tcp"],
+                    files: vec![file],
                 })
             })
         };

@@ -33,8 +33,8 @@ pub(crate) fn measure(time: Duration, rounds: u32) -> Result<()> {
         ("two copiers", copied, &[near.id(), far.id()]),
         (
             "two bridges",
-            pair.address(),
-            &[pair.near.id(), pair.far.id()],
+            pair.near.address,
+            &[pair.near.process.id(), pair.far.process.id()],
         ),
     ];
     println!("| load | way | rate | of direct | processor time |");
@@ -66,8 +66,14 @@ pub(crate) fn measure(time: Duration, rounds: u32) -> Result<()> {
 
 /// Returns the rate, and the processor time of the processes in between in microseconds.
 fn run(load: Load, service: SocketAddr, between: &[u32], time: Duration) -> Result<(f64, f64)> {
-    let used = || between.iter().copied().map(processor_time).sum();
-    let before: Duration = used()?;
+    let used = || {
+        between
+            .iter()
+            .copied()
+            .map(processor_time)
+            .sum::<Result<Duration>>()
+    };
+    let before = used()?;
     let Done { rate, all } = load.run(service, time)?;
     let used = used()?.saturating_sub(before);
     let (_, _, unit) = load.units();

@@ -7,8 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use nix::sys::signal::Signal;
-use toolbox::{Deadline, Ended, Heard, Process, agent::Host, network, words};
+use toolbox::{Deadline, Heard, Host, Process, network, words};
 
 use crate::plan::{Begun, CERTIFICATE, Expected, Line, PAGE_FILE, Shows, services};
 
@@ -27,11 +26,14 @@ const NEAR: &str = "127.0.0.1:6391";
 /// The bytes of a file that is copied.
 const FILE: u64 = 50_000_000;
 
-/// The other host, and what has come of it.
+/// Both hosts, and what has come of it.
 pub(crate) struct Run {
-    host: Host,
-    ip: String,
-    requests: String,
+    /// The one of the servers.
+    there: Host,
+    /// The one of the clients.
+    here: Host,
+    /// The words of the plan that stand for something else.
+    places: [(&'static str, String); 7],
     /// The bytes of a page.
     page: u64,
     cuts: bool,
@@ -40,15 +42,22 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) fn new(host: IpAddr, quick: bool) -> Result<Self> {
-        let (requests, page) = if quick {
-            (100, 1_000_000)
-        } else {
-            (10_000, 10_000_000)
+        let (requests, page): (u64, u64) = match quick {
+            true => (100, 1_000_000),
+            false => (10_000, 10_000_000),
         };
         Ok(Self {
-            host: Host::connect(host)?,
-            ip: host.to_string(),
-            requests: requests.to_string(),
+            there: Host::connect(host)?,
+            here: Host::here(),
+            places: [
+                ("RDMSG", format!("{host}:{PORT}")),
+                ("TCP", format!("{host}:{TCP_PORT}")),
+                ("NEAR", NEAR.to_owned()),
+                ("PAGE", page.to_string()),
+                ("PORT", TCP_PORT.to_string()),
+                ("IP", host.to_string()),
+                ("COUNT", requests.to_string()),
+            ],
             page,
             cuts: !quick,
             failed: 0,
@@ -61,26 +70,40 @@ impl Run {
         let mut services = services()?;
         services.retain(|(name, _)| wanted(name));
         ensure!(!services.is_empty(), "there is no such service");
-        make_file()?;
+        // The file that is copied, and what is known of its copy.
+        fs::write("/tmp/file", pattern::sequence(0, FILE as usize))?;
+        let sums = "sha256sum /tmp/file | sed s,/tmp/file,/tmp/back, >/tmp/sums";
+        self.here.shell(sums)?;
         row(["service", "over", "client", "result"]);
         for (name, lines) in services {
             self.serve(name, &lines)?;
         }
-        self.host.quit()?;
+        self.there.quit()?;
         Ok(self.failed)
     }
 
     fn serve(&mut self, name: &str, lines: &[Line]) -> Result<()> {
-        let (mut near, mut end, mut by_rdma) = (None, "", None);
+        let (mut has_near, mut end, mut by_rdma) = (false, "", None);
         for line in lines {
             match &line.expected {
-                Expected::Behind => drop(self.host.shell(&self.filled(&line.command))?),
+                Expected::Behind => drop(self.there.shell(&self.filled(&line.command))?),
                 Expected::End => end = &line.command,
-                Expected::Server => self.start_server(&line.command)?,
-                Expected::Near => near = Some(self.start_near(&line.command)?),
+                Expected::Server => {
+                    let argv = self.argv(&line.command)?;
+                    listen(&mut self.there, &argv)?;
+                    if line.command.contains(CERTIFICATE) {
+                        let (_, text) = self.there.shell(&format!("cat {CERTIFICATE}"))?;
+                        fs::write(CERTIFICATE, text)?;
+                    }
+                }
+                Expected::Near => {
+                    let argv = self.argv(&line.command)?;
+                    listen(&mut self.here, &argv)?;
+                    has_near = true;
+                }
                 Expected::Client(shows) => {
                     let over = match &*line.command {
-                        _ if near.is_some() => "bridge",
+                        _ if has_near => "bridge",
                         command if command.contains("RDMSG") => "RDMA",
                         command if command.contains("/tmp/sums") => "-",
                         _ => "TCP",
@@ -103,37 +126,14 @@ impl Run {
                 Expected::Cut(..) => {}
             }
         }
-        if let Some(near) = near {
-            near.signal(Signal::SIGTERM)?;
-            let came = went_well(near.finish(SERVER_LIMIT)?);
+        if has_near {
+            let came = terminate(&mut self.here);
             self.tell(name, "-", "SIGTERM, the near one", came);
         }
-        self.host.signal("TERM")?;
-        let ended = self.host.finish(SERVER_LIMIT)?;
-        self.tell(name, "-", "SIGTERM", went_well(ended));
-        self.host.shell(end)?;
+        let came = terminate(&mut self.there);
+        self.tell(name, "-", "SIGTERM", came);
+        self.there.shell(end)?;
         Ok(())
-    }
-
-    fn start_server(&mut self, line: &str) -> Result<()> {
-        self.host.start(&self.argv(line)?)?;
-        if self.host.hear("listening on", SERVER_LIMIT)? != Heard::Said {
-            let ended = self.host.finish(SERVER_LIMIT)?;
-            bail!("{line} does not listen: {}", ended.output);
-        }
-        if line.contains(CERTIFICATE) {
-            let (_, certificate) = self.host.shell(&format!("cat {CERTIFICATE}"))?;
-            fs::write(CERTIFICATE, certificate)?;
-        }
-        Ok(())
-    }
-
-    fn start_near(&self, line: &str) -> Result<Process> {
-        let mut near = Process::start(&self.argv(line)?)?;
-        match near.hear("listening on", SERVER_LIMIT) {
-            Heard::Said => Ok(near),
-            _ => bail!("{line}: {}", near.kill()?.output),
-        }
     }
 
     fn tell(&mut self, name: &str, over: &str, client: &str, came: Result<String>) {
@@ -146,24 +146,13 @@ impl Run {
 
     /// A line with the addresses and counts of this run.
     fn filled(&self, line: &str) -> String {
-        let tcp = format!("{}:{TCP_PORT}", self.ip);
-        let rdmsg = format!("{}:{PORT}", self.ip);
-        line.replace("RDMSG", &rdmsg)
-            .replace("TCP", &tcp)
-            .replace("NEAR", NEAR)
-            .replace("PAGE", &self.page.to_string())
-            .replace("PORT", &TCP_PORT.to_string())
-            .replace("IP", &self.ip)
+        let fill = |line: String, (place, value): &(&str, String)| line.replace(place, value);
+        self.places.iter().fold(line.to_owned(), fill)
     }
 
     /// The words of a line, with the program's path where it is one of ours.
     fn argv(&self, line: &str) -> Result<Vec<String>> {
         let mut argv = words(&self.filled(line));
-        for word in &mut argv {
-            if word == "N" {
-                word.clone_from(&self.requests);
-            }
-        }
         let ours = env::current_exe()?.with_file_name(&argv[0]);
         if ours.exists() {
             argv[0] = ours.to_string_lossy().into_owned();
@@ -182,18 +171,18 @@ impl Run {
                 let heard = client.hear(text, SERVER_LIMIT);
                 ensure!(heard == Heard::Said, "it is never at work");
             }
-            Begun::There(test) => drop(self.host.shell(&until(test))?),
-            Begun::Here(test) => drop(shell(&until(test))?),
+            Begun::There(test) => drop(self.there.shell(&until(test))?),
+            Begun::Here(test) => drop(self.here.shell(&until(test))?),
         }
         let drop_all = network::impair("loss 100%");
-        shell(&drop_all)?;
-        self.host.shell(&drop_all)?;
+        self.here.shell(&drop_all)?;
+        self.there.shell(&drop_all)?;
         let start = Instant::now();
         // A busy host may not know at once, and it has to be said.
         let ended = client.end(Deadline::after(2 * CUT_LIMIT));
         let took = start.elapsed().as_secs_f64();
-        self.host.shell(network::REPAIR)?;
-        shell(network::REPAIR)?;
+        self.there.shell(network::REPAIR)?;
+        self.here.shell(network::REPAIR)?;
         let ended = ended?.context("it goes on without a network")?;
         ensure!(!ended.succeeded(), "it says that all went well");
         let said = &ended.output;
@@ -204,8 +193,12 @@ impl Run {
     /// Runs a client, and returns what there is to say of it.
     fn ask(&self, line: &str, shows: &Shows) -> Result<String> {
         let start = Instant::now();
-        let printed = finish(line, &self.argv(line)?)?;
-        let took = start.elapsed().as_secs_f64();
+        let client = Process::start(&self.argv(line)?);
+        let ended = client.with_context(|| format!("cannot run {line}"))?;
+        let ended = ended.finish(CLIENT_LIMIT)?;
+        let said = ended.output.trim();
+        ensure!(ended.succeeded(), "{:?}: {said}", ended.status);
+        let (printed, took) = (ended.output, start.elapsed().as_secs_f64());
         match shows {
             Shows::Text(text) => {
                 ensure!(printed.contains(text), "it printed {printed:?}");
@@ -235,35 +228,25 @@ impl Run {
     }
 }
 
-fn went_well(ended: Ended) -> Result<String> {
+/// Starts a server.
+fn listen(host: &mut Host, argv: &[String]) -> Result<()> {
+    host.start(argv)?;
+    if host.hear("listening on", SERVER_LIMIT)? != Heard::Said {
+        bail!(
+            "{} does not listen: {}",
+            argv[0],
+            host.finish(SERVER_LIMIT)?
+        );
+    }
+    Ok(())
+}
+
+/// Ends a server, which has to end well.
+fn terminate(host: &mut Host) -> Result<String> {
+    host.signal("TERM")?;
+    let ended = host.finish(SERVER_LIMIT)?;
     ensure!(ended.succeeded(), "{ended}");
     Ok("it ended".to_owned())
-}
-
-/// Runs a program to its end, which has to be a good one.
-fn finish(line: &str, argv: &[String]) -> Result<String> {
-    let process = Process::start(argv).with_context(|| format!("cannot run {line}"))?;
-    let ended = process.finish(CLIENT_LIMIT)?;
-    match ended.status {
-        Some(0) => Ok(ended.output),
-        Some(status) => bail!("status {status}: {}", ended.output.trim()),
-        None => bail!("it did not end in time: {}", ended.output.trim()),
-    }
-}
-
-/// Runs a script on this host.
-fn shell(script: &str) -> Result<String> {
-    finish(script, &["sh", "-c", script].map(str::to_owned))
-}
-
-/// Makes the file that is copied, and what is known of its copy.
-fn make_file() -> Result<()> {
-    fs::write("/tmp/file", pattern::sequence(0, FILE as usize))?;
-    let sum = shell("sha256sum /tmp/file")?;
-    Ok(fs::write(
-        "/tmp/sums",
-        sum.replace("/tmp/file", "/tmp/back"),
-    )?)
 }
 
 /// Prints a line of the table.

@@ -86,7 +86,7 @@ fn all(options: &Options) -> Result<()> {
         let load = Load::start(1)?;
         steps.begin(&format!("beside {} busy processes", load.processes()));
         let tracks = [builds, beside, anywhere, one, two];
-        return steps.take_again(tracks.into_iter().flatten().collect(), count);
+        return steps.take_again(&tracks.concat(), count);
     }
     let outcomes = thread::scope(|scope| {
         let beside = scope.spawn(|| steps.take_side_by_side(vec![beside]));

@@ -1,5 +1,5 @@
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     env,
     io::{BufRead, BufReader, pipe},
     path::{Path, PathBuf},
@@ -29,6 +29,7 @@ pub(crate) struct Steps {
 }
 
 /// A command, and what it is for.
+#[derive(Clone)]
 pub(crate) struct Step {
     pub(crate) what: String,
     /// The options with which cargo builds programs of tests, if the command is for each of them.
@@ -37,6 +38,7 @@ pub(crate) struct Step {
 }
 
 /// Steps that are taken one after the other, while those of other tracks are.
+#[derive(Clone)]
 pub(crate) struct Track {
     /// Stands before each line of theirs.
     pub(crate) name: &'static str,
@@ -169,30 +171,21 @@ impl Steps {
         Step::new(what, words(line)).take(&self.place(None))
     }
 
-    /// Takes each step of all tracks `count` times, one after the other, and prints how many times
-    /// each passed.
-    pub(crate) fn take_again(&self, tracks: Vec<Track>, count: u32) -> Result<()> {
-        let mut lines = Vec::new();
-        let mut all_passed = true;
-        for Track { name, steps } in tracks {
-            let place = self.place(Some(name));
-            for step in steps {
-                let mut passed = 0;
-                for time in 1..=count {
-                    self.begin(&format!("{name}| {}, {time} of {count}", step.what));
-                    match step.take(&place) {
-                        Ok(()) => passed += 1,
-                        Err(error) => self.begin(&format!("{name}| FAILED: {error:#}")),
-                    }
-                }
-                all_passed &= passed == count;
-                lines.push(format!("{name}| {}: {passed} of {count} passed", step.what));
+    /// Takes all tracks `count` times, one after the other, and prints how many times each step
+    /// passed.
+    pub(crate) fn take_again(&self, tracks: &[Track], count: u32) -> Result<()> {
+        let mut passed = BTreeMap::new();
+        for time in 1..=count {
+            self.begin(&format!("{time} of {count}"));
+            for (step, error) in tracks.iter().flat_map(|track| self.take_one_by_one(track)) {
+                *passed.entry(step).or_insert(0) += u32::from(error.is_none());
             }
         }
         self.end("again");
-        for line in lines {
-            println!("{line}");
+        for (step, passed) in &passed {
+            println!("{step}: {passed} of {count} passed");
         }
+        let all_passed = passed.values().all(|passed| *passed == count);
         ensure!(all_passed, "not every step passed each time");
         Ok(())
     }
@@ -212,7 +205,8 @@ impl Steps {
         let take_all = |lane| {
             let mut failures = Vec::new();
             while let Some(track) = next(lane) {
-                failures.extend(self.take_one_by_one(track));
+                let taken = self.take_one_by_one(&track);
+                failures.extend(taken.into_iter().filter_map(|(_, error)| error));
             }
             failures
         };
@@ -231,19 +225,22 @@ impl Steps {
         Ok(())
     }
 
-    /// Takes each step, also after one that fails, and returns the failures.
-    fn take_one_by_one(&self, Track { name, steps }: Track) -> Vec<Error> {
+    /// Takes each step, also after one that fails. Returns the steps with the errors.
+    fn take_one_by_one(&self, track: &Track) -> Vec<(String, Option<Error>)> {
+        let name = track.name;
         let place = self.place(Some(name));
-        let mut failures = Vec::new();
-        for step in steps {
-            self.begin(&format!("{name}| {}", step.what));
-            if let Err(error) = step.take(&place) {
+        let take = |step: &Step| {
+            let what = format!("{name}| {}", step.what);
+            self.begin(&what);
+            let error = step.take(&place).err();
+            if let Some(error) = &error {
                 self.begin(&format!("{name}| FAILED: {error:#}"));
-                failures.push(error);
             }
-        }
+            (what, error)
+        };
+        let taken = track.steps.iter().map(take).collect();
         self.begin(&format!("{name}| done"));
-        failures
+        taken
     }
 }
 
