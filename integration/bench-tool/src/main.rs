@@ -117,14 +117,8 @@ enum Command {
     Work { json: String },
 }
 
-fn main() -> ExitCode {
-    run(Cli::parse()).unwrap_or_else(|error| {
-        eprintln!("bench: {error:#}");
-        ExitCode::FAILURE
-    })
-}
-
-fn run(cli: Cli) -> Result<ExitCode> {
+fn main() -> Result<ExitCode> {
+    let cli = Cli::parse();
     let scope = if cli.quick { Scope::Quick } else { Scope::Full };
     let write = cli.write;
     match cli.command {

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
+use toolbox::sections;
 
 use crate::{
     measure::Measure,
@@ -21,12 +22,8 @@ pub(crate) struct Pair {
 /// Returns the comparisons of a part. With `quick` only those with a star.
 pub(crate) fn pairs(part: &str, quick: bool) -> Result<Vec<Pair>> {
     let mut pairs = Vec::new();
-    for section in include_str!("../rows.txt").split("\n== ").skip(1) {
-        let mut lines = section
-            .lines()
-            .filter(|line| !line.is_empty() && !line.starts_with('#'));
-        let title = lines.next().and_then(|title| title.split_once(": "));
-        let (parts, measure) = title.context(section)?;
+    for (title, lines) in sections(include_str!("../rows.txt")) {
+        let (parts, measure) = title.split_once(": ").context(title)?;
         if !parts.split(", ").any(|one| one == part) {
             continue;
         }

@@ -53,23 +53,16 @@ struct Options {
     device: LabDevice,
 }
 
-fn main() -> ExitCode {
-    play(&Options::parse()).unwrap_or_else(|error| {
-        eprintln!("interop: {error:#}");
-        ExitCode::FAILURE
-    })
-}
-
-fn play(options: &Options) -> Result<ExitCode> {
+fn main() -> Result<ExitCode> {
+    let options = &Options::parse();
     if !Lab::is_here() {
         return Err(launch(options)?);
-    } else {
-        let lab = Lab::find()?;
-        if lab.host == "b" {
-            agent::serve()?;
-        } else if !compare(options, &lab)? {
-            return Ok(ExitCode::FAILURE);
-        }
+    }
+    let lab = Lab::find()?;
+    if lab.host == "b" {
+        agent::serve()?;
+    } else if !compare(options, &lab)? {
+        return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
 }

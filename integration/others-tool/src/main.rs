@@ -54,14 +54,8 @@ struct Options {
     no_lab: bool,
 }
 
-fn main() -> ExitCode {
-    play(&Options::parse()).unwrap_or_else(|error| {
-        eprintln!("others: {error:#}");
-        ExitCode::FAILURE
-    })
-}
-
-fn play(options: &Options) -> Result<ExitCode> {
+fn main() -> Result<ExitCode> {
+    let options = &Options::parse();
     let program = env::current_exe()?;
     let target = program
         .ancestors()

@@ -5,8 +5,9 @@ mod here;
 mod load;
 mod redis;
 
-use std::{net::SocketAddr, process::ExitCode, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
+use anyhow::Result;
 use clap::Parser;
 use toolbox::{Lab, Launch};
 
@@ -60,9 +61,9 @@ struct Options {
     copy_to: Option<SocketAddr>,
 }
 
-fn main() -> ExitCode {
+fn main() -> Result<()> {
     let options = Options::parse();
-    let done = if let Some(target) = options.copy_to {
+    if let Some(target) = options.copy_to {
         copier::run(target)
     } else if options.no_lab {
         here::measure(Duration::from_secs(options.seconds), options.rounds)
@@ -72,12 +73,5 @@ fn main() -> ExitCode {
         // This program runs again there.
         let lab = Launch::counted(Duration::from_secs(900));
         Err(lab.own_arguments().exec())
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("bridges: {error:#}");
-            ExitCode::FAILURE
-        }
     }
 }

@@ -41,14 +41,8 @@ struct Options {
     only: Vec<String>,
 }
 
-fn main() -> ExitCode {
-    play(&Options::parse()).unwrap_or_else(|error| {
-        eprintln!("services: {error:#}");
-        ExitCode::FAILURE
-    })
-}
-
-fn play(options: &Options) -> Result<ExitCode> {
+fn main() -> Result<ExitCode> {
+    let options = Options::parse();
     if !Lab::is_here() {
         let limit = Duration::from_secs(if options.quick { 1200 } else { 3600 });
         let launch = Launch::new(2, limit).option("--memory", "2G");

@@ -1,6 +1,7 @@
 //! The servers and their clients, read from `plan.txt`.
 
 use anyhow::{Context, Result, bail};
+use toolbox::sections;
 
 /// A program on either host, and what is expected of it.
 #[derive(Debug)]
@@ -55,15 +56,11 @@ pub(crate) const CERTIFICATE: &str = "/tmp/services.pem";
 
 /// Returns the services with their names.
 pub(crate) fn services() -> Result<Vec<(&'static str, Vec<Line>)>> {
-    let services = include_str!("plan.txt").split("\n== ").skip(1);
-    let service = |text: &'static str| {
-        let (name, text) = text.split_once('\n').context(text)?;
-        let lines = text.lines().filter(|line| !line.starts_with('#'));
-        let text = lines.collect::<Vec<_>>().join("\n").replace("\n ", " ");
-        let lines = text.lines().filter(|line| !line.is_empty());
-        Ok((name, lines.map(line).collect::<Result<_>>()?))
-    };
-    services.map(service).collect()
+    let services = sections(include_str!("plan.txt")).map(|(name, lines)| {
+        let text = lines.join("\n").replace("\n ", " ");
+        Ok((name, text.lines().map(line).collect::<Result<_>>()?))
+    });
+    services.collect()
 }
 
 fn line(text: &str) -> Result<Line> {

@@ -12,7 +12,7 @@ use std::{
 };
 
 use anyhow::{Context, Error, Result, bail, ensure};
-use toolbox::{LAB_FAILED, LAB_STOPPED, NO_LAB, clock_millis, words};
+use toolbox::{LAB_FAILED, LAB_STOPPED, NO_LAB, clock_millis};
 
 use crate::programs::tests_of;
 
@@ -45,13 +45,6 @@ pub(crate) struct Track {
     pub(crate) steps: Vec<Step>,
 }
 
-/// Where commands print, and keep what they keep.
-pub(crate) struct Place<'a> {
-    /// The name before each line, and that of the folder for results.
-    track: Option<&'static str>,
-    repeated: &'a AtomicU32,
-}
-
 impl Track {
     pub(crate) fn new(name: &'static str, steps: Vec<Step>) -> Self {
         Self { name, steps }
@@ -62,71 +55,6 @@ impl Step {
     pub(crate) fn new(what: impl Into<String>, line: Vec<String>) -> Self {
         let (what, build) = (what.into(), None);
         Self { what, build, line }
-    }
-
-    fn take(&self, place: &Place<'_>) -> Result<()> {
-        let run = |program: &Path| {
-            let words = self.line.iter().map(|word| match &**word {
-                "TEST" => program.as_os_str(),
-                word => word.as_ref(),
-            });
-            let words: Vec<_> = words.collect();
-            place.run(Command::new(words[0]).args(&words[1..]))
-        };
-        let taken = match &self.build {
-            Some(build) => {
-                let mut built = tests_of(build)?.into_iter();
-                built.try_for_each(|test| run(&test.program))
-            }
-            None => run(Path::new("")),
-        };
-        taken.with_context(|| self.what.clone())
-    }
-}
-
-impl Place<'_> {
-    /// Runs a command, which has to end with status 0. If a guest of the lab stops before anything
-    /// has failed, it runs the command once more.
-    pub(crate) fn run(&self, command: &mut Command) -> Result<()> {
-        let (mut status, has_failed) = self.run_once(command)?;
-        if status.code() == Some(LAB_STOPPED) && !has_failed {
-            self.repeated.fetch_add(1, Ordering::Relaxed);
-            let name = self
-                .track
-                .map(|name| format!("{name}| "))
-                .unwrap_or_default();
-            println!("\n=== {name}REPEATED: a guest stopped, so all of this boot runs once more");
-            status = self.run_once(command)?.0;
-        }
-        if status.code() == Some(LAB_FAILED) {
-            bail!("the device tests did not run. {NO_LAB}");
-        }
-        ensure!(status.success(), "{status}");
-        Ok(())
-    }
-
-    /// Returns also whether a line reported a failure.
-    fn run_once(&self, command: &mut Command) -> Result<(ExitStatus, bool)> {
-        let line = format!("{command:?}");
-        let cannot = || format!("cannot run {line}");
-        let Some(name) = self.track else {
-            return Ok((command.status().with_context(cannot)?, false));
-        };
-        let (lines, output) = pipe()?;
-        command
-            .env("LAB_RESULTS_BASE", results_of(name)?)
-            .stdout(output.try_clone()?)
-            .stderr(output);
-        let mut child = command.spawn().with_context(cannot)?;
-        // This process closes its copies of the other end, so that the pipe ends with the child.
-        command.stdout(Stdio::null()).stderr(Stdio::null());
-        let mut has_failed = false;
-        for line in BufReader::new(lines).split(b'\n').map_while(Result::ok) {
-            let line = String::from_utf8_lossy(&line);
-            has_failed |= reports_a_failure(&line);
-            println!("{name}| {line}");
-        }
-        Ok((child.wait()?, has_failed))
     }
 }
 
@@ -154,21 +82,47 @@ impl Steps {
         self.begin(&format!("{what}{repeated}"));
     }
 
-    fn place(&self, track: Option<&'static str>) -> Place<'_> {
-        Place {
-            track,
-            repeated: &self.repeated,
-        }
-    }
-
     pub(crate) fn begin(&self, what: &str) {
         let after = now().saturating_sub(self.began);
         println!("\n=== {what} (after {after} s)");
     }
 
-    pub(crate) fn run(&self, what: &str, line: &str) -> Result<()> {
-        self.begin(what);
-        Step::new(what, words(line)).take(&self.place(None))
+    /// Takes a step of this track.
+    fn take(&self, track: &str, step: &Step) -> Result<()> {
+        let run = |program: &Path| {
+            let words = step.line.iter().map(|word| match &**word {
+                "TEST" => program.as_os_str(),
+                word => word.as_ref(),
+            });
+            let words: Vec<_> = words.collect();
+            self.run(track, Command::new(words[0]).args(&words[1..]))
+        };
+        let taken = match &step.build {
+            Some(build) => {
+                let mut built = tests_of(build)?.into_iter();
+                built.try_for_each(|test| run(&test.program))
+            }
+            None => run(Path::new("")),
+        };
+        taken.with_context(|| step.what.clone())
+    }
+
+    /// Runs a command, which has to end with status 0. If a guest of the lab stops before anything
+    /// has failed, it runs the command once more.
+    fn run(&self, track: &str, command: &mut Command) -> Result<()> {
+        let (mut status, has_failed) = run_once(track, command)?;
+        if status.code() == Some(LAB_STOPPED) && !has_failed {
+            self.repeated.fetch_add(1, Ordering::Relaxed);
+            println!(
+                "\n=== {track}| REPEATED: a guest stopped, so all of this boot runs once more"
+            );
+            status = run_once(track, command)?.0;
+        }
+        if status.code() == Some(LAB_FAILED) {
+            bail!("the device tests did not run. {NO_LAB}");
+        }
+        ensure!(status.success(), "{status}");
+        Ok(())
     }
 
     /// Takes all tracks `count` times, one after the other, and prints how many times each step
@@ -228,11 +182,10 @@ impl Steps {
     /// Takes each step, also after one that fails. Returns the steps with the errors.
     fn take_one_by_one(&self, track: &Track) -> Vec<(String, Option<Error>)> {
         let name = track.name;
-        let place = self.place(Some(name));
         let take = |step: &Step| {
             let what = format!("{name}| {}", step.what);
             self.begin(&what);
-            let error = step.take(&place).err();
+            let error = self.take(name, step).err();
             if let Some(error) = &error {
                 self.begin(&format!("{name}| FAILED: {error:#}"));
             }
@@ -242,6 +195,27 @@ impl Steps {
         self.begin(&format!("{name}| done"));
         taken
     }
+}
+
+/// Runs a command, with the track before each line. Returns also whether a line reported a failure.
+fn run_once(track: &str, command: &mut Command) -> Result<(ExitStatus, bool)> {
+    let (lines, output) = pipe()?;
+    command
+        .env("LAB_RESULTS_BASE", results_of(track)?)
+        .stdout(output.try_clone()?)
+        .stderr(output);
+    let line = format!("{command:?}");
+    let child = command.spawn();
+    let mut child = child.with_context(|| format!("cannot run {line}"))?;
+    // This process closes its copies of the other end, so that the pipe ends with the child.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut has_failed = false;
+    for line in BufReader::new(lines).split(b'\n').map_while(Result::ok) {
+        let line = String::from_utf8_lossy(&line);
+        has_failed |= reports_a_failure(&line);
+        println!("{track}| {line}");
+    }
+    Ok((child.wait()?, has_failed))
 }
 
 /// Seconds since 1970.
@@ -266,15 +240,11 @@ mod tests {
     /// Runs a line of shell as a track's command, and returns whether it passed and how many times
     /// it was repeated.
     fn run(script: &str) -> (bool, u32) {
-        let repeated = AtomicU32::new(0);
-        let place = Place {
-            track: Some("test"),
-            repeated: &repeated,
-        };
+        let steps = Steps::new();
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        let passed = place.run(&mut command).is_ok();
-        (passed, repeated.into_inner())
+        let passed = steps.run("test", &mut command).is_ok();
+        (passed, steps.repeated.into_inner())
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use toolbox::words;
+use toolbox::{sections, words};
 
 use crate::{
     only::Only,
@@ -17,40 +17,38 @@ use crate::{
 
 /// The tracks of a group, as in `steps.txt`. `native` is whether this machine has RDMA.
 pub(crate) fn listed(group: &str, tests: &DeviceTests, native: bool) -> Result<Vec<Track>> {
-    let mut tracks: Vec<Track> = Vec::new();
-    let lines = include_str!("steps.txt").lines();
-    for line in lines.filter(|line| !line.is_empty() && !line.starts_with('#')) {
-        let mut cells = line.splitn(4, " | ");
-        let mut cell = || cells.next().context(line);
-        let (of, name, what, command) = (cell()?, cell()?, cell()?, cell()?);
-        if of != group {
-            continue;
-        }
-        let (build, command) = match command.split_once(" => ") {
-            Some((build, command)) => (Some(build.to_owned()), command),
-            None => (None, command),
-        };
-        let mut line = Vec::new();
-        for word in words(command) {
-            match (&*word, word.strip_prefix("PROGRAM:")) {
-                (_, Some(name)) => line.push(tests.program(name)?.display().to_string()),
-                ("LAB", _) => line.extend(lab(&one_host(), native)),
-                ("IDLY", _) => line.extend(words(idly())),
-                _ => line.push(word),
-            }
-        }
-        let tool = env::current_exe()?.with_file_name(&line[0]);
-        if tool.exists() {
-            line[0] = tool.display().to_string();
-        }
-        let what = what.to_owned();
-        let step = Step { what, build, line };
-        match tracks.last_mut().filter(|track| track.name == name) {
-            Some(track) => track.steps.push(step),
-            None => tracks.push(Track::new(name, vec![step])),
+    let mut tracks = Vec::new();
+    for (title, lines) in sections(include_str!("steps.txt")) {
+        let (of, name) = title.split_once(' ').context(title)?;
+        if of == group {
+            let steps = lines.into_iter().map(|line| step(line, tests, native));
+            tracks.push(Track::new(name, steps.collect::<Result<_>>()?));
         }
     }
     Ok(tracks)
+}
+
+fn step(line: &str, tests: &DeviceTests, native: bool) -> Result<Step> {
+    let (what, command) = line.split_once(" | ").context(line.to_owned())?;
+    let (build, command) = match command.split_once(" => ") {
+        Some((build, command)) => (Some(build.to_owned()), command),
+        None => (None, command),
+    };
+    let mut line = Vec::new();
+    for word in words(command) {
+        match (&*word, word.strip_prefix("PROGRAM:")) {
+            (_, Some(name)) => line.push(tests.program(name)?.display().to_string()),
+            ("LAB", _) => line.extend(lab(&one_host(), native)),
+            ("IDLY", _) => line.extend(words(idly())),
+            _ => line.push(word),
+        }
+    }
+    let tool = env::current_exe()?.with_file_name(&line[0]);
+    if tool.exists() {
+        line[0] = tool.display().to_string();
+    }
+    let what = what.to_owned();
+    Ok(Step { what, build, line })
 }
 
 /// What runs a command while nothing else wants a processor, or hardly ever does where that is not
