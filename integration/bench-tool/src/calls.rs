@@ -48,7 +48,7 @@ pub(crate) fn function(name: &str) -> String {
 
 /// Echoes each message, and reports over TCP that it has reached the client's device.
 pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
-    let told = TcpListener::bind(traffic.server())?;
+    let told = TcpListener::bind(traffic.server)?;
     let endpoints = traffic.endpoints(Side::Server)?;
     let endpoint = endpoints.first().context("no connection")?;
     let (mut told, _) = told.accept()?;
@@ -71,7 +71,7 @@ pub(crate) fn measure(traffic: &Traffic) -> Result<Reading> {
     let mut busy = traffic.clone();
     busy.manner = Manner::DEFAULT.with(Way::Busy);
     let endpoint = busy.endpoints(Side::Client)?.pop().context("none")?;
-    let mut told = TcpStream::connect(traffic.server()).context("the server is deaf")?;
+    let mut told = TcpStream::connect(traffic.server).context("the server is deaf")?;
     told.set_read_timeout(Some(SILENCE))?;
     let message = [0x5a; SIZE];
     for turn in 0..WARM_UP + traffic.count {

@@ -127,25 +127,20 @@ fn main() -> Result<ExitCode> {
         Some(Command::Instructions) => drive::compare(&[Part::Instructions], scope, write),
         Some(Command::Polling { no_lab }) => drive::polling(!no_lab, write),
         Some(Command::Budget { renew }) => drive::budget(renew),
-        Some(Command::Work { json }) => {
-            work(serde_json::from_str(&json)?)?;
-            Ok(ExitCode::SUCCESS)
-        }
+        Some(Command::Work { json }) => work(serde_json::from_str(&json)?),
     }
 }
 
-fn work(work: Work) -> Result<()> {
+fn work(work: Work) -> Result<ExitCode> {
     // A thousand connections have some files each.
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
     match work {
-        Work::Perform(task, here) => conduct::perform(&task, here.as_deref()),
-        Work::Serve(traffic) => serve(&traffic),
-        Work::Measure(traffic) => {
-            println!("{}", serde_json::to_string(&measure(&traffic)?)?);
-            Ok(())
-        }
+        Work::Perform(task, here) => conduct::perform(&task, here.as_deref())?,
+        Work::Serve(traffic) => serve(&traffic)?,
+        Work::Measure(traffic) => println!("{}", serde_json::to_string(&measure(&traffic)?)?),
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn serve(traffic: &Traffic) -> Result<()> {

@@ -38,12 +38,7 @@ pub(crate) enum Measure {
 impl Measure {
     /// Whether more is better.
     pub(crate) fn is_rate(self) -> bool {
-        self.is_one_way() || self == Self::Write
-    }
-
-    /// Whether messages go to a server, and it answers the last one.
-    pub(crate) fn is_one_way(self) -> bool {
-        self == Self::OneWay
+        matches!(self, Self::OneWay | Self::Write)
     }
 
     /// A figure with its unit.

@@ -46,7 +46,7 @@ pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
                     _ => carrier.send_back(traffic.size).await?,
                 }
             }
-            if traffic.measure.is_one_way() {
+            if traffic.measure == Measure::OneWay {
                 carrier.send(ANSWER).await?;
             }
         }
@@ -138,8 +138,8 @@ impl Carrier {
             return endpoints.map(|one| Self::of(one, traffic)).collect();
         }
         let socket = match side {
-            Side::Server => TcpListener::bind(traffic.server())?.accept()?.0,
-            Side::Client => TcpStream::connect(traffic.server())?,
+            Side::Server => TcpListener::bind(traffic.server)?.accept()?.0,
+            Side::Client => TcpStream::connect(traffic.server)?,
         };
         socket.set_nodelay(true)?;
         socket.set_read_timeout(Some(SILENCE))?;

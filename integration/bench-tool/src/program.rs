@@ -1,6 +1,10 @@
 //! The measured programs: their names, command lines and output.
 
-use std::{env, fmt, net::IpAddr, str::FromStr};
+use std::{
+    env, fmt,
+    net::{IpAddr, SocketAddr},
+    str::FromStr,
+};
 
 use anyhow::{Context, Error, Result};
 use toolbox::{Listening, words};
@@ -95,9 +99,9 @@ impl Run {
             ),
             Program::Rstream { tcp } => {
                 // As its own tests: inline data for latency, none for bandwidth.
-                let (inline, iterations, transfers) = match self.measure.is_one_way() {
-                    true => (0, 1, count),
-                    false => (64, count, 1),
+                let (inline, iterations, transfers) = match self.measure {
+                    Measure::OneWay => (0, 1, count),
+                    _ => (64, count, 1),
                 };
                 let (tcp, listening) = match tcp {
                     true => ("-T s", Listening::Tcp(port)),
@@ -121,8 +125,7 @@ impl Run {
                     _ => manner.connections,
                 };
                 let traffic = Traffic {
-                    address,
-                    port,
+                    server: SocketAddr::new(address, port),
                     measure: self.measure,
                     size,
                     count,
@@ -274,7 +277,7 @@ mod tests {
         let Work::Measure(traffic) = serde_json::from_str(&commands.client[2]).unwrap() else {
             panic!("{commands:?}")
         };
-        assert_eq!((traffic.port, traffic.count), (7471, 5));
+        assert_eq!((traffic.server.port(), traffic.count), (7471, 5));
         assert_eq!(traffic.manner, Manner::DEFAULT);
     }
 }

@@ -1,5 +1,5 @@
 use std::{
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     time::{Duration, Instant},
 };
 
@@ -16,9 +16,7 @@ pub(crate) const SILENCE: Duration = Duration::from_secs(60);
 /// The traffic of an rdmsg server and client.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Traffic {
-    /// The server's.
-    pub(crate) address: IpAddr,
-    pub(crate) port: u16,
+    pub(crate) server: SocketAddr,
     pub(crate) measure: Measure,
     /// Bytes of a message.
     pub(crate) size: usize,
@@ -42,10 +40,6 @@ pub(crate) struct Times {
 }
 
 impl Traffic {
-    pub(crate) fn server(&self) -> SocketAddr {
-        SocketAddr::new(self.address, self.port)
-    }
-
     /// Returns the number of unmeasured messages at the start, at least one on each connection.
     pub(crate) fn warm_up(&self) -> u64 {
         (self.count / 10).max(self.manner.connections.into())
@@ -57,12 +51,12 @@ impl Traffic {
         let count = 0..self.manner.connections;
         let endpoints: Result<_, rdmsg::Error> = match side {
             Side::Server => {
-                let listener = Listener::builder().config(&config).bind(self.server())?;
+                let listener = Listener::builder().config(&config).bind(self.server)?;
                 count.map(|_| listener.accept_timeout(SILENCE)).collect()
             }
             Side::Client => {
                 let connector = Connector::new().config(&config);
-                count.map(|_| connector.connect(self.server())).collect()
+                count.map(|_| connector.connect(self.server)).collect()
             }
         };
         Ok(endpoints?)

@@ -1,6 +1,6 @@
 //! The cases, as in `cases.txt`.
 
-use std::{env, fmt};
+use std::env;
 
 use anyhow::{Context, Result, bail};
 use toolbox::{Lab, Listening, sections};
@@ -38,6 +38,7 @@ pub(crate) struct Side {
     pub(crate) says: Vec<String>,
 }
 
+/// The language of a program. The names are those of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Who {
     C,
@@ -193,16 +194,7 @@ impl Case {
 
     pub(crate) fn title(&self) -> String {
         let (server, client) = (self.server.who, self.client());
-        format!("{server} server, {client} client, {}", self.what)
-    }
-}
-
-impl fmt::Display for Who {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::C => "C",
-            Self::Rust => "Rust",
-        })
+        format!("{server:?} server, {client:?} client, {}", self.what)
     }
 }
 

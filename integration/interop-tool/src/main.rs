@@ -126,7 +126,7 @@ fn compare(options: &Options, lab: &Lab) -> Result<bool> {
         let result = run::run(case, &place, &mut agent);
         let seconds = format!("{:.1}", start.elapsed().as_secs_f64());
         let verdict = if result.is_ok() { "ok" } else { "FAILED" };
-        let [server, client] = [case.server.who, case.client()].map(|who| who.to_string());
+        let [server, client] = [case.server.who, case.client()].map(|who| format!("{who:?}"));
         line(
             [&case.program, &server, &client, &case.what],
             &seconds,

@@ -22,27 +22,17 @@ pub(crate) fn run(case: &Case, place: &Place, agent: &mut Host) -> Result<()> {
         server: None,
         problems: String::new(),
     };
-    let start = |client| Process::start(&place.argv(client));
-    let mut clients = Vec::new();
-    if case.at_once {
-        let started: Result<Vec<_>> = case.clients.iter().map(start).collect();
-        for (client, process) in case.clients.iter().zip(started?) {
-            clients.push((client, stage.client(client, process)?));
-        }
-    } else {
-        for client in &case.clients {
-            clients.push((client, stage.client(client, start(client)?)?));
-        }
+    let start = |client| anyhow::Ok((client, Process::start(&place.argv(client))?));
+    let mut in_turn = case.clients.iter().map(start);
+    let count = if case.at_once { case.clients.len() } else { 0 };
+    let at_once: Vec<_> = in_turn.by_ref().take(count).collect();
+    let mut sides = Vec::new();
+    for started in at_once.into_iter().chain(in_turn) {
+        let (client, process) = started?;
+        sides.push((End::Client, client, stage.client(client, process)?));
     }
-    let server = stage.server()?;
+    sides.insert(0, (End::Server, &case.server, stage.server()?));
     let mut problems = stage.problems;
-
-    let mut sides = vec![("server", &case.server, server)];
-    sides.extend(
-        clients
-            .into_iter()
-            .map(|(side, ended)| ("client", side, ended)),
-    );
     for (name, side, ended) in &sides {
         if let Err(problem) = check(side, ended) {
             writeln!(problems, "  the {name} {problem}")?;

@@ -12,8 +12,7 @@ use crate::{
 impl Device {
     /// Makes the next connection manager call, which succeeds, and has its event come.
     pub(crate) fn perform_well(&mut self, theirs: &Params) {
-        let private_data = &hello(theirs);
-        let reads = BOTH_WAYS;
+        let hello = hello(theirs);
         let Some(op) = self.wanted.pop_front() else {
             return;
         };
@@ -25,18 +24,12 @@ impl Device {
             }
             CmOp::ResolveAddr { .. } => CmInput::AddrResolved,
             CmOp::ResolveRoute { .. } => CmInput::RouteResolved,
-            CmOp::Connect { .. } => {
+            CmOp::Connect { .. } | CmOp::Accept { .. } => {
                 self.connected = true;
+                let is_active = matches!(op, CmOp::Connect { .. });
                 CmInput::Established {
-                    private_data,
-                    reads,
-                }
-            }
-            CmOp::Accept { .. } => {
-                self.connected = true;
-                CmInput::Established {
-                    private_data: &[],
-                    reads,
+                    private_data: if is_active { &hello } else { &[] },
+                    reads: BOTH_WAYS,
                 }
             }
             // Its turn comes at once.
@@ -196,15 +189,12 @@ impl Device {
         if !self.broken || self.ended.is_some() {
             return;
         }
-        let side = if recv {
-            DrainSide::Recv
+        let (side, work) = if recv {
+            let buffer = self.posted.pop_front();
+            (DrainSide::Recv, buffer.map(|buffer| Work::Recv { buffer }))
         } else {
-            DrainSide::Send
-        };
-        let work = if recv {
-            self.posted.pop_front().map(|buffer| Work::Recv { buffer })
-        } else {
-            self.sending.pop_front().as_ref().map(work)
+            let sent = self.sending.pop_front();
+            (DrainSide::Send, sent.as_ref().map(work))
         };
         if let Some(work) = work {
             let status = WcStatus::WR_FLUSH_ERR;

@@ -227,14 +227,8 @@ impl Device {
         ) {
             assert!(self.established, "{event:?}");
         }
-        assert!(
-            !self.disowned || !matches!(event, Event::Arrived(_)),
-            "{event:?}"
-        );
-        assert!(
-            !self.peer_finished || !matches!(event, Event::Arrived(_)),
-            "{event:?}"
-        );
+        let is_over = self.disowned || self.peer_finished;
+        assert!(!is_over || !matches!(event, Event::Arrived(_)), "{event:?}");
         match event {
             Event::Established => assert!(!std::mem::replace(&mut self.established, true)),
             Event::Arrived(Arrival::Message {

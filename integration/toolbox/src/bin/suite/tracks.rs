@@ -65,10 +65,9 @@ fn idly() -> &'static str {
 /// What runs on this machine as it is.
 pub(crate) fn anywhere(built: &[Test], only: &Only) -> Result<Vec<Track>> {
     let name = "anywhere";
-    let line = programs::anywhere(built, name, only)?;
+    let line = programs::anywhere(built, name, only)?.into_iter();
     let step = line.map(|line| Step::new("tests that need no device", words(&line)));
-    let track = step.map(|step| Track::new(name, vec![step]));
-    Ok(track.into_iter().collect())
+    Ok(step.map(|step| Track::new(name, vec![step])).collect())
 }
 
 /// What takes devices of one host, the longest first.
