@@ -15,10 +15,10 @@
 //! Because the server takes no part in 2 and 3, it has to be told when it may look, or change its
 //! buffer: before and after each step both sides say a byte over TCP and wait for the other's.
 //!
-//! How long its buffer is neither side tells the other, and copies of the classic program differ in
-//! it: 16, 18 and 21 bytes, as long as their first text is. So the texts here fit the shortest,
-//! this side's buffer has room for more, and the client takes the length of what the server sends
-//! for that of the server's buffer. With `--len` it does as they do, with a buffer of any length.
+//! Neither side tells the other the length of its buffer. Copies of the classic program differ in it:
+//! 16, 18 and 21 bytes, the length of their first text. The texts here fit the shortest, and the
+//! buffer here has room for more. The client takes the length of the server's message for that of
+//! its buffer. With `--len` this program does as those copies do.
 
 use std::{
     net::TcpStream,
@@ -154,7 +154,7 @@ struct Side {
     qp: QueuePair,
     cq: CompletionQueue,
     memory: MemoryRegion,
-    /// The length of what is transferred, if the peer does not tell it.
+    /// The length of each transfer, with `--len`.
     len: Option<usize>,
     texts: [&'static str; 3],
 }
@@ -269,14 +269,14 @@ impl Side {
     fn put(&self, text: &str, len: usize) {
         let mut bytes = text.as_bytes().to_vec();
         bytes.resize(self.memory.len(), 0);
-        // The buffer of a classic program has no zero at its end if the text is as long.
+        // The buffer of a classic program may end without a zero.
         if self.len.is_none() {
             bytes[len - 1..].fill(0);
         }
         self.memory.copy_in(0, &bytes);
     }
 
-    /// The text in the buffer, without the zero at its end, and what is behind it.
+    /// Returns the text in the buffer, up to the first zero.
     fn text(&self) -> String {
         let mut bytes = vec![0; self.memory.len()];
         self.memory.copy_out(0, &mut bytes);

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     measure::Measure,
     report::{BUILT_BY, Report},
-    row::{Row, median},
+    row::{Row, Side, median},
 };
 
 /// Where the figures are, in the checkout.
@@ -102,7 +102,8 @@ fn series(kernel: &str) -> String {
 /// compared with the stock program of that other way, and without one with that of any other row of
 /// its kind.
 fn beside_perftest(row: &Row, rows: &[Row]) -> Row {
-    let stock = |row: &&Row| row.theirs.as_ref().is_some_and(|theirs| !theirs.is_ours());
+    let is_ours = |side: &Side| side.name.starts_with("rdmsg");
+    let stock = |row: &&Row| row.theirs.as_ref().is_some_and(|theirs| !is_ours(theirs));
     let is_one = row.theirs.is_none() || stock(&row);
     let alike = |other: &&Row| (other.measure, other.size) == (row.measure, row.size);
     let is_of_theirs = |other: &&Row| row.theirs.as_ref() == Some(&other.ours);

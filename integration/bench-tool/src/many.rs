@@ -1,6 +1,6 @@
 //! One process with many connections, of which one at a time has something to say.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use rdmsg::{Error, Interest};
 use toolbox::Side;
@@ -25,9 +25,7 @@ pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
         let ready = epoll.wait(&mut events, patience)?;
         ensure!(ready > 0, "the client is silent");
         for event in &events[..ready] {
-            let endpoint = endpoints
-                .get(usize::try_from(event.data())?)
-                .context("epoll names a connection that there is not")?;
+            let endpoint = &endpoints[usize::try_from(event.data())?];
             loop {
                 match endpoint.try_recv() {
                     Ok(Some(message)) => endpoint.send(&message)?,

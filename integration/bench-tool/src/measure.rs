@@ -3,7 +3,7 @@ use std::fmt;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// What is measured. The names are those of a table.
+/// A kind of measurement. The names are those of a table.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
 pub(crate) enum Measure {
     /// Half the time of a message and its answer

@@ -10,7 +10,7 @@ use crate::row::{Part, Row, Side, median};
 /// Everything that was measured, of one part or of more.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Report {
-    /// The kernel of the host where the last part was measured.
+    /// The kernel of the last part's host.
     pub(crate) kernel: String,
     pub(crate) rows: Vec<Row>,
     /// Missing measurements, with the reasons.

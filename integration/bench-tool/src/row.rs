@@ -101,13 +101,6 @@ impl Row {
     }
 }
 
-impl Side {
-    /// Returns whether it is this library.
-    pub(crate) fn is_ours(&self) -> bool {
-        self.name.starts_with("rdmsg")
-    }
-}
-
 impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&name(self))

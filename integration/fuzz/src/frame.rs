@@ -94,7 +94,7 @@ fn read(frame: &[u8]) -> Verdict {
     }
 }
 
-/// Has a connection receive the bytes. Its device checks where messages lie, and what is read.
+/// Has a connection receive the bytes. Its device checks the places of messages, and the reads.
 pub fn one_frame(frame: &[u8]) {
     let now = Instant::now();
     let conn = Connection::requested(params(), &hello(&params()), BOTH_WAYS, now).unwrap();
@@ -129,7 +129,7 @@ pub fn one_frame(frame: &[u8]) {
         Verdict::Pong => assert_eq!(device.said, [4], "a ping is answered"),
         _ => assert_eq!(device.said, []),
     }
-    // A buffer is out as long as a message lies in it, and comes back at once otherwise, if the
+    // The application keeps a buffer with a message. Another one is posted again at once, if the
     // connection goes on.
     if !matches!(
         seen,

@@ -9,7 +9,7 @@ use crate::{
     status::RejectReason,
 };
 
-/// What a good hello says.
+/// The values of a good hello.
 #[derive(Debug, PartialEq)]
 struct Good<'a> {
     window: u16,

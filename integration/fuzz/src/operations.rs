@@ -14,13 +14,12 @@ use crate::{
     status::{CmStatus, RejectReason, WcStatus},
 };
 
-/// Something that happens. It takes from the input what it has to know, and gets the parameters of
-/// the peer.
+/// An operation. It takes its numbers and bytes from the input, and gets the parameters of the peer.
 type Operation = fn(&mut Device, &mut Input<'_>, &Params);
 
 /// All operations, with their names.
 const OPERATIONS: [(&str, Operation); 24] = [
-    // What is wanted of the connection manager next is done, and it says so.
+    // The connection manager makes the next call, and its event comes.
     ("perform", |device, _, theirs| device.perform_well(theirs)),
     ("fail to perform", |device, input, _| {
         device.fail_to_perform(input.byte().into());
@@ -71,7 +70,7 @@ const OPERATIONS: [(&str, Operation); 24] = [
     }),
 ];
 
-/// Plays a life to its end. With `FUZZ_SHOW` in the environment it prints what happens.
+/// Plays a life to its end. With `FUZZ_SHOW` in the environment it prints each operation.
 pub fn one_life(bytes: &[u8]) {
     let shows = env::var_os("FUZZ_SHOW").is_some();
     let mut input = Input(bytes);
@@ -88,7 +87,7 @@ pub fn one_life(bytes: &[u8]) {
         Connection::requested(ours.clone(), &hello(&theirs), BOTH_WAYS, now).expect("a good hello")
     };
     let mut device = Device::new(conn, ours, theirs.window, now);
-    // Most of what can happen happens to a connection that is established.
+    // Most operations have an effect on an established connection only.
     if input.flag() {
         device.establish(&theirs);
     }
@@ -114,7 +113,7 @@ fn sizes(input: &mut Input<'_>) -> Params {
     }
 }
 
-/// Returns a frame with few mistakes, so that what comes behind it is looked at as well.
+/// Returns a frame with at most one mistake, so that the connection often goes on.
 fn frame(device: &Device, input: &mut Input<'_>) -> Vec<u8> {
     let kind = [1, 2, 3, 4, 5, 6, 7, 9, 16, 17][usize::from(input.byte() % 10)];
     let payload = match kind {
@@ -146,7 +145,7 @@ fn frame(device: &Device, input: &mut Input<'_>) -> Vec<u8> {
     bytes
 }
 
-/// Returns a counter of the peer's: as it was, as far ahead as it may be, further, or any.
+/// Returns a counter for a frame: unchanged, as far ahead as allowed, one too far, or any.
 fn count(input: &mut Input<'_>, same: u32, most: u32) -> u32 {
     match input.byte() % 4 {
         0 => same,
@@ -156,7 +155,7 @@ fn count(input: &mut Input<'_>, same: u32, most: u32) -> u32 {
     }
 }
 
-/// An event of the connection manager that nobody expects.
+/// An unexpected event of the connection manager.
 fn event(device: &mut Device, input: &mut Input<'_>, _: &Params) {
     let kind = input.byte() % 15;
     let status = i32::from(input.byte() as i8);

@@ -186,18 +186,6 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-impl Case {
-    /// Returns the kind of the clients, which are all alike.
-    pub(crate) fn client(&self) -> Who {
-        self.clients[0].who
-    }
-
-    pub(crate) fn title(&self) -> String {
-        let (server, client) = (self.server.who, self.client());
-        format!("{server:?} server, {client:?} client, {}", self.what)
-    }
-}
-
 /// Where the programs run.
 #[derive(Debug)]
 pub(crate) struct Place {

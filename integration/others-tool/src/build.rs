@@ -107,10 +107,9 @@ impl Generated {
         });
         let tests: Vec<_> = tests.collect();
         ensure!(!tests.is_empty(), "the suite {} has no tests", suite.name);
-        let (suite, version) = (suite.name.to_owned(), suite.version.clone());
         Ok(Record {
-            suite,
-            version,
+            suite: suite.name.to_owned(),
+            version: suite.version.clone(),
             programs,
             tests,
         })

@@ -11,7 +11,7 @@ use crate::{Deadline, Ended, Heard, Line, PATIENCE, Process};
 pub struct Bridge {
     /// Its process.
     pub process: Process,
-    /// Where it listens.
+    /// The address of its listener.
     pub address: SocketAddr,
 }
 

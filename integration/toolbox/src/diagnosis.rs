@@ -13,7 +13,7 @@ pub struct Diagnosis {
     pub findings: Vec<Finding>,
 }
 
-/// What it prints, and of the other host only the findings.
+/// The printed JSON. That of the other host has only findings.
 #[derive(Deserialize)]
 struct Report {
     findings: Vec<Finding>,

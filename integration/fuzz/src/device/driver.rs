@@ -148,13 +148,11 @@ impl Device {
         let Some(last) = self.sending.iter().position(|sent| sent.signalled) else {
             return;
         };
-        let done: Vec<Sent> = self.sending.drain(..=last).collect();
-        let Some(Sent { slot, read, .. }) = done.last() else {
+        let Some(Sent { slot, read, .. }) = self.sending.drain(..=last).next_back() else {
             return;
         };
         let Some(chunk) = read else {
-            self.conn.handle_sent(*slot, self.now);
-            return;
+            return self.conn.handle_sent(slot, self.now);
         };
         let first = self
             .inbound
@@ -163,7 +161,7 @@ impl Device {
             .expect("it is being read");
         first.completed += chunk;
         self.taken += u32::from(first.completed == first.descriptor.len);
-        self.conn.handle_read(*slot, self.now);
+        self.conn.handle_read(slot, self.now);
     }
 
     /// Fails a work request, which breaks the queue pair.

@@ -13,9 +13,9 @@ use super::{
 /// The lines of the table.
 const ROWS: [(&str, Load); 6] = [
     ("a connection each request, 8 clients", Load::Connections(8)),
-    ("64 B, 1 at a time", Load::requests(64, 1)),
-    ("100 KB, 1 at a time", Load::requests(100_000, 1)),
-    ("100 KB, 8 at a time", Load::requests(100_000, 8)),
+    ("64 B, 1 at a time", Load::Requests(64, 1)),
+    ("100 KB, 1 at a time", Load::Requests(100_000, 1)),
+    ("100 KB, 8 at a time", Load::Requests(100_000, 8)),
     ("1 stream", Load::Streams(1)),
     ("8 streams", Load::Streams(8)),
 ];

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, bail};
 use toolbox::sections;
 
-/// A program on either host, and what is expected of it.
+/// A program on either host, and its expected behaviour.
 #[derive(Debug)]
 pub(crate) struct Line {
     pub(crate) expected: Expected,
@@ -12,13 +12,13 @@ pub(crate) struct Line {
 
 #[derive(Debug)]
 pub(crate) enum Expected {
-    /// A script, on the server's host, that starts what the server is in front of.
+    /// A script that starts the service behind the server, on the same host.
     Behind,
-    /// One that ends it.
+    /// A script that ends this service.
     End,
     /// A server, which listens.
     Server,
-    /// A bridge on the clients' host, if they are not to know of the server.
+    /// A bridge on the clients' host, to which they connect.
     Near,
     Client(Shows),
     /// A client that does not end by itself, or not soon. The network is cut when it is at work, and

@@ -26,7 +26,7 @@ const NEAR: &str = "127.0.0.1:6391";
 /// The bytes of a file that is copied.
 const FILE: u64 = 50_000_000;
 
-/// Both hosts, and what has come of it.
+/// Both hosts, and the number of failures.
 pub(crate) struct Run {
     /// The one of the servers.
     there: Host,
@@ -70,7 +70,7 @@ impl Run {
         let mut services = services()?;
         services.retain(|(name, _)| wanted(name));
         ensure!(!services.is_empty(), "there is no such service");
-        // The file that is copied, and what is known of its copy.
+        // A file to copy, and the checksum of its copy.
         fs::write("/tmp/file", pattern::sequence(0, FILE as usize))?;
         let sums = "sha256sum /tmp/file | sed s,/tmp/file,/tmp/back, >/tmp/sums";
         self.here.shell(sums)?;

@@ -28,7 +28,7 @@ pub(crate) struct Steps {
     repeated: AtomicU32,
 }
 
-/// A command, and what it is for.
+/// A command, and its purpose.
 #[derive(Clone)]
 pub(crate) struct Step {
     pub(crate) what: String,
@@ -179,7 +179,7 @@ impl Steps {
         Ok(())
     }
 
-    /// Takes each step, also after one that fails. Returns the steps with the errors.
+    /// Takes all steps, even if one fails. Returns the steps with the errors.
     fn take_one_by_one(&self, track: &Track) -> Vec<(String, Option<Error>)> {
         let name = track.name;
         let take = |step: &Step| {

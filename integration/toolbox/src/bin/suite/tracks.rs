@@ -132,7 +132,7 @@ fn of_tests(name: &'static str, what: &str, options: &str, native: bool, tests: 
     Track::new(name, vec![Step::new(what, line)])
 }
 
-/// The beginning of a command that is run where there is a device.
+/// Returns the words before a command that needs a device.
 fn lab(options: &str, native: bool) -> Vec<String> {
     let native = if native { "--native" } else { "" };
     words(&format!("integration/lab exec {options} {native}"))
