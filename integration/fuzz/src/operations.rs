@@ -14,7 +14,8 @@ use crate::{
     status::{CmStatus, RejectReason, WcStatus},
 };
 
-/// An operation. It takes its numbers and bytes from the input, and gets the parameters of the peer.
+/// An operation. It takes its numbers and bytes from the input.
+/// The parameters are the peer's.
 type Operation = fn(&mut Device, &mut Input<'_>, &Params);
 
 /// All operations, with their names.
