@@ -62,3 +62,13 @@ pub fn open_fds() -> usize {
     let fds = fs::read_dir("/proc/self/fd").expect("/proc is mounted");
     fds.count()
 }
+
+/// Returns the sections of a tool's table: their titles, behind `==`, and their lines but for empty
+/// ones and comments.
+pub fn sections(text: &str) -> impl Iterator<Item = (&str, Vec<&str>)> {
+    text.split("\n== ").skip(1).map(|section| {
+        let (title, lines) = section.split_once('\n').unwrap_or((section, ""));
+        let is_there = |line: &&str| !line.is_empty() && !line.starts_with('#');
+        (title, lines.lines().filter(is_there).collect())
+    })
+}
