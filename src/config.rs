@@ -317,6 +317,9 @@ pub struct RdmaTuning {
     pub ack_timeout: Option<u8>,
 }
 
+/// The exponent of the default acknowledgement timeout of 1.07 s.
+const DEFAULT_ACK_TIMEOUT: u8 = 18;
+
 /// The values of a listener. [`ListenerBuilder`](crate::ListenerBuilder) explains them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Listening {
@@ -358,8 +361,17 @@ impl Default for RdmaTuning {
             max_inline: 256,
             resolve_timeout: Duration::from_secs(2),
             retry_count: 7,
-            ack_timeout: Some(18),
+            ack_timeout: Some(DEFAULT_ACK_TIMEOUT),
         }
+    }
+}
+
+impl RdmaTuning {
+    /// Returns the time after which the device gives the peer up.
+    pub(crate) fn all_tries(&self) -> Duration {
+        let exponent = self.ack_timeout.unwrap_or(DEFAULT_ACK_TIMEOUT).min(31);
+        let tries = u32::from(self.retry_count) + 1;
+        Duration::from_nanos(4096 << exponent) * tries
     }
 }
 
@@ -405,6 +417,77 @@ impl Config {
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
+        self
+    }
+
+    /// Returns the configuration for connections that survive an outage of the network of this
+    /// length.
+    ///
+    /// With the default configuration an outage shorter than 3 s ends no connection. The repetition
+    /// of a lost packet may come at up to twice the length of the outage after its beginning,
+    /// because the kernel doubles its pauses over TCP and iWARP. So this raises
+    /// [`keepalive_timeout`](Self::keepalive_timeout),
+    /// [`close_timeout`](Self::close_timeout) and [`read_timeout`](Self::read_timeout) to 2 ×
+    /// `outage` + 1 s. It sets [`retry_count`](RdmaTuning::retry_count) to 7, and raises
+    /// [`ack_timeout`](RdmaTuning::ack_timeout) until eight of these take at least this time, and
+    /// less than twice this time. Over TCP their sum is the `TCP_USER_TIMEOUT` of the socket.
+    /// Values that are longer already remain, and so do
+    /// [`keepalive_interval`](Self::keepalive_interval) and
+    /// [`connect_timeout`](Self::connect_timeout).
+    ///
+    /// Each side gives its peer up by its own values, so both sides need this configuration.
+    /// Otherwise the peer ends the connection after its own time. Only `retry_count` over RDMA is
+    /// that of the connecting side on both sides.
+    ///
+    /// A connection carries nothing during an outage, and `send` waits when the window is full. A
+    /// network device that is taken down on one of the hosts is no outage of the network: its
+    /// driver may end RDMA connections at once.
+    ///
+    /// The cost is a later notice. A peer that vanished is reported up to
+    /// [`keepalive_interval`](Self::keepalive_interval) + 2 × `outage` + 1 s after its last sign of
+    /// life, and over TCP after up to twice this time. For that long its memory and descriptors
+    /// stay in use, and calls on the connection wait. A close, and the exit of a process, waits up
+    /// to 2 × `outage` + 1 s for a peer that does not answer. [`Connector::persist`] notices at the
+    /// usual time and connects again instead.
+    ///
+    /// 0 to 299 s. Beyond it the timeouts exceed their bounds, and the first use of the
+    /// configuration fails with [`Error::InvalidConfig`].
+    ///
+    /// [`Connector::persist`]: crate::Connector::persist
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use rdmsg::Config;
+    ///
+    /// let config = Config::default().survive(Duration::from_secs(30));
+    /// assert_eq!(config.keepalive_timeout, Duration::from_secs(61));
+    /// assert_eq!(config.close_timeout, Duration::from_secs(61));
+    /// assert_eq!(config.rdma.ack_timeout, Some(21)); // 8.6 s, and eight of them 69 s
+    /// ```
+    #[must_use]
+    pub fn survive(mut self, outage: Duration) -> Self {
+        let patience = outage
+            .saturating_mul(2)
+            .saturating_add(Duration::from_secs(1));
+        for timeout in [
+            &mut self.keepalive_timeout,
+            &mut self.close_timeout,
+            &mut self.read_timeout,
+        ] {
+            *timeout = patience.max(*timeout);
+        }
+        let rdma = &mut self.rdma;
+        rdma.retry_count = 7;
+        let least = rdma.ack_timeout.unwrap_or(DEFAULT_ACK_TIMEOUT);
+        let enough = (least..31).find(|exponent| {
+            let tries = RdmaTuning {
+                ack_timeout: Some(*exponent),
+                ..*rdma
+            };
+            tries.all_tries() >= patience
+        });
+        rdma.ack_timeout = Some(enough.unwrap_or(31));
         self
     }
 
@@ -504,7 +587,7 @@ impl Config {
     }
 }
 
-fn within<T: PartialOrd + std::fmt::Debug>(
+pub(crate) fn within<T: PartialOrd + std::fmt::Debug>(
     field: &'static str,
     value: T,
     least: T,
@@ -544,6 +627,42 @@ mod tests {
         assert_eq!(Polling::default().on(1), Polling::Event);
         assert_eq!(Polling::default().on(2), Polling::default());
         assert_eq!(Polling::Busy.on(1), Polling::Busy);
+    }
+
+    #[test]
+    fn all_timeouts_last_for_twice_the_outage() {
+        for secs in [0, 1, 5, 10, 30, 60, 120, 299] {
+            let outage = Duration::from_secs(secs);
+            let config = Config::default().survive(outage);
+            config.check().unwrap();
+            let patience = 2 * outage + Duration::from_secs(1);
+            assert!(config.keepalive_timeout >= patience, "{config:?}");
+            assert!(config.close_timeout >= patience, "{config:?}");
+            assert!(config.read_timeout >= patience, "{config:?}");
+            let tries = config.rdma.all_tries();
+            let at_least = patience.max(RdmaTuning::default().all_tries());
+            assert!((patience..2 * at_least).contains(&tries), "{config:?}");
+        }
+        let config = Config::default().survive(Duration::MAX);
+        let error = config.check().unwrap_err().to_string();
+        assert!(error.contains("close_timeout"), "{error}");
+    }
+
+    #[test]
+    fn longer_timeouts_survive_a_short_outage() {
+        let long = Duration::from_secs(100);
+        let config = Config::default().with(|config| {
+            config.keepalive_timeout = long;
+            config.rdma.ack_timeout = Some(25);
+        });
+        let config = config.survive(Duration::from_secs(10));
+        assert_eq!(config.keepalive_timeout, long);
+        assert_eq!(config.rdma.ack_timeout, Some(25));
+        assert_eq!(config.close_timeout, Duration::from_secs(21));
+        assert_eq!(config.read_timeout, Config::default().read_timeout);
+        assert_eq!(config.connect_timeout, Config::default().connect_timeout);
+        let default = Config::default();
+        assert_eq!(config.keepalive_interval, default.keepalive_interval);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::{
     endpoint::Endpoint,
     engine::{Command, Engine, Reply, wait_for_reply},
     error::Error,
+    persistent::Redial,
     proto::{REPLY_DATA_MAX, REQUEST_DATA_MAX},
     stream::Stream,
 };
@@ -41,6 +42,7 @@ pub struct Connector {
     pub(crate) config: Config,
     private_data: Vec<u8>,
     engine: Option<Engine>,
+    pub(crate) redial: Redial,
 }
 
 impl Connector {
@@ -188,7 +190,7 @@ impl Connector {
         Connecting::new(self, engine, address)
     }
 
-    fn ready_engine(&self) -> Result<Engine, Error> {
+    pub(crate) fn ready_engine(&self) -> Result<Engine, Error> {
         self.config.check()?;
         check_private_data(&self.private_data, REQUEST_DATA_MAX, "a connect request")?;
         match &self.engine {

@@ -147,6 +147,11 @@ impl Endpoint {
         self.inner.link.abort(code);
     }
 
+    /// Begins to close the connection, and does not wait.
+    pub(crate) fn start_close(&self) {
+        self.inner.link.close();
+    }
+
     pub(crate) fn id(&self) -> u64 {
         self.inner.original().link.key
     }

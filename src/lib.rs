@@ -120,6 +120,7 @@ mod local;
 mod machine;
 pub mod observe;
 mod outgoing;
+mod persistent;
 mod remote_access;
 mod send_buffer;
 mod stream;
@@ -154,6 +155,7 @@ pub use crate::{
     link::{Completion, Immediate, Message},
     listener::{Listener, ListenerBuilder, RequestListener},
     outgoing::Outgoing,
+    persistent::{Persistent, PersistentEvent, Redial},
     poll::Polling,
     proto::{Capabilities, CloseReason, Negotiated, Statistics},
     remote_access::RemoteAccess,
@@ -170,8 +172,8 @@ pub mod guide {
     //! 2. [Connecting](connecting): addresses, transports, time limits, private data.
     //! 3. [Messages](messages): the window, backpressure, large messages, batches.
     //! 4. [Waiting](waiting): threads, channels, groups, event loops, tasks.
-    //! 5. [Ending](ending): confirmation of delivery, closing, vanished peers, the exit of a
-    //!    process.
+    //! 5. [Ending](ending): confirmation of delivery, closing, vanished peers, outages, clients
+    //!    that dial again, the exit of a process.
     //! 6. [Streams](streams): bytes instead of messages; how to move a service from TCP.
     //! 7. [One-sided operations](one_sided): reading and writing memory of the peer.
     //! 8. [Tuning](tuning): memory, thousands of connections, latency, throughput.

@@ -4,7 +4,7 @@ use std::{io, time::Duration};
 
 use rdmsg::{
     CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, Message,
-    Request, TrySendError,
+    Persistent, PersistentEvent, Request, TrySendError,
     status::{CmStatus, OsError, RejectReason, WcStatus},
 };
 
@@ -24,6 +24,9 @@ fn handles_may_go_to_any_thread() {
     sync::<Message>();
     send::<Completion>();
     send::<Connector>();
+    send::<Persistent>();
+    sync::<Persistent>();
+    send::<PersistentEvent>();
     send::<Error>();
     sync::<Error>();
 }

@@ -34,6 +34,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "group",
             "listener",
             "outgoing",
+            "persistent",
             "send_buffer",
             "stream",
             "tokio",

@@ -25,6 +25,7 @@ use self::tcp_peer::{PATIENCE, Stage as RawStage, pdu};
 /// A test's listener, and its connections.
 struct Stage {
     listener: Listener,
+    config: Config,
 }
 
 /// The sockets of a test's connections, which receive nothing.
@@ -32,21 +33,25 @@ struct Cut(Vec<RawFd>);
 
 impl Stage {
     fn new() -> Self {
-        let config = Config::default().with(|c| c.transport = TransportChoice::Tcp);
+        Self::with(Config::default())
+    }
+
+    /// Uses this configuration on both sides, over TCP.
+    fn with(config: Config) -> Self {
+        let config = config.with(|c| c.transport = TransportChoice::Tcp);
         let engine = Engine::new().unwrap();
         let listener = Listener::builder()
             .config(&config)
             .engine(&engine)
             .bind("127.0.0.1:0")
             .unwrap();
-        Self { listener }
+        Self { listener, config }
     }
 
     /// Connects from an engine of its own, so no other connection vouches for the peer.
     fn connect(&self) -> (Endpoint, Endpoint, Engine) {
         let engine = Engine::new().unwrap();
-        let config = Config::default().with(|c| c.transport = TransportChoice::Tcp);
-        let connector = Connector::new().engine(&engine).config(&config);
+        let connector = Connector::new().engine(&engine).config(&self.config);
         let client = connector.connect(self.listener.local_addr()).unwrap();
         let server = self.listener.accept().unwrap();
         (client, server, engine)
@@ -201,6 +206,76 @@ fn longer_outage_ends_no_busy_connection() {
             assert_eq!(sent.unwrap(), received.unwrap());
         }
     });
+}
+
+/// The configurations differ in [`Config::survive`] alone.
+#[test]
+fn connection_survives_the_configured_outage() {
+    const OUTAGE: Duration = Duration::from_secs(3);
+    let impatient = Config::default().with(|c| {
+        c.keepalive_interval = Some(Duration::from_millis(200));
+        c.keepalive_timeout = Duration::from_millis(300);
+        c.close_timeout = Duration::from_millis(300);
+        c.rdma.ack_timeout = Some(14);
+    });
+    let stages = [impatient.clone(), impatient.survive(OUTAGE)].map(Stage::with);
+    let pairs = stages
+        .each_ref()
+        .map(|stage| [stage.connect(), stage.connect()]);
+    let cuts = stages.each_ref().map(Stage::cut);
+    // The first pair of each is idle.
+    for [_, (client, server, _engine)] in &pairs {
+        client.send(b"in the outage").unwrap();
+        server.send(b"in the outage").unwrap();
+    }
+    thread::sleep(OUTAGE);
+    let [ended, surviving] = &pairs;
+    for (client, server, _engine) in ended {
+        let reasons = [end(client), end(server)];
+        let is_silence = |reason: &CloseReason| {
+            matches!(
+                reason,
+                CloseReason::KeepaliveTimeout | CloseReason::WorkRequest { .. }
+            )
+        };
+        assert!(reasons.iter().all(is_silence), "{reasons:?}");
+    }
+    for cut in cuts {
+        cut.mend();
+    }
+    let [idle, busy] = surviving;
+    for endpoint in [&busy.0, &busy.1] {
+        assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *b"in the outage");
+    }
+    for (client, server, _engine) in [idle, busy] {
+        exchange(client, server).unwrap();
+        client.close().unwrap();
+    }
+}
+
+/// The close begins in the outage, and its answer comes behind it.
+#[test]
+fn close_survives_the_configured_outage() {
+    const OUTAGE: Duration = Duration::from_secs(2);
+    let impatient = Config::default().with(|c| c.close_timeout = Duration::from_millis(300));
+    let stages = [impatient.clone(), impatient.survive(OUTAGE)].map(Stage::with);
+    let pairs = stages.each_ref().map(Stage::connect);
+    let cuts = stages.each_ref().map(Stage::cut);
+    let [lost, closed] = pairs.map(|(client, server, engine)| {
+        client.send(b"the last").unwrap();
+        thread::spawn(move || {
+            let result = client.close();
+            drop((server, engine));
+            result
+        })
+    });
+    thread::sleep(OUTAGE);
+    let error = lost.join().unwrap().unwrap_err();
+    assert!(matches!(error, Error::Undelivered(_)), "{error}");
+    for cut in cuts {
+        cut.mend();
+    }
+    closed.join().unwrap().unwrap();
 }
 
 fn end(endpoint: &Endpoint) -> CloseReason {

@@ -33,7 +33,7 @@ impl Way {
     }
 
     fn connect(&self) -> TcpStream {
-        connect(self.near.address())
+        connect(self.near.address)
     }
 
     /// How much memory both bridges have.
@@ -89,7 +89,7 @@ fn pieces_over_tcp_travel_without_a_read_by_the_peer() {
         .unwrap();
     let to = format!("rdmsg+tcp://{}", far.local_addr().unwrap());
     let near = stage::start("tcp://127.0.0.1:0", &to, &[]);
-    let mut client = connect(near.address());
+    let mut client = connect(near.address);
     let sent = random(10, LEN);
     let (mut stream, _) = far.accept().unwrap();
     let received = thread::scope(|scope| {
@@ -219,8 +219,12 @@ fn at_once(count: usize) {
     let mut way = Way::with(service.address, &patient, &patient);
     let mut clients: Vec<_> = (0..count).map(|_| way.connect()).collect();
     if let Err(error) = exchange(&mut clients) {
-        let Way { near, far } = way;
-        panic!("{error}: {} {}", near.kill().unwrap(), far.kill().unwrap());
+        let Way { mut near, mut far } = way;
+        panic!(
+            "{error}: {} {}",
+            near.process.kill().unwrap(),
+            far.process.kill().unwrap()
+        );
     }
     way.both_report(&format!("{count} open, {count} total, 0 refused, 0 failed"));
     drop(clients);
@@ -343,30 +347,30 @@ fn a_bridge_that_is_killed_ends_its_connections_and_not_the_other_bridge() {
     let service = Service::echo();
     let Way {
         near: mut first,
-        far,
+        mut far,
     } = Way::to(service.address);
-    let mut client = connect(first.address());
+    let mut client = connect(first.address);
     echoes(&mut client, 1);
-    let place = far.address();
-    far.kill().unwrap();
+    let place = far.address;
+    far.process.kill().unwrap();
     assert!(is_reset(&mut client));
     first
         .reports("0 open, 1 total, 0 refused, 1 failed")
         .unwrap();
     // Nobody is there: a client is not kept waiting.
-    assert!(is_reset(&mut connect(first.address())));
+    assert!(is_reset(&mut connect(first.address)));
     first
         .reports("0 open, 2 total, 0 refused, 2 failed")
         .unwrap();
 
     let mut far = far_at(place, service.address, &[]);
-    let mut client = connect(first.address());
+    let mut client = connect(first.address);
     echoes(&mut client, 2);
-    first.kill().unwrap();
+    first.process.kill().unwrap();
     // An end or an error, whichever the kernel makes of it.
     assert!(!matches!(client.read(&mut [0]), Ok(1..)));
     far.reports("0 open, 1 total, 0 refused, 1 failed").unwrap();
-    echoes(&mut connect(near(&far, &[]).address()), 3);
+    echoes(&mut connect(near(&far, &[]).address), 3);
 }
 
 /// Waits until nobody listens there.
@@ -383,10 +387,10 @@ fn connections_may_go_on_after_the_first_signal() {
         mut near,
         far: _far,
     } = Way::with(service.address, &["--drain", "600"], &[]);
-    let mut client = connect(near.address());
+    let mut client = connect(near.address);
     echoes(&mut client, 1);
-    near.signal(Signal::SIGTERM).unwrap();
-    wait_until_closed(near.address());
+    near.process.signal(Signal::SIGTERM).unwrap();
+    wait_until_closed(near.address);
     echoes(&mut client, 2);
     drop(client);
     let ended = near.end().unwrap();
@@ -400,9 +404,9 @@ fn what_does_not_end_in_time_is_reset() {
     let service = TcpListener::bind("127.0.0.1:0").unwrap();
     let place = service.local_addr().unwrap();
     let Way { mut near, mut far } = Way::with(place, &[], &["--drain", "0.1"]);
-    let mut client = connect(near.address());
+    let mut client = connect(near.address);
     let (mut server, _) = service.accept().unwrap();
-    far.signal(Signal::SIGINT).unwrap();
+    far.process.signal(Signal::SIGINT).unwrap();
     let ended = far.end().unwrap();
     assert_eq!(ended.status, Some(0), "{ended}");
     assert!(
@@ -421,11 +425,11 @@ fn a_second_signal_ends_at_once() {
         mut near,
         far: _far,
     } = Way::with(service.address, &["--drain", "600"], &[]);
-    let mut client = connect(near.address());
+    let mut client = connect(near.address);
     echoes(&mut client, 1);
-    near.signal(Signal::SIGTERM).unwrap();
-    wait_until_closed(near.address());
-    near.signal(Signal::SIGTERM).unwrap();
+    near.process.signal(Signal::SIGTERM).unwrap();
+    wait_until_closed(near.address);
+    near.process.signal(Signal::SIGTERM).unwrap();
     let ended = near.end().unwrap();
     assert_eq!(ended.status, Some(128 + Signal::SIGTERM as i32), "{ended}");
     assert!(is_reset(&mut client));

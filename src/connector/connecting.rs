@@ -34,7 +34,7 @@ enum Step {
 }
 
 impl Connecting {
-    pub(super) fn new(
+    pub(crate) fn new(
         connector: Connector,
         engine: Engine,
         address: &impl ToAddresses,

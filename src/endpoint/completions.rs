@@ -161,7 +161,7 @@ impl Endpoint {
         inner.link.update_readiness(unread);
     }
 
-    fn next_until(&self, deadline: &Deadline) -> Result<Completion, Error> {
+    pub(crate) fn next_until(&self, deadline: &Deadline) -> Result<Completion, Error> {
         self.inner
             .link
             .wait_until(deadline, None, || self.take_any())

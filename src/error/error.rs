@@ -1,5 +1,5 @@
 use std::{
-    fmt,
+    fmt, io,
     net::{IpAddr, SocketAddr},
 };
 
@@ -108,6 +108,15 @@ pub enum Error {
     /// The connection was closed, but not everything was confirmed by the peer.
     #[error("closed, but not everything that was sent is known to have arrived: {0}")]
     Undelivered(CloseReason),
+
+    /// A [`Persistent`](crate::Persistent) client has no connection, and the call does not wait for
+    /// one: the calling thread takes the events, and has not taken the loss.
+    ///
+    /// Nothing was sent; the client dials again.
+    #[error(
+        "not connected: take the events of the client with Persistent::next_event, which dials"
+    )]
+    NotConnected,
 
     /// The message is longer than the peer accepts. Nothing was sent; the connection goes on.
     #[error(
@@ -429,6 +438,12 @@ impl Error {
             address,
             local: machine::rdma_addresses(),
         }
+    }
+
+    /// Returns the error of a thread that could not be started.
+    pub(crate) fn from_spawn(error: &io::Error) -> Self {
+        let errno = error.raw_os_error().unwrap_or(libc::EAGAIN);
+        Self::Os(OsError::new("pthread_create", errno))
     }
 
     /// Returns the error of a system call, with the advice for it.

@@ -39,7 +39,7 @@ impl From<Error> for io::Error {
             }
             Error::Finished => io::ErrorKind::BrokenPipe,
             Error::PeerFinished => io::ErrorKind::UnexpectedEof,
-            Error::ListenerClosed | Error::EngineShutDown | Error::Forked => {
+            Error::NotConnected | Error::ListenerClosed | Error::EngineShutDown | Error::Forked => {
                 io::ErrorKind::NotConnected
             }
         };

@@ -106,6 +106,7 @@ fn errors() -> Vec<Error> {
             limit: 4,
             place: "a place",
         },
+        Error::NotConnected,
         Error::CompletionsNotTaken,
         Error::Grouped,
         Error::OutOfBounds {

@@ -11,6 +11,7 @@ mod large;
 mod listening;
 mod messages;
 mod one_sided;
+mod persist;
 mod room;
 mod setup;
 mod shared;

@@ -316,6 +316,36 @@ fn group_fails_and_the_parents_goes_on() {
 }
 
 #[test]
+fn persistent_client_fails_and_the_parents_goes_on() {
+    alone(
+        module_path!(),
+        "persistent_client_fails_and_the_parents_goes_on",
+        || {
+            let listener = bind();
+            let client = Connector::new().persist(listener.local_addr()).unwrap();
+            thread::scope(|scope| {
+                scope.spawn(|| client.send(b"before").unwrap());
+                let server = listener.accept_timeout(PATIENCE).unwrap();
+                assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"before");
+                forked(|| {
+                    let mine = client.clone();
+                    assert_forked(&client.next_event().unwrap_err());
+                    assert_forked(&client.send(b"no").unwrap_err());
+                    assert_forked(&client.try_send(b"no").unwrap_err().into());
+                    assert_forked(&client.events().unwrap_err());
+                    assert_forked(&client.close().unwrap_err());
+                    drop(mine);
+                })
+                .succeed();
+                client.send(b"after").unwrap();
+                assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"after");
+            });
+            client.close().unwrap();
+        },
+    );
+}
+
+#[test]
 fn stream_fails_and_the_parents_goes_on() {
     alone(
         module_path!(),

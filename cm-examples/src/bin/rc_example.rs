@@ -15,10 +15,10 @@
 //! Because the server takes no part in 2 and 3, it has to be told when it may look, or change its
 //! buffer: before and after each step both sides say a byte over TCP and wait for the other's.
 //!
-//! How long its buffer is neither side tells the other, and copies of the classic program differ in
-//! it: 16, 18 and 21 bytes, as long as their first text is. So the texts here fit the shortest,
-//! this side's buffer has room for more, and the client takes the length of what the server sends
-//! for that of the server's buffer.
+//! Neither side tells the other the length of its buffer, in which copies of the classic program
+//! differ: 16, 18 and 21 bytes, the length of their first text. The texts here fit the shortest, and the
+//! buffer here has room for more. The client takes the length of the server's message for that of
+//! its buffer. With `--len` this program does as those copies do.
 
 use std::{
     net::TcpStream,
@@ -58,12 +58,19 @@ struct Options {
     /// there is one]
     #[arg(short, long)]
     gid_idx: Option<u8>,
+    /// Send, read and write all of a buffer of this many bytes, as copies of the classic program do
+    #[arg(short, long, value_name = "BYTES")]
+    len: Option<usize>,
 }
 
-/// The texts, each with a zero at its end.
-const SENT: &[u8; LEN] = b"SEND operation \0";
-const READ: &[u8; LEN] = b"READ operation \0";
-const WRITTEN: &[u8; LEN] = b"WRITE operation\0";
+/// The texts that are sent, read and written.
+const TEXTS: [&str; 3] = ["SEND operation ", "READ operation ", "WRITE operation"];
+const CLASSIC: [&str; 3] = [
+    "SEND operation ",
+    "RDMA read operation ",
+    "RDMA write operation",
+];
+/// The length of each of the first ones, with a zero at its end.
 const LEN: usize = 16;
 /// The buffer's length in bytes.
 const ROOM: usize = 4096;
@@ -79,7 +86,7 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> Result<()> {
     let port = Port::open(options.ib_dev.as_deref(), options.ib_port, options.gid_idx)?;
-    let side = Side::new(&port)?;
+    let side = Side::new(&port, options.len)?;
     let stream = meet(options.host.as_deref(), options.port)?;
 
     tell(&stream, &side.record(&port))?;
@@ -147,10 +154,13 @@ struct Side {
     qp: QueuePair,
     cq: CompletionQueue,
     memory: MemoryRegion,
+    /// The length of each transfer, with `--len`.
+    len: Option<usize>,
+    texts: [&'static str; 3],
 }
 
 impl Side {
-    fn new(port: &Port) -> Result<Self> {
+    fn new(port: &Port, len: Option<usize>) -> Result<Self> {
         let pd = ProtectionDomain::new(&port.context)?;
         let cq = CompletionQueue::new(&port.context, 2, None)?;
         let attr = QpInitAttr {
@@ -160,9 +170,15 @@ impl Side {
         let qp = QueuePair::new(&pd, &attr)?;
         let access =
             AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;
-        let memory = MemoryRegion::new(&pd, ROOM, access)?;
+        let memory = MemoryRegion::new(&pd, len.unwrap_or(ROOM), access)?;
         port.init(&qp, access)?;
-        Ok(Self { qp, cq, memory })
+        Ok(Self {
+            qp,
+            cq,
+            memory,
+            len,
+            texts: if len.is_some() { CLASSIC } else { TEXTS },
+        })
     }
 
     /// What this side says of itself: see [`parse`].
@@ -177,22 +193,23 @@ impl Side {
     }
 
     fn server(&self, stream: &TcpStream) -> Result<()> {
-        self.put(SENT);
-        let message = Sge::new(&self.memory, ..LEN);
+        let len = self.len.unwrap_or(LEN);
+        self.put(self.texts[0], len);
+        let message = Sge::new(&self.memory, ..len);
         self.qp.post_send(&[SendWr::send(0, message)])?;
         // Devices differ in how they call it; the second of each pair is soft-RoCE's.
         self.complete("SEND", |status| match status {
             WcStatus::REM_INV_REQ_ERR | WcStatus::REM_OP_ERR => {
-                format!("the client has less room than the {LEN} bytes of this message")
+                format!("the client has less room than the {len} bytes of this message")
             }
             other => other.to_string(),
         })?;
-        self.put(READ);
+        self.put(self.texts[1], len);
+        let read = self.text();
         meet_again(stream, b'R')?;
         // The client reads and writes here, of which this side learns nothing but that it has.
         meet_again(stream, b'W')?;
-        let written = self.show("Contents of server buffer");
-        if written.as_bytes() == text(READ) {
+        if self.show("Contents of server buffer") == read {
             return Err("the client has not written anything".into());
         }
         Ok(())
@@ -201,11 +218,12 @@ impl Side {
     fn client(&self, stream: &TcpStream, theirs: RemoteAddr) -> Result<()> {
         let came = self.complete("the receive", |status| match status {
             WcStatus::LOC_LEN_ERR | WcStatus::LOC_QP_OP_ERR => format!(
-                "the server's message is longer than the {ROOM} bytes that there is room for"
+                "the server's message is longer than the {} bytes that there is room for",
+                self.memory.len()
             ),
             other => other.to_string(),
         })?;
-        let len = came.byte_len as usize;
+        let len = self.len.unwrap_or(came.byte_len as usize);
         if len == 0 {
             return Err(
                 "the server's message has 0 bytes: there is nothing to read and write".into(),
@@ -213,7 +231,7 @@ impl Side {
         }
         self.show("Message is");
         meet_again(stream, b'R')?;
-        self.put(&[]);
+        self.put("", len);
         let access = |status| match status {
             WcStatus::REM_ACCESS_ERR => {
                 format!("the server's buffer is not as long as its message of {len} bytes")
@@ -224,8 +242,8 @@ impl Side {
         self.qp.post_send(&[SendWr::read(0, buffer, theirs)])?;
         self.complete("READ", access)?;
         self.show("Contents of server's buffer");
-        let len = LEN.min(len);
-        self.put(&WRITTEN[..len - 1]);
+        let len = self.len.unwrap_or(LEN.min(len));
+        self.put(self.texts[2], len);
         self.show("Now replacing it with");
         let buffer = Sge::new(&self.memory, ..len);
         self.qp.post_send(&[SendWr::write(0, buffer, theirs)])?;
@@ -247,24 +265,28 @@ impl Side {
         Err(format!("{what}: not done after {PATIENCE:?}").into())
     }
 
-    /// Puts a text into the buffer, and zeros behind it.
-    fn put(&self, text: &[u8]) {
-        let mut bytes = [0; ROOM];
-        bytes[..text.len()].copy_from_slice(text);
+    /// Puts a text into the buffer, as far as it fits into `len` bytes, and zeros behind it.
+    fn put(&self, text: &str, len: usize) {
+        let mut bytes = text.as_bytes().to_vec();
+        bytes.resize(self.memory.len(), 0);
+        // The buffer of a classic program may end without a zero.
+        if self.len.is_none() {
+            bytes[len - 1..].fill(0);
+        }
         self.memory.copy_in(0, &bytes);
     }
 
-    /// Shows the text in the buffer.
-    fn show(&self, what: &str) -> String {
-        let mut bytes = [0; ROOM];
+    /// Returns the text in the buffer, up to the first zero.
+    fn text(&self) -> String {
+        let mut bytes = vec![0; self.memory.len()];
         self.memory.copy_out(0, &mut bytes);
-        let text = String::from_utf8_lossy(text(&bytes)).into_owned();
+        let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+        String::from_utf8_lossy(text).into_owned()
+    }
+
+    fn show(&self, what: &str) -> String {
+        let text = self.text();
         println!("{what}: {text:?}");
         text
     }
-}
-
-/// A text without the zero at its end, and what is behind it.
-fn text(bytes: &[u8]) -> &[u8] {
-    bytes.split(|byte| *byte == 0).next().unwrap_or_default()
 }

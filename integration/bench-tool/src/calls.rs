@@ -8,9 +8,13 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use rdmsg::{Completion, Config, Connector, Endpoint, Engine, Message, Outgoing, Polling};
+use rdmsg::{Completion, Endpoint, Message, Outgoing};
+use toolbox::Side;
 
-use crate::traffic::{Reading, SILENCE, Traffic};
+use crate::{
+    manner::{Manner, Way},
+    traffic::{Reading, SILENCE, Traffic},
+};
 
 /// Bytes of a message.
 pub(crate) const SIZE: usize = 64;
@@ -44,9 +48,9 @@ pub(crate) fn function(name: &str) -> String {
 
 /// Echoes each message, and reports over TCP that it has reached the client's device.
 pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
-    let engine = Engine::new()?;
-    let told = TcpListener::bind(traffic.server())?;
-    let endpoint = traffic.accept(&engine)?.pop().context("no connection")?;
+    let told = TcpListener::bind(traffic.server)?;
+    let endpoints = traffic.endpoints(Side::Server)?;
+    let endpoint = endpoints.first().context("no connection")?;
     let (mut told, _) = told.accept()?;
     for id in 0..WARM_UP + traffic.count {
         let message = endpoint.recv_timeout(SILENCE)?;
@@ -58,18 +62,16 @@ pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
         told.write_all(&[0])?;
     }
     drop(endpoint.recv_timeout(SILENCE));
-    drop(endpoint);
-    engine.shutdown();
     Ok(())
 }
 
 /// Makes calls. Only callgrind measures them.
 pub(crate) fn measure(traffic: &Traffic) -> Result<Reading> {
-    let (engine, start) = (Engine::new()?, Instant::now());
-    let config = Config::default().with(|c| c.polling = Polling::Busy);
-    let connector = Connector::new().config(&config).engine(&engine);
-    let endpoint = connector.connect(traffic.server())?;
-    let mut told = TcpStream::connect(traffic.server()).context("the server is deaf")?;
+    let start = Instant::now();
+    let mut busy = traffic.clone();
+    busy.manner = Manner::DEFAULT.with(Way::Busy);
+    let endpoint = busy.endpoints(Side::Client)?.pop().context("none")?;
+    let mut told = TcpStream::connect(traffic.server).context("the server is deaf")?;
     told.set_read_timeout(Some(SILENCE))?;
     let message = [0x5a; SIZE];
     for turn in 0..WARM_UP + traffic.count {
@@ -87,6 +89,5 @@ pub(crate) fn measure(traffic: &Traffic) -> Result<Reading> {
         }
     }
     endpoint.close()?;
-    engine.shutdown();
     Ok(Reading::rate(traffic.count, start))
 }

@@ -11,16 +11,17 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use serde::{Deserialize, Serialize};
-use toolbox::{Host, Lab, Process};
+use toolbox::{Host, Lab, Load, Process};
 
 use crate::{
+    instructions,
     measure::Measure,
-    plan::{Pair, Plan},
+    plan::{self, Pair},
     program::{Commands, Program, Run},
-    row::{Part, Row, Side, Target},
+    report::Report,
+    row::{Part, Row, Side},
     traffic::Reading,
-    work::Task,
+    work::{Scope, Task},
 };
 
 /// The first server's port; each has one of its own.
@@ -29,6 +30,7 @@ const FIRST_PORT: u16 = 20_000;
 /// How long a client may run. A second is some billion instructions where they are counted.
 const CLIENT_LIMIT: Duration = Duration::from_secs(60);
 const COUNTED_LIMIT: Duration = Duration::from_secs(15);
+const CALLGRIND_LIMIT: Duration = Duration::from_secs(600);
 
 /// How long a server may take to end after its client.
 const END_LIMIT: Duration = Duration::from_secs(10);
@@ -37,29 +39,37 @@ const END_LIMIT: Duration = Duration::from_secs(10);
 pub(crate) const OURS: u32 = 1;
 pub(crate) const THEIRS: u32 = 3;
 
-/// The results of a part.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub(crate) struct Outcome {
-    pub(crate) rows: Vec<Row>,
-    /// Missing measurements, with the reasons.
-    pub(crate) missing: Vec<String>,
-    /// Remarks for readers of the table.
-    pub(crate) notes: Vec<String>,
-    /// The host's kernel.
-    pub(crate) kernel: String,
-    /// Whether a program of ours failed.
-    pub(crate) broken: bool,
+/// The number of other processes for each processor, for other load.
+const LOAD: usize = 4;
+
+/// The file of the reports of all parts, in the folder for results.
+pub(crate) const REPORTS: &str = "bench.json";
+
+/// Measures one part after the other, and writes the reports to the folder for results: that of the
+/// lab, or without it `here`.
+pub(crate) fn perform(task: &Task, here: Option<&Path>) -> Result<()> {
+    let mut reports = Vec::new();
+    for part in &task.parts {
+        let mut conductor = Conductor::new(*part, task, here)?;
+        conductor.measure(task.scope)?;
+        reports.push(conductor.report);
+        // A later part may fail.
+        let file = conductor.results.join(REPORTS);
+        fs::write(file, serde_json::to_string(&reports)?)?;
+    }
+    Ok(())
 }
 
 /// Runs servers and clients on this host.
 #[derive(Debug)]
 pub(crate) struct Conductor {
-    pub(crate) task: Task,
-    pub(crate) address: IpAddr,
-    pub(crate) device: Option<String>,
-    pub(crate) outcome: Outcome,
+    pub(crate) part: Part,
+    rounds: u32,
+    address: IpAddr,
+    device: Option<String>,
+    pub(crate) report: Report,
     /// How long a client may run.
-    pub(crate) limit: Duration,
+    limit: Duration,
     /// The folder for files that remain.
     results: PathBuf,
     server: Host,
@@ -69,8 +79,7 @@ pub(crate) struct Conductor {
 }
 
 impl Conductor {
-    /// In the lab, or without it and with the results in the folder `here`.
-    pub(crate) fn new(task: Task, here: Option<&Path>) -> Result<Self> {
+    fn new(part: Part, task: &Task, here: Option<&Path>) -> Result<Self> {
         let (address, device, results) = match here {
             Some(here) => (Ipv4Addr::LOCALHOST.into(), None, here.to_owned()),
             None => {
@@ -78,26 +87,27 @@ impl Conductor {
                 (lab.addr, Some(lab.device), lab.results)
             }
         };
-        let log = results.join(format!("bench-{}.log", task.part));
+        let log = results.join(format!("bench-{part}.log"));
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
         let kernel = kernel.trim().to_owned();
         let place = format!(
-            "{}: on {}, processors: {}, Linux {kernel}",
-            task.part,
+            "{part}: on {}, processors: {}, Linux {kernel}",
             device.as_deref().unwrap_or("TCP alone"),
             available_parallelism()?
         );
         Ok(Self {
-            task,
+            part,
+            rounds: task.rounds,
             address,
             device,
-            outcome: Outcome {
+            report: Report {
                 kernel,
                 notes: vec![place],
-                ..Outcome::default()
+                ..Report::default()
             },
-            limit: match task.part {
+            limit: match part {
                 Part::Counted => COUNTED_LIMIT,
+                Part::Instructions => CALLGRIND_LIMIT,
                 _ => CLIENT_LIMIT,
             },
             server: Host::here(),
@@ -107,10 +117,29 @@ impl Conductor {
         })
     }
 
-    pub(crate) fn run_plan(&mut self, plan: &Plan) {
-        let mut readings: Vec<(Run, Vec<Reading>)> = Vec::new();
-        readings.extend(plan.runs().into_iter().map(|run| (run, Vec::new())));
-        let (rounds, runs) = (self.task.rounds, readings.len());
+    fn measure(&mut self, scope: Scope) -> Result<()> {
+        let part = self.part;
+        let _load = (part == Part::Loaded)
+            .then(|| Load::start(LOAD))
+            .transpose()?;
+        let quick = scope == Scope::Quick;
+        if part == Part::Instructions {
+            if let Err(error) = instructions::prepare() {
+                self.lacks(format!("all of it: {error:#}"));
+                return Ok(());
+            }
+            instructions::add_calls(self);
+        }
+        let pairs = match (scope, &self.device) {
+            (Scope::Full | Scope::Quick, _) => plan::pairs(&part.to_string(), quick)?,
+            (Scope::Polling, Some(_)) if part == Part::Free => {
+                plan::pairs("polling free rdma", false)?
+            }
+            (Scope::Polling, _) => plan::pairs(&format!("polling {part}"), false)?,
+        };
+        let runs = plan::runs(&pairs).into_iter();
+        let mut readings: Vec<(Run, Vec<Reading>)> = runs.map(|run| (run, Vec::new())).collect();
+        let (rounds, runs) = (self.rounds, readings.len());
         for round in 1..=rounds {
             for (place, (run, readings)) in (1..).zip(&mut readings) {
                 let what = format!("round {round} of {rounds}, {run}");
@@ -118,9 +147,10 @@ impl Conductor {
                 readings.extend(self.reading(&what, run));
             }
         }
-        for pair in &plan.0 {
+        for pair in &pairs {
             self.add_pair(&readings, pair);
         }
+        Ok(())
     }
 
     /// Runs a program once.
@@ -129,10 +159,24 @@ impl Conductor {
             Program::Rdmsg(_) => OURS,
             _ => THEIRS,
         };
-        self.attempt(what, attempts, |this| {
-            let commands = this.commands(run)?;
-            run.read(&this.client_of(what, &commands, this.limit)?)
+        self.attempt(what, attempts, |this| match run.measure {
+            Measure::Connect => this.work_of_connections(what, run),
+            Measure::Loop => instructions::round_trip(this, run),
+            _ => run.read(&this.client_of(what, run, |_| {})?),
         })
+    }
+
+    /// Compares the work of this host for many connections with that for one. Opening and closing
+    /// wait for timers of the kernel, so their duration is larger than their work.
+    fn work_of_connections(&mut self, what: &str, run: &Run) -> Result<Reading> {
+        let mut work_of = |count| {
+            let before = work()?;
+            self.client_of(what, &Run { count, ..*run }, |_| {})?;
+            anyhow::Ok(work()?.saturating_sub(before))
+        };
+        let (one, more) = (work_of(1)?, work_of(run.count + 1)?);
+        let micros = more.saturating_sub(one).as_secs_f64() * 1e6;
+        Ok(Reading::mean(micros / run.count as f64))
     }
 
     fn add_pair(&mut self, readings: &[(Run, Vec<Reading>)], pair: &Pair) {
@@ -141,7 +185,7 @@ impl Conductor {
         let [Some((_, ours)), Some((_, theirs))] = found else {
             return;
         };
-        let whole = self.task.rounds as usize;
+        let whole = self.rounds as usize;
         if ours.len() < whole || theirs.len() < whole {
             return;
         }
@@ -149,39 +193,24 @@ impl Conductor {
         // the clock the median is, because another process may take a time slice in between. A READ
         // sometimes waits for a thread of the kernel.
         let Run { measure, size, .. } = pair.ours;
-        let by_clock = matches!(self.task.part, Part::Free | Part::Loaded);
-        let medians = (by_clock || measure == Measure::Read)
-            && ours
-                .iter()
-                .chain(theirs)
-                .all(|reading| reading.median.is_some());
+        let by_clock = matches!(self.part, Part::Free | Part::Loaded);
+        let has_median = |reading: &Reading| reading.median.is_some();
+        let medians =
+            (by_clock || measure == Measure::Read) && ours.iter().chain(theirs).all(has_median);
+        let figure = |it: &Reading| it.median.filter(|_| medians).unwrap_or(it.mean);
         let side = |run: Run, readings: &[Reading]| Side {
             name: run.name(),
-            figures: readings
-                .iter()
-                .map(|reading| reading.median.filter(|_| medians).unwrap_or(reading.mean))
-                .collect(),
+            figures: readings.iter().map(figure).collect(),
         };
-        let (ours, theirs) = (side(pair.ours, ours), side(pair.theirs, theirs));
-        self.add_row(measure, size, ours, Some(theirs), pair.target);
-    }
-
-    pub(crate) fn add_row(
-        &mut self,
-        measure: Measure,
-        size: usize,
-        ours: Side,
-        theirs: Option<Side>,
-        target: Target,
-    ) {
-        self.outcome.rows.push(Row {
-            part: self.task.part,
+        let row = Row {
+            part: self.part,
             measure,
             size,
-            ours,
-            theirs,
-            target,
-        });
+            ours: side(pair.ours, ours),
+            theirs: Some(side(pair.theirs, theirs)),
+            target: pair.target,
+        };
+        self.report.rows.push(row);
     }
 
     /// Tries something up to `attempts` times. Adds failures to the notes, and the last one to the
@@ -197,10 +226,10 @@ impl Conductor {
                 Ok(value) => return Some(value),
                 Err(error) if attempt < attempts => {
                     let note = format!("{what}: tried again: {error:#}");
-                    self.outcome.notes.push(note);
+                    self.report.notes.push(note);
                 }
                 Err(error) => {
-                    self.outcome.broken |= attempts == OURS;
+                    self.report.broken |= attempts == OURS;
                     self.lacks(format!("{what}: {error:#}"));
                     break;
                 }
@@ -209,48 +238,37 @@ impl Conductor {
         None
     }
 
-    /// Runs a client against its server. Returns the client's output.
+    /// Runs a client against its server, with the changes that `change` makes. Returns the client's
+    /// output.
     pub(crate) fn client_of(
         &mut self,
         what: &str,
-        commands: &Commands,
-        limit: Duration,
+        run: &Run,
+        change: impl FnOnce(&mut Commands),
     ) -> Result<String> {
+        self.next_port += 1;
+        let device = self.device.as_deref().unwrap_or_default();
+        let mut commands = run.commands(self.address, device, self.next_port)?;
+        change(&mut commands);
         let start = Instant::now();
         self.server.start(&commands.server)?;
         if !self.server.listens(commands.listening)? {
             let server = self.server.finish(END_LIMIT)?;
             bail!("{} ended at once: {server}", commands.server[0]);
         }
-        let client = Process::start(&commands.client)?.finish(limit)?;
+        let client = Process::start(&commands.client)?.finish(self.limit)?;
         // A server without its client does not end by itself.
-        let limit = if client.succeeded() {
-            END_LIMIT
-        } else {
-            Duration::ZERO
+        let limit = match client.succeeded() {
+            true => END_LIMIT,
+            false => Duration::ZERO,
         };
         let server = self.server.finish(limit)?;
-        let taken = start.elapsed().as_secs_f64();
-        writeln!(
-            self.log,
-            "== {what} ({taken:.1} s)\n{}",
-            client.output.trim_end()
-        )?;
+        let (taken, output) = (start.elapsed().as_secs_f64(), client.output.trim_end());
+        writeln!(self.log, "== {what} ({taken:.1} s)\n{output}")?;
         if !client.succeeded() {
             bail!("the client ended: {client}; its server: {server}");
         }
         Ok(client.output)
-    }
-
-    pub(crate) fn commands(&mut self, run: &Run) -> Result<Commands> {
-        let port = self.port();
-        let device = self.device.as_deref().unwrap_or_default();
-        run.commands(self.address, device, port)
-    }
-
-    pub(crate) fn port(&mut self) -> u16 {
-        self.next_port += 1;
-        self.next_port
     }
 
     /// The output of callgrind, which remains for other tools.
@@ -259,11 +277,40 @@ impl Conductor {
     }
 
     pub(crate) fn lacks(&mut self, what: impl fmt::Display) {
-        let part = self.task.part;
-        self.outcome.missing.push(format!("{part}: {what}"));
+        let part = self.part;
+        self.report.missing.push(format!("{part}: {what}"));
     }
 
     pub(crate) fn say(&self, what: &str) {
-        eprintln!("bench: {}: {what}", self.task.part);
+        eprintln!("bench: {}: {what}", self.part);
+    }
+}
+
+/// Returns the time since the start of this host in which it did not idle.
+fn work() -> Result<Duration> {
+    let timers = fs::read_to_string("/proc/timer_list")?;
+    let now = nanos(&timers, "now at ")?;
+    let idle = nanos(&timers, ".idle_sleeptime :")?;
+    Ok(Duration::from_nanos(now.saturating_sub(idle)))
+}
+
+/// Returns the number behind a word, on a host with one processor.
+fn nanos(timers: &str, word: &str) -> Result<u64> {
+    let rest = timers.split_once(word).map(|(_, rest)| rest);
+    let number = rest.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
+    number.with_context(|| format!("the kernel does not tell {word:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_tells_nanoseconds() {
+        let timers = "Timer List Version: v0.9\nnow at 2739730090 nsecs\n\n\
+                      cpu: 0\n  .nohz_mode      : 2\n  .idle_sleeptime : 197603205 nsecs\n";
+        assert_eq!(nanos(timers, "now at ").unwrap(), 2_739_730_090);
+        assert_eq!(nanos(timers, ".idle_sleeptime :").unwrap(), 197_603_205);
+        assert!(nanos(timers, "idle_calls").is_err());
     }
 }

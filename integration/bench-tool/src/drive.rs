@@ -13,8 +13,7 @@ use toolbox::Launch;
 
 use crate::{
     budget::{self, Budget},
-    conduct::Outcome,
-    perform::OUTCOMES,
+    conduct::REPORTS,
     program::is_installed,
     report::Report,
     row::Part,
@@ -32,7 +31,7 @@ const POLLING_ROUNDS: u32 = 7;
 const RENEWAL_ROUNDS: u32 = 3;
 
 /// Measures in one guest, or without one on this machine, and adds the results to the report.
-fn run(tasks: Vec<Task>, guest: Option<Launch>, report: &mut Report) -> Result<()> {
+fn run(task: &Task, guest: Option<Launch>, report: &mut Report) -> Result<()> {
     let target = env::var_os("CARGO_TARGET_DIR");
     let target = target.map_or_else(|| PathBuf::from("target"), PathBuf::from);
     let here = guest.is_none().then(|| target.join("bench"));
@@ -41,20 +40,17 @@ fn run(tasks: Vec<Task>, guest: Option<Launch>, report: &mut Report) -> Result<(
     let results = here.clone().unwrap_or_else(in_lab);
     fs::create_dir_all(&results)?;
     // Of an earlier run.
-    let file = results.join(OUTCOMES);
+    let file = results.join(REPORTS);
     let _ = fs::remove_file(&file);
-    let work = Work::Perform(tasks.clone(), here);
+    let mut argv = Work::Perform(task.clone(), here).argv()?;
     let succeeded = match guest {
-        Some(mut launch) => {
-            launch = launch.option("--memory", "2G");
-            for argument in work.arguments()? {
-                launch = launch.argument(argument);
-            }
+        Some(launch) => {
+            let launch = launch.option("--memory", "2G");
+            let launch = argv.drain(1..).fold(launch, Launch::argument);
             launch.run_without_names()? == ExitCode::SUCCESS
         }
         None => {
-            let mut argv = work.argv()?;
-            if tasks[0].part == Part::OneProcessor {
+            if task.parts == [Part::OneProcessor] {
                 // The first processor has most of the interrupts.
                 let last = (available_parallelism()?.get() - 1).to_string();
                 argv.splice(..0, ["taskset", "-c", &last].map(str::to_owned));
@@ -62,12 +58,12 @@ fn run(tasks: Vec<Task>, guest: Option<Launch>, report: &mut Report) -> Result<(
             Command::new(&argv[0]).args(&argv[1..]).status()?.success()
         }
     };
-    let outcomes = fs::read_to_string(file).unwrap_or_else(|_| "[]".to_owned());
-    let outcomes: Vec<Outcome> = serde_json::from_str(&outcomes)?;
-    for Task { part, .. } in tasks.iter().skip(outcomes.len()) {
-        report.lacks(format!("{part}: all of it, see above"));
+    let reports = fs::read_to_string(file).unwrap_or_else(|_| "[]".to_owned());
+    let reports: Vec<Report> = serde_json::from_str(&reports)?;
+    for part in task.parts.iter().skip(reports.len()) {
+        report.missing.push(format!("{part}: all of it, see above"));
     }
-    outcomes.into_iter().for_each(|outcome| report.add(outcome));
+    reports.into_iter().for_each(|part| report.add(part));
     ensure!(succeeded, "it failed, see above");
     Ok(())
 }
@@ -75,8 +71,7 @@ fn run(tasks: Vec<Task>, guest: Option<Launch>, report: &mut Report) -> Result<(
 /// Measures these parts, and shows the table.
 pub(crate) fn compare(parts: &[Part], scope: Scope, write: bool) -> Result<ExitCode> {
     let start = Instant::now();
-    let mut report = Report::default();
-    measure(parts, scope, 1, &mut report)?;
+    let report = measure(parts, scope, 1)?;
     for part in parts.iter().filter(|_| write) {
         report.write_page(&part.to_string(), &[*part])?;
     }
@@ -88,26 +83,26 @@ pub(crate) fn polling(lab: bool, write: bool) -> Result<ExitCode> {
     let start = Instant::now();
     let mut report = Report::default();
     let load = fs::read_to_string("/proc/loadavg")?;
-    report.note(format!(
+    let note = format!(
         "the load of this machine was {} before, with {} processors",
         load.split(' ').next().unwrap_or_default(),
         available_parallelism()?
-    ));
-    let task = |part, rounds| {
-        vec![Task {
-            part,
-            scope: Scope::Polling,
-            rounds,
-        }]
+    );
+    eprintln!("bench: {note}");
+    report.notes.push(note);
+    let task = |part, rounds| Task {
+        parts: vec![part],
+        scope: Scope::Polling,
+        rounds,
     };
     for part in [Part::OneProcessor, Part::Loaded, Part::Free] {
-        run(task(part, POLLING_ROUNDS), None, &mut report)?;
+        run(&task(part, POLLING_ROUNDS), None, &mut report)?;
     }
     if lab {
         let counted = Launch::counted(QUICK_LIMIT);
-        run(task(Part::Counted, 1), Some(counted), &mut report)?;
+        run(&task(Part::Counted, 1), Some(counted), &mut report)?;
         let free = Launch::new(1, QUICK_LIMIT).native_where_possible()?;
-        run(task(Part::Free, POLLING_ROUNDS), Some(free), &mut report)?;
+        run(&task(Part::Free, POLLING_ROUNDS), Some(free), &mut report)?;
     }
     if write {
         let parts = [Part::OneProcessor, Part::Loaded, Part::Free, Part::Counted];
@@ -119,10 +114,9 @@ pub(crate) fn polling(lab: bool, write: bool) -> Result<ExitCode> {
 fn end(report: &Report, start: Instant) -> Result<ExitCode> {
     report.print();
     println!("bench: it took {} s", start.elapsed().as_secs());
-    Ok(if report.broken {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
+    Ok(match report.broken {
+        true => ExitCode::FAILURE,
+        false => ExitCode::SUCCESS,
     })
 }
 
@@ -131,14 +125,8 @@ pub(crate) fn budget(renew: bool) -> Result<ExitCode> {
     let start = Instant::now();
     let file = Path::new(budget::FILE);
     let budget = |rounds| {
-        let mut report = Report::default();
-        measure(
-            &[Part::Counted, Part::Instructions],
-            Scope::Quick,
-            rounds,
-            &mut report,
-        )?;
-        for what in report.missing() {
+        let report = measure(&[Part::Counted, Part::Instructions], Scope::Quick, rounds)?;
+        for what in &report.missing {
             println!("budget: not measured: {what}");
         }
         anyhow::Ok(Budget::of(&report))
@@ -170,21 +158,22 @@ pub(crate) fn budget(renew: bool) -> Result<ExitCode> {
 }
 
 /// All in one guest, which takes some time to start.
-fn measure(parts: &[Part], scope: Scope, rounds: u32, report: &mut Report) -> Result<()> {
+fn measure(parts: &[Part], scope: Scope, rounds: u32) -> Result<Report> {
     if parts.contains(&Part::Instructions) && !is_installed("valgrind") {
         // If this fails, the guest reports the missing program.
         let mut setup = Command::new("integration/lab");
         setup.args(["setup", "--package", "valgrind"]).status()?;
     }
-    let task = |part: &Part| Task {
-        part: *part,
-        scope,
-        rounds,
-    };
     let limit = match scope {
         Scope::Full => LIMIT,
         Scope::Quick | Scope::Polling => QUICK_LIMIT,
     };
-    let tasks = parts.iter().map(task).collect();
-    run(tasks, Some(Launch::counted(limit)), report)
+    let task = Task {
+        parts: parts.to_vec(),
+        scope,
+        rounds,
+    };
+    let mut report = Report::default();
+    run(&task, Some(Launch::counted(limit)), &mut report)?;
+    Ok(report)
 }

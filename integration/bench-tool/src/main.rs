@@ -1,9 +1,9 @@
 //! Compares rdmsg with the stock C programs on one RDMA device.
 //!
-//! On a developer's machine, [`drive`] starts this program again in the lab. There [`perform`]
-//! measures one part after the other: a [`conduct::Conductor`] runs clients against servers, ours
-//! and theirs in turn, by a [`plan`], or under callgrind, by [`instructions`]. The results are
-//! [`row`]s. [`drive`] makes a [`report`] of them, or compares them with the [`budget`].
+//! On a developer's machine, [`drive`] starts this program again in the lab. There [`conduct`]
+//! measures one part after the other: it runs clients against servers, ours and theirs in turn, by
+//! a [`plan`], or under callgrind, by [`instructions`]. The results are [`row`]s of a [`report`],
+//! which [`drive`] prints, or compares with the [`budget`].
 //! [`program`] has the command lines. Our own programs are [`messages`], [`many`], [`one_sided`]
 //! and [`calls`]; [`mod@work`] selects one of them.
 
@@ -11,7 +11,6 @@ mod budget;
 mod callgrind;
 mod calls;
 mod conduct;
-mod connections;
 mod drive;
 mod instructions;
 mod manner;
@@ -19,7 +18,6 @@ mod many;
 mod measure;
 mod messages;
 mod one_sided;
-mod perform;
 mod plan;
 mod program;
 mod report;
@@ -119,14 +117,8 @@ enum Command {
     Work { json: String },
 }
 
-fn main() -> ExitCode {
-    run(Cli::parse()).unwrap_or_else(|error| {
-        eprintln!("bench: {error:#}");
-        ExitCode::FAILURE
-    })
-}
-
-fn run(cli: Cli) -> Result<ExitCode> {
+fn main() -> Result<ExitCode> {
+    let cli = Cli::parse();
     let scope = if cli.quick { Scope::Quick } else { Scope::Full };
     let write = cli.write;
     match cli.command {
@@ -135,32 +127,26 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Some(Command::Instructions) => drive::compare(&[Part::Instructions], scope, write),
         Some(Command::Polling { no_lab }) => drive::polling(!no_lab, write),
         Some(Command::Budget { renew }) => drive::budget(renew),
-        Some(Command::Work { json }) => {
-            work(serde_json::from_str(&json)?)?;
-            Ok(ExitCode::SUCCESS)
-        }
+        Some(Command::Work { json }) => work(serde_json::from_str(&json)?),
     }
 }
 
-fn work(work: Work) -> Result<()> {
+fn work(work: Work) -> Result<ExitCode> {
     // A thousand connections have some files each.
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
     match work {
-        Work::Perform(tasks, here) => perform::perform(&tasks, here.as_deref()),
-        Work::Serve(traffic) => serve(&traffic),
-        Work::Measure(traffic) => {
-            println!("{}", serde_json::to_string(&measure(&traffic)?)?);
-            Ok(())
-        }
+        Work::Perform(task, here) => conduct::perform(&task, here.as_deref())?,
+        Work::Serve(traffic) => serve(&traffic)?,
+        Work::Measure(traffic) => println!("{}", serde_json::to_string(&measure(&traffic)?)?),
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn serve(traffic: &Traffic) -> Result<()> {
     match traffic.measure {
         Measure::Read | Measure::Write => one_sided::serve(traffic),
         Measure::Call => calls::serve(traffic),
-        Measure::Connect => many::keep(traffic),
         _ if traffic.manner.has(Way::EventFd) => many::serve(traffic),
         _ => messages::serve(traffic),
     }
@@ -170,7 +156,6 @@ fn measure(traffic: &Traffic) -> Result<Reading> {
     match traffic.measure {
         Measure::Read | Measure::Write => one_sided::measure(traffic),
         Measure::Call => calls::measure(traffic),
-        Measure::Connect => many::open_and_close(traffic),
         _ => messages::measure(traffic),
     }
 }

@@ -1,7 +1,11 @@
-use std::fmt;
+use std::{fmt, str::FromStr};
 
+use anyhow::{Error, Result, bail};
+use clap::ValueEnum;
 use rdmsg::{Config, Polling, TransportChoice};
 use serde::{Deserialize, Serialize};
+
+use crate::measure::name;
 
 /// How our programs use the library. The default is the library's own, on one connection.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
@@ -14,8 +18,9 @@ pub(crate) struct Manner {
     pub(crate) connections: u32,
 }
 
-/// A difference from the default.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A difference from the default. The names are those of a table, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
 pub(crate) enum Way {
     /// Threads sleep until the device has an event. Counted programs do.
     Event,
@@ -41,20 +46,6 @@ pub(crate) enum Way {
     Socket,
 }
 
-/// The names of all ways, in a table.
-const WAYS: [(Way, &str); 10] = [
-    (Way::Event, "event"),
-    (Way::Busy, "busy"),
-    (Way::Tcp, "tcp"),
-    (Way::Eager, "eager"),
-    (Way::Owned, "owned"),
-    (Way::Stream, "stream"),
-    (Way::Tasks, "tasks"),
-    (Way::Small, "small"),
-    (Way::Shared, "shared"),
-    (Way::EventFd, "event_fd"),
-];
-
 /// With a raised eager size each ring of buffers stays within this, so that two processes with
 /// rings of large messages fit a guest.
 const RING_BYTES: usize = 8 << 20;
@@ -72,12 +63,12 @@ impl Manner {
         connections: 1,
     };
 
-    pub(crate) const fn with(self, way: Way) -> Self {
+    pub(crate) fn with(self, way: Way) -> Self {
         let ways = self.ways | 1 << way as u16;
         Self { ways, ..self }
     }
 
-    pub(crate) const fn has(self, way: Way) -> bool {
+    pub(crate) fn has(self, way: Way) -> bool {
         self.ways & 1 << way as u16 != 0
     }
 
@@ -120,8 +111,9 @@ impl fmt::Display for Manner {
             return f.write_str("std socket");
         }
         f.write_str("rdmsg")?;
-        for (_, name) in WAYS.iter().filter(|(way, _)| self.has(*way)) {
-            write!(f, " {name}")?;
+        let ways = Way::value_variants().iter();
+        for way in ways.filter(|way| self.has(**way)) {
+            write!(f, " {}", name(way))?;
         }
         if self.batch != 1 {
             write!(f, " batches of {}", self.batch)?;
@@ -133,30 +125,45 @@ impl fmt::Display for Manner {
     }
 }
 
+/// Reads such a name.
+impl FromStr for Manner {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let mut manner = Self::DEFAULT;
+        for word in text.split(' ') {
+            if let Ok(way) = Way::from_str(word, false) {
+                manner = manner.with(way);
+            } else if let Some(connections) = word.strip_prefix('×') {
+                manner.connections = connections.parse()?;
+            } else if let Ok(batch) = word.parse() {
+                manner.batch = batch;
+            } else if !["rdmsg", "std", "batches", "of"].contains(&word) {
+                bail!("{text:?}: nothing is called {word:?}");
+            }
+        }
+        Ok(manner)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn name_has_what_differs_from_the_default() {
-        let name = |ways: &[Way], batch, connections| {
-            let manner = ways
-                .iter()
-                .fold(Manner::DEFAULT, |manner, way| manner.with(*way));
-            let manner = Manner {
-                batch,
-                connections,
-                ..manner
-            };
-            manner.to_string()
-        };
-        assert_eq!(name(&[], 1, 1), "rdmsg");
-        assert_eq!(name(&[Way::Tcp, Way::Socket], 1, 1), "std socket");
-        assert_eq!(name(&[Way::Busy], 16, 1), "rdmsg busy batches of 16");
-        let many = [Way::EventFd, Way::Shared, Way::Small, Way::Event];
-        assert_eq!(
-            name(&many, 1, 100),
-            "rdmsg event small shared event_fd ×100"
-        );
+        for name in [
+            "rdmsg",
+            "std socket",
+            "rdmsg busy batches of 16",
+            "rdmsg event small shared event_fd ×100",
+        ] {
+            let manner: Manner = name.parse().unwrap();
+            assert_eq!(manner.to_string(), name);
+        }
+        let manner: Manner = "rdmsg event ×100".parse().unwrap();
+        assert!(manner.has(Way::Event) && !manner.has(Way::Busy));
+        assert_eq!((manner.batch, manner.connections), (1, 100));
+        assert!("rdmsg evnet".parse::<Manner>().is_err());
     }
 }

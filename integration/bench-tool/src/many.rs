@@ -1,20 +1,18 @@
 //! One process with many connections, of which one at a time has something to say.
 
-use std::time::Instant;
-
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use rdmsg::{Engine, Error, Interest};
+use rdmsg::{Error, Interest};
+use toolbox::Side;
 
-use crate::traffic::{Reading, SILENCE, Traffic};
+use crate::traffic::{SILENCE, Traffic};
 
 /// How many descriptors are taken from epoll at a time.
 const EVENTS: usize = 64;
 
 /// Sends back what comes on any connection, until all are closed. One thread waits for all.
 pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
-    let engine = Engine::new()?;
-    let endpoints = traffic.accept(&engine)?;
+    let endpoints = traffic.endpoints(Side::Server)?;
     let epoll = Epoll::new(EpollCreateFlags::empty())?;
     for (endpoint, place) in endpoints.iter().zip(0..) {
         let fd = endpoint.event_fd(Interest::Readable)?;
@@ -27,9 +25,7 @@ pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
         let ready = epoll.wait(&mut events, patience)?;
         ensure!(ready > 0, "the client is silent");
         for event in &events[..ready] {
-            let endpoint = endpoints
-                .get(usize::try_from(event.data())?)
-                .context("epoll names a connection that there is not")?;
+            let endpoint = &endpoints[usize::try_from(event.data())?];
             loop {
                 match endpoint.try_recv() {
                     Ok(Some(message)) => endpoint.send(&message)?,
@@ -44,27 +40,5 @@ pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
             }
         }
     }
-    drop(endpoints);
-    engine.shutdown();
     Ok(())
-}
-
-/// Accepts connections that carry nothing, and keeps them until they are closed.
-pub(crate) fn keep(traffic: &Traffic) -> Result<()> {
-    let engine = Engine::new()?;
-    for endpoint in traffic.accept(&engine)? {
-        drop(endpoint.recv_timeout(SILENCE));
-    }
-    engine.shutdown();
-    Ok(())
-}
-
-/// Opens and closes them. How long that takes is measured from outside.
-pub(crate) fn open_and_close(traffic: &Traffic) -> Result<Reading> {
-    let (engine, start) = (Engine::new()?, Instant::now());
-    for endpoint in traffic.connect(&engine)? {
-        endpoint.close()?;
-    }
-    engine.shutdown();
-    Ok(Reading::rate(traffic.manner.connections.into(), start))
 }

@@ -1,39 +1,44 @@
 use std::fmt;
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// What is measured.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+/// A kind of measurement. The names are those of a table.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
 pub(crate) enum Measure {
     /// Half the time of a message and its answer
+    #[value(name = "half round trip")]
     HalfRoundTrip,
     /// The rate of messages to a server, which answers the last one
+    #[value(name = "one way")]
     OneWay,
     /// The processor time of a process that receives a message every 2 ms, for each message
+    #[value(name = "processor time")]
     Sparse,
     /// The time of an RDMA READ
+    #[value(name = "RDMA READ")]
     Read,
     /// The rate of RDMA WRITEs
+    #[value(name = "RDMA WRITE")]
     Write,
     /// The time to open a connection and to close it
+    #[value(name = "connect and close")]
     Connect,
     /// What a call executes above the driver
+    #[value(name = "instructions a call")]
     Call,
     /// What a call allocates
+    #[value(name = "allocations a call")]
     Allocations,
     /// What one end executes for a round trip in its process, the kernel apart
+    #[value(name = "instructions a round trip")]
     Loop,
 }
 
 impl Measure {
     /// Whether more is better.
     pub(crate) fn is_rate(self) -> bool {
-        self.is_one_way() || self == Self::Write
-    }
-
-    /// Whether messages go to a server, and it answers the last one.
-    pub(crate) fn is_one_way(self) -> bool {
-        self == Self::OneWay
+        matches!(self, Self::OneWay | Self::Write)
     }
 
     /// A figure with its unit.
@@ -54,21 +59,16 @@ impl Measure {
     }
 }
 
-/// What a table calls it.
 impl fmt::Display for Measure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::HalfRoundTrip => "half round trip",
-            Self::OneWay => "one way",
-            Self::Sparse => "processor time",
-            Self::Read => "RDMA READ",
-            Self::Write => "RDMA WRITE",
-            Self::Connect => "connect and close",
-            Self::Call => "instructions a call",
-            Self::Allocations => "allocations a call",
-            Self::Loop => "instructions a round trip",
-        })
+        f.write_str(&name(self))
     }
+}
+
+/// Returns the name of a value on the command line, in `rows.txt` or in a table.
+pub(crate) fn name(value: &impl ValueEnum) -> String {
+    let value = value.to_possible_value();
+    value.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 /// A size for people.

@@ -9,8 +9,9 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use nix::time::{ClockId, clock_gettime};
-use rdmsg::{Endpoint, Engine, SendBuffer, Stream, tokio as tasks};
+use rdmsg::{Endpoint, SendBuffer, Stream, tokio as tasks};
 use tokio::runtime::{Builder, Runtime};
+use toolbox::Side;
 
 use crate::{
     manner::Way,
@@ -27,11 +28,14 @@ const INTERVAL: Duration = Duration::from_millis(2);
 /// Serves one client.
 pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
     runtime()?.block_on(async {
-        let engine = Engine::new()?;
-        let accepted = Carrier::accept(traffic, &engine)?.pop();
-        let mut carrier = accepted.context("no connection")?;
+        let mut carriers = Carrier::all(traffic, Side::Server)?;
+        let carrier = carriers.first_mut().context("no connection")?;
         let message = vec![0x5a; traffic.size];
-        for count in [traffic.warm_up(), traffic.count] {
+        let counts = match traffic.measure {
+            Measure::Connect => [0; 2],
+            _ => [traffic.warm_up(), traffic.count],
+        };
+        for count in counts {
             for _ in 0..count {
                 match traffic.measure {
                     Measure::OneWay => carrier.receive(traffic.size).await?,
@@ -42,14 +46,14 @@ pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
                     _ => carrier.send_back(traffic.size).await?,
                 }
             }
-            if traffic.measure.is_one_way() {
+            if traffic.measure == Measure::OneWay {
                 carrier.send(ANSWER).await?;
             }
         }
-        // The client ends the connection.
-        drop(carrier.receive(1).await);
-        drop(carrier);
-        engine.shutdown();
+        // The client ends the connections.
+        for mut carrier in carriers {
+            drop(carrier.receive(1).await);
+        }
         Ok(())
     })
 }
@@ -57,14 +61,12 @@ pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
 /// Measures against a server.
 pub(crate) fn measure(traffic: &Traffic) -> Result<Reading> {
     runtime()?.block_on(async {
-        let engine = Engine::new()?;
-        let mut carriers = Carrier::connect(traffic, &engine)?;
+        let mut carriers = Carrier::all(traffic, Side::Client)?;
         run(traffic, &mut carriers, traffic.warm_up()).await?;
         let reading = run(traffic, &mut carriers, traffic.count).await?;
         for carrier in carriers {
             carrier.close().await?;
         }
-        engine.shutdown();
         Ok(reading)
     })
 }
@@ -96,6 +98,8 @@ async fn run(traffic: &Traffic, carriers: &mut [Carrier], count: u64) -> Result<
             let taken = processor_time()?.saturating_sub(before);
             Ok(Reading::mean(taken.as_secs_f64() * 1e6 / count as f64))
         }
+        // Measured from outside.
+        Measure::Connect => Ok(Reading::mean(0.0)),
         _ => {
             let mut times = Times::start(count);
             let places = (0..carriers.len()).cycle();
@@ -127,31 +131,16 @@ enum Carrier {
 }
 
 impl Carrier {
-    /// Takes one connection, or more than one from a client that has them.
-    fn accept(traffic: &Traffic, engine: &Engine) -> Result<Vec<Self>> {
-        if traffic.manner.has(Way::Socket) {
-            let (socket, _) = TcpListener::bind(traffic.server())?.accept()?;
-            return Self::of_socket(socket);
+    /// Returns this side's ends of all connections.
+    fn all(traffic: &Traffic, side: Side) -> Result<Vec<Self>> {
+        if !traffic.manner.has(Way::Socket) {
+            let endpoints = traffic.endpoints(side)?.into_iter();
+            return endpoints.map(|one| Self::of(one, traffic)).collect();
         }
-        let endpoints = traffic.accept(engine)?;
-        endpoints
-            .into_iter()
-            .map(|one| Self::of(one, traffic))
-            .collect()
-    }
-
-    fn connect(traffic: &Traffic, engine: &Engine) -> Result<Vec<Self>> {
-        if traffic.manner.has(Way::Socket) {
-            return Self::of_socket(TcpStream::connect(traffic.server())?);
-        }
-        let endpoints = traffic.connect(engine)?;
-        endpoints
-            .into_iter()
-            .map(|one| Self::of(one, traffic))
-            .collect()
-    }
-
-    fn of_socket(socket: TcpStream) -> Result<Vec<Self>> {
+        let socket = match side {
+            Side::Server => TcpListener::bind(traffic.server)?.accept()?.0,
+            Side::Client => TcpStream::connect(traffic.server)?,
+        };
         socket.set_nodelay(true)?;
         socket.set_read_timeout(Some(SILENCE))?;
         Ok(vec![Self::Socket(socket)])

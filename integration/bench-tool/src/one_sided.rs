@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use rdmsg::{Completion, Endpoint, Engine, Region, RemoteAccess, RemoteRegion};
+use rdmsg::{Completion, Endpoint, Region, RemoteAccess, RemoteRegion};
+use toolbox::Side;
 
 use crate::{
     measure::Measure,
@@ -12,8 +13,7 @@ use crate::{
 
 /// Says where its memory is.
 pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
-    let engine = Engine::new()?;
-    let endpoints = traffic.accept(&engine)?;
+    let endpoints = traffic.endpoints(Side::Server)?;
     let endpoint = endpoints.first().context("no connection")?;
     let region = endpoint
         .one_sided()
@@ -21,27 +21,23 @@ pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
     endpoint.send(&region.remote().to_bytes())?;
     // Until the client has closed.
     drop(endpoint.recv_timeout(SILENCE));
-    drop(endpoints);
-    engine.shutdown();
     Ok(())
 }
 
 pub(crate) fn measure(traffic: &Traffic) -> Result<Reading> {
-    let engine = Engine::new()?;
-    let endpoint = traffic.connect(&engine)?.pop().context("no connection")?;
+    let endpoints = traffic.endpoints(Side::Client)?;
+    let endpoint = endpoints.first().context("no connection")?;
     let remote = RemoteRegion::try_from(&*endpoint.recv_timeout(SILENCE)?)?;
     let local = endpoint
         .one_sided()
         .region(traffic.size, RemoteAccess::NONE)?;
     let run = |count| match traffic.measure {
-        Measure::Read => read(&endpoint, &local, &remote, count),
-        _ => write(&endpoint, &local, &remote, count),
+        Measure::Read => read(endpoint, &local, &remote, count),
+        _ => write(endpoint, &local, &remote, count),
     };
     run(traffic.warm_up())?;
     let reading = run(traffic.count)?;
     endpoint.close()?;
-    drop((local, endpoint));
-    engine.shutdown();
     Ok(reading)
 }
 

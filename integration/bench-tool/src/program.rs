@@ -1,8 +1,12 @@
 //! The measured programs: their names, command lines and output.
 
-use std::{env, fmt, net::IpAddr};
+use std::{
+    env, fmt,
+    net::{IpAddr, SocketAddr},
+    str::FromStr,
+};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result};
 use toolbox::{Listening, words};
 
 use crate::{
@@ -19,8 +23,25 @@ pub(crate) enum Program {
     Perftest,
     /// `rstream -T b`, of rdmacm-utils: rsockets, or plain TCP.
     Rstream { tcp: bool },
+    /// `ucmatose`, of rdmacm-utils, which opens and closes connections.
+    Ucmatose,
     /// This one.
     Rdmsg(Manner),
+}
+
+/// Reads a name of `rows.txt`.
+impl FromStr for Program {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Ok(match text {
+            "perftest" => Self::Perftest,
+            "rstream" => Self::Rstream { tcp: false },
+            "rstream tcp" => Self::Rstream { tcp: true },
+            "ucmatose" => Self::Ucmatose,
+            manner => Self::Rdmsg(manner.parse()?),
+        })
+    }
 }
 
 /// One way to call a program.
@@ -29,6 +50,7 @@ pub(crate) struct Run {
     pub(crate) program: Program,
     pub(crate) measure: Measure,
     pub(crate) size: usize,
+    /// The number of messages, or of connections that are opened and closed.
     pub(crate) count: u64,
 }
 
@@ -41,36 +63,22 @@ pub(crate) struct Commands {
     pub(crate) client: Vec<String>,
 }
 
-impl Commands {
-    /// A server of `line`, and a client with this in addition.
-    pub(crate) fn new(line: &str, listening: Listening, more: &str) -> Self {
-        Self {
-            server: words(line),
-            listening,
-            client: words(&format!("{line} {more}")),
-        }
-    }
-}
-
 impl Run {
-    /// The same by this program.
-    pub(crate) fn by(self, program: Program) -> Self {
-        Self { program, ..self }
-    }
-
     /// Returns the name of the program in a table.
     pub(crate) fn name(&self) -> String {
         match self.program {
             Program::Perftest => format!("{} -R -e", self.perftest()),
             Program::Rstream { tcp: true } => "rstream -T s -T b".to_owned(),
             Program::Rstream { tcp: false } => "rstream -T b".to_owned(),
+            Program::Ucmatose => "ucmatose".to_owned(),
             Program::Rdmsg(manner) => manner.to_string(),
         }
     }
 
     fn perftest(&self) -> &'static str {
         match self.measure {
-            Measure::OneWay => "ib_send_bw",
+            // perftest cannot sleep until a WRITE is done, so a WRITE is compared with a SEND.
+            Measure::OneWay | Measure::Write => "ib_send_bw",
             Measure::Read => "ib_read_lat",
             _ => "ib_send_lat",
         }
@@ -79,54 +87,69 @@ impl Run {
     /// Returns the command lines, for a server at `address`.
     pub(crate) fn commands(&self, address: IpAddr, device: &str, port: u16) -> Result<Commands> {
         let Self { size, count, .. } = *self;
-        let commands = match self.program {
-            Program::Perftest => {
-                // -F: not to refuse a processor whose frequency may change.
-                let line = format!(
+        let (line, listening, to_server) = match self.program {
+            // -F: not to refuse a processor whose frequency may change.
+            Program::Perftest => (
+                format!(
                     "{} -R -F -e -d {device} -s {size} -n {count} -p {port}",
                     self.perftest()
-                );
-                Commands::new(&line, Listening::Cm(port), &address.to_string())
-            }
+                ),
+                Listening::Cm(port),
+                "",
+            ),
             Program::Rstream { tcp } => {
                 // As its own tests: inline data for latency, none for bandwidth.
-                let (inline, iterations, transfers) = if self.measure.is_one_way() {
-                    (0, 1, count)
-                } else {
-                    (64, count, 1)
+                let (inline, iterations, transfers) = match self.measure {
+                    Measure::OneWay => (0, 1, count),
+                    _ => (64, count, 1),
                 };
-                let (tcp, listening) = if tcp {
-                    ("-T s", Listening::Tcp(port))
-                } else {
-                    ("", Listening::Cm(port))
+                let (tcp, listening) = match tcp {
+                    true => ("-T s", Listening::Tcp(port)),
+                    false => ("", Listening::Cm(port)),
                 };
                 let line = format!(
                     "rstream {tcp} -T b -i {inline} -S {size} -I {iterations} -C {transfers} \
                      -p {port}"
                 );
-                Commands::new(&line, listening, &format!("-s {address}"))
+                (line, listening, "-s ")
             }
+            // Each connection carries one message, because it does not close it otherwise.
+            Program::Ucmatose => (
+                format!("ucmatose -C 1 -S 64 -c {count} -p {port}"),
+                Listening::Cm(port),
+                "-s ",
+            ),
             Program::Rdmsg(manner) => {
+                let connections = match self.measure {
+                    Measure::Connect => u32::try_from(count)?,
+                    _ => manner.connections,
+                };
                 let traffic = Traffic {
-                    address,
-                    port,
+                    server: SocketAddr::new(address, port),
                     measure: self.measure,
                     size,
                     count,
-                    manner,
+                    manner: Manner {
+                        connections,
+                        ..manner
+                    },
                 };
-                Commands {
+                let is_tcp = manner.has(Way::Tcp) || manner.has(Way::Socket);
+                return Ok(Commands {
                     server: Work::Serve(traffic.clone()).argv()?,
-                    listening: if manner.has(Way::Tcp) {
-                        Listening::Tcp(port)
-                    } else {
-                        Listening::Cm(port)
+                    listening: match is_tcp {
+                        true => Listening::Tcp(port),
+                        false => Listening::Cm(port),
                     },
                     client: Work::Measure(traffic).argv()?,
-                }
+                });
             }
         };
-        Ok(commands)
+        Ok(Commands {
+            server: words(&line),
+            listening,
+            client: words(&format!("{line} {to_server}{address}")),
+        })
     }
 
     /// Finds the figures in the client's output.
@@ -134,6 +157,8 @@ impl Run {
         let reading = match self.program {
             Program::Perftest => perftest(self.measure, self.size, output),
             Program::Rstream { .. } => rstream(self.measure, output),
+            // Measured from outside.
+            Program::Ucmatose => None,
             Program::Rdmsg(_) => {
                 let mut lines = output.lines().rev();
                 lines.find_map(|line| serde_json::from_str(line).ok())
@@ -252,7 +277,7 @@ mod tests {
         let Work::Measure(traffic) = serde_json::from_str(&commands.client[2]).unwrap() else {
             panic!("{commands:?}")
         };
-        assert_eq!((traffic.port, traffic.count), (7471, 5));
+        assert_eq!((traffic.server.port(), traffic.count), (7471, 5));
         assert_eq!(traffic.manner, Manner::DEFAULT);
     }
 }

@@ -3,20 +3,20 @@
 use std::{fs, iter};
 
 use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
 
-use crate::{
-    conduct::Outcome,
-    row::{Part, Row, Side, median},
-};
+use crate::row::{Part, Row, Side, median};
 
-/// Everything that was measured, in one run of the tool.
-#[derive(Debug, Default)]
+/// Everything that was measured, of one part or of more.
+#[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Report {
-    /// Of the host where the last part was measured.
-    kernel: String,
-    rows: Vec<Row>,
-    missing: Vec<String>,
-    notes: Vec<String>,
+    /// The kernel of the last part's host.
+    pub(crate) kernel: String,
+    pub(crate) rows: Vec<Row>,
+    /// Missing measurements, with the reasons.
+    pub(crate) missing: Vec<String>,
+    /// Remarks for readers of the table.
+    pub(crate) notes: Vec<String>,
     /// Whether a program of ours failed.
     pub(crate) broken: bool,
 }
@@ -29,33 +29,13 @@ pub(crate) const BUILT_BY: &str = env!("BUILT_BY");
 const PAGE: &str = "docs/performance.md";
 
 impl Report {
-    pub(crate) fn add(&mut self, outcome: Outcome) {
-        self.broken |= outcome.broken;
-        self.kernel = outcome.kernel;
-        self.notes.extend(outcome.notes);
-        self.missing.extend(outcome.missing);
-        self.rows.extend(outcome.rows);
-    }
-
-    pub(crate) fn note(&mut self, note: String) {
-        eprintln!("bench: {note}");
-        self.notes.push(note);
-    }
-
-    pub(crate) fn lacks(&mut self, what: String) {
-        self.missing.push(what);
-    }
-
-    pub(crate) fn rows(&self) -> &[Row] {
-        &self.rows
-    }
-
-    pub(crate) fn kernel(&self) -> &str {
-        &self.kernel
-    }
-
-    pub(crate) fn missing(&self) -> &[String] {
-        &self.missing
+    /// Adds another part.
+    pub(crate) fn add(&mut self, part: Self) {
+        self.broken |= part.broken;
+        self.kernel = part.kernel;
+        self.notes.extend(part.notes);
+        self.missing.extend(part.missing);
+        self.rows.extend(part.rows);
     }
 
     /// Prints the table as Markdown, missing measurements and notes.

@@ -3,7 +3,7 @@ use std::fmt;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use crate::measure::{Measure, bytes};
+use crate::measure::{Measure, bytes, name};
 
 /// One of the ways in which the tool measures.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
@@ -101,17 +101,9 @@ impl Row {
     }
 }
 
-impl Side {
-    /// Returns whether it is this library.
-    pub(crate) fn is_ours(&self) -> bool {
-        self.name.starts_with("rdmsg")
-    }
-}
-
 impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let value = self.to_possible_value().ok_or(fmt::Error)?;
-        f.write_str(value.get_name())
+        f.write_str(&name(self))
     }
 }
 

@@ -1,11 +1,12 @@
 use std::{
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     time::{Duration, Instant},
 };
 
 use anyhow::Result;
-use rdmsg::{Connector, Endpoint, Engine, Listener};
+use rdmsg::{Connector, Endpoint, Listener};
 use serde::{Deserialize, Serialize};
+use toolbox::Side;
 
 use crate::{manner::Manner, measure::Measure};
 
@@ -15,9 +16,7 @@ pub(crate) const SILENCE: Duration = Duration::from_secs(60);
 /// The traffic of an rdmsg server and client.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Traffic {
-    /// The server's.
-    pub(crate) address: IpAddr,
-    pub(crate) port: u16,
+    pub(crate) server: SocketAddr,
     pub(crate) measure: Measure,
     /// Bytes of a message.
     pub(crate) size: usize,
@@ -41,29 +40,26 @@ pub(crate) struct Times {
 }
 
 impl Traffic {
-    pub(crate) fn server(&self) -> SocketAddr {
-        SocketAddr::new(self.address, self.port)
-    }
-
     /// Returns the number of unmeasured messages at the start, at least one on each connection.
     pub(crate) fn warm_up(&self) -> u64 {
         (self.count / 10).max(self.manner.connections.into())
     }
 
-    /// Takes all of a client's connections.
-    pub(crate) fn accept(&self, engine: &Engine) -> Result<Vec<Endpoint>> {
-        let builder = Listener::builder().config(&self.manner.config(self.size));
-        let listener = builder.engine(engine).bind(self.server())?;
-        let accepted = (0..self.manner.connections).map(|_| listener.accept_timeout(SILENCE));
-        Ok(accepted.collect::<Result<_, _>>()?)
-    }
-
-    pub(crate) fn connect(&self, engine: &Engine) -> Result<Vec<Endpoint>> {
-        let connector = Connector::new()
-            .config(&self.manner.config(self.size))
-            .engine(engine);
-        let connected = (0..self.manner.connections).map(|_| connector.connect(self.server()));
-        Ok(connected.collect::<Result<_, _>>()?)
+    /// Returns this side's ends of all connections, on the engine of the process.
+    pub(crate) fn endpoints(&self, side: Side) -> Result<Vec<Endpoint>> {
+        let config = self.manner.config(self.size);
+        let count = 0..self.manner.connections;
+        let endpoints: Result<_, rdmsg::Error> = match side {
+            Side::Server => {
+                let listener = Listener::builder().config(&config).bind(self.server)?;
+                count.map(|_| listener.accept_timeout(SILENCE)).collect()
+            }
+            Side::Client => {
+                let connector = Connector::new().config(&config);
+                count.map(|_| connector.connect(self.server)).collect()
+            }
+        };
+        Ok(endpoints?)
     }
 }
 

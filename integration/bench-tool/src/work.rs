@@ -10,17 +10,17 @@ use crate::{row::Part, traffic::Traffic};
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) enum Work {
     /// Measure, in the lab, or without it and with the results in this folder.
-    Perform(Vec<Task>, Option<PathBuf>),
+    Perform(Task, Option<PathBuf>),
     /// Answer a client that measures the same.
     Serve(Traffic),
     /// Measure against that server, and print the reading.
     Measure(Traffic),
 }
 
-/// One part to measure.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+/// Parts to measure, one after the other.
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Task {
-    pub(crate) part: Part,
+    pub(crate) parts: Vec<Part>,
     pub(crate) scope: Scope,
     pub(crate) rounds: u32,
 }
@@ -36,18 +36,11 @@ pub(crate) enum Scope {
     Polling,
 }
 
-/// The command of [`Work`].
-const COMMAND: &str = "work";
-
 impl Work {
-    /// This program's arguments for it.
-    pub(crate) fn arguments(&self) -> Result<[String; 2]> {
-        Ok([COMMAND.to_owned(), serde_json::to_string(self)?])
-    }
-
-    /// The whole command line.
+    /// The command line of this program for it.
     pub(crate) fn argv(&self) -> Result<Vec<String>> {
         let program = env::current_exe()?.to_string_lossy().into_owned();
-        Ok([program].into_iter().chain(self.arguments()?).collect())
+        let json = serde_json::to_string(self)?;
+        Ok(vec![program, "work".to_owned(), json])
     }
 }

@@ -61,7 +61,7 @@ fn redis() {
     );
 
     let mut pair = pair(&lab, service);
-    let port = pair.address().port().to_string();
+    let port = pair.near.address.port().to_string();
     let text = |argv: &[&str]| String::from_utf8(run(argv)).unwrap();
     let cli = |words: &[&str]| text(&[&["redis-cli", "-p", &port], words].concat());
     assert_eq!(cli(&["ping"]), "PONG\n");
@@ -109,7 +109,7 @@ fn nginx() {
     }
 
     let mut pair = pair(&lab, service);
-    let url = format!("http://{}/file", pair.address());
+    let url = format!("http://{}/file", pair.near.address);
     let mut argv: Vec<String> = ["curl", "--silent", "--fail", "--parallel", "--parallel-max"]
         .map(str::to_owned)
         .into();
@@ -126,7 +126,7 @@ fn nginx() {
         assert!(fs::read(&path).unwrap() == file, "{}", path.display());
     }
     // A client that leaves in the middle.
-    let mut client = TcpStream::connect(pair.address()).unwrap();
+    let mut client = TcpStream::connect(pair.near.address).unwrap();
     client.write_all(b"GET /file HTTP/1.0\r\n\r\n").unwrap();
     client.read_exact(&mut [0; 1000]).unwrap();
     drop(client);
@@ -186,7 +186,7 @@ fn connections_that_do_not_fit_are_refused_by_name() {
     });
     let limited = with_memlock(&folder, 4096);
     let mut pair = BridgePair::start(&limited, &between(&lab), address, &[]).unwrap();
-    let mut clients: Vec<_> = (0..30).filter_map(|_| echoed(pair.address())).collect();
+    let mut clients: Vec<_> = (0..30).filter_map(|_| echoed(pair.near.address)).collect();
     assert!((1..30).contains(&clients.len()), "{} fit", clients.len());
     assert!(pair.near.says("ulimit -l"), "it says what to raise");
     // What there is goes on, and one that ends makes room.
@@ -199,6 +199,6 @@ fn connections_that_do_not_fit_are_refused_by_name() {
     let left = format!("{} open", open - 1);
     pair.near.reports(&left).unwrap();
     pair.far.reports(&left).unwrap();
-    clients.push(echoed(pair.address()).expect("there is room for one"));
+    clients.push(echoed(pair.near.address).expect("there is room for one"));
     fs::remove_dir_all(folder).unwrap();
 }

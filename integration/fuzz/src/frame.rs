@@ -3,9 +3,8 @@
 use std::time::Instant;
 
 use crate::{
-    proto::{
-        Arrival, CloseReason, CmInput, Connection, Event, Output, PeerTimeout, TransportTraits,
-    },
+    device::Device,
+    proto::{CloseReason, Connection, PeerTimeout},
     sizes::{BOTH_WAYS, hello, params},
 };
 
@@ -13,9 +12,9 @@ use crate::{
 #[derive(Debug, PartialEq)]
 enum Verdict {
     Violation(&'static str),
-    Message(u32),
-    Batch { len: u32, count: u32 },
-    Large { addr: u64, len: u64, rkey: u32 },
+    /// This many messages that lie in the buffer.
+    Messages(usize),
+    Large,
     Nothing,
     Pong,
     Finish,
@@ -79,13 +78,10 @@ fn read(frame: &[u8]) -> Verdict {
     }
     match kind {
         1 if payload > ours.eager_size as usize => Verdict::Violation("len"),
-        1 => Verdict::Message(payload as u32),
+        1 => Verdict::Messages(1),
         17 if lens.len() > ours.window.into() => Verdict::Violation("kind"),
         17 if payload > ours.eager_size as usize => Verdict::Violation("len"),
-        17 => Verdict::Batch {
-            len: payload as u32,
-            count: lens.len() as u32,
-        },
+        17 => Verdict::Messages(lens.len()),
         2 => Verdict::Nothing,
         3 => Verdict::Pong,
         4 | 7 => Verdict::Violation("kind"),
@@ -94,114 +90,51 @@ fn read(frame: &[u8]) -> Verdict {
         6 => Verdict::Abort(word(12)),
         8 => Verdict::Failure(word(12)),
         _ if long(24) > ours.max_message => Verdict::Violation("descriptor len"),
-        _ => Verdict::Large {
-            addr: long(16),
-            len: long(24),
-            rkey: word(32),
-        },
+        _ => Verdict::Large,
     }
 }
 
-/// Has a connection receive the bytes.
+/// Has a connection receive the bytes. Its device checks the places of messages, and the reads.
 pub fn one_frame(frame: &[u8]) {
     let now = Instant::now();
-    let mut conn = Connection::requested(params(), &hello(&params()), BOTH_WAYS, now).unwrap();
-    conn.accept(b"", now);
-    conn.take_turn(now);
-    conn.handle_transport(TransportTraits::UNRESTRICTED);
-    conn.handle_cm_event(
-        CmInput::Established {
-            private_data: &[],
-            reads: BOTH_WAYS,
-        },
-        now,
-    );
-    while conn.poll_output().is_some() {}
+    let conn = Connection::requested(params(), &hello(&params()), BOTH_WAYS, now).unwrap();
+    let mut device = Device::new(conn, params(), params().window, now);
+    device.establish(&params());
+    assert_eq!(device.said, []);
+    let receives = device.posted.len();
+    device.frames(&[frame.to_vec()]);
 
-    conn.handle_recv(3, frame, now);
-    let mut seen = Vec::new();
-    let (mut reposted, mut said) = (0, Vec::new());
-    let (mut announced, mut asked) = (0, 0);
-    while let Some(output) = conn.poll_output() {
-        match output {
-            Output::Event(Event::Arrived(Arrival::Message {
-                buffer,
-                offset,
-                len,
-            })) => {
-                assert_eq!((buffer, offset), (3, 16));
-                seen.push(Verdict::Message(len));
-            }
-            Output::Event(Event::Arrived(Arrival::Batch { buffer, len, count })) => {
-                assert_eq!(buffer, 3);
-                seen.push(Verdict::Batch { len, count });
-            }
-            Output::Event(Event::Arrived(Arrival::Finish)) => seen.push(Verdict::Finish),
-            Output::Read(read) => {
-                // Chunk by chunk, and no byte that was not announced.
-                assert_eq!(read.offset, asked);
-                asked += read.len;
-                assert!(read.len > 0 && asked <= announced);
-                if read.offset == 0 {
-                    seen.push(Verdict::Large {
-                        addr: read.remote_addr,
-                        len: announced,
-                        rkey: read.rkey,
-                    });
-                }
-            }
-            Output::Repost(buffer) => {
-                assert_eq!(buffer, 3);
-                reposted += 1;
-            }
-            Output::Release(buffer) => {
-                assert_eq!(buffer, 3);
-                reposted += 1;
-                conn.release(now);
-            }
-            Output::Begin { id, len } => {
-                announced = len;
-                conn.handle_memory(id, now);
-            }
-            Output::Prepare { len, .. } => conn.handle_prepared(len, now),
-            Output::Post(transmit) => said.push(transmit.header[0]),
-            Output::Nudge { .. } => unreachable!("on iWARP only"),
-            Output::Cm(_) | Output::PostDrainMarkers | Output::Timer | Output::Note(_) => {}
-            Output::Event(event) => panic!("{event:?}"),
-        }
-    }
-    seen.extend(match conn.close_reason() {
-        Some(CloseReason::ProtocolViolation(violation)) => {
-            Some(Verdict::Violation(violation.field()))
-        }
-        Some(CloseReason::PeerAborted(code)) => Some(Verdict::Abort(*code)),
-        Some(CloseReason::PeerOutOfResources) => Some(Verdict::Failure(1)),
-        Some(CloseReason::PeerBusy) => Some(Verdict::Failure(3)),
-        Some(CloseReason::PeerGaveUp(PeerTimeout::Keepalive)) => Some(Verdict::Failure(4)),
-        Some(CloseReason::PeerGaveUp(PeerTimeout::Read)) => Some(Verdict::Failure(5)),
-        Some(CloseReason::PeerFailed(code)) => Some(Verdict::Failure(*code)),
-        Some(CloseReason::PeerClosed) => Some(Verdict::Close),
+    let seen = match device.conn.close_reason() {
+        Some(CloseReason::ProtocolViolation(violation)) => Verdict::Violation(violation.field()),
+        Some(CloseReason::PeerAborted(code)) => Verdict::Abort(*code),
+        Some(CloseReason::PeerOutOfResources) => Verdict::Failure(1),
+        Some(CloseReason::PeerBusy) => Verdict::Failure(3),
+        Some(CloseReason::PeerGaveUp(PeerTimeout::Keepalive)) => Verdict::Failure(4),
+        Some(CloseReason::PeerGaveUp(PeerTimeout::Read)) => Verdict::Failure(5),
+        Some(CloseReason::PeerFailed(code)) => Verdict::Failure(*code),
+        Some(CloseReason::PeerClosed) => Verdict::Close,
         Some(other) => panic!("{other:?}"),
-        None if said == [4] => Some(Verdict::Pong),
-        None if seen.is_empty() => Some(Verdict::Nothing),
-        None => None,
-    });
-    let expected = read(frame);
-    match &expected {
-        Verdict::Close => assert_eq!(said, [5, 7], "a close is answered and acknowledged"),
-        Verdict::Pong => assert_eq!(said, [4], "a ping is answered"),
-        _ => assert_eq!(said, []),
+        None if device.said == [4] => Verdict::Pong,
+        None if device.peer_finished => Verdict::Finish,
+        None if device.inbound.iter().any(|large| large.requested > 0) => Verdict::Large,
+        None if device.kept.is_empty() => Verdict::Nothing,
+        None => Verdict::Messages(device.kept.len()),
+    };
+    assert_eq!(seen, read(frame));
+    let is_kept = matches!(seen, Verdict::Messages(_));
+    assert_eq!(device.kept.is_empty(), !is_kept);
+    assert_eq!(device.peer_finished, seen == Verdict::Finish);
+    match seen {
+        Verdict::Close => assert_eq!(device.said, [5, 7], "a close is answered and acknowledged"),
+        Verdict::Pong => assert_eq!(device.said, [4], "a ping is answered"),
+        _ => assert_eq!(device.said, []),
     }
-    // A buffer is out as long as a message lies in it, and comes back at once otherwise, where the
+    // The application keeps a buffer with a message. Another one is posted again at once, if the
     // connection goes on.
-    match &expected {
-        Verdict::Message(_) | Verdict::Batch { .. } => assert_eq!(reposted, 0),
-        Verdict::Large { .. }
-        | Verdict::Nothing
-        | Verdict::Pong
-        | Verdict::Finish
-        | Verdict::Close => assert_eq!(reposted, 1),
-        Verdict::Violation(_) | Verdict::Abort(_) | Verdict::Failure(_) => assert!(reposted <= 1),
+    if !matches!(
+        seen,
+        Verdict::Violation(_) | Verdict::Abort(_) | Verdict::Failure(_)
+    ) {
+        assert_eq!(device.posted.len(), receives - usize::from(is_kept));
     }
-    assert_eq!(seen, [expected]);
 }

@@ -9,59 +9,52 @@ use crate::{
     status::RejectReason,
 };
 
-/// What a hello is worth.
+/// The values of a good hello.
 #[derive(Debug, PartialEq)]
-enum Verdict<'a> {
-    NotRdmsg,
-    Rsocket,
-    Version(u8),
-    /// This field, whose value at this side is so, is zero.
-    Zero(&'static str, u64),
-    /// It wants a byte stream.
-    Stream,
-    Good {
-        window: u16,
-        max_message: u64,
-        data: &'a [u8],
-    },
+struct Good<'a> {
+    window: u16,
+    max_message: u64,
+    data: &'a [u8],
 }
 
-fn read(bytes: &[u8]) -> Verdict<'_> {
+/// Reads a hello, as this side does with its parameters.
+fn read(bytes: &[u8]) -> Result<Good<'_>, CloseReason> {
     if is_rsocket(bytes) {
-        return Verdict::Rsocket;
+        return Err(CloseReason::PeerIsRsocket);
     }
     if bytes.len() < 6 || bytes[..4] != *b"rdms" {
-        return Verdict::NotRdmsg;
+        return Err(CloseReason::NotRdmsg);
     }
     if bytes[4] != 3 {
-        return Verdict::Version(bytes[4]);
+        return Err(mismatch("version", 3, bytes[4].into()));
     }
     let len = usize::from(bytes[5]);
     if len < 36 || len > bytes.len() {
-        return Verdict::NotRdmsg;
+        return Err(CloseReason::NotRdmsg);
     }
     let number = |at: usize, len: usize| {
         bytes[at..at + len]
             .iter()
             .fold(0, |number: u64, byte| number << 8 | u64::from(*byte))
     };
-    let (window, eager_size, max_message) = (number(8, 2), number(12, 4), number(16, 8));
-    let ours = params();
-    if window == 0 {
-        Verdict::Zero("receive_window", ours.window.into())
-    } else if eager_size == 0 {
-        Verdict::Zero("eager_size", ours.eager_size.into())
-    } else if max_message == 0 {
-        Verdict::Zero("max_message", ours.max_message)
-    } else if bytes[7] & 1 == 1 {
-        Verdict::Stream
-    } else {
-        Verdict::Good {
-            window: window as u16,
-            max_message,
-            data: &bytes[36..len],
+    let (window, max_message, ours) = (number(8, 2), number(16, 8), params());
+    for (field, ours, theirs) in [
+        ("receive_window", ours.window.into(), window),
+        ("eager_size", ours.eager_size.into(), number(12, 4)),
+        ("max_message", ours.max_message, max_message),
+    ] {
+        if theirs == 0 {
+            return Err(mismatch(field, ours, 0));
         }
     }
+    if bytes[7] & 1 == 1 {
+        return Err(mismatch("stream", 0, 1));
+    }
+    Ok(Good {
+        window: window as u16,
+        max_message,
+        data: &bytes[36..len],
+    })
 }
 
 fn is_rsocket(bytes: &[u8]) -> bool {
@@ -84,18 +77,8 @@ fn mismatch(field: &'static str, ours: u64, theirs: u64) -> CloseReason {
 pub fn one_hello(bytes: &[u8]) {
     let now = Instant::now();
     let verdict = read(bytes);
-    let bad = match verdict {
-        Verdict::NotRdmsg => Some(CloseReason::NotRdmsg),
-        Verdict::Rsocket => Some(CloseReason::PeerIsRsocket),
-        Verdict::Version(theirs) => Some(mismatch("version", 3, theirs.into())),
-        Verdict::Zero(field, ours) => Some(mismatch(field, ours, 0)),
-        Verdict::Stream => Some(mismatch("stream", 0, 1)),
-        Verdict::Good { .. } => None,
-    };
-
     match Connection::requested(params(), bytes, BOTH_WAYS, now) {
         Ok(mut conn) => {
-            assert_eq!(bad, None);
             check(&conn, &verdict);
             assert!(conn.next_timeout().is_some());
             conn.accept(b"data", now);
@@ -105,13 +88,13 @@ pub fn one_hello(bytes: &[u8]) {
                 let Output::Cm(CmOp::Accept { private_data }) = output else {
                     return false;
                 };
-                matches!(read(private_data), Verdict::Good { data: b"data", .. })
+                matches!(read(private_data), Ok(Good { data: b"data", .. }))
             };
             let accepts = std::iter::from_fn(|| conn.poll_output()).filter(is_accept);
             assert_eq!(accepts.count(), 1);
         }
         Err(refusal) => {
-            assert_eq!(Some(refusal.reason), bad);
+            assert_eq!(Err(refusal.reason), verdict);
             assert_eq!(refusal.private_data.len(), 24);
             assert_eq!(refusal.private_data[..6], *b"rdmR\x03\x18");
         }
@@ -126,12 +109,12 @@ pub fn one_hello(bytes: &[u8]) {
         },
         now,
     );
-    match &bad {
-        None => {
+    match &verdict {
+        Ok(_) => {
             assert_eq!(conn.close_reason(), None);
             check(&conn, &verdict);
         }
-        Some(reason) => assert_eq!(&ended(&mut conn), reason),
+        Err(reason) => assert_eq!(&ended(&mut conn), reason),
     }
 
     for reason in [
@@ -162,21 +145,14 @@ pub fn one_hello(bytes: &[u8]) {
     }
 }
 
-fn check(conn: &Connection, verdict: &Verdict<'_>) {
-    let Verdict::Good {
-        window,
-        max_message,
-        data,
-    } = verdict
-    else {
-        panic!("{verdict:?}")
-    };
+fn check(conn: &Connection, verdict: &Result<Good<'_>, CloseReason>) {
     let negotiated = conn.negotiated().expect("the peer's hello is there");
-    assert_eq!(
-        (negotiated.send_window, negotiated.send_limit),
-        (*window, *max_message)
-    );
-    assert_eq!(conn.peer_data(), *data);
+    let seen = Good {
+        window: negotiated.send_window,
+        max_message: negotiated.send_limit,
+        data: conn.peer_data(),
+    };
+    assert_eq!(Ok(&seen), verdict.as_ref());
 }
 
 /// A connection that waits for its peer's answer.

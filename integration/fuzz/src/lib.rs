@@ -8,10 +8,11 @@ mod device;
 mod frame;
 mod header;
 mod hello;
+mod input;
 mod operations;
 mod sizes;
 
 pub use frame::one_frame;
 pub use header::one_header;
 pub use hello::one_hello;
-pub use operations::{Operations, one_life};
+pub use operations::one_life;

@@ -1,319 +1,191 @@
 //! A connection's life, in any order: what the application, the peer, the connection manager, the
 //! device and the clock do.
 
-use std::time::{Duration, Instant};
-
-use arbitrary::Arbitrary;
+use std::{
+    env,
+    time::{Duration, Instant},
+};
 
 use crate::{
     device::Device,
-    proto::{CloseReason, CmCall, CmInput, Connection, Params},
+    input::Input,
+    proto::{CloseReason, CmInput, Connection, Params},
     sizes::{BOTH_WAYS, hello, params},
     status::{CmStatus, RejectReason, WcStatus},
 };
 
-/// What happens, and to whom.
-#[derive(Debug, Arbitrary)]
-pub struct Operations {
-    ours: Sizes,
-    theirs: Sizes,
-    active: bool,
-    retry_refused: bool,
-    keepalive: bool,
-    /// Whether it begins with a connection that is established: most of what can happen happens
-    /// then.
-    established: bool,
-    operations: Vec<Operation>,
-}
+/// An operation. It takes its numbers and bytes from the input.
+/// The parameters are the peer's.
+type Operation = fn(&mut Device, &mut Input<'_>, &Params);
 
-/// How much fits.
-#[derive(Debug, Arbitrary)]
-struct Sizes {
-    window: u8,
-    send_slots: u8,
-    large_memory: u16,
-}
+/// All operations, with their names.
+const OPERATIONS: [(&str, Operation); 24] = [
+    // The connection manager makes the next call, and its event comes.
+    ("perform", |device, _, theirs| device.perform_well(theirs)),
+    ("fail to perform", |device, input, _| {
+        device.fail_to_perform(input.byte().into());
+    }),
+    ("event", event),
+    ("accept", |device, _, _| device.conn.accept(b"", device.now)),
+    ("reject", |device, _, _| device.conn.reject(b"", device.now)),
+    ("frame", |device, input, _| {
+        let frame = frame(device, input);
+        device.frames(&[frame]);
+    }),
+    // They have all arrived when the first is looked at.
+    ("frames", |device, input, _| {
+        let count = input.byte() % 8;
+        let frames: Vec<_> = (0..count).map(|_| frame(device, input)).collect();
+        device.frames(&frames);
+    }),
+    ("bytes", |device, input, _| {
+        device.frames(&[input.bytes().to_vec()]);
+    }),
+    ("immediate", |device, input, _| {
+        device.immediate(input.word(), input.word());
+    }),
+    ("complete", |device, _, _| device.complete()),
+    ("fail", |device, input, _| {
+        let status = WcStatus::from_raw(1 + u32::from(input.byte()) % 23);
+        device.fail(input.flag(), status);
+    }),
+    ("flush", |device, input, _| device.flush(input.flag())),
+    ("send", |device, input, _| device.send(input.byte().into())),
+    ("send a large one", |device, input, _| {
+        device.send((input.word() % (5 << 20)) as usize);
+    }),
+    ("operate", |device, input, _| device.operate(input.flag())),
+    ("hold", |device, _, _| device.hold()),
+    ("send held", |device, _, _| device.send_held()),
+    ("ask", |device, _, _| device.ask()),
+    ("finish", |device, _, _| device.finish()),
+    ("release", |device, _, _| device.release()),
+    ("release a large one", |device, _, _| device.release_large()),
+    ("pass", |device, input, _| {
+        let millis = u16::from_be_bytes(input.take());
+        device.pass(Duration::from_millis(millis.into()));
+    }),
+    ("close", |device, _, _| device.conn.close(device.now)),
+    ("abort", |device, input, _| {
+        device.conn.abort(input.word(), device.now);
+    }),
+];
 
-#[derive(Debug, Arbitrary)]
-enum Operation {
-    /// What is wanted of the connection manager next is done, and it says so.
-    Perform,
-    FailToPerform(u8),
-    Event(CmEvent),
-    Accept,
-    Reject,
-    Frame(Frame),
-    /// Frames that have all arrived when the first is looked at.
-    Frames(Vec<Frame>),
-    Bytes(Vec<u8>),
-    Immediate(u32, u32),
-    Complete,
-    Fail {
-        recv: bool,
-        status: u8,
-    },
-    Flush {
-        recv: bool,
-    },
-    Send(u8),
-    SendLarge(u32),
-    Operate {
-        takes_receive: bool,
-    },
-    Hold,
-    SendHeld,
-    Ask,
-    Finish,
-    Release,
-    ReleaseLarge,
-    Pass {
-        millis: u16,
-    },
-    Close,
-    Abort(u32),
-}
-
-/// An event that nobody expects.
-#[derive(Debug, Arbitrary)]
-enum CmEvent {
-    AddrResolved,
-    AddrError(i8),
-    RouteResolved,
-    RouteError(i8),
-    ConnectResponse,
-    ConnectError(i8),
-    Unreachable(i8),
-    Rejected(i8, Vec<u8>),
-    Established(Vec<u8>),
-    Disconnected,
-    DeviceRemoval,
-    AddrChange,
-    TimewaitExit,
-    Other(u32),
-    Failed,
-}
-
-/// A frame with few mistakes, so that what comes behind it is looked at as well.
-#[derive(Debug, Arbitrary)]
-struct Frame {
-    kind: Kind,
-    grant: Count,
-    taken: Count,
-    mistake: Option<(u8, u8)>,
-}
-
-#[derive(Debug, Arbitrary)]
-enum Kind {
-    Data(u8),
-    Batch(Vec<u8>),
-    Grant,
-    Ping,
-    Pong,
-    Finish,
-    Close,
-    Abort,
-    CloseAck,
-    Rendezvous { addr: u64, len: u32, rkey: u32 },
-}
-
-/// A counter of the peer's.
-#[derive(Debug, Arbitrary)]
-enum Count {
-    /// As it was.
-    Same,
-    /// As far ahead as it may be.
-    Most,
-    /// One further ahead.
-    TooMany,
-    /// Any.
-    Some(u32),
-}
-
-impl Count {
-    fn pick(&self, same: u32, most: u32) -> u32 {
-        match self {
-            Self::Same => same,
-            Self::Most => most,
-            Self::TooMany => most + 1,
-            Self::Some(count) => *count,
-        }
-    }
-}
-
-impl Sizes {
-    fn params(&self) -> Params {
-        Params {
-            window: 1 + u16::from(self.window % 6),
-            send_slots: 1 + u32::from(self.send_slots % 6),
-            large_memory: 1 + u64::from(self.large_memory) * 64,
-            max_message: 4 << 20,
-            ..params()
-        }
-    }
-}
-
-impl Frame {
-    fn bytes(&self, device: &Device) -> Vec<u8> {
-        let (kind, payload) = match &self.kind {
-            Kind::Data(len) => (1, vec![7; usize::from(len % 65)]),
-            Kind::Batch(lens) => {
-                let lens = lens.iter().map(|len| len % 16);
-                let message = |len: u8| [&[0, 0, 0, len][..], &[7; 15][..len.into()]].concat();
-                (17, lens.flat_map(message).collect())
-            }
-            Kind::Grant => (2, Vec::new()),
-            Kind::Ping => (3, Vec::new()),
-            Kind::Pong => (4, Vec::new()),
-            Kind::Close => (5, Vec::new()),
-            Kind::Abort => (6, Vec::new()),
-            Kind::CloseAck => (7, Vec::new()),
-            Kind::Finish => (9, Vec::new()),
-            Kind::Rendezvous { addr, len, rkey } => {
-                let mut payload = addr.to_be_bytes().to_vec();
-                payload.extend(u64::from(len % (5 << 20)).to_be_bytes());
-                payload.extend(rkey.to_be_bytes());
-                payload.extend([0; 4]);
-                (16, payload)
-            }
-        };
-        let most = device.credit.1.max(device.credit.0 + device.window());
-        let grant = self.grant.pick(device.credit.1, most);
-        let taken = self.taken.pick(device.exposed.1, device.exposed.0);
-        let mut bytes = vec![kind, 0, 0, 0];
-        bytes.extend(grant.to_be_bytes());
-        bytes.extend((payload.len() as u32).to_be_bytes());
-        bytes.extend(taken.to_be_bytes());
-        bytes.extend(payload);
-        if let Some((at, byte)) = self.mistake {
-            let at = usize::from(at) % bytes.len();
-            bytes[at] = byte;
-        }
-        bytes
-    }
-}
-
-/// Plays a life to its end.
-pub fn one_life(operations: &Operations) {
+/// Plays a life to its end. With `FUZZ_SHOW` in the environment it prints each operation.
+pub fn one_life(bytes: &[u8]) {
+    let shows = env::var_os("FUZZ_SHOW").is_some();
+    let mut input = Input(bytes);
     let now = Instant::now();
+    let theirs = sizes(&mut input);
     let ours = Params {
-        retry_refused: operations.retry_refused,
-        keepalive_interval: operations.keepalive.then_some(Duration::from_secs(1)),
-        ..operations.ours.params()
+        retry_refused: input.flag(),
+        keepalive_interval: input.flag().then_some(Duration::from_secs(1)),
+        ..sizes(&mut input)
     };
-    let theirs = operations.theirs.params();
-    let conn = if operations.active {
+    let conn = if input.flag() {
         Connection::connect(ours.clone(), 7, b"", now)
     } else {
         Connection::requested(ours.clone(), &hello(&theirs), BOTH_WAYS, now).expect("a good hello")
     };
     let mut device = Device::new(conn, ours, theirs.window, now);
-    if operations.established {
-        device.conn.accept(b"", now);
-        device.settle();
-        while !device.wanted.is_empty() {
-            perform(&mut device, &theirs);
-            device.settle();
-        }
+    // Most operations have an effect on an established connection only.
+    if input.flag() {
+        device.establish(&theirs);
     }
-    for operation in &operations.operations {
-        operation.apply(&mut device, &theirs);
+    while !input.0.is_empty() {
+        let operation = usize::from(input.byte()) % OPERATIONS.len();
+        let (name, operation) = OPERATIONS[operation];
+        if shows {
+            eprintln!("{name}, {} bytes left", input.0.len());
+        }
+        operation(&mut device, &mut input, &theirs);
         device.settle();
     }
     finish(&mut device);
 }
 
-impl Operation {
-    fn apply(&self, device: &mut Device, theirs: &Params) {
-        let now = device.now;
-        match self {
-            Self::Perform => perform(device, theirs),
-            Self::FailToPerform(errno) => device.fail_to_perform((*errno).into()),
-            Self::Event(event) => device.conn.handle_cm_event(event.input(), now),
-            Self::Accept => device.conn.accept(b"", now),
-            Self::Reject => device.conn.reject(b"", now),
-            Self::Frame(frame) => device.frames(&[frame.bytes(device)]),
-            Self::Frames(frames) => {
-                let frames: Vec<_> = frames.iter().map(|frame| frame.bytes(device)).collect();
-                device.frames(&frames);
-            }
-            Self::Bytes(bytes) => device.frames(std::slice::from_ref(bytes)),
-            Self::Immediate(word, len) => device.immediate(*word, *len),
-            Self::Complete => device.complete(),
-            Self::Fail { recv, status } => {
-                device.fail(*recv, WcStatus::from_raw(1 + u32::from(*status) % 23));
-            }
-            Self::Flush { recv } => device.flush(*recv),
-            Self::Send(len) => device.send((*len).into()),
-            Self::SendLarge(len) => device.send((*len % (5 << 20)) as usize),
-            Self::Operate { takes_receive } => device.operate(*takes_receive),
-            Self::Hold => device.hold(),
-            Self::SendHeld => device.send_held(),
-            Self::Ask => device.ask(),
-            Self::Finish => device.finish(),
-            Self::Release => device.release(),
-            Self::ReleaseLarge => device.release_large(),
-            Self::Pass { millis } => device.pass(Duration::from_millis((*millis).into())),
-            Self::Close => device.conn.close(now),
-            Self::Abort(code) => device.conn.abort(*code, now),
-        }
+fn sizes(input: &mut Input<'_>) -> Params {
+    Params {
+        window: 1 + u16::from(input.byte() % 6),
+        send_slots: 1 + u32::from(input.byte() % 6),
+        large_memory: 1 + u64::from(u16::from_be_bytes(input.take())) * 64,
+        max_message: 4 << 20,
+        ..params()
     }
 }
 
-/// The connection manager does what is wanted next, as it does when all is well.
-fn perform(device: &mut Device, theirs: &Params) {
-    let private_data = &hello(theirs);
-    let event = match device.perform() {
-        Some(CmCall::ResolveAddr) => CmInput::AddrResolved,
-        Some(CmCall::ResolveRoute) => CmInput::RouteResolved,
-        Some(CmCall::Connect) => CmInput::Established {
-            private_data,
-            reads: BOTH_WAYS,
+/// Returns a frame with at most one mistake, so that the connection often goes on.
+fn frame(device: &Device, input: &mut Input<'_>) -> Vec<u8> {
+    let kind = [1, 2, 3, 4, 5, 6, 7, 9, 16, 17][usize::from(input.byte() % 10)];
+    let payload = match kind {
+        1 => vec![7; usize::from(input.byte() % 65)],
+        16 => {
+            let mut payload = input.take::<8>().to_vec();
+            payload.extend(u64::from(input.word() % (5 << 20)).to_be_bytes());
+            payload.extend(input.take::<4>());
+            payload.extend([0; 4]);
+            payload
+        }
+        17 => {
+            let lens = input.bytes().iter().map(|len| len % 16);
+            let message = |len: u8| [&[0, 0, 0, len][..], &[7; 15][..len.into()]].concat();
+            lens.flat_map(message).collect()
+        }
+        _ => Vec::new(),
+    };
+    let most = device.credit.1.max(device.credit.0 + device.window());
+    let mut bytes = vec![kind, 0, 0, 0];
+    bytes.extend(count(input, device.credit.1, most).to_be_bytes());
+    bytes.extend((payload.len() as u32).to_be_bytes());
+    bytes.extend(count(input, device.exposed.1, device.exposed.0).to_be_bytes());
+    bytes.extend(payload);
+    if input.flag() {
+        let at = usize::from(input.byte()) % bytes.len();
+        bytes[at] = input.byte();
+    }
+    bytes
+}
+
+/// Returns a counter for a frame: unchanged, as far ahead as allowed, one too far, or any.
+fn count(input: &mut Input<'_>, same: u32, most: u32) -> u32 {
+    match input.byte() % 4 {
+        0 => same,
+        1 => most,
+        2 => most + 1,
+        _ => input.word(),
+    }
+}
+
+/// An unexpected event of the connection manager.
+fn event(device: &mut Device, input: &mut Input<'_>, _: &Params) {
+    let kind = input.byte() % 15;
+    let status = i32::from(input.byte() as i8);
+    let error = CmStatus::from_raw(status);
+    let reads = BOTH_WAYS;
+    let event = match kind {
+        0 => CmInput::AddrResolved,
+        1 => CmInput::AddrError(error),
+        2 => CmInput::RouteResolved,
+        3 => CmInput::RouteError(error),
+        4 => CmInput::ConnectResponse,
+        5 => CmInput::ConnectError(error),
+        6 => CmInput::Unreachable(error),
+        7 => CmInput::Rejected {
+            reason: RejectReason::from_raw(status),
+            private_data: input.bytes(),
         },
-        Some(CmCall::Accept) => CmInput::Established {
-            private_data: &[],
-            reads: BOTH_WAYS,
+        8 => CmInput::Established {
+            private_data: input.bytes(),
+            reads,
         },
-        Some(CmCall::Disconnect) => CmInput::Disconnected,
-        Some(
-            CmCall::AwaitTurn
-            | CmCall::CreateId
-            | CmCall::CreateTransport
-            | CmCall::Reject
-            | CmCall::SetMinRnrTimer
-            | CmCall::Discard,
-        )
-        | None => return,
+        9 => CmInput::Disconnected,
+        10 => CmInput::DeviceRemoval,
+        11 => CmInput::AddrChange,
+        12 => CmInput::TimewaitExit,
+        13 => CmInput::Other(input.word()),
+        _ => CmInput::Failed(&CloseReason::PeerDisconnected),
     };
     device.conn.handle_cm_event(event, device.now);
-}
-
-impl CmEvent {
-    fn input(&self) -> CmInput<'_> {
-        let status = |status: &i8| CmStatus::from_raw((*status).into());
-        match self {
-            Self::AddrResolved => CmInput::AddrResolved,
-            Self::AddrError(error) => CmInput::AddrError(status(error)),
-            Self::RouteResolved => CmInput::RouteResolved,
-            Self::RouteError(error) => CmInput::RouteError(status(error)),
-            Self::ConnectResponse => CmInput::ConnectResponse,
-            Self::ConnectError(error) => CmInput::ConnectError(status(error)),
-            Self::Unreachable(error) => CmInput::Unreachable(status(error)),
-            Self::Rejected(reason, private_data) => CmInput::Rejected {
-                reason: RejectReason::from_raw((*reason).into()),
-                private_data,
-            },
-            Self::Established(private_data) => CmInput::Established {
-                private_data,
-                reads: BOTH_WAYS,
-            },
-            Self::Disconnected => CmInput::Disconnected,
-            Self::DeviceRemoval => CmInput::DeviceRemoval,
-            Self::AddrChange => CmInput::AddrChange,
-            Self::TimewaitExit => CmInput::TimewaitExit,
-            Self::Other(number) => CmInput::Other(*number),
-            Self::Failed => CmInput::Failed(&CloseReason::PeerDisconnected),
-        }
-    }
 }
 
 /// Whatever came before: a close, and time, bring the end.

@@ -3,31 +3,47 @@
 
 use std::{
     collections::HashMap,
-    io::Read,
+    io::{self, Read, Write},
     net::{TcpListener, TcpStream},
+    os::unix::process::ExitStatusExt,
+    process::{Child, ChildStdin, Command, ExitStatus, Stdio},
+    sync::{
+        Arc, Mutex,
+        mpsc::{self, channel},
+    },
     thread,
     time::Duration,
 };
 
-use anyhow::{Context, Result, bail};
-use nix::{sys::signal::Signal, unistd::Pid};
+use anyhow::{Context, Result, bail, ensure};
+use nix::{
+    sys::{
+        signal::{Signal, kill},
+        wait::{Id, WaitPidFlag, waitid},
+    },
+    unistd::Pid,
+};
 
 use crate::{
-    Deadline, Program, clock_millis,
-    wire::{self, Frame, Sender},
+    Deadline, clock_millis, lock,
+    wire::{self, Frame, Job, Sender},
 };
 
 /// The TCP port on which an agent listens.
 pub const PORT: u16 = 7450;
 
 /// The time limit for the start of the conductor, which may run on a busy machine.
-pub(crate) const START_LIMIT: Duration = Duration::from_secs(300);
+const START_LIMIT: Duration = Duration::from_secs(300);
 
 /// The longest pause of a conductor, which may wait for programs of its own.
 const SILENCE: Duration = Duration::from_secs(3600);
 
 /// The time between two attempts.
 pub(crate) const PAUSE: Duration = Duration::from_millis(20);
+
+/// The time limit for the last output of a program that has ended, if another process keeps its
+/// outputs open.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// Serves one conductor until its request to end.
 ///
@@ -39,25 +55,10 @@ pub fn serve() -> Result<()> {
     serve_on(listener.context("cannot listen for a conductor")?)
 }
 
-/// Serves in the background, for the host on which the conductor is.
-pub fn serve_beside() {
-    thread::spawn(|| {
-        if let Err(error) = serve() {
-            eprintln!("the agent: {error:#}");
-        }
-    });
-}
-
 fn serve_on(listener: TcpListener) -> Result<()> {
     listener.set_nonblocking(true)?;
-    let mut deadline = Deadline::after(START_LIMIT);
-    let mut stream = loop {
-        match listener.accept() {
-            Ok((stream, _)) => break stream,
-            Err(error) if deadline.is_over() => return Err(error).context("no conductor comes"),
-            Err(_) => thread::sleep(PAUSE),
-        }
-    };
+    let accepted = retry(|| listener.accept());
+    let (mut stream, _) = accepted.context("no conductor comes")?;
     // Later conductors are for the next agent, and retry.
     drop(listener);
     // Of a listener that does not block; its streams may be the same.
@@ -66,6 +67,17 @@ fn serve_on(listener: TcpListener) -> Result<()> {
     stream.set_read_timeout(Some(SILENCE))?;
     let sender = Sender::new(TcpStream::try_clone(&stream)?);
     obey(&mut stream, &sender, |_| ())
+}
+
+/// Tries until it succeeds, or the conductor has had its time to start.
+pub(crate) fn retry<T>(attempt: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    let mut deadline = Deadline::after(START_LIMIT);
+    loop {
+        match attempt() {
+            Err(_) if !deadline.is_over() => thread::sleep(PAUSE),
+            done => return done,
+        }
+    }
 }
 
 /// Reads requests for programs, and sends their reports, until the last request. The agent calls
@@ -94,8 +106,9 @@ pub fn obey(requests: &mut impl Read, sender: &Sender, leave: fn(Pid)) -> Result
             Frame::Signal(signal) => {
                 let (signal, now) = (Signal::try_from(signal)?, clock_millis());
                 let program = programs.get(&number).context("the program has ended");
-                let sent = program.and_then(|program| program.signal(signal));
-                sent.map(|()| report(Frame::Began(now)))
+                let sent =
+                    program.and_then(|program| program.signal(signal).map(|()| program.id()));
+                sent.map(|id| report(Frame::Began(now, id.as_raw() as u32)))
             }
             Frame::Quit => return Ok(()),
             other => bail!("the conductor sends {other:?}"),
@@ -105,6 +118,132 @@ pub fn obey(requests: &mut impl Read, sender: &Sender, leave: fn(Pid)) -> Result
         }
     }
 }
+
+/// A program that runs on this host. It is killed when dropped.
+#[derive(Debug)]
+pub struct Program {
+    child: Arc<Mutex<Child>>,
+    stdin: Option<ChildStdin>,
+    pid: Pid,
+}
+
+impl Program {
+    /// Starts a program, and reports its beginning, its output and its end to `report`, which
+    /// threads of their own call. Without an environment it inherits this process's, and
+    /// without a stdin no RUST_LOG, so that it prints its usual output.
+    ///
+    /// `prepare` may change the command. A thread calls `leave` with the id of the program when it
+    /// has ended. It may kill other processes of the program.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be started.
+    pub fn start(
+        job: &Job,
+        prepare: impl FnOnce(&mut Command),
+        leave: impl FnOnce(Pid) + Send + 'static,
+        report: impl Fn(Frame) + Send + Sync + 'static,
+    ) -> Result<Self> {
+        let (program, args) = job.argv.split_first().context("no program is named")?;
+        let mut command = Command::new(program);
+        command.args(args).stdin(Stdio::null());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        if let Some(env) = &job.env {
+            command.env_clear();
+            command.envs(env.iter().map(|(name, value)| (name, value)));
+        } else if !job.told {
+            command.env_remove("RUST_LOG");
+        }
+        if let Some(dir) = &job.dir {
+            command.current_dir(dir);
+        }
+        if job.told {
+            command.stdin(Stdio::piped());
+        }
+        prepare(&mut command);
+        let began = clock_millis();
+        let mut child = command
+            .spawn()
+            .with_context(|| format!("cannot run {}", program.display()))?;
+        report(Frame::Began(began, child.id()));
+        let (open, closed) = channel();
+        let report = Arc::new(report);
+        forward(child.stdout.take(), Frame::Out, &report, open.clone());
+        forward(child.stderr.take(), Frame::Err, &report, open);
+        let (stdin, pid) = (child.stdin.take(), Pid::from_raw(child.id() as i32));
+        let child = Arc::new(Mutex::new(child));
+        let ending = child.clone();
+        thread::spawn(move || {
+            // It keeps its id until the lock is held, so that no signal reaches another program.
+            let _ = waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT);
+            let status = lock(&ending).wait();
+            leave(pid);
+            let _ = closed.recv_timeout(LAST_WORDS);
+            report(Frame::Ended(status.map_or(255, code)));
+        });
+        Ok(Self { child, stdin, pid })
+    }
+
+    /// Returns its id.
+    #[must_use]
+    pub fn id(&self) -> Pid {
+        self.pid
+    }
+
+    /// Writes this to its stdin. Returns whether it can take it.
+    pub fn tell(&mut self, bytes: &[u8]) -> bool {
+        let stdin = self.stdin.as_mut();
+        stdin.is_some_and(|stdin| stdin.write_all(bytes).is_ok())
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    ///
+    /// When it has ended.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        ensure!(!self.has_ended(), "the program has ended");
+        Ok(kill(self.pid, signal)?)
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        lock(&self.child)
+            .try_wait()
+            .is_ok_and(|status| status.is_some())
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // Fails when it has ended.
+        let _ = self.signal(Signal::SIGKILL);
+    }
+}
+
+fn code(status: ExitStatus) -> i32 {
+    let signal = || 128 + status.signal().unwrap_or(0);
+    status.code().unwrap_or_else(signal)
+}
+
+/// Reports an output until its end, and drops `open` then.
+fn forward(
+    output: Option<impl Read + Send + 'static>,
+    frame: fn(Vec<u8>) -> Frame,
+    report: &Arc<impl Fn(Frame) + Send + Sync + 'static>,
+    open: mpsc::Sender<()>,
+) {
+    let (Some(mut output), report) = (output, report.clone()) else {
+        return;
+    };
+    thread::spawn(move || {
+        let mut buffer = vec![0; 64 << 10];
+        while let Ok(count @ 1..) = output.read(&mut buffer) {
+            report(frame(buffer[..count].to_vec()));
+        }
+        drop(open);
+    });
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixStream;
@@ -164,7 +303,11 @@ mod tests {
         let agent = thread::spawn(move || serve_on(listener));
         let mut host = Host::connect_to(address).unwrap();
         host.shell("true").unwrap();
-        assert!(TcpStream::connect(address).is_err());
+        // A program that another test starts has the listener as well, until it is executed.
+        let mut deadline = Deadline::after(LIMIT);
+        while TcpStream::connect(address).is_ok() {
+            assert!(!deadline.is_over(), "the agent still listens");
+        }
         host.quit().unwrap();
         agent.join().unwrap().unwrap();
     }
@@ -203,12 +346,9 @@ mod tests {
             assert!(format!("{error:#}").contains("what is wrong"), "{error:#}");
             assert!(host.start(&["/no/such/program".into()]).is_err());
             let before = clock_millis();
-            host.begin("sleep 1000 & echo $! >/dev/null; kill $!")
-                .unwrap();
             let (began, printed) = host.shell("echo fine; echo not this >&2").unwrap();
             assert!((before..=clock_millis()).contains(&began));
             assert_eq!(printed, "fine\n");
-            host.settle().unwrap();
         });
     }
 
@@ -217,13 +357,13 @@ mod tests {
         let (mut requests, conductor) = UnixStream::pair().unwrap();
         let (mut reports, ours) = UnixStream::pair().unwrap();
         let agent = thread::spawn(move || obey(&mut requests, &Sender::new(ours), |_| ()));
-        let job = wire::Job {
+        let job = Job {
             argv: vec!["sleep".into(), "1000".into()],
-            ..wire::Job::default()
+            ..Job::default()
         };
         Sender::new(conductor).send(1, &Frame::Start(job)).unwrap();
         let mut next = || wire::read(&mut reports).unwrap();
-        assert!(matches!(next(), (1, Frame::Began(_))));
+        assert!(matches!(next(), (1, Frame::Began(..))));
         assert_eq!(next(), (1, Frame::Ended(128 + 9)));
         assert!(agent.join().unwrap().is_err(), "the conductor went away");
     }

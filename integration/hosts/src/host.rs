@@ -1,7 +1,6 @@
 use std::{
     net::{IpAddr, SocketAddr, TcpStream},
     str::FromStr,
-    thread,
     time::Duration,
 };
 
@@ -10,10 +9,10 @@ use nix::sys::signal::Signal;
 
 use crate::{
     Deadline, Ended, Heard, Line, Listening, Process,
-    agent::{PAUSE, PORT, START_LIMIT},
+    agent::{PAUSE, PORT, retry},
     link::Link,
     process::{SILENCE, job},
-    wire::{Frame, HOST, Job},
+    wire::{Frame, HOST},
 };
 
 /// The time limit for a server to listen, on an idle machine.
@@ -22,10 +21,8 @@ const LISTEN_LIMIT: Duration = Duration::from_secs(20);
 /// A host, which runs one program at a time, and lines of shell.
 #[derive(Debug)]
 pub struct Host {
-    /// To the agent of another host.
-    link: Option<Link>,
+    link: Link,
     process: Option<Process>,
-    background: Vec<Process>,
 }
 
 /// The result of waiting for a program's next line.
@@ -41,13 +38,16 @@ pub enum Said {
 }
 
 impl Host {
-    /// Returns this host, which needs no agent.
+    /// Returns this host.
     #[must_use]
     pub fn here() -> Self {
+        Self::over(Link::here())
+    }
+
+    fn over(link: Link) -> Self {
         Self {
-            link: None,
+            link,
             process: None,
-            background: Vec::new(),
         }
     }
 
@@ -61,28 +61,9 @@ impl Host {
     }
 
     pub(crate) fn connect_to(address: SocketAddr) -> Result<Self> {
-        let mut deadline = Deadline::after(START_LIMIT);
-        loop {
-            match TcpStream::connect(address) {
-                Ok(stream) => {
-                    let mut this = Self::here();
-                    this.link = Some(Link::new(stream)?);
-                    return Ok(this);
-                }
-                Err(error) if deadline.is_over() => {
-                    return Err(error)
-                        .with_context(|| format!("the agent at {address} does not answer"));
-                }
-                Err(_) => thread::sleep(PAUSE),
-            }
-        }
-    }
-
-    fn run(&self, job: Job) -> Result<Process> {
-        match &self.link {
-            Some(link) => Process::there(link, job),
-            None => Process::here(&job),
-        }
+        let stream = retry(|| TcpStream::connect(address));
+        let stream = stream.with_context(|| format!("the agent at {address} does not answer"))?;
+        Link::there(stream).map(Self::over)
     }
 
     /// Starts a program with its arguments, without a stdin. It kills the one before.
@@ -92,7 +73,7 @@ impl Host {
     /// When it cannot be started.
     pub fn start(&mut self, argv: &[String]) -> Result<()> {
         self.process = None;
-        self.process = Some(self.run(job(argv, false))?);
+        self.process = Some(Process::on(&self.link, argv, false)?);
         Ok(())
     }
 
@@ -103,7 +84,7 @@ impl Host {
     /// When it cannot be started.
     pub fn start_told(&mut self, argv: &[String]) -> Result<()> {
         self.process = None;
-        self.process = Some(self.run(job(argv, true))?);
+        self.process = Some(Process::on(&self.link, argv, true)?);
         Ok(())
     }
 
@@ -119,7 +100,7 @@ impl Host {
     pub fn listens(&mut self, listening: Listening) -> Result<bool> {
         let mut deadline = Deadline::after(LISTEN_LIMIT);
         loop {
-            let shown = self.run(job(listening.command(), false))?.finish(SILENCE)?;
+            let shown = Process::on(&self.link, listening.command(), false)?.finish(SILENCE)?;
             if listening.is_in(&shown.output) {
                 return Ok(true);
             }
@@ -197,11 +178,6 @@ impl Host {
         self.process()?.finish_within(limit)
     }
 
-    fn run_shell(&self, script: &str) -> Result<(u64, Process)> {
-        let mut process = self.run(job(&["sh", "-c", script], false))?;
-        Ok((process.answer()?, process))
-    }
-
     /// Runs a line of shell to its end. Returns the time of its beginning, in
     /// milliseconds of that host, and its stdout.
     ///
@@ -209,7 +185,8 @@ impl Host {
     ///
     /// If its status is not 0. The error has its stderr.
     pub fn shell(&mut self, script: &str) -> Result<(u64, String)> {
-        let (began, mut process) = self.run_shell(script)?;
+        let mut process = Process::on(&self.link, &["sh", "-c", script], false)?;
+        let began = process.answer()?;
         let ended = process.finish_within(SILENCE)?;
         let [mut out, mut err] = [const { String::new() }; 2];
         while let Some(line) = process.line(Duration::ZERO) {
@@ -225,60 +202,35 @@ impl Host {
         }
     }
 
-    /// Starts a line of shell in the background. Returns the time of its beginning.
-    ///
-    /// # Errors
-    ///
-    /// When it cannot be started.
-    pub fn begin(&mut self, script: &str) -> Result<u64> {
-        let (began, process) = self.run_shell(script)?;
-        self.background.push(process);
-        Ok(began)
-    }
-
-    /// Waits for all lines of shell in the background.
-    ///
-    /// # Errors
-    ///
-    /// When the agent is gone.
-    pub fn settle(&mut self) -> Result<()> {
-        for process in self.background.drain(..) {
-            process.finish(SILENCE)?;
-        }
-        Ok(())
-    }
-
     /// Restarts the host at once, and with it the agent.
     ///
     /// # Errors
     ///
     /// When it is gone already.
     pub fn die(&mut self) -> Result<()> {
-        let script = "echo b >/proc/sysrq-trigger";
-        let link = self.link.as_ref().context("this host stays")?;
+        ensure!(!self.link.is_here(), "this host stays");
+        let argv = ["sh", "-c", "echo b >/proc/sysrq-trigger"];
         // There is no answer.
-        link.start(job(&["sh", "-c", script], false)).map(drop)
+        self.link.start(job(&argv, false)).map(drop)
     }
 
-    /// Ends the agent.
+    /// Ends the agent of another host.
     ///
     /// # Errors
     ///
     /// When it is gone already.
     pub fn quit(self) -> Result<()> {
-        match &self.link {
-            Some(link) => link.send(HOST, &Frame::Quit),
-            None => Ok(()),
+        if self.link.is_here() {
+            return Ok(());
         }
+        self.link.send(HOST, &Frame::Quit)
     }
 }
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // These take the connection, which a thread reads until the agent ends it.
-        (self.process, self.background) = (None, Vec::new());
-        if let Some(link) = &self.link {
-            link.end();
-        }
+        // It takes the connection, which a thread reads until the agent ends it.
+        self.process = None;
+        self.link.end();
     }
 }

@@ -1,8 +1,8 @@
 //! Programs that run on this host or on another one.
 //!
-//! A [`Process`] is one program; a [`Host`] starts it there. On another host, an [`agent`] does
-//! so: the two exchange the frames of [`wire`] over TCP. The lab does the same over the port of a
-//! virtual machine.
+//! A [`Process`] is one program; a [`Host`] starts it there. The [`agent`] of the host does so, to
+//! which a [`Link`] carries the frames of [`wire`]: over TCP, over the port of a virtual machine of
+//! the lab, or over a pair of sockets within this process, if the host is this one.
 
 pub mod agent;
 mod deadline;
@@ -10,7 +10,6 @@ mod host;
 mod link;
 mod listening;
 mod process;
-mod program;
 pub mod wire;
 
 use std::{
@@ -19,11 +18,12 @@ use std::{
 };
 
 pub use crate::{
+    agent::Program,
     deadline::{Deadline, slowness},
     host::{Host, Said},
+    link::Link,
     listening::Listening,
     process::{Ended, Heard, Line, Process},
-    program::Program,
 };
 
 /// Returns the time of this host's clock in milliseconds since 1970.

@@ -1,8 +1,10 @@
 use std::{
     collections::HashMap,
+    io::Read,
     net::{Shutdown, TcpStream},
+    os::unix::net::UnixStream,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         mpsc::{self, Receiver},
     },
     thread,
@@ -11,36 +13,74 @@ use std::{
 use anyhow::{Context, Result};
 
 use crate::{
+    agent::obey,
     lock,
-    wire::{self, Frame, Job, Sender},
+    wire::{self, Frame, HOST, Job, Sender},
 };
 
 /// The connection to an agent.
 #[derive(Clone, Debug)]
-pub(crate) struct Link {
-    stream: Arc<TcpStream>,
+pub struct Link {
+    /// To another host.
+    stream: Option<Arc<TcpStream>>,
     sender: Sender,
     /// The programs that may still report something. `None` when the agent is gone.
     programs: Arc<Mutex<Option<Programs>>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Programs {
     last: u32,
     reports: HashMap<u32, mpsc::Sender<Frame>>,
 }
 
 impl Link {
-    pub(crate) fn new(mut stream: TcpStream) -> Result<Self> {
+    /// Returns the link to the agent of this host, which is a thread of this process.
+    pub(crate) fn here() -> Self {
+        static HERE: OnceLock<Link> = OnceLock::new();
+        let connect = || -> Result<Self> {
+            let (ours, mut theirs) = UnixStream::pair()?;
+            let reports = Sender::new(theirs.try_clone()?);
+            thread::spawn(move || obey(&mut theirs, &reports, |_| ()));
+            Ok(Self::over(ours)?.0)
+        };
+        let this = HERE.get_or_init(|| connect().expect("this process has descriptors left"));
+        this.clone()
+    }
+
+    pub(crate) fn there(stream: TcpStream) -> Result<Self> {
         stream.set_nodelay(true)?;
-        let programs = Arc::new(Mutex::new(Some(Programs::default())));
+        let [reports, requests] = [stream.try_clone()?, stream.try_clone()?];
+        Ok(Self::new(Sender::new(requests), reports, Some(stream.into())).0)
+    }
+
+    /// Returns the link to an agent at the other end of this stream, and its reports about its host.
+    ///
+    /// # Errors
+    ///
+    /// When no descriptor is left.
+    pub fn over(stream: UnixStream) -> Result<(Self, Receiver<Frame>)> {
+        Ok(Self::new(Sender::new(stream.try_clone()?), stream, None))
+    }
+
+    fn new(
+        sender: Sender,
+        mut from: impl Read + Send + 'static,
+        stream: Option<Arc<TcpStream>>,
+    ) -> (Self, Receiver<Frame>) {
+        let (report, of_host) = mpsc::channel();
+        let programs = Programs {
+            last: HOST,
+            reports: HashMap::from([(HOST, report)]),
+        };
+        let programs = Arc::new(Mutex::new(Some(programs)));
         let this = Self {
-            sender: Sender::new(stream.try_clone()?),
-            stream: Arc::new(stream.try_clone()?),
+            stream,
+            sender,
             programs: programs.clone(),
         };
         thread::spawn(move || {
-            while let Ok((number, frame)) = wire::read(&mut stream) {
+            while let Ok((number, frame)) = wire::read(&mut from) {
                 if let Some(programs) = &mut *lock(&programs) {
                     // A process that was dropped takes nothing.
                     let report = programs.reports.get(&number).map(|to| to.send(frame));
@@ -51,11 +91,20 @@ impl Link {
             }
             *lock(&programs) = None;
         });
-        Ok(this)
+        (this, of_host)
     }
 
-    /// Asks for the start of a program. Returns its number, and its reports.
-    pub(crate) fn start(&self, job: Job) -> Result<(u32, Receiver<Frame>)> {
+    pub(crate) fn is_here(&self) -> bool {
+        self.stream.is_none()
+    }
+
+    /// Asks for the start of a program. Returns its number, and its reports, which are disconnected
+    /// when the agent is gone.
+    ///
+    /// # Errors
+    ///
+    /// When the agent is gone already.
+    pub fn start(&self, job: Job) -> Result<(u32, Receiver<Frame>)> {
         let (report, frames) = mpsc::channel();
         let number = {
             let mut programs = lock(&self.programs);
@@ -68,13 +117,20 @@ impl Link {
         Ok((number, frames))
     }
 
-    pub(crate) fn send(&self, program: u32, frame: &Frame) -> Result<()> {
+    /// Sends a frame about a program.
+    ///
+    /// # Errors
+    ///
+    /// When the agent is gone.
+    pub fn send(&self, program: u32, frame: &Frame) -> Result<()> {
         let sent = self.sender.send(program, frame);
         sent.context("the agent cannot be reached")
     }
 
-    /// Sends nothing more. The thread that reads ends when the agent does.
+    /// Sends nothing more to another host. The thread that reads ends when the agent does.
     pub(crate) fn end(&self) {
-        let _ = self.stream.shutdown(Shutdown::Write);
+        if let Some(stream) = &self.stream {
+            let _ = stream.shutdown(Shutdown::Write);
+        }
     }
 }

@@ -1,7 +1,7 @@
 use std::{
     collections::VecDeque,
-    fmt, mem,
-    sync::mpsc::{Receiver, RecvTimeoutError, channel},
+    fmt, fs, mem,
+    sync::mpsc::{Receiver, RecvTimeoutError},
     time::Duration,
 };
 
@@ -9,7 +9,7 @@ use anyhow::{Result, anyhow, bail, ensure};
 use nix::sys::signal::Signal;
 
 use crate::{
-    Deadline, Program, clock_millis,
+    Deadline,
     link::Link,
     wire::{Frame, Job},
 };
@@ -23,7 +23,10 @@ pub(crate) const SILENCE: Duration = Duration::from_secs(600);
 /// A program that runs on this host or another, with its output kept. It is killed when dropped.
 #[derive(Debug)]
 pub struct Process {
-    place: Place,
+    link: Link,
+    number: u32,
+    /// The id on its host.
+    id: u32,
     frames: Receiver<Frame>,
     printed: Vec<u8>,
     /// The beginning of a line, of each output.
@@ -34,12 +37,6 @@ pub struct Process {
     status: Option<i32>,
     /// Whether the agent is gone.
     lost: bool,
-}
-
-#[derive(Debug)]
-enum Place {
-    Here(Program),
-    There(Link, u32),
 }
 
 /// One line that a program has printed.
@@ -82,7 +79,7 @@ impl Process {
     ///
     /// When there is none, or it cannot be run.
     pub fn start(argv: &[impl AsRef<str>]) -> Result<Self> {
-        Self::here(&job(argv, false))
+        Self::on(&Link::here(), argv, false)
     }
 
     /// Starts a program on this host with a stdin for [`tell`](Self::tell).
@@ -91,29 +88,15 @@ impl Process {
     ///
     /// When there is none, or it cannot be run.
     pub fn start_told(argv: &[impl AsRef<str>]) -> Result<Self> {
-        Self::here(&job(argv, true))
+        Self::on(&Link::here(), argv, true)
     }
 
-    pub(crate) fn here(job: &Job) -> Result<Self> {
-        let (sender, frames) = channel();
-        // It fails when the process was dropped.
-        let report = move |frame| drop(sender.send(frame));
-        let program = Program::start(job, |_| (), |_| (), report)?;
-        Ok(Self::new(Place::Here(program), frames))
-    }
-
-    pub(crate) fn there(link: &Link, job: Job) -> Result<Self> {
-        let (number, frames) = link.start(job)?;
-        let mut this = Self::new(Place::There(link.clone(), number), frames);
-        let began = this.answer();
-        // There is nothing to kill.
-        this.lost = began.is_err();
-        began.map(|_| this)
-    }
-
-    fn new(place: Place, frames: Receiver<Frame>) -> Self {
-        Self {
-            place,
+    pub(crate) fn on(link: &Link, argv: &[impl AsRef<str>], told: bool) -> Result<Self> {
+        let (number, frames) = link.start(job(argv, told))?;
+        let mut this = Self {
+            link: link.clone(),
+            number,
+            id: 0,
             frames,
             printed: Vec::new(),
             begun: [const { Vec::new() }; 2],
@@ -121,16 +104,17 @@ impl Process {
             answer: None,
             status: None,
             lost: false,
-        }
+        };
+        let began = this.answer();
+        // There is nothing to kill.
+        this.lost = began.is_err();
+        began.map(|_| this)
     }
 
-    /// Returns the id of a program on this host, and 0 of another.
+    /// Returns its id on its host.
     #[must_use]
     pub fn id(&self) -> u32 {
-        match &self.place {
-            Place::Here(program) => program.id().as_raw() as u32,
-            Place::There(..) => 0,
-        }
+        self.id
     }
 
     /// Returns whether it has ended.
@@ -169,36 +153,24 @@ impl Process {
         self.lines.pop_front()
     }
 
-    /// Writes a line to its stdin. Returns whether it can take it; of a program on another host,
-    /// whether it may.
+    /// Writes a line to its stdin. Returns whether it may take it.
     pub fn tell(&mut self, line: &str) -> bool {
-        let line = format!("{line}\n").into_bytes();
-        match &mut self.place {
-            Place::Here(program) => program.tell(&line),
-            Place::There(link, number) => {
-                self.status.is_none() && link.send(*number, &Frame::Tell(line)).is_ok()
-            }
-        }
+        let line = Frame::Tell(format!("{line}\n").into_bytes());
+        self.status.is_none() && self.link.send(self.number, &line).is_ok()
     }
 
-    /// Sends it a signal. Does not wait for the answer of another host.
+    /// Sends it a signal. Does not wait for the answer of its host.
     ///
     /// # Errors
     ///
-    /// When it has ended.
+    /// When its host is gone.
     pub fn signal(&self, signal: Signal) -> Result<()> {
-        match &self.place {
-            Place::Here(program) => program.signal(signal),
-            Place::There(link, number) => link.send(*number, &Frame::Signal(signal as i32)),
-        }
+        self.link.send(self.number, &Frame::Signal(signal as i32))
     }
 
     /// Sends it a signal. Returns the time of its host's clock in milliseconds.
     pub(crate) fn signal_at(&mut self, signal: Signal) -> Result<u64> {
-        self.answer = match self.place {
-            Place::Here(_) => Some(Ok(clock_millis())),
-            Place::There(..) => None,
-        };
+        self.answer = None;
         self.signal(signal)?;
         self.answer()
     }
@@ -235,16 +207,13 @@ impl Process {
         }
         // Fails if it has ended.
         let _ = self.signal(Signal::SIGKILL);
-        match (self.end(DEATH)?, &self.place) {
-            (Some(ended), _) => Ok(Ended {
-                status: None,
-                ..ended
-            }),
-            (None, Place::Here(program)) => {
-                bail!("a program was killed and goes on: {}", program.occupation())
-            }
-            (None, Place::There(..)) => bail!("a program on another host was killed and goes on"),
-        }
+        let Some(ended) = self.end(DEATH)? else {
+            let stack = format!("/proc/{}/stack", self.id);
+            let stack = self.link.is_here().then(|| fs::read_to_string(stack));
+            bail!("program {} was killed and goes on: {stack:?}", self.id)
+        };
+        let status = None;
+        Ok(Ended { status, ..ended })
     }
 
     /// Waits until it ends, and kills it if that takes longer than `limit`.
@@ -294,7 +263,7 @@ impl Process {
         match self.frames.recv_timeout(limit) {
             Ok(Frame::Out(bytes)) => self.add(0, &bytes),
             Ok(Frame::Err(bytes)) => self.add(1, &bytes),
-            Ok(Frame::Began(at)) => self.answer = Some(Ok(at)),
+            Ok(Frame::Began(at, id)) => (self.answer, self.id) = (Some(Ok(at)), id),
             Ok(Frame::Failed(why)) => self.answer = Some(Err(why)),
             Ok(Frame::Ended(status)) => {
                 self.status = Some(status);

@@ -1,5 +1,5 @@
 //! The frames that a conductor and an agent exchange over one stream: a TCP connection between two
-//! hosts, or the port of a virtual machine.
+//! hosts, the port of a virtual machine, or a pair of sockets.
 //!
 //! ```text
 //! length of the rest: u32 | number of the program: u32 | kind: u8 | payload
@@ -43,8 +43,9 @@ pub enum Frame {
     Beat,
     /// The request failed, for this reason.
     Failed(String),
-    /// The request took effect, at this time of the agent in milliseconds since 1970.
-    Began(u64),
+    /// The request took effect, at this time of the agent in milliseconds since 1970, on the
+    /// program with this id.
+    Began(u64, u32),
     /// The program printed this to stdout.
     Out(Vec<u8>),
     /// The program printed this to stderr.

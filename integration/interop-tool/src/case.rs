@@ -1,9 +1,9 @@
 //! The cases, as in `cases.txt`.
 
-use std::{env, fmt};
+use std::env;
 
 use anyhow::{Context, Result, bail};
-use toolbox::{Lab, Listening};
+use toolbox::{Lab, Listening, sections};
 
 /// A server, one or more clients of it, and how all of them are to end.
 #[derive(Clone, Debug)]
@@ -38,6 +38,7 @@ pub(crate) struct Side {
     pub(crate) says: Vec<String>,
 }
 
+/// The language of a program. The names are those of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Who {
     C,
@@ -75,24 +76,21 @@ const PAIRS: [(Who, Who); 3] = [
 
 /// All cases.
 pub(crate) fn all() -> Result<Vec<Case>> {
-    let lines = include_str!("../cases.txt").lines();
-    let mut lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
     let mut cases = Vec::new();
-    let (mut program, mut place) = ("", "");
-    while let Some(line) = lines.next() {
-        if let Some(title) = line.strip_prefix("== ") {
-            (program, place) = title.split_once(", ").context(title)?;
-            continue;
-        }
-        let [server, client] = [lines.next(), lines.next()].map(Option::unwrap_or_default);
-        let pairs = if server.starts_with("  each") {
-            &PAIRS[..]
-        } else {
-            &PAIRS[..1]
-        };
-        for (who_serves, who_asks) in pairs {
-            let sides = [side(server, *who_serves)?, side(client, *who_asks)?];
-            cases.push(case(program, place, line, sides)?);
+    for (title, lines) in sections(include_str!("../cases.txt")) {
+        let (program, place) = title.split_once(", ").context(title)?;
+        for lines in lines.chunks(3) {
+            let &[what, server, client] = lines else {
+                bail!("{lines:?} have no server, or no client")
+            };
+            let pairs = match server.starts_with("  each") {
+                true => &PAIRS[..],
+                false => &PAIRS[..1],
+            };
+            for (who_serves, who_asks) in pairs {
+                let sides = [side(server, *who_serves)?, side(client, *who_asks)?];
+                cases.push(case(program, place, what, sides)?);
+            }
         }
     }
     Ok(cases)
@@ -186,27 +184,6 @@ fn words(line: &str) -> Vec<String> {
         }
     }
     words
-}
-
-impl Case {
-    /// Returns the kind of the clients, which are all alike.
-    pub(crate) fn client(&self) -> Who {
-        self.clients[0].who
-    }
-
-    pub(crate) fn title(&self) -> String {
-        let (server, client) = (self.server.who, self.client());
-        format!("{server} server, {client} client, {}", self.what)
-    }
-}
-
-impl fmt::Display for Who {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::C => "C",
-            Self::Rust => "Rust",
-        })
-    }
 }
 
 /// Where the programs run.

@@ -1,9 +1,8 @@
 //! What is different on software iWARP: some cases take what it lacks, where the programs in C fail
 //! with each other; and its driver loses what comes too soon.
 
-use std::process::Command;
-
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
+use toolbox::Host;
 
 use crate::case::{Case, Who};
 
@@ -35,7 +34,8 @@ pub(crate) fn lacks(case: &Case) -> Option<&'static str> {
 pub(crate) fn hold_back_first_sends() -> Result<()> {
     // Untagged, of queue 0, with the first message sequence number (RFC 5041, 4.3), behind headers
     // of TCP with its timestamps and of IP.
-    const SCRIPT: &str = "tc qdisc add dev eth0 root handle 1: prio bands 3 \
+    const SCRIPT: &str = "set -e
+         tc qdisc add dev eth0 root handle 1: prio bands 3 \
                           priomap 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1
          tc qdisc add dev eth0 parent 1:3 handle 30: netem delay 20ms
          first() {
@@ -45,11 +45,5 @@ pub(crate) fn hold_back_first_sends() -> Result<()> {
          }
          first ip 1 52
          first ipv6 2 72";
-    let output = Command::new("sh")
-        .args(["-ec", SCRIPT])
-        .output()
-        .context("starting a shell")?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "tc(8): {}", said.trim());
-    Ok(())
+    Host::here().shell(SCRIPT).map(drop)
 }

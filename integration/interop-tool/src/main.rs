@@ -6,7 +6,6 @@
 //! clients, and checks how both sides end and what they print.
 
 mod case;
-mod classic;
 mod iwarp;
 mod run;
 
@@ -32,7 +31,7 @@ use crate::case::{Case, Place};
 /// virtual machines with software RoCE or iWARP and a wire between them. A case that takes what the
 /// devices lack is left out, which is said.
 ///
-/// Prints what each pair came to, and a table at the end. Ends 0 if all passed.
+/// Prints a table with the result of each pair. Ends 0 if all passed.
 #[derive(Parser)]
 #[command(
     name = "integration/interop",
@@ -52,33 +51,18 @@ struct Options {
     /// The driver of the virtual machines' devices
     #[arg(long, value_name = "DRIVER", value_enum, default_value_t)]
     device: LabDevice,
-    /// Be a peer of rc_example instead, with a buffer of so many bytes
-    #[arg(long, value_name = "BYTES", hide = true)]
-    classic: Option<usize>,
-    /// With --classic: the server. Without it this is the server
-    #[arg(requires = "classic", hide = true)]
-    server: Option<String>,
 }
 
-fn main() -> ExitCode {
-    play(&Options::parse()).unwrap_or_else(|error| {
-        eprintln!("interop: {error:#}");
-        ExitCode::FAILURE
-    })
-}
-
-fn play(options: &Options) -> Result<ExitCode> {
-    if let Some(len) = options.classic {
-        classic::play(len, options.server.as_deref()).map_err(Error::from_boxed)?;
-    } else if !Lab::is_here() {
+fn main() -> Result<ExitCode> {
+    let options = &Options::parse();
+    if !Lab::is_here() {
         return Err(launch(options)?);
-    } else {
-        let lab = Lab::find()?;
-        if lab.host == "b" {
-            agent::serve()?;
-        } else if !compare(options, &lab)? {
-            return Ok(ExitCode::FAILURE);
-        }
+    }
+    let lab = Lab::find()?;
+    if lab.host == "b" {
+        agent::serve()?;
+    } else if !compare(options, &lab)? {
+        return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -87,20 +71,9 @@ fn play(options: &Options) -> Result<ExitCode> {
 fn launch(options: &Options) -> Result<Error> {
     // What cannot work needs no hosts.
     cases(options)?;
-    let limit = if options.quick { 1500 } else { 7200 };
-    let mut launch = Launch::new(2, Duration::from_secs(limit)).device(options.device);
-    if options.quick {
-        launch = launch.argument("--quick");
-    }
-    if options.device == LabDevice::Siw {
-        launch = launch.argument("--device=siw");
-    }
-    for (name, value) in [("only", &options.only), ("what", &options.what)] {
-        if let Some(value) = value {
-            launch = launch.argument(format!("--{name}={value}"));
-        }
-    }
-    Ok(launch.exec())
+    let limit = Duration::from_secs(if options.quick { 1500 } else { 7200 });
+    let launch = Launch::new(2, limit).device(options.device);
+    Ok(launch.own_arguments().exec())
 }
 
 /// The cases that are wanted.
@@ -110,24 +83,10 @@ fn cases(options: &Options) -> Result<Vec<Case>> {
         (!options.quick || case.quick)
             && only.is_none_or(|only| only == case.program)
             && what.is_none_or(|what| case.what.contains(what))
-            && (options.device != LabDevice::Siw || !is_told_to_lack(case))
     };
     let cases: Vec<_> = case::all()?.into_iter().filter(wanted).collect();
     ensure!(!cases.is_empty(), "there is no such case");
     Ok(cases)
-}
-
-/// Whether a case does not apply to software iWARP, which is said.
-fn is_told_to_lack(case: &Case) -> bool {
-    let lacks = iwarp::lacks(case);
-    if let (Some(capability), true) = (lacks, Lab::is_here()) {
-        let title = case.title();
-        println!(
-            "interop: {} {title} does not apply: the device lacks {capability}",
-            case.program
-        );
-    }
-    lacks.is_some()
 }
 
 /// Goes through all cases and prints the table. Whether all of them passed.
@@ -142,43 +101,35 @@ fn compare(options: &Options, lab: &Lab) -> Result<bool> {
         "interop: all takes {:.1} times as long as on an idle machine",
         slowness()
     );
-    let mut rows = Vec::new();
-    let mut failed = 0;
+    let line = |cells: [&str; 6]| {
+        let [program, server, client, what, seconds, result] = cells;
+        println!("{program:<12} {server:<7} {client:<7} {what:<52} {seconds:>7}  {result}");
+    };
+    line(["program", "server", "client", "what", "seconds", "result"]);
+    let (mut count, mut failed) = (0, 0);
     for case in &cases {
+        let [server, client] =
+            [&case.server, &case.clients[0]].map(|side| format!("{:?}", side.who));
+        let show = |seconds: &str, result: &str| {
+            line([&case.program, &server, &client, &case.what, seconds, result]);
+        };
+        let lacks = iwarp::lacks(case).filter(|_| options.device == LabDevice::Siw);
+        if let Some(capability) = lacks {
+            let result = format!("does not apply: the device lacks {capability}");
+            show("-", &result);
+            continue;
+        }
         let start = Instant::now();
         let result = run::run(case, &place, &mut agent);
-        let seconds = start.elapsed().as_secs_f64();
-        let verdict = if result.is_ok() { "ok" } else { "FAILED" };
-        println!(
-            "interop: {} {}: {verdict}, {seconds:.1} s",
-            case.program,
-            case.title()
-        );
+        let seconds = format!("{:.1}", start.elapsed().as_secs_f64());
+        show(&seconds, if result.is_ok() { "ok" } else { "FAILED" });
+        count += 1;
         if let Err(error) = result {
             failed += 1;
             println!("{error:#}");
         }
-        rows.push((case, verdict, seconds));
     }
     agent.quit()?;
-
-    println!(
-        "\n{:<12} {:<7} {:<7} {:<52} {:>7}  result",
-        "program", "server", "client", "what", "seconds"
-    );
-    for (case, verdict, seconds) in rows {
-        println!(
-            "{:<12} {:<7} {:<7} {:<52} {seconds:>7.1}  {verdict}",
-            case.program,
-            case.server.who.to_string(),
-            case.client().to_string(),
-            case.what,
-        );
-    }
-    println!(
-        "\ninterop: {} of {} cases passed",
-        cases.len() - failed,
-        cases.len()
-    );
-    Ok(failed == 0)
+    println!("\ninterop: {} of {count} cases passed", count - failed);
+    Ok(failed == 0 && count > 0)
 }

@@ -1,7 +1,7 @@
 use std::{fmt::Write, time::Duration};
 
 use anyhow::{Result, bail};
-use toolbox::{Deadline, Ended, Heard, Process, agent::Host};
+use toolbox::{Deadline, Ended, Heard, Process, Side as End, agent::Host};
 
 use crate::case::{Case, Cue, Ends, Place, Side};
 
@@ -22,27 +22,17 @@ pub(crate) fn run(case: &Case, place: &Place, agent: &mut Host) -> Result<()> {
         server: None,
         problems: String::new(),
     };
-    let start = |client| Process::start(&place.argv(client));
-    let mut clients = Vec::new();
-    if case.at_once {
-        let started: Result<Vec<_>> = case.clients.iter().map(start).collect();
-        for (client, process) in case.clients.iter().zip(started?) {
-            clients.push((client, stage.client(client, process)?));
-        }
-    } else {
-        for client in &case.clients {
-            clients.push((client, stage.client(client, start(client)?)?));
-        }
+    let start = |client| anyhow::Ok((client, Process::start(&place.argv(client))?));
+    let mut in_turn = case.clients.iter().map(start);
+    let count = if case.at_once { case.clients.len() } else { 0 };
+    let at_once: Vec<_> = in_turn.by_ref().take(count).collect();
+    let mut sides = Vec::new();
+    for started in at_once.into_iter().chain(in_turn) {
+        let (client, process) = started?;
+        sides.push((End::Client, client, stage.client(client, process)?));
     }
-    let server = stage.server()?;
+    sides.insert(0, (End::Server, &case.server, stage.server()?));
     let mut problems = stage.problems;
-
-    let mut sides = vec![("server", &case.server, server)];
-    sides.extend(
-        clients
-            .into_iter()
-            .map(|(side, ended)| ("client", side, ended)),
-    );
     for (name, side, ended) in &sides {
         if let Err(problem) = check(side, ended) {
             writeln!(problems, "  the {name} {problem}")?;
@@ -79,11 +69,7 @@ impl Stage<'_> {
     /// Waits for a client's end; kills it, or the server, on cue.
     fn client(&mut self, client: &Side, mut process: Process) -> Result<Ended> {
         if let Some(cue) = &self.case.server.killed_on {
-            let heard = match cue {
-                Cue::OfItself(text) => self.agent.hear(text, self.limit)?,
-                Cue::OfTheOther(text) => process.hear(text, self.limit),
-            };
-            self.note("server", cue, heard)?;
+            self.hear(End::Server, cue, &mut process)?;
             self.server = Some(self.agent.finish(Duration::ZERO)?);
         }
         match (&client.killed_on, client.ends) {
@@ -94,22 +80,25 @@ impl Stage<'_> {
                 process.finish(Duration::ZERO)
             }
             (Some(cue), _) => {
-                let heard = match cue {
-                    Cue::OfItself(text) => process.hear(text, self.limit),
-                    Cue::OfTheOther(text) => self.agent.hear(text, self.limit)?,
-                };
-                self.note("client", cue, heard)?;
+                self.hear(End::Client, cue, &mut process)?;
                 process.finish(Duration::ZERO)
             }
         }
     }
 
-    fn note(&mut self, who: &str, cue: &Cue, heard: Heard) -> Result<()> {
+    /// Waits for the cue to kill `end`.
+    fn hear(&mut self, end: End, cue: &Cue, client: &mut Process) -> Result<()> {
+        let (speaker, text) = match cue {
+            Cue::OfItself(text) => (end, text),
+            Cue::OfTheOther(text) => (end.other(), text),
+        };
+        let heard = match speaker {
+            End::Server => self.agent.hear(text, self.limit)?,
+            End::Client => client.hear(text, self.limit),
+        };
         if heard != Heard::Said {
-            writeln!(
-                self.problems,
-                "  nobody said {cue:?}, on which the {who} is killed"
-            )?;
+            let problem = format!("nobody said {cue:?}, on which the {end} is killed");
+            writeln!(self.problems, "  {problem}")?;
         }
         Ok(())
     }

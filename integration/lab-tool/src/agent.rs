@@ -9,7 +9,8 @@ use std::{
     thread,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
+use clap::ValueEnum;
 use hosts::{
     agent::obey,
     wire::{Frame, HOST, Sender},
@@ -24,17 +25,13 @@ use nix::{
 };
 
 use crate::{
-    device::{Device, run},
-    driver::Driver,
-    place::HOSTS,
-    qemu::{BEAT, NETDEV, PORT},
+    device::{self, run},
+    place::{Driver, HOSTS},
+    qemu::{BEAT, PORT},
 };
 
 /// With the folder where the modules of this kernel are.
 const MODPROBE: &str = "/run/lab/modprobe";
-
-/// The network device of a second RDMA device.
-const SECOND: &str = "eth1";
 
 /// Returns only when the lab is gone.
 pub(crate) fn main() -> Result<()> {
@@ -84,30 +81,21 @@ fn open_port() -> Result<File> {
 fn bring_up() -> Result<()> {
     let hosts: usize = variable("lab_hosts")?.parse()?;
     let host = variable("lab_host")?;
-    let index = HOSTS
-        .iter()
-        .position(|name| *name == host)
-        .context("unknown host")?;
-    let driver = variable("lab_device")?;
-    let driver = Driver::find(&driver).with_context(|| format!("unknown driver {driver}"))?;
-    if driver.includes(Driver::Siw) {
+    let index = HOSTS.iter().position(|name| *name == host);
+    let index = index.context("unknown host")?;
+    let drivers = Driver::from_str(&variable("lab_device")?, false).map_err(Error::msg)?;
+    if drivers.each().contains(&Driver::Siw) {
         run(Command::new(MODPROBE).arg("siw"))?;
     }
-    let place = driver.place(index, hosts);
-    let alone = hosts == 1;
-    let mtu = variable("lab_mtu")?.parse()?;
-    Device::create(driver.first(), &place, NETDEV, alone, mtu)?;
-    if let (Some(driver), Some(place)) = (driver.second(), place.of_second()) {
-        Device::create(driver, &place, SECOND, alone, mtu)?;
+    let place = drivers.place(index, hosts);
+    for (number, (name, addr)) in place.devices.iter().enumerate() {
+        let addresses = (*addr, place.addr6.filter(|_| number == 0));
+        let netdev = format!("eth{number}");
+        device::create(name, drivers.each()[number], &netdev, addresses)?;
     }
-    if !alone {
-        let peers = [
-            Some(place.peer.to_string()),
-            place.peer6.map(|peer| peer.to_string()),
-        ];
-        for peer in peers.iter().flatten() {
-            await_answer(peer);
-        }
+    if hosts > 1 {
+        await_answer(&place.peer.to_string());
+        await_answer(&place.peer6.context("a guest has IPv6")?.to_string());
     }
     setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY)?;
     Ok(())
@@ -117,16 +105,10 @@ fn bring_up() -> Result<()> {
 /// has the address: so again and again, until whoever booted both hosts has waited long enough. On
 /// the console, of which the end is shown then, it says what it waits for.
 fn await_answer(peer: &str) {
-    let mut said = String::new();
-    while let Err(error) = run(Command::new("ping")
-        .args(["-q", "-c1", "-i0.2", "-w5"])
-        .arg(peer))
-    {
-        let says = format!("lab: {peer} does not answer yet: {error:#}");
-        if says != said {
-            eprintln!("{says}");
-            said = says;
-        }
+    let ping = || run(Command::new("ping").args(["-q", "-c1", "-i0.2", "-w5", peer]));
+    if let Err(error) = ping() {
+        eprintln!("lab: {peer} does not answer yet: {error:#}");
+        while ping().is_err() {}
     }
 }
 

@@ -1,10 +1,10 @@
 //! The command line.
 
-use std::{ffi::OsString, path::PathBuf, thread::available_parallelism, time::Duration};
+use std::{ffi::OsString, thread::available_parallelism, time::Duration};
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::driver::Driver;
+use crate::place::Driver;
 
 /// Runs commands where there is RDMA: in virtual machines with a software device, needing no
 /// hardware, no module and no rights on this machine.
@@ -28,7 +28,12 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     Setup(Setup),
     Exec(Exec),
-    Shell(Shell),
+    /// Opens a shell in a guest, for a person.
+    ///
+    /// With two hosts, the shell is on a; `busybox telnet $LAB_PEER` opens one on b. When the shell
+    /// on a ends, so do the machines.
+    #[command(verbatim_doc_comment)]
+    Shell(MachineArgs),
     /// Says where commands can run: prints `native` if `exec --native` is possible on this machine,
     /// otherwise `vm`; and on stderr, why.
     #[command(verbatim_doc_comment)]
@@ -46,15 +51,6 @@ pub(crate) enum Command {
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Setup {
-    /// Package of the kernel to fetch, instead of the distribution's current one.
-    #[arg(long, value_name = "PACKAGE")]
-    pub(crate) kernel: Option<String>,
-
-    /// Have software iWARP ready as well, for `--device siw`, which otherwise builds it on first
-    /// use where the distribution leaves it out.
-    #[arg(long, verbatim_doc_comment)]
-    pub(crate) with_siw: bool,
-
     /// Leave out packages that only tests take: `integration/demo` needs no more.
     #[arg(long)]
     least: bool,
@@ -158,26 +154,11 @@ pub(crate) struct Exec {
     pub(crate) command: Vec<OsString>,
 }
 
-/// Opens a shell in a guest, for a person.
-///
-/// With two hosts, the shell is on a; `busybox telnet $LAB_PEER` opens one on b. When the shell on
-/// a ends, so do the machines.
-#[derive(Args, Debug)]
-#[command(verbatim_doc_comment)]
-pub(crate) struct Shell {
-    #[command(flatten)]
-    pub(crate) machines: MachineArgs,
-}
-
 #[derive(Args, Clone, Debug)]
 pub(crate) struct MachineArgs {
     /// Number of machines: 1, or 2 with a network between them.
     #[arg(long, value_name = "1|2", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     hosts: u8,
-
-    /// MTU of the network device; 4200 makes room for an RDMA MTU of 4096.
-    #[arg(long, default_value_t = 4200, value_parser = clap::value_parser!(u32).range(1280..=9000))]
-    pub(crate) mtu: u32,
 
     /// Processors of each machine [default: 2, but not more than there are for all machines]
     #[arg(long, value_name = "N")]
@@ -190,15 +171,6 @@ pub(crate) struct MachineArgs {
     /// Memory of each machine.
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     pub(crate) memory: String,
-
-    /// Package of the guest's kernel, if not the default one; fetch it by `setup --kernel`.
-    #[arg(long, value_name = "PACKAGE")]
-    pub(crate) kernel: Option<String>,
-
-    /// Folder for the results, one below it for each host [default: $LAB_RESULTS_BASE, or
-    /// target/lab/results]
-    #[arg(long, value_name = "DIR")]
-    pub(crate) results: Option<PathBuf>,
 }
 
 impl Exec {
@@ -269,7 +241,6 @@ mod tests {
             &["--hosts", "3"][..],
             &["--env", "=1"],
             &["--env", "A"],
-            &["--mtu", "100"],
             &["--may-die", "c"],
             &["--may-die", "a", "--native"],
             &["--counted", "--native"],

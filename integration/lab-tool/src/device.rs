@@ -2,94 +2,76 @@
 
 use std::{
     fs,
-    io::Write,
     net::{Ipv4Addr, Ipv6Addr},
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 
-use crate::{driver::Driver, place::Place};
+use crate::place::Driver;
 
 /// How long a new device may take until it can be used.
 const DEVICE_LIMIT: Duration = Duration::from_secs(30);
 
-#[derive(Debug)]
-pub(crate) struct Device {
-    port: PathBuf,
-    pub(crate) name: String,
+/// The MTU of network devices, which makes room for an RDMA MTU of 4096.
+pub(crate) const MTU: u32 = 4200;
+
+const DEVICES: &str = "/sys/class/infiniband";
+
+/// All devices of this machine.
+pub(crate) fn all() -> Vec<String> {
+    let entries = fs::read_dir(DEVICES).into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.collect()
 }
 
-impl Device {
-    pub(crate) fn named(name: &str) -> Self {
-        let port = Path::new("/sys/class/infiniband")
-            .join(name)
-            .join("ports/1");
-        Self {
-            port,
-            name: name.into(),
+pub(crate) fn is_active(device: &str) -> bool {
+    let state = fs::read_to_string(format!("{DEVICES}/{device}/ports/1/state"));
+    state.is_ok_and(|state| state.contains("ACTIVE"))
+}
+
+/// The GIDs of a device: on RoCE one for each address of its network device.
+pub(crate) fn gids(device: &str) -> Vec<Ipv6Addr> {
+    let entries = fs::read_dir(format!("{DEVICES}/{device}/ports/1/gids"));
+    let entries = entries.into_iter().flatten().flatten();
+    let gids = entries.filter_map(|entry| fs::read_to_string(entry.path()).ok());
+    gids.filter_map(|gid| gid.trim().parse().ok()).collect()
+}
+
+/// Makes a device over `netdev`, which it makes as well unless it is there, gives `netdev`
+/// these addresses, and waits until connections can be made over the device.
+pub(crate) fn create(
+    name: &str,
+    driver: Driver,
+    netdev: &str,
+    (addr, addr6): (Ipv4Addr, Option<Ipv6Addr>),
+) -> Result<()> {
+    let driver_name = driver.name();
+    let add6 = addr6.map(|addr6| format!("echo addr add {addr6}/64 dev {netdev} nodad;"));
+    // Many `ip` commands in one process: a guest is slow at starting programs.
+    let script = format!(
+        "{{ echo link set lo up
+            [ -e /sys/class/net/{netdev} ] || echo link add {netdev} type dummy
+            echo addr add {addr}/24 dev {netdev}; {}
+            echo link set {netdev} mtu {MTU} up; }} | ip -batch - &&
+            rdma link add {name} type {driver_name} netdev {netdev}",
+        add6.unwrap_or_default()
+    );
+    run(Command::new("sh").args(["-c", &script]))?;
+    let needed: Vec<_> = [addr.to_ipv6_mapped()].into_iter().chain(addr6).collect();
+    let deadline = Instant::now() + DEVICE_LIMIT;
+    loop {
+        let gids = gids(name);
+        // Software iWARP lists no addresses.
+        let is_listed = driver == Driver::Siw || needed.iter().all(|gid| gids.contains(gid));
+        if is_listed && is_active(name) && Path::new("/dev/infiniband/rdma_cm").exists() {
+            return Ok(());
         }
-    }
-
-    /// All devices of this machine.
-    pub(crate) fn all() -> Vec<Self> {
-        let Ok(entries) = fs::read_dir("/sys/class/infiniband") else {
-            return vec![];
-        };
-        entries
-            .flatten()
-            .map(|entry| Self::named(&entry.file_name().to_string_lossy()))
-            .collect()
-    }
-
-    pub(crate) fn is_active(&self) -> bool {
-        fs::read_to_string(self.port.join("state")).is_ok_and(|state| state.contains("ACTIVE"))
-    }
-
-    /// The addresses that connections can be bound to: a RoCE device lists each as a GID.
-    pub(crate) fn addresses(&self) -> (Vec<Ipv4Addr>, Vec<Ipv6Addr>) {
-        let entries = fs::read_dir(self.port.join("gids"))
-            .into_iter()
-            .flatten()
-            .flatten();
-        let gids = entries
-            .filter_map(|entry| fs::read_to_string(entry.path()).ok())
-            .filter_map(|gid| gid.trim().parse().ok());
-        sort_gids(gids)
-    }
-
-    /// Makes device `place.device` over `netdev`, gives `netdev` the addresses of
-    /// `place`, and waits until connections can be made over it.
-    pub(crate) fn create(
-        driver: Driver,
-        place: &Place,
-        netdev: &str,
-        dummy: bool,
-        mtu: u32,
-    ) -> Result<Self> {
-        ip_batch(&netdev_script(place, netdev, dummy, mtu))?;
-        run(Command::new("rdma").args([
-            "link",
-            "add",
-            &place.device,
-            "type",
-            &driver.to_string(),
-            "netdev",
-            netdev,
-        ]))?;
-        let device = Self::named(&place.device);
-        wait_until("the RDMA device to be usable", || {
-            let (v4, v6) = device.addresses();
-            let listed =
-                v4.contains(&place.addr) && place.addr6.is_none_or(|addr6| v6.contains(&addr6));
-            device.is_active()
-                && (listed || !driver.lists_addresses())
-                && Path::new("/dev/infiniband/rdma_cm").exists()
-        })?;
-        Ok(device)
+        ensure!(Instant::now() < deadline, "{name} is not usable in time");
+        thread::sleep(Duration::from_millis(10));
     }
 }
 
@@ -99,89 +81,8 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
         .stdin(Stdio::null())
         .output()
         .with_context(|| format!("cannot run {name}"))?;
-    if !output.status.success() {
-        bail!(
-            "{name}: {}: {}",
-            output.status,
-            String::from_utf8_lossy(&output.stderr).trim()
-        );
-    }
+    let printed = String::from_utf8_lossy(&output.stderr);
+    let status = output.status;
+    ensure!(status.success(), "{name}: {status}: {}", printed.trim());
     Ok(())
-}
-
-/// Runs many `ip` commands in one process: starting programs is what a guest is slowest at.
-pub(crate) fn ip_batch(script: &str) -> Result<()> {
-    let mut ip = Command::new("ip")
-        .args(["-batch", "-"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .context("cannot run ip")?;
-    ip.stdin
-        .take()
-        .context("ip without stdin")?
-        .write_all(script.as_bytes())?;
-    let output = ip.wait_with_output()?;
-    if !output.status.success() {
-        bail!("ip: {}", String::from_utf8_lossy(&output.stderr).trim());
-    }
-    Ok(())
-}
-
-fn netdev_script(place: &Place, netdev: &str, dummy: bool, mtu: u32) -> String {
-    let mut script = String::from("link set lo up\n");
-    if dummy {
-        script += &format!("link add {netdev} type dummy\n");
-    }
-    script += &format!("addr add {}/24 dev {netdev}\n", place.addr);
-    if let Some(addr6) = place.addr6 {
-        script += &format!("addr add {addr6}/64 dev {netdev} nodad\n");
-    }
-    script + &format!("link set {netdev} mtu {mtu} up\n")
-}
-
-fn wait_until(what: &str, done: impl Fn() -> bool) -> Result<()> {
-    let deadline = Instant::now() + DEVICE_LIMIT;
-    while !done() {
-        if Instant::now() > deadline {
-            bail!(
-                "gave up waiting for {what} after {} s",
-                DEVICE_LIMIT.as_secs()
-            );
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
-    Ok(())
-}
-
-/// Leaves out empty slots of the table and link-local addresses, which need a scope to be used.
-fn sort_gids(gids: impl Iterator<Item = Ipv6Addr>) -> (Vec<Ipv4Addr>, Vec<Ipv6Addr>) {
-    let (mut v4, mut v6) = (vec![], vec![]);
-    for gid in gids {
-        if let Some(addr) = gid.to_ipv4_mapped() {
-            v4.push(addr);
-        } else if !gid.is_unspecified() && !gid.is_unicast_link_local() {
-            v6.push(gid);
-        }
-    }
-    (v4, v6)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn gid_table_yields_usable_addresses() {
-        let table = [
-            "fe80:0000:0000:0000:5054:00ff:fe12:3456",
-            "0000:0000:0000:0000:0000:ffff:0a08:0001",
-            "fd08:0000:0000:0000:0000:0000:0000:0001",
-            "0000:0000:0000:0000:0000:0000:0000:0000",
-        ];
-        let (v4, v6) = sort_gids(table.iter().map(|gid| gid.parse().unwrap()));
-        assert_eq!(v4, [Ipv4Addr::new(10, 8, 0, 1)]);
-        assert_eq!(v6, ["fd08::1".parse::<Ipv6Addr>().unwrap()]);
-    }
 }

@@ -2,24 +2,21 @@
 
 use std::{
     env,
-    ffi::OsString,
-    io::ErrorKind,
-    os::unix::net::UnixStream,
+    ffi::{OsStr, OsString},
     path::Path,
-    sync::mpsc::{Sender, channel},
     thread,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
-use anyhow::Result;
-use hosts::wire::{self, Frame, Job};
+use anyhow::{Error, Result, bail};
+use hosts::wire::Job;
 
 use crate::{
     cli::Exec,
-    listener::{COMMAND, Listener},
-    pulse::Doctor,
+    output::follow,
+    pulse::watch_over,
     qemu::{Machine, Machines},
-    watch::{Lost, Stopped, Watch},
+    watch::{Stop, Watch},
 };
 
 /// How many times machines are booted that do not come up: on a busy machine now and then one fails
@@ -30,81 +27,90 @@ const BOOTS: u32 = 3;
 const INHERITED: [&str; 2] = ["RUST_BACKTRACE", "RUST_LOG"];
 
 /// Boots all machines and waits until each has its device and reaches the other. If one fails to
-/// boot, boots all of them again. `named` puts the host's name before each line of output.
-pub(crate) fn boot(machines: &Machines<'_>, watch: &Watch, named: bool) -> Result<Vec<Machine>> {
-    let mut attempt = 1;
+/// boot, boots all of them again.
+pub(crate) fn boot(machines: &Machines, watch: &Watch) -> Result<Vec<Machine>> {
+    let mut attempt = 0;
     loop {
-        match boot_once(
-            machines,
-            watch,
-            named,
-            attempt * machines.accel.boot_limit(),
-        ) {
-            Err(error) if attempt < BOOTS && (error.is::<Lost>() || error.is::<Stopped>()) => {
-                eprintln!("lab: {error:#}; booting again");
-                attempt += 1;
-            }
-            outcome => return outcome,
+        attempt += 1;
+        let start = Instant::now();
+        let (guests, reports): (Vec<_>, Vec<_>) = machines.start()?.into_iter().unzip();
+        let mut threads = Vec::new();
+        for (host, (guest, reports)) in guests.iter().zip(reports).enumerate() {
+            let (pid, monitor, news) =
+                (guest.pid(), guest.monitor.try_clone()?, watch.news.clone());
+            threads.push(thread::spawn(move || {
+                watch_over(host, pid, &monitor, &reports, &news)
+            }));
         }
-    }
-}
-
-fn boot_once(
-    machines: &Machines<'_>,
-    watch: &Watch,
-    named: bool,
-    limit: Duration,
-) -> Result<Vec<Machine>> {
-    let start = Instant::now();
-    let mut guests = machines.start()?;
-    let mut threads = Vec::new();
-    for (host, guest) in guests.iter_mut().enumerate() {
-        let (beats, doctor) = Doctor::of(host, guest, watch.news.clone());
-        if let Some(doctor) = doctor {
-            threads.push(thread::spawn(move || doctor.run()));
+        let ready = watch.ready(guests.len(), attempt * machines.accel.boot_limit());
+        let Err(error) = with_last_words(&guests, ready) else {
+            let (hosts, seconds) = (guests.len(), start.elapsed().as_secs_f32());
+            let s = if hosts == 1 { "" } else { "s" };
+            eprintln!("lab: {hosts} host{s} up in {seconds:.1} s");
+            return Ok(guests);
+        };
+        if attempt == BOOTS || lost(&error).is_none() {
+            return Err(error);
         }
-        let listener = Listener::new(host, named, watch.news.clone());
-        threads.extend(listen(guest.port.try_clone()?, beats, listener));
-    }
-    if let Err(error) = with_last_words(&guests, watch.ready(guests.len(), limit)) {
+        eprintln!("lab: {error:#}; booting again");
         // Threads end with their machines, and then nothing more is heard of those.
         drop(guests);
         for thread in threads {
             let _ = thread.join();
         }
         watch.forget_hosts()?;
-        return Err(error);
     }
-    let hosts = if guests.len() == 1 { "host" } else { "hosts" };
-    eprintln!(
-        "lab: {} {hosts} up in {:.1} s",
-        guests.len(),
-        start.elapsed().as_secs_f32()
-    );
-    Ok(guests)
 }
 
-pub(crate) fn exec(machines: &Machines<'_>, args: &Exec, watch: &Watch) -> Result<u8> {
-    let guests = boot(machines, watch, machines.args.hosts() > 1)?;
-    for (host, guest) in guests.iter().enumerate() {
-        let job = job(machines, host, &guest.results, args.argv(), &args.env);
-        guest.sender.send(COMMAND, &Frame::Start(job))?;
+pub(crate) fn exec(machines: &Machines, args: &Exec, watch: &Watch) -> Result<u8> {
+    refuse(
+        &args.command,
+        &[&machines.lab.checkout, &machines.lab.target],
+    )?;
+    let guests = boot(machines, watch)?;
+    for guest in &guests {
+        start(machines, watch, guest, args.argv(), &args.env, false)?;
     }
     let ended = watch.ended(guests.len(), args.timeout(), &args.may_die);
     with_last_words(&guests, ended)
 }
 
-/// Returns the job that runs `argv` on host number `host`, in the checkout.
-pub(crate) fn job(
-    machines: &Machines<'_>,
-    host: usize,
-    results: &Path,
+/// Refuses a program that is here, but not in a guest. A guest has the `visible` folders
+/// even if they are below one of its own; the command starts in the first.
+fn refuse(command: &[impl AsRef<OsStr>], visible: &[&Path]) -> Result<()> {
+    let program = command[0].as_ref().to_string_lossy();
+    // A single argument is a line for the shell.
+    let program = match command {
+        [_] => program.split_whitespace().next().unwrap_or_default(),
+        _ => &*program,
+    };
+    let path = visible[0].join(program);
+    let own = ["/tmp", "/run"]
+        .into_iter()
+        .find(|own| path.starts_with(own));
+    let is_visible = visible.iter().any(|folder| path.starts_with(folder));
+    // A name without a folder is looked for in `PATH`.
+    match own.filter(|_| program.contains('/') && !is_visible && path.exists()) {
+        Some(own) => bail!(
+            "{program} is not in the guest, which has a {own} of its own; put it below {}",
+            visible[0].display()
+        ),
+        None => Ok(()),
+    }
+}
+
+/// Starts a program in the checkout, which is `told` its stdin. Returns its number.
+pub(crate) fn start(
+    machines: &Machines,
+    watch: &Watch,
+    guest: &Machine,
     argv: Vec<OsString>,
     more: &[(OsString, OsString)],
-) -> Job {
+    told: bool,
+) -> Result<u32> {
     const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
     // The folder has the modules of the guest's kernel.
-    let modprobe = format!("-d \"{}\"", machines.kernel.dir.display());
+    let modprobe = format!("-d \"{}\"", machines.kernel.display());
     let own = [
         ("PATH", PATH),
         ("MODPROBE_OPTIONS", &modprobe),
@@ -114,66 +120,69 @@ pub(crate) fn job(
     let own = own.map(|(name, value)| (name.into(), value.into()));
     let inherited = INHERITED.iter();
     let inherited = inherited.filter_map(|name| Some((name.into(), env::var_os(name)?)));
-    let place = machines.args.device.place(host, machines.args.hosts());
-    let place = place.variables(machines.lab, results);
+    let (host, hosts) = (guest.host, machines.args.hosts());
+    let place = machines.args.device.place(host, hosts);
+    let place = place.variables(&machines.lab, &guest.results);
     let env = own.into_iter().chain(inherited).chain(place);
-    Job {
+    let (number, frames) = guest.link.start(Job {
         argv,
         dir: Some(machines.lab.checkout.clone()),
         env: Some(env.chain(more.iter().cloned()).collect()),
-        told: false,
-    }
+        told,
+    })?;
+    let (news, named) = (watch.news.clone(), hosts > 1 && !told);
+    thread::spawn(move || follow(host, named, &frames, &news));
+    Ok(number)
 }
 
-/// Prints the last output of a host that was lost or stopped.
+/// The host that is lost, if that is the error.
+fn lost(error: &Error) -> Option<(usize, &str)> {
+    let stop = error.downcast_ref::<Stop>()?;
+    Some((stop.host?, &stop.monitor))
+}
+
+/// Prints the last output of a host that was lost, and keeps that of one without progress.
 pub(crate) fn with_last_words<T>(guests: &[Machine], outcome: Result<T>) -> Result<T> {
     outcome.inspect_err(|error| {
-        if let Some(lost) = error.downcast_ref::<Lost>() {
-            eprintln!("{}", guests[lost.host].last_words());
-        }
-        if let Some(stopped) = error.downcast_ref::<Stopped>() {
-            let guest = &guests[stopped.host];
-            eprintln!("{}\n{}", guest.last_words(), stopped.monitor);
-            match guest.keep(&stopped.monitor) {
-                Ok(kept) => eprintln!("lab: kept in {}", kept.display()),
-                Err(error) => eprintln!("lab: cannot keep this: {error:#}"),
+        if let Some((host, monitor)) = lost(error) {
+            eprintln!("{}\n{monitor}", guests[host].last_words());
+            if !monitor.is_empty() {
+                let kept = guests[host].keep(monitor);
+                eprintln!("lab: kept in a folder: {kept:?}");
             }
         }
     })
 }
 
-/// Starts two threads for the frames of a guest. One reads, and never blocks on our output. The
-/// other one writes the output.
-fn listen(
-    mut port: UnixStream,
-    beats: Sender<()>,
-    mut listener: Listener,
-) -> [thread::JoinHandle<()>; 2] {
-    let (frames, inbox) = channel();
-    let reading = thread::spawn(move || {
-        loop {
-            let read = wire::read(&mut port);
-            // It fails if the doctor has told that the machine stopped.
-            let _ = beats.send(());
-            let last = read.is_err();
-            if frames.send(read).is_err() || last {
-                return;
-            }
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::PathBuf};
+
+    use super::*;
+
+    #[test]
+    fn a_program_that_a_guest_does_not_have_is_refused_with_the_reason() {
+        // Not `env::temp_dir`, which may be elsewhere.
+        let dir = PathBuf::from(format!("/tmp/lab-hidden.{}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join("program"), "").unwrap();
+        let program = dir.join("program").display().to_string();
+        let checkout = env::current_dir().unwrap();
+        let outcomes = [
+            refuse(&[&*program, "1"], &[Path::new("/home")]),
+            refuse(&[format!("{program} 1")], &[Path::new("/home")]),
+            refuse(&[&*program, "1"], &[Path::new("/home"), &dir]),
+            refuse(&["ls", &*program], &[Path::new("/home")]),
+            refuse(&["/tmp/that/there/is/not", "1"], &[&*checkout]),
+        ];
+        fs::remove_dir_all(dir).unwrap();
+        let [refused, line, visible, argument, missing] = outcomes;
+        for outcome in [refused, line] {
+            let text = outcome.unwrap_err().to_string();
+            assert!(text.contains("which has a /tmp of its own"), "{text}");
         }
-    });
-    let writing = thread::spawn(move || {
-        for read in inbox {
-            let going = match read {
-                Ok((number, frame)) => listener.hear(number, frame),
-                Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
-                    listener.lose("the machine stopped")
-                }
-                Err(error) => listener.lose(error),
-            };
-            if !going {
-                return;
-            }
+        for outcome in [visible, argument, missing] {
+            outcome.unwrap();
         }
-    });
-    [reading, writing]
+    }
 }

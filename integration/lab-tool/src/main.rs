@@ -1,6 +1,6 @@
 //! The lab: boots virtual machines with a soft-RoCE device and runs commands in them.
 //!
-//! This program has two halves. On this machine it prepares a kernel ([`kernel`]),
+//! This program has two halves. On this machine it prepares a kernel ([`lab`]),
 //! starts QEMU ([`qemu`]) and watches over it ([`watch`], [`guest`]). In the guest, [`agent`] runs
 //! the command. Between them are the frames of [`hosts::wire`].
 
@@ -8,71 +8,52 @@ mod accel;
 mod agent;
 mod cli;
 mod device;
-mod driver;
 mod guest;
-mod hidden;
-mod kernel;
 mod lab;
-mod listener;
-mod monitor;
 mod native;
 mod output;
 mod place;
-mod process;
 mod pulse;
 mod qemu;
 mod shell;
-mod tsc;
 mod watch;
 
 use std::process::ExitCode;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use clap::Parser;
 
 use crate::{
     accel::Accel,
-    cli::{Cli, Command, Exec, MachineArgs, Setup, Shell},
-    driver::Driver,
-    kernel::Kernel,
+    cli::{Cli, Command, Exec, MachineArgs},
     lab::Lab,
+    place::Place,
     qemu::Machines,
-    watch::{Stop, Stopped, Watch},
+    watch::{Stop, Watch},
 };
-
-/// Exit status when it is not the command that failed.
-const FAILURE: u8 = 125;
-
-/// Exit status when a host stopped, through no fault of the command.
-const STOPPED: u8 = 123;
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
-        Command::Setup(args) => setup(&args),
+        Command::Setup(_) => setup(),
         Command::Exec(args) => exec(&args),
-        Command::Shell(args) => shell(&args),
+        Command::Shell(machines) => shell(&machines),
         Command::Probe => Ok(probe()),
         Command::Agent => agent::main().map(|()| 0),
     };
     let status = result.unwrap_or_else(|error| {
         eprintln!("lab: {error:#}");
-        match error.downcast_ref::<Stop>() {
-            Some(stop) => stop.status,
-            None if error.is::<Stopped>() => STOPPED,
-            None => FAILURE,
-        }
+        let stop = error.downcast_ref::<Stop>();
+        stop.map_or(watch::FAILURE, |stop| stop.status)
     });
     ExitCode::from(status)
 }
 
-fn setup(args: &Setup) -> Result<u8> {
+fn setup() -> Result<u8> {
     let lab = Lab::find()?;
-    let kernel = Kernel::fetch(&lab, args.kernel.as_deref())?;
-    kernel.initramfs(&lab)?;
-    if args.with_siw {
-        kernel.provide_siw(&lab)?;
-    }
-    eprintln!("lab: ready, with kernel {}", kernel.release()?);
+    lab.provide("fetch", &lab.dir().join("kernels"))?;
+    let kernel = lab.kernel()?;
+    lab.provide("initramfs", &kernel)?;
+    eprintln!("lab: ready, with {}", kernel.display());
     Ok(0)
 }
 
@@ -82,56 +63,25 @@ fn exec(args: &Exec) -> Result<u8> {
     if args.native {
         return native::exec(&lab, args, &watch);
     }
-    hidden::refuse(&args.command, &[&lab.checkout, &lab.target])?;
-    let accel = if args.counted {
-        Accel::Counted
-    } else {
-        Accel::Tcg
-    };
-    with_machines(&lab, &args.machines, accel, |machines| {
-        guest::exec(machines, args, &watch)
-    })
+    let accel = [Accel::Tcg, Accel::Counted][usize::from(args.counted)];
+    guest::exec(&Machines::new(lab, &args.machines, accel)?, args, &watch)
 }
 
-fn shell(args: &Shell) -> Result<u8> {
+fn shell(args: &MachineArgs) -> Result<u8> {
     let watch = Watch::new()?;
-    with_machines(&Lab::find()?, &args.machines, Accel::Tcg, |machines| {
-        shell::shell(machines, &watch)
-    })
-}
-
-fn with_machines(
-    lab: &Lab,
-    args: &MachineArgs,
-    accel: Accel,
-    run: impl FnOnce(&Machines<'_>) -> Result<u8>,
-) -> Result<u8> {
-    ensure!(
-        args.device.second().is_none() || args.hosts() == 1,
-        "--device both is for one host"
-    );
-    let kernel = &Kernel::open(lab, args.kernel.as_deref())?;
-    if args.device.includes(Driver::Siw) {
-        kernel.provide_siw(lab)?;
-    }
-    run(&Machines {
-        lab,
-        kernel,
-        accel,
-        args,
-    })
+    shell::shell(&Machines::new(Lab::find()?, args, Accel::Tcg)?, &watch)
 }
 
 fn probe() -> u8 {
-    match native::offer() {
-        Ok(offer) => {
-            println!("native");
-            eprintln!("lab: {offer}");
-        }
-        Err(missing) => {
-            println!("vm");
-            eprintln!("lab: {missing:#}");
-        }
-    }
+    let (place, why) = match native::offer() {
+        Ok(Some(Place { devices, .. })) => ("native", format!("devices are active: {devices:?}")),
+        Ok(None) => (
+            "native",
+            "there is no device, but rdma_rxe can make one".into(),
+        ),
+        Err(missing) => ("vm", format!("{missing:#}")),
+    };
+    println!("{place}");
+    eprintln!("lab: {why}");
     0
 }

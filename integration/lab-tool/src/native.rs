@@ -1,8 +1,15 @@
 //! Commands on this machine itself, if it has RDMA or can be given it.
 
-use std::{env, fmt, path::Path, process::Command, sync::Mutex};
+use std::{
+    env,
+    net::{Ipv4Addr, Ipv6Addr},
+    path::Path,
+    process::Command,
+    sync::mpsc::channel,
+    thread,
+};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, ensure};
 use hosts::{Program, wire::Job};
 use nix::{
     sys::{
@@ -14,12 +21,11 @@ use nix::{
 
 use crate::{
     cli::Exec,
-    device::{Device, run},
-    driver::Driver,
+    device::{self, run},
     lab::Lab,
-    listener::{COMMAND, Listener},
-    place::{HOSTS, Place},
-    process::dies_with_us,
+    output::follow,
+    place::{Driver, HOSTS, Place},
+    qemu::dies_with_us,
     watch::Watch,
 };
 
@@ -27,76 +33,58 @@ use crate::{
 const NETDEV: &str = "lab0";
 const DEVICE: &str = "lab_rxe0";
 
-/// What this machine offers.
-#[derive(Debug)]
-pub(crate) enum Offer {
-    /// A device that is ready for use.
-    Device(Place),
-    /// A kernel that can make one.
-    SoftRoce,
-}
-
-impl fmt::Display for Offer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Device(place) => write!(
-                f,
-                "device {} is active, with address {}",
-                place.device, place.addr
-            ),
-            Self::SoftRoce => f.write_str("there is no device, but rdma_rxe can make one"),
-        }
-    }
-}
-
-/// An error says what is missing.
-pub(crate) fn offer() -> Result<Offer> {
-    if let Some(place) = Device::all().iter().find_map(place_on) {
-        return Ok(Offer::Device(place));
+/// Returns a device that is ready for use. There is none if the kernel can make one.
+pub(crate) fn offer() -> Result<Option<Place>> {
+    let place = device::all().into_iter().find_map(place_on);
+    if place.is_some() {
+        return Ok(place);
     }
     let missing = "there is no active RDMA device with an IPv4 address";
-    if !geteuid().is_root() {
-        return Err(anyhow!(
-            "{missing}, and making one with rdma_rxe takes root"
-        ));
-    }
+    ensure!(
+        geteuid().is_root(),
+        "{missing}, and making one with rdma_rxe takes root"
+    );
     if !Path::new("/sys/module/rdma_rxe").exists() {
         run(Command::new("modprobe").args(["--dry-run", "rdma_rxe"]))
             .with_context(|| format!("{missing}, and rdma_rxe cannot be loaded to make one"))?;
     }
-    Ok(Offer::SoftRoce)
+    Ok(None)
 }
 
-fn place_on(device: &Device) -> Option<Place> {
-    let (v4, v6) = device.addresses();
-    let addr = *v4.first().filter(|_| device.is_active())?;
-    let addr6 = v6.first().copied();
+fn place_on(device: String) -> Option<Place> {
+    let (addr, addr6) = usable(&device::gids(&device));
+    let addr = addr.filter(|_| device::is_active(&device))?;
     Some(Place {
         host: HOSTS[0],
-        device: device.name.clone(),
-        addr,
+        devices: vec![(device, addr)],
         peer: addr,
         addr6,
         peer6: addr6,
-        second: None,
     })
+}
+
+/// Returns the first address of each family. Slots of the table may be empty, and link-local
+/// addresses need a scope.
+fn usable(gids: &[Ipv6Addr]) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
+    let is_v6 = |gid: &&Ipv6Addr| {
+        gid.to_ipv4_mapped().is_none() && !gid.is_unspecified() && !gid.is_unicast_link_local()
+    };
+    let addr = gids.iter().find_map(Ipv6Addr::to_ipv4_mapped);
+    (addr, gids.iter().find(is_v6).copied())
 }
 
 /// Runs the command once per host, all of them on this machine.
 pub(crate) fn exec(lab: &Lab, args: &Exec, watch: &Watch) -> Result<u8> {
     let (place, _made) = match offer().context("--native is not possible here")? {
-        Offer::Device(place) => (place, None),
-        Offer::SoftRoce => {
-            let made = SoftRoce::make(args.machines.mtu)?;
-            (made.place.clone(), Some(made))
-        }
+        Some(place) => (place, None),
+        None => SoftRoce::make().map(|(place, made)| (place, Some(made)))?,
     };
     // As in a guest, if we may.
     let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
     let hosts = args.machines.hosts();
     let mut programs = Vec::new();
     for (host, name) in HOSTS.into_iter().enumerate().take(hosts) {
-        let results = lab.results(args.machines.results.as_deref(), name)?;
+        let results = lab.results(name)?;
         let place = Place {
             host: name,
             ..place.clone()
@@ -108,13 +96,10 @@ pub(crate) fn exec(lab: &Lab, args: &Exec, watch: &Watch) -> Result<u8> {
             env: Some(env.chain(args.env.iter().cloned()).collect()),
             told: false,
         };
-        let listener = Mutex::new(Listener::new(host, hosts > 1, watch.news.clone()));
-        let report = move |frame| {
-            let listener = listener
-                .lock()
-                .map(|mut listener| listener.hear(COMMAND, frame));
-            drop(listener);
-        };
+        let (report, frames) = channel();
+        let report = move |frame| drop(report.send(frame));
+        let news = watch.news.clone();
+        thread::spawn(move || follow(host, hosts > 1, &frames, &news));
         programs.push(Program::start(&job, dies_with_us, kill_group, report)?);
     }
     let ended = watch.ended(hosts, args.timeout(), &[]);
@@ -129,19 +114,21 @@ fn kill_group(leader: Pid) {
 
 /// A device that the lab made. Dropping it removes it.
 #[derive(Debug)]
-struct SoftRoce {
-    place: Place,
-}
+struct SoftRoce;
 
 impl SoftRoce {
-    fn make(mtu: u32) -> Result<Self> {
+    fn make() -> Result<(Place, Self)> {
         run(Command::new("modprobe").args(["-a", "rdma_rxe", "rdma_ucm", "ib_uverbs"]))?;
+        let place = Place::new(0, 1, [DEVICE.to_owned()]);
         // From here on, so that what a failure leaves behind goes away too.
-        let made = Self {
-            place: Place::new(0, 1, DEVICE),
-        };
-        Device::create(Driver::Rxe, &made.place, NETDEV, true, mtu)?;
-        Ok(made)
+        let made = Self;
+        device::create(
+            DEVICE,
+            Driver::Rxe,
+            NETDEV,
+            (place.devices[0].1, place.addr6),
+        )?;
+        Ok((place, made))
     }
 }
 
@@ -151,5 +138,23 @@ impl Drop for SoftRoce {
         if let Err(error) = run(Command::new("ip").args(["link", "del", NETDEV])) {
             eprintln!("lab: cannot remove {NETDEV}: {error:#}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gid_table_yields_usable_addresses() {
+        let table = [
+            "fe80:0000:0000:0000:5054:00ff:fe12:3456",
+            "0000:0000:0000:0000:0000:ffff:0a08:0001",
+            "0000:0000:0000:0000:0000:0000:0000:0000",
+            "fd08:0000:0000:0000:0000:0000:0000:0001",
+        ];
+        let (addr, addr6) = usable(&table.map(|gid| gid.parse().unwrap()));
+        assert_eq!(addr, Some(Ipv4Addr::new(10, 8, 0, 1)));
+        assert_eq!(addr6, Some("fd08::1".parse().unwrap()));
     }
 }

@@ -1,142 +1,130 @@
-//! The hosts' output, on our own stdout and stderr as it comes.
+//! A command's output, on our own stdout and stderr as it comes.
 
 use std::{
     io::{self, Write},
     mem,
-    os::fd::AsFd,
-    thread,
+    sync::mpsc::{Receiver, Sender},
 };
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use hosts::wire::Frame;
 
-use crate::place::HOSTS;
+use crate::{
+    place::HOSTS,
+    watch::{News, Stop},
+};
 
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Stream {
-    Stdout,
-    Stderr,
+/// The status of a command that cannot be run.
+const NOT_RUN: u8 = 127;
+
+/// Writes the output of a host's command, and reports its end. If the host is `named`, each line
+/// begins with its name.
+pub(crate) fn follow(host: usize, named: bool, frames: &Receiver<Frame>, news: &Sender<News>) {
+    let mut stdout = Sink::new(io::stdout(), host, named);
+    let mut stderr = Sink::new(io::stderr(), host, named);
+    loop {
+        let written = match frames.recv() {
+            Ok(Frame::Out(bytes)) => stdout.write(&bytes).map(|()| None),
+            Ok(Frame::Err(bytes)) => stderr.write(&bytes).map(|()| None),
+            Ok(Frame::Ended(status)) => {
+                let finished = stdout.finish().and_then(|()| stderr.finish());
+                finished.map(|()| Some(News::Ended(host, status as u8)))
+            }
+            Ok(Frame::Failed(why)) => {
+                eprintln!("lab: {why}");
+                Ok(Some(News::Ended(host, NOT_RUN)))
+            }
+            Ok(Frame::Began(..)) => Ok(None),
+            Ok(other) => Ok(Some(News::Stop(Stop::lost(
+                host,
+                format!("it sends {other:?}"),
+            )))),
+            Err(_) => Ok(Some(News::Stop(Stop::lost(host, "the machine stopped")))),
+        };
+        if let Some(last) = written.unwrap_or_else(|_| Some(News::Stop(Stop::unheard()))) {
+            // It fails if the main thread has ended.
+            let _ = news.send(last);
+            return;
+        }
+    }
 }
 
 /// One stream of one host.
 #[derive(Debug)]
-pub(crate) struct Sink {
-    stream: Stream,
-    lines: Lines,
-}
-
-impl Sink {
-    /// If it is `named`, each line begins with the name of its host.
-    pub(crate) fn new(stream: Stream, host: usize, named: bool) -> Self {
-        let prefix = if named {
-            format!("{}| ", HOSTS[host])
-        } else {
-            String::new()
-        };
-        Self {
-            stream,
-            lines: Lines {
-                prefix,
-                held: vec![],
-            },
-        }
-    }
-
-    pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let bytes = self.lines.feed(bytes);
-        self.put(&bytes)
-    }
-
-    /// Writes what is left of a last line that has no end.
-    pub(crate) fn finish(&mut self) -> io::Result<()> {
-        let bytes = self.lines.finish();
-        self.put(&bytes)
-    }
-
-    fn put(&self, bytes: &[u8]) -> io::Result<()> {
-        fn all(mut to: impl Write, bytes: &[u8]) -> io::Result<()> {
-            to.write_all(bytes)?;
-            to.flush()
-        }
-        match self.stream {
-            Stream::Stdout => all(io::stdout().lock(), bytes),
-            Stream::Stderr => all(io::stderr().lock(), bytes),
-        }
-    }
-}
-
-/// Puts a prefix before each line, which means to hold a line back until it is complete.
-#[derive(Debug)]
-struct Lines {
+struct Sink<W> {
+    to: W,
+    /// Stands before each line, unless it is empty.
     prefix: String,
+    /// The beginning of a line that is not complete, if there is a prefix.
     held: Vec<u8>,
 }
 
-impl Lines {
-    fn feed(&mut self, bytes: &[u8]) -> Vec<u8> {
-        if self.prefix.is_empty() {
-            return bytes.to_vec();
+impl<W: Write> Sink<W> {
+    /// If it is `named`, each line begins with the name of its host.
+    fn new(to: W, host: usize, named: bool) -> Self {
+        let prefix = named.then(|| format!("{}| ", HOSTS[host]));
+        Self {
+            to,
+            prefix: prefix.unwrap_or_default(),
+            held: vec![],
         }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.held.extend(bytes);
-        let complete = self
-            .held
-            .iter()
-            .rposition(|&b| b == b'\n')
-            .map_or(0, |end| end + 1);
-        let rest = self.held.split_off(complete);
-        let lines = mem::replace(&mut self.held, rest);
-        let lines = lines.split_inclusive(|&b| b == b'\n');
-        lines
+        let end = match &*self.prefix {
+            "" => Some(self.held.len()),
+            _ => self
+                .held
+                .iter()
+                .rposition(|&b| b == b'\n')
+                .map(|end| end + 1),
+        };
+        let rest = self.held.split_off(end.unwrap_or(0));
+        let complete = mem::replace(&mut self.held, rest);
+        let lines = complete.split_inclusive(|&b| b == b'\n');
+        // One write, so that lines of several hosts do not mix.
+        let bytes: Vec<_> = lines
             .flat_map(|line| [self.prefix.as_bytes(), line])
-            .flatten()
-            .copied()
-            .collect()
+            .collect();
+        self.to.write_all(&bytes.concat())?;
+        self.to.flush()
     }
 
-    fn finish(&mut self) -> Vec<u8> {
-        if self.held.is_empty() {
-            vec![]
-        } else {
-            self.feed(b"\n")
+    /// Writes a last line that has no end.
+    fn finish(&mut self) -> io::Result<()> {
+        match *self.held {
+            [] => Ok(()),
+            _ => self.write(b"\n"),
         }
     }
-}
-
-/// Calls `tell` when nobody reads our stdout or stderr any more, even if there is nothing to write.
-pub(crate) fn on_unheard(tell: impl FnOnce() + Send + 'static) {
-    thread::spawn(move || {
-        let (stdout, stderr) = (io::stdout(), io::stderr());
-        // Errors and hang-ups are reported without being asked for.
-        let mut fds =
-            [&stdout.as_fd(), &stderr.as_fd()].map(|fd| PollFd::new(*fd, PollFlags::empty()));
-        while let Err(nix::Error::EINTR) = poll(&mut fds, PollTimeout::NONE) {}
-        tell();
-    });
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn written(sink: &mut Sink<Vec<u8>>, bytes: &[u8]) -> String {
+        sink.write(bytes).unwrap();
+        String::from_utf8(mem::take(&mut sink.to)).unwrap()
+    }
+
     #[test]
     fn every_line_gets_the_prefix() {
-        let mut lines = Lines {
-            prefix: "b| ".into(),
-            held: vec![],
-        };
-        assert_eq!(lines.feed(b"one\ntw"), b"b| one\n");
-        assert_eq!(lines.feed(b"o\n\nthr"), b"b| two\nb| \n");
-        assert_eq!(lines.feed(b"ee"), b"");
-        assert_eq!(lines.finish(), b"b| three\n");
-        assert_eq!(lines.finish(), b"");
+        let mut sink = Sink::new(Vec::new(), 1, true);
+        assert_eq!(written(&mut sink, b"one\ntw"), "b| one\n");
+        assert_eq!(written(&mut sink, b"o\n\nthr"), "b| two\nb| \n");
+        assert_eq!(written(&mut sink, b"ee"), "");
+        sink.finish().unwrap();
+        assert_eq!(written(&mut sink, b""), "b| three\n");
+        sink.finish().unwrap();
+        assert_eq!(written(&mut sink, b""), "");
     }
 
     #[test]
     fn a_single_host_is_passed_through() {
-        let mut lines = Lines {
-            prefix: String::new(),
-            held: vec![],
-        };
-        assert_eq!(lines.feed(b"no end"), b"no end");
-        assert_eq!(lines.finish(), b"");
+        let mut sink = Sink::new(Vec::new(), 0, false);
+        assert_eq!(written(&mut sink, b"no end"), "no end");
+        sink.finish().unwrap();
+        assert_eq!(written(&mut sink, b""), "");
     }
 }

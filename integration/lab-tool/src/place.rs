@@ -6,77 +6,95 @@ use std::{
     path::Path,
 };
 
+use clap::ValueEnum;
+
 use crate::lab::Lab;
 
 /// Names of the hosts, in order.
 pub(crate) const HOSTS: [&str; 2] = ["a", "b"];
 
+/// The drivers of which a guest may have a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Driver {
+    /// Software RoCE.
+    #[default]
+    Rxe,
+    /// Software iWARP. If the distribution leaves it out, it is built on first use.
+    Siw,
+    /// A device of each, the second with a network device and addresses of its own.
+    Both,
+}
+
+impl Driver {
+    /// The name on the command line, which is also that of `rdma link add`.
+    pub(crate) fn name(self) -> String {
+        format!("{self:?}").to_lowercase()
+    }
+
+    /// The driver of each device of a guest.
+    pub(crate) fn each(self) -> &'static [Self] {
+        match self {
+            Self::Rxe => &[Self::Rxe],
+            Self::Siw => &[Self::Siw],
+            Self::Both => &[Self::Rxe, Self::Siw],
+        }
+    }
+
+    /// Host number `index` of `count`, with its devices, which are named after their drivers.
+    pub(crate) fn place(self, index: usize, count: usize) -> Place {
+        let names = self.each().iter().map(|driver| driver.name() + "0");
+        Place::new(index, count, names)
+    }
+}
+
 /// One host as its command sees it.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) host: &'static str,
-    pub(crate) device: String,
-    pub(crate) addr: Ipv4Addr,
+    /// Each device with its address.
+    pub(crate) devices: Vec<(String, Ipv4Addr)>,
+    /// The address of the other host's first device.
     pub(crate) peer: Ipv4Addr,
     /// A device that the lab found, not made, may have no IPv6 address.
     pub(crate) addr6: Option<Ipv6Addr>,
     pub(crate) peer6: Option<Ipv6Addr>,
-    /// Another device of the host's, and its address.
-    pub(crate) second: Option<(String, Ipv4Addr)>,
 }
 
 impl Place {
-    /// Host number `index` of `count`; a host that is alone is its own peer.
-    pub(crate) fn new(index: usize, count: usize, device: &str) -> Self {
+    /// Host number `index` of `count`, with devices of these names, each in a network of its own. A
+    /// host that is alone is its own peer.
+    pub(crate) fn new(
+        index: usize,
+        count: usize,
+        devices: impl IntoIterator<Item = String>,
+    ) -> Self {
         let peer = (index + 1) % count;
-        let v4 = |host: usize| Ipv4Addr::new(10, 8, 0, host as u8 + 1);
-        let v6 = |host: usize| Ipv6Addr::new(0xfd08, 0, 0, 0, 0, 0, 0, host as u16 + 1);
+        let v4 = |network, host| Ipv4Addr::new(10, network, 0, host as u8 + 1);
+        let v6 = |host| Ipv6Addr::new(0xfd08, 0, 0, 0, 0, 0, 0, host as u16 + 1);
+        let devices = devices.into_iter().zip(8..);
         Self {
             host: HOSTS[index],
-            device: device.into(),
-            addr: v4(index),
-            peer: v4(peer),
+            devices: devices
+                .map(|(name, network)| (name, v4(network, index)))
+                .collect(),
+            peer: v4(8, peer),
             addr6: Some(v6(index)),
             peer6: Some(v6(peer)),
-            second: None,
-        }
-    }
-
-    /// Has a second device beside, of a host that is alone.
-    pub(crate) fn beside(self, device: &str) -> Self {
-        let second = Some((device.into(), Ipv4Addr::new(10, 9, 0, 1)));
-        Self { second, ..self }
-    }
-
-    /// The place as the second device is to see it.
-    pub(crate) fn of_second(&self) -> Option<Self> {
-        let (device, addr) = self.second.clone()?;
-        Some(Self {
-            device,
-            addr,
-            peer: addr,
-            addr6: None,
-            peer6: None,
-            second: None,
-            ..self.clone()
-        })
-    }
-
-    /// Each device with its address.
-    fn devices(&self) -> String {
-        let first = format!("{}={}", self.device, self.addr);
-        match &self.second {
-            Some((device, addr)) => format!("{first} {device}={addr}"),
-            None => first,
         }
     }
 
     pub(crate) fn variables(&self, lab: &Lab, results: &Path) -> Vec<(OsString, OsString)> {
+        let (device, addr) = &self.devices[0];
+        let devices = self
+            .devices
+            .iter()
+            .map(|(name, addr)| format!("{name}={addr}"));
+        let devices: Vec<_> = devices.collect();
         let mut variables = vec![
             ("LAB_HOST".into(), self.host.into()),
-            ("LAB_DEV".into(), self.device.clone().into()),
-            ("LAB_DEVICES".into(), self.devices().into()),
-            ("LAB_ADDR".into(), self.addr.to_string().into()),
+            ("LAB_DEV".into(), device.into()),
+            ("LAB_DEVICES".into(), devices.join(" ").into()),
+            ("LAB_ADDR".into(), addr.to_string().into()),
             ("LAB_PEER".into(), self.peer.to_string().into()),
             ("LAB_RESULTS".into(), results.into()),
             ("CARGO_TARGET_DIR".into(), lab.target.clone().into()),
@@ -94,26 +112,29 @@ impl Place {
 mod tests {
     use super::*;
 
+    fn place(index: usize, count: usize, devices: &[&str]) -> Place {
+        Place::new(index, count, devices.iter().map(|name| (*name).to_owned()))
+    }
+
     #[test]
     fn two_hosts_are_each_others_peers() {
-        let (a, b) = (Place::new(0, 2, "rxe0"), Place::new(1, 2, "rxe0"));
-        assert_eq!((a.addr, a.addr6), (b.peer, b.peer6));
-        assert_eq!((b.addr, b.addr6), (a.peer, a.peer6));
+        let [a, b] = [0, 1].map(|index| place(index, 2, &["rxe0"]));
+        assert_eq!((a.devices[0].1, a.addr6), (b.peer, b.peer6));
+        assert_eq!((b.devices[0].1, b.addr6), (a.peer, a.peer6));
         assert_eq!(b.host, "b");
     }
 
     #[test]
-    fn a_second_device_has_an_address_of_its_own() {
-        let place = Place::new(0, 1, "rxe0");
-        assert_eq!(place.devices(), "rxe0=10.8.0.1");
-        let both = place.beside("siw0");
-        assert_eq!(both.devices(), "rxe0=10.8.0.1 siw0=10.9.0.1");
-        assert_eq!(both.of_second().unwrap().devices(), "siw0=10.9.0.1");
-    }
-
-    #[test]
-    fn a_host_alone_is_its_own_peer() {
-        let alone = Place::new(0, 1, "rxe0");
-        assert_eq!((alone.addr, alone.addr6), (alone.peer, alone.peer6));
+    fn each_device_of_a_host_alone_has_an_address() {
+        let alone = place(0, 1, &["rxe0", "siw0"]);
+        let devices = alone
+            .devices
+            .iter()
+            .map(|(name, addr)| format!("{name}={addr}"));
+        assert_eq!(
+            devices.collect::<Vec<_>>(),
+            ["rxe0=10.8.0.1", "siw0=10.9.0.1"]
+        );
+        assert_eq!((alone.devices[0].1, alone.addr6), (alone.peer, alone.peer6));
     }
 }

@@ -1,17 +1,18 @@
 //! Whether a machine goes on: by the signs of life of its agent and, without any, by its registers.
 
 use std::{
-    fmt::Write,
     fs,
-    sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
-    time::Duration,
+    io::Write,
+    os::unix::net::UnixStream,
+    sync::mpsc::{Receiver, RecvTimeoutError, Sender},
+    time::{Duration, Instant},
 };
 
-use crate::{
-    monitor::Monitor,
-    qemu::Machine,
-    watch::{News, Stopped},
-};
+use anyhow::{Result, bail};
+use hosts::wire::Frame;
+use serde_json::{Deserializer, Value, json};
+
+use crate::watch::{News, Stop};
 
 /// How long no sign of life may come before the monitor is asked: four of them.
 const SILENCE: Duration = Duration::from_secs(20);
@@ -22,15 +23,8 @@ const LOOK: Duration = Duration::from_secs(10);
 /// Processor time in a look, below which a machine that is ready to run had no chance to.
 const CHANCE: Duration = Duration::from_millis(500);
 
-/// Watches over one machine, until the sender of its beats is dropped.
-#[derive(Debug)]
-pub(crate) struct Doctor {
-    host: usize,
-    pid: u32,
-    monitor: Monitor,
-    beats: Receiver<()>,
-    news: Sender<News>,
-}
+/// How long an answer of QEMU's monitor may take, which it gives in a millisecond.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A machine as seen from outside.
 #[derive(Clone, Debug, Default)]
@@ -45,88 +39,100 @@ struct Look {
     report: String,
 }
 
-impl Doctor {
-    /// Returns the doctor of a machine, and the sender of its beats. There is no doctor if the
-    /// monitor of the machine is gone.
-    pub(crate) fn of(
-        host: usize,
-        machine: &mut Machine,
-        news: Sender<News>,
-    ) -> (Sender<()>, Option<Self>) {
-        let (beat, beats) = channel();
-        let monitor = machine.monitor.take().map(Monitor::new);
-        let doctor = monitor.and_then(Result::ok).map(|monitor| Self {
-            host,
-            pid: machine.pid(),
-            monitor,
-            beats,
-            news,
-        });
-        (beat, doctor)
-    }
-
-    pub(crate) fn run(mut self) {
-        let mut before: Option<Look> = None;
-        loop {
-            let patience = if before.is_some() { LOOK } else { SILENCE };
-            match self.beats.recv_timeout(patience) {
-                Ok(()) => {
-                    before = None;
-                    continue;
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
+/// Watches over the machine of a host until its agent is gone, by the reports of the agent about
+/// the host. `pid` is QEMU's.
+pub(crate) fn watch_over(
+    host: usize,
+    pid: u32,
+    monitor: &UnixStream,
+    reports: &Receiver<Frame>,
+    news: &Sender<News>,
+) {
+    let mut before: Option<Look> = None;
+    let mut verdict: Option<Stop> = None;
+    let mut is_ready = false;
+    loop {
+        let patience = match (&verdict, &before) {
+            // It may have gone on during the look.
+            (Some(_), _) => Duration::ZERO,
+            (None, Some(_)) => LOOK,
+            (None, None) => SILENCE,
+        };
+        // Sending fails if the main thread has ended.
+        let _ = match reports.recv_timeout(patience) {
+            Ok(Frame::Ready) => {
+                is_ready = true;
+                news.send(News::Ready(host))
             }
-            let now = self.look();
-            if let Some(before) = before.replace(now.clone())
-                && let Some(why) = stopped(&before, &now)
-            {
-                // It may have gone on during the look.
-                if self.beats.try_recv().is_ok() {
-                    continue;
+            Ok(Frame::Beat) => Ok(()),
+            Ok(Frame::Failed(why)) => news.send(News::Stop(Stop::lost(host, why))),
+            Ok(other) => news.send(News::Stop(Stop::lost(host, format!("it sends {other:?}")))),
+            Err(RecvTimeoutError::Timeout) => {
+                if let Some(stop) = verdict {
+                    let _ = news.send(News::Stop(stop));
+                    return;
                 }
-                let stopped = Stopped {
-                    host: self.host,
-                    why: format!("it has stopped: no sign of life, and {why}"),
-                    monitor: format!("{}{}", before.report, now.report),
-                };
-                // The main thread may have ended.
-                let _ = self.news.send(News::Stopped(stopped));
+                let now = look(pid, monitor);
+                verdict = before.replace(now.clone()).and_then(|before| {
+                    let why = stopped(&before, &now)?;
+                    let why = format!("it has stopped: no sign of life, and {why}");
+                    Some(Stop::stopped(host, &why, before.report + &now.report))
+                });
+                continue;
+            }
+            // The command's reports end as well.
+            Err(RecvTimeoutError::Disconnected) if is_ready => return,
+            Err(RecvTimeoutError::Disconnected) => {
+                let _ = news.send(News::Stop(Stop::lost(host, "the machine stopped")));
                 return;
             }
-        }
+        };
+        (before, verdict) = (None, None);
     }
+}
 
-    fn look(&mut self) -> Look {
-        let mut look = Look::default();
-        for line in ["info status", "info cpus", "info registers -a"] {
-            let answer = self.monitor.ask(line);
-            let text = match &answer {
-                Ok(text) => text.clone(),
-                Err(error) => format!("{error:#}\n"),
-            };
-            // Writing to a string does not fail.
-            let _ = write!(look.report, "--- monitor: {line} ---\n{text}");
-            match answer {
-                Ok(text) => look.registers = Some(text),
-                Err(_) => {
-                    look.registers = None;
-                    break;
-                }
-            }
-        }
-        look.report += "--- threads: name, state, processor time in ms ---\n";
-        let threads = fs::read_dir(format!("/proc/{}/task", self.pid));
-        for thread in threads.into_iter().flatten().flatten() {
-            let read = |name| fs::read_to_string(thread.path().join(name)).unwrap_or_default();
-            let (name, stat, times) = (read("comm"), read("stat"), read("schedstat"));
-            let (state, ran) = (state(&stat), ran(&times));
-            look.runnable |= state == 'R';
-            look.ran += ran;
-            let _ = writeln!(look.report, "{} {state} {}", name.trim(), ran.as_millis());
-        }
-        look
+fn look(pid: u32, monitor: &UnixStream) -> Look {
+    let mut look = Look::default();
+    for line in ["info status", "info cpus", "info registers -a"] {
+        let answer = ask(monitor, line);
+        let text = answer
+            .as_ref()
+            .map_or_else(|error| format!("{error:#}\n"), String::clone);
+        look.report += &format!("--- monitor: {line} ---\n{text}");
+        look.registers = answer.ok();
     }
+    look.report += "--- threads: name, state, processor time in ms ---\n";
+    let threads = fs::read_dir(format!("/proc/{pid}/task"));
+    for thread in threads.into_iter().flatten().flatten() {
+        let read = |name| fs::read_to_string(thread.path().join(name)).unwrap_or_default();
+        let (name, stat, times) = (read("comm"), read("stat"), read("schedstat"));
+        let (state, ran) = (state(&stat), ran(&times));
+        look.runnable |= state == 'R';
+        look.ran += ran;
+        look.report += &format!("{} {state} {}\n", name.trim(), ran.as_millis());
+    }
+    look
+}
+
+/// Returns the answer of QEMU's monitor to a line that a person would type.
+fn ask(mut monitor: &UnixStream, line: &str) -> Result<String> {
+    monitor.set_read_timeout(Some(PATIENCE))?;
+    monitor.set_write_timeout(Some(PATIENCE))?;
+    let id = format!("{:?}", Instant::now());
+    // It is refused after the first time.
+    writeln!(monitor, "{}", json!({"execute": "qmp_capabilities"}))?;
+    let command = json!({"execute": "human-monitor-command", "id": id,
+        "arguments": {"command-line": line}});
+    writeln!(monitor, "{command}")?;
+    // Others are a greeting, an event, or a late answer.
+    for message in Deserializer::from_reader(monitor).into_iter::<Value>() {
+        let message = message?;
+        match message["return"].as_str() {
+            Some(answer) if message["id"] == id => return Ok(answer.replace('\r', "")),
+            _ => {}
+        }
+    }
+    bail!("closed")
 }
 
 /// Returns why the machine has stopped, if it has, by two looks.
@@ -169,7 +175,31 @@ fn ran(times: &str) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        io::{BufRead, BufReader},
+        thread,
+    };
+
     use super::*;
+
+    #[test]
+    fn an_answer_is_found_among_other_messages() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let qemu = thread::spawn(move || {
+            let mut to = theirs.try_clone().unwrap();
+            writeln!(to, r#"{{"QMP": {{"version": {{}}}}}}"#).unwrap();
+            for line in BufReader::new(theirs).lines().take(2) {
+                let request: Value = serde_json::from_str(&line.unwrap()).unwrap();
+                writeln!(to, r#"{{"event": "STOP"}}"#).unwrap();
+                writeln!(to, r#"{{"return": "late", "id": 1}}"#).unwrap();
+                let answer = json!({"return": "RIP=1\r\n", "id": request["id"]});
+                writeln!(to, "{answer}").unwrap();
+            }
+        });
+        assert_eq!(ask(&ours, "info registers").unwrap(), "RIP=1\n");
+        qemu.join().unwrap();
+        assert!(ask(&ours, "info registers").is_err(), "it is gone");
+    }
 
     fn look(registers: Option<&str>, ran: u64, runnable: bool) -> Look {
         Look {

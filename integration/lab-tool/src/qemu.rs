@@ -1,29 +1,34 @@
 //! Virtual machines: how they are made up, and that none outlives us.
 
 use std::{
-    ffi::OsString,
     fs::{self, File},
     io::Read,
     os::{
         fd::{AsFd, AsRawFd},
-        unix::net::UnixStream,
+        unix::{net::UnixStream, process::CommandExt},
     },
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::mpsc::Receiver,
     thread,
     time::Duration,
 };
 
 use anyhow::{Context, Result, ensure};
-use hosts::wire;
+use hosts::{Link, wire::Frame, words};
 use nix::{
     errno::Errno,
     fcntl::{FcntlArg, FdFlag, fcntl},
     poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::{prctl::set_pdeathsig, signal::Signal},
 };
 
 use crate::{
-    accel::Accel, cli::MachineArgs, kernel::Kernel, lab::Lab, place::HOSTS, process::dies_with_us,
+    accel::Accel,
+    cli::MachineArgs,
+    device::MTU,
+    lab::Lab,
+    place::{Driver, HOSTS},
 };
 
 /// The name of the port of an agent in sysfs of the guest.
@@ -32,28 +37,25 @@ pub(crate) const PORT: &str = "lab";
 /// Time between two signs of life of an agent, by the guest's clock.
 pub(crate) const BEAT: Duration = Duration::from_secs(5);
 
-/// Name of the network device below a guest's RDMA device.
-pub(crate) const NETDEV: &str = "eth0";
-
 /// What the machines of one run have in common.
 #[derive(Debug)]
-pub(crate) struct Machines<'a> {
-    pub(crate) lab: &'a Lab,
-    pub(crate) kernel: &'a Kernel,
+pub(crate) struct Machines {
+    pub(crate) lab: Lab,
+    /// The unpacked package of the kernel.
+    pub(crate) kernel: PathBuf,
     pub(crate) accel: Accel,
-    pub(crate) args: &'a MachineArgs,
+    pub(crate) args: MachineArgs,
 }
 
 /// A running machine. Dropping it switches it off, as would the end of this process.
 #[derive(Debug)]
 pub(crate) struct Machine {
+    pub(crate) host: usize,
     qemu: Child,
-    /// Our end of the guest's port.
-    pub(crate) port: UnixStream,
-    /// Sends requests to its agent.
-    pub(crate) sender: wire::Sender,
-    /// Our end of QEMU's monitor, until a doctor takes it.
-    pub(crate) monitor: Option<UnixStream>,
+    /// To its agent.
+    pub(crate) link: Link,
+    /// Our end of QEMU's monitor.
+    pub(crate) monitor: UnixStream,
     /// Folder shared with the guest.
     pub(crate) results: PathBuf,
     console: PathBuf,
@@ -61,80 +63,77 @@ pub(crate) struct Machine {
     stopped: PathBuf,
 }
 
-impl Machines<'_> {
-    /// Starts all machines; they come up on their own.
-    pub(crate) fn start(&self) -> Result<Vec<Machine>> {
+impl Machines {
+    pub(crate) fn new(lab: Lab, args: &MachineArgs, accel: Accel) -> Result<Self> {
+        let drivers = args.device.each();
+        ensure!(
+            drivers.len() == 1 || args.hosts() == 1,
+            "--device both is for one host"
+        );
+        let kernel = lab.kernel()?;
+        lab.provide("initramfs", &kernel)?;
+        if drivers.contains(&Driver::Siw) {
+            lab.provide("siw", &kernel)?;
+        }
+        let args = args.clone();
+        Ok(Self {
+            lab,
+            kernel,
+            accel,
+            args,
+        })
+    }
+
+    /// Starts all machines; they come up on their own. Returns each with the reports of its agent.
+    pub(crate) fn start(&self) -> Result<Vec<(Machine, Receiver<Frame>)>> {
         // Sockets without a name: nothing to find a free port for, and nothing to clean up.
         let (a, b) = UnixStream::pair()?;
-        [a, b]
-            .into_iter()
-            .take(self.args.hosts())
-            .enumerate()
+        let links = [a, b].into_iter().take(self.args.hosts()).enumerate();
+        links
             .map(|(host, link)| self.start_one(host, link))
             .collect()
     }
 
-    fn start_one(&self, host: usize, link: UnixStream) -> Result<Machine> {
-        let results = self
-            .lab
-            .results(self.args.results.as_deref(), HOSTS[host])?;
+    fn start_one(&self, host: usize, link: UnixStream) -> Result<(Machine, Receiver<Frame>)> {
+        let results = self.lab.results(HOSTS[host])?;
         let console = results.join("console.log");
-        let output = File::create(&console)
-            .with_context(|| format!("cannot write {}", console.display()))?;
+        let output = File::create(&console).context("cannot write console.log")?;
         let (port, port_of_guest) = UnixStream::pair()?;
 
-        let mut qemu = Command::new("qemu-system-x86_64");
-        qemu.args([
-            "-nodefaults",
-            "-no-user-config",
-            "-no-reboot",
-            "-display",
-            "none",
-            "-machine",
-            "q35",
-        ]);
-        qemu.args(self.accel.options(self.args.cpus()));
-        qemu.args(["-m", &self.args.memory]);
-        qemu.arg("-kernel").arg(self.kernel.image());
-        qemu.arg("-initrd").arg(self.kernel.initramfs(self.lab)?);
-        qemu.arg("-append")
-            .arg(self.command_line(HOSTS[host], &results)?);
-        qemu.args([
-            "-chardev",
-            "stdio,id=console,signal=off",
-            "-serial",
-            "chardev:console",
-        ]);
-
-        share(
-            &mut qemu,
-            "root",
-            Path::new("/"),
-            ",readonly=on,multidevs=remap",
-        );
-        share(&mut qemu, "results", &results, "");
-
-        let fd = inherited(&port_of_guest)?;
-        qemu.args([
-            "-device",
-            "virtio-serial-pci",
-            "-chardev",
-            &format!("socket,id=port,fd={fd}"),
-        ]);
-        qemu.args([
-            "-device",
-            &format!("virtserialport,chardev=port,name={}", PORT),
-        ]);
         let (monitor, monitor_of_qemu) = UnixStream::pair()?;
-        let fd = inherited(&monitor_of_qemu)?;
-        qemu.args(["-chardev", &format!("socket,id=monitor,fd={fd}")]);
-        qemu.args(["-mon", "chardev=monitor,mode=control"]);
+        let mut options = format!(
+            "-nodefaults -no-user-config -no-reboot -display none -machine q35 {} -m {} \
+             -chardev stdio,id=console,signal=off -serial chardev:console \
+             -device virtio-serial-pci -chardev socket,id=port,fd={} \
+             -device virtserialport,chardev=port,name={PORT} \
+             -chardev socket,id=monitor,fd={} -mon chardev=monitor,mode=control",
+            self.accel.options(self.args.cpus()),
+            self.args.memory,
+            inherited(&port_of_guest)?,
+            inherited(&monitor_of_qemu)?
+        );
         if self.args.hosts() > 1 {
-            let (fd, mtu) = (inherited(&link)?, self.args.mtu);
-            qemu.args(["-netdev", &format!("socket,id=net,fd={fd}"), "-device"]);
-            qemu.arg(format!(
-                "virtio-net-pci,netdev=net,mac=52:54:00:00:00:0{host},host_mtu={mtu},romfile="
-            ));
+            let fd = inherited(&link)?;
+            options += &format!(
+                " -netdev socket,id=net,fd={fd} -device virtio-net-pci,netdev=net,\
+                 mac=52:54:00:00:00:0{host},host_mtu={MTU},romfile="
+            );
+        }
+        let mut qemu = Command::new("qemu-system-x86_64");
+        qemu.args(words(&options));
+        qemu.arg("-kernel").arg(self.kernel.join("kernel"));
+        qemu.arg("-initrd").arg(self.kernel.join("initramfs"));
+        let line = self.command_line(HOSTS[host], &results)?;
+        qemu.args(["-append", &line]);
+        for (tag, path, options) in [
+            ("root", Path::new("/"), ",readonly=on,multidevs=remap"),
+            ("results", &results, ""),
+        ] {
+            // A comma within a value is doubled.
+            let path = path.display().to_string().replace(',', ",,");
+            let device = format!("virtio-9p-pci,fsdev={tag},mount_tag={tag}");
+            let folder = format!("local,id={tag},path={path},security_model=none{options}");
+            qemu.args(["-fsdev", &folder, "-device", &device]);
         }
         qemu.stdin(Stdio::null())
             .stdout(output.try_clone()?)
@@ -145,74 +144,58 @@ impl Machines<'_> {
             .context("cannot run qemu; run: integration/lab setup")?;
         let (link, guests_life) = (link.try_clone()?, port.try_clone()?);
         thread::spawn(move || take_leftovers(link, &guests_life));
-        Ok(Machine {
+        let (link, reports) = Link::over(port)?;
+        let machine = Machine {
+            host,
             qemu,
-            sender: wire::Sender::new(port.try_clone()?),
-            port,
-            monitor: Some(monitor),
+            link,
+            monitor,
             results,
             console,
             stopped: self.lab.dir().join("stopped"),
-        })
+        };
+        Ok((machine, reports))
     }
 
-    fn command_line(&self, host: &str, results: &Path) -> Result<OsString> {
-        let mut line = OsString::from(
-            // The emulated clock is the host's, which needs no watching, and the only cheap one.
-            // Tests of interrupts at boot fail where this machine is busy, and prove nothing here.
-            "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable no_timer_check net.ifnames=0",
-        );
+    fn command_line(&self, host: &str, results: &Path) -> Result<String> {
+        // The emulated clock is the host's, which needs no watching, and the only cheap one. Tests
+        // of interrupts at boot fail if this machine is busy, and prove nothing here.
+        let mut line = "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable no_timer_check \
+                        net.ifnames=0"
+            .to_owned();
         if let Some(khz) = self.accel.tsc_khz() {
-            line.push(format!(" tsc_early_khz={khz}"));
+            line += &format!(" tsc_early_khz={khz}");
         }
-        if self.accel == Accel::Tcg {
-            // What protects a kernel from attackers, of which there are none here, costs each
-            // system call and each packet, and an emulated processor has no time to spare.
-            line.push(
+        line += match self.accel {
+            // The kernel's protection from attackers costs time for each system call and each
+            // packet, and an emulated processor has no time to spare. Here are no attackers, no
+            // devices that reach no memory, no algorithms to be tested, and no groups whose memory
+            // is counted.
+            Accel::Tcg => {
                 " init_on_alloc=0 hardened_usercopy=off randomize_kstack_offset=off apparmor=0 \
-                 selinux=0 audit=0",
-            );
-            // Nor are there devices that reach no memory, algorithms to be tested, or groups whose
-            // memory is counted.
-            line.push(" swiotlb=noforce cryptomgr.notests cgroup_disable=memory");
-        }
-        if self.accel == Accel::Counted {
+                 selinux=0 audit=0 swiotlb=noforce cryptomgr.notests cgroup_disable=memory"
+            }
             // Where memory is decides how many instructions it takes to copy or to find something.
-            line.push(" norandmaps nokaslr");
-        }
-        line.push(format!(
-            " lab_host={host} lab_hosts={} lab_mtu={} lab_device={}",
-            self.args.hosts(),
-            self.args.mtu,
-            self.args.device
-        ));
-        let paths = [
+            Accel::Counted => " norandmaps nokaslr",
+        };
+        let (hosts, device) = (self.args.hosts(), self.args.device.name());
+        line += &format!(" lab_host={host} lab_hosts={hosts} lab_device={device}");
+        for (name, path) in [
             ("checkout", &*self.lab.checkout),
             ("target", &self.lab.target),
             ("agent", &self.lab.tool),
-            ("kernel", &self.kernel.dir),
+            ("kernel", &self.kernel),
             ("results", results),
-        ];
-        for (name, path) in paths {
-            ensure!(
-                !path.as_os_str().as_encoded_bytes().contains(&b'"'),
-                "quotation mark in {}",
-                path.display()
-            );
-            line.push(format!(" lab_{name}=\""));
-            line.push(path);
-            line.push("\"");
+        ] {
+            let path = path.to_str().filter(|path| !path.contains('"'));
+            let path = path.context("the lab has a path with a quotation mark or without UTF-8")?;
+            line += &format!(" lab_{name}=\"{path}\"");
         }
         Ok(line)
     }
 }
 
 impl Machine {
-    /// What the guest's kernel and QEMU have to say.
-    pub(crate) fn console(&self) -> String {
-        String::from_utf8_lossy(&fs::read(&self.console).unwrap_or_default()).into_owned()
-    }
-
     /// The number of QEMU's process.
     pub(crate) fn pid(&self) -> u32 {
         self.qemu.id()
@@ -227,15 +210,13 @@ impl Machine {
         Ok(kept)
     }
 
+    /// The last output of QEMU and of the kernel.
     pub(crate) fn last_words(&self) -> String {
-        let console = self.console();
+        let console = fs::read(&self.console).unwrap_or_default();
+        let console = String::from_utf8_lossy(&console);
         let lines: Vec<_> = console.lines().collect();
-        let tail = &lines[lines.len().saturating_sub(25)..];
-        format!(
-            "--- end of {} ---\n{}",
-            self.console.display(),
-            tail.join("\n")
-        )
+        let tail = lines[lines.len().saturating_sub(25)..].join("\n");
+        format!("--- end of {} ---\n{tail}", self.console.display())
     }
 }
 
@@ -245,6 +226,15 @@ impl Drop for Machine {
         let _ = self.qemu.kill();
         let _ = self.qemu.wait();
     }
+}
+
+/// Has the kernel kill the child when this process ends, however it does, and keeps a terminal's
+/// ^C from it: this process handles it. Spawn it from the main thread, whose end counts.
+#[allow(unsafe_code)]
+pub(crate) fn dies_with_us(command: &mut Command) {
+    command.process_group(0);
+    // SAFETY: between fork and exec the closure makes one system call and does not allocate.
+    unsafe { command.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?)) };
 }
 
 /// Takes what is still sent to a machine when it is gone, until nothing comes. QEMU never lets go
@@ -258,23 +248,6 @@ fn take_leftovers(mut link: UnixStream, port: &UnixStream) {
     let ready = link.set_nonblocking(false).is_ok()
         && link.set_read_timeout(Some(Duration::from_secs(1))).is_ok();
     while ready && matches!(link.read(&mut [0; 64 << 10]), Ok(1..)) {}
-}
-
-fn share(qemu: &mut Command, tag: &str, path: &Path, options: &str) {
-    let path = escaped(path);
-    qemu.args([
-        "-fsdev",
-        &format!("local,id={tag},path={path},security_model=none{options}"),
-    ]);
-    qemu.args([
-        "-device",
-        &format!("virtio-9p-pci,fsdev={tag},mount_tag={tag}"),
-    ]);
-}
-
-/// In QEMU's options a comma within a value is doubled.
-fn escaped(path: &Path) -> String {
-    path.display().to_string().replace(',', ",,")
 }
 
 /// Lets the next child have `socket`, under the same number.

@@ -11,7 +11,7 @@ use std::{
 use anyhow::Result;
 use hosts::wire::Frame;
 
-use crate::{guest, listener::COMMAND, qemu::Machines, watch::Watch};
+use crate::{guest, qemu::Machines, watch::Watch};
 
 /// A person may take as long as they like.
 const NO_LIMIT: Duration = Duration::from_secs(u32::MAX as u64);
@@ -19,35 +19,32 @@ const NO_LIMIT: Duration = Duration::from_secs(u32::MAX as u64);
 /// What ^D on a terminal sends.
 const END_OF_INPUT: u8 = 4;
 
-pub(crate) fn shell(machines: &Machines<'_>, watch: &Watch) -> Result<u8> {
-    let guests = guest::boot(machines, watch, false)?;
+pub(crate) fn shell(machines: &Machines, watch: &Watch) -> Result<u8> {
+    let guests = guest::boot(machines, watch)?;
     let term = env::var_os("TERM").unwrap_or_else(|| "dumb".into());
     let env = [("PS1".into(), r"\h:\w# ".into()), ("TERM".into(), term)];
-    let size = stty(&["size"]).unwrap_or_default();
-    let size = size.trim().split_once(' ');
-    let size = size.map(|(rows, columns)| format!("stty rows {rows} cols {columns};"));
+    // Rows and columns.
+    let size =
+        stty(&["size"]).map(|size| format!("stty rows {};", size.trim().replace(' ', " cols ")));
+    let size = size.unwrap_or_default();
     let lines = [
-        format!(
-            "exec script -qefc '{} exec bash --norc -i' /dev/null",
-            size.unwrap_or_default()
-        ),
+        format!("exec script -qefc '{size} exec bash --norc -i' /dev/null"),
         "exec busybox telnetd -F -l /bin/bash".to_owned(),
     ];
-    for ((host, guest), line) in guests.iter().enumerate().zip(lines) {
+    let mut numbers = Vec::new();
+    for (guest, line) in guests.iter().zip(lines) {
         let argv = ["sh", "-c", &line].map(Into::into).to_vec();
-        let mut job = guest::job(machines, host, &guest.results, argv, &env);
-        job.told = true;
-        guest.sender.send(COMMAND, &Frame::Start(job))?;
+        numbers.push(guest::start(machines, watch, guest, argv, &env, true)?);
     }
-    let keys = guests[0].sender.clone();
+    let (keys, number) = (guests[0].link.clone(), numbers[0]);
     let _raw = RawTerminal::enter();
     thread::spawn(move || {
         let mut buffer = [0; 4096];
         let mut stdin = io::stdin();
         while let Ok(len @ 1..) = stdin.read(&mut buffer) {
-            let _ = keys.send(COMMAND, &Frame::Tell(buffer[..len].to_vec()));
+            let _ = keys.send(number, &Frame::Tell(buffer[..len].to_vec()));
         }
-        let _ = keys.send(COMMAND, &Frame::Tell(vec![END_OF_INPUT]));
+        let _ = keys.send(number, &Frame::Tell(vec![END_OF_INPUT]));
     });
     guest::with_last_words(&guests, watch.ended(1, NO_LIMIT, &[]))
 }
@@ -80,8 +77,7 @@ fn stty(args: &[&str]) -> Option<String> {
     let output = Command::new("stty")
         .args(args)
         .stdin(Stdio::inherit())
-        .output()
-        .ok()?;
-    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-    output.status.success().then_some(printed)
+        .output();
+    let output = output.ok().filter(|output| output.status.success())?;
+    String::from_utf8(output.stdout).ok()
 }

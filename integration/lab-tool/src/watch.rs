@@ -1,63 +1,84 @@
 //! Waiting for hosts, with everything that may put an end to it.
 
 use std::{
+    fmt::Display,
+    fs, io,
+    os::fd::AsFd,
     sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+    thread,
     time::{Duration, Instant},
 };
 
 use anyhow::Result;
-use nix::sys::signal::Signal;
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::signal::{SigSet, Signal},
+};
 use thiserror::Error;
 
-use crate::{output, place::HOSTS, process};
+use crate::place::HOSTS;
+
+/// Exit status when it is not the command that failed.
+pub(crate) const FAILURE: u8 = 125;
+
+/// Exit status when a host stopped, through no fault of the command.
+const STOPPED: u8 = 123;
 
 /// What may happen while hosts run.
 #[derive(Debug)]
 pub(crate) enum News {
-    Ready {
-        host: usize,
-    },
+    Ready(usize),
     /// The command of a host ended with this status.
-    Ended {
-        host: usize,
-        status: u8,
-    },
-    /// A host is not there any more, or never was.
-    Lost {
-        host: usize,
-        why: String,
-    },
-    /// A host's virtual processors make no progress.
-    Stopped(Stopped),
-    Signal(Signal),
-    /// Nobody listens to us any more.
-    Unheard,
+    Ended(usize, u8),
+    Stop(Stop),
 }
 
-/// A reason to stop that has an exit status of its own.
+/// A reason to stop.
 #[derive(Debug, Error)]
 #[error("{why}")]
 pub(crate) struct Stop {
+    /// The exit status.
     pub(crate) status: u8,
     why: String,
-}
-
-/// A host that is lost, for which there is more to say.
-#[derive(Debug, Error)]
-#[error("host {}: {why}", HOSTS[*host])]
-pub(crate) struct Lost {
-    pub(crate) host: usize,
-    why: String,
-}
-
-/// A host whose virtual processors make no progress.
-#[derive(Debug, Error)]
-#[error("host {}: {why}", HOSTS[*host])]
-pub(crate) struct Stopped {
-    pub(crate) host: usize,
-    pub(crate) why: String,
-    /// The answers of its monitor.
+    /// The host that is gone, never came up, or makes no progress.
+    pub(crate) host: Option<usize>,
+    /// The answers of the monitor of a host without progress.
     pub(crate) monitor: String,
+}
+
+impl Stop {
+    fn new(status: u8, why: String) -> Self {
+        Self {
+            status,
+            why,
+            host: None,
+            monitor: String::new(),
+        }
+    }
+
+    /// The readers of the output are gone.
+    pub(crate) fn unheard() -> Self {
+        Self::new(
+            128 + Signal::SIGPIPE as u8,
+            "nobody reads the output".into(),
+        )
+    }
+
+    pub(crate) fn lost(host: usize, why: impl Display) -> Self {
+        Self {
+            host: Some(host),
+            ..Self::new(FAILURE, format!("host {}: {why}", HOSTS[host]))
+        }
+    }
+
+    /// The virtual processors make no progress.
+    pub(crate) fn stopped(host: usize, why: &str, monitor: String) -> Self {
+        Self {
+            status: STOPPED,
+            monitor,
+            ..Self::lost(host, why)
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -72,8 +93,11 @@ impl Watch {
         let (news, inbox) = channel();
         // The receiver lives as long as the main thread, so sending fails only at the very end.
         let (signals, unheard) = (news.clone(), news.clone());
-        process::on_signal(move |signal| drop(signals.send(News::Signal(signal))))?;
-        output::on_unheard(move || drop(unheard.send(News::Unheard)));
+        on_signal(move |signal| {
+            let stop = Stop::new(128 + signal as u8, format!("stopped by {signal}"));
+            drop(signals.send(News::Stop(stop)));
+        })?;
+        on_unheard(move || drop(unheard.send(News::Stop(Stop::unheard()))));
         Ok(Self { news, inbox })
     }
 
@@ -83,16 +107,14 @@ impl Watch {
         let mut missing: Vec<_> = (0..hosts).collect();
         while let Some(&host) = missing.first() {
             match self.next(deadline)? {
-                Some(News::Ready { host }) => missing.retain(|&other| other != host),
-                Some(News::Lost { host, why }) => return Err(Lost { host, why }.into()),
-                Some(News::Stopped(stopped)) => return Err(stopped.into()),
-                Some(_) => {}
+                Some(News::Ready(host)) => missing.retain(|&other| other != host),
+                Some(News::Stop(lost)) => return Err(lost.into()),
+                Some(News::Ended(..)) => {}
                 None => {
-                    let why = format!(
-                        "not up within {} s; it may lack memory, or this machine be very busy",
-                        limit.as_secs()
-                    );
-                    return Err(Lost { host, why }.into());
+                    let seconds = limit.as_secs();
+                    let why = "it may lack memory, or this machine be very busy";
+                    let why = format!("not up within {seconds} s; {why}");
+                    return Err(Stop::lost(host, why).into());
                 }
             }
         }
@@ -113,23 +135,24 @@ impl Watch {
         let mut result = 0;
         while !running.is_empty() {
             let Some(news) = self.next(deadline)? else {
-                let why = format!(
-                    "timed out: after {} s still running on {}",
-                    limit.as_secs(),
-                    running.join(" and ")
-                );
-                return Err(Stop { status: 124, why }.into());
+                let (limit, running) = (limit.as_secs(), running.join(" and "));
+                let why = format!("timed out: after {limit} s still running on {running}");
+                return Err(Stop::new(124, why).into());
             };
             let (host, status) = match news {
-                News::Ended { host, status } => (host, status),
-                News::Lost { host, why } if may_die.iter().any(|name| *name == HOSTS[host]) => {
-                    eprintln!("lab: {}: {why}, as it may", HOSTS[host]);
+                News::Ended(host, status) => (host, status),
+                News::Stop(Stop {
+                    status: FAILURE,
+                    host: Some(host),
+                    why,
+                    ..
+                }) if may_die.iter().any(|name| *name == HOSTS[host]) => {
+                    eprintln!("lab: {why}, as it may");
                     (host, 0)
                 }
-                News::Lost { host, why } => return Err(Lost { host, why }.into()),
-                News::Stopped(stopped) => return Err(stopped.into()),
-                // It was ready long ago, and the others do not get here.
-                News::Ready { .. } | News::Signal(_) | News::Unheard => continue,
+                News::Stop(stop) => return Err(stop.into()),
+                // It was ready long ago.
+                News::Ready(_) => continue,
             };
             running.retain(|name| *name != HOSTS[host]);
             if status != 0 && hosts > 1 {
@@ -144,30 +167,52 @@ impl Watch {
 
     /// News that are no reason to stop, or `None` at the deadline.
     fn next(&self, deadline: Instant) -> Result<Option<News>> {
-        match self
-            .inbox
-            .recv_timeout(deadline.saturating_duration_since(Instant::now()))
-        {
-            Ok(News::Signal(signal)) => Err(Stop {
-                status: 128 + signal as u8,
-                why: format!("stopped by {signal}"),
-            }
-            .into()),
-            Ok(News::Unheard) => Err(Stop {
-                status: 128 + Signal::SIGPIPE as u8,
-                why: "nobody reads the output".into(),
-            }
-            .into()),
-            Ok(
-                news @ (News::Ready { .. }
-                | News::Ended { .. }
-                | News::Lost { .. }
-                | News::Stopped(_)),
-            ) => Ok(Some(news)),
+        let left = deadline.saturating_duration_since(Instant::now());
+        match self.inbox.recv_timeout(left) {
+            Ok(News::Stop(stop)) if stop.host.is_none() => Err(stop.into()),
+            Ok(news) => Ok(Some(news)),
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => unreachable!("we hold a sender ourselves"),
         }
     }
+}
+
+/// Calls `tell` for each signal that asks this process to end. To be called before any thread is
+/// started: threads inherit that these signals are held back from them.
+fn on_signal(tell: impl Fn(Signal) + Send + 'static) -> nix::Result<()> {
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGINT);
+    signals.add(Signal::SIGTERM);
+    if !hangup_is_ignored() {
+        signals.add(Signal::SIGHUP);
+    }
+    signals.thread_block()?;
+    thread::spawn(move || {
+        while let Ok(signal) = signals.wait() {
+            tell(signal);
+        }
+    });
+    Ok(())
+}
+
+/// As `nohup` arranges. Waiting for a signal would override that.
+fn hangup_is_ignored() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & 1 << (Signal::SIGHUP as u32 - 1) != 0)
+}
+
+/// Calls `tell` when the reader of stdout or stderr is gone, even if there is nothing to write.
+fn on_unheard(tell: impl FnOnce() + Send + 'static) {
+    thread::spawn(move || {
+        let (stdout, stderr) = (io::stdout(), io::stderr());
+        // Errors and hang-ups are reported without being asked for.
+        let mut fds =
+            [&stdout.as_fd(), &stderr.as_fd()].map(|fd| PollFd::new(*fd, PollFlags::empty()));
+        while let Err(nix::Error::EINTR) = poll(&mut fds, PollTimeout::NONE) {}
+        tell();
+    });
 }
 
 #[cfg(test)]
@@ -187,8 +232,7 @@ mod tests {
     }
 
     fn lost(host: usize) -> News {
-        let why = "the machine stopped".into();
-        News::Lost { host, why }
+        News::Stop(Stop::lost(host, "the machine stopped"))
     }
 
     #[test]
@@ -196,7 +240,7 @@ mod tests {
         const LIMIT: Duration = Duration::from_secs(60);
         let may_die = ["b".to_owned()];
         for status in [0, 3] {
-            let ended = News::Ended { host: 0, status };
+            let ended = News::Ended(0, status);
             let watch = watch([lost(1), ended]);
             assert_eq!(watch.ended(2, LIMIT, &may_die).unwrap(), status);
         }
@@ -211,32 +255,34 @@ mod tests {
         const LIMIT: Duration = Duration::from_secs(60);
         let boot = watch([lost(1)]);
         assert!(boot.ready(2, LIMIT).is_err());
-        boot.news.send(News::Ready { host: 0 }).unwrap();
+        boot.news.send(News::Ready(0)).unwrap();
         boot.news.send(lost(0)).unwrap();
         boot.forget_hosts().unwrap();
         for host in [0, 1] {
-            boot.news.send(News::Ready { host }).unwrap();
+            boot.news.send(News::Ready(host)).unwrap();
         }
         boot.ready(2, LIMIT).unwrap();
         boot.news.send(lost(0)).unwrap();
-        boot.news.send(News::Signal(Signal::SIGTERM)).unwrap();
-        assert!(boot.forget_hosts().unwrap_err().is::<Stop>());
+        let stop = Stop::new(143, "stopped by SIGTERM".into());
+        boot.news.send(News::Stop(stop)).unwrap();
+        let error = boot.forget_hosts().unwrap_err();
+        assert_eq!(error.downcast::<Stop>().unwrap().status, 143);
     }
 
     #[test]
     fn a_host_that_may_die_may_not_stop() {
-        let stopped = News::Stopped(Stopped {
-            host: 1,
-            why: "no progress".into(),
-            monitor: String::new(),
-        });
-        let ended = watch([stopped]).ended(2, Duration::from_secs(60), &["b".to_owned()]);
-        assert!(ended.unwrap_err().is::<Stopped>());
+        let stopped = News::Stop(Stop::stopped(1, "no progress", String::new()));
+        let watch = watch([stopped]);
+        let ended = watch.ended(2, Duration::from_secs(60), &["b".to_owned()]);
+        assert_eq!(
+            ended.unwrap_err().downcast::<Stop>().unwrap().status,
+            STOPPED
+        );
     }
 
     #[test]
     fn no_host_may_die_before_it_is_ready() {
-        let watch = watch([News::Ready { host: 0 }, lost(1)]);
+        let watch = watch([News::Ready(0), lost(1)]);
         assert!(watch.ready(2, Duration::from_secs(60)).is_err());
     }
 }

@@ -6,7 +6,6 @@
 
 mod build;
 mod differences;
-mod file;
 mod record;
 mod report;
 mod suite;
@@ -32,8 +31,8 @@ use crate::{
 /// with rdmsg over TCP on this machine, and with rdmsg over RDMA: on a local RDMA device if there
 /// is one, otherwise in a virtual machine.
 ///
-/// Each test is a process, which is killed if it hangs. A test that does not compile with rdmsg
-/// fails.
+/// Each test is a process, which is killed if it hangs. A test that a substitution leaves out of
+/// the program with rdmsg, because it does not compile, fails.
 ///
 /// Prints a table, and the reason for each test that fails. Ends 0 if each of these tests is in
 /// integration/others-tool/differences.txt, and each test there fails.
@@ -55,14 +54,8 @@ struct Options {
     no_lab: bool,
 }
 
-fn main() -> ExitCode {
-    play(&Options::parse()).unwrap_or_else(|error| {
-        eprintln!("others: {error:#}");
-        ExitCode::FAILURE
-    })
-}
-
-fn play(options: &Options) -> Result<ExitCode> {
+fn main() -> Result<ExitCode> {
+    let options = &Options::parse();
     let program = env::current_exe()?;
     let target = program
         .ancestors()
@@ -76,25 +69,17 @@ fn play(options: &Options) -> Result<ExitCode> {
         for record in &mut records {
             record.run(Carrier::Rdma)?;
         }
-        return Ok(end(&records));
+        return Ok(report::print(&records));
     }
     let here = run_here(options, folder)?;
     fs::write(records, serde_json::to_vec(&here)?)?;
     if options.no_lab {
-        return Ok(end(&here));
+        return Ok(report::print(&here));
     }
     let limit = Duration::from_secs(if options.quick { 1200 } else { 3600 });
     Launch::new(1, limit)
         .native_where_possible()?
         .run_without_names()
-}
-
-fn end(records: &[Record]) -> ExitCode {
-    if report::print(records) {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
 }
 
 /// Builds the suites, and runs them on this machine.

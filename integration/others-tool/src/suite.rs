@@ -9,6 +9,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use serde_json::Value;
+use toolbox::sections;
 
 /// The versions of std whose tests have substitutions: Debian 12's, Ubuntu 24.04's and Debian 13's.
 pub(crate) const STD: [&str; 3] = ["1.63.0", "1.75.0", "1.85.1"];
@@ -51,18 +52,14 @@ impl Suite {
     /// Finds std's tests in the distribution's package `rust-src`, and installs it if necessary.
     fn of_apt() -> Result<Option<Self>> {
         let find = || {
-            let mut versions = STD.iter();
-            versions.find_map(|version| {
+            STD.iter().find_map(|version| {
                 let sources = format!("/usr/src/rustc-{version}/library/std/src");
                 let file = PathBuf::from(sources + "/net/tcp/tests.rs");
-                let (name, modules, version) = ("std", vec!["tcp"], version.to_string());
-                let is_there = file.exists();
-                let files = vec![file];
-                is_there.then_some(Self {
-                    name,
-                    version,
-                    modules,
-                    files,
+                file.exists().then(|| Self {
+                    name: "std",
+                    version: version.to_string(),
+                    modules: vec!["tcp"],
+                    files: vec![file],
                 })
             })
         };
@@ -121,29 +118,16 @@ impl Suite {
     pub(crate) fn read(&self, program: &str) -> Result<Vec<String>> {
         let read = |path| fs::read_to_string(path).with_context(|| format!("reading {path:?}"));
         let mut texts = self.files.iter().map(read).collect::<Result<Vec<_>>>()?;
-        let mut applies = false;
-        for line in include_str!("../substitutions.txt").lines() {
-            if line.is_empty() || line.starts_with("# ") || line == "#" {
-                continue;
-            }
-            if let Some(section) = line.strip_prefix("== ") {
-                let words: Vec<_> = section.split(' ').collect();
-                let types = words[words.len() - 1];
-                applies = (words[0] == self.name && (words.len() < 3 || words[1] == self.version))
-                    && (types == "both" || program.ends_with(types));
-                continue;
-            }
-            let (from, to) = line
-                .split_once(" ~> ")
-                .with_context(|| format!("`{line}`"))?;
-            if applies {
+        for (title, lines) in sections(include_str!("../substitutions.txt")) {
+            let words: Vec<_> = title.split(' ').collect();
+            let types = words[words.len() - 1];
+            let applies = (words[0] == self.name && (words.len() < 3 || words[1] == self.version))
+                && (types == "both" || program.ends_with(types));
+            for line in lines.into_iter().filter(|_| applies) {
+                let (from, to) = line.split_once(" ~> ").context(line)?;
                 let is_there = texts.iter().any(|text| text.contains(from));
-                ensure!(
-                    is_there,
-                    "{} {} does not have `{from}`",
-                    self.name,
-                    self.version
-                );
+                let Self { name, version, .. } = self;
+                ensure!(is_there, "{name} {version} does not have `{from}`");
                 texts
                     .iter_mut()
                     .for_each(|text| *text = text.replace(from, to));

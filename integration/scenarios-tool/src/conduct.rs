@@ -2,7 +2,7 @@
 
 use std::{
     env,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    net::SocketAddr,
     thread,
     time::{Duration, Instant},
 };
@@ -16,6 +16,7 @@ use toolbox::{
 
 use crate::{
     RETURNING_MEMORY,
+    health::Health,
     judge::{Book, Evidence, judge},
     network,
     scenario::{Fault, Scenario},
@@ -42,52 +43,61 @@ const MOST_PROBLEMS: usize = 30;
 
 /// A host: its agent, and the words of its worker.
 #[derive(Debug)]
-struct Host {
+pub(crate) struct Host {
     name: &'static str,
-    agent: agent::Host,
-    notes: Notes,
+    pub(crate) agent: agent::Host,
+    pub(crate) notes: Notes,
 }
 
 /// All that a worker has said.
 #[derive(Debug, Default)]
-struct Notes {
+pub(crate) struct Notes {
     /// The objects on the device before the worker was started.
     objects: String,
     books: Vec<Book>,
     problems: Vec<String>,
     /// The server's addresses.
-    listens: Vec<SocketAddr>,
-    flowing: bool,
-    restarted: bool,
-    ended: Option<Ended>,
+    pub(crate) listens: Vec<SocketAddr>,
+    /// The number of times that all connections flowed.
+    flowing: u32,
+    /// The last state of a victim.
+    pub(crate) health: Option<Health>,
+    pub(crate) ended: Option<Ended>,
     /// The lines of stderr.
-    words: Vec<String>,
+    pub(crate) words: Vec<String>,
 }
 
 impl Host {
-    fn connect(name: &'static str, address: IpAddr) -> Result<Self> {
-        let mut agent = agent::Host::connect(address)?;
-        // From its first answer on the agent's port is free for another agent.
-        agent.shell("true")?;
+    pub(crate) fn new(name: &'static str, agent: agent::Host) -> Self {
         let notes = Notes::default();
-        Ok(Self { name, agent, notes })
+        Self { name, agent, notes }
     }
 
-    /// Starts the worker for the next scenario. The one before has ended.
-    fn start(&mut self, args: &[String]) -> Result<()> {
-        self.notes = Notes {
-            objects: self.objects()?,
-            ..Notes::default()
-        };
+    /// Starts this program with these arguments. The one before has ended.
+    pub(crate) fn start(&mut self, args: &[String]) -> Result<()> {
+        self.notes = Notes::default();
         let mut argv = words(RETURNING_MEMORY);
-        argv.extend([env::current_exe()?.display().to_string(), "worker".into()]);
+        argv.push(env::current_exe()?.display().to_string());
         argv.extend_from_slice(args);
         self.agent.start_told(&argv)
     }
 
+    /// Starts the worker for the next scenario.
+    fn start_worker(&mut self, args: &[String]) -> Result<()> {
+        let objects = self.objects()?;
+        self.start(args)?;
+        self.notes.objects = objects;
+        Ok(())
+    }
+
     /// Notes the words of the worker until that is noted. Fails if the worker ends before, or if
     /// the time is over.
-    fn wait(&mut self, what: &str, until: impl Fn(&Notes) -> bool, limit: Duration) -> Result<()> {
+    pub(crate) fn wait(
+        &mut self,
+        what: &str,
+        until: impl Fn(&Notes) -> bool,
+        limit: Duration,
+    ) -> Result<()> {
         let (mut deadline, name) = (Deadline::after(limit), self.name);
         while !until(&self.notes) {
             if let Some(ended) = &self.notes.ended {
@@ -100,15 +110,15 @@ impl Host {
     }
 
     /// Notes the worker's next word. Returns whether one came in this time.
-    fn listen(&mut self, limit: Duration) -> Result<bool> {
+    pub(crate) fn listen(&mut self, limit: Duration) -> Result<bool> {
         let notes = &mut self.notes;
         match self.agent.line(Deadline::exactly_after(limit))? {
             Heard::Line(Line::Err(line)) => notes.words.push(line),
             Heard::Line(Line::Out(line)) => match serde_json::from_str(&line)? {
                 Said::Listens(listens) => notes.listens = listens,
-                Said::Flowing => notes.flowing = true,
-                Said::Restarted => notes.restarted = true,
+                Said::Flowing => notes.flowing += 1,
                 Said::Book(book) => notes.books.push(book),
+                Said::Health(health) => notes.health = Some(health),
                 Said::Problem(problem) => notes.problems.push(problem),
             },
             Heard::Ended(ended) => notes.ended = Some(ended),
@@ -118,7 +128,7 @@ impl Host {
     }
 
     /// Waits for the worker's end, which is a success if the worker is `whole`.
-    fn end(&mut self, limit: Duration, whole: bool) -> Result<()> {
+    pub(crate) fn end(&mut self, limit: Duration, whole: bool) -> Result<()> {
         self.wait("done", |notes| notes.ended.is_some(), limit)?;
         match &self.notes.ended {
             Some(ended) if whole && !ended.succeeded() => bail!("host {}: {ended}", self.name),
@@ -128,7 +138,7 @@ impl Host {
 
     /// Has a worker that hangs report its open connections, and ends it.
     fn quit_worker(&mut self) {
-        // It may hang, and its words are for the report only.
+        // The host may be gone, and the words are for the report only.
         let _ = self.agent.tell("quit");
         let _ = self.end(SETTLES, false);
         let _ = self.agent.finish(Duration::ZERO);
@@ -156,8 +166,7 @@ impl Host {
         }
         if is_server && fault == Fault::DeviceRemoved {
             // A new device counts from zero.
-            self.shell(&network::restore_device())?;
-            return self.agent.settle();
+            return self.shell(&network::restore_device()).map(drop);
         }
         let mut deadline = Deadline::after(SETTLES);
         loop {
@@ -182,18 +191,14 @@ pub(crate) struct Conductor {
 
 impl Conductor {
     pub(crate) fn new(lab: &Lab) -> Result<Self> {
-        let here = Ipv4Addr::LOCALHOST.into();
-        agent::serve_beside();
-        let a = Host::connect("a", here)?;
-        let mut other = lab.peer;
-        if lab.peer == lab.addr {
-            agent::serve_beside();
-            other = here;
-        }
+        let b = match lab.peer {
+            peer if peer == lab.addr => agent::Host::here(),
+            peer => agent::Host::connect(peer)?,
+        };
         Ok(Self {
             lab: lab.clone(),
-            a,
-            b: Host::connect("b", other)?,
+            a: Host::new("a", agent::Host::here()),
+            b: Host::new("b", b),
         })
     }
 
@@ -220,9 +225,7 @@ impl Conductor {
             }
             Err(error) => {
                 self.a.quit_worker();
-                if scenario.fault != Fault::HostKilled {
-                    self.b.quit_worker();
-                }
+                self.b.quit_worker();
                 Err(vec![format!("{error:#}")])
             }
         };
@@ -230,55 +233,56 @@ impl Conductor {
             Ok(seen) => (seen, Vec::new()),
             Err(problems) => (String::new(), problems),
         };
+        let mut words = Vec::new();
         for host in [&mut self.a, &mut self.b] {
-            let name = host.name;
-            if let Err(error) = host.clear_up(scenario.fault) {
-                problems.push(format!("host {name}: {error:#}"));
-            }
-            let found = host.notes.problems.iter();
-            problems.extend(found.map(|text| format!("host {name}: {text}")));
-        }
-        for Host { name, notes, .. } in [&self.a, &self.b] {
-            if !problems.is_empty() {
-                problems.extend(notes.words.iter().map(|line| format!("{name}| {line}")));
-            }
+            let cleared = host.clear_up(scenario.fault);
+            let Host { name, notes, .. } = host;
+            notes
+                .problems
+                .extend(cleared.err().map(|error| format!("{error:#}")));
+            problems.extend(
+                notes
+                    .problems
+                    .iter()
+                    .map(|text| format!("host {name}: {text}")),
+            );
+            words.extend(notes.words.iter().map(|line| format!("{name}| {line}")));
         }
         let passed = problems.is_empty();
         let verdict = if passed { "ok" } else { "FAILED" };
         let seconds = start.elapsed().as_secs_f64();
         println!("{scenario} {verdict:<6} {seconds:>5.1} s  {seen}");
-        for problem in problems.iter().take(MOST_PROBLEMS) {
-            println!("    {problem}");
-        }
+        let told = problems.iter().chain(words.iter().filter(|_| !passed));
+        told.take(MOST_PROBLEMS)
+            .for_each(|line| println!("    {line}"));
         passed
     }
 
     /// Plays a scenario, and returns the times of the fault.
     fn play(&mut self, scenario: &Scenario, seed: u64) -> Result<[u64; 2]> {
         let mut server = self.lab.peer;
-        match scenario.fault {
-            Fault::Network(netem) => drop(self.impair(netem)?),
-            Fault::AddressChanged => {
-                server = network::SECOND_ADDRESS.parse()?;
-                self.a.shell(&network::add_address("10.8.1.1"))?;
-                self.b
-                    .shell(&network::add_address(network::SECOND_ADDRESS))?;
-            }
-            _ => {}
+        if let Fault::Network(netem) = scenario.fault {
+            self.impair(netem)?;
+        } else if scenario.fault == Fault::AddressChanged {
+            server = network::SECOND_ADDRESS.parse()?;
+            self.a.shell(&network::add_address("10.8.1.1"))?;
+            self.b
+                .shell(&network::add_address(network::SECOND_ADDRESS))?;
         }
-        let mut args = vec![scenario.name.to_owned(), seed.to_string()];
+        let mut args = words(&format!("worker {} {seed}", scenario.name));
         // Both get ready at the same time, which takes the longest.
-        self.a.start(&args)?;
+        self.a.start_worker(&args)?;
         args.push(format!("{server}:0"));
-        self.b.start(&args)?;
+        self.b.start_worker(&args)?;
         self.b
             .wait("there", |notes| !notes.listens.is_empty(), PATIENCE)?;
         let listens = &self.b.notes.listens;
         let address = listens[0];
         self.a.agent.tell(&serde_json::to_string(listens)?)?;
         self.a
-            .wait("flowing", |notes| notes.flowing, 2 * PATIENCE)?;
-        self.b.wait("flowing", |notes| notes.flowing, PATIENCE)?;
+            .wait("flowing", |notes| notes.flowing > 0, 2 * PATIENCE)?;
+        self.b
+            .wait("flowing", |notes| notes.flowing > 0, PATIENCE)?;
         self.tell_both("go")?;
         self.flow(scenario.flow)?;
         self.strike(scenario, address)
@@ -291,12 +295,9 @@ impl Conductor {
         while let Some(left) = end.checked_duration_since(Instant::now()) {
             for host in [&mut self.a, &mut self.b] {
                 while host.notes.ended.is_none() && host.listen(Duration::ZERO)? {}
-                let is_well = host.notes.ended.is_none() && host.notes.problems.is_empty();
-                ensure!(
-                    is_well,
-                    "a problem on host {} while messages flow",
-                    host.name
-                );
+                let Host { name, notes, .. } = host;
+                let is_well = notes.ended.is_none() && notes.problems.is_empty();
+                ensure!(is_well, "a problem on host {name} while messages flow");
             }
             if Instant::now() >= next {
                 let books = self.a.notes.books.len();
@@ -314,16 +315,14 @@ impl Conductor {
         let seconds = Duration::from_secs;
         match one.fault {
             Fault::Nothing | Fault::Network(_) | Fault::ProcessLeaves => {}
-            Fault::Cut(time) => {
+            Fault::Cut(time) | Fault::CutWhileClosing(time) => {
                 began = self.impair("loss 100%")?;
+                if one.fault == Fault::CutWhileClosing(time) {
+                    self.tell_both("stop")?;
+                }
                 thread::sleep(seconds(time));
-                self.repair()?;
-            }
-            Fault::CutWhileClosing(time) => {
-                began = self.impair("loss 100%")?;
-                self.tell_both("stop")?;
-                thread::sleep(seconds(time));
-                self.repair()?;
+                self.a.shell(toolbox::network::REPAIR)?;
+                self.b.shell(toolbox::network::REPAIR)?;
             }
             Fault::ProcessKilled => drop(self.b.agent.signal("KILL")?),
             Fault::ProcessStopped(time) => {
@@ -331,12 +330,12 @@ impl Conductor {
                 thread::sleep(seconds(time));
                 began[1] = self.b.agent.signal("CONT")?;
             }
-            Fault::ServerRestarts(_) => {
-                self.b.wait("back", |notes| notes.restarted, 2 * PATIENCE)?;
+            Fault::ServerRestarts(times) => {
+                self.b
+                    .wait("back", |notes| notes.flowing > times, 2 * PATIENCE)?;
             }
             Fault::Strangers => drop(self.a.shell(&network::strangers(server))?),
-            // The kernel waits for all that use the device.
-            Fault::DeviceRemoved => began[1] = self.b.agent.begin(network::REMOVE_DEVICE)?,
+            Fault::DeviceRemoved => began[1] = self.b.shell(network::REMOVE_DEVICE)?,
             Fault::AddressChanged => began[1] = self.b.shell(&network::change_address())?,
             Fault::HostKilled => self.b.agent.die()?,
         }
@@ -371,11 +370,6 @@ impl Conductor {
         let begin_of_b = self.b.shell(&script)?;
         // Until now packets of host b may have come.
         Ok([clock_millis(), begin_of_b])
-    }
-
-    fn repair(&mut self) -> Result<()> {
-        self.a.shell(toolbox::network::REPAIR)?;
-        self.b.shell(toolbox::network::REPAIR).map(drop)
     }
 
     pub(crate) fn quit(self) -> Result<()> {

@@ -76,8 +76,9 @@ struct Faults {
     #[arg(long, value_name = "N", value_parser = minutes)]
     minutes: Option<Duration>,
     /// The seed of all random choices [default: a new one, which is printed]
-    #[arg(long, value_name = "N")]
-    seed: Option<u64>,
+    #[arg(long, value_name = "N", hide_default_value = true)]
+    #[arg(default_value_t = fastrand::u64(..1 << 32))]
+    seed: u64,
     /// The driver of the virtual machines' devices
     #[arg(long, value_name = "DRIVER", value_enum, default_value_t)]
     device: LabDevice,
@@ -112,11 +113,6 @@ fn main() -> ExitCode {
     })
 }
 
-/// The given seed, or a new one.
-fn seed(given: Option<u64>) -> u64 {
-    given.unwrap_or_else(|| fastrand::u64(..1 << 32))
-}
-
 /// Gives a launch this program's arguments and the seed.
 fn with_arguments(launch: Launch, seed: u64) -> Launch {
     let arguments = env::args().skip(1).chain([format!("--seed={seed}")]);
@@ -125,14 +121,13 @@ fn with_arguments(launch: Launch, seed: u64) -> Launch {
 
 impl Faults {
     fn run(&self) -> Result<ExitCode> {
-        let seed = seed(self.seed);
-        let scenarios = self.scenarios(seed)?;
+        let scenarios = self.scenarios()?;
         if self.list {
             for (scenario, _) in scenarios {
                 println!("{scenario} {}", if scenario.quick { "quick" } else { "" });
             }
         } else if !Lab::is_here() {
-            return Err(self.launch(seed)?.exec());
+            return Err(self.launch()?.exec());
         } else if Lab::find()?.host != "a" {
             agent::serve()?;
         } else {
@@ -145,7 +140,11 @@ impl Faults {
             }
             conductor.quit()?;
             let (all, some) = (scenarios.len(), failed.len());
-            println!("{} of {all} scenarios passed, seed {seed}", all - some);
+            println!(
+                "{} of {all} scenarios passed, seed {}",
+                all - some,
+                self.seed
+            );
             ensure!(
                 failed.is_empty(),
                 "these scenarios with these seeds: {failed:?}"
@@ -155,21 +154,21 @@ impl Faults {
     }
 
     /// The wanted scenarios, each with its seed.
-    fn scenarios(&self, seed: u64) -> Result<Vec<(Scenario, u64)>> {
+    fn scenarios(&self) -> Result<Vec<(Scenario, u64)>> {
         let mut scenarios = Vec::new();
         if let Some(mut left) = self.minutes {
             while !left.is_zero() {
                 let mut scenario = Scenario::named(EVERY_END)?;
                 scenario.flow = left.min(PART);
                 left -= scenario.flow;
-                scenarios.push((scenario, seed.wrapping_add(scenarios.len() as u64)));
+                scenarios.push((scenario, self.seed.wrapping_add(scenarios.len() as u64)));
             }
         } else {
             let is_named = |name: &str| self.only.iter().any(|only| name.starts_with(only));
             let all = scenario::all().into_iter();
             let quick = all.filter(|scenario| scenario.quick || !self.quick);
             let named = quick.filter(|one| self.only.is_empty() || is_named(one.name));
-            scenarios.extend(named.map(|scenario| (scenario, seed)));
+            scenarios.extend(named.map(|scenario| (scenario, self.seed)));
         }
         ensure!(
             !scenarios.is_empty(),
@@ -179,8 +178,8 @@ impl Faults {
     }
 
     /// This program on the hosts of the lab. A wire and a host that are to fail are virtual.
-    fn launch(&self, seed: u64) -> Result<Launch> {
-        println!("seed {seed}");
+    fn launch(&self) -> Result<Launch> {
+        println!("seed {}", self.seed);
         let limit = self.minutes.unwrap_or_default() * 6 / 5 + Duration::from_secs(1500);
         let launch = if self.one_host {
             Launch::new(1, limit).native_where_possible()?
@@ -188,6 +187,6 @@ impl Faults {
             Launch::new(2, limit).option("--may-die", "b")
         };
         let launch = launch.option("--memory", "2G").device(self.device);
-        Ok(with_arguments(launch, seed))
+        Ok(with_arguments(launch, self.seed))
     }
 }

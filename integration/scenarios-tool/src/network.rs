@@ -33,7 +33,8 @@ pub(crate) fn change_address() -> String {
 pub(crate) const CLEAR: &str = "tc qdisc del dev eth0 root 2>/dev/null; \
      for n in 1 2 3; do ip addr del 10.8.1.$n/24 dev eth0 2>/dev/null; done; true";
 
-pub(crate) const REMOVE_DEVICE: &str = "rdma link delete $LAB_DEV";
+/// The kernel waits for all that use the device, and this line does not.
+pub(crate) const REMOVE_DEVICE: &str = "rdma link delete $LAB_DEV >/dev/null 2>&1 &";
 
 /// Creates the device again after the old one is gone, and waits until connections can be made over
 /// it. The lab names its devices after their drivers.

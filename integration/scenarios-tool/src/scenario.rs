@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use rdmsg::{Config, Polling};
 use toolbox::Lab;
 
-use self::{Expect::*, Fault::*, groups::*};
+use self::{Expect::*, Fault::*, Reading::*, Talk::*, groups::*};
 
 /// The traffic between two hosts, one fault, and the result that both sides must see.
 #[derive(Clone, Debug)]
@@ -132,10 +132,6 @@ mod groups {
     pub(super) const CROWD: &[Group] = &[
         (60, Mixed, Prompt), (30, Operations, Prompt), (110, Idle, Prompt),
     ];
-    pub(super) const CLIENTS: &[Group] = &[(20, Idle, Prompt), (4, Small, Prompt)];
-    pub(super) const IDLE_50: &[Group] = &[(50, Idle, Prompt)];
-    pub(super) const IDLE_100: &[Group] = &[(100, Idle, Prompt)];
-    pub(super) const IDLE_200: &[Group] = &[(200, Idle, Prompt)];
     pub(super) const EVERYTHING: &[Group] = &[(8, Any, Prompt)];
 }
 
@@ -144,59 +140,49 @@ mod groups {
 #[rustfmt::skip]
 pub(crate) fn all() -> Vec<Scenario> {
     let mixture = "delay 5ms reorder 1% loss 0.5% duplicate 1% corrupt 0.2%";
-    let rows: &[Row] = &[
-        ("calm",                   SOME, Nothing, GoesOn, usual, 2, true),
-        (EVERY_END,                EVERYTHING, Nothing, GoesOn, usual, 6, true),
-        ("loss-0.1",               SOME, Network("loss 0.1%"), GoesOn, usual, 4, false),
-        ("loss-1",                 SOME, Network("loss 1%"), GoesOn, usual, 4, true),
-        ("loss-5",                 SOME, Network("loss 5%"), GoesOn, usual, 4, false),
-        ("delay",                  SOME, Network("delay 40ms"), GoesOn, usual, 4, false),
-        ("jitter", SOME, Network("delay 10ms reorder 2% 25%"), GoesOn, usual, 4, false),
-        ("duplicate",              SOME, Network("duplicate 5%"), GoesOn, usual, 4, false),
-        ("corrupt",                SOME, Network("corrupt 1%"), GoesOn, usual, 4, false),
-        ("everything",             SOME, Network(mixture), GoesOn, usual, 4, true),
-        ("slow-wire",              WIDE, Network("rate 1mbit"), GoesOn, patient, 3, false),
-        // Many connections at once, and more messages than the receiver takes.
-        ("storm-50",               IDLE_50, Nothing, GoesOn, slim, 0, true),
-        ("storm-100",              IDLE_100, Nothing, GoesOn, slim, 0, false),
-        ("storm-200",              IDLE_200, Nothing, GoesOn, slim, 0, false),
-        ("restarting-server",      CLIENTS, ServerRestarts(3), ServedInTheEnd, slim, 2, false),
-        ("flood",                  FLOOD, Nothing, GoesOn, usual, 2, true),
-        ("slow-receiver",          SLOWLY, Nothing, GoesOn, usual, 2, false),
-        ("strangers",              SOME, Strangers, GoesOn, usual, 2, false),
-        ("crowd",                  CROWD, Nothing, GoesOn, sharing, 3, false),
-        // Connections outlive a short cut, and both sides learn of a long one in time.
-        ("cut-1s",                 BUSY, Cut(1), GoesOn, steadfast, 2, true),
-        ("cut-3s",                 BUSY, Cut(3), GoesOn, steadfast, 2, false),
-        ("cut-10s",                BUSY, Cut(10), GoesOn, steadfast, 2, false),
-        ("cut-while-closing",      BUSY, CutWhileClosing(3), GoesOn, steadfast, 2, false),
-        ("long-cut",               BUSY, Cut(12), BothLearn, watchful, 2, true),
-        ("long-cut-30s",           BUSY, Cut(30), BothLearn, watchful, 2, false),
-        ("long-cut-while-closing", BUSY, CutWhileClosing(15), Honest, watchful, 2, false),
-        ("killed-process",         SOME, ProcessKilled, ClientLearns, watchful, 2, true),
-        ("stopped-process",        SOME, ProcessStopped(3), GoesOn, lasting, 2, false),
-        ("long-stopped-process", SOME, ProcessStopped(20), ServerLearnsLater, watchful, 2, true),
-        ("leaving-process",        FULL, ProcessLeaves, AllOfServerArrives, lasting, 2, false),
-        ("address-change",         BUSY, AddressChanged, BothLearn, watchful, 2, false),
-        ("device-removal",         BUSY, DeviceRemoved, BothLearn, watchful, 2, false),
-        ("after-device-removal",   SOME, Nothing, GoesOn, usual, 2, false),
-        ("killed-host",            BUSY, HostKilled, ClientLearns, watchful, 2, true),
-    ];
-    let scenario = |&(name, groups, fault, expect, change, flow, quick): &Row| Scenario {
+    let clients = &[(20, Idle, Prompt), (4, Small, Prompt)];
+    let row = |name, groups, fault, expect, change: fn(&mut Config), flow, quick| Scenario {
         name, groups, fault, expect, change, flow: Duration::from_secs(flow), quick,
     };
-    rows.iter().map(scenario).collect()
+    vec![
+        row("calm",                   SOME, Nothing, GoesOn, usual, 2, true),
+        row(EVERY_END,                EVERYTHING, Nothing, GoesOn, usual, 6, true),
+        row("loss-0.1",               SOME, Network("loss 0.1%"), GoesOn, usual, 4, false),
+        row("loss-1",                 SOME, Network("loss 1%"), GoesOn, usual, 4, true),
+        row("loss-5",                 SOME, Network("loss 5%"), GoesOn, usual, 4, false),
+        row("delay",                  SOME, Network("delay 40ms"), GoesOn, usual, 4, false),
+        row("jitter", SOME, Network("delay 10ms reorder 2% 25%"), GoesOn, usual, 4, false),
+        row("duplicate",              SOME, Network("duplicate 5%"), GoesOn, usual, 4, false),
+        row("corrupt",                SOME, Network("corrupt 1%"), GoesOn, usual, 4, false),
+        row("everything",             SOME, Network(mixture), GoesOn, usual, 4, true),
+        row("slow-wire",              WIDE, Network("rate 1mbit"), GoesOn, patient, 3, false),
+        // Many connections at once, and more messages than the receiver takes.
+        row("storm-50",               &[(50, Idle, Prompt)], Nothing, GoesOn, slim, 0, true),
+        row("storm-100",              &[(100, Idle, Prompt)], Nothing, GoesOn, slim, 0, false),
+        row("storm-200",              &[(200, Idle, Prompt)], Nothing, GoesOn, slim, 0, false),
+        row("restarting-server",      clients, ServerRestarts(3), ServedInTheEnd, slim, 2, false),
+        row("flood",                  FLOOD, Nothing, GoesOn, usual, 2, true),
+        row("slow-receiver",          SLOWLY, Nothing, GoesOn, usual, 2, false),
+        row("strangers",              SOME, Strangers, GoesOn, usual, 2, false),
+        row("crowd",                  CROWD, Nothing, GoesOn, sharing, 3, false),
+        // Connections outlive a short cut, and both sides learn of a long one in time.
+        row("cut-1s",                 BUSY, Cut(1), GoesOn, steadfast, 2, true),
+        row("cut-3s",                 BUSY, Cut(3), GoesOn, steadfast, 2, false),
+        row("cut-10s",                BUSY, Cut(10), GoesOn, steadfast, 2, false),
+        row("cut-while-closing",      BUSY, CutWhileClosing(3), GoesOn, steadfast, 2, false),
+        row("long-cut",               BUSY, Cut(12), BothLearn, watchful, 2, true),
+        row("long-cut-30s",           BUSY, Cut(30), BothLearn, watchful, 2, false),
+        row("long-cut-while-closing", BUSY, CutWhileClosing(15), Honest, watchful, 2, false),
+        row("killed-process",         SOME, ProcessKilled, ClientLearns, watchful, 2, true),
+        row("stopped-process",        SOME, ProcessStopped(3), GoesOn, lasting, 2, false),
+        row("long-stopped-process", SOME, ProcessStopped(20), ServerLearnsLater, watchful, 2, true),
+        row("leaving-process",        FULL, ProcessLeaves, AllOfServerArrives, lasting, 2, false),
+        row("address-change",         BUSY, AddressChanged, BothLearn, watchful, 2, false),
+        row("device-removal",         BUSY, DeviceRemoved, BothLearn, watchful, 2, false),
+        row("after-device-removal",   SOME, Nothing, GoesOn, usual, 2, false),
+        row("killed-host",            BUSY, HostKilled, ClientLearns, watchful, 2, true),
+    ]
 }
-
-type Row = (
-    &'static str,
-    &'static [Group],
-    Fault,
-    Expect,
-    fn(&mut Config),
-    u64,
-    bool,
-);
 
 impl Scenario {
     /// The scenario of that name.
@@ -317,7 +303,7 @@ fn watchful(config: &mut Config) {
 pub(crate) mod tests {
     use std::collections::BTreeSet;
 
-    use super::{Reading::*, Talk::*, *};
+    use super::*;
 
     /// A scenario of one connection.
     pub(crate) fn single(expect: Expect) -> Scenario {

@@ -7,9 +7,12 @@ use crate::{Deadline, Ended, Heard, Line, PATIENCE, Process};
 
 /// A bridge that runs: `rdmsg bridge`. It is killed when dropped.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Bridge {
-    process: Process,
-    address: SocketAddr,
+    /// Its process.
+    pub process: Process,
+    /// The address of its listener.
+    pub address: SocketAddr,
 }
 
 /// Two bridges on this host, and between them rdmsg: from a plain socket to a plain service.
@@ -60,18 +63,6 @@ impl Bridge {
         Process::start(&[&[&*program], &options[..], more].concat())
     }
 
-    /// Where it listens.
-    #[must_use]
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// The id of its process.
-    #[must_use]
-    pub fn id(&self) -> u32 {
-        self.process.id()
-    }
-
     /// Has it report until it says this: what happens to connections is counted a moment later.
     ///
     /// # Errors
@@ -81,7 +72,7 @@ impl Bridge {
         let mut deadline = Deadline::after(PATIENCE);
         let mut said = String::new();
         while !deadline.is_over() {
-            self.signal(Signal::SIGUSR1)?;
+            self.process.signal(Signal::SIGUSR1)?;
             while let Some(line) = self.process.line(deadline.left()) {
                 if let Line::Out(line) = line {
                     said = line;
@@ -100,15 +91,6 @@ impl Bridge {
         self.process.hear(text, PATIENCE) == Heard::Said
     }
 
-    /// Sends it a signal.
-    ///
-    /// # Errors
-    ///
-    /// When it has ended.
-    pub fn signal(&self, signal: Signal) -> Result<()> {
-        self.process.signal(signal)
-    }
-
     /// How it ends by itself.
     ///
     /// # Errors
@@ -116,15 +98,6 @@ impl Bridge {
     /// When it does not.
     pub fn end(&mut self) -> Result<Ended> {
         self.process.end(PATIENCE)?.context("it goes on")
-    }
-
-    /// Ends it without a word. Returns what it printed before.
-    ///
-    /// # Errors
-    ///
-    /// When it cannot be ended.
-    pub fn kill(mut self) -> Result<Ended> {
-        self.process.kill()
     }
 
     /// How much memory of its own it has, in bytes.
@@ -155,14 +128,8 @@ impl BridgePair {
     ) -> Result<Self> {
         let (scheme, _) = between.split_once("://").context("a scheme is missing")?;
         let far = Bridge::start(program, between, &format!("tcp://{service}"), options)?;
-        let to = format!("{scheme}://{}", far.address());
+        let to = format!("{scheme}://{}", far.address);
         let near = Bridge::start(program, "tcp://127.0.0.1:0", &to, options)?;
         Ok(Self { near, far })
-    }
-
-    /// Where clients connect to.
-    #[must_use]
-    pub fn address(&self) -> SocketAddr {
-        self.near.address()
     }
 }

@@ -1,5 +1,5 @@
 use anyhow::{Context, Result};
-use serde_json::Value;
+use serde::{Deserialize, Deserializer};
 
 use crate::Shell;
 
@@ -13,8 +13,15 @@ pub struct Diagnosis {
     pub findings: Vec<Finding>,
 }
 
+/// The printed JSON. That of the other host has only findings.
+#[derive(Deserialize)]
+struct Report {
+    findings: Vec<Finding>,
+    peer: Option<Box<Self>>,
+}
+
 /// One finding of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
     /// What was looked at.
@@ -22,11 +29,17 @@ pub struct Finding {
     /// `ok`, `note`, `warning` or `error`.
     pub state: String,
     /// Whether it is about the other host.
+    #[serde(rename = "host", deserialize_with = "is_peer")]
     pub is_of_peer: bool,
     /// What was found.
     pub what: String,
     /// The commands that mend it, as they are printed.
+    #[serde(default)]
     pub mend: Vec<String>,
+}
+
+fn is_peer<'a, D: Deserializer<'a>>(host: D) -> Result<bool, D::Error> {
+    Ok(String::deserialize(host)? == "peer")
 }
 
 impl Diagnosis {
@@ -37,29 +50,11 @@ impl Diagnosis {
     /// When it prints something else.
     pub fn typed(shell: &mut Shell, line: &str) -> Result<Self> {
         let (status, printed) = shell.type_line(line)?;
-        Self::parse(status, &printed).with_context(|| format!("{line}: {printed}"))
-    }
-
-    fn parse(status: u8, printed: &str) -> Result<Self> {
-        let value: Value = serde_json::from_str(printed)?;
-        let lists = [&value["findings"], &value["peer"]["findings"]];
-        let findings = lists.into_iter().filter_map(Value::as_array).flatten();
-        let findings = findings.map(|finding| {
-            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-            Finding {
-                subject: text(&finding["subject"]),
-                state: text(&finding["state"]),
-                is_of_peer: finding["host"] == "peer",
-                what: text(&finding["what"]),
-                mend: finding["mend"]
-                    .as_array()
-                    .map_or_else(Vec::new, |all| all.iter().map(text).collect()),
-            }
-        });
-        Ok(Self {
-            status,
-            findings: findings.collect(),
-        })
+        let report = serde_json::from_str(&printed);
+        let report: Report = report.with_context(|| format!("{line}: {printed}"))?;
+        let mut findings = report.findings;
+        findings.extend(report.peer.into_iter().flat_map(|peer| peer.findings));
+        Ok(Self { status, findings })
     }
 
     /// The errors, each with its subject.

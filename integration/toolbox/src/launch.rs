@@ -96,6 +96,13 @@ impl Launch {
         self
     }
 
+    /// With the arguments of this process.
+    #[must_use]
+    pub fn own_arguments(mut self) -> Self {
+        self.arguments.extend(env::args().skip(1));
+        self
+    }
+
     fn command(&mut self) -> Result<&mut Command> {
         let program = env::current_exe()?;
         Ok(self.lab.arg("--").arg(program).args(&self.arguments))

@@ -26,7 +26,7 @@ use std::{fs, time::Duration};
 pub mod agent {
     pub use hosts::{
         Host, Said,
-        agent::{PORT, serve, serve_beside},
+        agent::{PORT, serve},
     };
 }
 
@@ -61,4 +61,14 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 pub fn open_fds() -> usize {
     let fds = fs::read_dir("/proc/self/fd").expect("/proc is mounted");
     fds.count()
+}
+
+/// Returns the sections of a tool's table: their titles, behind `==`, and their lines but for empty
+/// ones and comments.
+pub fn sections(text: &str) -> impl Iterator<Item = (&str, Vec<&str>)> {
+    text.split("\n== ").skip(1).map(|section| {
+        let (title, lines) = section.split_once('\n').unwrap_or((section, ""));
+        let is_there = |line: &&str| !line.is_empty() && !line.starts_with('#');
+        (title, lines.lines().filter(is_there).collect())
+    })
 }

@@ -25,12 +25,6 @@ impl Load {
         }
         Ok(load)
     }
-
-    /// Returns the number of processes.
-    #[must_use]
-    pub fn processes(&self) -> usize {
-        self.0.len()
-    }
 }
 
 impl Drop for Load {

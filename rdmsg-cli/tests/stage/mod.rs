@@ -44,7 +44,7 @@ pub(crate) fn far_at(place: SocketAddr, service: SocketAddr, more: &[&str]) -> B
 
 /// A bridge beside clients.
 pub(crate) fn near(far: &Bridge, more: &[&str]) -> Bridge {
-    let to = format!("{}://{}", scheme(), far.address());
+    let to = format!("{}://{}", scheme(), far.address);
     start("tcp://127.0.0.1:0", &to, more)
 }
 

@@ -309,10 +309,7 @@ pub(super) fn set_options(socket: &impl AsFd, config: &Config) {
 /// Returns the time in milliseconds for which data may be unacknowledged: the ACK timeout times the
 /// number of a device's tries.
 fn give_up_after(config: &Config) -> u32 {
-    let exponent = config.rdma.ack_timeout.unwrap_or(18).min(31);
-    let one = Duration::from_nanos(4096 << exponent);
-    let tries = u32::from(config.rdma.retry_count) + 1;
-    u32::try_from(millis(one * tries))
+    u32::try_from(millis(config.rdma.all_tries()))
         .unwrap_or(u32::MAX)
         .max(1000)
 }

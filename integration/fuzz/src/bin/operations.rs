@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|operations: fuzz::Operations| fuzz::one_life(&operations));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| fuzz::one_life(bytes));

@@ -2,39 +2,61 @@
 
 use super::{Device, Large, Sent};
 use crate::{
-    proto::{CONTROL_RECEIVES, CmCall, CmOp, Descriptor, DrainSide, TransportTraits, Work},
+    proto::{
+        CONTROL_RECEIVES, CmInput, CmOp, Descriptor, DrainSide, Params, TransportTraits, Work,
+    },
+    sizes::{BOTH_WAYS, hello},
     status::{OsError, WcStatus},
 };
 
 impl Device {
-    /// Makes the next connection manager call. Returns which it was.
-    pub(crate) fn perform(&mut self) -> Option<CmCall> {
-        let op = self.wanted.pop_front()?;
-        let call = op.call();
-        match op {
+    /// Makes the next connection manager call, which succeeds, and has its event come.
+    pub(crate) fn perform_well(&mut self, theirs: &Params) {
+        let hello = hello(theirs);
+        let Some(op) = self.wanted.pop_front() else {
+            return;
+        };
+        let event = match op {
             CmOp::CreateTransport => {
                 let count = u32::from(self.params.window) + CONTROL_RECEIVES;
                 self.posted = (0..count).collect();
-                self.conn.handle_transport(TransportTraits::UNRESTRICTED);
+                return self.conn.handle_transport(TransportTraits::UNRESTRICTED);
             }
-            CmOp::Connect { .. } | CmOp::Accept { .. } => self.connected = true,
+            CmOp::ResolveAddr { .. } => CmInput::AddrResolved,
+            CmOp::ResolveRoute { .. } => CmInput::RouteResolved,
+            CmOp::Connect { .. } | CmOp::Accept { .. } => {
+                self.connected = true;
+                let is_active = matches!(op, CmOp::Connect { .. });
+                CmInput::Established {
+                    private_data: if is_active { &hello } else { &[] },
+                    reads: BOTH_WAYS,
+                }
+            }
             // Its turn comes at once.
-            CmOp::AwaitTurn => self.conn.take_turn(self.now),
+            CmOp::AwaitTurn => return self.conn.take_turn(self.now),
             CmOp::Discard => {
                 assert!(self.sending.is_empty() && !self.established);
                 self.posted.clear();
                 self.connected = false;
+                return;
             }
             CmOp::Disconnect => {
                 self.broken = true;
+                CmInput::Disconnected
             }
-            CmOp::CreateId
-            | CmOp::ResolveAddr { .. }
-            | CmOp::ResolveRoute { .. }
-            | CmOp::Reject { .. }
-            | CmOp::SetMinRnrTimer => {}
+            CmOp::CreateId | CmOp::Reject { .. } | CmOp::SetMinRnrTimer => return,
+        };
+        self.conn.handle_cm_event(event, self.now);
+    }
+
+    /// Accepts a request, or connects, as it goes when all is well.
+    pub(crate) fn establish(&mut self, theirs: &Params) {
+        self.conn.accept(b"", self.now);
+        self.settle();
+        while !self.wanted.is_empty() {
+            self.perform_well(theirs);
+            self.settle();
         }
-        Some(call)
     }
 
     /// Fails the next connection manager call.
@@ -126,13 +148,11 @@ impl Device {
         let Some(last) = self.sending.iter().position(|sent| sent.signalled) else {
             return;
         };
-        let done: Vec<Sent> = self.sending.drain(..=last).collect();
-        let Some(Sent { slot, read, .. }) = done.last() else {
+        let Some(Sent { slot, read, .. }) = self.sending.drain(..=last).next_back() else {
             return;
         };
         let Some(chunk) = read else {
-            self.conn.handle_sent(*slot, self.now);
-            return;
+            return self.conn.handle_sent(slot, self.now);
         };
         let first = self
             .inbound
@@ -141,7 +161,7 @@ impl Device {
             .expect("it is being read");
         first.completed += chunk;
         self.taken += u32::from(first.completed == first.descriptor.len);
-        self.conn.handle_read(*slot, self.now);
+        self.conn.handle_read(slot, self.now);
     }
 
     /// Fails a work request, which breaks the queue pair.
@@ -167,15 +187,12 @@ impl Device {
         if !self.broken || self.ended.is_some() {
             return;
         }
-        let side = if recv {
-            DrainSide::Recv
+        let (side, work) = if recv {
+            let buffer = self.posted.pop_front();
+            (DrainSide::Recv, buffer.map(|buffer| Work::Recv { buffer }))
         } else {
-            DrainSide::Send
-        };
-        let work = if recv {
-            self.posted.pop_front().map(|buffer| Work::Recv { buffer })
-        } else {
-            self.sending.pop_front().as_ref().map(work)
+            let sent = self.sending.pop_front();
+            (DrainSide::Send, sent.as_ref().map(work))
         };
         if let Some(work) = work {
             let status = WcStatus::WR_FLUSH_ERR;

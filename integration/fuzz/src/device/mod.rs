@@ -28,10 +28,10 @@ struct Sent {
 
 /// A large message of the peer, and how far it was read.
 #[derive(Debug)]
-struct Large {
+pub(crate) struct Large {
     descriptor: Descriptor,
     id: Option<u32>,
-    requested: u64,
+    pub(crate) requested: u64,
     completed: u64,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Device {
     pub(crate) conn: Connection,
     pub(crate) params: Params,
     pub(crate) now: Instant,
-    posted: VecDeque<u32>,
+    pub(crate) posted: VecDeque<u32>,
     sending: VecDeque<Sent>,
     /// The drain markers that have not completed.
     markers: Option<Vec<DrainSide>>,
@@ -62,13 +62,13 @@ pub(crate) struct Device {
     /// The frame in each buffer that has completed and was neither delivered nor posted again.
     filled: HashMap<u32, Vec<u8>>,
     /// Buffers that the application has, once for each message.
-    kept: VecDeque<u32>,
+    pub(crate) kept: VecDeque<u32>,
     /// Those in which several messages lie, with how many the application has.
     shared: HashMap<u32, u32>,
     /// Large messages that the application has.
     large: VecDeque<u64>,
     /// Large messages that are announced and not delivered, oldest first.
-    inbound: VecDeque<Large>,
+    pub(crate) inbound: VecDeque<Large>,
     /// The number of large messages that the peer announced.
     announced: u32,
     /// Whether the peer has violated the protocol, or aborted: nothing of it is delivered then.
@@ -82,6 +82,8 @@ pub(crate) struct Device {
     /// The numbers of frames that the peer sent and that this side sent, modulo 2¹⁶.
     frames_received: u16,
     frames_sent: u16,
+    /// The kind of each frame that this side sent.
+    pub(crate) said: Vec<u8>,
     /// The number of messages sent, and the number that the peer has granted.
     pub(crate) credit: (u32, u32),
     /// The number of large messages sent, and the number that were taken.
@@ -91,7 +93,7 @@ pub(crate) struct Device {
     lengths: VecDeque<u64>,
     /// Whether this side sends no more messages, and whether the peer does.
     finished: bool,
-    peer_finished: bool,
+    pub(crate) peer_finished: bool,
     /// Whether a Finish went out.
     told_finish: bool,
 }
@@ -122,6 +124,7 @@ impl Device {
             reported: (params.window.into(), 0),
             frames_received: 0,
             frames_sent: 0,
+            said: Vec::new(),
             credit: (0, window.into()),
             exposed: (0, 0),
             held: 0,
@@ -224,14 +227,8 @@ impl Device {
         ) {
             assert!(self.established, "{event:?}");
         }
-        assert!(
-            !self.disowned || !matches!(event, Event::Arrived(_)),
-            "{event:?}"
-        );
-        assert!(
-            !self.peer_finished || !matches!(event, Event::Arrived(_)),
-            "{event:?}"
-        );
+        let is_over = self.disowned || self.peer_finished;
+        assert!(!is_over || !matches!(event, Event::Arrived(_)), "{event:?}");
         match event {
             Event::Established => assert!(!std::mem::replace(&mut self.established, true)),
             Event::Arrived(Arrival::Message {
@@ -322,6 +319,7 @@ impl Device {
         assert_eq!(header[1], 0);
         assert_eq!(header[2..4], self.frames_sent.to_be_bytes());
         self.frames_sent = self.frames_sent.wrapping_add(1);
+        self.said.push(header[0]);
         assert_eq!(word(8), len);
         // What is granted is posted, and no grant goes back.
         let grant = word(4);

@@ -2,12 +2,8 @@
 //! all of an attack but the times of the victim's answers.
 
 use std::{
-    fmt,
     net::SocketAddr,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::{Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -17,6 +13,50 @@ use rdmsg::TransportChoice;
 use toolbox::random;
 
 use super::{connection::Attack, victim::SERVICES};
+
+/// The numbers that depend on the transport.
+#[derive(Debug)]
+pub(super) struct Site {
+    pub(super) transport: TransportChoice,
+    /// Threads of attackers whose connections are busy, and of those whose connections are slow.
+    pub(super) busy: u64,
+    pub(super) slow: u64,
+    /// Connects and writes in a second, of all attackers together.
+    connects: u32,
+    writes: u32,
+    /// The longest message in bytes that the victim takes. Over RDMA the attackers lock memory of
+    /// this length.
+    pub(super) longest: u64,
+    /// The factor of the pauses of honest clients.
+    pub(super) slower: u64,
+}
+
+pub(super) const TCP: Site = Site {
+    transport: TransportChoice::Tcp,
+    busy: 24,
+    slow: 16,
+    connects: 150,
+    writes: 4000,
+    longest: 64 << 20,
+    slower: 1,
+};
+
+/// The device of the lab is software, on emulated processors.
+pub(super) const RDMA: Site = Site {
+    transport: TransportChoice::Rdma,
+    busy: 3,
+    slow: 5,
+    connects: 8,
+    writes: 200,
+    longest: 16 << 20,
+    slower: 5,
+};
+
+impl Site {
+    pub(super) fn is_rdma(&self) -> bool {
+        self.transport == TransportChoice::Rdma
+    }
+}
 
 /// A kind of attack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -53,47 +93,35 @@ impl Kind {
     }
 }
 
-/// The state that all attackers share.
+/// The state of a phase that all its threads share.
 #[derive(Debug)]
-pub(super) struct Arena {
-    pub(super) services: Vec<SocketAddr>,
-    pub(super) transport: TransportChoice,
+pub(super) struct Arena<'a> {
+    pub(super) site: &'static Site,
+    pub(super) services: &'a [SocketAddr],
+    pub(super) end: Instant,
     /// The next turns to connect and to write, for all threads together.
-    pub(super) connects: Mutex<Instant>,
-    pub(super) writes: Mutex<Instant>,
-    /// The number of frames and PDUs with something wrong.
-    pub(super) mutations: AtomicU64,
-    /// The end of the present attack.
-    pub(super) end: Mutex<Instant>,
+    connects: Mutex<Instant>,
+    writes: Mutex<Instant>,
 }
 
-impl Arena {
-    pub(super) fn new(services: Vec<SocketAddr>, transport: TransportChoice) -> Self {
-        let now = || Mutex::new(Instant::now());
+impl<'a> Arena<'a> {
+    pub(super) fn new(site: &'static Site, services: &'a [SocketAddr], end: Instant) -> Self {
         Self {
+            site,
             services,
-            transport,
-            connects: now(),
-            writes: now(),
-            mutations: AtomicU64::new(0),
-            end: now(),
+            end,
+            connects: Mutex::new(Instant::now()),
+            writes: Mutex::new(Instant::now()),
         }
     }
 
-    pub(super) fn end(&self) -> Instant {
-        *lock(&self.end)
-    }
-
     pub(super) fn is_over(&self) -> bool {
-        Instant::now() >= self.end()
+        Instant::now() >= self.end
     }
 
-    /// Waits until then, or until the attack is over.
+    /// Waits until then, or until the phase is over.
     fn pause_until(&self, time: Instant) {
-        thread::sleep(
-            time.min(self.end())
-                .saturating_duration_since(Instant::now()),
-        );
+        thread::sleep(time.min(self.end).saturating_duration_since(Instant::now()));
     }
 
     pub(super) fn pause(&self, time: Duration) {
@@ -102,33 +130,19 @@ impl Arena {
 
     /// Waits for a turn to connect. Returns whether it has come before the end of the attack.
     pub(super) fn may_connect(&self) -> bool {
-        self.turn(
-            &self.connects,
-            if self.transport == TransportChoice::Rdma {
-                8
-            } else {
-                150
-            },
-        )
+        self.turn(&self.connects, self.site.connects)
     }
 
     /// As `may_connect`, for a turn to write.
     pub(super) fn may_write(&self) -> bool {
-        self.turn(
-            &self.writes,
-            if self.transport == TransportChoice::Rdma {
-                200
-            } else {
-                4000
-            },
-        )
+        self.turn(&self.writes, self.site.writes)
     }
 
     fn turn(&self, next: &Mutex<Instant>, per_second: u32) -> bool {
-        let mut next = lock(next);
+        let mut next = next.lock().unwrap_or_else(PoisonError::into_inner);
         // Unused turns are lost, so that no burst follows a pause.
         let turn = next.max(Instant::now());
-        *next = turn.min(self.end()) + Duration::from_secs(1) / per_second;
+        *next = turn.min(self.end) + Duration::from_secs(1) / per_second;
         drop(next);
         self.pause_until(turn);
         !self.is_over()
@@ -142,45 +156,35 @@ pub(super) struct Attacker {
     pub(super) kinds: Vec<Kind>,
     pub(super) seed: u64,
     /// The number of its next connection, and the distance to the one after that.
-    pub(super) next: AtomicU64,
+    pub(super) next: u64,
     pub(super) step: u64,
-    /// The actions on its last connection.
-    pub(super) journal: Mutex<Vec<String>>,
+    /// The number of frames and PDUs with something wrong.
+    pub(super) mutations: u64,
+    /// Its last connection.
+    pub(super) last: String,
 }
 
 impl Attacker {
     /// Attacks until the end.
-    pub(super) fn run(&self, arena: &Arena) {
+    pub(super) fn run(&mut self, arena: &Arena<'_>) {
         while !arena.is_over() && !self.kinds.is_empty() {
-            let number = self.next.fetch_add(self.step, Relaxed);
+            let number = self.next;
+            self.next += self.step;
             let mut rng = random(&[self.seed, number]);
             let kind = self.kinds[rng.usize(0..self.kinds.len())];
             let service = rng.usize(0..SERVICES.len());
-            lock(&self.journal).clear();
-            let name = SERVICES[service];
-            self.note(format_args!("connection {number}: {kind:?} to {name}"));
+            self.last = format!("connection {number}: {kind:?} to {}", SERVICES[service]);
             let connections = if kind == Kind::Storm {
-                1..=rng.u32(2..8)
+                rng.u32(2..8)
             } else {
-                1..=1
+                1
             };
-            for _ in connections {
+            for _ in 0..connections {
                 match Attack::open(arena, self, service, kind, rng.fork()) {
                     Ok(attack) => attack.run(kind),
-                    Err(error) => {
-                        self.note(format_args!("the connection ends: {error:#}"));
-                        arena.pause(Duration::from_millis(20));
-                    }
+                    Err(_) => arena.pause(Duration::from_millis(20)),
                 }
             }
         }
     }
-
-    pub(super) fn note(&self, action: impl fmt::Display) {
-        lock(&self.journal).push(action.to_string());
-    }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

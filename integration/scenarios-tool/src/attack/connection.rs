@@ -2,16 +2,13 @@
 
 use std::{
     collections::VecDeque,
-    fmt,
     ops::Range,
-    sync::atomic::Ordering,
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Result, ensure};
 use fastrand::Rng;
-use rdmsg::TransportChoice;
 
 use super::{
     arena::{Arena, Attacker, Kind},
@@ -19,7 +16,7 @@ use super::{
     rdma::Rdma,
     session::{Session, WINDOW},
     tcp::{self, Tcp},
-    victim::{self, LEND, SHARED, STREAM},
+    victim::{LEND, SHARED, STREAM},
     wire::{Descriptor, Hello},
 };
 
@@ -38,7 +35,7 @@ pub(super) enum Pace {
 }
 
 /// The way in which a peer leaves.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Leave {
     Close,
     Reset,
@@ -63,21 +60,21 @@ pub(super) trait Wire {
     /// Sends a frame.
     fn say(&mut self, frame: &[u8]);
     /// Sends a frame with something wrong around it.
-    fn say_broken(&mut self, frame: &[u8], rng: &mut Rng) -> String;
+    fn say_broken(&mut self, frame: &[u8], rng: &mut Rng);
     /// Begins an operation on the victim's memory of this token.
-    fn operate(&mut self, token: [u8; 24], rng: &mut Rng) -> String;
+    fn operate(&mut self, token: [u8; 24], rng: &mut Rng);
     /// Memory that the victim may read.
     fn memory(&mut self, len: u64) -> Descriptor;
     /// Writes, as far as the pace and the rate let it.
-    fn flush(&mut self, arena: &Arena);
+    fn flush(&mut self, arena: &Arena<'_>);
     /// Receives.
     fn poll(&mut self);
     /// Begins to leave. The rest follows when this is dropped.
     fn leave(&mut self, leave: Leave);
 
     /// Writes and receives for this time, or until a frame has come.
-    fn pump(&mut self, arena: &Arena, time: Duration) {
-        let end = arena.end().min(Instant::now() + time);
+    fn pump(&mut self, arena: &Arena<'_>, time: Duration) {
+        let end = arena.end.min(Instant::now() + time);
         loop {
             self.flush(arena);
             self.poll();
@@ -92,8 +89,8 @@ pub(super) trait Wire {
 
 /// One connection of an attacker.
 pub(super) struct Attack<'a> {
-    arena: &'a Arena,
-    attacker: &'a Attacker,
+    arena: &'a Arena<'a>,
+    attacker: &'a mut Attacker,
     service: usize,
     rng: Rng,
     wire: Box<dyn Wire>,
@@ -103,16 +100,13 @@ pub(super) struct Attack<'a> {
 impl<'a> Attack<'a> {
     /// Connects. Setups and silent peers over TCP end in the middle of it.
     pub(super) fn open(
-        arena: &'a Arena,
-        attacker: &'a Attacker,
+        arena: &'a Arena<'a>,
+        attacker: &'a mut Attacker,
         service: usize,
         kind: Kind,
         mut rng: Rng,
     ) -> Result<Self> {
         ensure!(arena.may_connect(), "the attack is over");
-        if kind == Kind::Setup {
-            arena.mutations.fetch_add(1, Ordering::Relaxed);
-        }
         let hello = Hello {
             features: 2 | u16::from(service == STREAM),
             window: WINDOW,
@@ -122,37 +116,32 @@ impl<'a> Attack<'a> {
             engine: rng.u64(..),
             ..Hello::GOOD
         };
-        let mut hello = hello.bytes().to_vec();
         let addr = arena.services[service];
-        let mut answer = Vec::new();
-        let wire: Box<dyn Wire> = if arena.transport == TransportChoice::Rdma {
-            if kind == Kind::Setup {
-                let what = mutation::hello(&mut hello, 0, &mut rng);
-                attacker.note(format_args!("hello with {what}"));
-            }
-            let rdma;
-            (rdma, answer) = Rdma::connect(addr, &hello, arena)?;
-            Box::new(rdma)
+        let is_rdma = arena.site.is_rdma();
+        let hello = hello.bytes();
+        let mut request = if is_rdma {
+            hello.to_vec()
+        } else {
+            tcp::request(&hello)
+        };
+        match (kind, is_rdma) {
+            (Kind::Setup, true) => mutation::hello(&mut request, &mut rng),
+            (Kind::Setup, false) if rng.u8(0..4) == 0 => mutation::length(&mut request, &mut rng),
+            (Kind::Setup, false) => mutation::request(&mut request, &mut rng),
+            (Kind::Silent, false) => request.truncate(rng.usize(0..request.len())),
+            _ => {}
+        }
+        attacker.mutations += u64::from(kind == Kind::Setup);
+        let (wire, answer): (Box<dyn Wire>, _) = if is_rdma {
+            let (rdma, answer) = Rdma::connect(addr, &request, arena)?;
+            (Box::new(rdma), answer)
         } else {
             let mut tcp = Tcp::connect(addr)?;
-            let mut request = tcp::request(&hello);
-            let what = match (kind, rng.u8(0..4)) {
-                (Kind::Setup, 0) => mutation::request(&mut request, &mut rng),
-                (Kind::Setup, 1) => mutation::length(&mut request, &mut rng),
-                (Kind::Setup, _) => mutation::hello(&mut request, 8, &mut rng),
-                (Kind::Silent, _) => {
-                    request.truncate(rng.usize(0..request.len()));
-                    format!("{} bytes", request.len())
-                }
-                _ => {
-                    answer = tcp.set_up(&request)?;
-                    request.clear();
-                    "nothing changed".to_owned()
-                }
+            let answer = match kind {
+                Kind::Setup | Kind::Silent => tcp.put(&request),
+                _ => tcp.set_up(&request)?,
             };
-            attacker.note(format_args!("request with {what}"));
-            tcp.put(&request);
-            Box::new(tcp)
+            (Box::new(tcp), answer)
         };
         Ok(Self {
             arena,
@@ -193,20 +182,10 @@ impl<'a> Attack<'a> {
         }
         let ways = [Leave::Close, Leave::Reset, Leave::Half];
         let leave = ways[self.rng.usize(0..ways.len())];
-        self.note(format_args!("leaves: {leave:?}"));
         self.wire.leave(leave);
-        if matches!(leave, Leave::Half) {
+        if leave == Leave::Half {
             self.wire.pump(self.arena, Duration::from_secs(1));
         }
-    }
-
-    fn note(&self, action: impl fmt::Display) {
-        self.attacker.note(action);
-    }
-
-    fn note_mutation(&self, action: impl fmt::Display) {
-        self.arena.mutations.fetch_add(1, Ordering::Relaxed);
-        self.note(action);
     }
 
     fn millis(&mut self, range: Range<u64>) -> Duration {
@@ -251,7 +230,6 @@ impl<'a> Attack<'a> {
 
     /// Writes and receives nothing more.
     fn stick(&mut self) {
-        self.note("silence");
         self.wire.state().pace = Pace::Stuck;
         self.wire.flush(self.arena);
     }
@@ -261,7 +239,6 @@ impl<'a> Attack<'a> {
         self.wire.state().pace = pace;
         self.wire.state().is_mute = is_mute;
         let memory = self.wire.memory(self.rng.u64(1..300_000));
-        self.note(format_args!("{pace:?}, serves no READs: {is_mute}"));
         let mut held = None;
         self.repeat(1..60, |this| {
             let frame = this.session.next(&mut this.rng, memory);
@@ -278,45 +255,38 @@ impl<'a> Attack<'a> {
     /// Sends one frame of a valid conversation, or something else in its place.
     fn one(&mut self, mut frame: Vec<u8>, held: &mut Option<Vec<u8>>) {
         let (rng, wire) = (&mut self.rng, &mut self.wire);
-        let kind = frame[0];
-        let (times, what) = match rng.u8(0..40) {
-            0..=2 => (1, mutation::frame(&mut frame, rng)),
-            3 => (1, mutation::length(&mut frame, rng)),
-            4 => {
-                self.session.skip();
-                (0, "left out".to_owned())
-            }
-            5 => (2, "twice".to_owned()),
-            6 => {
-                *held = Some(frame.clone());
-                (0, "behind the next".to_owned())
-            }
-            7 | 8 => (0, wire.say_broken(&frame, rng)),
-            9 => (0, wire.operate([rng.u8(..); 24], rng)),
+        let way = rng.u8(0..40);
+        match way {
+            0..=2 => mutation::frame(&mut frame, rng),
+            3 => mutation::length(&mut frame, rng),
+            // The next frame has a wrong number.
+            4 => self.session.frames_sent = self.session.frames_sent.wrapping_add(1),
+            5 => wire.say(&frame),
+            6 => *held = Some(frame.clone()),
+            7 | 8 => wire.say_broken(&frame, rng),
+            9 => wire.operate([rng.u8(..); 24], rng),
             _ => {
                 let frames = [Some(frame), held.take()].into_iter().flatten();
-                frames.for_each(|frame| wire.say(&frame));
-                return self.note(format_args!("frame of kind {kind}"));
+                return frames.for_each(|frame| wire.say(&frame));
             }
-        };
-        (0..times).for_each(|_| wire.say(&frame));
-        self.note_mutation(format_args!("frame of kind {kind}: {what}"));
+        }
+        if matches!(way, 0..=3 | 5) {
+            wire.say(&frame);
+        }
+        self.attacker.mutations += 1;
     }
 
     fn announce(&mut self, is_mute: bool) {
         self.wire.state().is_mute = is_mute;
-        let most = victim::longest(self.arena.transport);
+        let most = self.arena.site.longest;
         let len = self.rng.u64(1..=2 * most).min(most);
         let memory = self.wire.memory(len);
         let count = self.rng.u32(1..=4);
-        self.note(format_args!("announces {count} messages of {len} bytes"));
         (0..count).for_each(|_| self.say(|session| session.announce(memory)));
         self.wire.flush(self.arena);
         if !is_mute {
-            let pace = Pace::Slow(self.rng.usize(1..4096), self.millis(20..200));
-            self.note(format_args!("serves: {pace:?}"));
-            self.wire.state().pace = pace;
-        } else if self.arena.transport == TransportChoice::Rdma {
+            self.wire.state().pace = Pace::Slow(self.rng.usize(1..4096), self.millis(20..200));
+        } else if self.arena.site.is_rdma() {
             // A queue pair in the error state serves no READ.
             self.stick();
         }
@@ -331,11 +301,10 @@ impl<'a> Attack<'a> {
 
     fn flood(&mut self, frame: fn(&mut Session) -> Vec<u8>) {
         let waits = self.rng.bool();
-        self.note(format_args!("waits for pongs: {waits}"));
         self.repeat(10..400, |this| {
             this.say(frame);
             this.pump(Duration::ZERO);
-            while waits && this.session.is_pinged() && this.goes_on() {
+            while waits && this.session.pinged && this.goes_on() {
                 this.pump(Duration::from_millis(20));
             }
         });
@@ -348,8 +317,8 @@ impl<'a> Attack<'a> {
             this.say(|session| session.data(&payload));
             this.wire.flush(this.arena);
         });
+        // It takes nothing.
         let time = self.millis(100..4000);
-        self.note(format_args!("takes nothing for {time:?}"));
         self.arena.pause(time);
     }
 
@@ -360,12 +329,11 @@ impl<'a> Attack<'a> {
             self.wire.pump(self.arena, Duration::from_secs(2));
             let mut heard = self.wire.state().heard.iter();
             token = heard.find_map(|frame| frame.get(16..)?.first_chunk().copied());
-            self.note(format_args!("has a token: {}", token.is_some()));
         }
         self.repeat(1..30, |this| {
             let token = token.unwrap_or_else(|| [this.rng.u8(..); 24]);
-            let what = this.wire.operate(token, &mut this.rng);
-            this.note_mutation(what);
+            this.wire.operate(token, &mut this.rng);
+            this.attacker.mutations += 1;
             let time = this.millis(0..10);
             this.pump(time);
         });

@@ -6,7 +6,6 @@
 
 mod arena;
 mod connection;
-mod honest;
 mod mutation;
 mod rdma;
 mod session;
@@ -16,28 +15,22 @@ pub(crate) mod victim;
 use std::{
     mem,
     process::ExitCode,
-    sync::{
-        Mutex, PoisonError, RwLock,
-        atomic::{AtomicU64, Ordering::Relaxed},
-        mpsc::channel,
-    },
     thread,
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 use clap::{Args, ValueEnum};
-use rdmsg::{Engine, TransportChoice};
+use rdmsg::Engine;
 use toolbox::{Lab, Launch, frames as wire};
 
 use self::{
-    arena::{Arena, Attacker, Kind},
-    honest::{Honest, Samples},
-    victim::Victim,
+    arena::{Arena, Attacker, Kind, Site},
+    victim::{Honest, Victim},
 };
 use crate::{
     health::{Health, settle},
-    minutes, seed, with_arguments,
+    minutes, with_arguments,
 };
 
 /// Quiet phases, each followed by an attack.
@@ -45,13 +38,6 @@ const ROUNDS: usize = 4;
 
 /// The least ratio of an operation's 99th percentiles in attacks and in quiet phases that fails.
 const MOST: f64 = 10.0;
-
-/// Threads of attackers whose connections are busy, and of those whose connections are slow.
-const BUSY: u64 = 24;
-const SLOW: u64 = 16;
-/// The same over RDMA, on emulated processors.
-const BUSY_OVER_RDMA: u64 = 3;
-const SLOW_OVER_RDMA: u64 = 5;
 
 /// The distance between the numbers of the first connections of two threads.
 const NUMBERS: u64 = 1_000_000;
@@ -72,7 +58,7 @@ const NUMBERS: u64 = 1_000_000;
 ///
 /// Attackers of all kinds together make at most 150 connects and 4000 writes a second over TCP, and
 /// 8 and 200 over RDMA, so that they do not use up the processors. If it fails it prints the seed,
-/// and the actions on the last connection of each attacker.
+/// and the last connection of each attacker, which `--connection` repeats.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment, override_usage = "integration/attack [OPTIONS]")]
 pub(crate) struct Options {
@@ -80,8 +66,9 @@ pub(crate) struct Options {
     #[arg(long, value_name = "M", default_value = "10", value_parser = minutes)]
     minutes: Duration,
     /// The seed of all random choices [default: a new one, which is printed]
-    #[arg(long, value_name = "N")]
-    seed: Option<u64>,
+    #[arg(long, value_name = "N", hide_default_value = true)]
+    #[arg(default_value_t = fastrand::u64(..1 << 32))]
+    seed: u64,
     /// The transports to attack: TCP on this machine, RDMA in the lab
     #[arg(long, value_enum, default_value_t = Over::Both)]
     transport: Over,
@@ -110,142 +97,123 @@ impl Options {
             cfg!(debug_assertions),
             "the victim needs debug assertions and overflow checks: build with the profile dev"
         );
-        let seed = seed(self.seed);
         if self.transport == Over::Both {
             self.minutes /= 2;
         }
         if Lab::is_here() {
-            return run(&self, seed, TransportChoice::Rdma).map(|()| ExitCode::SUCCESS);
+            return run(&self, &arena::RDMA).map(|()| ExitCode::SUCCESS);
         }
         let over_tcp = match self.transport {
             Over::Rdma => Ok(()),
-            Over::Tcp | Over::Both => run(&self, seed, TransportChoice::Tcp),
+            Over::Tcp | Over::Both => run(&self, &arena::TCP),
         };
         let mut status = ExitCode::SUCCESS;
         if self.transport != Over::Tcp {
             // After each attack the victim has a while to settle.
             let launch = Launch::new(1, self.minutes + Duration::from_secs(900));
             let launch = launch.option("--cpus", "2").option("--memory", "2G");
-            status = with_arguments(launch.native_where_possible()?, seed).run_without_names()?;
+            status =
+                with_arguments(launch.native_where_possible()?, self.seed).run_without_names()?;
         }
         over_tcp.map(|()| status)
     }
 }
 
-/// The present part of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// Honest clients wait.
-    Pause,
-    /// Honest clients work.
-    Quiet(usize),
-    /// Attackers work as well.
-    Attack(usize),
-    Over,
-}
-
 /// Attacks one victim, over one transport.
-fn run(options: &Options, seed: u64, transport: TransportChoice) -> Result<()> {
-    println!(
-        "attack: {transport:?} for {:?}, seed {seed}",
-        options.minutes
-    );
-    let (failed, failures) = channel();
-    let mut victim = Victim::start(transport, failures)?;
-    let arena = Arena::new(victim.services.clone(), transport);
-    let attackers = attackers(options, seed, transport);
-    let engine = Engine::new()?;
-    let mut clients = honest::clients(transport).map(|client| (client, Samples::new()));
-    let phase = RwLock::new(Phase::Pause);
-    let result = thread::scope(|scope| {
-        for (client, samples) in &mut clients {
-            let (failed, engine, phase) = (failed.clone(), &engine, &phase);
-            let addr = arena.services[client.service];
-            scope.spawn(move || {
-                if let Err(error) = client.run(addr, engine, transport, phase, samples) {
-                    // It is not received after another failure.
-                    let _ = failed.send(format!("the honest client {client}: {error:#}"));
-                }
-            });
-        }
-        let length = options.minutes / (2 * ROUNDS as u32);
-        let result = rounds(&mut victim, &phase, &arena, &attackers, length);
-        begin(&phase, Phase::Over);
-        result
-    });
-    engine.shutdown();
+fn run(options: &Options, site: &'static Site) -> Result<()> {
+    let name = format!("attack: {:?}", site.transport);
+    let seed = options.seed;
+    println!("{name} for {:?}, seed {seed}", options.minutes);
+    let mut battle = Battle {
+        victim: Victim::start(site)?,
+        clients: victim::clients(site),
+        engine: Engine::new()?,
+        attackers: attackers(options, site),
+        length: options.minutes / (2 * ROUNDS as u32),
+    };
+    let result = battle.rounds();
+    battle.engine.shutdown();
     if result.is_err() {
-        for (number, Attacker { journal, .. }) in attackers.iter().enumerate() {
-            eprintln!(
-                "attacker {number}, seed {seed}: {:#?}",
-                arena::lock(journal)
-            );
+        for Attacker { last, .. } in battle.attackers.iter().filter(|one| !one.last.is_empty()) {
+            eprintln!("seed {seed}, {last}");
         }
     }
     result?;
-    compare(Duration::from_millis(options.floor), &clients)?;
-    victim.finish()?;
-    println!("attack: {transport:?}, seed {seed}: all is well");
+    compare(Duration::from_millis(options.floor), &battle.clients)?;
+    battle.victim.finish()?;
+    println!("{name}, seed {seed}: all is well");
     Ok(())
 }
 
-/// Begins a phase when no operation of an honest client is in flight.
-fn begin(phase: &RwLock<Phase>, next: Phase) {
-    *phase.write().unwrap_or_else(PoisonError::into_inner) = next;
+struct Battle {
+    victim: Victim,
+    clients: [Honest; 9],
+    /// The clients' engine.
+    engine: Engine,
+    attackers: Vec<Attacker>,
+    /// The time of a phase.
+    length: Duration,
 }
 
-/// Runs all phases.
-fn rounds(
-    victim: &mut Victim,
-    phase: &RwLock<Phase>,
-    arena: &Arena,
-    attackers: &[Attacker],
-    length: Duration,
-) -> Result<()> {
-    let mut before = None;
-    for round in 0..ROUNDS {
-        begin(phase, Phase::Quiet(round));
-        victim.look(length)?;
-        begin(phase, Phase::Pause);
-        let before = match &before {
-            Some(before) => before,
-            None => before.insert(baseline(victim)?),
-        };
-        *arena::lock(&arena.end) = Instant::now() + length;
-        begin(phase, Phase::Attack(round));
-        thread::scope(|scope| {
-            for attacker in attackers {
+impl Battle {
+    /// Runs all phases.
+    fn rounds(&mut self) -> Result<()> {
+        let mut before = None;
+        for _ in 0..ROUNDS {
+            self.phase(false)?;
+            let before = match &before {
+                Some(before) => before,
+                None => before.insert(baseline(&mut self.victim)?),
+            };
+            self.phase(true)?;
+            let after = settle(before, || self.victim.health(), Health::is_as)?;
+            let mutations: u64 = self
+                .attackers
+                .iter()
+                .map(|attacker| attacker.mutations)
+                .sum();
+            println!("attack: {mutations} mutations\n  before: {before:?}\n  after:  {after:?}");
+        }
+        Ok(())
+    }
+
+    /// Has the honest clients work, and perhaps the attackers. It fails if a client fails, or if the
+    /// victim has ended, panicked, or logged too much.
+    fn phase(&mut self, attacks: bool) -> Result<()> {
+        let (engine, end) = (&self.engine, Instant::now() + self.length);
+        let arena = &Arena::new(self.victim.site, &self.victim.services, end);
+        let worked = thread::scope(|scope| {
+            for attacker in self.attackers.iter_mut().filter(|_| attacks) {
                 scope.spawn(|| attacker.run(arena));
             }
-            let result = victim.look(length);
-            *arena::lock(&arena.end) = Instant::now();
-            result
-        })?;
-        begin(phase, Phase::Pause);
-        victim.look(Duration::ZERO)?;
-        let after = settle(before, || victim.health(), Health::is_as)?;
-        let mutations = arena.mutations.load(Relaxed);
-        println!("attack: {mutations} mutations\n  before: {before:?}\n  after:  {after:?}");
+            let clients = self.clients.iter_mut();
+            let clients = clients.map(|client| scope.spawn(|| client.run(arena, engine, attacks)));
+            let mut clients = clients.collect::<Vec<_>>().into_iter();
+            clients.try_for_each(|client| {
+                client
+                    .join()
+                    .map_err(|_| anyhow!("an honest client panicked"))?
+            })
+        });
+        self.victim.look()?;
+        worked
     }
-    Ok(())
 }
 
-fn attackers(options: &Options, seed: u64, transport: TransportChoice) -> Vec<Attacker> {
-    let (busy, slow) = match transport {
-        TransportChoice::Rdma => (BUSY_OVER_RDMA, SLOW_OVER_RDMA),
-        _ => (BUSY, SLOW),
-    };
+fn attackers(options: &Options, site: &Site) -> Vec<Attacker> {
     let attacker = |first: u64| Attacker {
-        kinds: kinds(&options.only, first / NUMBERS >= busy),
-        seed,
-        next: AtomicU64::new(first),
+        kinds: kinds(&options.only, first / NUMBERS >= site.busy),
+        seed: options.seed,
+        next: first,
         step: options.connection.is_none().into(),
-        journal: Mutex::default(),
+        mutations: 0,
+        last: String::new(),
     };
-    let all = (0..busy + slow).map(|thread| thread * NUMBERS);
     match options.connection {
         Some(connection) => vec![attacker(connection)],
-        None => all.map(attacker).collect(),
+        None => (0..site.busy + site.slow)
+            .map(|thread| attacker(thread * NUMBERS))
+            .collect(),
     }
 }
 
@@ -274,12 +242,15 @@ fn baseline(victim: &mut Victim) -> Result<Health> {
     )
 }
 
-/// Prints the honest clients' 99th percentiles, and fails if those in attacks are too long.
-fn compare(floor: Duration, clients: &[(Honest, Samples)]) -> Result<()> {
+/// Prints the medians of the honest clients' 99th percentiles, and fails if those in attacks are too
+/// long. Other programs of this machine spoil one phase, and not most of them.
+fn compare(floor: Duration, clients: &[Honest]) -> Result<()> {
     let mut slow = Vec::new();
-    for (client, samples) in clients {
-        let quiet = percentile(samples, Phase::Quiet);
-        let attacks = percentile(samples, Phase::Attack);
+    for client in clients {
+        let [quiet, attacks] = client.percentiles.clone().map(|mut all| {
+            all.sort_unstable();
+            all[ROUNDS / 2]
+        });
         let ratio = attacks.as_secs_f64() / quiet.max(floor).as_secs_f64();
         println!(
             "attack: {client:<18} {quiet:>9.3?} quiet, {attacks:>9.3?} in attacks: {ratio:.2}"
@@ -288,24 +259,7 @@ fn compare(floor: Duration, clients: &[(Honest, Samples)]) -> Result<()> {
             slow.push(client.to_string());
         }
     }
-    ensure!(
-        slow.is_empty(),
-        "no operation, or {MOST} times as slow in attacks: {slow:?}"
-    );
+    let what = format!("no operation, or {MOST} times as slow in attacks");
+    ensure!(slow.is_empty(), "{what}: {slow:?}");
     Ok(())
-}
-
-/// The median of the phases' 99th percentiles: other programs of this machine spoil one phase, and
-/// not most of them. A phase without an operation counts as an endless one.
-fn percentile(samples: &Samples, phase: impl Fn(usize) -> Phase) -> Duration {
-    let of_round = |round| {
-        let of_phase = samples.iter().filter(|(at, _)| *at == phase(round));
-        let mut times: Vec<_> = of_phase.map(|(_, time)| *time).collect();
-        times.sort_unstable();
-        let last = (times.len() * 99).div_ceil(100).checked_sub(1);
-        last.map_or(Duration::MAX, |last| times[last])
-    };
-    let mut all: Vec<_> = (0..ROUNDS).map(of_round).collect();
-    all.sort_unstable();
-    all[ROUNDS / 2]
 }

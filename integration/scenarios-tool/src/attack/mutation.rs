@@ -2,101 +2,83 @@
 
 use fastrand::Rng;
 
-use super::wire::{HEADER_LEN, RENDEZVOUS};
+use super::{
+    session::BATCH,
+    wire::{HEADER_LEN, RENDEZVOUS},
+};
 
-/// The place and the length in bytes of each number.
-type Fields = &'static [(usize, usize)];
+/// The lengths in bytes of numbers that follow one another.
+type Lengths = &'static [usize];
 
-const HEADER: Fields = &[(0, 1), (1, 1), (2, 2), (4, 4), (8, 4), (12, 4)];
-const DESCRIPTOR: Fields = &[(16, 8), (24, 8), (32, 4), (36, 4)];
-/// The length of the first message of a batch.
-const BATCH: Fields = &[(16, 4)];
-const HELLO: Fields = &[
-    (0, 4),
-    (4, 1),
-    (5, 1),
-    (6, 2),
-    (8, 2),
-    (10, 2),
-    (12, 4),
-    (16, 8),
-    (24, 4),
-    (28, 8),
-];
-/// The request of a TCP connection, with the hello behind it.
-const REQUEST: Fields = &[(0, 4), (4, 1), (5, 1), (6, 1), (7, 1)];
+const HEADER: Lengths = &[1, 1, 2, 4, 4, 4];
+const DESCRIPTOR: Lengths = &[8, 8, 4, 4];
+const HELLO: Lengths = &[4, 1, 1, 2, 2, 2, 4, 8, 4, 8];
+/// The request of a TCP connection, before the hello.
+const REQUEST: Lengths = &[4, 1, 1, 1, 1];
 /// Before the arguments of each PDU.
-const PDU: Fields = &[(0, 1), (1, 1), (2, 2), (4, 4)];
-
-/// The kind of a frame with several messages.
-const BATCH_KIND: u8 = 17;
+const PDU: Lengths = &[1, 1, 2, 4];
 
 /// Changes one number of a frame.
-pub(super) fn frame(bytes: &mut [u8], rng: &mut Rng) -> String {
+pub(super) fn frame(bytes: &mut [u8], rng: &mut Rng) {
     let more = match bytes.first() {
         Some(&RENDEZVOUS) => DESCRIPTOR,
-        Some(&BATCH_KIND) => BATCH,
+        // The length of the first message.
+        Some(&BATCH) => &[4],
         _ => &[],
     };
-    one_of(&[HEADER, more], 0, bytes, rng)
+    one_of([HEADER, more], bytes, rng);
 }
 
-/// Changes one number of a hello that begins at `at`.
-pub(super) fn hello(bytes: &mut [u8], at: usize, rng: &mut Rng) -> String {
-    one_of(&[HELLO], at, bytes, rng)
+/// Changes one number of a hello.
+pub(super) fn hello(bytes: &mut [u8], rng: &mut Rng) {
+    one_of([HELLO, &[]], bytes, rng);
 }
 
 /// Changes one number of the request of a TCP connection.
-pub(super) fn request(bytes: &mut [u8], rng: &mut Rng) -> String {
-    one_of(&[REQUEST], 0, bytes, rng)
+pub(super) fn request(bytes: &mut [u8], rng: &mut Rng) {
+    one_of([REQUEST, HELLO], bytes, rng);
 }
 
 /// Changes one number of a PDU.
-pub(super) fn pdu(bytes: &mut [u8], rng: &mut Rng) -> String {
-    let arguments: Fields = match bytes.first() {
-        Some(2) => &[(8, 8), (16, 4)],
-        Some(3) => &[(8, 8), (16, 4), (20, 4)],
-        Some(4) => &[(8, 8), (16, 4), (20, 4)],
-        Some(5 | 6) => &[(8, 8), (16, 4), (20, 8), (28, 8)],
-        Some(16) => &[(8, 4)],
-        Some(18) => &[(8, 8)],
-        Some(19) => &[(8, 4), (12, 4)],
+pub(super) fn pdu(bytes: &mut [u8], rng: &mut Rng) {
+    let arguments: Lengths = match bytes.first() {
+        Some(2) => &[8, 4],
+        Some(3 | 4) => &[8, 4, 4],
+        Some(5 | 6) => &[8, 4, 8, 8],
+        Some(16) => &[4],
+        Some(18) => &[8],
+        Some(19) => &[4, 4],
         _ => &[],
     };
-    one_of(&[PDU, arguments], 0, bytes, rng)
+    one_of([PDU, arguments], bytes, rng);
 }
 
-/// Changes one number of a token for memory.
-pub(super) fn token(bytes: &mut [u8], rng: &mut Rng) -> String {
-    one_of(&[&[(0, 8), (16, 4)]], 0, bytes, rng)
+/// Changes one number of a token for memory: its address, length or key.
+pub(super) fn token(bytes: &mut [u8], rng: &mut Rng) {
+    one_of([&[8, 8, 4], &[]], bytes, rng);
 }
 
 /// Cuts the bytes, or adds some.
-pub(super) fn length(bytes: &mut Vec<u8>, rng: &mut Rng) -> String {
-    let before = bytes.len();
+pub(super) fn length(bytes: &mut Vec<u8>, rng: &mut Rng) {
     if rng.bool() {
-        bytes.truncate(rng.usize(..=before));
+        bytes.truncate(rng.usize(..=bytes.len()));
     } else {
         let more = rng.usize(1..=HEADER_LEN * 4);
         bytes.extend((0..more).map(|_| rng.u8(..)));
     }
-    format!("{} bytes instead of {before}", bytes.len())
 }
 
-fn one_of(tables: &[Fields], offset: usize, bytes: &mut [u8], rng: &mut Rng) -> String {
-    let count = tables.iter().map(|table| table.len()).sum();
-    let chosen = rng.usize(0..count);
-    let field = tables.iter().copied().flatten().nth(chosen);
-    let (at, len) = *field.expect("it is one of them");
-    let Some(field) = bytes.get_mut(offset + at..offset + at + len) else {
-        return "nothing changed".to_owned();
-    };
-    let old = field
-        .iter()
-        .fold(0, |number, byte| number << 8 | u64::from(*byte));
-    let new = number(old, 8 * len as u32, rng);
-    field.copy_from_slice(&new.to_be_bytes()[8 - len..]);
-    format!("byte {at}: {:#x} instead of {old:#x}", new)
+fn one_of(lengths: [Lengths; 2], bytes: &mut [u8], rng: &mut Rng) {
+    let lengths = lengths.concat();
+    let chosen = rng.usize(0..lengths.len());
+    let (at, len) = (lengths[..chosen].iter().sum::<usize>(), lengths[chosen]);
+    if let Some(field) = bytes.get_mut(at..at + len) {
+        let old = field
+            .iter()
+            .fold(0, |number, byte| number << 8 | u64::from(*byte));
+        let new = number(old, 8 * len as u32, rng);
+        field.copy_from_slice(&new.to_be_bytes()[8 - len..]);
+    }
 }
 
 /// Another number of this many bits, mostly one at a bound.

@@ -6,7 +6,7 @@ use super::wire::{
 
 const FAILURE: u8 = 8;
 const FINISH: u8 = 9;
-const BATCH: u8 = 17;
+pub(super) const BATCH: u8 = 17;
 
 /// The window in the hello of an attacker.
 pub(super) const WINDOW: u16 = 16;
@@ -20,7 +20,7 @@ const LONGEST: usize = 1000;
 /// One side's numbers of a connection that keeps to the protocol.
 #[derive(Debug, Default)]
 pub(super) struct Session {
-    frames_sent: u16,
+    pub(super) frames_sent: u16,
     data_sent: u32,
     /// The data frames that the peer allows.
     limit: u32,
@@ -28,7 +28,8 @@ pub(super) struct Session {
     announced: u32,
     /// The number of announced messages that the peer has read.
     read: u32,
-    pinged: bool,
+    /// Whether a pong is missing.
+    pub(super) pinged: bool,
     finished: bool,
 }
 
@@ -116,15 +117,6 @@ impl Session {
         self.frame(GRANT, 0, &[])
     }
 
-    /// A frame with the wrong number comes next: one is left out.
-    pub(super) fn skip(&mut self) {
-        self.frames_sent = self.frames_sent.wrapping_add(1);
-    }
-
-    pub(super) fn is_pinged(&self) -> bool {
-        self.pinged
-    }
-
     /// Takes a frame of the victim, and returns the answer that the protocol wants.
     pub(super) fn take(&mut self, frame: &[u8]) -> Option<Vec<u8>> {
         if frame.len() < HEADER_LEN {
@@ -140,9 +132,8 @@ impl Session {
                 let mut rest = &frame[HEADER_LEN..];
                 while let Some((len, more)) = rest.split_first_chunk() {
                     self.data_received = self.data_received.wrapping_add(1);
-                    rest = more
-                        .get(u32::from_be_bytes(*len) as usize..)
-                        .unwrap_or_default();
+                    let len = u32::from_be_bytes(*len) as usize;
+                    rest = more.get(len..).unwrap_or_default();
                 }
             }
             _ => {}

@@ -140,9 +140,10 @@ impl Tcp {
         }
     }
 
-    /// Appends these bytes to the outgoing ones.
-    pub(super) fn put(&mut self, bytes: &[u8]) {
+    /// Appends these bytes to the outgoing ones. Nothing answers.
+    pub(super) fn put(&mut self, bytes: &[u8]) -> Vec<u8> {
         self.outgoing.extend(bytes);
+        Vec::new()
     }
 }
 
@@ -155,43 +156,37 @@ impl Wire for Tcp {
         self.put(&pdu(SEND, 0, frame));
     }
 
-    fn say_broken(&mut self, frame: &[u8], rng: &mut Rng) -> String {
+    fn say_broken(&mut self, frame: &[u8], rng: &mut Rng) {
         let mut bytes = pdu(SEND, rng.u8(0..2), frame);
-        let what = match rng.u8(0..3) {
+        match rng.u8(0..3) {
             0 => mutation::length(&mut bytes, rng),
             _ => mutation::pdu(&mut bytes, rng),
-        };
+        }
         self.put(&bytes);
-        format!("PDU with {what}")
     }
 
-    fn operate(&mut self, token: [u8; 24], rng: &mut Rng) -> String {
+    fn operate(&mut self, token: [u8; 24], rng: &mut Rng) {
         let (addr, key) = (&token[..8], &token[16..20]);
-        let place = [addr, key].concat();
-        let len = rng.usize(0..4096);
-        let bytes = vec![rng.u8(..); len];
-        let length = (len as u32).to_be_bytes();
-        let wide = [place.as_slice(), &[0; 16]].concat();
+        let bytes = vec![rng.u8(..); rng.usize(0..4096)];
+        let length = (bytes.len() as u32).to_be_bytes();
         let count = rng.u32(0..4).to_be_bytes();
         let (kind, flags, rest) = match rng.u8(0..10) {
-            0 => (2, LAST, [&place, &bytes[..]].concat()),
-            1 => (2, 0, [&place, &bytes[..]].concat()),
-            2 => (3, LAST, [&place, &count[..], &bytes[..]].concat()),
-            3 | 4 => (READ, 0, [&place, &length[..]].concat()),
-            5 => (5, 0, wide),
-            6 => (6, 0, wide),
+            0 => (2, LAST, [addr, key, &bytes].concat()),
+            1 => (2, 0, [addr, key, &bytes].concat()),
+            2 => (3, LAST, [addr, key, &count, &bytes].concat()),
+            3 | 4 => (READ, 0, [addr, key, &length].concat()),
+            kind @ (5 | 6) => (kind, 0, [addr, key, &[0; 16]].concat()),
             7 => (ACK, 0, count.to_vec()),
             8 => (READ_PART, LAST, bytes),
-            _ => (18, 0, place[..8].to_vec()),
+            _ => (18, 0, addr.to_vec()),
         };
         let mut bytes = pdu(kind, flags, &rest);
-        let what = match rng.u8(0..6) {
+        match rng.u8(0..6) {
             0 => mutation::pdu(&mut bytes, rng),
             1 => mutation::length(&mut bytes, rng),
-            _ => "nothing changed".to_owned(),
-        };
+            _ => {}
+        }
         self.put(&bytes);
-        format!("PDU of kind {kind} with {what}")
     }
 
     fn memory(&mut self, len: u64) -> Descriptor {
@@ -203,7 +198,7 @@ impl Wire for Tcp {
         }
     }
 
-    fn flush(&mut self, arena: &Arena) {
+    fn flush(&mut self, arena: &Arena<'_>) {
         while !self.outgoing.is_empty() && !self.state.over {
             let (most, pause) = match self.state.pace {
                 Pace::Whole => (usize::MAX, Duration::ZERO),

@@ -1,23 +1,27 @@
-//! The process that is attacked: three listeners on one engine, whose connections echo.
+//! The process that is attacked, three listeners on one engine whose connections echo, and its
+//! honest clients.
 
 use std::{
-    env,
+    array, fmt,
     io::{self, BufRead, Read, Write},
     net::SocketAddr,
-    panic, process,
-    sync::mpsc::Receiver,
     thread,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use rdmsg::{
-    Completion, Config, Endpoint, Engine, EngineLimits, Listener, Polling, RemoteAccess, Stream,
-    TransportChoice,
+    Completion, Config, Connector, Endpoint, Engine, EngineLimits, Listener, Polling, RemoteAccess,
+    Stream,
 };
-use toolbox::{Lab, Line, PATIENCE, Process, words};
+use toolbox::{Lab, PATIENCE, agent, pattern, words};
 
-use crate::{RETURNING_MEMORY, health::Health};
+use super::arena::{Arena, RDMA, Site, TCP};
+use crate::{
+    conduct::{Host, Notes},
+    health::Health,
+    worker::{Said, say},
+};
 
 /// The listeners, in the order in which their ports are printed.
 pub(super) const SERVICES: [&str; 3] = ["messages", "shared", "stream"];
@@ -38,110 +42,193 @@ const LINES_A_SECOND: u64 = 10;
 /// The last lines of its log that are printed.
 const LAST_WORDS: usize = 20;
 
+/// Bytes of a small message, and of a large one.
+const SMALL: usize = 64;
+const LARGE: usize = 1 << 20;
+
+/// A connection that is made for one message.
+const CONNECT: usize = 0;
+
 /// The victim's process.
 #[derive(Debug)]
 pub(super) struct Victim {
-    process: Process,
+    host: Host,
+    pub(super) site: &'static Site,
     pub(super) services: Vec<SocketAddr>,
     started: Instant,
-    /// Lines on stderr.
-    log: Vec<String>,
-    /// Failures of honest clients.
-    failures: Receiver<String>,
 }
 
 impl Victim {
-    pub(super) fn start(transport: TransportChoice, failures: Receiver<String>) -> Result<Self> {
-        let program = env::current_exe()?.display().to_string();
-        let mut argv = words(RETURNING_MEMORY);
-        argv.extend([program, "victim".to_owned()]);
-        argv.extend((transport == TransportChoice::Rdma).then(|| "--rdma".to_owned()));
-        let mut victim = Self {
-            process: Process::start_told(&argv)?,
-            services: Vec::new(),
+    pub(super) fn start(site: &'static Site) -> Result<Self> {
+        let mut host = Host::new("victim", agent::Host::here());
+        host.start(&words(if site.is_rdma() {
+            "victim --rdma"
+        } else {
+            "victim"
+        }))?;
+        host.wait("there", |notes| !notes.listens.is_empty(), PATIENCE)?;
+        Ok(Self {
+            services: host.notes.listens.clone(),
+            host,
+            site,
             started: Instant::now(),
-            log: Vec::new(),
-            failures,
-        };
-        victim.services = serde_json::from_str(&victim.hear()?)?;
-        Ok(victim)
-    }
-
-    /// Its next line on stdout.
-    fn hear(&mut self) -> Result<String> {
-        loop {
-            match self.process.line(PATIENCE) {
-                Some(Line::Err(line)) => self.log.push(line),
-                Some(Line::Out(line)) => return Ok(line),
-                None => {
-                    self.look(Duration::ZERO)?;
-                    bail!("the victim does not answer");
-                }
-            }
-        }
+        })
     }
 
     pub(super) fn health(&mut self) -> Result<Health> {
-        self.process.tell("health");
-        Ok(serde_json::from_str(&self.hear()?)?)
+        self.host.notes.health = None;
+        self.host.agent.tell("health")?;
+        let answered = self
+            .host
+            .wait("well", |notes| notes.health.is_some(), PATIENCE);
+        self.look()?;
+        answered?;
+        self.host
+            .notes
+            .health
+            .take()
+            .context("the victim does not answer")
     }
 
-    /// Waits for this time, and fails if an honest client has failed, or the victim has ended,
-    /// panicked, or logged too much.
-    pub(super) fn look(&mut self, time: Duration) -> Result<()> {
-        let failure = self.failures.recv_timeout(time);
-        while let Some(line) = self.process.line(Duration::ZERO) {
-            match line {
-                Line::Err(line) => self.log.push(line),
-                Line::Out(line) => bail!("the victim says {line:?}"),
-            }
-        }
-        let panicked = self.log.iter().any(|line| line.contains("panicked"));
+    /// Fails if it has ended, panicked, or logged too much.
+    pub(super) fn look(&mut self) -> Result<()> {
+        while self.host.notes.ended.is_none() && self.host.listen(Duration::ZERO)? {}
+        let Notes { words, ended, .. } = &self.host.notes;
         let allowed = LINES_A_SECOND * (self.started.elapsed().as_secs() + 2);
-        let problem = if panicked {
+        let problem = if words.iter().any(|line| line.contains("panicked")) {
             "has panicked"
-        } else if self.process.has_ended()? {
+        } else if ended.as_ref().is_some_and(|ended| !ended.succeeded()) {
             "has ended"
-        } else if self.log.len() as u64 > allowed {
+        } else if words.len() as u64 > allowed {
             "has logged too many lines"
-        } else if let Ok(failure) = failure {
-            bail!(failure);
         } else {
             return Ok(());
         };
-        let first = self.log.len().saturating_sub(LAST_WORDS);
-        let lines = self.log[first..].join("\n  ");
+        let lines = words[words.len().saturating_sub(LAST_WORDS)..].join("\n  ");
         bail!("the victim {problem}. Its last lines:\n  {lines}")
     }
 
     pub(super) fn finish(mut self) -> Result<()> {
-        self.look(Duration::ZERO)?;
-        self.process.tell("end");
-        let ended = self.process.finish(PATIENCE)?;
-        ensure!(ended.succeeded(), "the victim ended: {ended}");
-        Ok(())
+        self.host.agent.tell("end")?;
+        let ended = self.host.end(PATIENCE, true);
+        self.look()?;
+        ended
     }
 }
 
-/// The longest message in bytes that the victim takes. Over RDMA the attackers lock memory of this
-/// length.
-pub(super) fn longest(transport: TransportChoice) -> u64 {
-    match transport {
-        TransportChoice::Rdma => 16 << 20,
-        _ => 64 << 20,
+/// An honest client, which repeats one operation.
+pub(super) struct Honest {
+    service: usize,
+    /// Bytes of each message; [`CONNECT`] for a new connection each time.
+    len: usize,
+    /// The time between two operations.
+    pause: Duration,
+    /// The connection, which goes on from phase to phase.
+    connection: Option<Echo>,
+    /// The 99th percentiles of the times of its operations in each quiet phase, and in each attack.
+    /// Without an operation it is endless.
+    pub(super) percentiles: [Vec<Duration>; 2],
+}
+
+/// A connection to a service, which returns the echo of a message.
+type Echo = Box<dyn FnMut(&[u8]) -> Result<Vec<u8>> + Send>;
+
+/// The clients of all services.
+pub(super) fn clients(site: &Site) -> [Honest; 9] {
+    let kinds = [(SMALL, 10), (LARGE, 100), (CONNECT, 200)];
+    array::from_fn(|number| {
+        let (len, millis) = kinds[number / SERVICES.len()];
+        Honest {
+            service: number % SERVICES.len(),
+            len,
+            pause: Duration::from_millis(millis * site.slower),
+            connection: None,
+            percentiles: Default::default(),
+        }
+    })
+}
+
+impl fmt::Display for Honest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.len {
+            CONNECT => "connect",
+            SMALL => "64 B",
+            _ => "1 MiB",
+        };
+        f.pad(&format!("{}, {what}", SERVICES[self.service]))
+    }
+}
+
+impl Honest {
+    /// Works until the end of a phase.
+    pub(super) fn run(&mut self, arena: &Arena<'_>, engine: &Engine, attacks: bool) -> Result<()> {
+        let mut config = config(self.service, arena.site);
+        config.connect_timeout = PATIENCE;
+        config.keepalive_timeout = PATIENCE;
+        let connector = Connector::new().config(&config).engine(engine);
+        let mut times = Vec::new();
+        while !arena.is_over() {
+            let sent = pattern(times.len() as u64, self.len.max(SMALL));
+            let started = Instant::now();
+            let echo = self.echo(arena.services[self.service], &connector, &sent);
+            let echo = echo.with_context(|| format!("the honest client {self}"))?;
+            times.push(started.elapsed());
+            ensure!(echo == sent, "the honest client {self}: wrong bytes");
+            arena.pause(self.pause);
+        }
+        times.sort_unstable();
+        let last = (times.len() * 99).div_ceil(100).checked_sub(1);
+        let percentile = last.map_or(Duration::MAX, |last| times[last]);
+        self.percentiles[usize::from(attacks)].push(percentile);
+        Ok(())
+    }
+
+    fn echo(&mut self, addr: SocketAddr, connector: &Connector, sent: &[u8]) -> Result<Vec<u8>> {
+        let mut open = match self.connection.take() {
+            Some(open) => open,
+            None => self.connect(addr, connector)?,
+        };
+        let echo = open(sent)?;
+        // A connection for one message is dropped here.
+        self.connection = (self.len != CONNECT).then_some(open);
+        Ok(echo)
+    }
+
+    fn connect(&self, addr: SocketAddr, connector: &Connector) -> Result<Echo> {
+        if self.service != STREAM {
+            let endpoint = connector.connect(addr)?;
+            return Ok(Box::new(move |sent| {
+                endpoint.send_timeout(sent, PATIENCE)?;
+                Ok(endpoint.recv_timeout(PATIENCE)?.into_vec())
+            }));
+        }
+        let mut stream = connector.connect_stream(addr)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let mut writer = stream.try_clone()?;
+        Ok(Box::new(move |sent| {
+            let mut echo = vec![0; sent.len()];
+            // The server echoes while it reads, so both directions go at the same time.
+            thread::scope(|scope| {
+                let writing = scope.spawn(|| writer.write_all(sent));
+                stream.read_exact(&mut echo)?;
+                writing.join().map_err(|_| anyhow!("a writer panicked"))??;
+                Ok(echo)
+            })
+        }))
     }
 }
 
 /// The configuration of a service, for both sides. Honest clients have more patience.
-pub(super) fn config(service: usize, transport: TransportChoice) -> Config {
+pub(super) fn config(service: usize, site: &Site) -> Config {
     let mut config = Config::default();
-    config.transport = transport;
+    config.transport = site.transport;
     // A busy machine is no reason to give an honest client up, or to turn it away.
     config.connect_timeout = PATIENCE / 3;
     config.keepalive_timeout = PATIENCE / 3;
     // A thread that spins takes a processor from the others.
     config.polling = Polling::Event;
-    config.max_message = longest(transport);
+    config.max_message = site.longest;
     if service == SHARED {
         config.shared_receive = Some(2048);
         config.eager_size = Some(4096);
@@ -153,48 +240,41 @@ pub(super) fn config(service: usize, transport: TransportChoice) -> Config {
 pub(crate) fn run(over_rdma: bool) -> Result<()> {
     let logger = env_logger::Env::default().default_filter_or("warn");
     env_logger::Builder::from_env(logger).init();
-    let before = panic::take_hook();
-    panic::set_hook(Box::new(move |info| {
-        before(info);
-        process::abort();
-    }));
     let lab = over_rdma.then(Lab::find).transpose()?;
-    let (address, transport) = match &lab {
-        Some(lab) => (lab.at(0), TransportChoice::Rdma),
-        None => ("127.0.0.1:0".parse()?, TransportChoice::Tcp),
+    let (address, site) = match &lab {
+        Some(lab) => (lab.at(0), &RDMA),
+        None => ("127.0.0.1:0".parse()?, &TCP),
     };
     // Memory for four of the longest messages, and so for a hundred of the honest clients': less
     // than the attackers announce.
     let mut limits = EngineLimits::default();
     limits.pinned = 32 << 20;
-    limits.held = 4 * longest(transport);
+    limits.held = 4 * site.longest;
     let engine = Engine::with_limits(limits)?;
     let mut services = Vec::new();
-    for service in 0..STREAM {
-        let config = config(service, transport);
-        let listener = Listener::builder()
-            .config(&config)
-            .engine(&engine)
-            .bind(address)?;
-        services.push(listener.local_addr());
-        // Honest clients notice its end.
-        thread::spawn(move || {
-            for endpoint in listener.incoming().map_while(Result::ok) {
-                thread::spawn(move || echo(&endpoint));
-            }
-        });
-    }
-    let listener = Listener::builder()
-        .config(&config(STREAM, transport))
-        .engine(&engine)
-        .bind_stream(address)?;
-    services.push(listener.local_addr()?);
-    thread::spawn(move || {
-        for stream in listener.incoming().map_while(Result::ok) {
-            thread::spawn(move || echo_stream(stream));
+    // Honest clients notice the end of a listener.
+    for service in 0..SERVICES.len() {
+        let config = config(service, site);
+        let builder = Listener::builder().config(&config).engine(&engine);
+        if service == STREAM {
+            let listener = builder.bind_stream(address)?;
+            services.push(listener.local_addr()?);
+            thread::spawn(move || {
+                for stream in listener.incoming().map_while(Result::ok) {
+                    thread::spawn(move || echo_stream(stream));
+                }
+            });
+        } else {
+            let listener = builder.bind(address)?;
+            services.push(listener.local_addr());
+            thread::spawn(move || {
+                for endpoint in listener.incoming().map_while(Result::ok) {
+                    thread::spawn(move || echo(&endpoint));
+                }
+            });
         }
-    });
-    println!("{}", serde_json::to_string(&services)?);
+    }
+    say(&Said::Listens(services));
     for line in io::stdin().lock().lines() {
         if line? == "end" {
             break;
@@ -204,7 +284,7 @@ pub(crate) fn run(over_rdma: bool) -> Result<()> {
         let mut health = Health::now(lab.as_ref().map(objects).unwrap_or_default(), 0)?;
         health.connections = now.connections;
         health.budget = now.pinned + now.held;
-        println!("{}", serde_json::to_string(&health)?);
+        say(&Said::Health(health));
     }
     engine.shutdown();
     Ok(())
@@ -213,14 +293,10 @@ pub(crate) fn run(over_rdma: bool) -> Result<()> {
 /// The objects of all processes on the device that come and go with connections. Registrations of
 /// memory come and go with messages as well; their bytes count as pinned.
 fn objects(lab: &Lab) -> String {
-    let shown = lab.resources();
-    let words: Vec<_> = shown.split_whitespace().collect();
+    let words = words(&lab.resources());
     let pairs = words.chunks(2);
-    let counts = pairs.filter(|pair| ["qp", "cq", "srq", "cm_id"].contains(&pair[0]));
-    counts
-        .map(|pair| pair.join(" "))
-        .collect::<Vec<_>>()
-        .join(" ")
+    let counts = pairs.filter(|pair| ["qp", "cq", "srq", "cm_id"].contains(&&*pair[0]));
+    counts.collect::<Vec<_>>().concat().join(" ")
 }
 
 /// Sends each message back, until the peer leaves or takes none for a second.

@@ -3,30 +3,33 @@
 use std::{
     net::SocketAddr,
     sync::Arc,
-    thread::{self, JoinHandle},
+    thread::{self, Scope},
 };
 
 use anyhow::Result;
 use rdmsg::{
     Connector, Engine, Listener, Request, RequestListener,
-    crossbeam_channel::{Receiver, Select, never},
+    crossbeam_channel::{Receiver, Select, bounded},
 };
 
-use super::{News, Said, Worker, conversation::Conversation, say};
+use super::{Said, Worker, conversation::Conversation, problem, say};
 use crate::{judge::End, plan::listener_configs, scenario::Fault};
 
-/// Makes all connections at once, each in its own thread.
-pub(super) fn connect(worker: &Arc<Worker>, addresses: Vec<SocketAddr>, engine: &Engine) {
-    let (worker, engine) = (Arc::clone(worker), engine.clone());
-    thread::spawn(move || {
-        thread::scope(|scope| {
-            for slot in 0..worker.scenario.connections() {
-                let (worker, addresses, engine) = (&worker, &addresses, &engine);
-                scope.spawn(move || follow_one_another(worker, slot, addresses, engine));
-            }
-        });
-        worker.tell(News::Over);
+/// Makes all connections at once, each in its own thread, and waits until all have ended.
+pub(super) fn connect(worker: &Arc<Worker>) -> Result<()> {
+    let addresses = &worker
+        .wait(|told| !told.addresses.is_empty())
+        .addresses
+        .clone();
+    let engine = Engine::new()?;
+    thread::scope(|scope| {
+        let engine = &engine;
+        for slot in 0..worker.scenario.connections() {
+            scope.spawn(move || follow_one_another(worker, slot, addresses, engine));
+        }
     });
+    engine.shutdown();
+    Ok(())
 }
 
 /// Has one connection, or one after the other: until the order to stop, and until a server that
@@ -55,105 +58,80 @@ fn follow_one_another(worker: &Arc<Worker>, slot: u32, addresses: &[SocketAddr],
     }
 }
 
-/// Listens, prints the addresses, and serves until `ended`. A server that restarts first serves and
-/// ends everything, each time when all clients are there.
-pub(super) fn serve(worker: &Arc<Worker>, address: SocketAddr, ended: &Receiver<()>) -> Result<()> {
+/// Listens, prints the addresses, and serves. A server that restarts first serves and ends
+/// everything, each time when all clients are there.
+pub(super) fn serve(worker: &Arc<Worker>, address: SocketAddr) -> Result<()> {
     let configs = listener_configs(&worker.scenario, worker.seed);
-    let listen = |addresses: &[SocketAddr]| -> Result<_> {
+    let (restarts, leaves) = match worker.scenario.fault {
+        Fault::ServerRestarts(times) => (times, false),
+        fault => (0, fault == Fault::ProcessLeaves),
+    };
+    let mut addresses = vec![address; configs.len()];
+    for restart in 0..=restarts {
         let engine = Engine::new()?;
-        let pairs = addresses.iter().zip(&configs);
         let bind = |(addr, config): (&SocketAddr, _)| {
             let builder = Listener::builder().config(config).engine(&engine);
             builder.backlog(1024).bind_requests(*addr)
         };
-        let listeners = pairs.map(bind).collect::<Result<Vec<_>, _>>()?;
-        Ok((engine, listeners))
-    };
-    let (mut engine, mut listeners) = listen(&vec![address; configs.len()])?;
-    let addresses: Vec<_> = listeners.iter().map(RequestListener::local_addr).collect();
-    say(&Said::Listens(addresses.clone()));
-    let restarts = match worker.scenario.fault {
-        Fault::ServerRestarts(times) => times,
-        Fault::ProcessLeaves => {
-            join(worker, accept(worker, &listeners, &never(), || true));
-            worker.tell(News::Over);
-            return Ok(());
+        let listeners = addresses.iter().zip(&configs).map(bind);
+        let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
+        addresses = listeners.iter().map(RequestListener::local_addr).collect();
+        let (accepting, ended) = bounded(0);
+        worker.change(|told| {
+            told.flowing = 0;
+            told.accepting = Some(accepting);
+            told.ends_when_flowing = leaves || restart < restarts;
+        });
+        if restart == 0 {
+            say(&Said::Listens(addresses.clone()));
         }
-        _ => 0,
-    };
-    for _ in 0..restarts {
-        let threads = accept(worker, &listeners, &never(), || true);
-        drop(listeners);
-        engine.shutdown();
-        join(worker, threads);
-        (engine, listeners) = listen(&addresses)?;
+        thread::scope(|scope| {
+            accept(scope, worker, &listeners, &ended);
+            drop(listeners);
+            if restart < restarts {
+                engine.clone().shutdown();
+            }
+        });
+        if !leaves {
+            engine.shutdown();
+        }
     }
-    let threads = accept(worker, &listeners, ended, || {
-        if restarts > 0 {
-            say(&Said::Restarted);
-        }
-        false
-    });
-    drop(listeners);
-    join(worker, threads);
-    engine.shutdown();
     Ok(())
 }
 
-/// Takes connections, each in its own thread, until `end` is disconnected, or all have flowed and
-/// that is enough.
-fn accept(
+/// Takes connections, each in its own thread, until `end` is disconnected.
+fn accept<'a>(
+    scope: &'a Scope<'a, '_>,
     worker: &Arc<Worker>,
     listeners: &[RequestListener],
     end: &Receiver<()>,
-    is_enough: impl Fn() -> bool,
-) -> Vec<JoinHandle<()>> {
-    let mut threads: Vec<JoinHandle<()>> = Vec::new();
-    let mut missing = worker.scenario.connections();
+) {
     let mut select = Select::new();
     for listener in listeners {
         select.recv(listener.requests());
     }
-    let of_flows = select.recv(&worker.flows.1);
     select.recv(end);
     loop {
         let ready = select.select();
-        if let Some(listener) = listeners.get(ready.index()) {
-            let Ok(request) = ready.recv(listener.requests()) else {
+        let Some(listener) = listeners.get(ready.index()) else {
+            let _ = ready.recv(end);
+            return;
+        };
+        match ready.recv(listener.requests()) {
+            Ok(request) => converse(scope, worker, request),
+            Err(_) => {
                 // The device or the address is gone. The connections end by themselves.
                 let _ = end.recv();
-                return threads;
-            };
-            threads.extend(converse(worker, request));
-            threads.retain(|thread| !thread.is_finished());
-        } else if ready.index() == of_flows {
-            let _ = ready.recv(&worker.flows.1);
-            missing = missing.saturating_sub(1);
-            if missing == 0 && is_enough() {
-                return threads;
+                return;
             }
-        } else {
-            let _ = ready.recv(end);
-            return threads;
         }
     }
 }
 
-fn converse(worker: &Arc<Worker>, request: Request) -> Option<JoinHandle<()>> {
+fn converse<'a>(scope: &'a Scope<'a, '_>, worker: &Arc<Worker>, request: Request) {
     let Ok(connection) = request.private_data().try_into() else {
-        worker.problem(format!("a request with data {:?}", request.private_data()));
-        return None;
+        return problem(format!("a request with data {:?}", request.private_data()));
     };
     let conversation = Conversation::begin(worker, u32::from_le_bytes(connection));
-    Some(thread::spawn(move || {
-        drop(conversation.run(request.accept()))
-    }))
-}
-
-fn join(worker: &Worker, threads: Vec<JoinHandle<()>>) {
-    for thread in threads {
-        if thread.join().is_err() {
-            worker.problem("a thread panicked".into());
-        }
-    }
+    scope.spawn(move || conversation.run(request.accept()));
 }

@@ -7,10 +7,12 @@ use std::{
     thread,
 };
 
-use rdmsg::{Endpoint, Error, RemoteRegion};
+use rdmsg::{Endpoint, Error};
 use toolbox::{Side, clock_millis};
 
-use super::{News, Said, Told, Worker, lock, operations::Operations, reader::Reader, sender};
+use super::{
+    Said, Told, Worker, lock, operations::Operations, problem, reader::Reader, say, sender,
+};
 use crate::{
     judge::{Book, End},
     plan::{Content, Ending, Half, Plan},
@@ -23,8 +25,8 @@ pub(super) struct Conversation {
     pub(super) worker: Arc<Worker>,
     pub(super) connection: u32,
     pub(super) plan: Plan,
-    /// The peer's memory, after the peer has named it.
-    pub(super) remote: OnceLock<RemoteRegion>,
+    /// Empty if it has none.
+    pub(super) operations: OnceLock<Operations>,
     book: Mutex<Book>,
     /// The first message has come, or none will.
     flows: AtomicBool,
@@ -43,7 +45,7 @@ impl Conversation {
             worker: Arc::clone(worker),
             connection,
             plan: Plan::new(&worker.scenario, worker.seed, connection),
-            remote: OnceLock::new(),
+            operations: OnceLock::new(),
             book: Mutex::new(book),
             flows: AtomicBool::new(false),
             all: AtomicBool::new(false),
@@ -63,7 +65,7 @@ impl Conversation {
         self.is_flowing();
         let is_other = |open: &Arc<Self>| !Arc::ptr_eq(open, &self);
         self.worker.told().open.retain(is_other);
-        self.worker.tell(News::Said(Said::Book(self.book())));
+        say(&Said::Book(self.book()));
         end
     }
 
@@ -83,18 +85,20 @@ impl Conversation {
             self.is_flowing();
             if self.worker.side == Side::Server {
                 self.wait(|told| told.stop);
-                sender::send_all(self, &endpoint, None);
+                sender::send_all(self, &endpoint);
                 return End::Open;
             }
         }
-        let operations = (self.plan.talk == Talk::Operations).then(|| Operations::offer(&endpoint));
-        let operations = match operations.transpose() {
-            Ok(operations) => operations.map(Arc::new),
-            Err(error) => return End::Broken(format!("no memory for operations: {error:?}")),
-        };
-        let reader = Reader::new(self, endpoint.clone(), operations.clone());
+        if self.plan.talk == Talk::Operations {
+            match Operations::offer(&endpoint) {
+                // It was empty.
+                Ok(operations) => drop(self.operations.set(operations)),
+                Err(error) => return End::Broken(format!("no memory for operations: {error:?}")),
+            }
+        }
+        let reader = Reader::new(self, endpoint.clone());
         let end = thread::scope(|scope| {
-            scope.spawn(|| sender::send_all(self, &endpoint, operations.as_deref()));
+            scope.spawn(|| sender::send_all(self, &endpoint));
             reader.read()
         });
         if end != End::Dropped {
@@ -116,15 +120,13 @@ impl Conversation {
 
     pub(super) fn is_flowing(&self) {
         if !self.flows.swap(true, Relaxed) {
-            self.worker.tell(News::Flowing);
-            // Only a server that restarts takes it.
-            let _ = self.worker.flows.0.send(());
+            self.worker.flows();
         }
     }
 
     /// Reports a violation.
-    pub(super) fn problem(&self, problem: &str) {
-        self.worker.problem(format!("{problem}; {self}"));
+    pub(super) fn problem(&self, text: &str) {
+        problem(format!("{text}; {self}"));
     }
 
     pub(super) fn write(&self, change: impl FnOnce(&mut Book)) {
@@ -141,8 +143,10 @@ impl Conversation {
 
     /// Waits until that is so, or the connection has ended.
     pub(super) fn wait(&self, until: impl Fn(&Told) -> bool) {
-        let waits = |told: &mut Told| !until(told) && !self.over.load(Relaxed);
-        drop(self.worker.changed.wait_while(self.worker.told(), waits));
+        drop(
+            self.worker
+                .wait(|told| until(told) || self.over.load(Relaxed)),
+        );
     }
 }
 

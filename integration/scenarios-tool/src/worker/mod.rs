@@ -14,15 +14,15 @@ use std::{
     io::{self, BufRead, Write},
     net::SocketAddr,
     process,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak},
     thread,
 };
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, anyhow};
 use clap::Args;
 use rdmsg::{
     Connector, Engine, Listener,
-    crossbeam_channel::{Receiver, Sender, bounded, unbounded},
+    crossbeam_channel::{Sender, bounded, unbounded},
 };
 use serde::{Deserialize, Serialize};
 use toolbox::{Lab, PATIENCE, Side, pattern};
@@ -47,12 +47,13 @@ pub(crate) struct Order {
 pub(crate) enum Said {
     /// The server listens on these addresses.
     Listens(Vec<SocketAddr>),
-    /// All connections exist, and each has received something.
+    /// All connections exist, and each has received something. A server that restarts reports this
+    /// each time.
     Flowing,
-    /// The server has restarted for the last time, and all clients are back.
-    Restarted,
     /// A connection has ended.
     Book(Book),
+    /// The state of a victim.
+    Health(Health),
     Problem(String),
 }
 
@@ -62,11 +63,8 @@ struct Worker {
     scenario: Scenario,
     seed: u64,
     side: Side,
-    news: Sender<News>,
-    /// One for each connection that flows.
-    flows: (Sender<()>, Receiver<()>),
-    selecting: Sender<Job>,
-    trying: Sender<Job>,
+    /// The threads that read several connections, by `Select` and by `try_recv`.
+    readers: [Sender<Job>; 2],
     told: Mutex<Told>,
     /// Notified when `told` changes, and when a connection's messages or the connection end.
     changed: Condvar,
@@ -76,89 +74,57 @@ struct Worker {
 
 #[derive(Debug, Default)]
 struct Told {
+    /// The server's addresses.
+    addresses: Vec<SocketAddr>,
     /// Every connection has received its first message.
     go: bool,
     /// Each side sends a few more messages, and then the last.
     stop: bool,
+    /// The number of connections that have flowed since the server's last start.
+    flowing: u32,
+    /// The server accepts connections until this is dropped: if it restarts or leaves, as soon as
+    /// all connections have flowed.
+    accepting: Option<Sender<()>>,
+    ends_when_flowing: bool,
     /// The connections that have not ended.
     open: Vec<Arc<Conversation>>,
-}
-
-/// An event for the main thread.
-#[derive(Debug)]
-enum News {
-    Flowing,
-    Said(Said),
-    /// All connections of this side have ended.
-    Over,
-    /// A line on stdin.
-    Told(String),
 }
 
 /// Plays one side of a scenario.
 pub(crate) fn run(order: &Order) -> Result<()> {
     let lab = Lab::get();
-    let (news, inbox) = unbounded();
-    let of_stdin = news.clone();
-    thread::spawn(move || {
-        // It ends with the process.
-        for line in io::stdin().lock().lines().map_while(Result::ok) {
-            let _ = of_stdin.send(News::Told(line));
-        }
-    });
-    warm_up(&lab)?;
-    let before = count(&lab)?;
     let (selecting, to_select) = unbounded();
     let (trying, to_try) = unbounded();
-    // They end after all connections, when the worker is dropped.
-    thread::spawn(move || reader::read_several(&to_select, true));
-    thread::spawn(move || reader::read_several(&to_try, false));
     let (alive, ended) = bounded(0);
     let side = order.listen.map_or(Side::Client, |_| Side::Server);
     let worker = Arc::new(Worker {
         scenario: Scenario::named(&order.scenario)?,
         seed: order.seed,
         side,
-        news,
-        flows: unbounded(),
-        selecting,
-        trying,
+        readers: [selecting, trying],
         told: Mutex::default(),
         changed: Condvar::new(),
         _alive: alive,
     });
+    let obeying = Arc::downgrade(&worker);
+    // It ends with the process.
+    thread::spawn(move || obey(&obeying));
+    warm_up(&lab)?;
+    let before = count(&lab)?;
+    // They end after all connections, when the worker is dropped.
+    thread::spawn(move || reader::read_several(&to_select, true));
+    thread::spawn(move || reader::read_several(&to_try, false));
     let fault = worker.scenario.fault;
     match order.listen {
-        None => {
-            let addresses = addresses(&inbox)?;
-            let engine = Engine::new()?;
-            connections::connect(&worker, addresses, &engine);
-            worker.follow(&inbox);
-            engine.shutdown();
-        }
-        Some(address) => {
-            let (end, ended) = bounded(0);
-            let serving = Arc::clone(&worker);
-            let server = thread::spawn(move || connections::serve(&serving, address, &ended));
-            worker.follow(&inbox);
-            if fault == Fault::ProcessLeaves {
-                return Ok(());
-            }
-            drop(end);
-            server
-                .join()
-                .map_err(|_| anyhow!("the server panicked"))??;
-        }
+        None => connections::connect(&worker)?,
+        Some(address) => connections::serve(&worker, address)?,
+    }
+    if fault == Fault::ProcessLeaves && side == Side::Server {
+        return Ok(());
     }
     drop(worker);
     // Messages may be held for a while.
     let _ = ended.recv();
-    // Connections may have ended only now.
-    for news in inbox.try_iter() {
-        if let News::Said(said) = news {
-            say(&said);
-        }
-    }
     // A removed device counts from zero again, if at all.
     if fault != Fault::DeviceRemoved || side == Side::Client {
         settle(&before, || count(&lab), Health::is_as)?;
@@ -166,25 +132,38 @@ pub(crate) fn run(order: &Order) -> Result<()> {
     Ok(())
 }
 
+/// Follows the lines on stdin while there is a worker.
+fn obey(worker: &Weak<Worker>) {
+    for line in io::stdin().lock().lines().map_while(Result::ok) {
+        let Some(worker) = worker.upgrade() else {
+            return;
+        };
+        match &*line {
+            "go" => worker.change(|told| told.go = true),
+            "stop" => worker.change(|told| told.stop = true),
+            "over" => worker.change(|told| told.accepting = None),
+            line => match serde_json::from_str(line) {
+                Ok(addresses) => worker.change(|told| told.addresses = addresses),
+                Err(_) => worker.give_up(),
+            },
+        }
+    }
+}
+
 /// Has one connection within this process, with a message that is read, so that later counts
 /// include everything that a process keeps after its first connection.
 fn warm_up(lab: &Lab) -> Result<()> {
     let engine = Engine::new()?;
     let listener = Listener::builder().engine(&engine).bind(lab.at(0))?;
-    let address = listener.local_addr();
-    let connector = Connector::new().engine(&engine);
-    thread::scope(|scope| {
-        let client = scope.spawn(|| -> Result<()> {
-            let endpoint = connector.connect(address)?;
-            endpoint.send(&pattern(1, 100_000))?;
-            Ok(endpoint.close()?)
-        });
-        let server = listener.accept_timeout(PATIENCE)?;
-        server.recv_timeout(PATIENCE)?;
-        drop(server);
-        client.join().map_err(|_| anyhow!("the warm-up panicked"))?
-    })?;
-    drop(listener);
+    let (connector, address) = (Connector::new().engine(&engine), listener.local_addr());
+    let connecting = thread::spawn(move || connector.connect(address));
+    let server = listener.accept_timeout(PATIENCE)?;
+    let client = connecting
+        .join()
+        .map_err(|_| anyhow!("the warm-up panicked"))??;
+    client.send(&pattern(1, 100_000))?;
+    server.recv_timeout(PATIENCE)?;
+    client.close()?;
     engine.shutdown();
     Ok(())
 }
@@ -198,50 +177,37 @@ fn count(lab: &Lab) -> Result<Health> {
     Health::now(lab.resources(), lab.rnr_naks())
 }
 
-/// The server's addresses: the first line on stdin.
-fn addresses(inbox: &Receiver<News>) -> Result<Vec<SocketAddr>> {
-    let News::Told(line) = inbox.recv()? else {
-        bail!("news before the addresses");
-    };
-    Ok(serde_json::from_str(&line)?)
-}
-
 /// Prints a line for the conductor.
-fn say(said: &Said) {
+pub(crate) fn say(said: &Said) {
     let line = serde_json::to_string(said).expect("it has no map");
     let mut stdout = io::stdout().lock();
     // It fails only if the conductor is gone.
     let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
 }
 
+/// Reports a violation.
+fn problem(text: String) {
+    say(&Said::Problem(text));
+}
+
 impl Worker {
-    /// Takes the news of all connections, until they are over.
-    fn follow(&self, inbox: &Receiver<News>) {
-        let mut missing = self.scenario.connections();
-        for news in inbox {
-            match news {
-                News::Flowing => {
-                    missing = missing.wrapping_sub(1);
-                    if missing == 0 {
-                        say(&Said::Flowing);
-                    }
-                }
-                News::Said(said) => say(&said),
-                News::Over => return,
-                News::Told(line) => match line.as_str() {
-                    "go" => self.change(|told| told.go = true),
-                    "stop" => self.change(|told| told.stop = true),
-                    "over" => return,
-                    _ => self.give_up(),
-                },
+    /// Notes that one more connection flows.
+    fn flows(&self) {
+        let mut told = self.told();
+        told.flowing += 1;
+        if told.flowing == self.scenario.connections() {
+            if told.ends_when_flowing {
+                told.accepting = None;
             }
+            drop(told);
+            say(&Said::Flowing);
         }
     }
 
     /// Ends the process, with the books and plans of the connections that have not ended.
     fn give_up(&self) -> ! {
         for conversation in &self.told().open {
-            say(&Said::Problem(format!("open: {conversation}")));
+            problem(format!("open: {conversation}"));
         }
         process::exit(1);
     }
@@ -255,13 +221,10 @@ impl Worker {
         self.changed.notify_all();
     }
 
-    fn tell(&self, news: News) {
-        // It fails only at the end of the process.
-        let _ = self.news.send(news);
-    }
-
-    fn problem(&self, problem: String) {
-        self.tell(News::Said(Said::Problem(problem)));
+    /// Waits until that is so.
+    fn wait(&self, until: impl Fn(&Told) -> bool) -> MutexGuard<'_, Told> {
+        let waited = self.changed.wait_while(self.told(), |told| !until(told));
+        waited.unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,4 +1,7 @@
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicBool, Ordering},
+};
 
 use rdmsg::{Endpoint, Error, Message, Region, RemoteAccess, RemoteRegion};
 use toolbox::pattern;
@@ -16,6 +19,8 @@ const FIRST_ID: u64 = 1 << 63;
 /// RoCE were seen to succeed without their answer.
 #[derive(Debug)]
 pub(super) struct Operations {
+    /// The peer's memory, after the peer has named it.
+    pub(super) remote: OnceLock<RemoteRegion>,
     /// The memory that the peer may write to and read.
     _open: Region,
     /// The memory that this side writes from and reads into.
@@ -30,39 +35,42 @@ impl Operations {
         let open = endpoint.one_sided().region(LEN, RemoteAccess::ALL)?;
         endpoint.send(&open.remote().to_bytes())?;
         Ok(Self {
+            remote: OnceLock::new(),
             _open: open,
             own: endpoint.one_sided().region(2 * LEN, RemoteAccess::NONE)?,
             is_busy: AtomicBool::new(false),
         })
     }
 
-    /// The peer's offer.
-    pub(super) fn remote(message: &Message) -> Result<RemoteRegion, String> {
+    /// Takes the peer's offer.
+    pub(super) fn accept(&self, message: &Message) -> Result<(), String> {
         let bytes = message.as_ref().try_into();
         let bytes = bytes.map_err(|_| format!("no remote: {} bytes", message.len()))?;
-        Ok(RemoteRegion::from_bytes(bytes))
+        // It was empty, and no other thread sets it.
+        let _ = self.remote.set(RemoteRegion::from_bytes(bytes));
+        Ok(())
     }
 
-    /// Begins a round if the last one has ended, and calls `count` for each operation.
+    /// Begins a round if there is an offer and the last one has ended, and calls `count` for each
+    /// operation.
     pub(super) fn begin(
         &self,
         endpoint: &Endpoint,
-        remote: &RemoteRegion,
         round: u64,
         count: impl Fn(),
     ) -> Result<(), Error> {
+        let Some(remote) = self.remote.get() else {
+            return Ok(());
+        };
         if self.is_busy.swap(true, Ordering::Acquire) {
             return Ok(());
         }
         let id = FIRST_ID + 2 * round;
         self.own.copy_in(0, &pattern(round, LEN));
-        endpoint
-            .one_sided()
-            .write(&self.own, 0..LEN, remote, 0, id)?;
+        let operations = endpoint.one_sided();
+        operations.write(&self.own, 0..LEN, remote, 0, id)?;
         count();
-        endpoint
-            .one_sided()
-            .read(&self.own, LEN..2 * LEN, remote, 0, id + 1)?;
+        operations.read(&self.own, LEN..2 * LEN, remote, 0, id + 1)?;
         count();
         Ok(())
     }

@@ -1,12 +1,13 @@
-use std::{mem, sync::Arc, thread, time::Duration};
+use std::{sync::Arc, thread, time::Duration};
 
+use fastrand::Rng;
 use rdmsg::{
     Completion, Endpoint, Error, Message,
     crossbeam_channel::{Receiver, Select, Sender, TryRecvError, bounded},
 };
 use toolbox::Side;
 
-use super::{conversation::Conversation, operations::Operations};
+use super::conversation::Conversation;
 use crate::{
     judge::End,
     plan::{Content, Ending},
@@ -22,30 +23,26 @@ const LOOK: Duration = Duration::from_millis(100);
 /// The pause of the thread that tries several connections in turn when none has a message.
 const TURN: Duration = Duration::from_millis(1);
 
+/// Drops a message that was held. Its bytes must still be the same.
+type Release = Box<dyn FnOnce() + Send>;
+
 /// A reader for a thread that serves several, and the place for its end.
 pub(super) type Job = (Reader, Sender<End>);
 
 /// Takes all messages and completions of one side of a connection.
-#[derive(Debug)]
 pub(super) struct Reader {
     conversation: Arc<Conversation>,
     endpoint: Endpoint,
-    operations: Option<Arc<Operations>>,
     content: Content,
-    /// Each until this number of messages has come, or until the order to stop.
-    kept: Vec<(u64, Kept)>,
+    /// Messages, each until this number of others has come, or until the order to stop.
+    kept: Vec<(u64, Release)>,
 }
 
 impl Reader {
-    pub(super) fn new(
-        conversation: &Arc<Conversation>,
-        endpoint: Endpoint,
-        operations: Option<Arc<Operations>>,
-    ) -> Self {
+    pub(super) fn new(conversation: &Arc<Conversation>, endpoint: Endpoint) -> Self {
         Self {
             conversation: Arc::clone(conversation),
             endpoint,
-            operations,
             content: conversation.content(conversation.worker.side.other()),
             kept: Vec::new(),
         }
@@ -56,11 +53,11 @@ impl Reader {
         let reading = self.conversation.half().reading;
         let worker = &self.conversation.worker;
         let several = match reading {
-            Reading::Selecting => worker.selecting.clone(),
-            Reading::Trying => worker.trying.clone(),
+            Reading::Selecting => worker.readers[0].clone(),
+            Reading::Trying => worker.readers[1].clone(),
             Reading::Prompt | Reading::Slow | Reading::Keeping | Reading::Receiving => loop {
                 if self.conversation.worker.told().stop {
-                    self.kept.drain(..).for_each(|(_, kept)| kept.release());
+                    self.kept.drain(..).for_each(|(_, release)| release());
                 }
                 let next = if reading == Reading::Receiving {
                     self.endpoint.recv().map(Completion::Received)
@@ -99,10 +96,8 @@ impl Reader {
             }
             Ok(Completion::Read(id)) => {
                 succeed();
-                let operations = self.operations.as_ref().ok_or("a READ from no operation");
-                operations
-                    .map_err(str::to_owned)
-                    .and_then(|operations| operations.check_read(id))
+                let operations = conversation.operations.get();
+                operations.map_or(Ok(()), |operations| operations.check_read(id))
             }
             // The sender waits for room by itself.
             Ok(Completion::Room) | Err(Error::TimedOut) => Ok(()),
@@ -128,8 +123,8 @@ impl Reader {
 
     /// Messages outlive the reader for a while.
     fn end(&mut self, end: End) -> End {
-        for (_, kept) in mem::take(&mut self.kept) {
-            self.keep_for_a_time(kept);
+        for (number, release) in self.kept.drain(..) {
+            keep_for_a_time(self.content.random(number, b't'), release);
         }
         self.conversation.end(&end);
         end
@@ -137,11 +132,10 @@ impl Reader {
 
     fn take_message(&mut self, message: Message) -> Result<(), String> {
         let conversation = &self.conversation;
-        if self.operations.is_some() && conversation.remote.get().is_none() {
-            let remote = Operations::remote(&message)?;
-            // It was empty, and no other thread sets it.
-            let _ = conversation.remote.set(remote);
-            return Ok(());
+        if let Some(operations) = conversation.operations.get()
+            && operations.remote.get().is_none()
+        {
+            return operations.accept(&message);
         }
         let number = conversation.book().received;
         let last = self.content.check(number, &message)?;
@@ -150,27 +144,30 @@ impl Reader {
             conversation.set(&conversation.all);
         }
         conversation.is_flowing();
-        let kept = Kept {
-            message,
-            number,
-            conversation: Arc::clone(conversation),
-        };
+        let (content, holder) = (self.content, Arc::clone(conversation));
+        let is_short = message.len() <= conversation.plan.eager_size() as usize;
+        let release = Box::new(move || {
+            if let Err(problem) = content.check(number, &message) {
+                holder.problem(&format!("a message changed while it was held: {problem}"));
+            }
+        });
+        let half = conversation.half();
         if conversation.plan.talk == Talk::Any {
-            self.keep_some(kept);
+            self.keep_some(number, is_short, release);
         } else if conversation.worker.side == Side::Server && !conversation.worker.told().stop {
-            match conversation.half().reading {
+            match half.reading {
                 Reading::Slow => thread::sleep(SLOW),
-                Reading::Keeping => self.kept.push((u64::MAX, kept)),
+                Reading::Keeping => self.kept.push((u64::MAX, release)),
                 _ => {}
             }
         }
         Ok(())
     }
 
-    /// Holds the message until others have come, or for a time, or drops it.
-    fn keep_some(&mut self, kept: Kept) {
-        let due = self.kept.extract_if(.., |(until, _)| *until <= kept.number);
-        due.for_each(|(_, kept)| kept.release());
+    /// Holds a message until others have come, or for a time, or drops it.
+    fn keep_some(&mut self, number: u64, is_short: bool, release: Release) {
+        let due = self.kept.extract_if(.., |(until, _)| *until <= number);
+        due.for_each(|(_, release)| release());
         let config = &self.conversation.half().config;
         // A shared queue guarantees two receives to a connection.
         let window = match config.shared_receive {
@@ -179,29 +176,20 @@ impl Reader {
         };
         // The last place is for the messages that release others, and a long message could take
         // all of the memory for long ones.
-        let is_short = kept.message.len() <= self.conversation.plan.eager_size() as usize;
         let has_room = self.kept.len() + 1 < usize::from(window) && is_short;
-        let mut rng = self.content.random(kept.number, b'k');
+        let mut rng = self.content.random(number, b'k');
         match rng.u32(..8) {
-            0 => self.keep_for_a_time(kept),
-            1 | 2 if has_room => self.kept.push((kept.number + rng.u64(1..=16), kept)),
+            0 => keep_for_a_time(rng, release),
+            1 | 2 if has_room => self.kept.push((number + rng.u64(1..=16), release)),
             _ => {}
         }
-    }
-
-    fn keep_for_a_time(&self, kept: Kept) {
-        let millis = self.content.random(kept.number, b't').u64(..1000);
-        thread::spawn(move || {
-            thread::sleep(Duration::from_millis(millis));
-            kept.release();
-        });
     }
 
     /// Completions of messages come in the order of sending, as the messages do.
     fn confirm(&self, number: u64) -> Result<(), String> {
         let before = self.conversation.book().confirmed;
         self.conversation
-            .write(|book| book.confirmed = book.confirmed.max(number + 1));
+            .write(|book| book.confirmed = before.max(number + 1));
         if number < before {
             return Err(format!(
                 "message {number} is confirmed after message {}",
@@ -210,6 +198,13 @@ impl Reader {
         }
         Ok(())
     }
+}
+
+fn keep_for_a_time(mut rng: Rng, release: Release) {
+    thread::spawn(move || {
+        thread::sleep(Duration::from_millis(rng.u64(..1000)));
+        release();
+    });
 }
 
 /// Reads several connections in one thread, by `Select` or by `try_recv`, until there are no
@@ -254,33 +249,7 @@ pub(super) fn read_several(newcomers: &Receiver<Job>, selects: bool) {
 }
 
 /// Gives a reader its next result. Returns whether it goes on.
-fn give(job: &mut Job, next: Result<Completion, Error>) -> bool {
-    let (reader, sender) = job;
-    let Some(end) = reader.take(next) else {
-        return true;
-    };
-    // The conversation waits for it.
-    let _ = sender.send(end);
-    false
-}
-
-/// A message that is held for a while.
-#[derive(Debug)]
-pub(super) struct Kept {
-    pub(super) message: Message,
-    pub(super) number: u64,
-    pub(super) conversation: Arc<Conversation>,
-}
-
-impl Kept {
-    /// Drops the message. Its bytes must still be the same.
-    pub(super) fn release(self) {
-        let content = self
-            .conversation
-            .content(self.conversation.worker.side.other());
-        if let Err(problem) = content.check(self.number, &self.message) {
-            let problem = format!("a message changed while it was held: {problem}");
-            self.conversation.problem(&problem);
-        }
-    }
+fn give((reader, ended): &mut Job, next: Result<Completion, Error>) -> bool {
+    // The conversation waits for the end.
+    reader.take(next).map(|end| ended.send(end)).is_none()
 }

@@ -3,7 +3,7 @@ use std::{io::IoSlice, sync::atomic::Ordering::Relaxed, time::Instant};
 use rdmsg::{Endpoint, Error, Outgoing, SendBuffer, TrySendError};
 use toolbox::PATIENCE;
 
-use super::{conversation::Conversation, operations::Operations};
+use super::conversation::Conversation;
 use crate::{
     plan::{Content, Ending},
     scenario::{Reading, Talk},
@@ -13,11 +13,7 @@ use crate::{
 const TAIL: u64 = 5;
 
 /// Sends all messages, and ends the connection as planned.
-pub(super) fn send_all(
-    conversation: &Conversation,
-    endpoint: &Endpoint,
-    operations: Option<&Operations>,
-) {
+pub(super) fn send_all(conversation: &Conversation, endpoint: &Endpoint) {
     let content = conversation.content(conversation.worker.side);
     let waits = conversation.plan.talk == Talk::Idle;
     let mut left = conversation.half().messages;
@@ -33,10 +29,10 @@ pub(super) fn send_all(
         }
         left = left.map(|left| left - 1);
         let result = send(conversation, endpoint, &content, number, left == Some(0));
-        let result = result.and_then(|()| match (operations, conversation.remote.get()) {
-            (Some(operations), Some(remote)) if number > 0 && left != Some(0) => {
+        let result = result.and_then(|()| match conversation.operations.get() {
+            Some(operations) if number > 0 && left != Some(0) => {
                 let count = || conversation.write(|book| book.ids += 1);
-                operations.begin(endpoint, remote, number, count)
+                operations.begin(endpoint, number, count)
             }
             _ => Ok(()),
         });

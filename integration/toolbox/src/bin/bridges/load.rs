@@ -18,9 +18,9 @@ use anyhow::{Result, anyhow};
 pub(crate) enum Load {
     /// This many clients, each with a connection for each request of 64 bytes.
     Connections(usize),
-    /// One client with requests of `len` bytes, and answers of the same length. `at_once` of them
-    /// are on their way at a time.
-    Requests { len: usize, at_once: usize },
+    /// One client with requests of the first number of bytes, and answers of the same length. The
+    /// second number of them are on their way at a time.
+    Requests(usize, usize),
     /// This many connections that carry bytes in one direction.
     Streams(usize),
 }
@@ -45,17 +45,27 @@ const SHORT: usize = 64;
 const WRITE: usize = 256 << 10;
 
 impl Load {
+    /// Returns the unit of its rate, the unit to which processor time refers, and how many counted
+    /// items are in either.
+    pub(crate) fn units(self) -> (&'static str, &'static str, f64) {
+        match self {
+            Self::Connections(_) => ("/s", "connection", 1.0),
+            Self::Requests(..) => ("/s", "request", 1.0),
+            Self::Streams(_) => ("MB/s", "MB", 1e6),
+        }
+    }
+
     /// Loads the service at this address for a while.
     pub(crate) fn run(self, service: SocketAddr, time: Duration) -> Result<Done> {
         let run = Run::default();
         let client = || match self {
             Self::Connections(_) => run.connections(service),
-            Self::Requests { len, at_once } => run.requests(service, len, at_once),
+            Self::Requests(len, at_once) => run.requests(service, len, at_once),
             Self::Streams(_) => run.stream(service),
         };
         let clients = match self {
             Self::Connections(count) | Self::Streams(count) => count,
-            Self::Requests { .. } => 1,
+            Self::Requests(..) => 1,
         };
         let rate = thread::scope(|scope| {
             let clients: Vec<_> = (0..clients).map(|_| scope.spawn(client)).collect();

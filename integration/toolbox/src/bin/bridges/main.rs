@@ -5,7 +5,7 @@ mod here;
 mod load;
 mod redis;
 
-use std::{env, net::SocketAddr, process::ExitCode, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
 use anyhow::Result;
 use clap::Parser;
@@ -61,31 +61,17 @@ struct Options {
     copy_to: Option<SocketAddr>,
 }
 
-fn main() -> ExitCode {
+fn main() -> Result<()> {
     let options = Options::parse();
-    let done = if let Some(target) = options.copy_to {
+    if let Some(target) = options.copy_to {
         copier::run(target)
     } else if options.no_lab {
         here::measure(Duration::from_secs(options.seconds), options.rounds)
     } else if Lab::is_here() {
         redis::measure(options.requests, &options.clients)
     } else {
-        in_lab()
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("bridges: {error:#}");
-            ExitCode::FAILURE
-        }
+        // This program runs again there.
+        let lab = Launch::counted(Duration::from_secs(900));
+        Err(lab.own_arguments().exec())
     }
-}
-
-/// Becomes the lab, in which this program runs again.
-fn in_lab() -> Result<()> {
-    let mut lab = Launch::counted(Duration::from_secs(900));
-    for argument in env::args().skip(1) {
-        lab = lab.argument(argument);
-    }
-    Err(lab.exec())
 }

@@ -29,8 +29,8 @@ pub(crate) fn measure(requests: u32, clients: &[u32]) -> Result<()> {
     let over_rdma = BridgePair::start(&rdmsg, &rdma, service, &more)?;
     let ways = [
         ("TCP", service),
-        ("bridges, rdmsg+tcp", over_tcp.address()),
-        ("bridges, rdma", over_rdma.address()),
+        ("bridges, rdmsg+tcp", over_tcp.near.address),
+        ("bridges, rdma", over_rdma.near.address),
     ];
     println!("clients  way                  median µs  mean µs  added to the mean");
     for clients in clients {

@@ -41,27 +41,12 @@ struct Options {
     only: Vec<String>,
 }
 
-fn main() -> ExitCode {
-    play(&Options::parse()).unwrap_or_else(|error| {
-        eprintln!("services: {error:#}");
-        ExitCode::FAILURE
-    })
-}
-
-fn play(options: &Options) -> Result<ExitCode> {
+fn main() -> Result<ExitCode> {
+    let options = Options::parse();
     if !Lab::is_here() {
-        let mut launch = Launch::new(
-            2,
-            Duration::from_secs(if options.quick { 1200 } else { 3600 }),
-        )
-        .option("--memory", "2G")
-        .native_where_possible()?;
-        if options.quick {
-            launch = launch.argument("--quick");
-        }
-        for name in &options.only {
-            launch = launch.argument(format!("--only={name}"));
-        }
+        let limit = Duration::from_secs(if options.quick { 1200 } else { 3600 });
+        let launch = Launch::new(2, limit).option("--memory", "2G");
+        let launch = launch.native_where_possible()?.own_arguments();
         return launch.run_without_names();
     }
     let lab = Lab::find()?;

@@ -1,26 +1,29 @@
 //! The servers and their clients, read from `plan.txt`.
 
 use anyhow::{Context, Result, bail};
+use toolbox::sections;
 
-/// A server and its clients.
-#[derive(Debug, Default)]
-pub(crate) struct Service {
-    /// Scripts that start and end a service behind the server, on its host.
-    pub(crate) behind: String,
-    pub(crate) end: String,
-    pub(crate) server: String,
-    /// A bridge on the clients' host, if they are not to know of the server.
-    pub(crate) near: Option<String>,
-    pub(crate) clients: Vec<Client>,
-    /// A client under which the network is cut.
-    pub(crate) cut: Option<Cut>,
+/// A program on either host, and its expected behaviour.
+#[derive(Debug)]
+pub(crate) struct Line {
+    pub(crate) expected: Expected,
+    pub(crate) command: String,
 }
 
-/// A client's command line.
 #[derive(Debug)]
-pub(crate) struct Client {
-    pub(crate) line: String,
-    pub(crate) shows: Shows,
+pub(crate) enum Expected {
+    /// A script that starts the service behind the server, on the same host.
+    Behind,
+    /// A script that ends this service.
+    End,
+    /// A server, which listens.
+    Server,
+    /// A bridge on the clients' host, to which they connect.
+    Near,
+    Client(Shows),
+    /// A client that does not end by itself, or not soon. The network is cut when it is at work, and
+    /// it prints this error then.
+    Cut(Begun, String),
 }
 
 /// The sign of success.
@@ -34,16 +37,7 @@ pub(crate) enum Shows {
     Rate(String),
 }
 
-/// A client that does not end by itself, or not soon.
-#[derive(Debug)]
-pub(crate) struct Cut {
-    pub(crate) line: String,
-    pub(crate) begun: Begun,
-    /// What it says when the network is gone.
-    pub(crate) error: String,
-}
-
-/// The sign that it is at work.
+/// The sign that a client is at work.
 #[derive(Debug)]
 pub(crate) enum Begun {
     /// It prints this.
@@ -60,42 +54,35 @@ pub(crate) const PAGE_FILE: &str = "/tmp/page";
 /// A certificate, on either host.
 pub(crate) const CERTIFICATE: &str = "/tmp/services.pem";
 
-pub(crate) fn services() -> Result<Vec<Service>> {
-    let lines = include_str!("plan.txt").lines();
-    let lines: Vec<_> = lines.filter(|line| !line.starts_with('#')).collect();
-    let plan = lines.join("\n").replace("\n ", " ");
-    let services = plan.split("\n\n").filter(|text| !text.trim().is_empty());
-    services.map(service).collect()
+/// Returns the services with their names.
+pub(crate) fn services() -> Result<Vec<(&'static str, Vec<Line>)>> {
+    let services = sections(include_str!("plan.txt")).map(|(name, lines)| {
+        let text = lines.join("\n").replace("\n ", " ");
+        Ok((name, text.lines().map(line).collect::<Result<_>>()?))
+    });
+    services.collect()
 }
 
-impl Service {
-    fn ask(&mut self, line: String, shows: Shows) {
-        self.clients.push(Client { line, shows });
-    }
+fn line(text: &str) -> Result<Line> {
+    let (expected, command) = text.split_once(" <- ").context(text.to_owned())?;
+    let (what, more) = expected.split_once(' ').unwrap_or((expected, ""));
+    let more = more.replace("\\n", "\n");
+    let expected = match what {
+        "behind" => Expected::Behind,
+        "end" => Expected::End,
+        "server" => Expected::Server,
+        "near" => Expected::Near,
+        "cut" => cut(&more)?,
+        "says" => Expected::Client(Shows::Text(more)),
+        "page" => Expected::Client(Shows::Page),
+        "rate" => Expected::Client(Shows::Rate(more)),
+        _ => bail!("{expected:?} is nothing to expect"),
+    };
+    let command = command.to_owned();
+    Ok(Line { expected, command })
 }
 
-fn service(text: &str) -> Result<Service> {
-    let mut service = Service::default();
-    for line in text.lines().filter(|line| !line.is_empty()) {
-        let (expected, line) = line.split_once(" <- ").context(line.to_owned())?;
-        let (what, more) = expected.split_once(' ').unwrap_or((expected, ""));
-        let (line, more) = (line.to_owned(), more.replace("\\n", "\n"));
-        match what {
-            "server" => service.server = line,
-            "behind" => service.behind = line,
-            "end" => service.end = line,
-            "near" => service.near = Some(line),
-            "cut" => service.cut = Some(cut(line, &more)?),
-            "says" => service.ask(line, Shows::Text(more)),
-            "page" => service.ask(line, Shows::Page),
-            "rate" => service.ask(line, Shows::Rate(more)),
-            _ => bail!("{expected:?} is nothing to expect"),
-        }
-    }
-    Ok(service)
-}
-
-fn cut(line: String, how: &str) -> Result<Cut> {
+fn cut(how: &str) -> Result<Expected> {
     let (begun, error) = how.rsplit_once(" | ").context(how.to_owned())?;
     let (place, text) = begun.split_once(' ').context(how.to_owned())?;
     let text = text.to_owned();
@@ -105,8 +92,7 @@ fn cut(line: String, how: &str) -> Result<Cut> {
         "here" => Begun::Here(text),
         _ => bail!("{place:?} shows nothing"),
     };
-    let error = error.to_owned();
-    Ok(Cut { line, begun, error })
+    Ok(Expected::Cut(begun, error.to_owned()))
 }
 
 #[cfg(test)]
@@ -116,17 +102,33 @@ mod tests {
     #[test]
     fn plan_is_read_whole() {
         let services = services().unwrap();
-        assert_eq!(services.len(), 10);
-        let sum = |count: fn(&Service) -> usize| services.iter().map(count).sum::<usize>();
-        assert_eq!(sum(|service| service.clients.len()), 43);
-        assert_eq!(sum(|service| usize::from(service.cut.is_some())), 7);
-        let redis = &services[8];
-        assert!(redis.behind.ends_with("sleep 0.05; done") && redis.near.is_some());
-        let cut = redis.cut.as_ref().unwrap();
-        assert_eq!(cut.error, "reset by peer");
-        assert!(matches!(&cut.begun, Begun::There(test) if test.ends_with("cmdstat_lpush")));
-        assert!(matches!(&services[4].clients[0].shows, Shows::Text(text) if text == "hello, "));
-        assert!(service("says what").is_err());
-        assert!(service("cut says <- true").is_err());
+        let names: Vec<_> = services.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names.len(), 10);
+        assert_eq!(
+            (names[0], names[8], names[9]),
+            ("resp_server", "redis", "nginx")
+        );
+        let lines = |is: fn(&Expected) -> bool| {
+            let lines = services.iter().flat_map(|(_, lines)| lines);
+            lines.filter(|line| is(&line.expected)).count()
+        };
+        use Expected::{Behind, Client, Cut, Near, Server};
+        assert_eq!(lines(|it| matches!(it, Client(_))), 43);
+        assert_eq!(lines(|it| matches!(it, Cut(..))), 7);
+        assert_eq!(lines(|it| matches!(it, Server)), 10);
+        let [behind, server, _, near, .., cut] = &services[8].1[..] else {
+            panic!()
+        };
+        assert!(matches!(behind.expected, Behind) && matches!(server.expected, Server));
+        assert!(behind.command.ends_with("sleep 0.05; done"));
+        assert!(matches!(near.expected, Near));
+        let Cut(Begun::There(test), error) = &cut.expected else {
+            panic!("{cut:?}")
+        };
+        assert!(test.ends_with("cmdstat_lpush") && error == "reset by peer");
+        let hello = &services[4].1[1].expected;
+        assert!(matches!(hello, Client(Shows::Text(text)) if text == "hello, "));
+        assert!(line("says what").is_err());
+        assert!(line("cut says <- true").is_err());
     }
 }

@@ -5,14 +5,11 @@ mod programs;
 mod steps;
 mod tracks;
 
-use std::{
-    process::{Command, ExitCode, Stdio},
-    thread,
-};
+use std::thread;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, bail};
 use clap::Parser;
-use toolbox::Load;
+use toolbox::{Load, native_is_possible};
 
 use crate::{
     only::Only,
@@ -54,38 +51,29 @@ struct Options {
     again: Option<u32>,
 }
 
-fn main() -> ExitCode {
-    match all(&Options::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("integration/test: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn all(options: &Options) -> Result<()> {
+fn main() -> Result<()> {
+    let options = Options::parse();
     let steps = Steps::new();
     let only = Only::new(&options.only);
-    if only.takes("format") {
-        format(&steps)?;
-    }
+    let native = native_is_possible()?;
+    let first = tracks::listed("first", &DeviceTests::default(), native)?;
+    steps.take_side_by_side(vec![only.tracks(first)])?;
     // All of it at once, so that cargo builds each crate once: by itself a package would ask for
     // fewer features of what it depends on, and have a build of its own.
     steps.begin("building all programs and tests");
     let built = tests_of("build --workspace --all-targets --locked")?;
-    let builds = only.tracks(tracks::builds()?);
-    let beside = only.tracks(tracks::in_idle_time());
     let anywhere = tracks::anywhere(&built, &only)?;
     let tests = DeviceTests::new(built)?;
-    let one = tracks::on_one_host(&tests, &only)?;
-    let two = tracks::on_two_hosts(&tests, &only)?;
+    let builds = only.tracks(tracks::listed("builds", &tests, native)?);
+    let beside = only.tracks(tracks::listed("idle", &tests, native)?);
+    let one = tracks::on_one_host(&tests, native, &only);
+    let two = tracks::on_two_hosts(&tests, native, &only)?;
     only.check()?;
     if let Some(count) = options.again {
-        let load = Load::start(1)?;
-        steps.begin(&format!("beside {} busy processes", load.processes()));
+        let _load = Load::start(1)?;
+        steps.begin("beside a busy process for each processor");
         let tracks = [builds, beside, anywhere, one, two];
-        return steps.take_again(tracks.into_iter().flatten().collect(), count);
+        return steps.take_again(&tracks.concat(), count);
     }
     let outcomes = thread::scope(|scope| {
         let beside = scope.spawn(|| steps.take_side_by_side(vec![beside]));
@@ -107,23 +95,5 @@ fn all(options: &Options) -> Result<()> {
         println!("{name} does not apply to software iWARP: {why}");
     }
     steps.end("all tests passed");
-    Ok(())
-}
-
-fn format(steps: &Steps) -> Result<()> {
-    for part in ["fmt", "clippy"] {
-        let there = Command::new("cargo")
-            .args([part, "--version"])
-            .stdout(Stdio::null())
-            .status()?
-            .success();
-        ensure!(
-            there,
-            "cargo {part} is missing: rustup component add rustfmt clippy"
-        );
-    }
-    steps.run("format", "cargo fmt --all --check")?;
-    let fuzz = "cargo fmt --manifest-path integration/fuzz/Cargo.toml --check";
-    steps.run("format of fuzz", fuzz)?;
     Ok(())
 }

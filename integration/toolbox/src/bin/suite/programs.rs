@@ -54,6 +54,7 @@ impl Test {
 }
 
 /// The programs with device tests.
+#[derive(Default)]
 pub(crate) struct DeviceTests {
     pub(crate) one: Vec<Test>,
     pub(crate) two: Vec<Test>,

@@ -1,8 +1,8 @@
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     env,
     io::{BufRead, BufReader, pipe},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, ExitStatus, Stdio},
     sync::{
         Mutex, PoisonError,
@@ -12,7 +12,9 @@ use std::{
 };
 
 use anyhow::{Context, Error, Result, bail, ensure};
-use toolbox::{LAB_FAILED, LAB_STOPPED, NO_LAB, clock_millis, words};
+use toolbox::{LAB_FAILED, LAB_STOPPED, NO_LAB, clock_millis};
+
+use crate::programs::tests_of;
 
 /// The variable with the time at which the command was typed, in seconds since 1970: what it takes
 /// to build all of it counts.
@@ -26,26 +28,21 @@ pub(crate) struct Steps {
     repeated: AtomicU32,
 }
 
-/// Something to do, and what it is for.
+/// A command, and its purpose.
+#[derive(Clone)]
 pub(crate) struct Step {
-    what: String,
-    action: Action,
+    pub(crate) what: String,
+    /// The options with which cargo builds programs of tests, if the command is for each of them.
+    pub(crate) build: Option<String>,
+    pub(crate) line: Vec<String>,
 }
 
-type Action = Box<dyn FnMut(&Place<'_>) -> Result<()> + Send>;
-
 /// Steps that are taken one after the other, while those of other tracks are.
+#[derive(Clone)]
 pub(crate) struct Track {
     /// Stands before each line of theirs.
     pub(crate) name: &'static str,
     pub(crate) steps: Vec<Step>,
-}
-
-/// Where commands print, and keep what they keep.
-pub(crate) struct Place<'a> {
-    /// The name before each line, and that of the folder for results.
-    track: Option<&'static str>,
-    repeated: &'a AtomicU32,
 }
 
 impl Track {
@@ -55,69 +52,9 @@ impl Track {
 }
 
 impl Step {
-    pub(crate) fn new(what: impl Into<String>, line: &str) -> Self {
-        let mut command = command(&words(line));
-        Self::of(what, move |place| place.run(&mut command))
-    }
-
-    pub(crate) fn of(
-        what: impl Into<String>,
-        action: impl FnMut(&Place<'_>) -> Result<()> + Send + 'static,
-    ) -> Self {
-        Self {
-            what: what.into(),
-            action: Box::new(action),
-        }
-    }
-
-    fn take(&mut self, place: &Place<'_>) -> Result<()> {
-        (self.action)(place).with_context(|| self.what.clone())
-    }
-}
-
-impl Place<'_> {
-    /// Runs a command, which has to end with status 0. If a guest of the lab stops before anything
-    /// has failed, it runs the command once more.
-    pub(crate) fn run(&self, command: &mut Command) -> Result<()> {
-        let (mut status, has_failed) = self.run_once(command)?;
-        if status.code() == Some(LAB_STOPPED) && !has_failed {
-            self.repeated.fetch_add(1, Ordering::Relaxed);
-            let name = self
-                .track
-                .map(|name| format!("{name}| "))
-                .unwrap_or_default();
-            println!("\n=== {name}REPEATED: a guest stopped, so all of this boot runs once more");
-            status = self.run_once(command)?.0;
-        }
-        if status.code() == Some(LAB_FAILED) {
-            bail!("the device tests did not run. {NO_LAB}");
-        }
-        ensure!(status.success(), "{status}");
-        Ok(())
-    }
-
-    /// Returns also whether a line reported a failure.
-    fn run_once(&self, command: &mut Command) -> Result<(ExitStatus, bool)> {
-        let line = format!("{command:?}");
-        let cannot = || format!("cannot run {line}");
-        let Some(name) = self.track else {
-            return Ok((command.status().with_context(cannot)?, false));
-        };
-        let (lines, output) = pipe()?;
-        command
-            .env("LAB_RESULTS_BASE", results_of(name)?)
-            .stdout(output.try_clone()?)
-            .stderr(output);
-        let mut child = command.spawn().with_context(cannot)?;
-        // This process closes its copies of the other end, so that the pipe ends with the child.
-        command.stdout(Stdio::null()).stderr(Stdio::null());
-        let mut has_failed = false;
-        for line in BufReader::new(lines).split(b'\n').map_while(Result::ok) {
-            let line = String::from_utf8_lossy(&line);
-            has_failed |= reports_a_failure(&line);
-            println!("{name}| {line}");
-        }
-        Ok((child.wait()?, has_failed))
+    pub(crate) fn new(what: impl Into<String>, line: Vec<String>) -> Self {
+        let (what, build) = (what.into(), None);
+        Self { what, build, line }
     }
 }
 
@@ -145,47 +82,64 @@ impl Steps {
         self.begin(&format!("{what}{repeated}"));
     }
 
-    fn place(&self, track: Option<&'static str>) -> Place<'_> {
-        Place {
-            track,
-            repeated: &self.repeated,
-        }
-    }
-
     pub(crate) fn begin(&self, what: &str) {
         let after = now().saturating_sub(self.began);
         println!("\n=== {what} (after {after} s)");
     }
 
-    pub(crate) fn run(&self, what: &str, line: &str) -> Result<()> {
-        self.begin(what);
-        Step::new(what, line).take(&self.place(None))
+    /// Takes a step of this track.
+    fn take(&self, track: &str, step: &Step) -> Result<()> {
+        let run = |program: &Path| {
+            let words = step.line.iter().map(|word| match &**word {
+                "TEST" => program.as_os_str(),
+                word => word.as_ref(),
+            });
+            let words: Vec<_> = words.collect();
+            self.run(track, Command::new(words[0]).args(&words[1..]))
+        };
+        let taken = match &step.build {
+            Some(build) => {
+                let mut built = tests_of(build)?.into_iter();
+                built.try_for_each(|test| run(&test.program))
+            }
+            None => run(Path::new("")),
+        };
+        taken.with_context(|| step.what.clone())
     }
 
-    /// Takes each step of all tracks `count` times, one after the other, and prints how many times
-    /// each passed.
-    pub(crate) fn take_again(&self, tracks: Vec<Track>, count: u32) -> Result<()> {
-        let mut lines = Vec::new();
-        let mut all_passed = true;
-        for Track { name, steps } in tracks {
-            let place = self.place(Some(name));
-            for mut step in steps {
-                let mut passed = 0;
-                for time in 1..=count {
-                    self.begin(&format!("{name}| {}, {time} of {count}", step.what));
-                    match step.take(&place) {
-                        Ok(()) => passed += 1,
-                        Err(error) => self.begin(&format!("{name}| FAILED: {error:#}")),
-                    }
-                }
-                all_passed &= passed == count;
-                lines.push(format!("{name}| {}: {passed} of {count} passed", step.what));
+    /// Runs a command, which has to end with status 0. If a guest of the lab stops before anything
+    /// has failed, it runs the command once more.
+    fn run(&self, track: &str, command: &mut Command) -> Result<()> {
+        let (mut status, has_failed) = run_once(track, command)?;
+        if status.code() == Some(LAB_STOPPED) && !has_failed {
+            self.repeated.fetch_add(1, Ordering::Relaxed);
+            println!(
+                "\n=== {track}| REPEATED: a guest stopped, so all of this boot runs once more"
+            );
+            status = run_once(track, command)?.0;
+        }
+        if status.code() == Some(LAB_FAILED) {
+            bail!("the device tests did not run. {NO_LAB}");
+        }
+        ensure!(status.success(), "{status}");
+        Ok(())
+    }
+
+    /// Takes all tracks `count` times, one after the other, and prints how many times each step
+    /// passed.
+    pub(crate) fn take_again(&self, tracks: &[Track], count: u32) -> Result<()> {
+        let mut passed = BTreeMap::new();
+        for time in 1..=count {
+            self.begin(&format!("{time} of {count}"));
+            for (step, error) in tracks.iter().flat_map(|track| self.take_one_by_one(track)) {
+                *passed.entry(step).or_insert(0) += u32::from(error.is_none());
             }
         }
         self.end("again");
-        for line in lines {
-            println!("{line}");
+        for (step, passed) in &passed {
+            println!("{step}: {passed} of {count} passed");
         }
+        let all_passed = passed.values().all(|passed| *passed == count);
         ensure!(all_passed, "not every step passed each time");
         Ok(())
     }
@@ -205,7 +159,8 @@ impl Steps {
         let take_all = |lane| {
             let mut failures = Vec::new();
             while let Some(track) = next(lane) {
-                failures.extend(self.take_one_by_one(track));
+                let taken = self.take_one_by_one(&track);
+                failures.extend(taken.into_iter().filter_map(|(_, error)| error));
             }
             failures
         };
@@ -224,31 +179,48 @@ impl Steps {
         Ok(())
     }
 
-    /// Takes each step, also after one that fails, and returns the failures.
-    fn take_one_by_one(&self, Track { name, steps }: Track) -> Vec<Error> {
-        let place = self.place(Some(name));
-        let mut failures = Vec::new();
-        for mut step in steps {
-            self.begin(&format!("{name}| {}", step.what));
-            if let Err(error) = step.take(&place) {
+    /// Takes all steps, even if one fails. Returns the steps with the errors.
+    fn take_one_by_one(&self, track: &Track) -> Vec<(String, Option<Error>)> {
+        let name = track.name;
+        let take = |step: &Step| {
+            let what = format!("{name}| {}", step.what);
+            self.begin(&what);
+            let error = self.take(name, step).err();
+            if let Some(error) = &error {
                 self.begin(&format!("{name}| FAILED: {error:#}"));
-                failures.push(error);
             }
-        }
+            (what, error)
+        };
+        let taken = track.steps.iter().map(take).collect();
         self.begin(&format!("{name}| done"));
-        failures
+        taken
     }
+}
+
+/// Runs a command, with the track before each line. Returns also whether a line reported a failure.
+fn run_once(track: &str, command: &mut Command) -> Result<(ExitStatus, bool)> {
+    let (lines, output) = pipe()?;
+    command
+        .env("LAB_RESULTS_BASE", results_of(track)?)
+        .stdout(output.try_clone()?)
+        .stderr(output);
+    let line = format!("{command:?}");
+    let child = command.spawn();
+    let mut child = child.with_context(|| format!("cannot run {line}"))?;
+    // This process closes its copies of the other end, so that the pipe ends with the child.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut has_failed = false;
+    for line in BufReader::new(lines).split(b'\n').map_while(Result::ok) {
+        let line = String::from_utf8_lossy(&line);
+        has_failed |= reports_a_failure(&line);
+        println!("{track}| {line}");
+    }
+    Ok((child.wait()?, has_failed))
 }
 
 /// Seconds since 1970.
 fn now() -> u64 {
     clock_millis() / 1000
-}
-
-fn command(line: &[String]) -> Command {
-    let mut command = Command::new(&line[0]);
-    command.args(&line[1..]);
-    command
 }
 
 /// The folder of what a track keeps.
@@ -268,15 +240,11 @@ mod tests {
     /// Runs a line of shell as a track's command, and returns whether it passed and how many times
     /// it was repeated.
     fn run(script: &str) -> (bool, u32) {
-        let repeated = AtomicU32::new(0);
-        let place = Place {
-            track: Some("test"),
-            repeated: &repeated,
-        };
+        let steps = Steps::new();
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        let passed = place.run(&mut command).is_ok();
-        (passed, repeated.into_inner())
+        let passed = steps.run("test", &mut command).is_ok();
+        (passed, steps.repeated.into_inner())
     }
 
     #[test]

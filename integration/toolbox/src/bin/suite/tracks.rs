@@ -6,83 +6,49 @@ use std::{
     thread::available_parallelism,
 };
 
-use anyhow::Result;
-use toolbox::{native_is_possible, words};
+use anyhow::{Context, Result};
+use toolbox::{sections, words};
 
 use crate::{
     only::Only,
-    programs::{self, DeviceTests, Test, tests_of},
+    programs::{self, DeviceTests, Test},
     steps::{Step, Track},
 };
 
-/// Tests of other builds, step by step: cargo takes one command at a time.
-pub(crate) fn builds() -> Result<Vec<Track>> {
-    // With nothing in reach of what RDMA needs to be built. These builds are for few tests, which
-    // take less time than the compiler needs to make them quick.
-    let other = "--profile quick --locked --package rdmsg --no-default-features";
-    let unlinked = |tests: &str| {
-        let cargo = "env LIBCLANG_PATH=/nonexistent PKG_CONFIG=/bin/false cargo test";
-        format!("{cargo} {other} {tests}")
-    };
-    let no_rdma = unlinked("--test conformance --test tcp");
-    let bindings = "cargo test --profile quick --locked --package rdma-verbs --features linked";
-    let models = "env RUSTFLAGS=--cfg=loom CARGO_TARGET_DIR=target/loom \
-                  cargo test --release --locked --quiet --package rdmsg-poll --lib";
-    let native = native_is_possible()?;
-    let others = Step::new("tests of std and tokio", "integration/others --quick");
-    let steps = vec![
-        Step::new("examples in docs", "cargo test --workspace --doc --locked"),
-        Step::new("tests of a build without RDMA", &no_rdma),
-        Step::new("tests of bindings, compared with the headers", bindings),
-        Step::of("a build that opens RDMA's libraries, where they are not", {
-            let built = format!("test {other} --features rdma --no-run --test conformance");
-            move |place| {
-                let built = tests_of(&built)?;
-                built.iter().try_for_each(|test| {
-                    let mut bare = Command::new("integration/bare");
-                    place.run(bare.arg(&test.program))
-                })
-            }
-        }),
-        Step::of(
-            "a build that is linked with RDMA's libraries",
-            move |place| {
-                let built = format!("test {other} --features linked --no-run --test conformance");
-                for test in tests_of(&built)? {
-                    // These call all of it that connections take.
-                    let called = "setup:: messages:: one_sided:: shared:: ending::";
-                    let program = test.program.display();
-                    let line = words(&format!("{program} --test-threads=1 {called}"));
-                    place.run(&mut lab(&one_host(), native, &line))?;
-                }
-                Ok(())
-            },
-        ),
-        Step::new("models", models),
-        Step::new("fuzzing, for a moment", "integration/fuzz/run all 1"),
-    ];
-    Ok(vec![
-        Track::new("builds", steps),
-        Track::new("others", vec![others]),
-    ])
+/// The tracks of a group, as in `steps.txt`. `native` is whether this machine has RDMA.
+pub(crate) fn listed(group: &str, tests: &DeviceTests, native: bool) -> Result<Vec<Track>> {
+    let mut tracks = Vec::new();
+    for (title, lines) in sections(include_str!("steps.txt")) {
+        let (of, name) = title.split_once(' ').context(title)?;
+        if of == group {
+            let steps = lines.into_iter().map(|line| step(line, tests, native));
+            tracks.push(Track::new(name, steps.collect::<Result<_>>()?));
+        }
+    }
+    Ok(tracks)
 }
 
-/// What has no clock to keep: it takes the processors only while nothing else wants them, which
-/// virtual machines leave a good part of their time. What is counted does not depend on what else
-/// this machine does.
-pub(crate) fn in_idle_time() -> Vec<Track> {
-    let lints = "cargo clippy --workspace --all-targets --locked -- --deny warnings";
-    let docs = "env RUSTDOCFLAGS=--deny=warnings \
-                cargo doc --workspace --no-deps --document-private-items --locked";
-    let idly = idly();
-    let step = |what: &str, line: &str| Step::new(what, &format!("{idly} {line}"));
-    let cost = vec![step(
-        "what paths and calls cost",
-        "integration/bench budget",
-    )];
-    let lints = vec![step("lints", lints), step("docs", docs)];
-    // What it costs is a build of its own, which holds up no other.
-    vec![Track::new("cost", cost), Track::new("lints", lints)]
+fn step(line: &str, tests: &DeviceTests, native: bool) -> Result<Step> {
+    let (what, command) = line.split_once(" | ").context(line.to_owned())?;
+    let (build, command) = match command.split_once(" => ") {
+        Some((build, command)) => (Some(build.to_owned()), command),
+        None => (None, command),
+    };
+    let mut line = Vec::new();
+    for word in words(command) {
+        match (&*word, word.strip_prefix("PROGRAM:")) {
+            (_, Some(name)) => line.push(tests.program(name)?.display().to_string()),
+            ("LAB", _) => line.extend(lab(&one_host(), native)),
+            ("IDLY", _) => line.extend(words(idly())),
+            _ => line.push(word),
+        }
+    }
+    let tool = env::current_exe()?.with_file_name(&line[0]);
+    if tool.exists() {
+        line[0] = tool.display().to_string();
+    }
+    let what = what.to_owned();
+    Ok(Step { what, build, line })
 }
 
 /// What runs a command while nothing else wants a processor, or hardly ever does where that is not
@@ -99,56 +65,30 @@ fn idly() -> &'static str {
 /// What runs on this machine as it is.
 pub(crate) fn anywhere(built: &[Test], only: &Only) -> Result<Vec<Track>> {
     let name = "anywhere";
-    let line = programs::anywhere(built, name, only)?;
-    let step = line.map(|line| Step::new("tests that need no device", &line));
-    Ok(step
-        .map(|step| Track::new(name, vec![step]))
-        .into_iter()
-        .collect())
-}
-
-/// Attacks a live listener. Other processes use the processors as well, so only a client that waits
-/// for seconds counts as slow.
-fn attack(name: &'static str, what: &str, transport: &str) -> Result<Track> {
-    let tool = env::current_exe()?.with_file_name("scenarios");
-    let options = format!("--minutes 1 --floor 500 --transport {transport}");
-    let line = format!("{} attack {options}", tool.display());
-    Ok(Track::new(name, vec![Step::new(what, &line)]))
+    let line = programs::anywhere(built, name, only)?.into_iter();
+    let step = line.map(|line| Step::new("tests that need no device", words(&line)));
+    Ok(step.map(|step| Track::new(name, vec![step])).collect())
 }
 
 /// What takes devices of one host, the longest first.
-pub(crate) fn on_one_host(tests: &DeviceTests, only: &Only) -> Result<Vec<Track>> {
-    let native = native_is_possible()?;
-    let on_one = |name: &'static str, tests: &[&Test]| {
-        let tests = only.of(name, tests);
-        of_tests(
-            name,
-            "device tests on one host",
-            &one_host(),
-            native,
-            &tests,
-        )
-    };
+pub(crate) fn on_one_host(tests: &DeviceTests, native: bool, only: &Only) -> Vec<Track> {
     let all: Vec<_> = tests.one.iter().collect();
+    let on_one = |name, tests: &[&Test]| {
+        let what = "device tests on one host";
+        of_tests(name, what, &one_host(), native, &only.of(name, tests))
+    };
     let iwarp = format!("--device siw {}", one_host());
-    let on_iwarp = |name: &'static str, tests: &[&Test]| {
-        let tests = only.of(name, tests);
-        of_tests(
-            name,
-            "device tests on software iWARP",
-            &iwarp,
-            false,
-            &tests,
-        )
+    let on_iwarp = |name, tests: &[&Test]| {
+        let what = "device tests on software iWARP";
+        of_tests(name, what, &iwarp, false, &only.of(name, tests))
     };
     let [first, second] = dealt(&tests.on_iwarp());
     let mut tracks = vec![on_iwarp("siw-1", &first)];
     if native {
         // There is one device, of which tests count what there is.
         let mut track = on_one("device", &all);
-        track
-            .steps
-            .extend(on_two("device", tests, true, only).steps);
+        let on_two = on_two("device", tests, true, only);
+        track.steps.extend(on_two.steps);
         tracks.push(track);
     } else {
         let [first, second] = dealt(&all);
@@ -157,36 +97,13 @@ pub(crate) fn on_one_host(tests: &DeviceTests, only: &Only) -> Result<Vec<Track>
     }
     tracks.push(on_iwarp("siw-2", &second));
     tracks.retain(|track| !track.steps.is_empty());
-    Ok(tracks)
+    tracks
 }
 
 /// What takes devices of two hosts, the longest first.
-pub(crate) fn on_two_hosts(tests: &DeviceTests, only: &Only) -> Result<Vec<Track>> {
-    let tool = |what: &str, name: &str, options: &str| -> Result<Step> {
-        let tool = env::current_exe()?.with_file_name(name);
-        Ok(Step::new(what, &format!("{} {options}", tool.display())))
-    };
-    let faults = tool(
-        "faults on two hosts, the quick ones",
-        "scenarios",
-        "faults --quick --seed 1",
-    )?;
-    let services = tool("services on two hosts, for a moment", "services", "--quick")?;
-    let interop = "examples against the C programs";
-    let on_rxe = tool(interop, "interop", "--quick")?;
-    let on_siw = tool(interop, "interop", "--quick --device siw")?;
-    let mut tracks = vec![
-        Track::new("faults", vec![faults]),
-        Track::new("interop", vec![on_rxe]),
-        Track::new("services", vec![services]),
-        Track::new("ends", alone(tests)?),
-        Track::new("interop-siw", vec![on_siw]),
-        // Over TCP on this machine, with a clock too.
-        attack("attack-tcp", "hostile peers over TCP, for a minute", "tcp")?,
-        attack("attack", "hostile peers over RDMA, for a minute", "rdma")?,
-    ];
-    tracks = only.tracks(tracks);
-    if !native_is_possible()? {
+pub(crate) fn on_two_hosts(tests: &DeviceTests, native: bool, only: &Only) -> Result<Vec<Track>> {
+    let mut tracks = only.tracks(listed("two", tests, native)?);
+    if !native {
         let two = on_two("two", tests, false, only);
         if !two.steps.is_empty() {
             tracks.insert(0, two);
@@ -202,33 +119,6 @@ fn on_two(name: &'static str, tests: &DeviceTests, native: bool, only: &Only) ->
     of_tests(name, what, options, native, &only.of(name, &all))
 }
 
-/// Single tests, each in a boot of its own, and in virtual machines, whatever devices there are.
-fn alone(tests: &DeviceTests) -> Result<Vec<Step>> {
-    let two = "--hosts 2 --may-die b --timeout 240";
-    let one_of = [
-        (
-            "removal",
-            "the_only_device_may_be_removed_and_come_back",
-            "--timeout 240",
-        ),
-        (
-            "devices",
-            "one_engine_serves_devices_of_both_kinds",
-            "--device both --timeout 240",
-        ),
-        ("two_hosts", "a_cut_link_is_noticed_on_both_sides", two),
-        ("two_hosts", "a_killed_host_is_noticed", two),
-    ];
-    let steps = one_of.into_iter().map(|(name, test, options)| {
-        let program = tests.program(name)?.display();
-        let line = words(&format!("{program} --ignored --exact {test}"));
-        let mut lab = lab(options, false, &line);
-        let what = format!("device test: {test}");
-        Ok(Step::of(what, move |place| place.run(&mut lab)))
-    });
-    steps.collect()
-}
-
 /// Programs of tests on a device, in one step, or in none without programs.
 fn of_tests(name: &'static str, what: &str, options: &str, native: bool, tests: &[&Test]) -> Track {
     if tests.is_empty() {
@@ -236,20 +126,16 @@ fn of_tests(name: &'static str, what: &str, options: &str, native: bool, tests: 
     }
     let names: Vec<_> = tests.iter().map(|test| &*test.name).collect();
     let what = format!("{what}: {}", names.join(" "));
-    let mut lab = lab(options, native, &on_host(tests));
-    let step = Step::of(what, move |place| place.run(&mut lab));
-    Track::new(name, vec![step])
+    let mut line = lab(options, native);
+    line.extend(["--", "integration/device-host"].map(str::to_owned));
+    line.extend(tests.iter().map(|test| test.program.display().to_string()));
+    Track::new(name, vec![Step::new(what, line)])
 }
 
-/// A command that is run where there is a device.
-fn lab(options: &str, native: bool, line: &[String]) -> Command {
-    let mut lab = Command::new("integration/lab");
-    lab.arg("exec").args(words(options));
-    if native {
-        lab.arg("--native");
-    }
-    lab.arg("--").args(line);
-    lab
+/// Returns the words before a command that needs a device.
+fn lab(options: &str, native: bool) -> Vec<String> {
+    let native = if native { "--native" } else { "" };
+    words(&format!("integration/lab exec {options} {native}"))
 }
 
 /// The options of the lab for tests on one host.
@@ -260,14 +146,6 @@ fn one_host() -> String {
     format!("--cpus {cpus} --memory 3072 --timeout 1800")
 }
 
-/// What a host runs for these tests.
-fn on_host(tests: &[&Test]) -> Vec<String> {
-    let programs = tests.iter().map(|test| test.program.display().to_string());
-    let mut line = vec!["integration/device-host".to_owned()];
-    line.extend(programs);
-    line
-}
-
 /// Two parts of about the same weight, as far as nothing is known of it.
 fn dealt<'a>(tests: &[&'a Test]) -> [Vec<&'a Test>; 2] {
     let mut parts = [Vec::new(), Vec::new()];
@@ -275,4 +153,42 @@ fn dealt<'a>(tests: &[&'a Test]) -> [Vec<&'a Test>; 2] {
         parts[number % 2].push(*test);
     }
     parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listed_steps_are_commands() {
+        let named = |name| {
+            let mut test = Test::named(name);
+            test.program = format!("/built/{name}").into();
+            test
+        };
+        let tests = DeviceTests {
+            one: ["removal", "devices"].map(named).into(),
+            two: vec![named("two_hosts")],
+        };
+        let tracks = |group| listed(group, &tests, true).unwrap();
+        let counts = |group| {
+            let tracks = tracks(group).into_iter();
+            let counts = tracks.map(|track| (track.name, track.steps.len()));
+            counts.collect::<Vec<_>>()
+        };
+        assert_eq!(counts("builds"), [("builds", 7), ("others", 1)]);
+        assert_eq!(counts("idle"), [("cost", 1), ("lints", 2)]);
+        let (two, names) = (counts("two"), ["faults", "interop", "services", "ends"]);
+        assert_eq!(two.iter().map(|(_, count)| count).sum::<usize>(), 10);
+        assert!(names.iter().zip(&two).all(|(name, two)| *name == two.0));
+        let ends = &tracks("two")[3].steps[2];
+        let line = "integration/lab exec --hosts 2 --may-die b --timeout 240 -- /built/two_hosts \
+                    --ignored --exact a_cut_link_is_noticed_on_both_sides";
+        assert_eq!(ends.line, words(line));
+        let linked = &tracks("builds")[0].steps[4];
+        assert!(linked.build.as_ref().unwrap().ends_with("conformance"));
+        assert_eq!(linked.line[..3], words("integration/lab exec --cpus"));
+        assert!(linked.line.contains(&"--native".to_owned()));
+        assert!(linked.line.ends_with(&words("shared:: ending::")));
+    }
 }

@@ -1,0 +1,100 @@
+//! A client of an echo server that survives the restart of its server.
+//!
+//! It keeps each question until the answer has come. After the loss of a connection it dials again,
+//! and asks the questions without an answer once more. Start `echo_threads`, then this on another
+//! host, then kill the server and start it again.
+
+use std::{collections::BTreeMap, net::SocketAddr, process::ExitCode, thread, time::Duration};
+
+use clap::Parser;
+use cm_examples::{Result, end, fill, init_debug, service::config};
+use rdmsg::{Completion, Connector, Error, Outgoing, Persistent, PersistentEvent};
+
+#[derive(Parser)]
+#[command(version, about = "Asks an echo server, also after its restart.")]
+struct Options {
+    /// The server's address and port
+    address: SocketAddr,
+    /// The number of questions
+    #[arg(short, long, default_value_t = 100)]
+    count: u64,
+    /// The size of the questions in bytes
+    #[arg(long, default_value_t = 64)]
+    size: usize,
+    /// The pause between two questions in milliseconds
+    #[arg(short, long, default_value_t = 100)]
+    interval: u64,
+    /// Show the log of the library
+    #[arg(short, long)]
+    debug: bool,
+}
+
+/// Questions without an answer, by their numbers.
+type Open = BTreeMap<u64, Vec<u8>>;
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    init_debug(options.debug);
+    end("echo_persistent", run(&options))
+}
+
+fn run(options: &Options) -> Result<()> {
+    let client = Connector::new()
+        .config(&config())
+        .persist(options.address)?;
+    let mut open = Open::new();
+    for number in 0..options.count {
+        let mut question = vec![0; options.size.max(8)];
+        fill(number, &mut question);
+        question[..8].copy_from_slice(&number.to_le_bytes());
+        ask(&client, number, &question)?;
+        open.insert(number, question);
+        while open.contains_key(&number) {
+            take(&client, &mut open)?;
+        }
+        println!("{} answers", number + 1);
+        thread::sleep(Duration::from_millis(options.interval));
+    }
+    client.close()?;
+    println!("closed: each question has its answer");
+    Ok(())
+}
+
+/// Sends a question, waiting for the connection. If it is lost, the question stays open.
+fn ask(client: &Persistent, number: u64, question: &[u8]) -> Result<()> {
+    match client.send(Outgoing::from(question).with_id(number)) {
+        Ok(()) | Err(Error::NotConnected) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn take(client: &Persistent, open: &mut Open) -> Result<()> {
+    match client.next_event()? {
+        PersistentEvent::Connected { peer, transport } => {
+            println!("connected to {peer} over {transport}");
+        }
+        PersistentEvent::Completion(Completion::Received(answer)) => {
+            let number = answer.first_chunk().ok_or("an answer without a number")?;
+            let number = u64::from_le_bytes(*number);
+            // A question that was asked twice may have two answers.
+            if let Some(question) = open.remove(&number)
+                && *answer != *question
+            {
+                return Err(format!("another answer than question {number}").into());
+            }
+        }
+        PersistentEvent::Lost {
+            reason,
+            unacknowledged,
+        } => {
+            println!("lost: {reason}; {unacknowledged:?} may not have arrived");
+            // The server may have died with a question that has arrived.
+            for (number, question) in open {
+                ask(client, *number, question)?;
+            }
+        }
+        // The questions have arrived. Only an answer shows that the server has read one.
+        _ => {}
+    }
+    Ok(())
+}

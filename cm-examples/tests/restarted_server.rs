@@ -1,0 +1,48 @@
+//! A client that dials again, while its server is killed and started again: over TCP on this
+//! machine, and over RDMA in the lab, where `LAB_ADDR` is an address that a device serves.
+
+use std::{env, time::Duration};
+
+use toolbox::{Line, Process};
+
+/// Longer than any step takes, also in an emulated machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Reads lines until one begins so, and returns its end.
+fn line(process: &mut Process, beginning: &str) -> String {
+    loop {
+        match process.line(PATIENCE) {
+            Some(Line::Out(line)) => {
+                if let Some(rest) = line.strip_prefix(beginning) {
+                    return rest.to_owned();
+                }
+            }
+            Some(line) => println!("{line:?}"),
+            None => panic!("it has not said {beginning:?}"),
+        }
+    }
+}
+
+fn serve(address: &str) -> (Process, String) {
+    let mut server = Process::start(&[env!("CARGO_BIN_EXE_echo_threads"), address]).unwrap();
+    let address = line(&mut server, "listening on ");
+    (server, address)
+}
+
+#[test]
+fn each_question_has_its_answer_after_restarts() {
+    let host = env::var("LAB_ADDR").unwrap_or_else(|_| "127.0.0.1".into());
+    let (mut server, address) = serve(&format!("{host}:0"));
+    let program = env!("CARGO_BIN_EXE_echo_persistent");
+    let mut client = Process::start(&[program, &address, "-c", "200", "-i", "10"]).unwrap();
+    for answers in ["20 answers", "40 answers"] {
+        line(&mut client, "connected to ");
+        line(&mut client, answers);
+        drop(server.kill().unwrap());
+        line(&mut client, "lost: ");
+        (server, _) = serve(&address);
+    }
+    line(&mut client, "connected to ");
+    line(&mut client, "closed: each question has its answer");
+    assert!(client.finish(PATIENCE).unwrap().succeeded());
+}

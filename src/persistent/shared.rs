@@ -1,0 +1,384 @@
+use std::{
+    fmt,
+    future::Future,
+    mem,
+    pin::Pin,
+    sync::{Arc, Condvar, Mutex, MutexGuard},
+    task::{Context, Poll, Wake, Waker},
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{
+    PersistentEvent,
+    state::{Phase, State},
+    target::Target,
+};
+use crate::{
+    connector::{Connecting, Connector},
+    endpoint::Endpoint,
+    engine::Engine,
+    error::{Error, TrySendError},
+    link::{Completion, Deadline},
+    os::{lock, unpoisoned},
+    outgoing::Outgoing,
+    proto::CloseReason,
+};
+
+/// The part of a client that its handles and the thread of `events` share.
+///
+/// No thread holds the lock while it polls a connection or a dial, drops one, or logs. One thread
+/// at a time has the turn to poll. It applies the result under the lock before the next thread has
+/// the turn, so the ids of failed messages are complete when the loss is found.
+pub(super) struct Shared {
+    connector: Connector,
+    engine: Engine,
+    target: Target,
+    state: Mutex<State>,
+    /// Notified after each change for which threads wait.
+    changed: Condvar,
+}
+
+/// The turn of a thread. Its drop passes it on, also after a panic.
+struct Turn<'a> {
+    shared: &'a Shared,
+    is_over: bool,
+}
+
+type Guard<'a> = MutexGuard<'a, State>;
+
+impl Shared {
+    pub(super) fn new(connector: Connector, engine: Engine, target: Target) -> Arc<Self> {
+        let first = Phase::Pausing(Instant::now());
+        Arc::new(Self::with(connector, engine, target, first))
+    }
+
+    /// Returns the state of the clients that a child inherits. They have ended.
+    pub(super) fn forked() -> Arc<Self> {
+        let target = Target::Name(String::new());
+        let ended = Phase::Ended(Error::Forked);
+        Arc::new(Self::with(
+            Connector::new(),
+            Engine::forked(),
+            target,
+            ended,
+        ))
+    }
+
+    fn with(connector: Connector, engine: Engine, target: Target, phase: Phase) -> Self {
+        Self {
+            connector,
+            engine,
+            target,
+            state: Mutex::new(State::new(phase)),
+            changed: Condvar::new(),
+        }
+    }
+
+    pub(super) fn next_until(
+        self: &Arc<Self>,
+        deadline: &Deadline,
+    ) -> Result<PersistentEvent, Error> {
+        let mut state = lock(&self.state);
+        state.taker = Some(thread::current().id());
+        loop {
+            if state.has_turn {
+                state = self.wait(state, deadline)?;
+                continue;
+            }
+            match &mut state.phase {
+                Phase::Ended(error) => return Err(error.clone()),
+                Phase::Pausing(_) | Phase::Dialing(_) => state = self.dial(state, deadline)?,
+                Phase::Connected(connection) if !connection.is_reported => {
+                    connection.is_reported = true;
+                    return Ok(PersistentEvent::Connected {
+                        peer: connection.endpoint.peer_addr(),
+                        transport: connection.endpoint.transport(),
+                    });
+                }
+                Phase::Connected(connection) => {
+                    let endpoint = connection.endpoint.clone();
+                    let turn = self.take_turn(state);
+                    let next = endpoint.next_until(deadline);
+                    state = turn.end();
+                    let reason = match next {
+                        Ok(Completion::Failed { id, .. }) => {
+                            if let Phase::Connected(connection) = &mut state.phase {
+                                connection.unacknowledged.push(id);
+                            }
+                            continue;
+                        }
+                        Ok(Completion::Disconnected(reason)) | Err(Error::Disconnected(reason)) => {
+                            reason
+                        }
+                        Ok(completion) => return Ok(PersistentEvent::Completion(completion)),
+                        Err(error) => return Err(error),
+                    };
+                    let now = Instant::now();
+                    let lost = state.lose(&reason, &self.connector.redial, now);
+                    if let Some((unacknowledged, ended)) = lost {
+                        self.notify(&state);
+                        drop(state);
+                        drop(ended);
+                        return Ok(PersistentEvent::Lost {
+                            reason,
+                            unacknowledged,
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn send_until(
+        self: &Arc<Self>,
+        mut message: Outgoing<'_>,
+        deadline: &Deadline,
+    ) -> Result<(), Error> {
+        let mut ended = None;
+        loop {
+            let endpoint = self.connection_until(ended.as_ref(), deadline)?;
+            let sent = match deadline.left() {
+                None => endpoint.send(&mut message),
+                Some(left) => endpoint.send_timeout(&mut message, left),
+            };
+            match sent {
+                Err(Error::Disconnected(_)) => ended = Some(endpoint),
+                sent => return sent,
+            }
+        }
+    }
+
+    pub(super) fn try_send(&self, message: Outgoing<'_>) -> Result<(), TrySendError> {
+        let endpoint = match &lock(&self.state).phase {
+            Phase::Connected(connection) => connection.endpoint.clone(),
+            Phase::Pausing(_) | Phase::Dialing(_) => return Err(Error::NotConnected.into()),
+            Phase::Ended(error) => return Err(error.clone().into()),
+        };
+        match endpoint.try_send(message) {
+            Err(TrySendError::Failed(Error::Disconnected(reason)))
+                if reason != CloseReason::LocallyClosed =>
+            {
+                Err(Error::NotConnected.into())
+            }
+            sent => sent,
+        }
+    }
+
+    pub(super) fn close(&self) -> Result<(), Error> {
+        let mut state = lock(&self.state);
+        match &mut state.phase {
+            Phase::Connected(connection) => {
+                connection.is_closing = true;
+                let endpoint = connection.endpoint.clone();
+                drop(state);
+                endpoint.close()
+            }
+            Phase::Ended(Error::Forked) => Err(Error::Forked),
+            Phase::Ended(_) => Ok(()),
+            Phase::Pausing(_) | Phase::Dialing(_) => {
+                self.end_phase(state);
+                Ok(())
+            }
+        }
+    }
+
+    /// The last handle was dropped.
+    pub(super) fn end(&self) {
+        let state = lock(&self.state);
+        if let Phase::Connected(connection) = self.end_phase(state) {
+            // The thread of `events` may still poll it.
+            connection.endpoint.start_close();
+        }
+    }
+
+    fn end_phase(&self, mut state: Guard<'_>) -> Phase {
+        let ended = state.end(Error::Disconnected(CloseReason::LocallyClosed));
+        self.notify(&state);
+        ended
+    }
+
+    /// Returns the connection, unless it is this one, which has ended.
+    fn connection_until(
+        self: &Arc<Self>,
+        ended: Option<&Endpoint>,
+        deadline: &Deadline,
+    ) -> Result<Endpoint, Error> {
+        let mut state = lock(&self.state);
+        loop {
+            match &state.phase {
+                Phase::Ended(error) => return Err(error.clone()),
+                Phase::Pausing(_) | Phase::Dialing(_) => state = self.dial(state, deadline)?,
+                Phase::Connected(connection) if ended != Some(&connection.endpoint) => {
+                    return Ok(connection.endpoint.clone());
+                }
+                Phase::Connected(connection) if connection.is_closing => {
+                    return Err(Error::Disconnected(CloseReason::LocallyClosed));
+                }
+                Phase::Connected(_) => {
+                    let this = thread::current().id();
+                    if state.taker.is_none_or(|taker| taker == this) {
+                        return Err(Error::NotConnected);
+                    }
+                    state = self.wait(state, deadline)?;
+                }
+            }
+        }
+    }
+
+    /// Waits for the pause, begins the dial, or waits for its result.
+    fn dial<'a>(
+        self: &'a Arc<Self>,
+        mut state: Guard<'a>,
+        deadline: &Deadline,
+    ) -> Result<Guard<'a>, Error> {
+        if let Phase::Pausing(at) = state.phase {
+            let now = Instant::now();
+            let left = at.saturating_duration_since(now);
+            if !left.is_zero() {
+                return self.wait_at_most(state, deadline, left);
+            }
+            state.dial(now);
+        }
+        if state.has_turn || !mem::take(&mut state.is_woken) {
+            return self.wait(state, deadline);
+        }
+        let connecting = match &mut state.phase {
+            Phase::Dialing(connecting) => connecting.take(),
+            Phase::Pausing(_) | Phase::Connected(_) | Phase::Ended(_) => return Ok(state),
+        };
+        let turn = self.take_turn(state);
+        let (connecting, polled) = self.poll_dial(connecting);
+        let mut state = turn.end();
+        let Phase::Dialing(place) = &mut state.phase else {
+            // The client was closed. The dial is given up without the lock.
+            drop(state);
+            drop((connecting, polled));
+            return Ok(lock(&self.state));
+        };
+        let now = Instant::now();
+        match polled {
+            Poll::Pending => *place = connecting,
+            Poll::Ready(Ok(endpoint)) => {
+                state.connect(endpoint, now);
+                self.notify(&state);
+            }
+            Poll::Ready(Err(error)) => {
+                let pause = state.fail(&error, &self.connector.redial, now);
+                self.notify(&state);
+                drop(state);
+                let target = &self.target;
+                match pause {
+                    Some(pause) => {
+                        warn_sparsely!("{target}: {error}; dials again in {pause:.1?}");
+                    }
+                    None => warn_sparsely!("{target}: {error}; gave up"),
+                }
+                state = lock(&self.state);
+            }
+        }
+        Ok(state)
+    }
+
+    /// Polls the dial, or begins one. The engine's thread wakes this client when there is a result.
+    fn poll_dial(
+        self: &Arc<Self>,
+        connecting: Option<Box<Connecting>>,
+    ) -> (Option<Box<Connecting>>, Poll<Result<Endpoint, Error>>) {
+        let begin = || {
+            let (connector, engine) = (self.connector.clone(), self.engine.clone());
+            Connecting::new(connector, engine, &self.target).map(Box::new)
+        };
+        let mut connecting = match connecting.map_or_else(begin, Ok) {
+            Ok(connecting) => connecting,
+            Err(error) => return (None, Poll::Ready(Err(error))),
+        };
+        let waker = Waker::from(Arc::clone(self));
+        let polled = Pin::new(&mut connecting).poll(&mut Context::from_waker(&waker));
+        match polled {
+            Poll::Pending => (Some(connecting), polled),
+            Poll::Ready(_) => (None, polled),
+        }
+    }
+
+    fn take_turn<'a>(&'a self, mut state: Guard<'a>) -> Turn<'a> {
+        state.has_turn = true;
+        Turn {
+            shared: self,
+            is_over: false,
+        }
+    }
+
+    fn wait<'a>(&'a self, state: Guard<'a>, deadline: &Deadline) -> Result<Guard<'a>, Error> {
+        self.wait_at_most(state, deadline, Duration::MAX)
+    }
+
+    /// Waits for a change, the deadline or the end of `most`. Fails when the deadline is over.
+    fn wait_at_most<'a>(
+        &'a self,
+        mut state: Guard<'a>,
+        deadline: &Deadline,
+        most: Duration,
+    ) -> Result<Guard<'a>, Error> {
+        let left = deadline.left();
+        if left.is_some_and(|left| left.is_zero()) {
+            return Err(Error::TimedOut);
+        }
+        state.waiting += 1;
+        let mut state = match left.map_or(most, |left| left.min(most)) {
+            Duration::MAX => unpoisoned(self.changed.wait(state)),
+            left => unpoisoned(self.changed.wait_timeout(state, left)).0,
+        };
+        state.waiting -= 1;
+        Ok(state)
+    }
+
+    fn notify(&self, state: &State) {
+        if state.waiting > 0 {
+            self.changed.notify_all();
+        }
+    }
+}
+
+impl<'a> Turn<'a> {
+    /// Passes the turn on. The thread has the lock until it has applied its result.
+    fn end(mut self) -> Guard<'a> {
+        self.is_over = true;
+        self.shared.pass_turn()
+    }
+}
+
+impl Shared {
+    fn pass_turn(&self) -> Guard<'_> {
+        let mut state = lock(&self.state);
+        state.has_turn = false;
+        self.notify(&state);
+        state
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            drop(self.shared.pass_turn());
+        }
+    }
+}
+
+/// The thread of the engine or of a name's lookup calls this without a lock.
+impl Wake for Shared {
+    fn wake(self: Arc<Self>) {
+        let mut state = lock(&self.state);
+        state.is_woken = true;
+        self.notify(&state);
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The lock may be that of another process.
+        f.debug_struct("Persistent")
+            .field("target", &self.target)
+            .finish_non_exhaustive()
+    }
+}

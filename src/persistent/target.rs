@@ -1,0 +1,50 @@
+use std::fmt;
+
+use crate::{
+    addresses::{Addresses, ToAddresses},
+    error::Error,
+};
+
+/// The address that a client dials. A name is looked up by each dial.
+#[derive(Debug)]
+pub(super) enum Target {
+    Name(String),
+    Addresses(Addresses),
+}
+
+impl Target {
+    pub(super) fn new(address: &impl ToAddresses) -> Result<Self, Error> {
+        match address.name() {
+            Some(name) => Ok(Self::Name(name)),
+            None => address.to_addresses().map(Self::Addresses),
+        }
+    }
+}
+
+impl ToAddresses for Target {
+    fn to_addresses(&self) -> Result<Addresses, Error> {
+        match self {
+            Self::Name(name) => name.to_addresses(),
+            Self::Addresses(addresses) => Ok(addresses.clone()),
+        }
+    }
+
+    fn name(&self) -> Option<String> {
+        match self {
+            Self::Name(name) => Some(name.clone()),
+            Self::Addresses(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => f.write_str(name),
+            Self::Addresses(addresses) => match addresses.as_slice() {
+                [one] => one.fmt(f),
+                several => fmt::Debug::fmt(several, f),
+            },
+        }
+    }
+}

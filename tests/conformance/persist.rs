@@ -1,0 +1,375 @@
+//! Clients that dial again.
+
+use std::{net::SocketAddr, thread, time::Duration};
+
+use rdmsg::{
+    CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, Outgoing,
+    Persistent, PersistentEvent, Redial, Request, Transport, TransportChoice, TrySendError,
+    crossbeam_channel::Receiver,
+};
+
+use crate::stage::{PATIENCE, Stage, pair, pattern, place};
+
+const LARGE: usize = 1 << 20;
+
+/// A server that ends and starts again at the same address, and connectors of another engine.
+struct Service {
+    config: Config,
+    addr: SocketAddr,
+    listener: Option<Listener>,
+    connector: Connector,
+}
+
+impl Service {
+    fn new(config: Config) -> Self {
+        let engine = Engine::new().unwrap();
+        let connector = Connector::new()
+            .config(&config)
+            .engine(&engine)
+            .redial(quick());
+        let mut service = Self {
+            config,
+            addr: (place().0, 0).into(),
+            listener: None,
+            connector,
+        };
+        service.start();
+        service
+    }
+
+    fn start(&mut self) {
+        let engine = Engine::new().unwrap();
+        let builder = Listener::builder().config(&self.config).engine(&engine);
+        let listener = builder.bind(self.addr).unwrap();
+        self.addr = listener.local_addr();
+        self.listener = Some(listener);
+    }
+
+    fn stop(&mut self) {
+        let listener = self.listener.take().unwrap();
+        listener.close();
+    }
+
+    fn client(&self) -> Persistent {
+        self.connector.persist(self.addr).unwrap()
+    }
+
+    /// Waits until the client is connected, and returns the connection's other end.
+    fn accept(&self, client: &Persistent) -> Endpoint {
+        let listener = self.listener.as_ref().unwrap();
+        thread::scope(|scope| {
+            let accepting = scope.spawn(|| listener.accept_timeout(PATIENCE).unwrap());
+            assert_connected(client);
+            accepting.join().unwrap()
+        })
+    }
+}
+
+/// Pauses that a test does not wait for.
+fn quick() -> Redial {
+    let mut redial = Redial::default();
+    redial.first_pause = Duration::from_millis(5);
+    redial.longest_pause = Duration::from_millis(100);
+    redial
+}
+
+fn next(client: &Persistent) -> PersistentEvent {
+    client.next_event_timeout(PATIENCE).unwrap()
+}
+
+fn assert_connected(client: &Persistent) {
+    let event = next(client);
+    assert!(
+        matches!(event, PersistentEvent::Connected { transport, .. } if transport == place().1),
+        "{event:?}"
+    );
+}
+
+fn lost(client: &Persistent) -> (CloseReason, Vec<u64>) {
+    match next(client) {
+        PersistentEvent::Lost {
+            reason,
+            unacknowledged,
+        } => (reason, unacknowledged),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn assert_sent(client: &Persistent, id: u64) {
+    let event = next(client);
+    assert!(
+        matches!(event, PersistentEvent::Completion(Completion::Sent(sent)) if sent == id),
+        "{event:?}, and not {id}"
+    );
+}
+
+/// The server has no memory for the second message while it holds the first.
+fn one_large_message() -> Config {
+    Config::default().with(|config| {
+        config.max_message = LARGE as u64;
+        config.large_memory = LARGE as u64;
+    })
+}
+
+#[test]
+fn loss_names_the_unacknowledged_messages() {
+    let mut service = Service::new(one_large_message());
+    let client = service.client();
+    let server = service.accept(&client);
+    let large = pattern(LARGE);
+    client.send(Outgoing::from(&large).with_id(1)).unwrap();
+    let held = server.recv_timeout(PATIENCE).unwrap();
+    assert_sent(&client, 1);
+    client.send(Outgoing::from(&large).with_id(2)).unwrap();
+    client
+        .send(Outgoing::from(b"behind it").with_id(7))
+        .unwrap();
+    client.send(b"without an id").unwrap();
+    client.send(Outgoing::from(b"").with_id(7)).unwrap();
+    server.abort(42);
+    drop((held, server));
+    let (reason, unacknowledged) = lost(&client);
+    assert_eq!(reason, CloseReason::PeerAborted(42));
+    assert_eq!(unacknowledged, [2, 7, 7]);
+
+    service.stop();
+    service.start();
+    let server = service.accept(&client);
+    client.send(Outgoing::from(b"again").with_id(7)).unwrap();
+    let first = server.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(*first, *b"again", "the library sends nothing again");
+    assert_sent(&client, 7);
+    client.close().unwrap();
+    assert_eq!(lost(&client), (CloseReason::LocallyClosed, vec![]));
+    let end = client.next_event().unwrap_err();
+    assert!(
+        matches!(end, Error::Disconnected(CloseReason::LocallyClosed)),
+        "{end}"
+    );
+}
+
+#[test]
+fn messages_arrive_before_the_loss() {
+    let service = Service::new(Config::default());
+    let client = service.client();
+    let server = service.accept(&client);
+    server.send(b"first").unwrap();
+    server.send(b"second").unwrap();
+    server.close().unwrap();
+    for expected in ["first", "second"] {
+        let event = next(&client);
+        assert!(
+            matches!(&event, PersistentEvent::Completion(Completion::Received(message))
+                if **message == *expected.as_bytes()),
+            "{event:?}"
+        );
+    }
+    assert_eq!(lost(&client), (CloseReason::PeerClosed, vec![]));
+    service.accept(&client);
+}
+
+#[test]
+fn sends_fail_until_the_loss_is_taken() {
+    let service = Service::new(Config::default());
+    let client = service.client();
+    let full = client.try_send(b"early").unwrap_err();
+    assert!(
+        matches!(full, TrySendError::Failed(Error::NotConnected)),
+        "{full}"
+    );
+    let server = service.accept(&client);
+    server.abort(1);
+    let refused = loop {
+        if let Err(error) = client.send(b"late") {
+            break error;
+        }
+    };
+    assert!(matches!(refused, Error::NotConnected), "{refused}");
+    let refused = client.try_send(b"late").unwrap_err();
+    assert!(
+        matches!(refused, TrySendError::Failed(Error::NotConnected)),
+        "{refused}"
+    );
+    assert_eq!(lost(&client).0, CloseReason::PeerAborted(1));
+    // The same thread dials.
+    thread::scope(|scope| {
+        scope.spawn(|| client.send(b"on time").unwrap());
+        let listener = service.listener.as_ref().unwrap();
+        let server = listener.accept_timeout(PATIENCE).unwrap();
+        assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"on time");
+        server.abort(2);
+    });
+    assert_connected(&client);
+}
+
+#[test]
+fn sender_waits_for_the_thread_with_the_events() {
+    let mut service = Service::new(Config::default());
+    let client = service.client();
+    let server = service.accept(&client);
+    service.stop();
+    server.abort(1);
+    while client.try_send(b"lost").is_ok() {}
+    thread::scope(|scope| {
+        let early = scope.spawn(|| client.send_timeout(b"early", Duration::from_millis(20)));
+        let early = early.join().unwrap().unwrap_err();
+        assert!(matches!(early, Error::TimedOut), "{early}");
+        let sender = scope.spawn(|| client.send(b"after the loss"));
+        assert_eq!(lost(&client).0, CloseReason::PeerAborted(1));
+        service.start();
+        let server = service.accept(&client);
+        assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"after the loss");
+        sender.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn dial_ends_with_its_error_at_the_limit() {
+    let mut service = Service::new(Config::default());
+    service.stop();
+    let mut redial = quick();
+    redial.limit = Some(Duration::from_millis(300));
+    let connector = service.connector.clone().redial(redial);
+    let client = connector.persist(service.addr).unwrap();
+    for _ in 0..2 {
+        let error = client.next_event_timeout(PATIENCE).unwrap_err();
+        assert!(matches!(error, Error::Connect { .. }), "{error}");
+    }
+    let error = client.send(b"late").unwrap_err();
+    assert!(matches!(error, Error::Connect { .. }), "{error}");
+}
+
+/// The accept fails, or the connection ends behind it.
+fn assert_given_up(request: Request) {
+    let end = request.accept().and_then(|endpoint| {
+        let message = endpoint.recv_timeout(PATIENCE)?;
+        Ok(message.len())
+    });
+    assert!(
+        !matches!(end, Ok(_) | Err(Error::TimedOut)),
+        "it goes on: {end:?}"
+    );
+}
+
+/// The program of the listener does not answer the request, so the dial lasts.
+#[test]
+fn close_and_drop_end_a_dial_at_once() {
+    let config = Config::default().with(|config| {
+        config.connect_timeout = 2 * PATIENCE;
+        config.transport = match place().1 {
+            Transport::Rdma => TransportChoice::Rdma,
+            _ => TransportChoice::Tcp,
+        };
+    });
+    let stage = Stage::new(&config);
+    let listener = stage.requests(&config);
+    let request = || listener.requests().recv_timeout(PATIENCE).unwrap();
+
+    let client = stage.connector.persist(listener.local_addr()).unwrap();
+    let waiting = thread::spawn({
+        let client = client.clone();
+        move || client.next_event().unwrap_err()
+    });
+    let unanswered = request();
+    client.close().unwrap();
+    let error = waiting.join().unwrap();
+    assert!(
+        matches!(error, Error::Disconnected(CloseReason::LocallyClosed)),
+        "{error}"
+    );
+    assert_given_up(unanswered);
+    assert!(client.send(b"late").is_err());
+
+    let client = stage.connector.persist(listener.local_addr()).unwrap();
+    let error = client.next_event_timeout(Duration::ZERO).unwrap_err();
+    assert!(matches!(error, Error::TimedOut), "{error}");
+    // The engine's thread goes on with it.
+    let unanswered = request();
+    drop(client);
+    assert_given_up(unanswered);
+}
+
+#[test]
+fn events_come_through_a_channel() {
+    let mut service = Service::new(Config::default());
+    let client = service.client();
+    let events = client.events().unwrap();
+    let listener = service.listener.as_ref().unwrap();
+    let server = listener.accept_timeout(PATIENCE).unwrap();
+    client.send(Outgoing::from(b"hello").with_id(3)).unwrap();
+    assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"hello");
+    let next = || events.recv_timeout(PATIENCE).unwrap();
+    assert!(matches!(next(), PersistentEvent::Connected { .. }));
+    assert!(matches!(
+        next(),
+        PersistentEvent::Completion(Completion::Sent(3))
+    ));
+    service.stop();
+    server.abort(1);
+    assert!(matches!(next(), PersistentEvent::Lost { .. }));
+    service.start();
+    let listener = service.listener.as_ref().unwrap();
+    let server = listener.accept_timeout(PATIENCE).unwrap();
+    assert!(matches!(next(), PersistentEvent::Connected { .. }));
+    client.send(b"the last").unwrap();
+    drop(client);
+    assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"the last");
+    let end = server.recv_timeout(PATIENCE).unwrap_err();
+    assert!(
+        matches!(end, Error::Disconnected(CloseReason::PeerClosed)),
+        "{end}"
+    );
+    // The thread has ended.
+    while events.recv_timeout(PATIENCE).is_ok() {}
+    assert!(events.try_recv().unwrap_err().is_disconnected());
+}
+
+/// Software iWARP has room for fewer connections.
+#[test]
+fn fifty_clients_connect_again() {
+    let (near, far) = pair();
+    let is_iwarp = !near.info().capabilities.unwrap().write_with_imm;
+    drop((near, far));
+    let count = if is_iwarp { 10 } else { 50 };
+    let mut service = Service::new(small());
+    let clients: Vec<_> = (0..count).map(|_| service.client()).collect();
+    let events: Vec<_> = clients
+        .iter()
+        .map(|client| client.events().unwrap())
+        .collect();
+    let next = |events: &Receiver<PersistentEvent>| events.recv_timeout(PATIENCE).unwrap();
+    for round in 0..3_u8 {
+        let listener = service.listener.as_ref().unwrap();
+        let servers: Vec<_> = clients
+            .iter()
+            .map(|_| listener.accept_timeout(PATIENCE).unwrap())
+            .collect();
+        for (client, events) in clients.iter().zip(&events) {
+            let event = next(events);
+            assert!(
+                matches!(event, PersistentEvent::Connected { .. }),
+                "{event:?}"
+            );
+            client.send(&[round]).unwrap();
+        }
+        for server in &servers {
+            assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), [round]);
+        }
+        service.stop();
+        drop(servers);
+        for events in &events {
+            let event = next(events);
+            assert!(matches!(event, PersistentEvent::Lost { .. }), "{event:?}");
+        }
+        service.start();
+    }
+}
+
+fn small() -> Config {
+    Config::default().with(|config| {
+        config.receive_window = 4;
+        config.send_depth = 4;
+        config.eager_size = Some(1024);
+        config.connect_timeout = PATIENCE;
+    })
+}

@@ -1,0 +1,202 @@
+//! A client whose server is killed and started again, over TCP.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    env,
+    io::{BufRead, BufReader, Lines},
+    net::SocketAddr,
+    process::{Child, ChildStderr, Command, Stdio},
+    time::Duration,
+};
+
+use nix::{
+    sys::{
+        signal::{Signal, kill},
+        wait::{WaitPidFlag, WaitStatus, waitpid},
+    },
+    unistd::Pid,
+};
+use rdmsg::{
+    Completion, Config, Connector, Listener, Outgoing, Persistent, PersistentEvent, Redial,
+    TransportChoice,
+};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The variable with the address of a server, which is set in its process.
+const SERVER: &str = "RDMSG_TEST_SERVER";
+
+/// The number of messages that a server confirms before it is stopped.
+const CONFIRMED: usize = 50;
+
+/// The number of messages that the client sends to the stopped server: fewer than the send depth.
+const UNCONFIRMED: usize = 8;
+
+fn config() -> Config {
+    Config::default().with(|config| config.transport = TransportChoice::Tcp)
+}
+
+/// A server in a process of its own. It prints its address, and then each message.
+struct Server {
+    process: Child,
+    lines: Lines<BufReader<ChildStderr>>,
+    address: SocketAddr,
+}
+
+impl Server {
+    fn start(address: &str) -> Self {
+        let mut process = Command::new(env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "killed_server_gets_no_message_twice",
+                "--nocapture",
+            ])
+            .env(SERVER, address)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
+        let address = lines.find_map(|line| line.unwrap().strip_prefix("at ")?.parse().ok());
+        Self {
+            process,
+            lines,
+            address: address.unwrap(),
+        }
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.process.id() as i32)
+    }
+
+    /// Stops the process, and waits until it stands still.
+    fn stop(&self) {
+        kill(self.pid(), Signal::SIGSTOP).unwrap();
+        let stopped = waitpid(self.pid(), Some(WaitPidFlag::WUNTRACED)).unwrap();
+        assert_eq!(stopped, WaitStatus::Stopped(self.pid(), Signal::SIGSTOP));
+    }
+
+    /// Kills the process, and returns the numbers of the messages that its program has received.
+    fn kill(mut self) -> Vec<u64> {
+        self.process.kill().unwrap();
+        let lines = self.lines.map_while(Result::ok);
+        let received = lines.filter_map(|line| line.strip_prefix("got ")?.parse().ok());
+        let received = received.collect();
+        self.process.wait().unwrap();
+        received
+    }
+}
+
+/// Receives until the process is killed.
+fn serve(address: &str) -> ! {
+    let listener = Listener::builder().config(&config()).bind(address).unwrap();
+    eprintln!("at {}", listener.local_addr());
+    loop {
+        let endpoint = listener.accept().unwrap();
+        while let Ok(message) = endpoint.recv() {
+            let number = u64::from_le_bytes((*message).try_into().unwrap());
+            eprintln!("got {number}");
+        }
+    }
+}
+
+/// A client, and its record of each message.
+struct Book {
+    client: Persistent,
+    /// The messages without a completion, in the order of sending.
+    open: VecDeque<u64>,
+    /// The number of times that each message was sent.
+    times: BTreeMap<u64, usize>,
+}
+
+impl Book {
+    fn send(&mut self, number: u64) {
+        let bytes = number.to_le_bytes();
+        let message = Outgoing::from(&bytes).with_id(number);
+        self.client.send_timeout(message, PATIENCE).unwrap();
+        self.open.push_back(number);
+        *self.times.entry(number).or_default() += 1;
+    }
+
+    fn send_next(&mut self) {
+        self.send(self.times.len() as u64);
+    }
+
+    /// Takes the next event. Returns the unacknowledged messages of a loss.
+    fn take(&mut self) -> Option<Vec<u64>> {
+        match self.client.next_event_timeout(PATIENCE).unwrap() {
+            PersistentEvent::Completion(Completion::Sent(number)) => {
+                assert_eq!(self.open.pop_front(), Some(number));
+            }
+            PersistentEvent::Lost { unacknowledged, .. } => return Some(unacknowledged),
+            PersistentEvent::Connected { .. } => {}
+            other => panic!("{other:?}"),
+        }
+        None
+    }
+
+    /// Takes events until at most this number of messages have no completion.
+    fn await_at_most(&mut self, open: usize) {
+        while self.open.len() > open {
+            assert_eq!(self.take(), None, "the server runs");
+        }
+    }
+}
+
+#[test]
+fn killed_server_gets_no_message_twice() {
+    if let Ok(address) = env::var(SERVER) {
+        serve(&address);
+    }
+    let mut server = Server::start("127.0.0.1:0");
+    let address = server.address;
+    let mut redial = Redial::default();
+    redial.longest_pause = Duration::from_millis(200);
+    let connector = Connector::new().config(&config()).redial(redial);
+    let mut book = Book {
+        client: connector.persist(address).unwrap(),
+        open: VecDeque::new(),
+        times: BTreeMap::new(),
+    };
+    let mut received = Vec::new();
+    for _ in 0..4 {
+        for _ in 0..CONFIRMED {
+            book.send_next();
+            book.await_at_most(5);
+        }
+        book.await_at_most(0);
+        server.stop();
+        for _ in 0..UNCONFIRMED {
+            book.send_next();
+        }
+        received.extend(server.kill());
+        let unacknowledged = loop {
+            if let Some(unacknowledged) = book.take() {
+                break unacknowledged;
+            }
+        };
+        assert_eq!(unacknowledged.len(), UNCONFIRMED);
+        assert_eq!(book.open, unacknowledged);
+        book.open.clear();
+        server = Server::start(&address.to_string());
+        // The program sends every other one of them again.
+        for number in unacknowledged {
+            if number.is_multiple_of(2) {
+                book.send(number);
+            }
+        }
+    }
+    book.await_at_most(0);
+    book.client.close().unwrap();
+    received.extend(server.kill());
+
+    let mut counts = BTreeMap::new();
+    for number in received {
+        *counts.entry(number).or_insert(0) += 1;
+    }
+    assert!(counts.len() >= 2 * CONFIRMED, "{counts:?}");
+    for (number, count) in &counts {
+        assert!(*count <= book.times[number], "{number} came {count} times");
+    }
+    assert!(book.times.values().any(|times| *times == 2));
+}
