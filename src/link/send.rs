@@ -8,10 +8,11 @@ use std::{array, io::IoSlice, mem, time::Instant};
 use super::{
     core::Core,
     cork::{Cork, LONGEST_TO_JOIN},
+    session::LinkSession,
 };
 use crate::{
     error::{Error, TrySendError},
-    proto::{self, BatchRoom, MAX_PARTS, PART_HEADER_LEN, SendRefused, Transmit},
+    proto::{self, BatchRoom, Connection, MAX_PARTS, PART_HEADER_LEN, SendRefused, Transmit},
     status::OsError,
     transport::{Allocator, Checked, Exposed, OutboundBuffer},
 };
@@ -114,6 +115,19 @@ impl<'a> Sending<'a> {
     }
 }
 
+/// Keeps a message that was sent for the session.
+#[inline(never)]
+fn keep(session: &mut LinkSession, conn: &Connection, message: &Sending<'_>) {
+    match &message.content {
+        Content::Parts(parts) => session.keep(conn, parts, message.id),
+        Content::Memory(memory) => {
+            session.keep(conn, &[IoSlice::new(memory.bytes())], message.id);
+        }
+        Content::Exposed(_) => session.keep_large(conn, message.id),
+        Content::Gone => {}
+    }
+}
+
 /// Copies `len` bytes into memory of the connection's.
 fn copied(
     parts: &[IoSlice<'_>],
@@ -169,16 +183,25 @@ impl Core {
                 return Err(TrySendError::Failed(Error::CompletionsNotTaken));
             }
         }
-        self.send_now(message)
+        self.send_checked(message, eager)
     }
 
     /// As [`try_send`](Self::try_send), for a message that was checked.
-    #[inline]
     pub(super) fn send_now(&mut self, message: &mut Sending<'_>) -> Result<Attempt, TrySendError> {
+        let eager = self.conn.is_eager(message.len);
+        self.send_checked(message, eager)
+    }
+
+    #[inline(always)]
+    fn send_checked(
+        &mut self,
+        message: &mut Sending<'_>,
+        eager: bool,
+    ) -> Result<Attempt, TrySendError> {
         let len = message.len;
         let refused = |refused| refused_send(refused, len);
-        let eager = self.conn.is_eager(len);
-        if matches!(message.content, Content::Exposed(_)) && message.generation != self.generation {
+        let exposed = !eager && matches!(message.content, Content::Exposed(_));
+        if exposed && message.generation != self.generation {
             // The key is that of an earlier connection.
             message.hide();
             return Ok(Attempt::NotExposed);
@@ -210,14 +233,7 @@ impl Core {
             return Err(self.post_failed(error));
         }
         if let Some(session) = &mut self.session {
-            match &message.content {
-                Content::Parts(parts) => session.keep(&self.conn, parts, message.id),
-                Content::Memory(memory) => {
-                    session.keep(&self.conn, &[IoSlice::new(memory.bytes())], message.id);
-                }
-                Content::Exposed(_) => session.keep_large(&self.conn, message.id),
-                Content::Gone => {}
-            }
+            keep(session, &self.conn, message);
         }
         if let Content::Exposed(exposed) = mem::replace(&mut message.content, Content::Gone) {
             queues.in_flight.expose(exposed);

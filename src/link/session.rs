@@ -207,6 +207,14 @@ impl Core {
     /// Refuses a send after the end, and puts off one that has to wait for the session.
     #[inline]
     pub(super) fn check_sendable(&self) -> Result<(), TrySendError> {
+        if self.ended.is_none() && self.session.is_none() {
+            return Ok(());
+        }
+        self.check_session_sendable()
+    }
+
+    #[inline(never)]
+    fn check_session_sendable(&self) -> Result<(), TrySendError> {
         if let Some(ended) = &self.ended {
             return Err(Error::Disconnected(ended.reason.clone()).into());
         }
