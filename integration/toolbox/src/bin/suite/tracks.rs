@@ -81,8 +81,18 @@ pub(crate) fn in_idle_time() -> Vec<Track> {
         "integration/bench budget",
     )];
     let lints = vec![step("lints", lints), step("docs", docs)];
+    // Of all packages, because with fewer cargo would build again.
+    let exhaustive = "cargo test --workspace --lib --locked exhaustive -- --ignored --nocapture";
+    let exhaustive = vec![step(
+        "every order of events, within small scopes",
+        exhaustive,
+    )];
     // What it costs is a build of its own, which holds up no other.
-    vec![Track::new("cost", cost), Track::new("lints", lints)]
+    vec![
+        Track::new("cost", cost),
+        Track::new("lints", lints),
+        Track::new("exhaustive", exhaustive),
+    ]
 }
 
 /// What runs a command while nothing else wants a processor, or hardly ever does where that is not
