@@ -172,8 +172,8 @@ pub mod guide {
     //! 2. [Connecting](connecting): addresses, transports, time limits, private data.
     //! 3. [Messages](messages): the window, backpressure, large messages, batches.
     //! 4. [Waiting](waiting): threads, channels, groups, event loops, tasks.
-    //! 5. [Ending](ending): confirmation of delivery, closing, vanished peers, outages, clients
-    //!    that dial again, the exit of a process.
+    //! 5. [Ending](ending): confirmation of delivery, closing, vanished peers, outages, resuming,
+    //!    clients that dial again, the exit of a process.
     //! 6. [Streams](streams): bytes instead of messages; how to move a service from TCP.
     //! 7. [One-sided operations](one_sided): reading and writing memory of the peer.
     //! 8. [Tuning](tuning): memory, thousands of connections, latency, throughput.

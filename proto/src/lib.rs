@@ -39,8 +39,8 @@ mod session;
 mod statistics;
 #[allow(missing_docs, reason = "names of variants and fields say it")]
 pub mod tcp;
-#[cfg(test)]
-mod testing;
+#[cfg(any(test, fuzzing))]
+pub mod testing;
 
 pub use self::{
     account::Account,

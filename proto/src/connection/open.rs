@@ -17,6 +17,7 @@ use crate::{Activity, CmInput, CmOp, Event, Output, hello::Hello};
 /// completions, `reading` reads large messages, `closing` ends the connection, `keepalive` and
 /// `nudge` act on silence.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Open {
     pub(super) phase: Phase,
     pub(super) transfer: Transfer,
@@ -25,6 +26,7 @@ pub(super) struct Open {
 }
 
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Hash))]
 pub(super) enum Phase {
     /// Messages flow.
     Established,

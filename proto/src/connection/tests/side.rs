@@ -1,7 +1,7 @@
 //! One side of a [`Pair`](super::pair::Pair).
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{BTreeMap, HashSet, VecDeque},
     sync::Arc,
     time::Instant,
 };
@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// A completion.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) enum Completion {
     Recv { buffer: u32, frame: Vec<u8> },
     Sent { slot: u32 },
@@ -26,7 +26,7 @@ pub(super) enum Completion {
 }
 
 /// A connection manager event.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug, Hash)]
 pub(super) enum Cm {
     AddrResolved,
     RouteResolved,
@@ -36,7 +36,7 @@ pub(super) enum Cm {
 }
 
 /// A posted work request.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct InFlight {
     pub(super) slot: u32,
     pub(super) signalled: bool,
@@ -44,7 +44,7 @@ pub(super) struct InFlight {
 }
 
 /// What a work request does.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) enum What {
     Frame(Vec<u8>),
     Read(Read),
@@ -62,7 +62,7 @@ impl InFlight {
 }
 
 /// A large message that is being read.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct Reading {
     pub(super) id: u32,
     pub(super) number: u32,
@@ -75,7 +75,7 @@ pub(super) struct Reading {
 }
 
 /// Receives that a side's connection shares with others, all of which one stranger represents.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Shared {
     pub(super) account: Arc<Account>,
     /// The receives that the stranger's peers may still use.
@@ -103,7 +103,7 @@ pub(super) fn exposed(number: u32, len: u64) -> Descriptor {
 }
 
 /// One side: its connection, its device and its application.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Side {
     pub(super) conn: Connection,
     pub(super) params: Params,
@@ -118,7 +118,7 @@ pub(super) struct Side {
     pub(super) cq: VecDeque<Completion>,
     pub(super) cm: VecDeque<Cm>,
     /// What the device wrote into the buffers.
-    pub(super) buffers: HashMap<u32, Vec<u8>>,
+    pub(super) buffers: BTreeMap<u32, Vec<u8>>,
     /// Whether the queue pair is in its error state.
     pub(super) broken: bool,
     /// Whether the connection manager has said, or will say, that the connection is down.
@@ -134,7 +134,7 @@ pub(super) struct Side {
     /// The number of messages sent.
     pub(super) sent: u32,
     /// The buffers in which several messages lie, with how many were not released.
-    pub(super) batches: HashMap<u32, u32>,
+    pub(super) batches: BTreeMap<u32, u32>,
     /// Messages that the application has not released.
     pub(super) kept: VecDeque<Kept>,
     /// Large messages that the peer may be reading, oldest first.
@@ -171,7 +171,7 @@ impl Side {
             slots: VecDeque::new(),
             cq: VecDeque::new(),
             cm: VecDeque::new(),
-            buffers: HashMap::new(),
+            buffers: BTreeMap::new(),
             broken: false,
             disconnected: false,
             killed: false,
@@ -179,7 +179,7 @@ impl Side {
             timer: None,
             established: false,
             sent: 0,
-            batches: HashMap::new(),
+            batches: BTreeMap::new(),
             kept: VecDeque::new(),
             exposed: VecDeque::new(),
             reads: VecDeque::new(),
@@ -420,6 +420,8 @@ impl Side {
                 ),
             "the buffer is free"
         );
+        self.buffers.remove(&buffer);
+        self.batches.remove(&buffer);
         if self.broken && self.shared.is_none() {
             self.flushed(Work::Recv { buffer });
         } else {

@@ -1,0 +1,280 @@
+//! The checks of each state.
+
+use std::collections::BTreeSet;
+
+use rdma_status::WcStatus;
+
+use super::world::{Deed, World};
+use crate::{
+    CONTROL_RECEIVES, CloseReason, PeerTimeout,
+    connection::{
+        State,
+        tests::{
+            pair::{A, B},
+            side::{Completion, Kept, Side, What},
+        },
+    },
+    frame::{Control, Header, Kind},
+    outbound::LARGE_IN_FLIGHT,
+};
+
+/// Checks a state. Only a deed changes a quiet one.
+pub(super) fn judge(world: &World, is_quiet: bool) {
+    for at in [A, B] {
+        let (me, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
+        assert!(
+            peer.received <= me.sent,
+            "a message arrives that was not sent"
+        );
+        check_receives(me);
+        check_control_frames(me, peer);
+        check_large(me, peer);
+        check_reason(world, at);
+        check_close_ack(world, me);
+        check_blocked(me);
+        match &me.ended {
+            Some((reason, delivered)) if !me.killed => {
+                check_end(world, at, reason, *delivered);
+            }
+            Some(_) => {}
+            None if is_quiet => check_quiet(world, at),
+            None => {}
+        }
+    }
+    for (at, flush, sent) in &world.flushes {
+        let sides = &world.pair.sides;
+        if sides[*at].conn.is_flushed(flush) {
+            assert!(
+                sides[1 - at].received >= *sent,
+                "a flush is done before everything has arrived"
+            );
+        } else if is_quiet && sides.iter().all(|side| side.ended.is_none()) {
+            panic!("a flush is never done");
+        }
+    }
+}
+
+/// Each receive is posted, holds a frame, or holds a message of the application.
+fn check_receives(me: &Side) {
+    let State::Open(open) = &me.conn.state else {
+        return;
+    };
+    if me.broken || me.shared.is_some() {
+        return;
+    }
+    let is_recv = |it: &&Completion| matches!(it, Completion::Recv { .. });
+    let buffer = |kept: &Kept| match kept {
+        Kept::Buffer(buffer) | Kept::Part(buffer) => Some(*buffer),
+        Kept::Large(_) => None,
+    };
+    let kept: BTreeSet<u32> = me.kept.iter().filter_map(buffer).collect();
+    let seen = me.posted.len() + me.cq.iter().filter(is_recv).count() + kept.len();
+    let all = usize::from(me.params.window) + CONTROL_RECEIVES as usize;
+    assert!(seen <= all, "there are more receives than were made");
+    if open.transfer.inbound.is_clear() {
+        assert_eq!(seen, all, "a receive is lost");
+    }
+}
+
+/// No more control frames are unprocessed than there are receives for each kind of them.
+fn check_control_frames(me: &Side, peer: &Side) {
+    let sent = me.sending.iter().filter_map(|sent| match &sent.what {
+        What::Frame(frame) => Some(frame),
+        What::Read(_) | What::Nudge => None,
+    });
+    let arrived = peer.cq.iter().filter_map(|completion| match completion {
+        Completion::Recv { frame, .. } => Some(frame),
+        Completion::Sent { .. }
+        | Completion::Read { .. }
+        | Completion::Failed(..)
+        | Completion::Drained(_) => None,
+    });
+    let mut counts = [0; 8];
+    for frame in sent.chain(arrived) {
+        if let Ok(Header {
+            kind: Kind::Control(control),
+            ..
+        }) = Header::parse(frame)
+        {
+            counts[control as usize] += 1;
+        }
+    }
+    assert!(
+        counts[Control::Grant as usize] <= 2 + LARGE_IN_FLIGHT,
+        "more grants are in flight than receives are kept for"
+    );
+    counts[Control::Grant as usize] = 0;
+    let notices = counts[Control::Abort as usize] + counts[Control::Failure as usize];
+    assert!(
+        counts.iter().all(|count| *count <= 1) && notices <= 1,
+        "two control frames of a kind are in flight"
+    );
+}
+
+/// The memory of a large message is exposed until the peer has read it.
+fn check_large(me: &Side, peer: &Side) {
+    if me.ended.is_some() || peer.ended.is_some() {
+        return;
+    }
+    for reading in &peer.reads {
+        let is_exposed = me
+            .exposed
+            .iter()
+            .any(|memory| memory.rkey == reading.number);
+        assert!(
+            is_exposed || reading.number == u32::MAX || reading.completed == reading.len,
+            "a large message is taken that is being read"
+        );
+    }
+}
+
+/// No side accuses the other, which follows the protocol.
+fn check_reason(world: &World, at: usize) {
+    let reason = world.pair.sides[at].conn.close_reason();
+    let is_accused = matches!(reason, Some(CloseReason::ProtocolViolation(_)));
+    assert!(
+        !is_accused || world.has_done(Deed::Refuse, at),
+        "a peer is accused that follows the protocol: {reason:?}"
+    );
+}
+
+/// A side acknowledges a close after it has read the peer's large messages.
+fn check_close_ack(world: &World, me: &Side) {
+    if let State::Open(open) = &me.conn.state
+        && open.transfer.control.has_final_frame()
+        && !world.is_disturbed()
+    {
+        let (closed, read) = (
+            open.transfer.has_peer_closed(),
+            open.transfer.has_read_all(),
+        );
+        assert!(closed && read, "a close is acknowledged early");
+    }
+}
+
+/// A blocked send learns that the connection ends, unless the driver holds messages back.
+fn check_blocked(me: &Side) {
+    if let State::Open(open) = &me.conn.state {
+        assert!(
+            open.is_established() || me.held > 0 || !open.transfer.is_blocked(),
+            "a blocked send does not learn of the end"
+        );
+    }
+}
+
+/// The verdict of a side is true.
+fn check_end(world: &World, at: usize, reason: &CloseReason, delivered: bool) {
+    let (me, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
+    if delivered {
+        assert_eq!(
+            me.sent, peer.received,
+            "delivered, but messages are missing"
+        );
+    }
+    match reason {
+        CloseReason::PeerClosed => {
+            assert_eq!(
+                peer.sent, me.received,
+                "a clean end, but messages are missing"
+            );
+        }
+        CloseReason::Truncated { missing } => assert_eq!(
+            u64::from(peer.sent - me.received),
+            *missing,
+            "the number of missing messages"
+        ),
+        _ => {}
+    }
+    check_cause(world, at, reason);
+    if !world.is_disturbed() {
+        let is_clean = matches!(reason, CloseReason::LocallyClosed | CloseReason::PeerClosed);
+        assert!(is_clean, "an undisturbed close ends with {reason:?}");
+        assert!(delivered, "an undisturbed close does not confirm delivery");
+        assert_eq!(
+            peer.sent, me.received,
+            "an undisturbed close loses messages"
+        );
+    }
+}
+
+/// The named cause of an end has happened.
+fn check_cause(world: &World, at: usize, reason: &CloseReason) {
+    let (here, there) = (
+        |deed| world.has_done(deed, at),
+        |deed| world.has_done(deed, 1 - at),
+    );
+    let is_closed = world.pair.sides[at].conn.opened();
+    let is_closed = is_closed.is_some_and(|open| open.transfer.has_peer_closed());
+    let has_happened = match reason {
+        CloseReason::LocallyClosed => here(Deed::Close),
+        CloseReason::PeerClosed => there(Deed::Close),
+        CloseReason::Truncated { missing } => there(Deed::Close) && *missing > 0,
+        CloseReason::LocallyAborted => here(Deed::Abort),
+        CloseReason::PeerAborted(code) => there(Deed::Abort) && *code == 3,
+        CloseReason::DeviceRemoved => here(Deed::Remove),
+        CloseReason::WorkRequest { status, .. } if *status == WcStatus::RETRY_EXC_ERR => {
+            here(Deed::GiveUp) || there(Deed::Vanish)
+        }
+        CloseReason::ProtocolViolation(_) => here(Deed::Refuse),
+        CloseReason::OutOfMemory(_) => here(Deed::Starve),
+        CloseReason::PeerOutOfResources => there(Deed::Starve),
+        CloseReason::ReadTimeout | CloseReason::PeerGaveUp(PeerTimeout::Read) => {
+            world.has_done(Deed::Wait, A)
+        }
+        // The peer's Close is the cause, also if the side finds it later.
+        CloseReason::PeerDisconnected => world.is_disturbed() && !is_closed,
+        _ => false,
+    };
+    assert!(
+        has_happened,
+        "the cause of an end has not happened: {reason:?}"
+    );
+}
+
+/// A quiet side waits for nothing, and can send.
+fn check_quiet(world: &World, at: usize) {
+    let (me, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
+    let State::Open(open) = &me.conn.state else {
+        panic!("stuck: not established");
+    };
+    assert!(open.is_established(), "stuck: it never ends");
+    if peer.ended.is_some() {
+        assert!(
+            world.has_done(Deed::Vanish, 1 - at),
+            "stuck: it never learns of the end"
+        );
+        return;
+    }
+    let is_idle = me.sending.is_empty() && me.unacknowledged.is_empty() && me.reads.is_empty();
+    assert!(
+        is_idle && me.exposed.is_empty(),
+        "stuck: work is never done"
+    );
+    assert!(
+        !open.transfer.recv_credit.puts_off_grant(),
+        "stuck: a grant is put off for ever"
+    );
+    if world.has_done(Deed::Keep, 1 - at) {
+        return;
+    }
+    assert!(
+        me.writable && me.held == 0,
+        "stuck: a send is blocked for ever"
+    );
+    assert_eq!(me.sent, peer.received, "stuck: messages never arrive");
+    assert_eq!(
+        open.transfer.finished, peer.peer_finished,
+        "stuck: a finish never arrives"
+    );
+    let window = u32::from(peer.params.window);
+    let available = open.transfer.send_credit.available();
+    assert!(
+        available > window / 2 || me.shared.is_some(),
+        "stuck: {available} of {window} credits are left"
+    );
+    let next = world.copy().pair.sides[at].conn.may_send(4);
+    assert!(
+        open.transfer.finished || next.is_ok(),
+        "stuck: an idle side sends nothing more: {next:?}"
+    );
+}

@@ -1,0 +1,227 @@
+//! Every order of events, within scopes.
+//!
+//! A scope is a pair of sides with a budget of deeds, such as sends, closes and faults. The search
+//! visits breadth first each state to which any order of deeds and steps leads. [`judge`] checks
+//! each state, so the path to a violation that the search prints is a shortest one. [`fingerprint`]
+//! reduces a state to 128 bits.
+//!
+//! A side polls the completions of its two queues in any order, and those of one queue in their own
+//! order. Completions and connection manager events overtake each other. A frame arrives, and the
+//! device acknowledges it, at any later time. A deadline passes if nothing else is possible, or by
+//! [`Deed::Wait`] at any time. There are no cycles, because each transition uses up a part of a
+//! budget, a frame, a completion or a deadline. So each path ends, and a check of the ends proves
+//! that no wait is endless.
+//!
+//! # Reduction
+//!
+//! Two orders of transitions that commute lead to the same state. [`reduction`] therefore has the
+//! search make only some of a state's transitions. This finds all ends if, whatever happens
+//! elsewhere first, the transitions of this set stay possible, have the same effect, and have no
+//! new alternative at the same place. The absence of cycles ensures that the others follow. There
+//! are four sets:
+//!
+//! * *Unobservable.* A draining side polls a flushed work request or a completed send. The first
+//!   adds no cause to the end. The second frees a slot, and a draining side sends nothing.
+//! * *Carried.* A frame arrives, or the device acknowledges it, if neither queue pair can fail
+//!   before. This appends to a queue that is polled from its front, and takes the oldest receive at
+//!   the time at which the fewest are posted. Queue pairs cannot fail if the budget has no fault
+//!   left and no side may disconnect. A side disconnects after both CloseAcks have left and all its
+//!   own frames are acknowledged. A READ is not in the set, because its arrival checks memory that
+//!   the peer may revoke.
+//! * *One side goes on.* Each queue of a side that can get completions has one, and no queue pair
+//!   can fail. Later completions are polled behind those, so the set is all that the library and
+//!   the application of this side can do.
+//! * *One side drains.* Its queue pair has failed, and the connection manager has reported that to
+//!   both sides. The side sends nothing and receives nothing, so its polls concern it alone.
+//!
+//! In the last two sets one side is ahead of the other, so the search compares both sides in fewer
+//! states. A verdict that comes too early, and turns out to be true, escapes it there. The same
+//! verdict is false in a scope in which the peer may be killed. The search does not reduce those
+//! states. `keep_outcomes_with_reduction` compares the ends with those of a search of all orders.
+
+mod fingerprint;
+mod judge;
+mod mistake;
+mod queues;
+mod reduction;
+mod scopes;
+mod search;
+mod world;
+
+use std::{collections::BTreeSet, env, time::Instant};
+
+use self::{
+    mistake::Mistake,
+    scopes::{LARGE, QUICK, SMALL, SMALLEST, Scope, scopes},
+    search::{Found, Search},
+    world::{Deed, World},
+};
+use super::pair::{A, B};
+
+/// The number of states that fit memory. A search is cut off when it has found more.
+const MOST_STATES: usize = 5_000_000;
+
+/// Searches a scope, and prints the number of its states and the time in seconds.
+fn search(scope: &Scope) -> Found {
+    let start = Instant::now();
+    let mut search = Search::new(World::new(scope));
+    search.most_states = MOST_STATES;
+    let found = search.run();
+    println!(
+        "{:<50} {:>9} states {:>9} transitions {:>4} ends, depth {:>3}, {:>6.1} s{}",
+        scope.name,
+        found.states,
+        found.transitions,
+        found.outcomes.len(),
+        found.depth,
+        start.elapsed().as_secs_f64(),
+        if found.is_complete { "" } else { ": cut off" }
+    );
+    if let Some(violation) = &found.violation {
+        panic!("{}: {violation}", scope.name);
+    }
+    for (deed, counts) in scope.deeds {
+        for at in [A, B] {
+            let is_done = found.done[*deed as usize][at] || counts[at] == 0;
+            assert!(
+                is_done || !found.is_complete,
+                "{}: {deed:?} is never done",
+                scope.name
+            );
+        }
+    }
+    found
+}
+
+#[test]
+fn visit_every_state_of_quick_scopes() {
+    for scope in QUICK {
+        assert!(search(scope).is_complete);
+    }
+}
+
+/// `RDMSG_SCOPES=large` in the environment selects the large scopes.
+#[test]
+#[ignore = "it takes a minute, and integration/test runs it"]
+fn visit_every_state_of_small_scopes() {
+    if env::var_os("RDMSG_SCOPES").is_some_and(|scopes| scopes == "large") {
+        LARGE.iter().for_each(|scope| drop(search(scope)));
+        return;
+    }
+    let mut ends = BTreeSet::new();
+    for scope in SMALL {
+        let found = search(scope);
+        assert!(found.is_complete, "{}", scope.name);
+        ends.extend(found.outcomes);
+    }
+    // Scopes without these ends would prove little.
+    for reason in [
+        "LocallyClosed, true",
+        "LocallyClosed, false",
+        "PeerClosed, true",
+        "PeerClosed, false",
+        "Truncated { missing: 1 }",
+        "PeerDisconnected",
+        "LocallyAborted",
+        "PeerAborted(3)",
+        "DeviceRemoved",
+        "RETRY_EXC_ERR",
+        "ProtocolViolation",
+        "OutOfMemory",
+        "PeerOutOfResources",
+    ] {
+        assert!(
+            ends.iter().any(|end| end.contains(reason)),
+            "{reason}: {ends:#?}"
+        );
+    }
+}
+
+#[test]
+#[ignore = "it takes seconds, and integration/test runs it"]
+fn keep_outcomes_with_reduction() {
+    const COMPARED: &[Scope] = scopes! {
+        "two closes" => Close 1 1;
+        "a large message" => Large 1 0;
+        "a message and a close" => Send 0 1, Close 1 0;
+        "acknowledgements get lost" acknowledgements_get_lost true => Close 1 1;
+        "a kill of a close" => Kill 0 1, Close 1 0;
+        "drain markers get lost" => LoseMarkers 1 1, Close 1 0;
+        "a close takes too long" => Wait 1 0, Close 1 0;
+    };
+    for scope in COMPARED {
+        let reduced = search(scope);
+        let mut all = Search::new(World::new(scope));
+        all.reduces = false;
+        let all = all.run();
+        println!("{}: {} states without reduction", scope.name, all.states);
+        assert!(all.states > reduced.states);
+        assert_eq!(all.outcomes, reduced.outcomes, "{}", scope.name);
+    }
+}
+
+#[test]
+fn find_each_mistake() {
+    use Mistake::*;
+    const ACCUSED: &str = "a peer is accused";
+    const UNCONFIRMED: &str = "does not confirm delivery";
+    let cases: &[(Mistake, bool, &[Scope], &str)] = &[
+        (Repeat, false, scopes! { "" => Send 1 0; }, ACCUSED),
+        (
+            Lose,
+            false,
+            scopes! { "" => Send 1 0; },
+            "messages never arrive",
+        ),
+        (
+            AcknowledgeEarly,
+            false,
+            scopes! { "" => Close 1 0; },
+            UNCONFIRMED,
+        ),
+        (GrantMore, false, scopes! { "" => Send 1 0; }, ACCUSED),
+        (
+            AcknowledgeClose,
+            true,
+            scopes! { "" => Send 1 0, Close 1 1; },
+            "delivered, but messages are missing",
+        ),
+        (
+            TakeEarly,
+            false,
+            scopes! { "" => Large 1 0; },
+            "is taken that is being read",
+        ),
+        (DrainEarly, false, scopes! { "" => Close 1 0; }, UNCONFIRMED),
+        (
+            LoseCompletion,
+            false,
+            scopes! { "" => Send 1 0; },
+            "sends nothing more",
+        ),
+        (
+            KeepReceive,
+            false,
+            scopes! { "" => Send 1 0; },
+            "a receive is lost",
+        ),
+        (
+            ForgetWritable,
+            false,
+            scopes! { "" => Send 2 0; },
+            "blocked for ever",
+        ),
+    ];
+    for (mistake, reduces, scopes, expected) in cases {
+        let mut search = Search::new(World::new(&scopes[0]));
+        search.first.mistake = Some(*mistake);
+        search.reduces = *reduces;
+        let found = search.run();
+        println!(
+            "{mistake:?}: {} states, {:?}",
+            found.states, found.violation
+        );
+        let violation = found.violation.expect("it is found");
+        assert!(violation.contains(expected), "{mistake:?}: {violation}");
+    }
+}
