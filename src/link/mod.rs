@@ -13,7 +13,7 @@
 //! | the calls of handles; waiting, polling, event loops | `calls`; `polling` |
 //! | under the lock of the state machine: inputs, outputs, deliveries | `core` |
 //! | sends; bytes that are held back while the window is full | `send`; `cork` |
-//! | sessions, which survive the loss of a connection | `session` |
+//! | sessions, which survive the loss of a connection; until the next one | `session`; `suspension` |
 //! | reports to the application; their order; its channel | `reports`; `sent_order`; `outbox` |
 //! | messages and the places that their drop gives back; unread bytes | `message`; `inflow` |
 //!
@@ -36,6 +36,7 @@ mod reports;
 mod send;
 mod sent_order;
 mod session;
+mod suspension;
 
 pub use self::{
     completion::{Completion, Immediate},
@@ -51,5 +52,6 @@ pub(crate) use self::{
     message::Handoff,
     outbox::GroupQueue,
     send::{Sending, total},
-    session::{LinkSession, Next},
+    session::LinkSession,
+    suspension::Next,
 };

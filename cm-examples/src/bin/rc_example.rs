@@ -16,9 +16,9 @@
 //! buffer: before and after each step both sides say a byte over TCP and wait for the other's.
 //!
 //! Neither side tells the other the length of its buffer, in which copies of the classic program
-//! differ: 16, 18 and 21 bytes, the length of their first text. The texts here fit the shortest, and the
-//! buffer here has room for more. The client takes the length of the server's message for that of
-//! its buffer. With `--len` this program does as those copies do.
+//! differ: 16, 18 and 21 bytes, the length of their first text. The texts here fit the shortest,
+//! and the buffer here has room for more. The client takes the length of the server's message for
+//! that of its buffer. With `--len` this program does as those copies do.
 
 use std::{
     net::TcpStream,

@@ -177,8 +177,8 @@ impl Battle {
         Ok(())
     }
 
-    /// Has the honest clients work, and perhaps the attackers. It fails if a client fails, or if the
-    /// victim has ended, panicked, or logged too much.
+    /// Has the honest clients work, and perhaps the attackers. It fails if a client fails, or if
+    /// the victim has ended, panicked, or logged too much.
     fn phase(&mut self, attacks: bool) -> Result<()> {
         let (engine, end) = (&self.engine, Instant::now() + self.length);
         let arena = &Arena::new(self.victim.site, &self.victim.services, end);
