@@ -13,7 +13,7 @@
 //! | the calls of handles; waiting, polling, event loops | `calls`; `polling` |
 //! | under the lock of the state machine: inputs, outputs, deliveries | `core` |
 //! | sends; bytes that are held back while the window is full | `send`; `cork` |
-//! | sessions, which survive the loss of a connection; until the next one | `session`; `suspension` |
+//! | sessions; between the loss of a connection and the next | `session`; `suspension` |
 //! | reports to the application; their order; its channel | `reports`; `sent_order`; `outbox` |
 //! | messages and the places that their drop gives back; unread bytes | `message`; `inflow` |
 //!

@@ -242,8 +242,8 @@ fn baseline(victim: &mut Victim) -> Result<Health> {
     )
 }
 
-/// Prints the medians of the honest clients' 99th percentiles, and fails if those in attacks are too
-/// long. Other programs of this machine spoil one phase, and not most of them.
+/// Prints the medians of the honest clients' 99th percentiles, and fails if those in attacks are
+/// too long. Other programs of this machine spoil one phase, and not most of them.
 fn compare(floor: Duration, clients: &[Honest]) -> Result<()> {
     let mut slow = Vec::new();
     for client in clients {
