@@ -58,7 +58,7 @@ pub struct Params {
 }
 
 /// What a side's hello says of sessions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SessionOffer {
     /// The connection ends with its transport.
     None,

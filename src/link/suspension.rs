@@ -254,7 +254,7 @@ impl Core {
         }
     }
 
-    /// Which of the session's connections this is, from 0.
+    /// Returns the number of the present connection in the session, from 0.
     pub(crate) fn generation(&self) -> u32 {
         self.generation
     }
@@ -381,7 +381,7 @@ impl Core {
         self.go_on();
     }
 
-    /// If everything was sent again, does what had to wait for that.
+    /// Finishes and closes after the last message that was sent again, if that was asked for.
     fn go_on(&mut self) {
         let Some(session) = self.session.as_ref().filter(|_| !self.is_barred()) else {
             return;

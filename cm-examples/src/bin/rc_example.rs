@@ -242,7 +242,7 @@ impl Side {
         self.qp.post_send(&[SendWr::read(0, buffer, theirs)])?;
         self.complete("READ", access)?;
         self.show("Contents of server's buffer");
-        let len = self.len.unwrap_or(LEN.min(len));
+        let len = self.len.unwrap_or_else(|| LEN.min(len));
         self.put(self.texts[2], len);
         self.show("Now replacing it with");
         let buffer = Sge::new(&self.memory, ..len);

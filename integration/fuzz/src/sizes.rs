@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use crate::proto::{Params, ReadDepth};
+use crate::proto::{Params, ReadDepth, SessionOffer};
 
 /// As many READs as most devices do.
 pub(crate) const BOTH_WAYS: ReadDepth = ReadDepth {
@@ -28,6 +28,8 @@ pub(crate) fn params() -> Params {
         keepalive_interval: None,
         keepalive_timeout: Duration::from_secs(3),
         stream: false,
+        held: 0,
+        session: SessionOffer::None,
         stream_buffer: 4 << 10,
         engine: 0,
         number: 0,

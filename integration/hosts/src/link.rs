@@ -54,7 +54,8 @@ impl Link {
         Ok(Self::new(Sender::new(requests), reports, Some(stream.into())).0)
     }
 
-    /// Returns the link to an agent at the other end of this stream, and its reports about its host.
+    /// Returns the link to an agent at the other end of this stream, and its reports about its
+    /// host.
     ///
     /// # Errors
     ///

@@ -44,8 +44,8 @@ impl Accel {
     }
 }
 
-/// Returns the frequency in kHz of this machine's time stamp counter, which an emulated guest reads,
-/// measured by the system's clock. Other load does not change it.
+/// Returns the frequency in kHz of this machine's time stamp counter, which an emulated guest
+/// reads, measured by the system's clock. Other load does not change it.
 #[cfg(target_arch = "x86_64")]
 fn khz() -> Option<u32> {
     use std::{

@@ -18,7 +18,7 @@ pub(super) enum Target {
     },
     Rdmsg {
         address: Address,
-        connector: Connector,
+        connector: Box<Connector>,
     },
 }
 
@@ -32,7 +32,7 @@ impl Target {
         if address.scheme() == Scheme::Rdma {
             find_rdma(engine).with_context(|| format!("cannot connect to {address}"))?;
         }
-        let connector = Connector::new().config(config).engine(engine);
+        let connector = Box::new(Connector::new().config(config).engine(engine));
         Ok(Self::Rdmsg { address, connector })
     }
 

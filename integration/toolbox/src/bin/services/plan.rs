@@ -21,8 +21,8 @@ pub(crate) enum Expected {
     /// A bridge on the clients' host, to which they connect.
     Near,
     Client(Shows),
-    /// A client that does not end by itself, or not soon. The network is cut when it is at work, and
-    /// it prints this error then.
+    /// A client that does not end by itself, or not soon. The network is cut when it is at work,
+    /// and it prints this error then.
     Cut(Begun, String),
 }
 
