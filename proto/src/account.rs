@@ -116,6 +116,24 @@ impl Account {
     }
 }
 
+#[cfg(test)]
+impl Clone for Account {
+    fn clone(&self) -> Self {
+        Self {
+            total: self.total,
+            free: AtomicU32::new(self.free()),
+            kept: AtomicI32::new(self.kept.load(Ordering::Relaxed)),
+        }
+    }
+}
+
+#[cfg(test)]
+impl std::hash::Hash for Account {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        (self.free(), self.kept.load(Ordering::Relaxed)).hash(state);
+    }
+}
+
 /// Returns the data receives that a connection of this window is promised from the beginning on.
 pub(super) fn floor(window: u16) -> u16 {
     window.min(FLOOR)

@@ -11,6 +11,7 @@ pub const MAX_PARTS: usize = 64;
 
 /// The content of a Batch frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 pub(crate) struct Batch {
     /// The number of messages: at least 1.
     pub(super) count: u32,

@@ -31,6 +31,7 @@ pub const CONTROL_RECEIVES: u32 = 8 + LARGE_IN_FLIGHT;
 
 /// What this side may send.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct SendCredit {
     /// The number of data frames sent.
     sent: u32,
@@ -93,6 +94,7 @@ impl SendCredit {
 
 /// What the peer may send.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct RecvCredit {
     window: u32,
     /// The number of receives that are promised at least.

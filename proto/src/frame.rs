@@ -5,6 +5,7 @@ pub const HEADER_LEN: usize = 16;
 
 /// The kind of a frame. Its [`number`](Self::number) is the first byte on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 pub(crate) enum Kind {
     /// One message of the application. Takes a credit.
     Data,
@@ -20,6 +21,7 @@ pub(crate) enum Kind {
 
 /// The kind of a frame without a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 pub(crate) enum Control {
     /// Carries nothing but the counters of its header.
     Grant,
@@ -110,6 +112,7 @@ pub(crate) const READ_TIMEOUT: u32 = 5;
 /// On the wire, in network order: kind `u8`, flags `u8` = 0, sequence `u16`, grant `u32`, len
 /// `u32`, arg `u32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 pub(crate) struct Header {
     pub kind: Kind,
     /// The number of frames that the sender sent before, modulo 2¹⁶.
@@ -130,6 +133,7 @@ pub(crate) const DESCRIPTOR_LEN: usize = 24;
 ///
 /// On the wire, in network order: address `u64`, length `u64`, rkey `u32`, reserved `u32` = 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 pub struct Descriptor {
     /// The address of its first byte.
     pub addr: u64,
@@ -290,6 +294,7 @@ fn word<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
 /// A reliable connection loses and repeats nothing. A device or a driver that does so all the same
 /// ends the connection by it: without the numbers a repeated message would be delivered twice.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Sequence {
     send: u16,
     receive: u16,

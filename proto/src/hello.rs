@@ -31,6 +31,7 @@ pub const REPLY_DATA_MAX: usize = 196 - LEN;
 /// they are in every version, and so does all of a [rejection](super::reject::Reject): two sides of
 /// different versions refuse each other by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 pub(crate) struct Hello {
     pub version: u8,
     /// Abilities of the sender beyond this version, as bits. Unknown bits are ignored.

@@ -17,6 +17,7 @@ use super::{
 /// chunks, for each of which memory is prepared, and then delivered. Reads complete in the order in
 /// which they were posted, so large messages complete in the order in which they were announced.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Inbound {
     /// Undelivered messages, oldest first. Empty unless a large message is in front.
     queue: VecDeque<Queued>,
@@ -64,6 +65,7 @@ pub(super) enum Step {
 
 /// What is missing before more is read: one thing at a time.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(test, derive(Hash))]
 enum Demand {
     Nothing,
     /// A place in memory for the message of this id and length.
@@ -79,6 +81,7 @@ enum Demand {
 
 /// An element of the queue.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Hash))]
 enum Queued {
     /// Complete, but behind a message that is not.
     Arrival(Arrival),
@@ -87,6 +90,7 @@ enum Queued {
 
 /// A large message that is read, or will be.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Hash))]
 struct Large {
     descriptor: Descriptor,
     /// Its id, once it is started.

@@ -4,6 +4,7 @@ use super::{Params, hello::Hello};
 
 /// The outcome of the two sides' hellos.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 #[non_exhaustive]
 pub struct Negotiated {
     /// The protocol version.
@@ -84,6 +85,7 @@ impl fmt::Display for Negotiated {
 /// `Error::NotSupported` before anything is sent, and the connection goes on.
 /// `Endpoint::capabilities` returns them. Over TCP all are supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 #[non_exhaustive]
 pub struct Capabilities {
     /// `Endpoint::fetch_add` and `Endpoint::compare_swap`: `atomic_cap` of `ibv_query_device(3)`.

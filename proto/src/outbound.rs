@@ -12,6 +12,7 @@ pub(crate) const LARGE_IN_FLIGHT: u32 = 4;
 
 /// The large messages that the peer has not taken yet.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Outbound {
     /// Their lengths in bytes, oldest first.
     lengths: VecDeque<u64>,

@@ -79,6 +79,7 @@ impl Clock for Instant {
 
 /// The work request of a failed completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 pub enum Work {
     Send {
         slot: u32,
@@ -94,6 +95,7 @@ pub enum Work {
 
 /// The queue of a drain marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 pub enum DrainSide {
     Send,
     Recv,
@@ -101,6 +103,7 @@ pub enum DrainSide {
 
 /// What the driver has to do, in the order of the outputs.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 pub enum Output {
     /// Make a connection manager call. A failure is reported with `handle_cm_failure`.
     Cm(CmOp),
@@ -138,6 +141,7 @@ pub enum Output {
 ///
 /// Most inputs lead to a single output, which bypasses the queue.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 pub(super) struct Outputs {
     /// Comes before `rest`.
     first: Option<Output>,
@@ -187,6 +191,14 @@ impl Outputs {
     }
 }
 
+/// The driver carries all outputs out before the next input, so they are no part of a state.
+#[cfg(test)]
+impl std::hash::Hash for Outputs {
+    fn hash<H: std::hash::Hasher>(&self, _: &mut H) {
+        assert!(self.is_empty(), "the driver has carried all outputs out");
+    }
+}
+
 /// A line for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
@@ -218,6 +230,7 @@ impl Note {
 
 /// What the state machine has to know of a transport that has been made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 pub struct TransportTraits {
     pub capabilities: Capabilities,
     /// Whether the passive side must not send before it has received a frame, as on iWARP (RFC
@@ -331,6 +344,7 @@ pub enum Event {
 
 /// Something that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 pub enum Arrival {
     /// A message in a receive buffer, which is not posted until `release`.
     Message { buffer: u32, offset: u32, len: u32 },
@@ -352,6 +366,7 @@ pub enum Arrival {
 
 /// A read to be posted, and signalled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 pub struct Read {
     /// The slot of the send ring.
     pub slot: u32,

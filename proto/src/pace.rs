@@ -23,6 +23,7 @@ const SLOW: Duration = Duration::from_millis(400);
 /// its first chunks are the shortest, and few, which is also all the memory that a peer that never
 /// answers a read gets pinned.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Pace {
     chunk: u64,
     longest: u64,

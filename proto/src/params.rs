@@ -4,6 +4,7 @@ use super::{LONGEST_CHUNK, account, credit::CONTROL_RECEIVES};
 
 /// The part of the configuration that the state machine uses.
 #[derive(Clone, Debug)]
+#[cfg_attr(test, derive(Hash))]
 pub struct Params {
     /// The number of data frames that the peer may have sent and this side not released.
     pub window: u16,

@@ -16,12 +16,14 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
 /// Reads are checked periodically, so that a chunk that arrives sets no timer. Reads that stand
 /// still are noticed after 1 to 1.5 times the timeout.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct ReadWatchdog {
     timeout: Duration,
     watch: Watch,
 }
 
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Hash))]
 enum Watch {
     /// Nothing is being read, as of the last check.
     Off,
@@ -49,6 +51,7 @@ enum Watch {
 
 /// The progress of large messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 pub(super) struct Progress {
     /// Chunks, of all connections with the peer's engine.
     pub(super) chunks: u64,

@@ -4,6 +4,7 @@ use rdma_status::{CmStatus, OsError, RejectReason, WcStatus};
 
 /// A field of a received frame that violates the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 pub struct Violation {
     field: &'static str,
     value: u64,
@@ -45,6 +46,7 @@ impl fmt::Display for Violation {
 
 /// A field of the two sides' hellos whose values are incompatible.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 pub struct Mismatch {
     /// The field's name.
     pub field: &'static str,
@@ -71,6 +73,7 @@ impl fmt::Display for Mismatch {
 
 /// The step of establishing a connection during which a deadline passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 #[non_exhaustive]
 pub enum Phase {
     /// Waiting for its turn, while this host established other connections.
@@ -99,6 +102,7 @@ impl fmt::Display for Phase {
 
 /// The timeout within which the peer expected something of this side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 #[non_exhaustive]
 pub enum PeerTimeout {
     /// A sign of life, within the peer's
@@ -113,6 +117,7 @@ pub enum PeerTimeout {
 /// The cause for which a connection ended, or was not established: the first one, where several
 /// follow each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 #[non_exhaustive]
 pub enum CloseReason {
     /// No RDMA device has a route to the address, or the address does not answer (event

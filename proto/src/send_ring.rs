@@ -18,6 +18,7 @@ pub const READS: u32 = 4;
 
 /// The state of the ring.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct SendRing {
     slots: u32,
     /// The next slot.

@@ -18,6 +18,7 @@ use crate::{
 
 /// A peer's request, from its arrival to ESTABLISHED.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Accepting {
     /// The bound on the present step.
     deadline: Instant,
@@ -27,6 +28,7 @@ pub(super) struct Accepting {
 }
 
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Hash))]
 enum Step {
     /// The application has not answered.
     Requested,

@@ -29,6 +29,7 @@ use crate::{
 
 /// The close handshake.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Closing {
     deadline: Instant,
     role: Role,
@@ -37,6 +38,7 @@ pub(super) struct Closing {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 enum Role {
     /// This side closed first, as far as it knows. It disconnects when each side has acknowledged
     /// the other's Close.
@@ -81,6 +83,7 @@ impl Closing {
 
 /// Waiting for the work requests to be flushed.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Draining {
     deadline: Instant,
     sends_done: bool,

@@ -11,6 +11,7 @@ use crate::{
 
 /// A point in the stream of sent frames.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(test, derive(Hash))]
 pub struct Flush {
     /// The number of pongs after which the peer has processed all frames before this point.
     answered: u64,

@@ -21,6 +21,7 @@ use crate::{
 
 /// Attempts to connect.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Connecting {
     /// The bound on all of them.
     deadline: Instant,
@@ -36,6 +37,7 @@ pub(super) struct Connecting {
 }
 
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Hash))]
 enum Step {
     /// The next attempt waits until the engine has time for it.
     Waiting,
@@ -54,6 +56,7 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
 
 /// Pseudo-random numbers (SplitMix64).
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Hash))]
 struct Jitter(u64);
 
 impl Jitter {

@@ -6,6 +6,7 @@ use crate::frame::Control;
 
 /// Control frames to be sent as soon as there is a slot: at most one of each kind.
 #[derive(Debug, Default)]
+#[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct ControlQueue {
     /// An Abort or a Failure with its code: the only frame that is sent then.
     notice: Option<(Control, u32)>,
@@ -22,6 +23,7 @@ pub(super) struct ControlQueue {
 
 /// The state of this side's last frame: CloseAck, Abort or Failure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 enum FinalFrame {
     #[default]
     None,

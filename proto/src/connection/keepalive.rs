@@ -31,6 +31,7 @@ const ANSWER: Duration = Duration::from_millis(100);
 /// for the peer's bytes: if this side's bytes were lost and repeated in the silence, the peer has
 /// a second timeout.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Keepalive {
     interval: Duration,
     timeout: Duration,
@@ -50,6 +51,7 @@ pub(super) struct Keepalive {
 
 /// Counters of signs of life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 pub struct Activity {
     /// Frames, and completions which prove that bytes have moved.
     pub signs: u64,
@@ -60,6 +62,7 @@ pub struct Activity {
 /// Counters of bytes of one connection, from a transport that counts them: signs of life before a
 /// frame is complete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 pub struct MovedBytes {
     /// The number of bytes that have arrived, and of each 4 KiB that the peer has acknowledged.
     pub signs: u64,
@@ -76,6 +79,7 @@ pub struct MovedBytes {
 
 /// The time beyond the timeout.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(test, derive(Hash))]
 enum Overtime {
     None,
     /// Until bytes are repeated. The number of bytes that the peer's system had acknowledged.
@@ -88,6 +92,7 @@ enum Overtime {
 
 /// The signs of life of a connection's peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 pub(super) struct PeerActivity {
     /// On this connection.
     pub(super) here: u64,
@@ -213,6 +218,7 @@ impl Keepalive {
 ///
 /// A pong proves that the peer's library has processed everything that was sent before its ping.
 #[derive(Debug, Default)]
+#[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Probe {
     state: ProbeState,
     /// The number of pongs received.
@@ -220,6 +226,7 @@ pub(super) struct Probe {
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 enum ProbeState {
     #[default]
     Idle,

@@ -61,6 +61,7 @@ use super::{
 /// gives way to the cause itself when that is found in the completion queue while draining, and a
 /// close of this side gives way to the peer's Abort or Failure unless the peer has confirmed it.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Hash))]
 pub struct Connection {
     side: Side,
     state: State,
@@ -71,6 +72,7 @@ pub struct Connection {
 /// A setup that fails ends the connection at once: no frame of this side needs to arrive, so the
 /// driver destroys the queue pair, if there is one, with its work requests.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Hash))]
 enum State {
     /// The connection is being established.
     Setup(Setup),
@@ -83,6 +85,7 @@ enum State {
 
 /// A connection that has ended.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Hash))]
 struct Ended {
     reason: CloseReason,
     /// The established connection, for its numbers; `None` if the setup failed.

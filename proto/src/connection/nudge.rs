@@ -16,6 +16,7 @@ const LAST: Duration = Duration::from_secs(1);
 
 /// Nudges the peer until it has answered.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Nudge {
     deadline: Instant,
     wait: Duration,

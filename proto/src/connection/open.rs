@@ -17,12 +17,14 @@ use crate::{Activity, CmInput, CmOp, Event, Output, hello::Hello};
 /// completions, `reading` reads large messages, `closing` ends the connection, `keepalive` and
 /// `nudge` act on silence.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Open {
     pub(super) phase: Phase,
     pub(super) transfer: Transfer,
 }
 
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Hash))]
 pub(super) enum Phase {
     /// Messages flow.
     Established,

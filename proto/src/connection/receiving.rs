@@ -13,6 +13,7 @@ use crate::{
 
 /// The content of a receive, checked as far as that is possible without the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 pub(super) enum Incoming {
     Data(Header),
     Rendezvous(Header, Descriptor),

@@ -7,6 +7,7 @@ use crate::{CloseReason, CmInput, hello::Hello, reason::Violation, reject::Rejec
 
 /// A connection that is not established.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Hash))]
 pub(super) enum Setup {
     /// This side connects.
     Connecting(Connecting),

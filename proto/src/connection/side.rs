@@ -11,6 +11,7 @@ use crate::{
 
 /// The part of a connection that all of its states use.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Side {
     pub(super) params: Params,
     pub(super) outputs: Outputs,

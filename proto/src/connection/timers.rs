@@ -10,6 +10,7 @@ use crate::read_watchdog::ReadWatchdog;
 
 /// The timers of an established connection.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Timers {
     pub(super) keepalive: Option<Keepalive>,
     pub(super) read_watchdog: ReadWatchdog,
@@ -19,6 +20,7 @@ pub(super) struct Timers {
 
 /// A grant waits for more releases.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(test, derive(Hash))]
 pub(super) struct PutOff {
     /// The time of its check.
     pub(super) deadline: Instant,
@@ -68,6 +70,7 @@ pub(super) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<In
 ///
 /// Most messages touch no timer. A message that touches one cannot forget the mark.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Tracked<T> {
     value: T,
     touched: bool,

@@ -21,6 +21,7 @@ use crate::{
 
 /// The exchange of frames with a peer whose hello is known.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Transfer {
     /// The hello of the peer.
     pub(super) hello: Hello,
@@ -64,6 +65,7 @@ pub(super) struct Transfer {
 
 /// What is taken of what the peer sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 pub(super) enum Heard {
     Everything,
     /// Its Finish has come: only control frames follow.
@@ -75,6 +77,7 @@ pub(super) enum Heard {
 
 /// How far the peer has come in closing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 pub(super) enum PeerClose {
     None,
     /// Its Close has come: only control frames follow.

@@ -10,6 +10,7 @@ mod actions;
 mod crossing;
 mod ending;
 mod establishing;
+mod exhaustive;
 mod finishing;
 mod hostile;
 mod large;

@@ -30,7 +30,7 @@ pub(super) const fn no_memory() -> OsError {
 }
 
 /// The two sides and the clock.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Pair {
     pub(super) sides: [Side; 2],
     pub(super) now: Instant,

@@ -1,7 +1,7 @@
 //! One side of a [`Pair`](super::pair::Pair).
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{BTreeMap, HashSet, VecDeque},
     sync::Arc,
     time::Instant,
 };
@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// A completion.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) enum Completion {
     Recv { buffer: u32, frame: Vec<u8> },
     Sent { slot: u32 },
@@ -25,8 +25,21 @@ pub(super) enum Completion {
     Drained(DrainSide),
 }
 
+impl Completion {
+    /// Returns the queue whose work request it completes.
+    pub(super) fn queue(&self) -> DrainSide {
+        match self {
+            Self::Recv { .. } | Self::Failed(Work::Recv { .. }, _) => DrainSide::Recv,
+            Self::Sent { .. }
+            | Self::Read { .. }
+            | Self::Failed(Work::Send { .. } | Work::Read { .. }, _) => DrainSide::Send,
+            Self::Drained(queue) => *queue,
+        }
+    }
+}
+
 /// A connection manager event.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug, Hash)]
 pub(super) enum Cm {
     AddrResolved,
     RouteResolved,
@@ -36,7 +49,7 @@ pub(super) enum Cm {
 }
 
 /// A posted work request.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct InFlight {
     pub(super) slot: u32,
     pub(super) signalled: bool,
@@ -44,7 +57,7 @@ pub(super) struct InFlight {
 }
 
 /// What a work request does.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) enum What {
     Frame(Vec<u8>),
     Read(Read),
@@ -62,7 +75,7 @@ impl InFlight {
 }
 
 /// A large message that is being read.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct Reading {
     pub(super) id: u32,
     pub(super) number: u32,
@@ -75,7 +88,7 @@ pub(super) struct Reading {
 }
 
 /// Receives that a side's connection shares with others, all of which one stranger represents.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Shared {
     pub(super) account: Arc<Account>,
     /// The receives that the stranger's peers may still use.
@@ -103,7 +116,7 @@ pub(super) fn exposed(number: u32, len: u64) -> Descriptor {
 }
 
 /// One side: its connection, its device and its application.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Side {
     pub(super) conn: Connection,
     pub(super) params: Params,
@@ -118,7 +131,7 @@ pub(super) struct Side {
     pub(super) cq: VecDeque<Completion>,
     pub(super) cm: VecDeque<Cm>,
     /// What the device wrote into the buffers.
-    pub(super) buffers: HashMap<u32, Vec<u8>>,
+    pub(super) buffers: BTreeMap<u32, Vec<u8>>,
     /// Whether the queue pair is in its error state.
     pub(super) broken: bool,
     /// Whether the connection manager has said, or will say, that the connection is down.
@@ -134,7 +147,7 @@ pub(super) struct Side {
     /// The number of messages sent.
     pub(super) sent: u32,
     /// The buffers in which several messages lie, with how many were not released.
-    pub(super) batches: HashMap<u32, u32>,
+    pub(super) batches: BTreeMap<u32, u32>,
     /// Messages that the application has not released.
     pub(super) kept: VecDeque<Kept>,
     /// Large messages that the peer may be reading, oldest first.
@@ -171,7 +184,7 @@ impl Side {
             slots: VecDeque::new(),
             cq: VecDeque::new(),
             cm: VecDeque::new(),
-            buffers: HashMap::new(),
+            buffers: BTreeMap::new(),
             broken: false,
             disconnected: false,
             killed: false,
@@ -179,7 +192,7 @@ impl Side {
             timer: None,
             established: false,
             sent: 0,
-            batches: HashMap::new(),
+            batches: BTreeMap::new(),
             kept: VecDeque::new(),
             exposed: VecDeque::new(),
             reads: VecDeque::new(),
@@ -210,6 +223,19 @@ impl Side {
             signalled: transmit.signalled,
             what,
         });
+    }
+
+    /// Returns the next completion of a queue.
+    pub(super) fn front(&self, queue: DrainSide) -> Option<&Completion> {
+        self.cq.iter().find(|completion| completion.queue() == queue)
+    }
+
+    /// Has the next completion of a queue, of which there is one, polled first.
+    pub(super) fn move_to_front(&mut self, queue: DrainSide) {
+        let is_of_queue = |completion: &Completion| completion.queue() == queue;
+        let at = self.cq.iter().position(is_of_queue).expect("there is one");
+        let completion = self.cq.remove(at).expect("it is there");
+        self.cq.push_front(completion);
     }
 
     /// Delivers something to the application, and checks the order.
@@ -354,6 +380,14 @@ impl Side {
                 shared.account.total(),
                 "the account is whole"
             );
+        }
+    }
+
+    /// Copies the account of shared receives, so that a copy of this side has its own.
+    pub(super) fn own_account(&mut self) {
+        if let Some(shared) = &mut self.shared {
+            shared.account = Arc::new(Account::clone(&shared.account));
+            self.conn.use_account(Arc::clone(&shared.account));
         }
     }
 

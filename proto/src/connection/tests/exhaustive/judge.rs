@@ -1,0 +1,190 @@
+//! What holds in every state.
+
+use std::collections::BTreeSet;
+
+use super::world::World;
+use crate::{
+    CONTROL_RECEIVES, CloseReason,
+    connection::{
+        State,
+        tests::{
+            pair::{A, B},
+            side::{Completion, Kept, Side, What},
+        },
+    },
+    frame::{Control, Header, Kind},
+    outbound::LARGE_IN_FLIGHT,
+};
+
+/// Checks a state. If it is quiet, nothing but a deed changes it.
+pub(super) fn judge(world: &World, is_quiet: bool) {
+    for at in [A, B] {
+        let (me, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
+        assert!(peer.received <= me.sent, "a message arrives that was not sent");
+        check_receives(me);
+        check_control_frames(me, peer);
+        check_large(me, peer);
+        check_reason(world, at);
+        match &me.ended {
+            Some((reason, delivered)) if !me.killed => {
+                check_end(world, at, reason, *delivered);
+            }
+            Some(_) => {}
+            None if is_quiet => check_quiet(world, at),
+            None => {}
+        }
+    }
+    for (at, flush, sent) in &world.flushes {
+        let sides = &world.pair.sides;
+        if sides[*at].conn.is_flushed(flush) {
+            assert!(
+                sides[1 - at].received >= *sent,
+                "a flush is done before everything has arrived"
+            );
+        } else if is_quiet && sides.iter().all(|side| side.ended.is_none()) {
+            panic!("a flush is never done");
+        }
+    }
+}
+
+/// Each receive is posted, holds a frame, or holds a message of the application.
+fn check_receives(me: &Side) {
+    let State::Open(open) = &me.conn.state else {
+        return;
+    };
+    if me.broken || me.shared.is_some() {
+        return;
+    }
+    let is_recv = |it: &&Completion| matches!(it, Completion::Recv { .. });
+    let buffer = |kept: &Kept| match kept {
+        Kept::Buffer(buffer) | Kept::Part(buffer) => Some(*buffer),
+        Kept::Large(_) => None,
+    };
+    let kept: BTreeSet<u32> = me.kept.iter().filter_map(buffer).collect();
+    let seen = me.posted.len() + me.cq.iter().filter(is_recv).count() + kept.len();
+    let all = usize::from(me.params.window) + CONTROL_RECEIVES as usize;
+    assert!(seen <= all, "there are more receives than were made");
+    if open.transfer.inbound.is_clear() {
+        assert_eq!(seen, all, "a receive is lost");
+    }
+}
+
+/// No more control frames are unprocessed than there are receives for each kind of them.
+fn check_control_frames(me: &Side, peer: &Side) {
+    let sent = me.sending.iter().filter_map(|sent| match &sent.what {
+        What::Frame(frame) => Some(frame),
+        What::Read(_) | What::Nudge => None,
+    });
+    let arrived = peer.cq.iter().filter_map(|completion| match completion {
+        Completion::Recv { frame, .. } => Some(frame),
+        Completion::Sent { .. }
+        | Completion::Read { .. }
+        | Completion::Failed(..)
+        | Completion::Drained(_) => None,
+    });
+    let mut counts = [0; 8];
+    for frame in sent.chain(arrived) {
+        if let Ok(Header {
+            kind: Kind::Control(control),
+            ..
+        }) = Header::parse(frame)
+        {
+            counts[control as usize] += 1;
+        }
+    }
+    assert!(
+        counts[Control::Grant as usize] <= 2 + LARGE_IN_FLIGHT,
+        "more grants are in flight than receives are kept for"
+    );
+    counts[Control::Grant as usize] = 0;
+    let notices = counts[Control::Abort as usize] + counts[Control::Failure as usize];
+    assert!(
+        counts.iter().all(|count| *count <= 1) && notices <= 1,
+        "two control frames of a kind are in flight"
+    );
+}
+
+/// The memory of a large message is exposed until the peer has read it.
+fn check_large(me: &Side, peer: &Side) {
+    if me.ended.is_some() || peer.ended.is_some() {
+        return;
+    }
+    for reading in &peer.reads {
+        let is_exposed = me.exposed.iter().any(|memory| memory.rkey == reading.number);
+        assert!(
+            is_exposed || reading.number == u32::MAX || reading.completed == reading.len,
+            "a large message is taken that is being read"
+        );
+    }
+}
+
+/// No side accuses the other, which follows the protocol.
+fn check_reason(world: &World, at: usize) {
+    let reason = world.pair.sides[at].conn.close_reason();
+    let is_accused = matches!(reason, Some(CloseReason::ProtocolViolation(_)));
+    assert!(
+        !is_accused || world.is_refused,
+        "a peer is accused that follows the protocol: {reason:?}"
+    );
+}
+
+/// The verdict of a side is true.
+fn check_end(world: &World, at: usize, reason: &CloseReason, delivered: bool) {
+    let (me, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
+    if delivered {
+        assert_eq!(me.sent, peer.received, "delivered, but messages are missing");
+    }
+    match reason {
+        CloseReason::PeerClosed => {
+            assert_eq!(peer.sent, me.received, "a clean end, but messages are missing");
+        }
+        CloseReason::Truncated { missing } => assert_eq!(
+            u64::from(peer.sent - me.received),
+            *missing,
+            "the number of missing messages"
+        ),
+        _ => {}
+    }
+    if !world.is_disturbed {
+        let is_clean = match reason {
+            CloseReason::LocallyClosed => world.closes[at],
+            CloseReason::PeerClosed => world.closes[1 - at],
+            _ => false,
+        };
+        assert!(is_clean, "an undisturbed close ends with {reason:?}");
+        assert!(delivered, "an undisturbed close does not confirm delivery");
+        assert_eq!(peer.sent, me.received, "an undisturbed close loses messages");
+    }
+}
+
+/// A side at which nothing happens any more has nothing to wait for, and goes on.
+fn check_quiet(world: &World, at: usize) {
+    let (me, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
+    let State::Open(open) = &me.conn.state else {
+        panic!("stuck: not established");
+    };
+    assert!(open.is_established(), "stuck: it never ends");
+    if peer.ended.is_some() {
+        assert!(world.vanished[1 - at], "stuck: it never learns of the end");
+        return;
+    }
+    let is_idle = me.sending.is_empty() && me.unacknowledged.is_empty() && me.reads.is_empty();
+    assert!(is_idle && me.exposed.is_empty(), "stuck: work is never done");
+    assert!(me.writable && me.held == 0, "stuck: a send is blocked for ever");
+    assert_eq!(me.sent, peer.received, "stuck: messages never arrive");
+    assert_eq!(
+        open.transfer.finished, peer.peer_finished,
+        "stuck: a finish never arrives"
+    );
+    let window = u32::from(peer.params.window);
+    let available = open.transfer.send_credit.available();
+    assert!(
+        available > window / 2 || me.shared.is_some(),
+        "stuck: {available} of {window} credits are left"
+    );
+    let next = world.copy().pair.sides[at].conn.may_send(4);
+    assert!(
+        open.transfer.finished || next.is_ok(),
+        "stuck: an idle side sends nothing more: {next:?}"
+    );
+}

@@ -1,0 +1,166 @@
+//! Mistakes of a wire, a device or a library, each of which the search has to find.
+
+use super::world::World;
+use crate::{
+    connection::tests::side::{Completion, InFlight, Kept, Side, What},
+    frame::{Control, Header, Kind},
+};
+
+/// A mistake that is made once, at a side.
+#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
+pub(super) enum Mistake {
+    /// The wire carries the side's next frame twice.
+    Repeat,
+    /// The wire loses the side's next frame, and its device reports it as sent.
+    Lose,
+    /// The side's device reports its next frame as sent before it arrives.
+    AcknowledgeEarly,
+    /// The side's library grants one credit too many.
+    GrantMore,
+    /// The side's library acknowledges a close that it has not received.
+    AcknowledgeClose,
+    /// The side's library reports a large message as taken that it has not read.
+    TakeEarly,
+    /// The side's drain markers overtake other completions.
+    DrainEarly,
+    /// The side's driver loses the completion of a send.
+    LoseCompletion,
+    /// The side's driver does not post the receive of a released message again.
+    KeepReceive,
+    /// The side's library forgets that a send waits for room.
+    ForgetWritable,
+}
+
+impl Mistake {
+    pub(super) const ALL: [Self; 10] = [
+        Self::Repeat,
+        Self::Lose,
+        Self::AcknowledgeEarly,
+        Self::GrantMore,
+        Self::AcknowledgeClose,
+        Self::TakeEarly,
+        Self::DrainEarly,
+        Self::LoseCompletion,
+        Self::KeepReceive,
+        Self::ForgetWritable,
+    ];
+
+    /// Whether it may be made now.
+    pub(super) fn is_possible(self, world: &World, at: usize) -> bool {
+        let side = &world.pair.sides[at];
+        let next = side.sending.front();
+        let next_is_read = next.is_some_and(|next| matches!(next.what, What::Read(_)));
+        if side.ended.is_some() || !side.established {
+            return false;
+        }
+        match self {
+            Self::Repeat | Self::Lose => next.is_some() && !next_is_read,
+            Self::AcknowledgeEarly => {
+                side.unacknowledged.is_empty() && next.is_some() && !next_is_read
+            }
+            Self::GrantMore => next_header(side).is_some(),
+            Self::AcknowledgeClose => {
+                side.sending.back().and_then(header).map(|it| it.kind)
+                    == Some(Kind::Control(Control::Close))
+            }
+            Self::TakeEarly => next_header(side).is_some() && !side.reads.is_empty(),
+            Self::DrainEarly => {
+                let is_marker = |it: &Completion| matches!(it, Completion::Drained(_));
+                side.cq.iter().any(is_marker) && !side.cq.front().is_some_and(is_marker)
+            }
+            Self::LoseCompletion => matches!(side.cq.front(), Some(Completion::Sent { .. })),
+            Self::KeepReceive => matches!(side.kept.front(), Some(Kept::Buffer(_))),
+            Self::ForgetWritable => side.conn.is_blocked(),
+        }
+    }
+
+    /// Keeps it up after a transition: a close is acknowledged once.
+    pub(super) fn keep_up(self, world: &mut World) {
+        if self != Self::AcknowledgeClose || world.mistakes_left > 0 {
+            return;
+        }
+        for side in &mut world.pair.sides {
+            for sent in side.sending.iter_mut().filter(|sent| sent.slot != u32::MAX) {
+                if let Some(ack) = header(sent)
+                    && ack.kind == Kind::Control(Control::CloseAck)
+                {
+                    let kind = Kind::Control(Control::Grant);
+                    sent.what = What::Frame(Header { kind, ..ack }.emit().to_vec());
+                }
+            }
+        }
+    }
+
+    /// Makes it.
+    pub(super) fn make(self, world: &mut World, at: usize) {
+        let pair = &mut world.pair;
+        let side = &mut pair.sides[at];
+        match self {
+            Self::Repeat => {
+                let copy = InFlight {
+                    signalled: false,
+                    ..side.sending[0].clone()
+                };
+                side.sending.push_front(copy);
+            }
+            Self::Lose => {
+                let lost = side.sending.pop_front();
+                side.unacknowledged.extend(lost);
+            }
+            Self::AcknowledgeEarly => {
+                let next = &mut side.sending[0];
+                if std::mem::take(&mut next.signalled) {
+                    let slot = next.slot;
+                    side.cq.push_back(Completion::Sent { slot });
+                }
+            }
+            Self::GrantMore => change_header(side, |header| header.grant += 1),
+            Self::TakeEarly => change_header(side, |header| header.arg += 1),
+            Self::AcknowledgeClose => {
+                let kind = Kind::Control(Control::CloseAck);
+                let last = side.sending.back().and_then(header).expect("it is a close");
+                pair.forge(at, &Header { kind, ..last }.emit());
+            }
+            Self::DrainEarly => {
+                let is_marker = |it: &Completion| matches!(it, Completion::Drained(_));
+                let (markers, others): (Vec<_>, Vec<_>) =
+                    side.cq.drain(..).partition(is_marker);
+                side.cq.extend(markers.into_iter().chain(others));
+            }
+            Self::LoseCompletion => {
+                side.cq.pop_front();
+            }
+            Self::KeepReceive => {
+                side.kept.pop_front();
+                side.conn.release(pair.now);
+                pair.settle(at);
+            }
+            Self::ForgetWritable => {
+                let (open, _) = side.conn.open().expect("it is established");
+                open.transfer.take_blocked();
+            }
+        }
+    }
+}
+
+/// Returns the header of a frame.
+fn header(sent: &InFlight) -> Option<Header> {
+    match &sent.what {
+        What::Frame(frame) => Header::parse(frame).ok(),
+        What::Read(_) | What::Nudge => None,
+    }
+}
+
+fn next_header(side: &Side) -> Option<Header> {
+    side.sending.front().and_then(header)
+}
+
+/// Changes the header of a side's next frame.
+fn change_header(side: &mut Side, change: impl FnOnce(&mut Header)) {
+    if let Some(mut header) = next_header(side)
+        && let What::Frame(frame) = &mut side.sending[0].what
+    {
+        change(&mut header);
+        frame.splice(..header.emit().len(), header.emit());
+    }
+}

@@ -1,0 +1,120 @@
+//! Transitions that suffice in a state.
+
+use rdma_status::WcStatus;
+
+use super::world::{Act, World};
+use crate::{
+    DrainSide,
+    connection::{
+        State,
+        tests::{
+            pair::{A, B, Step},
+            side::{Completion, InFlight, Side, What},
+        },
+    },
+    frame::{Control, Header, Kind},
+};
+
+/// Returns a transition that commutes with all others, if there is one.
+pub(super) fn only(world: &World) -> Option<Act> {
+    let one_of = |find: fn(&World, usize) -> Option<Act>| {
+        [A, B].into_iter().find_map(|at| find(world, at))
+    };
+    one_of(unobservable).or_else(|| one_of(carried))
+}
+
+/// Returns a side whose transitions suffice, if there is one.
+pub(super) fn first(world: &World) -> Option<usize> {
+    let suffices = |at: &usize| goes_on(world, *at) || drains(world, *at);
+    [A, B].into_iter().find(suffices)
+}
+
+/// Whether nothing that the peer or a device does changes what a live side may do next: what
+/// arrives is polled behind what is there, and so is what completes.
+fn goes_on(world: &World, at: usize) -> bool {
+    let (side, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
+    let receives = side.front(DrainSide::Recv).is_some();
+    let is_done = side.unacknowledged.is_empty() && side.sending.is_empty();
+    let sends = is_done || side.front(DrainSide::Send).is_some();
+    let stays = !may_disconnect(world, A) && !may_disconnect(world, B);
+    is_live(world) && stays && receives && sends && peer.sending.iter().all(is_frame)
+}
+
+/// Whether a side has only to poll what its failed queue pair left, of which its peer learns
+/// nothing.
+fn drains(world: &World, at: usize) -> bool {
+    let sides = &world.pair.sides;
+    let side = &sides[at];
+    is_draining(side)
+        && side.broken
+        && sides.iter().all(|side| side.disconnected)
+        && world.waits_for_deadlines()
+        && !(side.cq.is_empty() && side.cm.is_empty())
+}
+
+/// Returns the poll of a completion that changes nothing that anyone observes.
+fn unobservable(world: &World, at: usize) -> Option<Act> {
+    let side = &world.pair.sides[at];
+    if !is_draining(side) {
+        return None;
+    }
+    let is_nothing = |queue: &DrainSide| match side.front(*queue) {
+        Some(Completion::Failed(_, status)) => *status == WcStatus::WR_FLUSH_ERR,
+        Some(Completion::Sent { .. }) => true,
+        Some(Completion::Recv { .. } | Completion::Read { .. } | Completion::Drained(_)) | None => {
+            false
+        }
+    };
+    let queues = [DrainSide::Recv, DrainSide::Send].into_iter();
+    queues.filter(is_nothing).map(|queue| Act::Poll(at, queue)).next()
+}
+
+fn is_draining(side: &Side) -> bool {
+    matches!(&side.conn.state, State::Open(open) if !open.is_connected())
+}
+
+/// Whether both queue pairs work until a side disconnects because all is said.
+fn is_live(world: &World) -> bool {
+    let is_live = |side: &Side| {
+        let is_connected = matches!(&side.conn.state, State::Open(open) if open.is_connected());
+        is_connected && !side.broken && side.cm.is_empty()
+    };
+    world.is_without_faults() && world.pair.sides.iter().all(is_live)
+}
+
+/// Whether a side of a live connection may disconnect: it has closed, and both acknowledgements of
+/// a close have left.
+fn may_disconnect(world: &World, at: usize) -> bool {
+    world.closes[at] && world.pair.sides.iter().all(has_acknowledged)
+}
+
+/// Whether the acknowledgement of the peer's close has left this side.
+fn has_acknowledged(side: &Side) -> bool {
+    let State::Open(open) = &side.conn.state else {
+        return false;
+    };
+    let is_ack = |sent: &InFlight| match &sent.what {
+        What::Frame(frame) => Header::parse(frame)
+            .is_ok_and(|header| header.kind == Kind::Control(Control::CloseAck)),
+        What::Read(_) | What::Nudge => false,
+    };
+    open.transfer.control.has_final_frame() && !side.sending.iter().any(is_ack)
+}
+
+/// Returns the arrival or the acknowledgement of a frame. Before a side disconnects, all of its own
+/// frames are acknowledged, so only its peer comes first.
+fn carried(world: &World, at: usize) -> Option<Act> {
+    if !is_live(world) || may_disconnect(world, 1 - at) {
+        return None;
+    }
+    let side = &world.pair.sides[at];
+    if !side.unacknowledged.is_empty() {
+        return Some(Act::Step(Step::Ack(at)));
+    }
+    let arrives = side.sending.front().is_some_and(is_frame);
+    arrives.then_some(Act::Step(Step::Wire(at)))
+}
+
+fn is_frame(sent: &InFlight) -> bool {
+    !matches!(sent.what, What::Read(_))
+}

@@ -1,0 +1,195 @@
+//! A breadth-first search, which finds the shortest path to a violation.
+
+use std::{
+    any::Any,
+    collections::{BTreeSet, HashMap},
+    fmt::Write,
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::Instant,
+};
+
+use super::{
+    fingerprint,
+    judge::judge,
+    mistake::Mistake,
+    reduction,
+    world::{Act, Next, World},
+};
+use crate::connection::tests::pair::{A, B};
+
+/// The number of transitions after which a path counts as endless.
+const DEEPEST: usize = 1000;
+
+/// What is searched for a violation, and how.
+pub(super) struct Search {
+    pub(super) first: World,
+    /// Whether transitions that commute with all others are made at once.
+    pub(super) reduces: bool,
+    /// The number of states after which the search is cut off.
+    pub(super) most_states: usize,
+}
+
+/// The result of a search.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) states: usize,
+    pub(super) transitions: u64,
+    /// States in which nothing is possible any more.
+    pub(super) ends: u64,
+    pub(super) depth: usize,
+    pub(super) is_complete: bool,
+    /// The ends, as the applications see them.
+    pub(super) outcomes: BTreeSet<String>,
+    /// The message of a violation, and the path to it.
+    pub(super) violation: Option<String>,
+}
+
+/// How a state was reached: from which one, and by which transition.
+#[derive(Clone, Copy)]
+struct Origin {
+    from: u32,
+    act: Option<Act>,
+}
+
+impl Search {
+    pub(super) fn new(first: World) -> Self {
+        Self {
+            first,
+            reduces: true,
+            most_states: usize::MAX,
+        }
+    }
+
+    /// Searches for the effects of a mistake. What is reduced relies on that there is none.
+    pub(super) fn with_mistake(mut self, mistake: Mistake) -> Self {
+        self.first.mistake = Some(mistake);
+        self.reduces = false;
+        self
+    }
+
+    /// Visits each state once, and stops at the first violation.
+    pub(super) fn run(self) -> Found {
+        let mut found = Found {
+            states: 1,
+            transitions: 0,
+            ends: 0,
+            depth: 0,
+            is_complete: false,
+            outcomes: BTreeSet::new(),
+            violation: None,
+        };
+        let mut origins = vec![Origin { from: 0, act: None }];
+        let mut numbers = HashMap::from([(fingerprint::of(&self.first), 0_u32)]);
+        let mut frontier = vec![(0_u32, self.first.copy())];
+        while !frontier.is_empty() {
+            let mut next = Vec::new();
+            for (number, world) in frontier {
+                let Next { acts, is_quiet } = world.next(self.reduces);
+                if let Err(message) = caught(|| judge(&world, is_quiet)) {
+                    found.violation = Some(self.explain(&origins, number, None, &message));
+                    return found;
+                }
+                if acts.is_empty() {
+                    found.ends += 1;
+                    found.outcomes.insert(outcome(&world));
+                }
+                for act in acts {
+                    found.transitions += 1;
+                    let mut to = world.copy();
+                    if let Err(message) = caught(|| self.take(&mut to, act, None)) {
+                        found.violation = Some(self.explain(&origins, number, Some(act), &message));
+                        return found;
+                    }
+                    numbers.entry(fingerprint::of(&to)).or_insert_with(|| {
+                        let new = origins.len() as u32;
+                        let (from, act) = (number, Some(act));
+                        origins.push(Origin { from, act });
+                        next.push((new, to));
+                        new
+                    });
+                }
+            }
+            found.states = origins.len();
+            found.depth += 1;
+            if found.depth > DEEPEST {
+                let last = origins.len() as u32 - 1;
+                found.violation = Some(self.explain(&origins, last, None, "it goes on for ever"));
+                return found;
+            }
+            if found.states > self.most_states {
+                return found;
+            }
+            frontier = next;
+        }
+        found.is_complete = true;
+        found
+    }
+
+    /// Makes a transition, and then those that commute with all others. Adds them to `lines`.
+    fn take(&self, world: &mut World, act: Act, mut lines: Option<&mut Vec<String>>) {
+        let mut next = Some(act);
+        while let Some(act) = next {
+            if let Some(lines) = &mut lines {
+                lines.push(world.describe(act));
+            }
+            world.apply(act);
+            next = self.reduces.then(|| reduction::only(world)).flatten();
+        }
+    }
+
+    /// Describes the path to a state, and a transition from there.
+    fn explain(&self, origins: &[Origin], number: u32, last: Option<Act>, message: &str) -> String {
+        let mut acts: Vec<Act> = last.into_iter().collect();
+        let mut origin = origins[number as usize];
+        while let Some(act) = origin.act {
+            acts.push(act);
+            origin = origins[origin.from as usize];
+        }
+        let mut world = self.first.copy();
+        let mut lines = Vec::new();
+        for act in acts.into_iter().rev() {
+            let _ = caught(|| self.take(&mut world, act, Some(&mut lines)));
+        }
+        let mut text = format!("{message}, after {} transitions:", lines.len());
+        for line in lines {
+            let _ = write!(text, "\n    {line}");
+        }
+        for at in [A, B] {
+            let side = &world.pair.sides[at];
+            let name = ["A", "B"][at];
+            let _ = write!(
+                text,
+                "\n    {name}: {} sent, {} received, {:?}",
+                side.sent, side.received, side.ended
+            );
+        }
+        text
+    }
+}
+
+/// The two verdicts and the numbers of messages.
+fn outcome(world: &World) -> String {
+    let seen = |at: usize| {
+        let side = &world.pair.sides[at];
+        format!("{:?} {}/{}", side.ended, side.sent, side.received)
+    };
+    format!("A {}, B {}", seen(A), seen(B))
+}
+
+/// Calls a function, and returns the message if it panics.
+fn caught(call: impl FnOnce()) -> Result<(), String> {
+    catch_unwind(AssertUnwindSafe(call)).map_err(|panic| message(&*panic))
+}
+
+fn message(panic: &(dyn Any + Send)) -> String {
+    let owned = panic.downcast_ref::<String>().cloned();
+    let fixed = panic.downcast_ref::<&str>().copied();
+    owned.unwrap_or_else(|| fixed.unwrap_or("a panic").to_owned())
+}
+
+/// Measures a search.
+pub(super) fn timed(search: Search) -> (Found, f64) {
+    let start = Instant::now();
+    let found = search.run();
+    (found, start.elapsed().as_secs_f64())
+}

@@ -1,0 +1,408 @@
+//! A pair with the deeds that its applications, processes and devices may still do.
+
+use rdma_status::WcStatus;
+
+use super::{Scope, mistake::Mistake, reduction};
+use crate::{
+    DrainSide, Params,
+    connection::{
+        Flush,
+        tests::{
+            pair::{A, B, Pair, Step},
+            params,
+            side::{Completion, Side, What},
+        },
+    },
+    frame::{Header, Kind},
+};
+
+/// Something that an application, a process or a device does, at a side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Deed {
+    /// Sends a message of 4 bytes.
+    Send,
+    /// Sends up to three messages in one frame.
+    Batch,
+    /// Sends a message of 100 bytes, which the peer reads.
+    Large,
+    /// Has the driver hold a message back for which there is no room.
+    Hold,
+    /// Releases the newest message instead of the oldest.
+    ReleaseNewest,
+    /// Asks for a proof that everything sent so far has arrived.
+    Flush,
+    Finish,
+    Close,
+    /// The drain markers do not complete within the drain timeout.
+    LoseMarkers,
+    /// Time passes until the next deadline although something is under way. At A, for both.
+    Wait,
+    Abort,
+    /// The process ends.
+    Kill,
+    /// The host loses its power.
+    Vanish,
+    /// The device is removed.
+    Remove,
+    /// The device gives up the oldest work request.
+    GiveUp,
+    /// The peer's device refuses the oldest work request, which is a read.
+    Refuse,
+}
+
+const DEEDS: usize = Deed::Refuse as usize + 1;
+
+/// A transition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Act {
+    Step(Step),
+    /// The side's driver polls the next completion of a queue.
+    Poll(usize, DrainSide),
+    /// The application releases its oldest message.
+    Release(usize),
+    /// The device repeats its oldest frame to a host without power until it gives up.
+    Exhaust(usize),
+    /// Time passes until the next deadline, because nothing else happens.
+    Pass,
+    Do(Deed, usize),
+    Mistake(usize),
+}
+
+impl Act {
+    /// Whether this side's library, driver or application makes the transition.
+    fn is_of_library(self, side: usize) -> bool {
+        match self {
+            Self::Poll(at, _)
+            | Self::Release(at)
+            | Self::Step(Step::Cq(at) | Step::Cm(at) | Step::Memory(at))
+            | Self::Do(_, at) => at == side,
+            Self::Step(Step::Wire(_) | Step::Ack(_))
+            | Self::Exhaust(_)
+            | Self::Pass
+            | Self::Mistake(_) => false,
+        }
+    }
+}
+
+/// The transitions of a state.
+pub(super) struct Next {
+    pub(super) acts: Vec<Act>,
+    /// Whether only a deed or a mistake changes the state.
+    pub(super) is_quiet: bool,
+}
+
+/// A state.
+#[derive(Clone)]
+pub(super) struct World {
+    pub(super) pair: Pair,
+    /// How often each deed may still be done, by side.
+    pub(super) left: [[u8; 2]; DEEDS],
+    /// Flushes: their side, and the number of messages sent before.
+    pub(super) flushes: Vec<(usize, Flush, u32)>,
+    /// The mistake that is made, and how often it may still be.
+    pub(super) mistake: Option<Mistake>,
+    pub(super) mistakes_left: u8,
+    /// Whether a close was requested, by side.
+    pub(super) closes: [bool; 2],
+    /// Whether something has happened after which ends need not be clean.
+    pub(super) is_disturbed: bool,
+    /// Whether a read was refused.
+    pub(super) is_refused: bool,
+    /// Whether the host has lost its power, by side.
+    pub(super) vanished: [bool; 2],
+}
+
+impl World {
+    /// Makes the first state of a scope.
+    pub(super) fn new(scope: &Scope) -> Self {
+        let params = Params {
+            window: scope.window,
+            shared: scope.shared,
+            send_slots: scope.slots,
+            longest_chunk: scope.chunk,
+            large_memory: scope.memory,
+            ..params()
+        };
+        let mut pair = Pair::new(params.clone(), params);
+        // What stands for B until a request arrives has nothing to do.
+        while pair.sides[B].conn.poll_output().is_some() {}
+        if !scope.establishing {
+            pair.run();
+        }
+        pair.acknowledgements_get_lost = scope.acknowledgements_get_lost;
+        let mut left = [[0; 2]; DEEDS];
+        for (deed, counts) in scope.deeds {
+            left[*deed as usize] = *counts;
+        }
+        Self {
+            pair,
+            left,
+            flushes: Vec::new(),
+            mistake: None,
+            mistakes_left: 1,
+            closes: [false; 2],
+            is_disturbed: false,
+            is_refused: false,
+            vanished: [false; 2],
+        }
+    }
+
+    /// Copies the state, with accounts of its own.
+    pub(super) fn copy(&self) -> Self {
+        let mut copy = self.clone();
+        for side in &mut copy.pair.sides {
+            side.own_account();
+        }
+        copy
+    }
+
+    /// Returns the transitions that are possible. With `reduces`, those that suffice.
+    pub(super) fn next(&self, reduces: bool) -> Next {
+        let mut acts = self.steps();
+        let is_idle = acts.is_empty();
+        if is_idle && self.awaits_deadline() {
+            acts.push(Act::Pass);
+        }
+        let is_quiet = acts.is_empty();
+        acts.extend(self.deeds(is_idle));
+        if reduces && let Some(at) = reduction::first(self) {
+            acts.retain(|act| act.is_of_library(at));
+        }
+        Next { acts, is_quiet }
+    }
+
+    /// Whether time passes only if nothing else happens.
+    pub(super) fn waits_for_deadlines(&self) -> bool {
+        self.left[Deed::Wait as usize] == [0, 0]
+    }
+
+    /// Whether nothing may happen any more that ends a connection without its peer's agreement.
+    pub(super) fn is_without_faults(&self) -> bool {
+        let faults = &self.left[Deed::Wait as usize..];
+        self.mistake.is_none() && faults.iter().all(|left| *left == [0, 0])
+    }
+
+    /// Returns the transitions that deeds, mistakes and deadlines do not make.
+    fn steps(&self) -> Vec<Act> {
+        let mut acts = Vec::new();
+        for at in [A, B] {
+            let steps = [
+                Step::Wire(at),
+                Step::Ack(at),
+                Step::Cm(at),
+                Step::Memory(at),
+            ];
+            let possible = steps.into_iter().filter(|step| self.pair.can(*step));
+            acts.extend(possible.map(Act::Step));
+            if self.pair.can(Step::Cq(at)) {
+                let queues = [DrainSide::Recv, DrainSide::Send].into_iter();
+                let ready = queues.filter(|queue| self.pair.sides[at].front(*queue).is_some());
+                acts.extend(ready.map(|queue| Act::Poll(at, queue)));
+            }
+            let side = &self.pair.sides[at];
+            if !side.kept.is_empty() && side.ended.is_none() {
+                acts.push(Act::Release(at));
+            }
+            if self.vanished[1 - at] && has_work(side) {
+                acts.push(Act::Exhaust(at));
+            }
+        }
+        acts
+    }
+
+    /// Whether time passes if nothing else happens.
+    fn awaits_deadline(&self) -> bool {
+        let awaits = |side: &Side| side.ended.is_none() && side.conn.next_timeout().is_some();
+        self.pair.sides.iter().any(awaits)
+    }
+
+    /// Returns the deeds and mistakes that are possible.
+    fn deeds(&self, is_idle: bool) -> Vec<Act> {
+        let mut acts = Vec::new();
+        for at in [A, B] {
+            let side = &self.pair.sides[at];
+            if side.ended.is_some() || !side.established {
+                continue;
+            }
+            let mut add = |deed: Deed, possible: bool| {
+                if possible && self.left[deed as usize][at] > 0 {
+                    acts.push(Act::Do(deed, at));
+                }
+            };
+            let sends = side.writable && side.held == 0;
+            add(Deed::Send, sends);
+            add(Deed::Batch, sends);
+            add(Deed::Large, sends);
+            add(Deed::Hold, !sends);
+            add(Deed::ReleaseNewest, side.kept.len() > 1);
+            add(Deed::Flush, side.conn.close_reason().is_none());
+            add(Deed::Finish, true);
+            add(Deed::Close, true);
+            add(Deed::LoseMarkers, has_markers(side));
+            add(Deed::Wait, !is_idle && self.awaits_deadline());
+            add(Deed::Abort, true);
+            add(Deed::Kill, true);
+            add(Deed::Vanish, true);
+            add(Deed::Remove, !side.removed);
+            add(Deed::GiveUp, has_work(side));
+            add(Deed::Refuse, oldest_is_read(side));
+        }
+        if let Some(mistake) = self.mistake
+            && self.mistakes_left > 0
+        {
+            let possible = [A, B].into_iter().filter(|at| mistake.is_possible(self, *at));
+            acts.extend(possible.map(Act::Mistake));
+        }
+        acts
+    }
+
+    /// Makes a transition.
+    pub(super) fn apply(&mut self, act: Act) {
+        match act {
+            Act::Step(step) => self.pair.take(step),
+            Act::Poll(at, queue) => {
+                self.pair.sides[at].move_to_front(queue);
+                self.pair.take(Step::Cq(at));
+            }
+            Act::Release(at) => self.pair.release(at, true),
+            Act::Exhaust(at) => self.pair.sides[at].give_up(WcStatus::RETRY_EXC_ERR),
+            Act::Pass => self.pass(),
+            Act::Do(deed, at) => {
+                self.left[deed as usize][at] -= 1;
+                self.act(deed, at);
+            }
+            Act::Mistake(at) => {
+                self.mistakes_left -= 1;
+                let mistake = self.mistake.expect("it may be made");
+                mistake.make(self, at);
+            }
+        }
+        if let Some(mistake) = self.mistake {
+            mistake.keep_up(self);
+        }
+    }
+
+    fn act(&mut self, deed: Deed, at: usize) {
+        let pair = &mut self.pair;
+        self.is_disturbed |= deed as usize >= Deed::Wait as usize;
+        match deed {
+            Deed::Send => {
+                pair.send(at);
+            }
+            Deed::Batch => {
+                pair.send_batch(at, 3);
+            }
+            Deed::Large => {
+                pair.send_large(at, 100);
+            }
+            Deed::Hold => {
+                pair.hold_back(at);
+            }
+            Deed::ReleaseNewest => pair.release(at, false),
+            Deed::Flush => {
+                let sent = pair.sides[at].sent;
+                self.flushes.push((at, pair.flush(at), sent));
+            }
+            Deed::Finish => pair.finish_sending(at),
+            Deed::Close => {
+                self.closes[at] = true;
+                pair.close(at);
+            }
+            Deed::LoseMarkers => {
+                let keeps = |completion: &Completion| !matches!(completion, Completion::Drained(_));
+                pair.sides[at].cq.retain(keeps);
+            }
+            Deed::Wait => self.pass(),
+            Deed::Abort => pair.abort(at, 3),
+            Deed::Kill => pair.kill(at),
+            Deed::Vanish => {
+                self.vanished[at] = true;
+                pair.vanish(at);
+            }
+            Deed::Remove => pair.remove_device(at),
+            Deed::GiveUp => pair.sides[at].give_up(WcStatus::RETRY_EXC_ERR),
+            Deed::Refuse => {
+                self.is_refused = true;
+                pair.sides[at].give_up(WcStatus::REM_ACCESS_ERR);
+            }
+        }
+    }
+
+    /// Lets time pass until the next deadline.
+    fn pass(&mut self) {
+        for side in &mut self.pair.sides {
+            let cq = side.cq.make_contiguous();
+            cq.sort_by_key(|completion| completion.queue() == DrainSide::Send);
+        }
+        assert!(self.pair.pass(), "there is a deadline");
+    }
+
+    /// Describes a transition that is about to be made.
+    pub(super) fn describe(&self, act: Act) -> String {
+        let name = |at: usize| if at == A { "A" } else { "B" };
+        let sides = &self.pair.sides;
+        match act {
+            Act::Step(Step::Wire(at)) => {
+                let what = sides[at].sending.front().map(|sent| what(&sent.what));
+                format!("{}'s {} arrives", name(at), what.unwrap_or_default())
+            }
+            Act::Step(Step::Ack(at)) => {
+                let what = sides[at].unacknowledged.front().map(|sent| what(&sent.what));
+                let what = what.unwrap_or_default();
+                format!("{}'s {what} is acknowledged", name(at))
+            }
+            Act::Step(Step::Cq(at)) => format!("{} polls", name(at)),
+            Act::Poll(at, queue) => {
+                let completion = match sides[at].front(queue) {
+                    Some(Completion::Recv { frame, .. }) => kind(frame),
+                    other => format!("{:?}", other.expect("there is one")),
+                };
+                format!("{} polls {completion}", name(at))
+            }
+            Act::Step(Step::Cm(at)) => format!("{} takes {:?}", name(at), sides[at].cm[0]),
+            Act::Step(Step::Memory(at)) => format!("{} finds memory", name(at)),
+            Act::Release(at) => format!("{} releases a message", name(at)),
+            Act::Exhaust(at) => format!("{}'s device gives up a host without power", name(at)),
+            Act::Pass => "time passes until the next deadline".to_owned(),
+            Act::Do(deed, at) => format!("{}: {deed:?}", name(at)),
+            Act::Mistake(at) => format!("{:?}: a mistake of {}", self.mistake, name(at)),
+        }
+    }
+}
+
+fn has_markers(side: &Side) -> bool {
+    let is_marker = |completion: &Completion| matches!(completion, Completion::Drained(_));
+    side.cq.iter().any(is_marker)
+}
+
+/// Whether the device has a work request that it may give up.
+fn has_work(side: &Side) -> bool {
+    side.ended.is_none() && !(side.unacknowledged.is_empty() && side.sending.is_empty())
+}
+
+fn oldest_is_read(side: &Side) -> bool {
+    let oldest = side.unacknowledged.front().or_else(|| side.sending.front());
+    oldest.is_some_and(|oldest| matches!(oldest.what, What::Read(_)))
+}
+
+fn what(what: &What) -> String {
+    match what {
+        What::Frame(frame) => kind(frame),
+        What::Read(read) => format!("READ of large message {}", read.id),
+        What::Nudge => "empty WRITE".to_owned(),
+    }
+}
+
+/// Names a frame by its kind and numbers.
+fn kind(frame: &[u8]) -> String {
+    match Header::parse(frame) {
+        Ok(header) => {
+            let name = match header.kind {
+                Kind::Control(control) => format!("{control:?}"),
+                kind => format!("{kind:?}"),
+            };
+            format!("{name}(sequence {}, grant {})", header.sequence, header.grant)
+        }
+        Err(violation) => format!("malformed frame ({violation})"),
+    }
+}
