@@ -72,12 +72,10 @@ pub(super) fn of(world: &World) -> u128 {
         flushes,
         mistake: _,
         mistakes_left,
-        closes,
-        is_disturbed,
-        is_refused,
-        vanished,
+        // `left` has the same.
+        done: _,
     } = world;
-    (left, flushes, mistakes_left, closes, is_disturbed, is_refused, vanished).hash(&mut hasher);
+    (left, flushes, mistakes_left).hash(&mut hasher);
     pair.now.hash(&mut hasher);
     for side in &pair.sides {
         hash(side, &mut hasher);

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::world::World;
+use rdma_status::WcStatus;
+
+use super::world::{Deed, World};
 use crate::{
-    CONTROL_RECEIVES, CloseReason,
+    CONTROL_RECEIVES, CloseReason, PeerTimeout,
     connection::{
         State,
         tests::{
@@ -123,7 +125,7 @@ fn check_reason(world: &World, at: usize) {
     let reason = world.pair.sides[at].conn.close_reason();
     let is_accused = matches!(reason, Some(CloseReason::ProtocolViolation(_)));
     assert!(
-        !is_accused || world.is_refused,
+        !is_accused || world.has_done(Deed::Refuse, at),
         "a peer is accused that follows the protocol: {reason:?}"
     );
 }
@@ -145,16 +147,41 @@ fn check_end(world: &World, at: usize, reason: &CloseReason, delivered: bool) {
         ),
         _ => {}
     }
-    if !world.is_disturbed {
-        let is_clean = match reason {
-            CloseReason::LocallyClosed => world.closes[at],
-            CloseReason::PeerClosed => world.closes[1 - at],
-            _ => false,
-        };
+    check_cause(world, at, reason);
+    if !world.is_disturbed() {
+        let is_clean = matches!(reason, CloseReason::LocallyClosed | CloseReason::PeerClosed);
         assert!(is_clean, "an undisturbed close ends with {reason:?}");
         assert!(delivered, "an undisturbed close does not confirm delivery");
         assert_eq!(peer.sent, me.received, "an undisturbed close loses messages");
     }
+}
+
+/// What a side names as the cause of its end has happened.
+fn check_cause(world: &World, at: usize, reason: &CloseReason) {
+    let (here, there) = (
+        |deed| world.has_done(deed, at),
+        |deed| world.has_done(deed, 1 - at),
+    );
+    let has_happened = match reason {
+        CloseReason::LocallyClosed => here(Deed::Close),
+        CloseReason::PeerClosed => there(Deed::Close),
+        CloseReason::Truncated { missing } => there(Deed::Close) && *missing > 0,
+        CloseReason::LocallyAborted => here(Deed::Abort),
+        CloseReason::PeerAborted(code) => there(Deed::Abort) && *code == 3,
+        CloseReason::DeviceRemoved => here(Deed::Remove),
+        CloseReason::WorkRequest { status, .. } if *status == WcStatus::RETRY_EXC_ERR => {
+            here(Deed::GiveUp) || there(Deed::Vanish)
+        }
+        CloseReason::ProtocolViolation(_) => here(Deed::Refuse),
+        CloseReason::OutOfMemory(_) => here(Deed::Starve),
+        CloseReason::PeerOutOfResources => there(Deed::Starve),
+        CloseReason::ReadTimeout | CloseReason::PeerGaveUp(PeerTimeout::Read) => {
+            world.has_done(Deed::Wait, A)
+        }
+        CloseReason::PeerDisconnected => world.is_disturbed(),
+        _ => false,
+    };
+    assert!(has_happened, "the cause of an end has not happened: {reason:?}");
 }
 
 /// A side at which nothing happens any more has nothing to wait for, and goes on.
@@ -165,7 +192,7 @@ fn check_quiet(world: &World, at: usize) {
     };
     assert!(open.is_established(), "stuck: it never ends");
     if peer.ended.is_some() {
-        assert!(world.vanished[1 - at], "stuck: it never learns of the end");
+        assert!(world.has_done(Deed::Vanish, 1 - at), "stuck: it never learns of the end");
         return;
     }
     let is_idle = me.sending.is_empty() && me.unacknowledged.is_empty() && me.reads.is_empty();

@@ -2,7 +2,10 @@
 
 use super::world::World;
 use crate::{
-    connection::tests::side::{Completion, InFlight, Kept, Side, What},
+    connection::tests::{
+        pair::B,
+        side::{Completion, InFlight, Kept, Side, What},
+    },
     frame::{Control, Header, Kind},
 };
 
@@ -17,7 +20,7 @@ pub(super) enum Mistake {
     AcknowledgeEarly,
     /// The side's library grants one credit too many.
     GrantMore,
-    /// The side's library acknowledges a close that it has not received.
+    /// B's library acknowledges the peer's close when it sends its own.
     AcknowledgeClose,
     /// The side's library reports a large message as taken that it has not read.
     TakeEarly,
@@ -32,19 +35,6 @@ pub(super) enum Mistake {
 }
 
 impl Mistake {
-    pub(super) const ALL: [Self; 10] = [
-        Self::Repeat,
-        Self::Lose,
-        Self::AcknowledgeEarly,
-        Self::GrantMore,
-        Self::AcknowledgeClose,
-        Self::TakeEarly,
-        Self::DrainEarly,
-        Self::LoseCompletion,
-        Self::KeepReceive,
-        Self::ForgetWritable,
-    ];
-
     /// Whether it may be made now.
     pub(super) fn is_possible(self, world: &World, at: usize) -> bool {
         let side = &world.pair.sides[at];
@@ -59,10 +49,8 @@ impl Mistake {
                 side.unacknowledged.is_empty() && next.is_some() && !next_is_read
             }
             Self::GrantMore => next_header(side).is_some(),
-            Self::AcknowledgeClose => {
-                side.sending.back().and_then(header).map(|it| it.kind)
-                    == Some(Kind::Control(Control::Close))
-            }
+            // It makes this one each time.
+            Self::AcknowledgeClose => false,
             Self::TakeEarly => next_header(side).is_some() && !side.reads.is_empty(),
             Self::DrainEarly => {
                 let is_marker = |it: &Completion| matches!(it, Completion::Drained(_));
@@ -74,20 +62,24 @@ impl Mistake {
         }
     }
 
-    /// Keeps it up after a transition: a close is acknowledged once.
-    pub(super) fn keep_up(self, world: &mut World) {
-        if self != Self::AcknowledgeClose || world.mistakes_left > 0 {
+    /// Makes a mistake that B makes each time, after a transition.
+    pub(super) fn repeat(self, world: &mut World) {
+        if self != Self::AcknowledgeClose {
             return;
         }
-        for side in &mut world.pair.sides {
-            for sent in side.sending.iter_mut().filter(|sent| sent.slot != u32::MAX) {
-                if let Some(ack) = header(sent)
-                    && ack.kind == Kind::Control(Control::CloseAck)
-                {
-                    let kind = Kind::Control(Control::Grant);
-                    sent.what = What::Frame(Header { kind, ..ack }.emit().to_vec());
-                }
+        let kind = |sent: &InFlight| header(sent).map(|header| header.kind);
+        let is_real = |sent: &&mut InFlight| sent.slot != u32::MAX;
+        for sent in world.pair.sides[B].sending.iter_mut().filter(is_real) {
+            if kind(sent) == Some(Kind::Control(Control::CloseAck)) {
+                change_header(sent, |header| header.kind = Kind::Control(Control::Grant));
             }
+        }
+        if let Some(last) = world.pair.sides[B].sending.back()
+            && kind(last) == Some(Kind::Control(Control::Close))
+        {
+            let mut header = header(last).expect("it is a frame");
+            header.kind = Kind::Control(Control::CloseAck);
+            world.pair.forge(B, &header.emit());
         }
     }
 
@@ -114,13 +106,9 @@ impl Mistake {
                     side.cq.push_back(Completion::Sent { slot });
                 }
             }
-            Self::GrantMore => change_header(side, |header| header.grant += 1),
-            Self::TakeEarly => change_header(side, |header| header.arg += 1),
-            Self::AcknowledgeClose => {
-                let kind = Kind::Control(Control::CloseAck);
-                let last = side.sending.back().and_then(header).expect("it is a close");
-                pair.forge(at, &Header { kind, ..last }.emit());
-            }
+            Self::GrantMore => change_header(&mut side.sending[0], |header| header.grant += 1),
+            Self::TakeEarly => change_header(&mut side.sending[0], |header| header.arg += 1),
+            Self::AcknowledgeClose => {}
             Self::DrainEarly => {
                 let is_marker = |it: &Completion| matches!(it, Completion::Drained(_));
                 let (markers, others): (Vec<_>, Vec<_>) =
@@ -155,10 +143,10 @@ fn next_header(side: &Side) -> Option<Header> {
     side.sending.front().and_then(header)
 }
 
-/// Changes the header of a side's next frame.
-fn change_header(side: &mut Side, change: impl FnOnce(&mut Header)) {
-    if let Some(mut header) = next_header(side)
-        && let What::Frame(frame) = &mut side.sending[0].what
+/// Changes the header of a frame.
+fn change_header(sent: &mut InFlight, change: impl FnOnce(&mut Header)) {
+    if let Some(mut header) = header(sent)
+        && let What::Frame(frame) = &mut sent.what
     {
         change(&mut header);
         frame.splice(..header.emit().len(), header.emit());

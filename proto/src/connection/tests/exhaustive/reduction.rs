@@ -2,7 +2,7 @@
 
 use rdma_status::WcStatus;
 
-use super::world::{Act, World};
+use super::world::{Act, Deed, World};
 use crate::{
     DrainSide,
     connection::{
@@ -85,7 +85,7 @@ fn is_live(world: &World) -> bool {
 /// Whether a side of a live connection may disconnect: it has closed, and both acknowledgements of
 /// a close have left.
 fn may_disconnect(world: &World, at: usize) -> bool {
-    world.closes[at] && world.pair.sides.iter().all(has_acknowledged)
+    world.has_done(Deed::Close, at) && world.pair.sides.iter().all(has_acknowledged)
 }
 
 /// Whether the acknowledgement of the peer's close has left this side.

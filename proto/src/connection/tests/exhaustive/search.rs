@@ -5,13 +5,11 @@ use std::{
     collections::{BTreeSet, HashMap},
     fmt::Write,
     panic::{AssertUnwindSafe, catch_unwind},
-    time::Instant,
 };
 
 use super::{
     fingerprint,
     judge::judge,
-    mistake::Mistake,
     reduction,
     world::{Act, Next, World},
 };
@@ -34,8 +32,6 @@ pub(super) struct Search {
 pub(super) struct Found {
     pub(super) states: usize,
     pub(super) transitions: u64,
-    /// States in which nothing is possible any more.
-    pub(super) ends: u64,
     pub(super) depth: usize,
     pub(super) is_complete: bool,
     /// The ends, as the applications see them.
@@ -60,19 +56,11 @@ impl Search {
         }
     }
 
-    /// Searches for the effects of a mistake. What is reduced relies on that there is none.
-    pub(super) fn with_mistake(mut self, mistake: Mistake) -> Self {
-        self.first.mistake = Some(mistake);
-        self.reduces = false;
-        self
-    }
-
     /// Visits each state once, and stops at the first violation.
     pub(super) fn run(self) -> Found {
         let mut found = Found {
             states: 1,
             transitions: 0,
-            ends: 0,
             depth: 0,
             is_complete: false,
             outcomes: BTreeSet::new(),
@@ -90,7 +78,6 @@ impl Search {
                     return found;
                 }
                 if acts.is_empty() {
-                    found.ends += 1;
                     found.outcomes.insert(outcome(&world));
                 }
                 for act in acts {
@@ -151,8 +138,11 @@ impl Search {
             let _ = caught(|| self.take(&mut world, act, Some(&mut lines)));
         }
         let mut text = format!("{message}, after {} transitions:", lines.len());
-        for line in lines {
-            let _ = write!(text, "\n    {line}");
+        for same in lines.chunk_by(|one, next| one == next) {
+            let _ = match same {
+                [line] => write!(text, "\n    {line}"),
+                lines => write!(text, "\n    {} (× {})", lines[0], lines.len()),
+            };
         }
         for at in [A, B] {
             let side = &world.pair.sides[at];
@@ -185,11 +175,4 @@ fn message(panic: &(dyn Any + Send)) -> String {
     let owned = panic.downcast_ref::<String>().cloned();
     let fixed = panic.downcast_ref::<&str>().copied();
     owned.unwrap_or_else(|| fixed.unwrap_or("a panic").to_owned())
-}
-
-/// Measures a search.
-pub(super) fn timed(search: Search) -> (Found, f64) {
-    let start = Instant::now();
-    let found = search.run();
-    (found, start.elapsed().as_secs_f64())
 }

@@ -4,7 +4,7 @@ use rdma_status::WcStatus;
 
 use super::{Scope, mistake::Mistake, reduction};
 use crate::{
-    DrainSide, Params,
+    DrainSide, Params, TransportTraits, Work,
     connection::{
         Flush,
         tests::{
@@ -35,8 +35,12 @@ pub(super) enum Deed {
     Close,
     /// The drain markers do not complete within the drain timeout.
     LoseMarkers,
+    /// The system has memory for large messages again.
+    Feed,
     /// Time passes until the next deadline although something is under way. At A, for both.
     Wait,
+    /// The system has no memory for large messages.
+    Starve,
     Abort,
     /// The process ends.
     Kill,
@@ -50,6 +54,8 @@ pub(super) enum Deed {
     Refuse,
 }
 
+/// The deeds from here on are faults, after which an end need not be clean.
+const FIRST_FAULT: Deed = Deed::Wait;
 const DEEDS: usize = Deed::Refuse as usize + 1;
 
 /// A transition.
@@ -75,11 +81,11 @@ impl Act {
             Self::Poll(at, _)
             | Self::Release(at)
             | Self::Step(Step::Cq(at) | Step::Cm(at) | Step::Memory(at))
-            | Self::Do(_, at) => at == side,
+            | Self::Do(_, at)
+            | Self::Mistake(at) => at == side,
             Self::Step(Step::Wire(_) | Step::Ack(_))
             | Self::Exhaust(_)
-            | Self::Pass
-            | Self::Mistake(_) => false,
+            | Self::Pass => false,
         }
     }
 }
@@ -102,14 +108,8 @@ pub(super) struct World {
     /// The mistake that is made, and how often it may still be.
     pub(super) mistake: Option<Mistake>,
     pub(super) mistakes_left: u8,
-    /// Whether a close was requested, by side.
-    pub(super) closes: [bool; 2],
-    /// Whether something has happened after which ends need not be clean.
-    pub(super) is_disturbed: bool,
-    /// Whether a read was refused.
-    pub(super) is_refused: bool,
-    /// Whether the host has lost its power, by side.
-    pub(super) vanished: [bool; 2],
+    /// Which deeds were done, by side.
+    pub(super) done: [[bool; 2]; DEEDS],
 }
 
 impl World {
@@ -123,7 +123,11 @@ impl World {
             large_memory: scope.memory,
             ..params()
         };
-        let mut pair = Pair::new(params.clone(), params);
+        let traits = TransportTraits {
+            active_speaks_first: scope.active_speaks_first,
+            ..TransportTraits::UNRESTRICTED
+        };
+        let mut pair = Pair::over(traits, params.clone(), params);
         // What stands for B until a request arrives has nothing to do.
         while pair.sides[B].conn.poll_output().is_some() {}
         if !scope.establishing {
@@ -140,11 +144,19 @@ impl World {
             flushes: Vec::new(),
             mistake: None,
             mistakes_left: 1,
-            closes: [false; 2],
-            is_disturbed: false,
-            is_refused: false,
-            vanished: [false; 2],
+            done: [[false; 2]; DEEDS],
         }
+    }
+
+    /// Whether a side has done this.
+    pub(super) fn has_done(&self, deed: Deed, at: usize) -> bool {
+        self.done[deed as usize][at]
+    }
+
+    /// Whether something has happened after which an end need not be clean.
+    pub(super) fn is_disturbed(&self) -> bool {
+        let faults = &self.done[FIRST_FAULT as usize..];
+        faults.iter().any(|sides| sides.contains(&true))
     }
 
     /// Copies the state, with accounts of its own.
@@ -178,8 +190,8 @@ impl World {
 
     /// Whether nothing may happen any more that ends a connection without its peer's agreement.
     pub(super) fn is_without_faults(&self) -> bool {
-        let faults = &self.left[Deed::Wait as usize..];
-        self.mistake.is_none() && faults.iter().all(|left| *left == [0, 0])
+        let faults = &self.left[FIRST_FAULT as usize..];
+        faults.iter().all(|left| *left == [0, 0])
     }
 
     /// Returns the transitions that deeds, mistakes and deadlines do not make.
@@ -203,7 +215,7 @@ impl World {
             if !side.kept.is_empty() && side.ended.is_none() {
                 acts.push(Act::Release(at));
             }
-            if self.vanished[1 - at] && has_work(side) {
+            if self.has_done(Deed::Vanish, 1 - at) && has_work(side) {
                 acts.push(Act::Exhaust(at));
             }
         }
@@ -239,6 +251,8 @@ impl World {
             add(Deed::Finish, true);
             add(Deed::Close, true);
             add(Deed::LoseMarkers, has_markers(side));
+            add(Deed::Feed, side.starving);
+            add(Deed::Starve, !side.starving);
             add(Deed::Wait, !is_idle && self.awaits_deadline());
             add(Deed::Abort, true);
             add(Deed::Kill, true);
@@ -269,6 +283,7 @@ impl World {
             Act::Pass => self.pass(),
             Act::Do(deed, at) => {
                 self.left[deed as usize][at] -= 1;
+                self.done[deed as usize][at] = true;
                 self.act(deed, at);
             }
             Act::Mistake(at) => {
@@ -278,13 +293,12 @@ impl World {
             }
         }
         if let Some(mistake) = self.mistake {
-            mistake.keep_up(self);
+            mistake.repeat(self);
         }
     }
 
     fn act(&mut self, deed: Deed, at: usize) {
         let pair = &mut self.pair;
-        self.is_disturbed |= deed as usize >= Deed::Wait as usize;
         match deed {
             Deed::Send => {
                 pair.send(at);
@@ -304,27 +318,23 @@ impl World {
                 self.flushes.push((at, pair.flush(at), sent));
             }
             Deed::Finish => pair.finish_sending(at),
-            Deed::Close => {
-                self.closes[at] = true;
-                pair.close(at);
-            }
+            Deed::Close => pair.close(at),
             Deed::LoseMarkers => {
                 let keeps = |completion: &Completion| !matches!(completion, Completion::Drained(_));
                 pair.sides[at].cq.retain(keeps);
             }
+            Deed::Feed => {
+                pair.sides[at].starving = false;
+                pair.feed(at);
+            }
             Deed::Wait => self.pass(),
+            Deed::Starve => pair.sides[at].starving = true,
             Deed::Abort => pair.abort(at, 3),
             Deed::Kill => pair.kill(at),
-            Deed::Vanish => {
-                self.vanished[at] = true;
-                pair.vanish(at);
-            }
+            Deed::Vanish => pair.vanish(at),
             Deed::Remove => pair.remove_device(at),
             Deed::GiveUp => pair.sides[at].give_up(WcStatus::RETRY_EXC_ERR),
-            Deed::Refuse => {
-                self.is_refused = true;
-                pair.sides[at].give_up(WcStatus::REM_ACCESS_ERR);
-            }
+            Deed::Refuse => pair.sides[at].give_up(WcStatus::REM_ACCESS_ERR),
         }
     }
 
@@ -355,6 +365,7 @@ impl World {
             Act::Poll(at, queue) => {
                 let completion = match sides[at].front(queue) {
                     Some(Completion::Recv { frame, .. }) => kind(frame),
+                    Some(Completion::Failed(Work::Recv { .. }, status)) => format!("Recv: {status}"),
                     other => format!("{:?}", other.expect("there is one")),
                 };
                 format!("{} polls {completion}", name(at))

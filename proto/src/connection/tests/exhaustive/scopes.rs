@@ -1,0 +1,118 @@
+//! The scopes that are searched.
+
+use super::world::Deed;
+
+/// The number of events in the states that are searched, and the sizes of both sides.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scope {
+    pub(super) name: &'static str,
+    pub(super) window: u16,
+    /// The slots of the send ring for data.
+    pub(super) slots: u32,
+    /// The longest chunk in bytes in which a large message is read.
+    pub(super) chunk: u64,
+    /// The bytes of large messages that may be in flight.
+    pub(super) memory: u64,
+    pub(super) shared: bool,
+    /// Whether the search begins before the connection is established.
+    pub(super) establishing: bool,
+    pub(super) active_speaks_first: bool,
+    pub(super) acknowledgements_get_lost: bool,
+    /// How often each deed is done at most, by A and by B.
+    pub(super) deeds: &'static [(Deed, [u8; 2])],
+}
+
+pub(super) const SMALLEST: Scope = Scope {
+    name: "",
+    window: 1,
+    slots: 1,
+    chunk: 1 << 20,
+    memory: 4 << 20,
+    shared: false,
+    establishing: false,
+    active_speaks_first: false,
+    acknowledgements_get_lost: false,
+    deeds: &[],
+};
+
+/// Makes scopes of lines: a name, sizes that differ from the smallest, and after the arrow each
+/// deed with how often A and B do it at most.
+macro_rules! scopes {
+    ($($name:literal $($field:ident $value:expr),* => $($deed:ident $a:literal $b:literal),*;)*) => {
+        &[$(
+            #[allow(clippy::needless_update, reason = "a line may name all sizes")]
+            Scope {
+                name: $name,
+                deeds: &[$((Deed::$deed, [$a, $b])),*],
+                $($field: $value,)*
+                ..SMALLEST
+            }
+        ),*]
+    };
+}
+
+/// A few seconds, for each run of the tests.
+pub(super) const QUICK: &[Scope] = scopes! {
+    "a message and a close" => Send 1 0, Close 1 0;
+    "a large message and a close" => Large 1 0, Close 1 0;
+    "a message and a lost host" => Send 1 0, Vanish 0 1;
+};
+
+/// A minute.
+pub(super) const SMALL: &[Scope] = scopes! {
+    "messages both ways, both close" => Send 1 1, Close 1 1;
+    "two messages one way, both close" => Send 2 0, Close 1 1;
+    "two messages, window 2" window 2, slots 2 => Send 2 0, Close 1 1;
+    "a large message, both close" => Large 1 0, Close 1 1;
+    "a large message in two chunks" chunk 64 => Large 1 0, Close 1 1;
+    "large messages both ways" window 2, slots 2 => Large 1 1, Close 1 0;
+    "two large messages, memory for one" window 2, slots 2, memory 150 => Large 2 0, Close 0 1;
+    "a small message behind a large one" window 2, slots 2 => Large 1 0, Send 1 0, Close 0 1;
+    "finishes" => Send 1 0, Finish 1 1, Close 1 0;
+    "a flush" => Send 1 1, Flush 1 0, Close 1 0;
+    "a flush behind a large message" window 2, slots 2 => Large 1 0, Flush 2 0, Close 0 1;
+    "a batch" window 3 => Batch 1 0, ReleaseNewest 0 1, Close 1 0;
+    "messages held back" => Send 1 0, Hold 2 0, Finish 1 0, Close 1 1;
+    "establishing" establishing true => Send 1 0, Close 1 0;
+    "establishing, the active side speaks first" establishing true, active_speaks_first true
+        => Send 0 1, Close 0 1;
+    "shared receives" shared true, window 3 => Send 3 0, Close 1 0;
+    "acknowledgements get lost" acknowledgements_get_lost true => Send 1 0, Close 1 1;
+    "drain markers get lost" => Send 1 0, LoseMarkers 1 1, Close 1 1;
+    "aborts" => Send 1 0, Abort 1 1;
+    "an abort of a close" => Send 1 0, Abort 0 1, Close 1 0;
+    "A is killed" => Send 1 0, Kill 1 0, Close 1 1;
+    "B is killed" => Send 1 0, Kill 0 1, Close 1 1;
+    "A is killed with a large message" => Large 1 0, Kill 1 0, Close 1 0;
+    "B is killed with a large message" => Large 1 0, Kill 0 1, Close 1 0;
+    "B is killed during a flush" => Send 1 0, Flush 1 0, Kill 0 1;
+    "a host loses its power" => Send 1 1, Vanish 1 0, Close 0 1;
+    "a device is removed" => Send 1 0, Remove 1 0, Close 1 1;
+    "a device gives up" => Send 1 0, GiveUp 1 0, Close 1 1;
+    "a read is refused" => Large 1 0, Refuse 0 1, Kill 1 0, Close 1 0;
+    "a close takes too long" => Send 1 0, Wait 1 0, Close 1 1;
+    "a large message takes too long" => Large 1 0, Wait 2 0, Close 1 0;
+    "there is no memory" => Large 1 0, Starve 0 1, Feed 0 1, Close 1 0;
+};
+
+/// Hours.
+pub(super) const LARGE: &[Scope] = scopes! {
+    "three messages, window 2, both close" window 2, slots 2 => Send 2 1, Close 1 1;
+    "messages both ways, window 3, both close" window 3, slots 4 => Send 2 2, Close 1 1;
+    "large messages both ways, both close" window 2, slots 2 => Large 1 1, Send 1 0, Close 1 1;
+    "four large messages" window 4, slots 4, chunk 64 => Large 4 0, Close 1 0;
+    "finishes and flushes" => Send 1 1, Finish 1 1, Flush 1 1, Close 1 1;
+    "batches both ways" window 3 => Batch 2 1, ReleaseNewest 1 1, Close 1 1;
+    "establishing, both close" establishing true => Send 1 1, Close 1 1;
+    "shared receives both ways" shared true, window 3 => Send 3 2, Close 1 1;
+    "A is killed with messages both ways" => Send 1 1, Kill 1 0, Close 1 1;
+    "a device is removed with messages both ways" => Send 1 1, Remove 1 0, Close 1 1;
+    "a device gives up with messages both ways" => Send 1 1, GiveUp 1 1, Close 1 1;
+    "aborts, acknowledgements get lost" acknowledgements_get_lost true
+        => Send 1 1, Abort 1 1, Close 1 1;
+    "everything takes too long" => Send 1 1, Wait 3 0, Close 1 1;
+    "A is killed with large messages both ways" window 2, slots 2
+        => Large 1 1, Kill 1 0, Close 1 1;
+    "there is no memory on either side" window 2, slots 2 => Large 1 1, Starve 1 1, Feed 1 1;
+};
+pub(super) use scopes;
