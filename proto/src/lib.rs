@@ -38,8 +38,8 @@ mod send_ring;
 mod statistics;
 #[allow(missing_docs, reason = "names of variants and fields say it")]
 pub mod tcp;
-#[cfg(test)]
-mod testing;
+#[cfg(any(test, fuzzing))]
+pub mod testing;
 
 pub use self::{
     account::Account,

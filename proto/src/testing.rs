@@ -1,12 +1,177 @@
-//! Helpers for all tests of `proto`.
+//! Harnesses: functions of bytes or small integers that fail if the protocol does not hold. The
+//! tests call them with all small values, and the fuzz targets with any.
 
+use std::collections::VecDeque;
+#[cfg(test)]
 use std::env;
 
+#[cfg(test)]
 use proptest::test_runner::{Config, RngSeed};
 
+#[cfg(test)]
 use super::ReadDepth;
+use super::{
+    HEADER_LEN, PART_HEADER_LEN,
+    batch::{Batch, parts},
+    credit::{RecvCredit, SendCredit},
+    frame::{Descriptor, Header, Kind, Sequence},
+};
+
+/// Parses bytes as a frame. Each part of a frame that is accepted serializes to the same bytes, and
+/// the fast parser accepts the Data frames alone.
+pub fn parse_frame(bytes: &[u8]) {
+    let header = Header::parse(bytes);
+    let is_data = |header: &Header| header.kind == Kind::Data;
+    assert_eq!(Header::parse_data(bytes), header.ok().filter(is_data));
+    let Ok(header) = header else {
+        return;
+    };
+    let (emitted, payload) = bytes.split_at(HEADER_LEN);
+    assert_eq!(header.emit(), emitted);
+    match header.kind {
+        Kind::Batch => parse_batch(payload),
+        Kind::Rendezvous => {
+            if let Ok(descriptor) = Descriptor::parse(bytes) {
+                assert_eq!(descriptor.emit(), payload);
+                assert!(descriptor.len > 0);
+                assert!(descriptor.addr.checked_add(descriptor.len).is_some());
+            }
+        }
+        Kind::Data | Kind::Control(_) => {}
+    }
+}
+
+/// Parses bytes as the payload of a batch. The messages of one that is accepted serialize to the
+/// same bytes, and those of one that is not do not.
+pub fn parse_batch(payload: &[u8]) {
+    let messages = || parts(payload).map(|(at, len)| &payload[at as usize..][..len as usize]);
+    let length = |message: &[u8]| u32::try_from(message.len()).expect("it is short");
+    let emitted: Vec<u8> = messages()
+        .flat_map(|message| [&length(message).to_be_bytes(), message].concat())
+        .collect();
+    match Batch::parse(payload) {
+        Ok(batch) => {
+            assert_eq!(emitted, payload);
+            let count = batch.count as usize;
+            assert!(count > 0 && messages().count() == count);
+            assert!(count * PART_HEADER_LEN <= payload.len());
+            assert_eq!(messages().map(length).max(), Some(batch.longest));
+        }
+        Err(_) => assert!(payload.is_empty() || emitted != payload),
+    }
+}
+
+/// Gives the number of the next frame, and takes a number from the peer: that of the next frame
+/// and no other.
+pub fn number_frames(start: u16, received: u16) {
+    let mut sequence = Sequence::new(start);
+    assert_eq!(sequence.send(), start);
+    assert_eq!(sequence.send(), start.wrapping_add(1));
+    let is_next = received == start;
+    assert_eq!(sequence.is_next(received), is_next);
+    assert_eq!(sequence.receive(received).is_ok(), is_next);
+    let next = start.wrapping_add(is_next.into());
+    assert!(sequence.is_next(next), "a violation counts nothing");
+}
+
+/// Sends messages in one direction and grants in the other, as the steps say. No message lacks
+/// credit or a receive, no more than two Grant frames are in flight, and the sender may go on when
+/// everything is released.
+pub fn exchange_credit(window: u16, start: u32, steps: &[u8]) {
+    let window = window.max(1);
+    let mut exchange = Exchange {
+        window: window.into(),
+        sender: SendCredit::new(window, window, start),
+        receiver: RecvCredit::new(window, window, start),
+        in_flight: 0,
+        grants: VecDeque::new(),
+    };
+    for step in steps {
+        exchange.step(*step);
+        exchange.check();
+    }
+    exchange.finish();
+}
+
+/// One direction of messages.
+struct Exchange {
+    window: u32,
+    sender: SendCredit,
+    receiver: RecvCredit,
+    /// The number of messages in flight.
+    in_flight: u32,
+    /// Grants in flight, oldest first, with whether each has a frame of its own.
+    grants: VecDeque<(u32, bool)>,
+}
+
+impl Exchange {
+    fn step(&mut self, step: u8) {
+        match step % 6 {
+            0 if self.sender.available() > 0 => {
+                self.sender.take(1);
+                self.in_flight += 1;
+            }
+            1 if self.in_flight > 0 => {
+                self.in_flight -= 1;
+                assert!(self.receiver.allows(1), "no message comes without credit");
+                self.receiver.receive(1);
+                self.grant_if_due();
+            }
+            2 if self.receiver.held() > 0 => {
+                self.receiver.release(None);
+                self.grant_if_due();
+            }
+            3 => {
+                if let Some((limit, _)) = self.grants.pop_front() {
+                    self.sender.granted(limit).expect("it is a good grant");
+                }
+            }
+            // A message of the receiver's side carries a grant.
+            4 => self.grants.push_back((self.receiver.announce(), false)),
+            5 => {
+                self.receiver.lose_patience();
+                self.grant_if_due();
+            }
+            _ => {}
+        }
+    }
+
+    fn grant_if_due(&mut self) {
+        if self.receiver.grant_due() {
+            self.grants.push_back((self.receiver.announce(), true));
+        }
+    }
+
+    fn check(&self) {
+        let held = self.receiver.held();
+        assert!(self.sender.available() <= self.window);
+        assert!(
+            self.in_flight + held <= self.window,
+            "each message has a receive"
+        );
+        assert_eq!(self.receiver.promised(), self.window);
+        let own = self.grants.iter().filter(|(_, own)| *own).count();
+        assert!(own <= 2, "two receives are kept for Grant frames");
+    }
+
+    /// Takes everything that is in flight, and releases it.
+    fn finish(&mut self) {
+        while self.in_flight > 0 || self.receiver.held() > 0 || !self.grants.is_empty() {
+            for step in [1, 2, 3] {
+                self.step(step);
+                self.check();
+            }
+        }
+        let left = self.sender.available();
+        assert!(
+            left > self.window / 2,
+            "{left} credits are left, without a grant"
+        );
+    }
+}
 
 /// The READ depth of most devices.
+#[cfg(test)]
 pub(super) const BOTH_WAYS: ReadDepth = ReadDepth {
     outgoing: 16,
     incoming: 16,
@@ -14,6 +179,7 @@ pub(super) const BOTH_WAYS: ReadDepth = ReadDepth {
 
 /// A configuration with this many random cases, the same ones in every run. `PROPTEST_CASES` and
 /// `PROPTEST_RNG_SEED` in the environment try others.
+#[cfg(test)]
 pub(super) fn cases(cases: u32) -> Config {
     let of_environment = Config::default();
     Config {
@@ -27,5 +193,106 @@ pub(super) fn cases(cases: u32) -> Config {
         },
         failure_persistence: None,
         ..of_environment
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Calls a function with each string over an alphabet that is no longer than `longest`.
+    fn for_each_string(alphabet: &[u8], longest: usize, call: &mut dyn FnMut(&[u8])) {
+        fn extend(string: &mut Vec<u8>, alphabet: &[u8], more: usize, call: &mut dyn FnMut(&[u8])) {
+            call(string);
+            if more > 0 {
+                for letter in alphabet {
+                    string.push(*letter);
+                    extend(string, alphabet, more - 1, call);
+                    string.pop();
+                }
+            }
+        }
+        extend(&mut Vec::new(), alphabet, longest, call);
+    }
+
+    #[test]
+    fn parse_each_short_frame() {
+        let mut count = 0;
+        // The kind, the flags, the last byte of the length, and the payload.
+        for kind in 0..=u8::MAX {
+            for_each_string(&[0, 1, 24], 5, &mut |rest| {
+                let mut bytes = vec![kind];
+                if let [flags, len, payload @ ..] = rest {
+                    bytes.extend([*flags, 0, 1, 0, 0, 0, 1, 0, 0, 0, *len, 0, 0, 0, 0]);
+                    bytes.extend(payload);
+                } else {
+                    bytes.extend(rest);
+                }
+                parse_frame(&bytes);
+                count += usize::from(Header::parse(&bytes).is_ok());
+            });
+        }
+        // With no payload all kinds but a Rendezvous, with one byte a Data and a Batch.
+        assert_eq!(count, 10 + 2 * 3);
+    }
+
+    #[test]
+    fn parse_each_descriptor_near_its_bounds() {
+        let words = [0, 1, 24, u64::MAX - 24, u64::MAX - 1, u64::MAX];
+        let mut count = 0;
+        for (addr, len) in words
+            .into_iter()
+            .flat_map(|addr| words.map(|len| (addr, len)))
+        {
+            for (rkey, reserved) in [(0, 0), (u32::MAX, 0), (1, 1)] {
+                let header = Header {
+                    kind: Kind::Rendezvous,
+                    sequence: 0,
+                    grant: 0,
+                    len: 24,
+                    arg: 0,
+                };
+                let mut bytes = header.emit().to_vec();
+                bytes.extend(Descriptor { addr, len, rkey }.emit());
+                let last = bytes.len() - 1;
+                bytes[last] = reserved;
+                parse_frame(&bytes);
+                let fits = len > 0 && addr.checked_add(len).is_some() && reserved == 0;
+                assert_eq!(
+                    Descriptor::parse(&bytes).is_ok(),
+                    fits,
+                    "{addr} {len} {reserved}"
+                );
+                count += usize::from(fits);
+            }
+        }
+        assert!(count > 0);
+    }
+
+    #[test]
+    fn parse_each_short_batch() {
+        let mut count = 0;
+        for_each_string(&[0, 1, 2, 255], 9, &mut |payload| {
+            parse_batch(payload);
+            count += usize::from(Batch::parse(payload).is_ok());
+        });
+        // One message of 0, 1 or 2 bytes, or two of which at most one has a byte.
+        assert_eq!(count, 1 + 4 + 16 + 1 + 4 + 4);
+    }
+
+    #[test]
+    fn number_frames_from_each_start() {
+        for start in [0, 1, 0x7fff, u16::MAX - 1, u16::MAX] {
+            (0..=u16::MAX).for_each(|received| number_frames(start, received));
+        }
+    }
+
+    #[test]
+    fn exchange_credit_in_each_short_order() {
+        for (window, start) in [(1, 0), (2, u32::MAX - 1), (3, 0), (4, u32::MAX)] {
+            for_each_string(&[0, 1, 2, 3, 4, 5], 7, &mut |steps| {
+                exchange_credit(window, start, steps);
+            });
+        }
     }
 }

@@ -227,7 +227,9 @@ impl Side {
 
     /// Returns the next completion of a queue.
     pub(super) fn front(&self, queue: DrainSide) -> Option<&Completion> {
-        self.cq.iter().find(|completion| completion.queue() == queue)
+        self.cq
+            .iter()
+            .find(|completion| completion.queue() == queue)
     }
 
     /// Has the next completion of a queue, of which there is one, polled first.
@@ -454,6 +456,8 @@ impl Side {
                 ),
             "the buffer is free"
         );
+        self.buffers.remove(&buffer);
+        self.batches.remove(&buffer);
         if self.broken && self.shared.is_none() {
             self.flushed(Work::Recv { buffer });
         } else {

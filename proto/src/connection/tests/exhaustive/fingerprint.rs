@@ -24,7 +24,10 @@ impl Fingerprint {
         let [one, other] = self.0;
         self.0 = [
             fold(one ^ word, 0x9e37_79b9_7f4a_7c15),
-            fold(other.rotate_left(23).wrapping_add(word), 0xd6e8_feb8_6659_fd93),
+            fold(
+                other.rotate_left(23).wrapping_add(word),
+                0xd6e8_feb8_6659_fd93,
+            ),
         ];
     }
 }
@@ -95,7 +98,13 @@ fn hash(side: &Side, state: &mut Fingerprint) {
     }
     (&side.conn, side.posted.len()).hash(state);
     (&side.sending, &side.unacknowledged, &side.slots, &side.cm).hash(state);
-    (side.broken, side.disconnected, side.removed, side.established).hash(state);
+    (
+        side.broken,
+        side.disconnected,
+        side.removed,
+        side.established,
+    )
+        .hash(state);
     (&side.exposed, &side.reads, side.peer_finished).hash(state);
     (side.held, side.writable, side.answered, side.starving).hash(state);
     for queue in [DrainSide::Recv, DrainSide::Send] {
@@ -118,7 +127,12 @@ fn hash(side: &Side, state: &mut Fingerprint) {
             Kept::Buffer(_) => state.mix(0),
             Kept::Part(buffer) => {
                 let next = shares.len();
-                (1, *shares.entry(buffer).or_insert(next), side.batches[buffer]).hash(state);
+                (
+                    1,
+                    *shares.entry(buffer).or_insert(next),
+                    side.batches[buffer],
+                )
+                    .hash(state);
             }
             Kept::Large(len) => (2, len).hash(state),
         }

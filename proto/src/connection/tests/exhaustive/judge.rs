@@ -22,7 +22,10 @@ use crate::{
 pub(super) fn judge(world: &World, is_quiet: bool) {
     for at in [A, B] {
         let (me, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
-        assert!(peer.received <= me.sent, "a message arrives that was not sent");
+        assert!(
+            peer.received <= me.sent,
+            "a message arrives that was not sent"
+        );
         check_receives(me);
         check_control_frames(me, peer);
         check_large(me, peer);
@@ -112,7 +115,10 @@ fn check_large(me: &Side, peer: &Side) {
         return;
     }
     for reading in &peer.reads {
-        let is_exposed = me.exposed.iter().any(|memory| memory.rkey == reading.number);
+        let is_exposed = me
+            .exposed
+            .iter()
+            .any(|memory| memory.rkey == reading.number);
         assert!(
             is_exposed || reading.number == u32::MAX || reading.completed == reading.len,
             "a large message is taken that is being read"
@@ -134,11 +140,17 @@ fn check_reason(world: &World, at: usize) {
 fn check_end(world: &World, at: usize, reason: &CloseReason, delivered: bool) {
     let (me, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
     if delivered {
-        assert_eq!(me.sent, peer.received, "delivered, but messages are missing");
+        assert_eq!(
+            me.sent, peer.received,
+            "delivered, but messages are missing"
+        );
     }
     match reason {
         CloseReason::PeerClosed => {
-            assert_eq!(peer.sent, me.received, "a clean end, but messages are missing");
+            assert_eq!(
+                peer.sent, me.received,
+                "a clean end, but messages are missing"
+            );
         }
         CloseReason::Truncated { missing } => assert_eq!(
             u64::from(peer.sent - me.received),
@@ -152,7 +164,10 @@ fn check_end(world: &World, at: usize, reason: &CloseReason, delivered: bool) {
         let is_clean = matches!(reason, CloseReason::LocallyClosed | CloseReason::PeerClosed);
         assert!(is_clean, "an undisturbed close ends with {reason:?}");
         assert!(delivered, "an undisturbed close does not confirm delivery");
-        assert_eq!(peer.sent, me.received, "an undisturbed close loses messages");
+        assert_eq!(
+            peer.sent, me.received,
+            "an undisturbed close loses messages"
+        );
     }
 }
 
@@ -181,7 +196,10 @@ fn check_cause(world: &World, at: usize, reason: &CloseReason) {
         CloseReason::PeerDisconnected => world.is_disturbed(),
         _ => false,
     };
-    assert!(has_happened, "the cause of an end has not happened: {reason:?}");
+    assert!(
+        has_happened,
+        "the cause of an end has not happened: {reason:?}"
+    );
 }
 
 /// A side at which nothing happens any more has nothing to wait for, and goes on.
@@ -192,12 +210,21 @@ fn check_quiet(world: &World, at: usize) {
     };
     assert!(open.is_established(), "stuck: it never ends");
     if peer.ended.is_some() {
-        assert!(world.has_done(Deed::Vanish, 1 - at), "stuck: it never learns of the end");
+        assert!(
+            world.has_done(Deed::Vanish, 1 - at),
+            "stuck: it never learns of the end"
+        );
         return;
     }
     let is_idle = me.sending.is_empty() && me.unacknowledged.is_empty() && me.reads.is_empty();
-    assert!(is_idle && me.exposed.is_empty(), "stuck: work is never done");
-    assert!(me.writable && me.held == 0, "stuck: a send is blocked for ever");
+    assert!(
+        is_idle && me.exposed.is_empty(),
+        "stuck: work is never done"
+    );
+    assert!(
+        me.writable && me.held == 0,
+        "stuck: a send is blocked for ever"
+    );
     assert_eq!(me.sent, peer.received, "stuck: messages never arrive");
     assert_eq!(
         open.transfer.finished, peer.peer_finished,

@@ -111,8 +111,7 @@ impl Mistake {
             Self::AcknowledgeClose => {}
             Self::DrainEarly => {
                 let is_marker = |it: &Completion| matches!(it, Completion::Drained(_));
-                let (markers, others): (Vec<_>, Vec<_>) =
-                    side.cq.drain(..).partition(is_marker);
+                let (markers, others): (Vec<_>, Vec<_>) = side.cq.drain(..).partition(is_marker);
                 side.cq.extend(markers.into_iter().chain(others));
             }
             Self::LoseCompletion => {

@@ -54,7 +54,7 @@ use self::{
 };
 
 /// The number of states after which the search of a large scope is cut off, by memory.
-const MOST_STATES: usize = 20_000_000;
+const MOST_STATES: usize = 5_000_000;
 
 /// Searches a scope, and prints what that took.
 fn search(scope: &Scope) -> Found {
@@ -115,7 +115,10 @@ fn visit_every_state_of_small_scopes() {
         "OutOfMemory",
         "PeerOutOfResources",
     ] {
-        assert!(ends.iter().any(|end| end.contains(reason)), "{reason}: {ends:#?}");
+        assert!(
+            ends.iter().any(|end| end.contains(reason)),
+            "{reason}: {ends:#?}"
+        );
     }
 }
 
@@ -149,8 +152,18 @@ fn find_each_mistake() {
     const UNCONFIRMED: &str = "does not confirm delivery";
     let cases: &[(Mistake, bool, &[Scope], &str)] = &[
         (Repeat, false, scopes! { "" => Send 1 0; }, ACCUSED),
-        (Lose, false, scopes! { "" => Send 1 0; }, "messages never arrive"),
-        (AcknowledgeEarly, false, scopes! { "" => Close 1 0; }, UNCONFIRMED),
+        (
+            Lose,
+            false,
+            scopes! { "" => Send 1 0; },
+            "messages never arrive",
+        ),
+        (
+            AcknowledgeEarly,
+            false,
+            scopes! { "" => Close 1 0; },
+            UNCONFIRMED,
+        ),
         (GrantMore, false, scopes! { "" => Send 1 0; }, ACCUSED),
         (
             AcknowledgeClose,
@@ -158,18 +171,41 @@ fn find_each_mistake() {
             scopes! { "" => Send 1 0, Close 1 1; },
             "delivered, but messages are missing",
         ),
-        (TakeEarly, false, scopes! { "" => Large 1 0; }, "is taken that is being read"),
+        (
+            TakeEarly,
+            false,
+            scopes! { "" => Large 1 0; },
+            "is taken that is being read",
+        ),
         (DrainEarly, false, scopes! { "" => Close 1 0; }, UNCONFIRMED),
-        (LoseCompletion, false, scopes! { "" => Send 1 0; }, "sends nothing more"),
-        (KeepReceive, false, scopes! { "" => Send 1 0; }, "a receive is lost"),
-        (ForgetWritable, false, scopes! { "" => Send 2 0; }, "blocked for ever"),
+        (
+            LoseCompletion,
+            false,
+            scopes! { "" => Send 1 0; },
+            "sends nothing more",
+        ),
+        (
+            KeepReceive,
+            false,
+            scopes! { "" => Send 1 0; },
+            "a receive is lost",
+        ),
+        (
+            ForgetWritable,
+            false,
+            scopes! { "" => Send 2 0; },
+            "blocked for ever",
+        ),
     ];
     for (mistake, reduces, scopes, expected) in cases {
         let mut search = Search::new(World::new(&scopes[0]));
         search.first.mistake = Some(*mistake);
         search.reduces = *reduces;
         let found = search.run();
-        println!("{mistake:?}: {} states, {:?}", found.states, found.violation);
+        println!(
+            "{mistake:?}: {} states, {:?}",
+            found.states, found.violation
+        );
         let violation = found.violation.expect("it is found");
         assert!(violation.contains(expected), "{mistake:?}: {violation}");
     }

@@ -17,9 +17,8 @@ use crate::{
 
 /// Returns a transition that commutes with all others, if there is one.
 pub(super) fn only(world: &World) -> Option<Act> {
-    let one_of = |find: fn(&World, usize) -> Option<Act>| {
-        [A, B].into_iter().find_map(|at| find(world, at))
-    };
+    let one_of =
+        |find: fn(&World, usize) -> Option<Act>| [A, B].into_iter().find_map(|at| find(world, at));
     one_of(unobservable).or_else(|| one_of(carried))
 }
 
@@ -66,7 +65,10 @@ fn unobservable(world: &World, at: usize) -> Option<Act> {
         }
     };
     let queues = [DrainSide::Recv, DrainSide::Send].into_iter();
-    queues.filter(is_nothing).map(|queue| Act::Poll(at, queue)).next()
+    queues
+        .filter(is_nothing)
+        .map(|queue| Act::Poll(at, queue))
+        .next()
 }
 
 fn is_draining(side: &Side) -> bool {
@@ -94,8 +96,9 @@ fn has_acknowledged(side: &Side) -> bool {
         return false;
     };
     let is_ack = |sent: &InFlight| match &sent.what {
-        What::Frame(frame) => Header::parse(frame)
-            .is_ok_and(|header| header.kind == Kind::Control(Control::CloseAck)),
+        What::Frame(frame) => {
+            Header::parse(frame).is_ok_and(|header| header.kind == Kind::Control(Control::CloseAck))
+        }
         What::Read(_) | What::Nudge => false,
     };
     open.transfer.control.has_final_frame() && !side.sending.iter().any(is_ack)

@@ -80,9 +80,18 @@ impl Search {
                 if acts.is_empty() {
                     found.outcomes.insert(outcome(&world));
                 }
-                for act in acts {
+                let mut world = Some(world);
+                let count = acts.len();
+                for (done, act) in acts.into_iter().enumerate() {
                     found.transitions += 1;
-                    let mut to = world.copy();
+                    // The last one needs no copy.
+                    let is_last = done + 1 == count;
+                    let to = if is_last {
+                        world.take()
+                    } else {
+                        world.as_ref().map(World::copy)
+                    };
+                    let mut to = to.expect("the last one takes it");
                     if let Err(message) = caught(|| self.take(&mut to, act, None)) {
                         found.violation = Some(self.explain(&origins, number, Some(act), &message));
                         return found;

@@ -83,9 +83,7 @@ impl Act {
             | Self::Step(Step::Cq(at) | Step::Cm(at) | Step::Memory(at))
             | Self::Do(_, at)
             | Self::Mistake(at) => at == side,
-            Self::Step(Step::Wire(_) | Step::Ack(_))
-            | Self::Exhaust(_)
-            | Self::Pass => false,
+            Self::Step(Step::Wire(_) | Step::Ack(_)) | Self::Exhaust(_) | Self::Pass => false,
         }
     }
 }
@@ -251,7 +249,10 @@ impl World {
             add(Deed::Finish, true);
             add(Deed::Close, true);
             add(Deed::LoseMarkers, has_markers(side));
-            add(Deed::Feed, side.starving);
+            add(
+                Deed::Feed,
+                side.starving && side.waiting_for_memory().is_none(),
+            );
             add(Deed::Starve, !side.starving);
             add(Deed::Wait, !is_idle && self.awaits_deadline());
             add(Deed::Abort, true);
@@ -264,7 +265,9 @@ impl World {
         if let Some(mistake) = self.mistake
             && self.mistakes_left > 0
         {
-            let possible = [A, B].into_iter().filter(|at| mistake.is_possible(self, *at));
+            let possible = [A, B]
+                .into_iter()
+                .filter(|at| mistake.is_possible(self, *at));
             acts.extend(possible.map(Act::Mistake));
         }
         acts
@@ -357,7 +360,10 @@ impl World {
                 format!("{}'s {} arrives", name(at), what.unwrap_or_default())
             }
             Act::Step(Step::Ack(at)) => {
-                let what = sides[at].unacknowledged.front().map(|sent| what(&sent.what));
+                let what = sides[at]
+                    .unacknowledged
+                    .front()
+                    .map(|sent| what(&sent.what));
                 let what = what.unwrap_or_default();
                 format!("{}'s {what} is acknowledged", name(at))
             }
@@ -365,7 +371,9 @@ impl World {
             Act::Poll(at, queue) => {
                 let completion = match sides[at].front(queue) {
                     Some(Completion::Recv { frame, .. }) => kind(frame),
-                    Some(Completion::Failed(Work::Recv { .. }, status)) => format!("Recv: {status}"),
+                    Some(Completion::Failed(Work::Recv { .. }, status)) => {
+                        format!("Recv: {status}")
+                    }
                     other => format!("{:?}", other.expect("there is one")),
                 };
                 format!("{} polls {completion}", name(at))
@@ -412,7 +420,10 @@ fn kind(frame: &[u8]) -> String {
                 Kind::Control(control) => format!("{control:?}"),
                 kind => format!("{kind:?}"),
             };
-            format!("{name}(sequence {}, grant {})", header.sequence, header.grant)
+            format!(
+                "{name}(sequence {}, grant {})",
+                header.sequence, header.grant
+            )
         }
         Err(violation) => format!("malformed frame ({violation})"),
     }
