@@ -41,8 +41,8 @@ pub fn parse_frame(bytes: &[u8]) {
     }
 }
 
-/// Parses bytes as the payload of a batch. The messages of one that is accepted serialize to the
-/// same bytes, and those of one that is not do not.
+/// Parses bytes as the payload of a batch. It is accepted if and only if it is not empty and its
+/// messages serialize to the same bytes.
 pub fn parse_batch(payload: &[u8]) {
     let messages = || parts(payload).map(|(at, len)| &payload[at as usize..][..len as usize]);
     let length = |message: &[u8]| u32::try_from(message.len()).expect("it is short");
@@ -61,8 +61,7 @@ pub fn parse_batch(payload: &[u8]) {
     }
 }
 
-/// Gives the number of the next frame, and takes a number from the peer: that of the next frame
-/// and no other.
+/// Numbers frames from `start` on, and receives one number. Only the next number is accepted.
 pub fn number_frames(start: u16, received: u16) {
     let mut sequence = Sequence::new(start);
     assert_eq!(sequence.send(), start);
@@ -74,9 +73,9 @@ pub fn number_frames(start: u16, received: u16) {
     assert!(sequence.is_next(next), "a violation counts nothing");
 }
 
-/// Sends messages in one direction and grants in the other, as the steps say. No message lacks
-/// credit or a receive, no more than two Grant frames are in flight, and the sender may go on when
-/// everything is released.
+/// Sends messages in one direction and grants in the other, in the order of the steps. Each message
+/// has a credit and a receive, at most two Grant frames are in flight, and after all releases more
+/// than half of the credits are left.
 pub fn exchange_credit(window: u16, start: u32, steps: &[u8]) {
     let window = window.max(1);
     let mut exchange = Exchange {
@@ -126,7 +125,7 @@ impl Exchange {
                     self.sender.granted(limit).expect("it is a good grant");
                 }
             }
-            // A message of the receiver's side carries a grant.
+            // A message in the other direction carries a grant.
             4 => self.grants.push_back((self.receiver.announce(), false)),
             5 => {
                 self.receiver.lose_patience();

@@ -25,19 +25,6 @@ pub(super) enum Completion {
     Drained(DrainSide),
 }
 
-impl Completion {
-    /// Returns the queue whose work request it completes.
-    pub(super) fn queue(&self) -> DrainSide {
-        match self {
-            Self::Recv { .. } | Self::Failed(Work::Recv { .. }, _) => DrainSide::Recv,
-            Self::Sent { .. }
-            | Self::Read { .. }
-            | Self::Failed(Work::Send { .. } | Work::Read { .. }, _) => DrainSide::Send,
-            Self::Drained(queue) => *queue,
-        }
-    }
-}
-
 /// A connection manager event.
 #[derive(Clone, Debug, Hash)]
 pub(super) enum Cm {
@@ -225,21 +212,6 @@ impl Side {
         });
     }
 
-    /// Returns the next completion of a queue.
-    pub(super) fn front(&self, queue: DrainSide) -> Option<&Completion> {
-        self.cq
-            .iter()
-            .find(|completion| completion.queue() == queue)
-    }
-
-    /// Has the next completion of a queue, of which there is one, polled first.
-    pub(super) fn move_to_front(&mut self, queue: DrainSide) {
-        let is_of_queue = |completion: &Completion| completion.queue() == queue;
-        let at = self.cq.iter().position(is_of_queue).expect("there is one");
-        let completion = self.cq.remove(at).expect("it is there");
-        self.cq.push_front(completion);
-    }
-
     /// Delivers something to the application, and checks the order.
     pub(super) fn arrive(&mut self, arrival: Arrival) {
         let number = match arrival {
@@ -382,14 +354,6 @@ impl Side {
                 shared.account.total(),
                 "the account is whole"
             );
-        }
-    }
-
-    /// Copies the account of shared receives, so that a copy of this side has its own.
-    pub(super) fn own_account(&mut self) {
-        if let Some(shared) = &mut self.shared {
-            shared.account = Arc::new(Account::clone(&shared.account));
-            self.conn.use_account(Arc::clone(&shared.account));
         }
     }
 

@@ -88,9 +88,8 @@ pub(super) fn of(world: &World) -> u128 {
     u128::from(hasher.0[0]) << 64 | u128::from(hasher.0[1])
 }
 
-/// Hashes a side. States that differ in the numbers of free buffers alone are the same, and so are
-/// those that differ in what a side leaves behind when it ends. The completions of the two queues of a
-/// side are polled in any order.
+/// Hashes a side, except for differences that change nothing: the numbers of free buffers, the
+/// order of completions of different queues, and the rest of a side that has ended.
 fn hash(side: &Side, state: &mut Fingerprint) {
     (side.sent, side.received, side.killed, &side.ended).hash(state);
     if side.ended.is_some() {

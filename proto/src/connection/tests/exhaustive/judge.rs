@@ -1,4 +1,4 @@
-//! What holds in every state.
+//! The checks of each state.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ use crate::{
     outbound::LARGE_IN_FLIGHT,
 };
 
-/// Checks a state. If it is quiet, nothing but a deed changes it.
+/// Checks a state. Only a deed changes a quiet one.
 pub(super) fn judge(world: &World, is_quiet: bool) {
     for at in [A, B] {
         let (me, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
@@ -30,6 +30,7 @@ pub(super) fn judge(world: &World, is_quiet: bool) {
         check_control_frames(me, peer);
         check_large(me, peer);
         check_reason(world, at);
+        check_close_ack(world, me);
         match &me.ended {
             Some((reason, delivered)) if !me.killed => {
                 check_end(world, at, reason, *delivered);
@@ -136,6 +137,20 @@ fn check_reason(world: &World, at: usize) {
     );
 }
 
+/// A side acknowledges a close after it has read the peer's large messages.
+fn check_close_ack(world: &World, me: &Side) {
+    if let State::Open(open) = &me.conn.state
+        && open.transfer.control.has_final_frame()
+        && !world.is_disturbed()
+    {
+        let (closed, read) = (
+            open.transfer.has_peer_closed(),
+            open.transfer.has_read_all(),
+        );
+        assert!(closed && read, "a close is acknowledged early");
+    }
+}
+
 /// The verdict of a side is true.
 fn check_end(world: &World, at: usize, reason: &CloseReason, delivered: bool) {
     let (me, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
@@ -171,12 +186,14 @@ fn check_end(world: &World, at: usize, reason: &CloseReason, delivered: bool) {
     }
 }
 
-/// What a side names as the cause of its end has happened.
+/// The named cause of an end has happened.
 fn check_cause(world: &World, at: usize, reason: &CloseReason) {
     let (here, there) = (
         |deed| world.has_done(deed, at),
         |deed| world.has_done(deed, 1 - at),
     );
+    let is_closed = world.pair.sides[at].conn.opened();
+    let is_closed = is_closed.is_some_and(|open| open.transfer.has_peer_closed());
     let has_happened = match reason {
         CloseReason::LocallyClosed => here(Deed::Close),
         CloseReason::PeerClosed => there(Deed::Close),
@@ -193,7 +210,8 @@ fn check_cause(world: &World, at: usize, reason: &CloseReason) {
         CloseReason::ReadTimeout | CloseReason::PeerGaveUp(PeerTimeout::Read) => {
             world.has_done(Deed::Wait, A)
         }
-        CloseReason::PeerDisconnected => world.is_disturbed(),
+        // The peer's Close is the cause, also if the side finds it later.
+        CloseReason::PeerDisconnected => world.is_disturbed() && !is_closed,
         _ => false,
     };
     assert!(
@@ -202,7 +220,7 @@ fn check_cause(world: &World, at: usize, reason: &CloseReason) {
     );
 }
 
-/// A side at which nothing happens any more has nothing to wait for, and goes on.
+/// A quiet side waits for nothing, and can send.
 fn check_quiet(world: &World, at: usize) {
     let (me, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
     let State::Open(open) = &me.conn.state else {

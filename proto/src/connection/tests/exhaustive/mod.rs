@@ -1,44 +1,48 @@
 //! Every order of events, within scopes.
 //!
-//! A scope is a pair of sides with a budget of deeds: sends, closes, faults. The search visits
-//! each state that any order of deeds and of the pair's steps leads to, breadth first, and judges
-//! it: see [`judge`]. So the path to a violation that it prints is the shortest one. A state is
-//! known by a fingerprint of 128 bits: see [`fingerprint`].
+//! A scope is a pair of sides with a budget of deeds, such as sends, closes and faults. The search
+//! visits breadth first each state to which any order of deeds and steps leads. [`judge`] checks
+//! each state, so the path to a violation that the search prints is a shortest one. [`fingerprint`]
+//! reduces a state to 128 bits.
 //!
-//! The completions of a side's two queues are polled in any order, and those of one queue in their
-//! own. Connection manager events overtake completions and are overtaken. A frame arrives, and is
-//! acknowledged, at any later time. Deadlines pass when nothing else happens; [`Deed::Wait`] has
-//! them pass before. There are no cycles, because each transition spends a budget, a frame or a
-//! deadline. So each path has an end, and it is enough to judge the ends.
+//! A side polls the completions of its two queues in any order, and those of one queue in their own
+//! order. Completions and connection manager events overtake each other. A frame arrives, and the
+//! device acknowledges it, at any later time. A deadline passes if nothing else is possible, or by
+//! [`Deed::Wait`] at any time. There are no cycles, because each transition uses up a part of a
+//! budget, a frame, a completion or a deadline. So each path ends, and a check of the ends proves
+//! that no wait is endless.
 //!
 //! # Reduction
 //!
-//! The search leaves out orders that differ in transitions which commute, and finds the same ends
-//! (see [`reduction`]). Each reduction makes a set of transitions alone, which is sound because of
-//! two facts. Whatever the others do first, they neither disable a transition of this set, nor
-//! enable another one that conflicts with it, nor get another result by coming first. And they
-//! remain possible behind it, since no cycle of transitions puts them off.
+//! Two orders of transitions that commute lead to the same state. [`reduction`] therefore has the
+//! search make only some of a state's transitions. This finds all ends if, whatever happens
+//! elsewhere first, the transitions of this set stay possible, have the same effect, and have no
+//! new alternative at the same place. The absence of cycles ensures that the others follow. There
+//! are four sets:
 //!
-//! * *Unobservable*: the poll of a flushed work request, or of a completed send, at a side that
-//!   drains. It changes no decision: the first has no cause that is not known, and the second
-//!   frees a slot that is not used any more.
-//! * *Carried*: a frame arrives, or is acknowledged, at once if neither queue pair can fail before.
-//!   It only appends to queues whose front is polled at any later time, and takes the oldest
-//!   receive, of which there are fewest then. No fault is left in the budget, and a side disconnects
-//!   only when both acknowledgements of a close have left and its own frames are acknowledged. A
-//!   READ is not carried at once, because its sender checks memory that the peer may take back.
-//! * *One side first*: a live side with a completion in each queue that may get one. What arrives
-//!   later is polled behind what is there, so the other side changes nothing that this one may do.
-//! * *One side drains*: its queue pair has failed, and both sides have, or will have, the event
-//!   that says so. It sends nothing any more.
+//! * *Unobservable.* A draining side polls a flushed work request or a completed send. The first
+//!   adds no cause to the end. The second frees a slot, and a draining side sends nothing.
+//! * *Carried.* A frame arrives, or the device acknowledges it, if neither queue pair can fail
+//!   before. This appends to a queue that is polled from its front, and takes the oldest receive at
+//!   the time at which the fewest are posted. Queue pairs cannot fail if the budget has no fault
+//!   left and no side may disconnect. A side disconnects after both CloseAcks have left and all its
+//!   own frames are acknowledged. A READ is not in the set, because its arrival checks memory that
+//!   the peer may revoke.
+//! * *One side goes on.* Each queue of a side that can get completions has one, and no queue pair
+//!   can fail. Later completions are polled behind those, so the set is all that the library and
+//!   the application of this side can do.
+//! * *One side drains.* Its queue pair has failed, and the connection manager has reported that to
+//!   both sides. The side sends nothing and receives nothing, so its polls concern it alone.
 //!
-//! With one side first, the two sides are compared in fewer states. A verdict that is true at the
-//! end but early is still found, in a scope in which the peer may be killed: such scopes are not
-//! reduced while that may happen. [`keep_outcomes_with_reduction`] compares the ends of both ways.
+//! In the last two sets one side is ahead of the other, so the search compares both sides in fewer
+//! states. A verdict that comes too early, and turns out to be true, escapes it there. The same
+//! verdict is false in a scope in which the peer may be killed. The search does not reduce those
+//! states. `keep_outcomes_with_reduction` compares the ends with those of a search of all orders.
 
 mod fingerprint;
 mod judge;
 mod mistake;
+mod queues;
 mod reduction;
 mod scopes;
 mod search;
@@ -53,10 +57,10 @@ use self::{
     world::{Deed, World},
 };
 
-/// The number of states after which the search of a large scope is cut off, by memory.
+/// The number of states that fit memory. A search is cut off when it has found more.
 const MOST_STATES: usize = 5_000_000;
 
-/// Searches a scope, and prints what that took.
+/// Searches a scope, and prints the number of its states and the time in seconds.
 fn search(scope: &Scope) -> Found {
     let start = Instant::now();
     let mut search = Search::new(World::new(scope));
@@ -85,7 +89,7 @@ fn visit_every_state_of_quick_scopes() {
     }
 }
 
-/// `RDMSG_SCOPES=large` in the environment selects the large scopes instead.
+/// `RDMSG_SCOPES=large` in the environment selects the large scopes.
 #[test]
 #[ignore = "it takes a minute, and integration/test runs it"]
 fn visit_every_state_of_small_scopes() {
@@ -99,7 +103,7 @@ fn visit_every_state_of_small_scopes() {
         assert!(found.is_complete, "{}", scope.name);
         ends.extend(found.outcomes);
     }
-    // The scopes are worth nothing if these never happen.
+    // Scopes without these ends would prove little.
     for reason in [
         "LocallyClosed, true",
         "LocallyClosed, false",

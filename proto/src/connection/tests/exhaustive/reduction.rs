@@ -1,4 +1,4 @@
-//! Transitions that suffice in a state.
+//! Transitions whose order does not matter: see the parent module.
 
 use rdma_status::WcStatus;
 
@@ -22,14 +22,14 @@ pub(super) fn only(world: &World) -> Option<Act> {
     one_of(unobservable).or_else(|| one_of(carried))
 }
 
-/// Returns a side whose transitions suffice, if there is one.
+/// Returns a side whose transitions commute with all others, if there is one.
 pub(super) fn first(world: &World) -> Option<usize> {
     let suffices = |at: &usize| goes_on(world, *at) || drains(world, *at);
     [A, B].into_iter().find(suffices)
 }
 
-/// Whether nothing that the peer or a device does changes what a live side may do next: what
-/// arrives is polled behind what is there, and so is what completes.
+/// Whether the peer and the devices cannot change the next transitions of a live side: further
+/// completions are polled behind those that are there.
 fn goes_on(world: &World, at: usize) -> bool {
     let (side, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
     let receives = side.front(DrainSide::Recv).is_some();
@@ -39,8 +39,7 @@ fn goes_on(world: &World, at: usize) -> bool {
     is_live(world) && stays && receives && sends && peer.sending.iter().all(is_frame)
 }
 
-/// Whether a side has only to poll what its failed queue pair left, of which its peer learns
-/// nothing.
+/// Whether a side has only completions and events of its failed queue pair to poll.
 fn drains(world: &World, at: usize) -> bool {
     let sides = &world.pair.sides;
     let side = &sides[at];
@@ -51,7 +50,7 @@ fn drains(world: &World, at: usize) -> bool {
         && !(side.cq.is_empty() && side.cm.is_empty())
 }
 
-/// Returns the poll of a completion that changes nothing that anyone observes.
+/// Returns the poll of a completion that changes no decision.
 fn unobservable(world: &World, at: usize) -> Option<Act> {
     let side = &world.pair.sides[at];
     if !is_draining(side) {
@@ -75,7 +74,7 @@ fn is_draining(side: &Side) -> bool {
     matches!(&side.conn.state, State::Open(open) if !open.is_connected())
 }
 
-/// Whether both queue pairs work until a side disconnects because all is said.
+/// Whether both queue pairs work until a side disconnects at the end of the close handshake.
 fn is_live(world: &World) -> bool {
     let is_live = |side: &Side| {
         let is_connected = matches!(&side.conn.state, State::Open(open) if open.is_connected());
@@ -84,13 +83,12 @@ fn is_live(world: &World) -> bool {
     world.is_without_faults() && world.pair.sides.iter().all(is_live)
 }
 
-/// Whether a side of a live connection may disconnect: it has closed, and both acknowledgements of
-/// a close have left.
+/// Whether a side of a live connection may disconnect: it has closed, and both CloseAcks have left.
 fn may_disconnect(world: &World, at: usize) -> bool {
     world.has_done(Deed::Close, at) && world.pair.sides.iter().all(has_acknowledged)
 }
 
-/// Whether the acknowledgement of the peer's close has left this side.
+/// Whether this side's CloseAck has left.
 fn has_acknowledged(side: &Side) -> bool {
     let State::Open(open) = &side.conn.state else {
         return false;

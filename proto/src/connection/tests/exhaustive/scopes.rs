@@ -81,8 +81,8 @@ pub(super) const SMALL: &[Scope] = scopes! {
     "drain markers get lost" => Send 1 0, LoseMarkers 1 1, Close 1 1;
     "aborts" => Send 1 0, Abort 1 1;
     "an abort of a close" => Send 1 0, Abort 0 1, Close 1 0;
-    "A is killed" => Send 1 0, Kill 1 0, Close 1 1;
-    "B is killed" => Send 1 0, Kill 0 1, Close 1 1;
+    "A is killed" => Send 1 0, Kill 1 0, Close 0 1;
+    "B is killed" => Send 1 0, Kill 0 1, Close 1 0;
     "A is killed with a large message" => Large 1 0, Kill 1 0, Close 1 0;
     "B is killed with a large message" => Large 1 0, Kill 0 1, Close 1 0;
     "B is killed during a flush" => Send 1 0, Flush 1 0, Kill 0 1;
@@ -90,9 +90,9 @@ pub(super) const SMALL: &[Scope] = scopes! {
     "a device is removed" => Send 1 0, Remove 1 0, Close 0 1;
     "a device gives up" => Send 1 0, GiveUp 1 0, Close 0 1;
     "a read is refused" => Large 1 0, Refuse 0 1, Kill 1 0, Close 1 0;
-    "a close takes too long" => Send 1 0, Wait 1 0, Close 1 1;
-    "a large message takes too long" => Large 1 0, Wait 2 0, Close 1 0;
-    "there is no memory" => Large 1 0, Starve 0 1, Feed 0 1, Close 1 0;
+    "a close takes too long" => Send 0 1, Wait 1 0, Close 1 0;
+    "a large message takes too long" => Large 1 0, Wait 2 0, Close 0 1;
+    "there is no memory" => Large 1 0, Starve 0 1, Feed 0 1;
 };
 
 /// Hours.
@@ -105,6 +105,8 @@ pub(super) const LARGE: &[Scope] = scopes! {
     "batches both ways" window 3 => Batch 2 1, ReleaseNewest 1 1, Close 1 1;
     "establishing, both close" establishing true => Send 1 1, Close 1 1;
     "shared receives both ways" shared true, window 3 => Send 3 2, Close 1 1;
+    "messages take too long" => Send 1 0, Wait 2 0, Close 1 1;
+    "there is no memory for a close" => Large 1 0, Starve 0 1, Feed 0 1, Close 1 1;
     "A is killed with messages both ways" => Send 1 1, Kill 1 0, Close 1 1;
     "a device is removed with messages both ways" => Send 1 1, Remove 1 0, Close 1 1;
     "a device gives up with messages both ways" => Send 1 1, GiveUp 1 1, Close 1 1;

@@ -18,10 +18,10 @@ use crate::connection::tests::pair::{A, B};
 /// The number of transitions after which a path counts as endless.
 const DEEPEST: usize = 1000;
 
-/// What is searched for a violation, and how.
+/// A search for a violation.
 pub(super) struct Search {
     pub(super) first: World,
-    /// Whether transitions that commute with all others are made at once.
+    /// Whether the search leaves out orders of transitions that commute.
     pub(super) reduces: bool,
     /// The number of states after which the search is cut off.
     pub(super) most_states: usize,
@@ -121,7 +121,8 @@ impl Search {
         found
     }
 
-    /// Makes a transition, and then those that commute with all others. Adds them to `lines`.
+    /// Makes a transition, and then each single one that commutes with all others. Adds descriptions
+    /// to `lines`.
     fn take(&self, world: &mut World, act: Act, mut lines: Option<&mut Vec<String>>) {
         let mut next = Some(act);
         while let Some(act) = next {

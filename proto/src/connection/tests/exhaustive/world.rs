@@ -54,7 +54,7 @@ pub(super) enum Deed {
     Refuse,
 }
 
-/// The deeds from here on are faults, after which an end need not be clean.
+/// The first of the deeds that are faults, after which an end need not be clean.
 const FIRST_FAULT: Deed = Deed::Wait;
 const DEEDS: usize = Deed::Refuse as usize + 1;
 
@@ -126,7 +126,7 @@ impl World {
             ..TransportTraits::UNRESTRICTED
         };
         let mut pair = Pair::over(traits, params.clone(), params);
-        // What stands for B until a request arrives has nothing to do.
+        // The placeholder of B's connection, until a request arrives, has no outputs.
         while pair.sides[B].conn.poll_output().is_some() {}
         if !scope.establishing {
             pair.run();
@@ -166,7 +166,8 @@ impl World {
         copy
     }
 
-    /// Returns the transitions that are possible. With `reduces`, those that suffice.
+    /// Returns the transitions that are possible. With `reduces`, it leaves out those that commute
+    /// with the returned ones.
     pub(super) fn next(&self, reduces: bool) -> Next {
         let mut acts = self.steps();
         let is_idle = acts.is_empty();
@@ -186,7 +187,7 @@ impl World {
         self.left[Deed::Wait as usize] == [0, 0]
     }
 
-    /// Whether nothing may happen any more that ends a connection without its peer's agreement.
+    /// Whether the budget has no faults left.
     pub(super) fn is_without_faults(&self) -> bool {
         let faults = &self.left[FIRST_FAULT as usize..];
         faults.iter().all(|left| *left == [0, 0])
@@ -343,10 +344,7 @@ impl World {
 
     /// Lets time pass until the next deadline.
     fn pass(&mut self) {
-        for side in &mut self.pair.sides {
-            let cq = side.cq.make_contiguous();
-            cq.sort_by_key(|completion| completion.queue() == DrainSide::Send);
-        }
+        self.pair.sides.iter_mut().for_each(Side::sort_queues);
         assert!(self.pair.pass(), "there is a deadline");
     }
 

@@ -1,0 +1,51 @@
+//! The two queues of a side, whose completions may be polled in any order.
+
+use std::sync::Arc;
+
+use crate::{
+    Account, DrainSide, Work,
+    connection::tests::side::{Completion, Side},
+};
+
+impl Completion {
+    /// Returns the queue of the completed work request.
+    pub(super) fn queue(&self) -> DrainSide {
+        match self {
+            Self::Recv { .. } | Self::Failed(Work::Recv { .. }, _) => DrainSide::Recv,
+            Self::Sent { .. }
+            | Self::Read { .. }
+            | Self::Failed(Work::Send { .. } | Work::Read { .. }, _) => DrainSide::Send,
+            Self::Drained(queue) => *queue,
+        }
+    }
+}
+
+impl Side {
+    /// Returns the next completion of a queue.
+    pub(super) fn front(&self, queue: DrainSide) -> Option<&Completion> {
+        let is_of_queue = |completion: &&Completion| completion.queue() == queue;
+        self.cq.iter().find(is_of_queue)
+    }
+
+    /// Moves the next completion of a queue, of which there is one, to the front.
+    pub(super) fn move_to_front(&mut self, queue: DrainSide) {
+        let is_of_queue = |completion: &Completion| completion.queue() == queue;
+        let at = self.cq.iter().position(is_of_queue).expect("there is one");
+        let completion = self.cq.remove(at).expect("it is there");
+        self.cq.push_front(completion);
+    }
+
+    /// Orders the completions of both queues in one way, which depends on neither's order.
+    pub(super) fn sort_queues(&mut self) {
+        let cq = self.cq.make_contiguous();
+        cq.sort_by_key(|completion| completion.queue() == DrainSide::Send);
+    }
+
+    /// Copies the account of shared receives, so that a copy of this side has its own.
+    pub(super) fn own_account(&mut self) {
+        if let Some(shared) = &mut self.shared {
+            shared.account = Arc::new(Account::clone(&shared.account));
+            self.conn.use_account(Arc::clone(&shared.account));
+        }
+    }
+}
