@@ -75,10 +75,9 @@ pub(super) fn of(world: &World) -> u128 {
         flushes,
         mistake: _,
         mistakes_left,
-        // `left` has the same.
-        done: _,
+        done,
     } = world;
-    (left, flushes, mistakes_left).hash(&mut hasher);
+    (left, done, flushes, mistakes_left).hash(&mut hasher);
     pair.now.hash(&mut hasher);
     for side in &pair.sides {
         hash(side, &mut hasher);

@@ -56,6 +56,7 @@ use self::{
     search::{Found, Search},
     world::{Deed, World},
 };
+use super::pair::{A, B};
 
 /// The number of states that fit memory. A search is cut off when it has found more.
 const MOST_STATES: usize = 5_000_000;
@@ -78,6 +79,16 @@ fn search(scope: &Scope) -> Found {
     );
     if let Some(violation) = &found.violation {
         panic!("{}: {violation}", scope.name);
+    }
+    for (deed, counts) in scope.deeds {
+        for at in [A, B] {
+            let is_done = found.done[*deed as usize][at] || counts[at] == 0;
+            assert!(
+                is_done || !found.is_complete,
+                "{}: {deed:?} is never done",
+                scope.name
+            );
+        }
     }
     found
 }

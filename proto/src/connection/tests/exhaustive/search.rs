@@ -11,7 +11,7 @@ use super::{
     fingerprint,
     judge::judge,
     reduction,
-    world::{Act, Next, World},
+    world::{Act, DEEDS, Next, World},
 };
 use crate::connection::tests::pair::{A, B};
 
@@ -36,6 +36,8 @@ pub(super) struct Found {
     pub(super) is_complete: bool,
     /// The ends, as the applications see them.
     pub(super) outcomes: BTreeSet<String>,
+    /// Which deeds had an effect in any state, by side.
+    pub(super) done: [[bool; 2]; DEEDS],
     /// The message of a violation, and the path to it.
     pub(super) violation: Option<String>,
 }
@@ -64,6 +66,7 @@ impl Search {
             depth: 0,
             is_complete: false,
             outcomes: BTreeSet::new(),
+            done: [[false; 2]; DEEDS],
             violation: None,
         };
         let mut origins = vec![Origin { from: 0, act: None }];
@@ -77,6 +80,12 @@ impl Search {
                     found.violation = Some(self.explain(&origins, number, None, &message));
                     return found;
                 }
+                let done = found
+                    .done
+                    .iter_mut()
+                    .zip(world.done)
+                    .flat_map(|(a, b)| a.iter_mut().zip(b));
+                done.for_each(|(all, one)| *all |= one);
                 if acts.is_empty() {
                     found.outcomes.insert(outcome(&world));
                 }

@@ -56,7 +56,7 @@ pub(super) enum Deed {
 
 /// The first of the deeds that are faults, after which an end need not be clean.
 const FIRST_FAULT: Deed = Deed::Wait;
-const DEEDS: usize = Deed::Refuse as usize + 1;
+pub(super) const DEEDS: usize = Deed::Refuse as usize + 1;
 
 /// A transition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +106,7 @@ pub(super) struct World {
     /// The mistake that is made, and how often it may still be.
     pub(super) mistake: Option<Mistake>,
     pub(super) mistakes_left: u8,
-    /// Which deeds were done, by side.
+    /// Which deeds were done with an effect, by side.
     pub(super) done: [[bool; 2]; DEEDS],
 }
 
@@ -244,7 +244,7 @@ impl World {
             add(Deed::Send, sends);
             add(Deed::Batch, sends);
             add(Deed::Large, sends);
-            add(Deed::Hold, !sends);
+            add(Deed::Hold, true);
             add(Deed::ReleaseNewest, side.kept.len() > 1);
             add(Deed::Flush, side.conn.close_reason().is_none());
             add(Deed::Finish, true);
@@ -287,8 +287,7 @@ impl World {
             Act::Pass => self.pass(),
             Act::Do(deed, at) => {
                 self.left[deed as usize][at] -= 1;
-                self.done[deed as usize][at] = true;
-                self.act(deed, at);
+                self.done[deed as usize][at] |= self.act(deed, at);
             }
             Act::Mistake(at) => {
                 self.mistakes_left -= 1;
@@ -301,21 +300,14 @@ impl World {
         }
     }
 
-    fn act(&mut self, deed: Deed, at: usize) {
+    /// Does a deed. Returns whether it has an effect: a send may be refused.
+    fn act(&mut self, deed: Deed, at: usize) -> bool {
         let pair = &mut self.pair;
         match deed {
-            Deed::Send => {
-                pair.send(at);
-            }
-            Deed::Batch => {
-                pair.send_batch(at, 3);
-            }
-            Deed::Large => {
-                pair.send_large(at, 100);
-            }
-            Deed::Hold => {
-                pair.hold_back(at);
-            }
+            Deed::Send => return pair.send(at),
+            Deed::Batch => return pair.send_batch(at, 3) > 1,
+            Deed::Large => return pair.send_large(at, 100),
+            Deed::Hold => return pair.hold_back(at),
             Deed::ReleaseNewest => pair.release(at, false),
             Deed::Flush => {
                 let sent = pair.sides[at].sent;
@@ -340,6 +332,7 @@ impl World {
             Deed::GiveUp => pair.sides[at].give_up(WcStatus::RETRY_EXC_ERR),
             Deed::Refuse => pair.sides[at].give_up(WcStatus::REM_ACCESS_ERR),
         }
+        true
     }
 
     /// Lets time pass until the next deadline.
