@@ -31,6 +31,7 @@ pub(super) fn judge(world: &World, is_quiet: bool) {
         check_large(me, peer);
         check_reason(world, at);
         check_close_ack(world, me);
+        check_blocked(me);
         match &me.ended {
             Some((reason, delivered)) if !me.killed => {
                 check_end(world, at, reason, *delivered);
@@ -151,6 +152,16 @@ fn check_close_ack(world: &World, me: &Side) {
     }
 }
 
+/// A blocked send learns that the connection ends, unless the driver sends what it holds back.
+fn check_blocked(me: &Side) {
+    if let State::Open(open) = &me.conn.state {
+        assert!(
+            open.is_established() || me.held > 0 || !open.transfer.is_blocked(),
+            "a blocked send does not learn of the end"
+        );
+    }
+}
+
 /// The verdict of a side is true.
 fn check_end(world: &World, at: usize, reason: &CloseReason, delivered: bool) {
     let (me, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
@@ -239,6 +250,13 @@ fn check_quiet(world: &World, at: usize) {
         is_idle && me.exposed.is_empty(),
         "stuck: work is never done"
     );
+    assert!(
+        !open.transfer.recv_credit.puts_off_grant(),
+        "stuck: a grant is put off for ever"
+    );
+    if world.has_done(Deed::Keep, 1 - at) {
+        return;
+    }
     assert!(
         me.writable && me.held == 0,
         "stuck: a send is blocked for ever"

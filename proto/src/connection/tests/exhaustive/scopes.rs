@@ -73,6 +73,7 @@ pub(super) const SMALL: &[Scope] = scopes! {
     "a flush behind a large message" window 2, slots 2 => Large 1 0, Flush 2 0, Close 0 1;
     "a batch" window 3 => Batch 1 0, ReleaseNewest 0 1, Close 1 0;
     "messages held back" => Send 1 0, Hold 2 0, Finish 1 0, Close 1 1;
+    "messages are kept" window 3, slots 3 => Send 4 0, Keep 0 1, Close 0 1;
     "establishing" establishing true => Send 1 0, Close 1 0;
     "establishing, the active side speaks first" establishing true, active_speaks_first true
         => Send 0 1, Close 0 1;

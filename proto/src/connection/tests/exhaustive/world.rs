@@ -31,6 +31,8 @@ pub(super) enum Deed {
     ReleaseNewest,
     /// Asks for a proof that everything sent so far has arrived.
     Flush,
+    /// Keeps its messages from then on.
+    Keep,
     Finish,
     Close,
     /// The drain markers do not complete within the drain timeout.
@@ -211,7 +213,8 @@ impl World {
                 acts.extend(ready.map(|queue| Act::Poll(at, queue)));
             }
             let side = &self.pair.sides[at];
-            if !side.kept.is_empty() && side.ended.is_none() {
+            let releases = !side.kept.is_empty() && !self.has_done(Deed::Keep, at);
+            if releases && side.ended.is_none() {
                 acts.push(Act::Release(at));
             }
             if self.has_done(Deed::Vanish, 1 - at) && has_work(side) {
@@ -247,6 +250,7 @@ impl World {
             add(Deed::Hold, true);
             add(Deed::ReleaseNewest, side.kept.len() > 1);
             add(Deed::Flush, side.conn.close_reason().is_none());
+            add(Deed::Keep, !side.kept.is_empty());
             add(Deed::Finish, true);
             add(Deed::Close, true);
             add(Deed::LoseMarkers, has_markers(side));
@@ -313,6 +317,8 @@ impl World {
                 let sent = pair.sides[at].sent;
                 self.flushes.push((at, pair.flush(at), sent));
             }
+            // Its effect is that nothing is released.
+            Deed::Keep => {}
             Deed::Finish => pair.finish_sending(at),
             Deed::Close => pair.close(at),
             Deed::LoseMarkers => {
