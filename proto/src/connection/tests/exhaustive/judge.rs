@@ -152,7 +152,7 @@ fn check_close_ack(world: &World, me: &Side) {
     }
 }
 
-/// A blocked send learns that the connection ends, unless the driver sends what it holds back.
+/// A blocked send learns that the connection ends, unless the driver holds messages back.
 fn check_blocked(me: &Side) {
     if let State::Open(open) = &me.conn.state {
         assert!(

@@ -31,7 +31,7 @@ pub(super) enum Deed {
     ReleaseNewest,
     /// Asks for a proof that everything sent so far has arrived.
     Flush,
-    /// Keeps its messages from then on.
+    /// Keeps its messages until the end.
     Keep,
     Finish,
     Close,
