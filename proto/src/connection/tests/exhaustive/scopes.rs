@@ -38,7 +38,8 @@ pub(super) const SMALLEST: Scope = Scope {
 /// Makes scopes of lines: a name, sizes that differ from the smallest, and after the arrow each
 /// deed with how often A and B do it at most.
 macro_rules! scopes {
-    ($($name:literal $($field:ident $value:expr),* => $($deed:ident $a:literal $b:literal),*;)*) => {
+    ($($name:literal $($field:ident $value:expr),* => $($deed:ident $a:literal $b:literal),*;)*)
+    => {
         &[$(
             #[allow(clippy::needless_update, reason = "a line may name all sizes")]
             Scope {

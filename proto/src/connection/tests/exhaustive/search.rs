@@ -80,12 +80,9 @@ impl Search {
                     found.violation = Some(self.explain(&origins, number, None, &message));
                     return found;
                 }
-                let done = found
-                    .done
-                    .iter_mut()
-                    .zip(world.done)
-                    .flat_map(|(a, b)| a.iter_mut().zip(b));
-                done.for_each(|(all, one)| *all |= one);
+                for (all, here) in found.done.iter_mut().zip(world.done) {
+                    *all = [all[A] | here[A], all[B] | here[B]];
+                }
                 if acts.is_empty() {
                     found.outcomes.insert(outcome(&world));
                 }
@@ -130,8 +127,8 @@ impl Search {
         found
     }
 
-    /// Makes a transition, and then each single one that commutes with all others. Adds descriptions
-    /// to `lines`.
+    /// Makes a transition, and then each single one that commutes with the others. Adds their
+    /// descriptions to `lines`.
     fn take(&self, world: &mut World, act: Act, mut lines: Option<&mut Vec<String>>) {
         let mut next = Some(act);
         while let Some(act) = next {
