@@ -6,7 +6,7 @@ mod advice;
 mod error;
 mod io_error;
 #[cfg(test)]
-mod texts;
+mod troubleshooting_page;
 
 pub use self::error::{Error, TrySendError};
 pub use crate::{

@@ -80,6 +80,18 @@ const SAMPLES: &[Sample] = &[
         |it| it.pings_sent,
     ),
     (
+        "resumes_total",
+        Kind::Counter,
+        "Lost connections that were resumed.",
+        |it| it.resumes,
+    ),
+    (
+        "resent_total",
+        Kind::Counter,
+        "Messages sent again after a connection was resumed.",
+        |it| it.resent,
+    ),
+    (
         "buffers_held",
         Kind::Gauge,
         "Receive buffers whose messages the application holds.",

@@ -58,6 +58,7 @@ fn reasons() -> Vec<CloseReason> {
         CloseReason::Truncated { missing: 2 },
         CloseReason::PeerAborted(9),
         CloseReason::PeerDisconnected,
+        CloseReason::SessionLost,
         CloseReason::LocallyClosed,
         CloseReason::LocallyAborted,
         CloseReason::Forked,
