@@ -93,6 +93,8 @@ pub(super) struct Reactor {
     listeners: HashMap<u64, Listening>,
     /// The sessions of connections that this host accepted.
     sessions: HashMap<SessionId, u64>,
+    /// Those of them that were suspended, oldest first; some have been resumed.
+    suspended: VecDeque<u64>,
     timers: Timers,
     /// Connections that threads and loops of the application poll.
     attended: Attended,
@@ -147,6 +149,7 @@ impl Reactor {
             links: HashMap::new(),
             listeners: HashMap::new(),
             sessions: HashMap::new(),
+            suspended: VecDeque::new(),
             timers: Timers::default(),
             attended: Attended::default(),
             late: HashMap::new(),

@@ -208,19 +208,44 @@ impl Core {
                 Step::Lost => None,
                 Step::Attempt => self.conn.next_timeout(),
             },
-            Some((State::Working, _)) | None => self.conn.next_timeout(),
+            Some((State::Working, _)) | None => {
+                let times = [self.conn.next_timeout(), self.close_by()];
+                times.into_iter().flatten().min()
+            }
         }
     }
 
-    /// Ends a suspension whose time is over. Returns whether it has.
+    /// Returns the time until which a close waits for messages that are sent again.
+    pub(super) fn close_by(&self) -> Option<Instant> {
+        let session = self.session.as_ref()?;
+        session.closing.filter(|_| session.messages.repeats())
+    }
+
+    /// Ends a session whose time is over. Returns whether it has.
     pub(super) fn expire_session(&mut self, now: Instant) -> bool {
-        let Some(suspension) = self.session.as_mut().and_then(|it| it.suspension()) else {
+        let late = self.close_by().is_some_and(|deadline| deadline <= now);
+        let Some(session) = &mut self.session else {
             return false;
         };
-        if suspension.step == Step::Attempt || suspension.deadline > now {
+        let reason = match &session.state {
+            State::Working if late => CloseReason::LocallyClosed,
+            State::Suspended(suspension)
+                if suspension.step != Step::Attempt && suspension.deadline <= now =>
+            {
+                suspension.reason.clone()
+            }
+            State::Working | State::Suspended(_) => return false,
+        };
+        self.cut_off(reason);
+        true
+    }
+
+    /// Ends a suspension, because others came after it. Returns whether there was one.
+    pub(crate) fn give_way(&mut self) -> bool {
+        let suspension = self.session.as_mut().and_then(|it| it.suspension());
+        let Some(reason) = suspension.map(|suspension| suspension.reason.clone()) else {
             return false;
-        }
-        let reason = suspension.reason.clone();
+        };
         self.cut_off(reason);
         true
     }

@@ -1,5 +1,4 @@
-//! Many connections on one event channel, and messages on all of them. It speaks to the C program
-//! of the same name.
+//! Many connections on one event channel, with messages on each. It speaks to C's ucmatose.
 //!
 //! Run `ucmatose -c 100` on one host and `ucmatose -s ADDR -c 100` on another. With many
 //! connections an event has to name its connection: an id carries a number, here its place among

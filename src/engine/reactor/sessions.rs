@@ -3,6 +3,7 @@
 use std::{
     fs::File,
     io::Read,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -18,6 +19,10 @@ use crate::{
 
 /// The bound on one attempt: the network may be back at any moment.
 const ATTEMPT: Duration = Duration::from_secs(2);
+
+/// The number of sessions that wait for peers. The oldest one gives way to another: peers that
+/// connect and vanish use no more memory than that of so many connections.
+const MAX_SUSPENDED: usize = 1024;
 
 impl Reactor {
     /// Does what is next for a session whose connection was lost. Returns whether there is one that
@@ -63,10 +68,31 @@ impl Reactor {
             core.next_timeout()
         };
         self.timers.set(key, next);
+        let is_passive = matches!(entry.role, Role::Passive(_));
         if let Some(asked) = entry.asked.take() {
             return self.accept_resume(key, asked);
         }
         self.drive(key);
+        if is_passive {
+            self.suspended.retain(|other| *other != key);
+            self.suspended.push_back(key);
+            self.bound_suspended();
+        }
+    }
+
+    /// Ends the oldest sessions that wait for their peers, if they are too many.
+    fn bound_suspended(&mut self) {
+        while self.suspended.len() > MAX_SUSPENDED
+            && let Some(oldest) = self.suspended.pop_front()
+        {
+            let link = self.links.get(&oldest).map(|entry| Arc::clone(&entry.link));
+            if let Some(link) = link
+                && link.in_engine(|core| core.give_way())
+            {
+                warn_sparsely!("{link}: {MAX_SUSPENDED} sessions wait, so its session ends");
+                self.drive(oldest);
+            }
+        }
     }
 
     /// Begins an attempt of the active side. Returns false if the time is over.
