@@ -9,6 +9,7 @@
 //! a side that leaves a connection first takes everything that has arrived. A report of grants takes
 //! no time, because a report that arrives later changes nothing that the sender has done before.
 
+mod scope;
 mod world;
 
 use std::{
@@ -19,108 +20,29 @@ use std::{
     time::Instant,
 };
 
-use self::world::{A, Act, Mistake, P, Scope, World};
+use self::{
+    scope::{A, Mistake, P, Scope, scope},
+    world::{Act, World},
+};
 
 /// The number of states that fit memory.
 const MOST_STATES: usize = 8_000_000;
 
-const SMALLEST: Scope = Scope {
-    name: "a message each way, a cut and a suspicion",
-    messages: [1, 1],
-    large: [0, 0],
-    window: 1,
-    cuts: 1,
-    suspicions: 1,
-    start: 0,
-    mistake: None,
-};
+const SMALLEST: Scope = scope([1, 1], [0, 0], 1, [1, 1], 0);
 
 /// In most of them the numbers of messages pass 2³².
 const SMALL: &[Scope] = &[
-    Scope {
-        name: "two messages and one, two cuts",
-        messages: [2, 1],
-        window: 2,
-        cuts: 2,
-        suspicions: 0,
-        start: u32::MAX,
-        ..SMALLEST
-    },
-    Scope {
-        name: "three messages and two, window 1, a cut, a suspicion",
-        messages: [3, 2],
-        start: u32::MAX - 1,
-        ..SMALLEST
-    },
-    Scope {
-        name: "one message and three, window 2, a cut, a suspicion",
-        messages: [1, 3],
-        window: 2,
-        start: u32::MAX,
-        ..SMALLEST
-    },
-    Scope {
-        name: "two messages and one, two suspicions",
-        messages: [2, 1],
-        window: 2,
-        cuts: 0,
-        suspicions: 2,
-        ..SMALLEST
-    },
-    Scope {
-        name: "a message each way, a cut and two suspicions",
-        suspicions: 2,
-        start: u32::MAX,
-        ..SMALLEST
-    },
-    Scope {
-        name: "large messages among others, a cut, a suspicion",
-        messages: [3, 1],
-        large: [0b101, 0],
-        window: 2,
-        start: u32::MAX,
-        ..SMALLEST
-    },
-    Scope {
-        name: "three messages each way, two cuts, a suspicion",
-        messages: [3, 3],
-        window: 2,
-        cuts: 2,
-        start: u32::MAX - 1,
-        ..SMALLEST
-    },
-    Scope {
-        name: "two messages and one, three cuts, a suspicion",
-        messages: [2, 1],
-        cuts: 3,
-        start: u32::MAX,
-        ..SMALLEST
-    },
-    Scope {
-        name: "a message each way, two cuts, three suspicions",
-        cuts: 2,
-        suspicions: 3,
-        start: u32::MAX,
-        ..SMALLEST
-    },
-    Scope {
-        name: "large messages both ways, two cuts, a suspicion",
-        messages: [3, 2],
-        large: [0b101, 0b01],
-        window: 2,
-        cuts: 2,
-        start: u32::MAX,
-        ..SMALLEST
-    },
-    Scope {
-        name: "a large message each way, two cuts",
-        messages: [2, 2],
-        large: [0b01, 0b10],
-        window: 2,
-        cuts: 2,
-        suspicions: 0,
-        ..SMALLEST
-    },
+    scope([2, 1], [0, 0], 2, [2, 0], u32::MAX),
+    scope([3, 2], [0, 0], 1, [1, 1], u32::MAX - 1),
+    scope([1, 3], [0, 0], 2, [1, 1], u32::MAX),
+    scope([2, 1], [0, 0], 2, [0, 2], 0),
+    scope([1, 1], [0, 0], 1, [1, 2], u32::MAX),
+    scope([3, 1], [0b101, 0], 2, [1, 1], u32::MAX),
+    scope([3, 3], [0, 0], 2, [2, 1], u32::MAX - 1),
+    scope([2, 1], [0, 0], 1, [3, 1], u32::MAX),
+    scope([1, 1], [0, 0], 1, [2, 3], u32::MAX),
+    scope([3, 2], [0b101, 0b01], 2, [2, 1], u32::MAX),
+    scope([2, 2], [0b01, 0b10], 2, [2, 0], 0),
 ];
 
 /// A state as 128 bits.
@@ -203,16 +125,13 @@ fn search(scope: &Scope) -> Found {
             "not all messages can be delivered, after:",
         )
     });
-    println!(
-        "{:<55} {states:>8} states {transitions:>9} transitions {:>5.1} s",
-        scope.name,
-        start.elapsed().as_secs_f64()
-    );
+    let seconds = start.elapsed().as_secs_f64();
+    println!("{states} states, {transitions} transitions, {seconds:.1} s: {scope:?}");
     found
 }
 
-/// Returns the first state from which no path leads to one that is `done`. An edge is a pair of its
-/// end and its begin.
+/// Returns the first state without a path to a state of `done`. An edge is a pair of its end and its
+/// begin.
 fn find_stuck(states: usize, mut edges: Vec<(u32, u32)>, mut done: Vec<u32>) -> Option<usize> {
     edges.sort_unstable();
     let mut can_end = vec![false; states];
@@ -239,7 +158,7 @@ fn visit_every_state_of_small_scopes() {
     let mut kinds = BTreeSet::new();
     for scope in SMALL {
         let found = search(scope);
-        assert_eq!(found.violation, None, "{}", scope.name);
+        assert_eq!(found.violation, None, "{scope:?}");
         kinds.extend(found.kinds);
     }
     let all = "Cut Dial Establish Leave LoseRequest Read Report Request Send Take";

@@ -1,45 +1,12 @@
 //! Two sessions, the connections between them, and the steps that are possible.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    mem,
+};
 
-use super::super::{ResumeRefused, Session};
-
-/// The active side and the passive side.
-pub(super) const A: usize = 0;
-pub(super) const P: usize = 1;
-
-/// The bounds of a search.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Scope {
-    pub(super) name: &'static str,
-    /// The number of messages that each side sends.
-    pub(super) messages: [u8; 2],
-    /// Which of them are above the eager size, from bit 0.
-    pub(super) large: [u8; 2],
-    pub(super) window: u8,
-    /// The number of connections that break and of requests that get lost.
-    pub(super) cuts: u8,
-    /// The number of times that a side gives up a connection or an attempt that works.
-    pub(super) suspicions: u8,
-    /// The number of each side's first message.
-    pub(super) start: u32,
-    pub(super) mistake: Option<Mistake>,
-}
-
-/// A mistake in how a driver uses the session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mistake {
-    /// This side counts its messages while its last connection still delivers some.
-    CountBeforeFence(usize),
-    /// Each message counts as received when the device has sent it.
-    TrustDevice,
-    /// A side sends before it has the peer's number.
-    SendBeforeCount,
-    /// A side sends everything again that it keeps.
-    RepeatEverything,
-    /// The passive side accepts a request that is older than the last one.
-    AcceptOldRequest,
-}
+use super::scope::{A, Mistake, P, Scope};
+use crate::session::{ResumeRefused, Session};
 
 /// A step of a side or of the network. The first field is the side or the request, the second one
 /// the epoch of the connection.
@@ -65,12 +32,21 @@ pub(super) enum Act {
     Establish(usize),
 }
 
-/// What a side is connected by.
+/// The connection of a side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Link {
     Working(u32),
     Idle,
     Attempt(u32),
+}
+
+impl Link {
+    fn epoch(self) -> Option<u32> {
+        match self {
+            Self::Working(epoch) | Self::Attempt(epoch) => Some(epoch),
+            Self::Idle => None,
+        }
+    }
 }
 
 /// Messages from one side over one connection.
@@ -81,7 +57,7 @@ struct Flow {
     waiting: VecDeque<u8>,
     /// The number of messages delivered.
     delivered: u8,
-    /// The sender's credits, and those that the receiver has not reported.
+    /// The sender's credits, and further credits that the receiver has not reported.
     available: u8,
     returned: u8,
     /// The large messages that the sender takes for untaken, and those of them that are taken.
@@ -158,7 +134,7 @@ impl Side {
         {}
     }
 
-    fn deliver(&mut self, message: u8, flow: &mut Flow) -> Judged {
+    fn deliver(&mut self, message: u8) -> Judged {
         if message < self.delivered {
             return Err("a message is delivered twice");
         }
@@ -166,7 +142,6 @@ impl Side {
             return Err("a message is missing");
         }
         self.delivered += 1;
-        flow.delivered += 1;
         Ok(())
     }
 }
@@ -253,14 +228,12 @@ impl World {
                     }
                 }
             }
-            match side.link {
-                Link::Idle if at == A => acts.push(Act::Dial),
-                Link::Idle => {}
-                Link::Working(epoch) | Link::Attempt(epoch) => {
-                    if self.suspicions > 0 || self.is_hopeless(at, epoch) {
-                        acts.push(Act::Leave(at));
-                    }
+            match side.link.epoch() {
+                None if at == A => acts.push(Act::Dial),
+                Some(epoch) if self.suspicions > 0 || self.is_hopeless(at, epoch) => {
+                    acts.push(Act::Leave(at));
                 }
+                None | Some(_) => {}
             }
             if let Link::Attempt(epoch) = side.link
                 && let Some(conn) = self.conns.get(&epoch)
@@ -287,8 +260,8 @@ impl World {
             Act::Report(at) => {
                 if let Some(conn) = self.conn_of(at) {
                     let flow = &mut conn.flows[1 - at];
-                    flow.available += std::mem::take(&mut flow.returned);
-                    flow.untaken -= std::mem::take(&mut flow.taken);
+                    flow.available += mem::take(&mut flow.returned);
+                    flow.untaken -= mem::take(&mut flow.taken);
                 }
             }
             Act::Cut(epoch, arrive) => {
@@ -301,7 +274,7 @@ impl World {
                 }
             }
             Act::Leave(at) => {
-                if let Link::Working(epoch) | Link::Attempt(epoch) = self.sides[at].link {
+                if let Some(epoch) = self.sides[at].link.epoch() {
                     self.suspicions -= u8::from(!self.is_hopeless(at, epoch));
                 }
                 self.leave(at, scope);
@@ -319,13 +292,10 @@ impl World {
             }
             Act::Establish(at) => self.establish(at, scope)?,
         }
-        // A connection that no side can use any more makes no difference.
+        // A connection without a user makes no difference.
         let sides = &self.sides;
         self.conns.retain(|&epoch, conn| {
-            let uses = |side: &Side| match side.link {
-                Link::Working(used) | Link::Attempt(used) => used == epoch,
-                Link::Idle => false,
-            };
+            let uses = |side: &Side| side.link.epoch() == Some(epoch);
             let is_late =
                 |at: usize| sides[at].late == Some(epoch) && !conn.flows[1 - at].wire.is_empty();
             sides.iter().any(uses) || is_late(A) || is_late(P)
@@ -334,10 +304,8 @@ impl World {
     }
 
     fn conn_of(&mut self, at: usize) -> Option<&mut Conn> {
-        match self.sides[at].link {
-            Link::Working(epoch) | Link::Attempt(epoch) => self.conns.get_mut(&epoch),
-            Link::Idle => None,
-        }
+        let epoch = self.sides[at].link.epoch()?;
+        self.conns.get_mut(&epoch)
     }
 
     fn send(&mut self, at: usize, scope: &Scope) {
@@ -349,7 +317,7 @@ impl World {
             side.sent += 1;
             side.sent - 1
         });
-        let is_large = scope.large[at] >> message & 1 == 1;
+        let is_large = scope.is_large(at, message);
         side.session.keep(message, is_large);
         if let Some(conn) = self.conns.get_mut(&epoch) {
             let flow = &mut conn.flows[at];
@@ -371,7 +339,7 @@ impl World {
         let Some(message) = flow.wire.pop_front() else {
             return Ok(());
         };
-        let is_large = scope.large[1 - at] >> message & 1 == 1;
+        let is_large = scope.is_large(1 - at, message);
         // The frame of a large message gives its credit back at once.
         flow.returned += u8::from(is_large);
         if is_large || !flow.waiting.is_empty() {
@@ -379,39 +347,37 @@ impl World {
             return Ok(());
         }
         flow.returned += 1;
-        self.sides[at].deliver(message, flow)
+        flow.delivered += 1;
+        self.sides[at].deliver(message)
     }
 
     fn read(&mut self, at: usize, scope: &Scope) -> Judged {
-        let Link::Working(epoch) = self.sides[at].link else {
-            return Ok(());
-        };
-        let side = &mut self.sides[at];
-        let Some(conn) = self.conns.get_mut(&epoch) else {
+        let Some(conn) = self.conn_of(at) else {
             return Ok(());
         };
         let flow = &mut conn.flows[1 - at];
-        let is_large = |message: u8| scope.large[1 - at] >> message & 1 == 1;
         let behind = flow.waiting.iter().skip(1);
-        let count = 1 + behind.take_while(|message| !is_large(**message)).count();
+        let small = behind.take_while(|message| !scope.is_large(1 - at, **message));
+        let count = 1 + small.count();
         flow.taken += 1;
         flow.returned += count as u8 - 1;
-        let whole: Vec<_> = flow.waiting.drain(..count).collect();
+        flow.delivered += count as u8;
+        let mut whole: Vec<_> = flow.waiting.drain(..count).collect();
+        let side = &mut self.sides[at];
         whole
-            .into_iter()
-            .try_for_each(|message| side.deliver(message, flow))
+            .drain(..)
+            .try_for_each(|message| side.deliver(message))
     }
 
     /// A side's connection or attempt ends, and delivers nothing more.
     fn leave(&mut self, at: usize, scope: &Scope) {
         let side = &mut self.sides[at];
-        let (epoch, is_working) = match side.link {
-            Link::Working(epoch) => (epoch, true),
-            Link::Attempt(epoch) => (epoch, false),
-            Link::Idle => return,
-        };
-        side.link = Link::Idle;
-        let Some(conn) = self.conns.get_mut(&epoch) else {
+        let old = mem::replace(&mut side.link, Link::Idle);
+        let is_working = matches!(old, Link::Working(_));
+        let Some((epoch, conn)) = old
+            .epoch()
+            .and_then(|epoch| Some((epoch, self.conns.get_mut(&epoch)?)))
+        else {
             return;
         };
         conn.open[at] = false;
@@ -466,7 +432,7 @@ impl World {
             side.link = Link::Working(epoch);
         }
         if scope.mistake == Some(Mistake::SendBeforeCount) && !side.session.kept.is_empty() {
-            // The number comes too late for what the side has sent.
+            // The number comes after the messages to which it applies.
             return Ok(());
         }
         let resumed = side.session.resume(received);
