@@ -161,7 +161,7 @@ fn visit_every_state_of_small_scopes() {
         assert_eq!(found.violation, None, "{scope:?}");
         kinds.extend(found.kinds);
     }
-    let all = "Cut Dial Establish Leave LoseRequest Read Report Request Send Take";
+    let all = "Cut Dial Establish Leave LoseRequest Read RepeatRequest Report Request Send Take";
     assert!(kinds.iter().eq(all.split(' ')), "{kinds:?}");
 }
 

@@ -12,7 +12,7 @@ pub(super) struct Scope {
     /// Which of them are above the eager size, from bit 0.
     pub(super) large: [u8; 2],
     pub(super) window: u8,
-    /// The number of connections that break and of requests that get lost.
+    /// The number of connections that break, and of requests that get lost or are repeated.
     pub(super) cuts: u8,
     /// The number of times that a side gives up a connection or an attempt that works.
     pub(super) suspicions: u8,

@@ -28,6 +28,8 @@ pub(super) enum Act {
     /// The request arrives at the passive side.
     Request(usize),
     LoseRequest(usize),
+    /// The network repeats the request.
+    RepeatRequest(usize),
     /// The side takes its attempt for established.
     Establish(usize),
 }
@@ -245,7 +247,7 @@ impl World {
         for index in 0..self.requests.len() {
             acts.push(Act::Request(index));
             if self.cuts > 0 {
-                acts.push(Act::LoseRequest(index));
+                acts.extend([Act::LoseRequest(index), Act::RepeatRequest(index)]);
             }
         }
         acts
@@ -289,6 +291,10 @@ impl World {
             Act::LoseRequest(index) => {
                 self.cuts -= 1;
                 self.requests.remove(index);
+            }
+            Act::RepeatRequest(index) => {
+                self.cuts -= 1;
+                self.requests.push(self.requests[index]);
             }
             Act::Establish(at) => self.establish(at, scope)?,
         }
