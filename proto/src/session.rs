@@ -22,6 +22,9 @@ use std::{collections::VecDeque, fmt};
 
 use crate::reason::Violation;
 
+#[cfg(test)]
+mod exhaustive;
+
 /// The number of bytes of a [`SessionId`].
 pub const SESSION_ID_LEN: usize = 12;
 
@@ -210,8 +213,9 @@ impl<M> Session<M> {
     }
 
     /// A connection resumes the session: the peer has received this many messages in all. Returns
-    /// those of them that were to be sent again.
+    /// those of them that were to be sent again. Nothing has been sent over the connection.
     pub fn resume(&mut self, received: u32) -> Result<impl Iterator<Item = M>, Violation> {
+        debug_assert!(self.kept.is_empty(), "nothing is sent before the number");
         self.check_received(received)?;
         let count = received.wrapping_sub(self.front) as usize;
         self.front = received;

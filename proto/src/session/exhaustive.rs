@@ -1,0 +1,192 @@
+//! Every order of steps of two sessions, within scopes.
+//!
+//! A search visits breadth first each state of a [`World`], and judges it: each message is delivered
+//! once and in order, and is kept until then. From each state there must be a way to a state in
+//! which all messages are delivered. So the path to a violation that the search prints is a
+//! shortest one.
+//!
+//! The model simplifies in two points. A message on the wire that arrives is taken at once, because
+//! a side that leaves a connection first takes everything that has arrived. A report of grants takes
+//! no time, because a report that arrives later changes nothing that the sender has done before.
+
+mod scope;
+mod world;
+
+use std::{
+    collections::{BTreeSet, HashMap, hash_map::DefaultHasher},
+    fmt::Write,
+    hash::{Hash, Hasher},
+    mem,
+    time::Instant,
+};
+
+use self::{
+    scope::{A, Mistake, P, Scope, scope},
+    world::{Act, World},
+};
+
+/// The number of states that fit memory.
+const MOST_STATES: usize = 8_000_000;
+
+const SMALLEST: Scope = scope([1, 1], [0, 0], 1, [1, 1], 0);
+
+/// In most of them the numbers of messages pass 2³².
+const SMALL: &[Scope] = &[
+    scope([2, 1], [0, 0], 2, [2, 0], u32::MAX),
+    scope([3, 2], [0, 0], 1, [1, 1], u32::MAX - 1),
+    scope([1, 3], [0, 0], 2, [1, 1], u32::MAX),
+    scope([2, 1], [0, 0], 2, [0, 2], 0),
+    scope([1, 1], [0, 0], 1, [1, 2], u32::MAX),
+    scope([3, 1], [0b101, 0], 2, [1, 1], u32::MAX),
+    scope([3, 3], [0, 0], 2, [2, 1], u32::MAX - 1),
+    scope([2, 1], [0, 0], 1, [3, 1], u32::MAX),
+    scope([1, 1], [0, 0], 1, [2, 3], u32::MAX),
+    scope([3, 2], [0b101, 0b01], 2, [2, 1], u32::MAX),
+    scope([2, 2], [0b01, 0b10], 2, [2, 0], 0),
+];
+
+/// A state as 128 bits.
+fn fingerprint(world: &World) -> [u64; 2] {
+    [0_u8, 1].map(|seed| {
+        let mut hasher = DefaultHasher::new();
+        (seed, world).hash(&mut hasher);
+        hasher.finish()
+    })
+}
+
+/// The result of a search.
+struct Found {
+    /// The kinds of steps that were made.
+    kinds: BTreeSet<String>,
+    /// The message of a violation, and the path to it.
+    violation: Option<String>,
+}
+
+/// Describes the path to a state.
+fn explain(origins: &[(u32, Option<Act>)], mut number: usize, last: &str) -> String {
+    let mut acts = Vec::new();
+    while let (from, Some(act)) = origins[number] {
+        acts.push(act);
+        number = from as usize;
+    }
+    let mut text = String::from(last);
+    for act in acts.iter().rev() {
+        let _ = write!(text, "\n    {act:?}");
+    }
+    text
+}
+
+/// Searches a scope, and prints the number of its states and the time in seconds.
+fn search(scope: &Scope) -> Found {
+    let start = Instant::now();
+    let first = World::new(scope);
+    let mut found = Found {
+        kinds: BTreeSet::new(),
+        violation: None,
+    };
+    let mut numbers = HashMap::from([(fingerprint(&first), 0_u32)]);
+    let mut origins = vec![(0_u32, None)];
+    let mut done = Vec::new();
+    let mut edges = Vec::new();
+    let mut frontier = vec![(0_u32, first)];
+    while !frontier.is_empty() {
+        for (number, world) in mem::take(&mut frontier) {
+            if world.is_done(scope) {
+                done.push(number);
+            }
+            for act in world.acts(scope) {
+                let name = format!("{act:?}");
+                let kind = name.split('(').next().unwrap_or_default();
+                if !found.kinds.contains(kind) {
+                    found.kinds.insert(kind.to_owned());
+                }
+                let mut to = world.clone();
+                if let Err(message) = to.apply(act, scope) {
+                    let message = format!("{message}, by {name} after:");
+                    found.violation = Some(explain(&origins, number as usize, &message));
+                    return found;
+                }
+                let next = numbers.entry(fingerprint(&to)).or_insert_with(|| {
+                    let new = origins.len() as u32;
+                    origins.push((number, Some(act)));
+                    frontier.push((new, to));
+                    new
+                });
+                edges.push((*next, number));
+            }
+        }
+        assert!(origins.len() < MOST_STATES, "{scope:?} is too large");
+    }
+    let (states, transitions) = (origins.len(), edges.len());
+    found.violation = find_stuck(states, edges, done).map(|number| {
+        explain(
+            &origins,
+            number,
+            "not all messages can be delivered, after:",
+        )
+    });
+    let seconds = start.elapsed().as_secs_f64();
+    println!("{states} states, {transitions} transitions, {seconds:.1} s: {scope:?}");
+    found
+}
+
+/// Returns the first state without a path to a state of `done`. An edge is a pair of its end and its
+/// begin.
+fn find_stuck(states: usize, mut edges: Vec<(u32, u32)>, mut done: Vec<u32>) -> Option<usize> {
+    edges.sort_unstable();
+    let mut can_end = vec![false; states];
+    while let Some(number) = done.pop() {
+        if mem::replace(&mut can_end[number as usize], true) {
+            continue;
+        }
+        let begin = edges.partition_point(|edge| edge.0 < number);
+        let to_here = edges[begin..].iter().take_while(|edge| edge.0 == number);
+        done.extend(to_here.map(|edge| edge.1));
+    }
+    can_end.iter().position(|can_end| !can_end)
+}
+
+#[test]
+fn visit_every_state_of_smallest_scope() {
+    let found = search(&SMALLEST);
+    assert_eq!(found.violation, None);
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "it takes seconds with optimization")]
+fn visit_every_state_of_small_scopes() {
+    let mut kinds = BTreeSet::new();
+    for scope in SMALL {
+        let found = search(scope);
+        assert_eq!(found.violation, None, "{scope:?}");
+        kinds.extend(found.kinds);
+    }
+    let all = "Cut Dial Establish Leave LoseRequest Read RepeatRequest Report Request Send Take";
+    assert!(kinds.iter().eq(all.split(' ')), "{kinds:?}");
+}
+
+#[test]
+fn find_each_mistake() {
+    use Mistake::*;
+    const TWICE: &str = "a message is delivered twice";
+    let cases = [
+        (CountBeforeFence(A), TWICE),
+        (CountBeforeFence(P), TWICE),
+        (TrustDevice, "a message is forgotten that was not delivered"),
+        (SendBeforeCount, TWICE),
+        (RepeatEverything, TWICE),
+        (
+            AcceptOldRequest,
+            "an old request ends a connection that works",
+        ),
+    ];
+    for (mistake, expected) in cases {
+        let scope = Scope {
+            mistake: Some(mistake),
+            ..SMALLEST
+        };
+        let violation = search(&scope).violation.expect("it is found");
+        println!("{mistake:?}: {violation}");
+        assert!(violation.starts_with(expected), "{mistake:?}: {violation}");
+    }
+}

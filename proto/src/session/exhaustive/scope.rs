@@ -1,0 +1,63 @@
+//! The bounds of a search, and the mistakes that it has to find.
+
+/// The active side and the passive side.
+pub(super) const A: usize = 0;
+pub(super) const P: usize = 1;
+
+/// The bounds of a search.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scope {
+    /// The number of messages that each side sends.
+    pub(super) messages: [u8; 2],
+    /// Which of them are above the eager size, from bit 0.
+    pub(super) large: [u8; 2],
+    pub(super) window: u8,
+    /// The number of connections that break, and of requests that get lost or are repeated.
+    pub(super) cuts: u8,
+    /// The number of times that a side gives up a connection or an attempt that works.
+    pub(super) suspicions: u8,
+    /// The number of each side's first message.
+    pub(super) start: u32,
+    pub(super) mistake: Option<Mistake>,
+}
+
+/// A mistake in how a driver uses the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mistake {
+    /// This side counts its messages while its last connection still delivers some.
+    CountBeforeFence(usize),
+    /// Each message counts as received when the device has sent it.
+    TrustDevice,
+    /// A side sends before it has the peer's number.
+    SendBeforeCount,
+    /// A side sends everything again that it keeps.
+    RepeatEverything,
+    /// The passive side accepts a request that is older than the last one.
+    AcceptOldRequest,
+}
+
+/// Makes a scope of the fields in their order, without a mistake.
+pub(super) const fn scope(
+    messages: [u8; 2],
+    large: [u8; 2],
+    window: u8,
+    [cuts, suspicions]: [u8; 2],
+    start: u32,
+) -> Scope {
+    Scope {
+        messages,
+        large,
+        window,
+        cuts,
+        suspicions,
+        start,
+        mistake: None,
+    }
+}
+
+impl Scope {
+    /// Whether a message of a side is above the eager size.
+    pub(super) fn is_large(&self, at: usize, message: u8) -> bool {
+        self.large[at] >> message & 1 == 1
+    }
+}

@@ -1,0 +1,466 @@
+//! Two sessions, the connections between them, and the steps that are possible.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    mem,
+};
+
+use super::scope::{A, Mistake, P, Scope};
+use crate::session::{ResumeRefused, Session};
+
+/// A step of a side or of the network. The first field is the side or the request, the second one
+/// the epoch of the connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Act {
+    /// The side sends its next message, or sends one again.
+    Send(usize),
+    /// The next message of the connection arrives at the side.
+    Take(usize, u32),
+    /// The side has read a large message.
+    Read(usize),
+    /// The side's grants and its number of large messages taken arrive at the peer.
+    Report(usize),
+    /// The connection breaks. This many messages from either side still arrive.
+    Cut(u32, [usize; 2]),
+    /// The side gives its connection or its attempt up.
+    Leave(usize),
+    Dial,
+    /// The request arrives at the passive side.
+    Request(usize),
+    LoseRequest(usize),
+    /// The network repeats the request.
+    RepeatRequest(usize),
+    /// The side takes its attempt for established.
+    Establish(usize),
+}
+
+/// The connection of a side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Link {
+    Working(u32),
+    Idle,
+    Attempt(u32),
+}
+
+impl Link {
+    fn epoch(self) -> Option<u32> {
+        match self {
+            Self::Working(epoch) | Self::Attempt(epoch) => Some(epoch),
+            Self::Idle => None,
+        }
+    }
+}
+
+/// Messages from one side over one connection.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Flow {
+    wire: VecDeque<u8>,
+    /// A large message that the receiver has not read, and the messages behind it.
+    waiting: VecDeque<u8>,
+    /// The number of messages delivered.
+    delivered: u8,
+    /// The sender's credits, and further credits that the receiver has not reported.
+    available: u8,
+    returned: u8,
+    /// The large messages that the sender takes for untaken, and those of them that are taken.
+    untaken: u8,
+    taken: u8,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Conn {
+    is_whole: bool,
+    /// Which sides have not left it.
+    open: [bool; 2],
+    /// By sender.
+    flows: [Flow; 2],
+    /// The numbers of messages received in the request and in the reply.
+    received: [u32; 2],
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Side {
+    session: Session<u8>,
+    link: Link,
+    /// The number of messages that the application has sent.
+    sent: u8,
+    /// The number of messages that the application has received.
+    delivered: u8,
+    /// A connection that delivers messages after the side has counted them, by mistake.
+    late: Option<u32>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct World {
+    sides: [Side; 2],
+    /// By epoch. The first connection of the session has 0.
+    conns: BTreeMap<u32, Conn>,
+    /// Requests under way: the epoch and the number of messages received.
+    requests: Vec<(u32, u32)>,
+    cuts: u8,
+    suspicions: u8,
+}
+
+type Judged = Result<(), &'static str>;
+
+impl Conn {
+    fn new(scope: &Scope, open: [bool; 2], received: [u32; 2]) -> Self {
+        let flow = Flow {
+            wire: VecDeque::new(),
+            waiting: VecDeque::new(),
+            delivered: 0,
+            available: scope.window,
+            returned: 0,
+            untaken: 0,
+            taken: 0,
+        };
+        Self {
+            is_whole: true,
+            open,
+            flows: [flow.clone(), flow],
+            received,
+        }
+    }
+}
+
+impl Side {
+    /// Forgets messages as the driver does, after each send and at the end of a connection.
+    fn trim(&mut self, flow: &Flow, scope: &Scope) {
+        let (unconfirmed, untaken) = match scope.mistake {
+            Some(Mistake::TrustDevice) => (0, 0),
+            _ => (scope.window - flow.available, flow.untaken),
+        };
+        while let Some(_received) = self
+            .session
+            .take_confirmed(unconfirmed.into(), untaken.into())
+        {}
+    }
+
+    fn deliver(&mut self, message: u8) -> Judged {
+        if message < self.delivered {
+            return Err("a message is delivered twice");
+        }
+        if message > self.delivered {
+            return Err("a message is missing");
+        }
+        self.delivered += 1;
+        Ok(())
+    }
+}
+
+impl World {
+    pub(super) fn new(scope: &Scope) -> Self {
+        let session = Session {
+            front: scope.start,
+            received: scope.start,
+            ..Session::default()
+        };
+        let side = Side {
+            session,
+            link: Link::Working(0),
+            sent: 0,
+            delivered: 0,
+            late: None,
+        };
+        let first = Conn::new(scope, [true; 2], [scope.start; 2]);
+        Self {
+            sides: [side.clone(), side],
+            conns: BTreeMap::from([(0, first)]),
+            requests: Vec::new(),
+            cuts: scope.cuts,
+            suspicions: scope.suspicions,
+        }
+    }
+
+    /// Whether all messages have been delivered.
+    pub(super) fn is_done(&self, scope: &Scope) -> bool {
+        [A, P]
+            .into_iter()
+            .all(|at| self.sides[at].delivered == scope.messages[1 - at])
+    }
+
+    /// Whether the connection or the attempt cannot go on.
+    fn is_hopeless(&self, at: usize, epoch: u32) -> bool {
+        match self.conns.get(&epoch) {
+            Some(conn) => !conn.is_whole || !conn.open[1 - at],
+            None => !self.requests.iter().any(|request| request.0 == epoch),
+        }
+    }
+
+    /// Returns the epoch of the connection on which a side may send now.
+    fn sends_on(&self, at: usize, scope: &Scope) -> Option<u32> {
+        let side = &self.sides[at];
+        let epoch = match side.link {
+            Link::Working(epoch) => epoch,
+            Link::Attempt(epoch) if scope.mistake == Some(Mistake::SendBeforeCount) => epoch,
+            Link::Attempt(_) | Link::Idle => return None,
+        };
+        let has_room = self.conns.get(&epoch)?.flows[at].available > 0;
+        let has_next = side.session.repeats() || side.sent < scope.messages[at];
+        (has_room && has_next).then_some(epoch)
+    }
+
+    /// Returns the steps that are possible.
+    pub(super) fn acts(&self, scope: &Scope) -> Vec<Act> {
+        let mut acts = Vec::new();
+        for at in [A, P] {
+            let side = &self.sides[at];
+            if self.sends_on(at, scope).is_some() {
+                acts.push(Act::Send(at));
+            }
+            for (&epoch, conn) in &self.conns {
+                let flow = &conn.flows[1 - at];
+                let is_working = side.link == Link::Working(epoch);
+                if (is_working || side.late == Some(epoch)) && !flow.wire.is_empty() {
+                    acts.push(Act::Take(at, epoch));
+                }
+                let is_connected = is_working && conn.is_whole && conn.open[1 - at];
+                if is_connected && !flow.waiting.is_empty() {
+                    acts.push(Act::Read(at));
+                }
+                let peer_works = self.sides[1 - at].link == Link::Working(epoch);
+                if is_connected && peer_works && flow.returned + flow.taken > 0 {
+                    acts.push(Act::Report(at));
+                }
+                if at == A && conn.is_whole && self.cuts > 0 {
+                    let [most, most_back] = [A, P].map(|from| conn.flows[from].wire.len());
+                    for arrive in 0..=most {
+                        let back = 0..=most_back;
+                        acts.extend(back.map(|back| Act::Cut(epoch, [arrive, back])));
+                    }
+                }
+            }
+            match side.link.epoch() {
+                None if at == A => acts.push(Act::Dial),
+                Some(epoch) if self.suspicions > 0 || self.is_hopeless(at, epoch) => {
+                    acts.push(Act::Leave(at));
+                }
+                None | Some(_) => {}
+            }
+            if let Link::Attempt(epoch) = side.link
+                && let Some(conn) = self.conns.get(&epoch)
+                && (at == P || conn.is_whole)
+            {
+                acts.push(Act::Establish(at));
+            }
+        }
+        for index in 0..self.requests.len() {
+            acts.push(Act::Request(index));
+            if self.cuts > 0 {
+                acts.extend([Act::LoseRequest(index), Act::RepeatRequest(index)]);
+            }
+        }
+        acts
+    }
+
+    /// Makes a step, and judges it.
+    pub(super) fn apply(&mut self, act: Act, scope: &Scope) -> Judged {
+        match act {
+            Act::Send(at) => self.send(at, scope),
+            Act::Take(at, epoch) => self.take(at, epoch, scope)?,
+            Act::Read(at) => self.read(at, scope)?,
+            Act::Report(at) => {
+                if let Some(conn) = self.conn_of(at) {
+                    let flow = &mut conn.flows[1 - at];
+                    flow.available += mem::take(&mut flow.returned);
+                    flow.untaken -= mem::take(&mut flow.taken);
+                }
+            }
+            Act::Cut(epoch, arrive) => {
+                self.cuts -= 1;
+                if let Some(conn) = self.conns.get_mut(&epoch) {
+                    conn.is_whole = false;
+                    for (flow, arrive) in conn.flows.iter_mut().zip(arrive) {
+                        flow.wire.truncate(arrive);
+                    }
+                }
+            }
+            Act::Leave(at) => {
+                if let Some(epoch) = self.sides[at].link.epoch() {
+                    self.suspicions -= u8::from(!self.is_hopeless(at, epoch));
+                }
+                self.leave(at, scope);
+            }
+            Act::Dial => {
+                let side = &mut self.sides[A];
+                let epoch = side.session.begin_attempt();
+                side.link = Link::Attempt(epoch);
+                self.requests.push((epoch, side.session.received()));
+            }
+            Act::Request(index) => self.answer(index, scope)?,
+            Act::LoseRequest(index) => {
+                self.cuts -= 1;
+                self.requests.remove(index);
+            }
+            Act::RepeatRequest(index) => {
+                self.cuts -= 1;
+                self.requests.push(self.requests[index]);
+            }
+            Act::Establish(at) => self.establish(at, scope)?,
+        }
+        // A connection without a user makes no difference.
+        let sides = &self.sides;
+        self.conns.retain(|&epoch, conn| {
+            let uses = |side: &Side| side.link.epoch() == Some(epoch);
+            let is_late =
+                |at: usize| sides[at].late == Some(epoch) && !conn.flows[1 - at].wire.is_empty();
+            sides.iter().any(uses) || is_late(A) || is_late(P)
+        });
+        self.judge(scope)
+    }
+
+    fn conn_of(&mut self, at: usize) -> Option<&mut Conn> {
+        let epoch = self.sides[at].link.epoch()?;
+        self.conns.get_mut(&epoch)
+    }
+
+    fn send(&mut self, at: usize, scope: &Scope) {
+        let Some(epoch) = self.sends_on(at, scope) else {
+            return;
+        };
+        let side = &mut self.sides[at];
+        let message = side.session.next_again().unwrap_or_else(|| {
+            side.sent += 1;
+            side.sent - 1
+        });
+        let is_large = scope.is_large(at, message);
+        side.session.keep(message, is_large);
+        if let Some(conn) = self.conns.get_mut(&epoch) {
+            let flow = &mut conn.flows[at];
+            flow.available -= 1;
+            flow.untaken += u8::from(is_large);
+            side.trim(flow, scope);
+            let is_late = self.sides[1 - at].late == Some(epoch);
+            if conn.is_whole && (conn.open[1 - at] || is_late) {
+                flow.wire.push_back(message);
+            }
+        }
+    }
+
+    fn take(&mut self, at: usize, epoch: u32, scope: &Scope) -> Judged {
+        let Some(conn) = self.conns.get_mut(&epoch) else {
+            return Ok(());
+        };
+        let flow = &mut conn.flows[1 - at];
+        let Some(message) = flow.wire.pop_front() else {
+            return Ok(());
+        };
+        let is_large = scope.is_large(1 - at, message);
+        // The frame of a large message gives its credit back at once.
+        flow.returned += u8::from(is_large);
+        if is_large || !flow.waiting.is_empty() {
+            flow.waiting.push_back(message);
+            return Ok(());
+        }
+        flow.returned += 1;
+        flow.delivered += 1;
+        self.sides[at].deliver(message)
+    }
+
+    fn read(&mut self, at: usize, scope: &Scope) -> Judged {
+        let Some(conn) = self.conn_of(at) else {
+            return Ok(());
+        };
+        let flow = &mut conn.flows[1 - at];
+        let behind = flow.waiting.iter().skip(1);
+        let small = behind.take_while(|message| !scope.is_large(1 - at, **message));
+        let count = 1 + small.count();
+        flow.taken += 1;
+        flow.returned += count as u8 - 1;
+        flow.delivered += count as u8;
+        let mut whole: Vec<_> = flow.waiting.drain(..count).collect();
+        let side = &mut self.sides[at];
+        whole
+            .drain(..)
+            .try_for_each(|message| side.deliver(message))
+    }
+
+    /// A side's connection or attempt ends, and delivers nothing more.
+    fn leave(&mut self, at: usize, scope: &Scope) {
+        let side = &mut self.sides[at];
+        let old = mem::replace(&mut side.link, Link::Idle);
+        let is_working = matches!(old, Link::Working(_));
+        let Some((epoch, conn)) = old
+            .epoch()
+            .and_then(|epoch| Some((epoch, self.conns.get_mut(&epoch)?)))
+        else {
+            return;
+        };
+        conn.open[at] = false;
+        if is_working {
+            side.trim(&conn.flows[at], scope);
+            side.session.suspend(conn.flows[1 - at].delivered.into());
+        }
+        if is_working && scope.mistake == Some(Mistake::CountBeforeFence(at)) {
+            side.late = Some(epoch);
+        } else {
+            conn.flows[1 - at].wire.clear();
+        }
+        conn.flows[1 - at].waiting.clear();
+    }
+
+    /// The passive side answers a request.
+    fn answer(&mut self, index: usize, scope: &Scope) -> Judged {
+        let (epoch, received) = self.requests.remove(index);
+        match self.sides[P].session.check_attempt(epoch, received) {
+            Err(ResumeRefused::Stale) if scope.mistake != Some(Mistake::AcceptOldRequest) => {
+                return Ok(());
+            }
+            Err(ResumeRefused::Impossible(_)) => return Err("a true number is refused"),
+            Ok(()) | Err(ResumeRefused::Stale) => {}
+        }
+        if let Link::Working(used) = self.sides[A].link
+            && self.sides[P].link == Link::Working(used)
+            && !self.is_hopeless(A, used)
+        {
+            return Err("an old request ends a connection that works");
+        }
+        self.sides[P].session.take_attempt(epoch);
+        self.leave(P, scope);
+        let side = &mut self.sides[P];
+        let counts = [received, side.session.received()];
+        side.link = Link::Attempt(epoch);
+        let open = [self.sides[A].link == Link::Attempt(epoch), true];
+        self.conns.insert(epoch, Conn::new(scope, open, counts));
+        Ok(())
+    }
+
+    fn establish(&mut self, at: usize, scope: &Scope) -> Judged {
+        let Some(conn) = self.conn_of(at) else {
+            return Ok(());
+        };
+        let mut received = conn.received[1 - at];
+        let side = &mut self.sides[at];
+        if scope.mistake == Some(Mistake::RepeatEverything) {
+            received = side.session.front;
+        }
+        if let Link::Attempt(epoch) = side.link {
+            side.link = Link::Working(epoch);
+        }
+        if scope.mistake == Some(Mistake::SendBeforeCount) && !side.session.kept.is_empty() {
+            // The number comes after the messages to which it applies.
+            return Ok(());
+        }
+        let resumed = side.session.resume(received);
+        resumed
+            .map(drop)
+            .map_err(|_| "a true number is a violation")
+    }
+
+    /// Judges a state.
+    fn judge(&self, scope: &Scope) -> Judged {
+        for at in [A, P] {
+            let Side { session, .. } = &self.sides[at];
+            let first = session.front.wrapping_sub(scope.start);
+            if first > self.sides[1 - at].delivered.into() {
+                return Err("a message is forgotten that was not delivered");
+            }
+            let kept = session.kept.iter().map(|kept| &kept.message);
+            let all = kept.chain(&session.again).copied();
+            if !all.eq(first as u8..self.sides[at].sent) {
+                return Err("the kept messages are not those from the oldest on");
+            }
+        }
+        Ok(())
+    }
+}
