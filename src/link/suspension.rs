@@ -324,9 +324,7 @@ impl Core {
             .check_attempt(request.epoch, request.received)?;
         session.messages.take_attempt(request.epoch);
         match &mut session.state {
-            State::Working => {
-                self.conn.handle_cm_event(CmInput::Disconnected, now);
-            }
+            State::Working => self.lose(now),
             // A connection that is not established has delivered nothing.
             State::Suspended(suspension) if suspension.step == Step::Attempt => {
                 suspension.step = Step::Lost;
@@ -335,6 +333,13 @@ impl Core {
             State::Suspended(_) => {}
         }
         Ok(())
+    }
+
+    /// Ends a connection that the peer has given up, unless it is suspended.
+    pub(crate) fn lose(&mut self, now: Instant) {
+        if !self.is_suspended() {
+            self.conn.handle_cm_event(CmInput::Disconnected, now);
+        }
     }
 
     /// The peer's number from its request, for the attempt that begins.

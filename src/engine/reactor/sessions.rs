@@ -33,7 +33,13 @@ impl Reactor {
         };
         let next = entry.link.core().next_of_session(Instant::now());
         match next {
-            Next::Nothing => false,
+            Next::Nothing => {
+                if entry.asked.is_some() {
+                    // An attempt was established after the peer had given it up.
+                    entry.link.in_engine(|core| core.lose(Instant::now()));
+                }
+                false
+            }
             Next::Attempt => match entry.role {
                 Role::Active => self.resume(key),
                 Role::Passive(_) => false,
