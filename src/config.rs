@@ -239,10 +239,14 @@ pub struct Config {
     /// [`CloseReason::SessionLost`](crate::CloseReason::SessionLost) if the peer's process has been
     /// started again.
     ///
-    /// A connection that is being closed does not survive. [One-sided
-    /// operations](crate::OneSided) are not supported, because their outcome is unknown when a
-    /// connection is lost, nor is [`shared_receive`](Self::shared_receive). The application's bytes
-    /// in the acceptance ([`Request::accept_with`](crate::Request::accept_with)) are at most 148.
+    /// The listener stays open, because the peer connects to it again. A connection that is being
+    /// closed survives for [`close_timeout`](Self::close_timeout) at most. Of the connections that
+    /// this process accepted, 1024 may wait for their peers; then the oldest of them ends.
+    ///
+    /// [One-sided operations](crate::OneSided) are not supported, because their outcome is unknown
+    /// when a connection is lost, nor is [`shared_receive`](Self::shared_receive). A connection
+    /// whose acceptance carries more than 148 bytes
+    /// ([`Request::accept_with`](crate::Request::accept_with)) does not survive.
     ///
     /// Up to 1 h, default zero.
     pub resume: Duration,

@@ -300,6 +300,12 @@ impl Core {
         }
     }
 
+    /// The passive side accepts a first request without a session.
+    pub(crate) fn decline_session(&mut self) {
+        self.session = None;
+        self.conn.decline_session();
+    }
+
     /// The peer asks to resume the session. Returns the number of messages that this side has
     /// received, or `None` before the last connection has been removed.
     pub(crate) fn accept_attempt(&mut self) -> Option<u32> {

@@ -23,6 +23,11 @@ impl Connection {
         self.side.params.session != SessionOffer::None && theirs & SESSION != 0
     }
 
+    /// Has the reply offer no session.
+    pub fn decline_session(&mut self) {
+        self.side.params.session = SessionOffer::None;
+    }
+
     /// Whether a session survives the end of the connection for this reason: it was lost, also
     /// during the close handshake.
     #[must_use]

@@ -17,7 +17,7 @@ use crate::{
     error::Error,
     link::Link,
     poll::{Notice, NoticeKind},
-    proto::{CloseReason, Connection},
+    proto::{CloseReason, Connection, REPLY_DATA_MAX, SESSION_ID_LEN},
     transport::{ConnectionId, ListenId},
     transport_choice::{Transport, TransportChoice},
 };
@@ -290,13 +290,17 @@ impl Reactor {
             return reply.send(Err(Error::from_connect(peer, transport, reason)));
         };
         entry.reply = Some(reply);
-        let session = self.begin_session(key);
+        let fits = SESSION_ID_LEN + data.len() <= REPLY_DATA_MAX;
+        let session = if fits { self.begin_session(key) } else { None };
         let Some(entry) = self.links.get(&key) else {
             return;
         };
         entry.link.in_engine(|core| match session {
             Some(id) => core.conn.accept(&[&id.0, data].concat(), at),
-            None => core.conn.accept(data, at),
+            None => {
+                core.decline_session();
+                core.conn.accept(data, at);
+            }
         });
         self.drive(key);
     }
