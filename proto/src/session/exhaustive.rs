@@ -1,13 +1,14 @@
 //! Every order of steps of two sessions, within scopes.
 //!
-//! A search visits breadth first each state of a [`World`], and judges it: each message is delivered
-//! once and in order, and is kept until then. From each state there must be a way to a state in
-//! which all messages are delivered. So the path to a violation that the search prints is a
-//! shortest one.
+//! A search visits breadth first each state of a [`World`], and judges it: each message is
+//! delivered once and in order, and is kept until then. From each state there must be a way to a
+//! state in which all messages are delivered. So the path to a violation that the search prints is
+//! a shortest one.
 //!
 //! The model simplifies in two points. A message on the wire that arrives is taken at once, because
-//! a side that leaves a connection first takes everything that has arrived. A report of grants takes
-//! no time, because a report that arrives later changes nothing that the sender has done before.
+//! a side that leaves a connection first takes everything that has arrived. A report of grants
+//! takes no time, because a report that arrives later changes nothing that the sender has done
+//! before.
 
 mod scope;
 mod world;
@@ -130,8 +131,8 @@ fn search(scope: &Scope) -> Found {
     found
 }
 
-/// Returns the first state without a path to a state of `done`. An edge is a pair of its end and its
-/// begin.
+/// Returns the first state without a path to a state of `done`. An edge is a pair of its end and
+/// its begin.
 fn find_stuck(states: usize, mut edges: Vec<(u32, u32)>, mut done: Vec<u32>) -> Option<usize> {
     edges.sort_unstable();
     let mut can_end = vec![false; states];
