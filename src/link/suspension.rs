@@ -317,7 +317,7 @@ impl Core {
     }
 
     /// Judges the peer's request, and fences the last connection: it delivers nothing more.
-    pub(crate) fn fence(
+    pub(crate) fn supersede(
         &mut self,
         request: &ResumeRequest,
         now: Instant,

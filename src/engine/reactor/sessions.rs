@@ -136,10 +136,10 @@ impl Reactor {
             }
             return asked.reject(&Reject::SESSION.emit(&[]));
         };
-        let fenced = entry
+        let superseded = entry
             .link
-            .in_engine(|core| core.fence(request, Instant::now()));
-        match fenced {
+            .in_engine(|core| core.supersede(request, Instant::now()));
+        match superseded {
             Ok(()) => {
                 debug!("{}: the peer resumes the session", entry.link);
                 entry.asked = Some(asked);
