@@ -16,7 +16,8 @@ use super::{
     side::Side,
 };
 use crate::{
-    CloseReason, CmInput, CmOp, Params, Phase, ReadDepth, hello::Hello, reason::Violation,
+    CloseReason, CmInput, CmOp, Mismatch, Params, Phase, ReadDepth, SessionOffer, hello::Hello,
+    reason::Violation,
 };
 
 /// Attempts to connect.
@@ -181,7 +182,18 @@ impl Connecting {
                     private_data,
                 },
             ) => {
-                let cause = rejection(reason, private_data);
+                let resumes = side.params.session == SessionOffer::Resume;
+                let cause = match rejection(reason, private_data) {
+                    // Of a request that resumes nothing.
+                    CloseReason::SessionLost if !resumes => {
+                        CloseReason::PeerIncompatible(Mismatch {
+                            field: "session",
+                            ours: 0,
+                            theirs: 0,
+                        })
+                    }
+                    cause => cause,
+                };
                 let may_pass = side.params.retry_refused && may_pass(&cause, reason);
                 self.try_again_if(may_pass, side, cause, now)
             }
