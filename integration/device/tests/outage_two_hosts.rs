@@ -14,7 +14,8 @@ const PORTS: [u16; 2] = [7593, 7594];
 /// With the default configuration a vanished peer is noticed within 5 s.
 const OUTAGE: Duration = Duration::from_secs(10);
 
-const MESSAGES: u32 = 20;
+/// Fewer than the send ring takes without an acknowledgement.
+const MESSAGES: u32 = 10;
 
 /// Runs lines of shell.
 fn shell(lines: &str) {
