@@ -284,19 +284,16 @@ impl Core {
         self.generation
     }
 
-    /// The passive side accepts a first request, and chooses the identity of a session. Returns
-    /// whether there is one.
-    pub(crate) fn begin_session(&mut self, id: SessionId) -> bool {
-        if !self.conn.has_session() {
-            self.session = None;
-        }
-        match &mut self.session {
-            Some(session) => {
-                session.id = Some(id);
-                session.peer_data = self.conn.peer_data().to_vec();
-                true
-            }
-            None => false,
+    /// Whether both sides of a request offer a session.
+    pub(crate) fn offers_session(&self) -> bool {
+        self.session.is_some() && self.conn.has_session()
+    }
+
+    /// The passive side accepts a first request, and chooses the identity of a session.
+    pub(crate) fn begin_session(&mut self, id: SessionId) {
+        if let Some(session) = &mut self.session {
+            session.id = Some(id);
+            session.peer_data = self.conn.peer_data().to_vec();
         }
     }
 

@@ -198,6 +198,9 @@ impl Reactor {
     /// either side does not want one.
     pub(super) fn begin_session(&mut self, key: u64) -> Option<SessionId> {
         let link = &self.links.get(&key)?.link;
+        if !link.core().offers_session() {
+            return None;
+        }
         let id = match random_id() {
             Ok(id) => id,
             Err(error) => {
@@ -205,11 +208,9 @@ impl Reactor {
                 return None;
             }
         };
-        let begun = link.core().begin_session(id);
-        begun.then(|| {
-            self.sessions.insert(id, key);
-            id
-        })
+        link.core().begin_session(id);
+        self.sessions.insert(id, key);
+        Some(id)
     }
 }
 
