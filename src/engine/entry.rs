@@ -33,7 +33,7 @@ pub(super) struct Entry {
     pub(super) inflow: Option<Arc<Inflow>>,
     pub(super) peer: SocketAddr,
     /// A request to resume the session, which waits for the end of the last connection.
-    pub(super) asked: Option<ConnectRequest>,
+    pub(super) asked: Option<Box<ConnectRequest>>,
 }
 
 /// Which side of the connection this is.

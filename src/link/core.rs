@@ -60,7 +60,7 @@ pub(crate) struct Core {
     /// link that kept their channel would never be dropped.
     pub(crate) completions: Option<Outbox>,
     /// The counters of the session's earlier connections.
-    pub(super) past: Statistics,
+    pub(super) past: Option<Box<Statistics>>,
     /// The part that survives the loss of the connection.
     pub(crate) session: Option<Box<LinkSession>>,
     /// Which of the session's connections this is, from 0.
@@ -117,7 +117,7 @@ impl Core {
             life: None,
             ended: None,
             completions: Some(Outbox::new(completions)),
-            past: Statistics::ZERO,
+            past: None,
             session: None,
             generation: 0,
             ring: None,

@@ -204,7 +204,9 @@ impl Core {
         if self.is_suspended() {
             all = Statistics::ZERO;
         }
-        all += self.past;
+        if let Some(past) = &self.past {
+            all += **past;
+        }
         all
     }
 

@@ -91,7 +91,8 @@ impl Core {
         session.trim(&self.conn);
         session.messages.suspend(self.conn.delivered_messages());
         session.held += self.conn.held_messages();
-        self.past += self.conn.statistics().counters();
+        let past = self.past.get_or_insert_default();
+        **past += self.conn.statistics().counters();
         // Ids that wait are those of the last messages; others have been reported.
         let mut waiting: Vec<_> = self.order.abandon().collect();
         for kept in session.messages.suspended_mut().rev() {
@@ -406,8 +407,9 @@ impl Core {
             "resumed after {:?}; {again} messages are sent again",
             suspension.since.elapsed()
         );
-        self.past.resumes += 1;
-        self.past.resent += again as u64;
+        let past = self.past.get_or_insert_default();
+        past.resumes += 1;
+        past.resent += again as u64;
         self.deferred.log(Note::new(Level::Warn, text));
         self.deferred.drive = true;
         self.deferred.wake = true;

@@ -76,7 +76,7 @@ impl Reactor {
         self.timers.set(key, next);
         let is_passive = matches!(entry.role, Role::Passive(_));
         if let Some(asked) = entry.asked.take() {
-            return self.accept_resume(key, asked);
+            return self.accept_resume(key, *asked);
         }
         self.drive(key);
         if is_passive {
@@ -142,10 +142,10 @@ impl Reactor {
         match superseded {
             Ok(()) => {
                 debug!("{}: the peer resumes the session", entry.link);
-                entry.asked = Some(asked);
+                entry.asked = Some(Box::new(asked));
                 let removed = entry.link.core().accept_attempt().is_some();
                 match entry.asked.take_if(|_| removed) {
-                    Some(asked) => self.accept_resume(key, asked),
+                    Some(asked) => self.accept_resume(key, *asked),
                     None => self.drive(key),
                 }
             }
