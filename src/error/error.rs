@@ -21,7 +21,7 @@ use crate::{
 ///
 /// [The troubleshooting page](crate::guide::troubleshooting) lists the texts with causes and
 /// remedies. `Debug` prints the same text as `Display`, so that a `main` which returns it shows the
-/// advice. It converts into [`io::Error`](std::io::Error) with the kind that programs written for
+/// advice. It converts into [`io::Error`] with the kind that programs written for
 /// TCP expect.
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
@@ -504,7 +504,7 @@ fn is_loopback(address: SocketAddr) -> bool {
 
 /// The error of a send that does not wait.
 ///
-/// It converts into [`Error`] and into [`io::Error`](std::io::Error). [`Full`](Self::Full) becomes
+/// It converts into [`Error`] and into [`io::Error`]. [`Full`](Self::Full) becomes
 /// [`Error::WindowFull`] and [`WouldBlock`](std::io::ErrorKind::WouldBlock).
 #[derive(Debug, Clone, thiserror::Error)]
 #[expect(clippy::exhaustive_enums, reason = "there is no third")]
