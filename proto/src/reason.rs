@@ -304,24 +304,6 @@ impl CloseReason {
         }
     }
 
-    /// Returns whether an attempt to resume a session that ended for this cause is the last one.
-    #[must_use]
-    pub fn ends_session(&self) -> bool {
-        matches!(
-            self,
-            Self::SessionLost
-                | Self::NotRdmsg
-                | Self::PeerIsRsocket
-                | Self::PeerIncompatible(_)
-                | Self::ProtocolViolation(_)
-                | Self::PeerAborted(_)
-                | Self::LocallyClosed
-                | Self::LocallyAborted
-                | Self::WakerPanicked
-                | Self::Forked
-        )
-    }
-
     /// Returns whether both sides had all messages when the connection ended.
     ///
     /// That is: either side closed it, and the other answered.

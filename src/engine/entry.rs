@@ -13,7 +13,7 @@ use crate::{
     config::Config,
     link::{Completion, Inflow, Link, Owner},
     poll::{Epolls, Registration},
-    proto::{CloseReason, CmCall, CmOp, Host, Statistics},
+    proto::{CloseReason, CmCall, CmOp, Host, SessionId, Statistics},
     status::OsError,
     transport::{Budget, ConnectRequest, ConnectionId, ConnectionManager},
 };
@@ -34,6 +34,8 @@ pub(super) struct Entry {
     pub(super) peer: SocketAddr,
     /// A request to resume the session, which waits for the end of the last connection.
     pub(super) asked: Option<Box<ConnectRequest>>,
+    /// The identity of the session, if this host accepted the connection.
+    pub(super) session: Option<SessionId>,
 }
 
 /// Which side of the connection this is.

@@ -330,6 +330,7 @@ impl Reactor {
             inflow,
             peer,
             asked: None,
+            session: None,
         };
         self.links.insert(key, Box::new(entry));
         // Carries out the first outputs of the state machine.
@@ -400,7 +401,7 @@ impl Reactor {
         let Some(entry) = self.links.get_mut(&key) else {
             return;
         };
-        let (established, ended, deadline, has_turn) = {
+        let (established, ended, deadline, has_turn, sends_again) = {
             let mut core = entry.link.core();
             if core.established && core.life.is_none() {
                 let engine = core.conn.peer_engine();
@@ -411,6 +412,7 @@ impl Reactor {
                 core.ended.clone(),
                 core.next_timeout(),
                 core.conn.has_turn(),
+                core.sends_again(),
             )
         };
         self.timers.set(key, deadline);
@@ -420,6 +422,8 @@ impl Reactor {
         }
         if established {
             entry.report_established();
+        }
+        if sends_again {
             entry.link.send_again();
         }
         if let Some(Ended { reason, .. }) = ended {
@@ -441,7 +445,9 @@ impl Reactor {
         };
         let turns = entry.role.choose(&mut self.connects, &mut self.accepts);
         turns.leave(key);
-        self.sessions.retain(|_, session| *session != key);
+        if let Some(id) = entry.session {
+            self.sessions.remove(&id);
+        }
         entry.link.end_watch();
         entry.link.uninstall();
         self.registration

@@ -141,7 +141,7 @@ impl Core {
     /// Returns the next deadline if only the keepalive's check is due, and the peer is alive.
     /// Frames in the completion queue need no look, because they could only confirm that.
     pub(crate) fn passes_check(&mut self, now: Instant) -> Option<Option<Instant>> {
-        let life = self.life.as_ref().filter(|_| self.close_by().is_none())?;
+        let life = self.life.as_ref().filter(|_| !self.sends_again())?;
         let passes = self.conn.passes_check(life.activity(), now);
         passes.then(|| self.next_timeout())
     }
@@ -283,7 +283,11 @@ impl Core {
                 Output::Event(Event::Writable) => {
                     self.deferred.wake = true;
                     self.deferred.room = true;
-                    self.room_came();
+                    // The engine's thread sends the next of them.
+                    self.deferred.drive |= self.sends_again();
+                    if !self.is_barred() {
+                        self.room_came();
+                    }
                 }
                 Output::Event(Event::Answered) => {
                     self.prove(false);

@@ -14,8 +14,9 @@ use crate::{
     transport::OutboundBuffer,
 };
 
-/// The number of buffers for copies that are kept for reuse.
+/// The number of buffers for copies that are kept for reuse, and the bytes of the longest of them.
 const SPARE: usize = 64;
+const LONGEST_SPARE: usize = 4096;
 
 /// The session of a connection. Until both hellos are known, that which this side offers.
 pub(crate) struct LinkSession {
@@ -134,6 +135,7 @@ impl LinkSession {
         while let Some(kept) = self.messages.take_confirmed(unconfirmed, untaken) {
             if let Bytes::Copy(mut copy) = kept.bytes
                 && self.spare.len() < SPARE
+                && copy.capacity() <= LONGEST_SPARE
             {
                 copy.clear();
                 self.spare.push(copy);

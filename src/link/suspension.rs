@@ -42,6 +42,23 @@ pub(crate) enum Next {
     Nothing,
 }
 
+/// Whether an attempt that ended for this reason is the last one. A wrong number of the peer ends
+/// its attempt alone.
+fn ends_session(reason: &CloseReason) -> bool {
+    matches!(
+        reason,
+        CloseReason::SessionLost
+            | CloseReason::NotRdmsg
+            | CloseReason::PeerIsRsocket
+            | CloseReason::PeerIncompatible(_)
+            | CloseReason::PeerAborted(_)
+            | CloseReason::LocallyClosed
+            | CloseReason::LocallyAborted
+            | CloseReason::WakerPanicked
+            | CloseReason::Forked
+    )
+}
+
 /// The loss of a connection.
 impl Core {
     /// Returns the end of a connection, unless its session survives it.
@@ -64,7 +81,7 @@ impl Core {
             State::Suspended(suspension) => {
                 let delivered = false;
                 let is_over = suspension.deadline <= now;
-                if is_over || ended.reason.ends_session() {
+                if is_over || ends_session(&ended.reason) {
                     let reason = if is_over || !suspension.reason.is_loss() {
                         suspension.reason.clone()
                     } else {
@@ -77,6 +94,8 @@ impl Core {
                 suspension.failed += 1;
                 suspension.step = Step::Lost;
                 self.cm_ops.clear();
+                self.established = false;
+                self.life = None;
                 self.deferred.drive = true;
                 None
             }
@@ -435,6 +454,13 @@ impl Core {
         self.deferred.room = true;
         self.deferred.wake = true;
         self.room_came();
+    }
+
+    /// Whether messages wait to be sent again on a connection that works.
+    pub(crate) fn sends_again(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| {
+            matches!(session.state, State::Working) && session.messages.repeats()
+        })
     }
 
     /// Sends the next message again. Returns whether there is another one to send now. The engine's

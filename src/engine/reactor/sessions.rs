@@ -197,7 +197,8 @@ impl Reactor {
     /// Begins a session with a peer whose request is accepted. Returns its identity; `None` if
     /// either side does not want one.
     pub(super) fn begin_session(&mut self, key: u64) -> Option<SessionId> {
-        let link = &self.links.get(&key)?.link;
+        let entry = self.links.get_mut(&key)?;
+        let link = &entry.link;
         if !link.core().offers_session() {
             return None;
         }
@@ -209,6 +210,7 @@ impl Reactor {
             }
         };
         link.core().begin_session(id);
+        entry.session = Some(id);
         self.sessions.insert(id, key);
         Some(id)
     }
