@@ -134,8 +134,10 @@ impl Core {
             }
             queues.in_flight.take_exposed()
         });
-        let mut exposed = exposed.into_iter().flatten();
-        for kept in session.messages.suspended_mut() {
+        // They are the last of those that were exposed. The peer has taken the others, also if a
+        // frame that could not be posted made it seem otherwise.
+        let mut exposed = exposed.into_iter().flatten().rev();
+        for kept in session.messages.suspended_mut().rev() {
             if let Bytes::Exposed = kept.bytes
                 && let Some(exposed) = exposed.next()
             {
