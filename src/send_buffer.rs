@@ -37,6 +37,9 @@ pub struct SendBuffer {
 impl SendBuffer {
     /// Allocates memory of `len` bytes for a message on this connection.
     ///
+    /// With [`Config::resume`](crate::Config::resume) the thread waits while the connection is
+    /// lost, also in a task.
+    ///
     /// # Errors
     ///
     /// * [`Error::Os`] when there is no memory.

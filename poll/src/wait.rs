@@ -5,6 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rdma_status::OsError;
+
 use super::{
     completions::{Answers, Completions, Events, Progress},
     deadline::Deadline,
@@ -215,14 +217,7 @@ impl Poller {
             queue.poll(1, Answers::MayWait);
             *value = ready();
         }
-        match slept {
-            Ok(Woken::Time) if value.is_none() && deadline.is_over() => Err(TimedOut),
-            Ok(_) => Ok(()),
-            Err(error) => {
-                self.report(&error);
-                Ok(())
-            }
-        }
+        self.judge(slept, value, deadline)
     }
 
     /// As [`sleep`](Self::sleep), while there is no completion queue: the connection was lost. A
@@ -245,6 +240,16 @@ impl Poller {
         if value.is_none() {
             *value = ready();
         }
+        self.judge(slept, value, deadline)
+    }
+
+    /// Returns the result of a sleep, after which `ready` was called.
+    fn judge<T>(
+        &self,
+        slept: Result<Woken, OsError>,
+        value: &Option<T>,
+        deadline: &Deadline,
+    ) -> Result<(), TimedOut> {
         match slept {
             Ok(Woken::Time) if value.is_none() && deadline.is_over() => Err(TimedOut),
             Ok(_) => Ok(()),

@@ -43,10 +43,10 @@ pub struct Params {
     pub keepalive_timeout: Duration,
     /// Whether the application uses the connection as a byte stream.
     pub stream: bool,
-    /// The messages of the session's earlier connections that the application has: the first
-    /// credits leave out their places.
+    /// The number of messages from earlier connections of the session that the application holds.
+    /// The first credits leave out their places.
     pub held: u16,
-    /// What the hello says of sessions.
+    /// The offer of a session in the hello.
     pub session: SessionOffer,
     /// The bytes of a stream that may be on their way to the peer and not read here, together.
     pub stream_buffer: u64,
@@ -57,7 +57,7 @@ pub struct Params {
     pub number: u64,
 }
 
-/// What a side's hello says of sessions.
+/// The offer of a session in a hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SessionOffer {
     /// The connection ends with its transport.

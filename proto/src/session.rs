@@ -1,5 +1,5 @@
-//! A conversation that outlives its connections: what each side keeps, and the numbers by which
-//! both sides agree on what has arrived.
+//! A conversation that outlives its connections: the messages that each side keeps, and the numbers
+//! by which both sides agree on the messages that have arrived.
 //!
 //! Each side numbers the messages that it sends, from 0, over all connections of the session. It
 //! keeps each message until the peer's library is known to have received it. A connection that is
@@ -42,7 +42,7 @@ impl fmt::Debug for SessionId {
     }
 }
 
-/// What the active side says in the request of a connection that resumes a session.
+/// The request of a connection that resumes a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResumeRequest {
     /// The session.
@@ -87,8 +87,8 @@ impl ResumeRequest {
 pub enum ResumeRefused {
     /// A later attempt has come already.
     Stale,
-    /// The peer claims to have received what was not sent, or not to have received what it has
-    /// confirmed.
+    /// The peer claims to have received a message that was not sent, or not to have received one
+    /// that it has confirmed.
     Impossible(Violation),
 }
 
@@ -105,7 +105,7 @@ pub struct Session<M> {
     kept: VecDeque<Kept<M>>,
     /// The number of those in `kept` that are above the eager size.
     large: u32,
-    /// Messages of earlier connections that are to be sent again, oldest first.
+    /// Messages of earlier connections that will be sent again, oldest first.
     again: VecDeque<M>,
 }
 

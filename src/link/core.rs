@@ -23,6 +23,7 @@ use super::{
     reports::report_failed,
     sent_order::{Gone, SentOrder, Unproven},
     session::LinkSession,
+    suspension::home_of,
 };
 use crate::{
     error::Error,
@@ -590,16 +591,5 @@ impl Core {
             Ok(()) => {}
             Err(error) => self.conn.handle_post_failure(error, Instant::now()),
         }
-    }
-}
-
-/// Where messages give their place back.
-fn home_of<H: Home + 'static>(
-    ring: &Option<Arc<dyn Home>>,
-    to: &Recipient<'_, H>,
-) -> Arc<dyn Home> {
-    match ring {
-        None => Arc::clone(to.home) as Arc<dyn Home>,
-        Some(ring) => Arc::clone(ring),
     }
 }

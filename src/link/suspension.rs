@@ -12,7 +12,7 @@ use log::Level;
 
 use super::{
     completion::{Completion, Ended},
-    core::Core,
+    core::{Core, Recipient},
     message::{Batches, Home, Place},
     reports::{report, report_failed},
     send::{Attempt, Sending},
@@ -505,5 +505,16 @@ impl Core {
             session.messages.put_back(kept);
         }
         false
+    }
+}
+
+/// Returns the object to which messages of the present connection give their place back.
+pub(super) fn home_of<H: Home + 'static>(
+    ring: &Option<Arc<dyn Home>>,
+    to: &Recipient<'_, H>,
+) -> Arc<dyn Home> {
+    match ring {
+        None => Arc::clone(to.home) as Arc<dyn Home>,
+        Some(ring) => Arc::clone(ring),
     }
 }

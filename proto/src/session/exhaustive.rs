@@ -25,6 +25,7 @@ use self::{
     scope::{A, Mistake, P, Scope, scope},
     world::{Act, World},
 };
+use super::{ResumeRefused, Session};
 
 /// The number of states that fit memory.
 const MOST_STATES: usize = 8_000_000;
@@ -190,4 +191,30 @@ fn find_each_mistake() {
         println!("{mistake:?}: {violation}");
         assert!(violation.starts_with(expected), "{mistake:?}: {violation}");
     }
+}
+
+#[test]
+fn wrong_numbers_and_old_epochs_are_refused() {
+    let mut session = Session::default();
+    for number in 0..5 {
+        session.keep(number, false);
+    }
+    assert_eq!(session.take_confirmed(3, 0), Some(0));
+    assert_eq!(session.take_confirmed(3, 0), Some(1));
+    assert_eq!(session.take_confirmed(3, 0), None);
+    session.suspend(0);
+    for (received, is_right) in [(0, false), (1, false), (2, true), (5, true), (6, false)] {
+        let judged = session.check_attempt(1, received);
+        assert_eq!(judged.is_ok(), is_right, "{received}");
+        let is_impossible = matches!(judged, Err(ResumeRefused::Impossible(_)));
+        assert_eq!(is_impossible, !is_right, "{received}");
+    }
+    session.take_attempt(7);
+    for epoch in [0, 6, 7] {
+        assert_eq!(session.check_attempt(epoch, 2), Err(ResumeRefused::Stale));
+    }
+    assert_eq!(session.check_attempt(8, 2), Ok(()));
+    let received: Vec<_> = session.resume(4).unwrap().collect();
+    assert_eq!(received, [2, 3]);
+    assert_eq!(session.next_again(), Some(4));
 }
