@@ -119,7 +119,7 @@ const ONLY_IN_LAB: [&str; 1] = ["own_network"];
 
 /// The programs of tests that do not run on software iWARP, and why: what they take that it does
 /// not have. Where one test of another program does not apply, it says so itself.
-pub(crate) const NOT_ON_IWARP: [(&str, &str); 6] = [
+pub(crate) const NOT_ON_IWARP: [(&str, &str); 7] = [
     ("own_network", "it needs no device"),
     (
         "waiting",
@@ -141,6 +141,10 @@ pub(crate) const NOT_ON_IWARP: [(&str, &str); 6] = [
     (
         "doctor",
         "the device lacks RoCE's GIDs, UDP port and modules",
+    ),
+    (
+        "services",
+        "they call nothing that the other programs do not call on it",
     ),
 ];
 
