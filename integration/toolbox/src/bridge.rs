@@ -19,9 +19,9 @@ pub struct Bridge {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct BridgePair {
-    /// The one beside the clients, which connect to its address.
+    /// The bridge on the clients' host. Clients connect to its address.
     pub near: Bridge,
-    /// The one beside the service.
+    /// The bridge on the host of the service.
     pub far: Bridge,
 }
 
@@ -30,7 +30,7 @@ impl Bridge {
     ///
     /// # Errors
     ///
-    /// When it does not; with what it printed.
+    /// If it does not start. The error contains its output.
     pub fn start(program: &Path, listen: &str, to: &str, more: &[&str]) -> Result<Self> {
         let mut process = Self::process(program, listen, to, more)?;
         let line = loop {
@@ -47,7 +47,7 @@ impl Bridge {
         Ok(Self { process, address })
     }
 
-    /// One that does not start: how it ends.
+    /// Starts a bridge that ends at once, and returns its status and output.
     ///
     /// # Errors
     ///
@@ -63,7 +63,8 @@ impl Bridge {
         Process::start(&[&[&*program], &options[..], more].concat())
     }
 
-    /// Has it report until it says this: what happens to connections is counted a moment later.
+    /// Requests reports until one contains this text. The counters follow the connections with a
+    /// short delay.
     ///
     /// # Errors
     ///
@@ -114,8 +115,8 @@ impl Bridge {
 }
 
 impl BridgePair {
-    /// Starts both, with the same options. `between` is where the far one listens, and a scheme of
-    /// rdmsg's: `rdma://10.8.0.1:0` in the lab, `rdmsg+tcp://127.0.0.1:0` anywhere.
+    /// Starts both, with the same options. `between` is the address of the far one, with a scheme
+    /// of rdmsg's: `rdma://10.8.0.1:0` in the lab, `rdmsg+tcp://127.0.0.1:0` anywhere.
     ///
     /// # Errors
     ///

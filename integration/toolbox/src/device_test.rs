@@ -11,13 +11,13 @@ use crate::{Deadline, Lab, PATIENCE, Watchdog};
 /// How many seconds of an idle machine a test may take. Tests take a tenth of it.
 const SECONDS: u64 = 300;
 
-/// What the test before left behind, where it came to its end: tests of a program run one after the
-/// other.
+/// The counts at the end of the previous test, if it passed. The tests of a program run one after
+/// the other.
 static BEFORE: Mutex<Option<Counts>> = Mutex::new(None);
 
-/// What a device test stands on. It ends the program when the test hangs. When it is dropped, which
-/// comes after everything that the test made, it fails the test that left something on the device,
-/// or its peer without a receive (RNR NAK).
+/// The guard of a device test. Its watchdog ends the program if the test hangs. A test drops it
+/// after all its own objects; the drop fails the test if objects are left on the device, or if a
+/// receiver had no receive posted (RNR NAK).
 #[derive(Debug)]
 pub struct DeviceTest {
     lab: Lab,
@@ -26,22 +26,23 @@ pub struct DeviceTest {
     _watchdog: Watchdog,
 }
 
-/// What the device counts.
+/// The counters of the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Counts {
-    /// Queue pairs, completion queues, memory regions, shared receive queues and ids. Not what
-    /// librdmacm keeps until the process ends: the device, and sometimes a protection domain.
+    /// Queue pairs, completion queues, memory regions, shared receive queues and ids. librdmacm
+    /// keeps the device, and sometimes a protection domain, until the process ends, so these do not
+    /// count.
     objects: Vec<String>,
     rnr_naks: u64,
 }
 
-/// Whether a test, or what is left of it, applies to this device. If not, it says which capability
-/// that takes, past the harness, which keeps what a test that passes prints.
+/// Returns whether a test, or the rest of it, applies to this device. If not, prints the missing
+/// capability to stderr itself, because the harness hides the output of a test that passes.
 ///
 /// # Panics
 ///
-/// When a device that does not speak iWARP is said to lack something: then the library is wrong, or
-/// the device is one of which nobody knows. And when stderr is closed.
+/// If a device other than iWARP lacks the capability: the library is wrong, or the device is of an
+/// unknown kind. Also if stderr is closed.
 #[must_use]
 pub fn applies(able: bool, capability: &str) -> bool {
     if !able {
@@ -137,7 +138,7 @@ impl Drop for DeviceTest {
             now = Counts::now(&self.lab);
         }
         let rnr_naks = if self.has_credits {
-            // It counts from zero where the device was made anew.
+            // A device that was created again counts from zero.
             self.before.rnr_naks.min(now.rnr_naks)
         } else {
             now.rnr_naks

@@ -3,11 +3,11 @@ use serde::{Deserialize, Deserializer};
 
 use crate::Shell;
 
-/// What `rdmsg doctor` found out.
+/// The report of `rdmsg doctor`.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Diagnosis {
-    /// With what it ended.
+    /// Its exit status.
     pub status: u8,
     /// All that it found, of both hosts.
     pub findings: Vec<Finding>,
@@ -24,14 +24,14 @@ struct Report {
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
-    /// What was looked at.
+    /// The subject of the check.
     pub subject: String,
     /// `ok`, `note`, `warning` or `error`.
     pub state: String,
     /// Whether it is about the other host.
     #[serde(rename = "host", deserialize_with = "is_peer")]
     pub is_of_peer: bool,
-    /// What was found.
+    /// The finding.
     pub what: String,
     /// The commands that mend it, as they are printed.
     #[serde(default)]
@@ -81,7 +81,7 @@ impl Diagnosis {
         errors[0]
     }
 
-    /// The states of what is about this.
+    /// Returns the states of the checks of this subject.
     #[must_use]
     pub fn states(&self, subject: &str) -> Vec<&str> {
         let of_subject = self

@@ -11,7 +11,7 @@ pub const EAGER_SIZE: u32 = 1000;
 pub const HEADER_LEN: usize = 16;
 /// The largest message that either side takes.
 pub const MAX_MESSAGE: u64 = 1 << 20;
-/// Receives that the library has for control frames, beside those for data.
+/// Receives that the library posts for control frames, in addition to those for data.
 pub const CONTROL_RECEIVES: usize = 12;
 
 pub const DATA: u8 = 1;
@@ -71,8 +71,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Where a large message lies, as a peer that keeps to the protocol would say it: change single
-/// fields.
+/// The announcement of a large message, as a correct peer sends it. Tests change single fields.
 #[derive(Debug, Clone, Copy)]
 pub struct Descriptor {
     pub addr: u64,
@@ -106,7 +105,7 @@ impl Descriptor {
     }
 }
 
-/// What a peer says of itself while connecting: change single fields.
+/// The hello of a peer. Tests change single fields.
 #[derive(Debug, Clone, Copy)]
 pub struct Hello {
     pub magic: [u8; 4],
@@ -125,7 +124,7 @@ pub struct Hello {
 impl Hello {
     pub const LEN: u8 = 36;
 
-    /// One that keeps to the protocol.
+    /// Returns the hello of a correct peer.
     pub const GOOD: Self = Self {
         magic: *b"rdms",
         version: VERSION,

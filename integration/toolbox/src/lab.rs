@@ -8,23 +8,23 @@ use anyhow::{Context, Result, ensure};
 
 use crate::resources::resources;
 
-/// Where this program runs: the lab's environment.
+/// The lab's environment of this program.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Lab {
-    /// This host's name: `a`, or `b` where there are two.
+    /// This host's name: `a`, or `b` for the second host.
     pub host: String,
     /// The RDMA device's name.
     pub device: String,
     /// This host's address.
     pub addr: IpAddr,
-    /// The other host's address; this host's own where there is one.
+    /// The other host's address. With one host, its own.
     pub peer: IpAddr,
     /// This host's IPv6 address.
     pub addr6: IpAddr,
-    /// The other host's IPv6 address; this host's own where there is one.
+    /// The other host's IPv6 address. With one host, its own.
     pub peer6: IpAddr,
-    /// A folder for what is to remain.
+    /// The folder for results, which stays after the run.
     pub results: PathBuf,
 }
 
@@ -36,7 +36,7 @@ impl Lab {
     /// Without a device: there is nothing to test then, and no test may pass.
     #[must_use]
     pub fn get() -> Self {
-        // What goes wrong behind a test's back is shown with it; RUST_LOG shows more.
+        // A failed test prints the log's warnings; RUST_LOG selects more.
         let _ = env_logger::builder().is_test(true).try_init();
         Self::find()
             .unwrap_or_else(|error| panic!("{error:#}: run the device tests with integration/test"))
@@ -46,7 +46,7 @@ impl Lab {
     ///
     /// # Errors
     ///
-    /// What is missing.
+    /// Names the missing variable or device.
     pub fn find() -> Result<Self> {
         fn var(name: &str) -> Result<String> {
             env::var(name).with_context(|| format!("{name} is not set, as it is in the lab"))
@@ -84,8 +84,8 @@ impl Lab {
         SocketAddr::new(self.addr, port)
     }
 
-    /// From where one who uses the connection manager by hand connects. On iWARP it is a port that
-    /// is free over TCP as well: the connection manager would choose one without regard to it.
+    /// Returns the source address for a connect by raw calls of the connection manager. On iWARP
+    /// its port is free over TCP as well, because the connection manager does not check this.
     ///
     /// # Panics
     ///
@@ -141,7 +141,7 @@ impl Lab {
         text.contains("RNIC")
     }
 
-    /// What exists on the device, as `rdma resource show` counts it.
+    /// Returns the objects on the device, as `rdma resource show` counts them.
     ///
     /// # Panics
     ///

@@ -19,7 +19,7 @@ pub const LAB_STOPPED: i32 = 123;
 pub const NO_LAB: &str = "There was neither a device nor a lab to run on, see above. To make the \
     lab anew: rm -r target/lab, then integration/lab setup";
 
-/// The driver of the devices of the lab's virtual machines.
+/// The driver of the devices in the lab's virtual machines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 #[non_exhaustive]
 pub enum LabDevice {
@@ -30,7 +30,7 @@ pub enum LabDevice {
     Siw,
 }
 
-/// Starts this program anew on the hosts of the lab. It has to run in the checkout, as
+/// Starts this program again on the hosts of the lab. It has to run in the checkout, as
 /// `integration/tool` sees to.
 #[derive(Debug)]
 pub struct Launch {
@@ -77,7 +77,7 @@ impl Launch {
         }
     }
 
-    /// On this machine itself where it has RDMA.
+    /// On this machine itself, which has RDMA.
     ///
     /// # Errors
     ///
@@ -117,7 +117,7 @@ impl Launch {
         }
     }
 
-    /// Runs it to its end, and prints what it prints without the name of the host on each line.
+    /// Runs it to its end, and prints its output without the name of the host on each line.
     ///
     /// # Errors
     ///

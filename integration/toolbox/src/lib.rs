@@ -1,9 +1,9 @@
-//! What the device tests and the tools share: where they run, programs and hosts that they control,
-//! messages whose every byte is known, and bounds that a busy machine does not break.
+//! Shared parts of the device tests and the tools: the environment, control of programs and hosts,
+//! messages with known contents, and bounds that a busy machine does not break.
 //!
 //! The tests and the tools run in the lab, or on a machine with an RDMA device: see
-//! `integration/test`. A test that finds no device fails. Every wait is bounded: by the library's
-//! own timeouts, and by a [`Watchdog`] that ends a program which hangs all the same.
+//! `integration/test`. A test that finds no device fails. The library's timeouts bound every wait,
+//! and a [`Watchdog`] ends a program that hangs in spite of them.
 
 mod bridge;
 mod device_test;
@@ -48,8 +48,8 @@ pub use crate::{
     watchdog::Watchdog,
 };
 
-/// How long a test waits for something that comes: longer than it can take, even where each
-/// instruction is emulated and the machine is busy.
+/// The longest wait of a test for an event that has to come. It is generous enough for a busy
+/// machine that emulates each instruction.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The number of file descriptors that this process has open.

@@ -1,10 +1,10 @@
-//! Lines of shell that impair the network of a host of the lab, where its device is `eth0`.
+//! Shell commands that impair the network of a host of the lab, whose device is `eth0`.
 
 use crate::agent;
 
-/// Treats all packets of RDMA that this host sends as `netem` says, and nothing else: the conductor
-/// is heard on the same wire. RDMA is UDP to port 4791 (RoCE), or, where the device is iWARP, all
-/// TCP but the conductor's.
+/// Applies `netem` to all RDMA packets that this host sends, and to no other packet, because the
+/// conductor uses the same wire. RDMA is UDP to port 4791 (RoCE), or, for an iWARP device, all TCP
+/// connections except the conductor's.
 #[must_use]
 pub fn impair(netem: &str) -> String {
     const SCRIPT: &str = "tc qdisc add dev eth0 root handle 1: prio bands 3 priomap 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 && \
@@ -20,5 +20,5 @@ pub fn impair(netem: &str) -> String {
         .replace("NETEM", netem)
 }
 
-/// Ends what [`impair`] began.
+/// Ends the effect of [`impair`].
 pub const REPAIR: &str = "tc qdisc del dev eth0 root";

@@ -4,8 +4,8 @@ use rdmsg::{CloseReason, Config, Connector, Endpoint, Error, Listener};
 
 use crate::{Lab, PATIENCE};
 
-/// Two ends of a connection from this host to itself, on the shared engine: the one that connected
-/// and the one that accepted. However busy the machine is, it is waited for.
+/// Returns the active and the passive end of a connection from this host to itself, on the shared
+/// engine. It waits as long as a busy machine needs.
 ///
 /// # Panics
 ///

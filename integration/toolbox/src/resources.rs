@@ -1,5 +1,5 @@
-//! What exists on a device, asked of the kernel itself: `rdma resource show` says the same, but
-//! starting a program is slow where each instruction is emulated, and tests ask all the time.
+//! Counts the objects of a device by netlink. `rdma resource show` prints the same counts, but the
+//! start of a program is slow in an emulated guest, and tests count often.
 //!
 //! See `rdma_netlink.h` of the kernel and netlink(7).
 
@@ -12,13 +12,13 @@ use nix::sys::socket::{
 
 /// `RDMA_NLDEV_CMD_RES_GET` of the clients' kind `RDMA_NL_NLDEV`.
 const RES_GET: u16 = 5 << 10 | 9;
-/// `NLM_F_REQUEST | NLM_F_DUMP`: what all devices have.
+/// `NLM_F_REQUEST | NLM_F_DUMP`: the objects of all devices.
 const DUMP: u16 = 0x301;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 /// Of `struct nlmsghdr`.
 const HEADER_LEN: usize = 16;
-/// The bits of an attribute's type that say what is in it.
+/// The bits of an attribute's type without its flags.
 const NLA_TYPE_MASK: u16 = 0x3fff;
 const DEV_NAME: u16 = 2;
 const RES_SUMMARY: u16 = 15;
@@ -92,7 +92,7 @@ fn error(bytes: &[u8]) -> Result<io::Error> {
     ))
 }
 
-/// Of `struct nlattr`: its length with this header, its type, and what is in it.
+/// Returns the type and the payload of each `struct nlattr`.
 fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = Result<(u16, &[u8])>> {
     std::iter::from_fn(move || {
         if bytes.is_empty() {
@@ -152,7 +152,7 @@ mod tests {
         let entry = |name: &[u8], count: u64| {
             let name = attribute(RES_SUMMARY_ENTRY_NAME, name);
             let count = attribute(RES_SUMMARY_ENTRY_CURR, &count.to_ne_bytes());
-            // The bit says that there are attributes in it.
+            // `NLA_F_NESTED`: the payload consists of attributes.
             attribute(1 << 15 | 16, &[name, count].concat())
         };
         let entries = [entry(b"pd\0", 1), entry(b"cm_id\0", 20)].concat();

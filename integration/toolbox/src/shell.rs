@@ -33,7 +33,7 @@ impl Shell {
         Ok(this)
     }
 
-    /// Types a line, and waits for its end. Its status, and what it printed to stdout.
+    /// Types a line, and waits for its end. Returns its status and its stdout.
     ///
     /// # Errors
     ///
@@ -58,7 +58,7 @@ impl Shell {
         }
     }
 
-    /// Types a line that has to succeed. What it printed.
+    /// Types a line that has to succeed. Returns its stdout.
     ///
     /// # Errors
     ///

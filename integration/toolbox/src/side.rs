@@ -4,9 +4,9 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there is no third")]
 pub enum Side {
-    /// The one that connects.
+    /// The side that connects.
     Client,
-    /// The one that accepts.
+    /// The side that accepts.
     Server,
 }
 

@@ -5,7 +5,7 @@ use std::{env, net::TcpListener, process::Command};
 use anyhow::{Context, Result, ensure};
 use toolbox::{BridgePair, Heard, Lab, PATIENCE, Process, words};
 
-/// What the pair may add, in multiples of the time without it.
+/// The largest time with the pair of bridges, in multiples of the time without it.
 const TARGET: f64 = 2.0;
 
 /// Measures that many requests with each number of clients.
@@ -21,7 +21,7 @@ pub(crate) fn measure(requests: u32, clients: &[u32]) -> Result<()> {
     ensure!(ready == Heard::Said, "redis-server does not start");
 
     let rdmsg = env::current_exe()?.with_file_name("rdmsg");
-    // The clock jumps where nothing runs, so whatever has a limit gets a generous one.
+    // The clock jumps while no program runs, so every limit is generous.
     let more = words("--threads 1 --connect-timeout 600");
     let more: Vec<&str> = more.iter().map(String::as_str).collect();
     let over_tcp = BridgePair::start(&rdmsg, "rdmsg+tcp://127.0.0.1:0", service, &more)?;

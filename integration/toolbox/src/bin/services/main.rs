@@ -16,16 +16,15 @@ use self::run::Run;
 
 /// Services over rdmsg, with stock clients too
 ///
-/// Runs each server of cm-examples/services on one host of the lab, and its clients on another:
-/// redis-cli, redis-benchmark and curl over plain TCP, as they know nothing else, and clients of
-/// rdmsg over RDMA, against the same server at the same time of its life; and redis-server and
-/// nginx, which nobody changed, behind a pair of bridges. Prints a line for each, and how each
-/// server ended that was asked to. Then the network is cut under a client that is at work: it has
-/// to end with the error that says so, in 5 s of keepalive, and the server to go on. Ends 0 if all
-/// of it worked.
+/// Runs each server of cm-examples/services on one host of the lab, and its clients on another.
+/// redis-cli, redis-benchmark and curl use plain TCP, and clients of rdmsg use RDMA, against the
+/// same server process. Unmodified redis-server and nginx run behind a pair of bridges. Prints a
+/// line for each client, and the exit status of each server. Then cuts the network under a running
+/// client, which has to end with the error of a lost peer within the keepalive's 5 s, while the
+/// server continues. Exits with 0 if every step passed.
 ///
-/// Rates are those of virtual machines in which each instruction is emulated: they say that it
-/// works, and nothing of hardware.
+/// The rates come from virtual machines in which each instruction is emulated. They do not predict
+/// the rates of hardware.
 #[derive(Parser)]
 #[command(
     name = "integration/services",

@@ -11,11 +11,11 @@ use toolbox::{Deadline, Heard, Host, Process, network, words};
 
 use crate::plan::{Begun, CERTIFICATE, Expected, Line, PAGE_FILE, Shows, services};
 
-/// How long a server may take to listen or to end, and a client for what it does.
+/// The longest time in which a server listens or ends, and that of a client's whole work.
 const SERVER_LIMIT: Duration = Duration::from_secs(30);
 const CLIENT_LIMIT: Duration = Duration::from_secs(300);
 
-/// In what time a service knows that the network is gone: the keepalive's interval and timeout.
+/// The time in which a service detects a cut network: the keepalive's interval and timeout.
 const CUT_LIMIT: Duration = Duration::from_secs(5);
 
 /// Where servers listen, for rdmsg and for plain TCP, and the bridge on this host.
@@ -150,7 +150,7 @@ impl Run {
         self.places.iter().fold(line.to_owned(), fill)
     }
 
-    /// The words of a line, with the program's path where it is one of ours.
+    /// Returns the words of a line, with the path of a program of this repository.
     fn argv(&self, line: &str) -> Result<Vec<String>> {
         let mut argv = words(&self.filled(line));
         let ours = env::current_exe()?.with_file_name(&argv[0]);
@@ -160,8 +160,8 @@ impl Run {
         Ok(argv)
     }
 
-    /// Has the network drop all of RDMA's packets under a client that is at work, and returns how
-    /// long it took to say so.
+    /// Drops all RDMA packets under a running client, and returns the time until the client ends
+    /// with its error.
     fn cut(&mut self, line: &str, begun: &Begun, error: &str) -> Result<String> {
         let mut client = Process::start(&self.argv(line)?)?;
         let until =
@@ -190,7 +190,7 @@ impl Run {
         Ok(format!("{error:?}, {took:.1} s"))
     }
 
-    /// Runs a client, and returns what there is to say of it.
+    /// Runs a client, and returns its line of the report.
     fn ask(&self, line: &str, shows: &Shows) -> Result<String> {
         let start = Instant::now();
         let client = Process::start(&self.argv(line)?);

@@ -19,16 +19,15 @@ use crate::{
 
 /// All tests
 ///
-/// Runs formatting, lints and docs with warnings denied, unit, property, API and doc tests, and a
-/// moment of fuzzing on this machine; the tests of std and tokio with rdmsg's types; then the
-/// device tests on a local RDMA device where there is one, otherwise in virtual machines with
-/// software RoCE, and most of them in one with software iWARP, whose driver is built if it has to
-/// be; hostile peers of a live listener, over TCP and RDMA; in the lab also connections while
-/// networks, processes and hosts fail, the examples against the C
-/// programs of the same names, and what paths and calls cost, counted in instructions, against
-/// figures that are kept.
+/// Runs on this machine: formatting, lints and docs with warnings denied; unit, property, API and
+/// doc tests; a moment of fuzzing; the tests of std and tokio with rdmsg's types. Then runs the
+/// device tests on a local RDMA device if there is one, otherwise in virtual machines with software
+/// RoCE, and most of them on software iWARP as well, whose driver it builds if necessary. Then runs
+/// hostile peers against a live listener, over TCP and RDMA. In the lab it also runs connections
+/// while networks, processes and hosts fail, the examples against the C programs of the same names,
+/// and the budget, which compares counted instructions with stored figures.
 ///
-/// What does not wait for each other runs side by side, with a name before each line.
+/// Independent steps run at the same time. The name of the step stands before each line.
 ///
 /// If a guest of the lab stops, and nothing has failed before, all of its boot runs once more; the
 /// last line counts these boots. A failed test is never repeated.
@@ -58,8 +57,8 @@ fn main() -> Result<()> {
     let native = native_is_possible()?;
     let first = tracks::listed("first", &DeviceTests::default(), native)?;
     steps.take_side_by_side(vec![only.tracks(first)])?;
-    // All of it at once, so that cargo builds each crate once: by itself a package would ask for
-    // fewer features of what it depends on, and have a build of its own.
+    // One command builds all packages, because a package alone asks for fewer features of its
+    // dependencies, and cargo would build these again.
     steps.begin("building all programs and tests");
     let built = tests_of("build --workspace --all-targets --locked")?;
     let anywhere = tracks::anywhere(&built, &only)?;
@@ -77,9 +76,10 @@ fn main() -> Result<()> {
     }
     let outcomes = thread::scope(|scope| {
         let beside = scope.spawn(|| steps.take_side_by_side(vec![beside]));
-        // Compilers would hold up virtual machines with a clock, so what builds more comes first.
+        // Compilers would delay virtual machines, whose tests have timeouts, so these builds come
+        // first.
         let compiled = steps.take_side_by_side(vec![builds, anywhere]);
-        // A boot waits for a fifth of its time. A third lane takes what it leaves of two processors.
+        // Boots wait for a fifth of their time, so two lanes do not fill two processors.
         let tested = steps.take_side_by_side(vec![one, two, Vec::new()]);
         let beside = beside.join().expect("it does not panic");
         [compiled, tested, beside]

@@ -117,8 +117,8 @@ impl DeviceTests {
 /// in the lab, because a container may refuse that.
 const ONLY_IN_LAB: [&str; 1] = ["own_network"];
 
-/// The programs of tests that do not run on software iWARP, and why: what they take that it does
-/// not have. Where one test of another program does not apply, it says so itself.
+/// The test programs that do not run on software iWARP, each with the capability that the device
+/// lacks or another reason. A single test that does not apply prints its own reason.
 pub(crate) const NOT_ON_IWARP: [(&str, &str); 7] = [
     ("own_network", "it needs no device"),
     (
@@ -148,7 +148,7 @@ pub(crate) const NOT_ON_IWARP: [(&str, &str); 7] = [
     ),
 ];
 
-/// Builds, and returns the programs of tests among what was built.
+/// Builds, and returns the test programs of the build.
 pub(crate) fn tests_of(build: &str) -> Result<Vec<Test>> {
     let output = Command::new("cargo")
         .args(words(build))
@@ -160,7 +160,7 @@ pub(crate) fn tests_of(build: &str) -> Result<Vec<Test>> {
     Ok(said.lines().filter_map(test_of).collect())
 }
 
-/// The program of integration tests that a message of cargo's tells of, and not one that tests run.
+/// Returns the program of integration tests in a message of cargo. Other programs are left out.
 fn test_of(message: &str) -> Option<Test> {
     let message: Value = serde_json::from_str(message).ok()?;
     let is_test = message["target"]["kind"][0] == "test";

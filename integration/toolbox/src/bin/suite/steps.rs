@@ -16,11 +16,11 @@ use toolbox::{LAB_FAILED, LAB_STOPPED, NO_LAB, clock_millis};
 
 use crate::programs::tests_of;
 
-/// The variable with the time at which the command was typed, in seconds since 1970: what it takes
-/// to build all of it counts.
+/// The variable with the start time of the command, in seconds since 1970. The time to build this
+/// program counts as well.
 const BEGAN: &str = "TEST_BEGAN";
 
-/// Says what is done, and after how long.
+/// Prints the name of each step, with the seconds since the start.
 pub(crate) struct Steps {
     /// Seconds since 1970.
     began: u64,
@@ -223,7 +223,7 @@ fn now() -> u64 {
     clock_millis() / 1000
 }
 
-/// The folder of what a track keeps.
+/// Returns the folder for the results of a track.
 fn results_of(track: &str) -> Result<PathBuf> {
     let program = env::current_exe()?;
     let target = program

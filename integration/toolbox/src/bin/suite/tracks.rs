@@ -1,4 +1,4 @@
-//! What is taken side by side, once all is built.
+//! The tracks of steps that run at the same time, after the build.
 
 use std::{
     env,
@@ -51,8 +51,8 @@ fn step(line: &str, tests: &DeviceTests, native: bool) -> Result<Step> {
     Ok(Step { what, build, line })
 }
 
-/// What runs a command while nothing else wants a processor, or hardly ever does where that is not
-/// allowed.
+/// Returns the words before a command that runs only on idle processors, or with the lowest
+/// priority if the kernel refuses that.
 fn idly() -> &'static str {
     let mut trial = Command::new("chrt");
     trial.args(["--idle", "0", "true"]).stderr(Stdio::null());
@@ -62,7 +62,7 @@ fn idly() -> &'static str {
     }
 }
 
-/// What runs on this machine as it is.
+/// Returns the tracks that need no device.
 pub(crate) fn anywhere(built: &[Test], only: &Only) -> Result<Vec<Track>> {
     let name = "anywhere";
     let line = programs::anywhere(built, name, only)?.into_iter();
@@ -70,7 +70,7 @@ pub(crate) fn anywhere(built: &[Test], only: &Only) -> Result<Vec<Track>> {
     Ok(step.map(|step| Track::new(name, vec![step])).collect())
 }
 
-/// What takes devices of one host, the longest first.
+/// Returns the tracks that need devices of one host, the longest first.
 pub(crate) fn on_one_host(tests: &DeviceTests, native: bool, only: &Only) -> Vec<Track> {
     let all: Vec<_> = tests.one.iter().collect();
     let on_one = |name, tests: &[&Test]| {
@@ -85,7 +85,7 @@ pub(crate) fn on_one_host(tests: &DeviceTests, native: bool, only: &Only) -> Vec
     let [first, second] = dealt(&tests.on_iwarp());
     let mut tracks = vec![on_iwarp("siw-1", &first)];
     if native {
-        // There is one device, of which tests count what there is.
+        // The tests count the objects of the only device, so they run one after the other.
         let mut track = on_one("device", &all);
         let on_two = on_two("device", tests, true, only);
         track.steps.extend(on_two.steps);
@@ -100,7 +100,7 @@ pub(crate) fn on_one_host(tests: &DeviceTests, native: bool, only: &Only) -> Vec
     tracks
 }
 
-/// What takes devices of two hosts, the longest first.
+/// Returns the tracks that need devices of two hosts, the longest first.
 pub(crate) fn on_two_hosts(tests: &DeviceTests, native: bool, only: &Only) -> Result<Vec<Track>> {
     let mut tracks = only.tracks(listed("two", tests, native)?);
     if !native {
