@@ -1,3 +1,5 @@
+pub(crate) mod text;
+
 use std::time::Duration;
 
 use crate::{
@@ -50,6 +52,11 @@ use crate::{
 ///
 /// With [`shared_receive`](Self::shared_receive) the receive buffers belong to all connections
 /// together, and send buffers are allocated when they are first needed.
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(default, deny_unknown_fields)
+)]
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Config {
@@ -167,6 +174,7 @@ pub struct Config {
     /// and this long again to be established.
     ///
     /// 10 ms to 10 min, default 5 s.
+    #[cfg_attr(feature = "serde", serde(with = "text::as_text"))]
     pub connect_timeout: Duration,
 
     /// The time limit for the exchange that closes a connection.
@@ -175,6 +183,7 @@ pub struct Config {
     /// waits this long for its connections to close.
     ///
     /// 0 to 10 min, default 5 s.
+    #[cfg_attr(feature = "serde", serde(with = "text::as_text"))]
     pub close_timeout: Duration,
 
     /// The silence after which a peer is probed.
@@ -201,6 +210,7 @@ pub struct Config {
     /// others live, may be reported after 16 intervals.
     ///
     /// 10 ms to 1 h, default 2 s.
+    #[cfg_attr(feature = "serde", serde(with = "text::as_text"))]
     pub keepalive_interval: Option<Duration>,
 
     /// The time in which a probed peer must show a sign of life.
@@ -209,6 +219,7 @@ pub struct Config {
     /// [`CloseReason::KeepaliveTimeout`](crate::CloseReason::KeepaliveTimeout).
     ///
     /// 10 ms to 10 min, default 3 s.
+    #[cfg_attr(feature = "serde", serde(with = "text::as_text"))]
     pub keepalive_timeout: Duration,
 
     /// The time for which reading a message above the eager size may make no progress.
@@ -223,6 +234,7 @@ pub struct Config {
     /// must follow within each `read_timeout`.
     ///
     /// 100 ms to 1 h, default 30 s.
+    #[cfg_attr(feature = "serde", serde(with = "text::as_text"))]
     pub read_timeout: Duration,
 
     /// How long the connection survives the loss of its path, of its device, or of the TCP
@@ -249,35 +261,45 @@ pub struct Config {
     /// ([`Request::accept_with`](crate::Request::accept_with)) does not survive.
     ///
     /// Up to 1 h, default zero.
+    #[cfg_attr(feature = "serde", serde(with = "text::as_text"))]
     pub resume: Duration,
 
     /// The transport of the connection: RDMA, TCP, or the available one.
     ///
     /// The scheme of an address ([`ToAddresses`](crate::ToAddresses)) takes precedence.
     ///
-    /// Default: the value of the environment variable `RDMSG_TRANSPORT` (`rdma`, `tcp` or `auto`,
-    /// in any case), and without it [`TransportChoice::Auto`].
+    /// Default: [`TransportChoice::Environment`].
+    #[cfg_attr(feature = "serde", serde(with = "text::as_text"))]
     pub transport: TransportChoice,
 
     /// How a thread waits in `recv`, and in `send` while the peer's window is full.
     ///
     /// Default [`Polling::Adaptive`] with 200 µs.
+    #[cfg_attr(feature = "serde", serde(with = "text::as_text"))]
     pub polling: Polling,
 
     /// The values of a device.
     pub rdma: RdmaTuning,
 
     /// The values of a listener.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) listening: Listening,
 
     /// Whether a connect that the peer refuses is retried.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) retry_refused: bool,
 
     /// Whether the connections are those of [`Stream`](crate::Stream)s.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) stream: bool,
 }
 
 /// The values of a connection that only its RDMA device uses. The defaults suit any device.
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(default, deny_unknown_fields)
+)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RdmaTuning {
@@ -294,6 +316,7 @@ pub struct RdmaTuning {
     /// Failed attempts are repeated within [`connect_timeout`](Config::connect_timeout).
     ///
     /// 10 ms to 1 min, default 2 s.
+    #[cfg_attr(feature = "serde", serde(with = "text::as_text"))]
     pub resolve_timeout: Duration,
 
     /// The number of times that the device repeats a packet that the peer does not acknowledge.
@@ -318,6 +341,7 @@ pub struct RdmaTuning {
     /// [`KeepaliveTimeout`](crate::CloseReason::KeepaliveTimeout).
     ///
     /// 1 to 31, or `None` to let the connection manager choose. Default 18 (1.07 s).
+    #[cfg_attr(feature = "serde", serde(with = "text::as_text"))]
     pub ack_timeout: Option<u8>,
 }
 
@@ -495,8 +519,22 @@ impl Config {
         self
     }
 
-    /// Refuses values that cannot work on any device.
-    pub(crate) fn check(&self) -> Result<(), Error> {
+    /// Checks that each value is within its range, and that the values go together. A connect or a
+    /// bind checks them as well.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidConfig`], with the name of the first field whose value cannot work on any
+    /// device, and the allowed values; also if `RDMSG_TRANSPORT` is read and names no transport.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let config = rdmsg::Config::default().with(|config| config.receive_window = 0);
+    /// let error = config.check().unwrap_err().to_string();
+    /// assert!(error.contains("receive_window is 0, allowed is 1 to 8192"));
+    /// ```
+    pub fn check(&self) -> Result<(), Error> {
         const MS10: Duration = Duration::from_millis(10);
         const MIN1: Duration = Duration::from_secs(60);
         const MIN10: Duration = Duration::from_secs(600);
@@ -542,6 +580,7 @@ impl Config {
         if let Some(ack_timeout) = self.rdma.ack_timeout {
             within("rdma.ack_timeout", ack_timeout, 1, 31)?;
         }
+        self.transport.check()?;
         if let Polling::Adaptive { spin } = self.polling {
             within("polling.spin", spin, Duration::ZERO, Duration::from_secs(1))?;
         }

@@ -1,5 +1,7 @@
 use std::{env, fmt};
 
+use crate::error::Error;
+
 /// The transport of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -20,9 +22,15 @@ impl fmt::Display for Transport {
 }
 
 /// Which transport a connector or a listener uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TransportChoice {
+    /// The choice that the environment variable `RDMSG_TRANSPORT` names: `auto`, `rdma` or `tcp`,
+    /// in any case. [`Auto`](Self::Auto) if the variable is not set.
+    ///
+    /// Any other value is an error of a connect or a bind.
+    #[default]
+    Environment,
     /// RDMA if a device serves the address, and TCP otherwise.
     ///
     /// A listener listens on both with the same port, but on iWARP over RDMA alone: its ports are
@@ -53,19 +61,34 @@ impl TransportChoice {
         let (_, transport) = named.find(|(known, _)| known.eq_ignore_ascii_case(name))?;
         Some(transport)
     }
+
+    /// Checks the environment variable, if it decides.
+    pub(crate) fn check(self) -> Result<(), Error> {
+        match self {
+            Self::Environment => chosen_by_environment().map(drop),
+            Self::Auto | Self::Rdma | Self::Tcp => Ok(()),
+        }
+    }
+
+    /// Returns the choice, which is not [`Environment`](Self::Environment). It has passed
+    /// [`check`](Self::check).
+    pub(crate) fn resolved(self) -> Self {
+        match self {
+            Self::Environment => chosen_by_environment().unwrap_or(Self::Auto),
+            Self::Auto | Self::Rdma | Self::Tcp => self,
+        }
+    }
 }
 
-impl Default for TransportChoice {
-    fn default() -> Self {
-        let Some(name) = env::var_os("RDMSG_TRANSPORT") else {
-            return Self::Auto;
-        };
-        name.to_str().and_then(Self::named).unwrap_or_else(|| {
-            warn!(
-                "RDMSG_TRANSPORT is {}, and may be auto, rdma or tcp: taken for auto",
-                name.display()
-            );
-            Self::Auto
-        })
-    }
+/// Returns the choice of `RDMSG_TRANSPORT`, which is not [`TransportChoice::Environment`].
+fn chosen_by_environment() -> Result<TransportChoice, Error> {
+    let Some(name) = env::var_os("RDMSG_TRANSPORT") else {
+        return Ok(TransportChoice::Auto);
+    };
+    let named = name.to_str().and_then(TransportChoice::named);
+    named.ok_or_else(|| Error::InvalidConfig {
+        field: "transport",
+        value: format!("{name:?} in RDMSG_TRANSPORT"),
+        allowed: "auto, rdma or tcp".to_owned(),
+    })
 }

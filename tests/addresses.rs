@@ -39,34 +39,43 @@ fn schemes_may_have_any_case() {
     }
 }
 
+/// Runs `variable_for_the_transport_is_read` with this value, and returns its output.
+fn bind_with_variable(value: &str) -> String {
+    let test = "variable_for_the_transport_is_read";
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--ignored", "--nocapture"])
+        .env("RDMSG_TRANSPORT", value)
+        .output()
+        .unwrap();
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
 #[test]
 fn variable_for_the_transport_may_have_any_case() {
-    use rdmsg::{Config, TransportChoice};
-    for (name, transport) in [
-        ("TCP", TransportChoice::Tcp),
-        ("Rdma", TransportChoice::Rdma),
-    ] {
-        let test = "variable_for_the_transport_is_read";
-        let output = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", test, "--ignored", "--nocapture"])
-            .env("RDMSG_TRANSPORT", name)
-            .output()
-            .unwrap();
-        let stdout = String::from_utf8_lossy(&output.stdout);
-        let read = format!(
-            "transport {:?};",
-            Config::default()
-                .with(|c| c.transport = transport)
-                .transport
-        );
-        assert!(stdout.contains(&read), "{name}: {stdout}");
+    for value in ["TCP", "tcp", "Tcp"] {
+        let output = bind_with_variable(value);
+        assert!(output.contains("over [Tcp];"), "{value}: {output}");
     }
+}
+
+#[test]
+fn misspelled_transport_in_the_environment_is_an_error() {
+    let output = bind_with_variable("rmda");
+    let error = "invalid configuration: transport is \"rmda\" in RDMSG_TRANSPORT, allowed is auto, \
+                 rdma or tcp;";
+    assert_eq!(output.matches(error).count(), 2, "{output}");
 }
 
 #[test]
 #[ignore = "run by another test, with the variable set"]
 fn variable_for_the_transport_is_read() {
-    println!("transport {:?};", rdmsg::Config::default().transport);
+    match Listener::bind("127.0.0.1:0") {
+        Ok(listener) => println!("over {:?};", listener.transports()),
+        Err(error) => {
+            println!("{error};");
+            println!("{};", Endpoint::connect("127.0.0.1:1").unwrap_err());
+        }
+    }
 }
 
 #[test]

@@ -51,7 +51,7 @@ impl Attempts {
         silent_hosts: &'static SilentHosts,
     ) -> Self {
         Self {
-            transport: addresses.transport().unwrap_or(default),
+            transport: addresses.transport().unwrap_or(default).resolved(),
             addresses: addresses.as_slice().to_vec(),
             tried: 0,
             deadline: Instant::now() + timeout,
@@ -92,7 +92,7 @@ impl Attempts {
             TransportChoice::Rdma => (rdma, None),
             TransportChoice::Tcp => (tcp, None),
             TransportChoice::Auto if self.silent_hosts.contains(address, now) => (tcp, Some(rdma)),
-            TransportChoice::Auto => (rdma, Some(tcp)),
+            TransportChoice::Auto | TransportChoice::Environment => (rdma, Some(tcp)),
         };
         // TCP has all of the time: RDMA gets the rest only if TCP fails early.
         let time = match (first, second) {

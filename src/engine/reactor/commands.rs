@@ -138,7 +138,7 @@ impl Reactor {
         engine: Arc<Handle>,
     ) -> Result<Bound, Error> {
         let key = self.new_key();
-        let (ids, local) = match config.transport {
+        let (ids, local) = match config.transport.resolved() {
             TransportChoice::Rdma => {
                 let (id, local) = self.listen_on_rdma(key, address, &config)?;
                 ((Some(id), None), local)
@@ -147,7 +147,9 @@ impl Reactor {
                 let (id, local) = self.listen_on_tcp(key, address, &config)?;
                 ((None, Some(id)), local)
             }
-            TransportChoice::Auto => self.listen_on_both(key, address, &config)?,
+            TransportChoice::Auto | TransportChoice::Environment => {
+                self.listen_on_both(key, address, &config)?
+            }
         };
         let transports: &[Transport] = match ids {
             (Some(_), Some(_)) => &[Transport::Rdma, Transport::Tcp],

@@ -1,0 +1,495 @@
+//! Configurations as text: by the names of the fields, from a string or the environment.
+
+use std::{env, str::FromStr, time::Duration};
+
+use crate::{config::Config, error::Error, poll::Polling, transport_choice::TransportChoice};
+
+/// The names of all fields.
+const NAMES: [&str; 20] = [
+    "receive_window",
+    "shared_receive",
+    "eager_size",
+    "max_message",
+    "large_memory",
+    "registration_cache",
+    "stream_buffer",
+    "send_depth",
+    "connect_timeout",
+    "close_timeout",
+    "keepalive_interval",
+    "keepalive_timeout",
+    "read_timeout",
+    "resume",
+    "transport",
+    "polling",
+    "rdma.max_inline",
+    "rdma.resolve_timeout",
+    "rdma.retry_count",
+    "rdma.ack_timeout",
+];
+
+impl Config {
+    /// Sets the field with this name to the value of a text, and leaves the other fields as they
+    /// are. Does not check the range of the value: [`check`](Self::check) does.
+    ///
+    /// | field | text |
+    /// |---|---|
+    /// | a number | `64`; a multiple of 1024 also as `16KiB`, `64MiB` or `1GiB` |
+    /// | a duration | a number and a unit: `200us`, `500ms`, `1.5s`, `2min` or `1h` |
+    /// | an `Option` | its value, or `none` |
+    /// | `transport` | `environment`, `auto`, `rdma` or `tcp`, in any case |
+    /// | `polling` | `event`, `busy`, `adaptive`, or `adaptive:500us` with the longest spin |
+    ///
+    /// The names of the fields of [`rdma`](Self::rdma) begin with `rdma.`: `rdma.retry_count`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidConfig`] for a name that no field has, and for a text of another form.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> Result<(), rdmsg::Error> {
+    /// use std::time::Duration;
+    ///
+    /// let mut config = rdmsg::Config::default();
+    /// config.set("keepalive_timeout", "20s")?;
+    /// assert_eq!(config.keepalive_timeout, Duration::from_secs(20));
+    /// let error = config.set("keepalive_timout", "20s").unwrap_err();
+    /// assert!(error.to_string().contains("keepalive_timout"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn set(&mut self, field: &str, value: &str) -> Result<(), Error> {
+        let known = NAMES.into_iter().find(|name| *name == field);
+        let Some(name) = known else {
+            return Err(unknown(field));
+        };
+        let expected = self.field(name).read(value.trim());
+        expected.map_err(|expected| Error::InvalidConfig {
+            field: name,
+            value: format!("{value:?}"),
+            allowed: expected.to_owned(),
+        })
+    }
+
+    /// Returns the default configuration, with the fields that environment variables set.
+    ///
+    /// The variable of a field is the prefix and the field's name in upper case: with the prefix
+    /// `RDMSG_` the variable `RDMSG_RECEIVE_WINDOW` sets [`receive_window`](Self::receive_window),
+    /// and `RDMSG_RDMA_RETRY_COUNT` sets `rdma.retry_count`. The values are those of
+    /// [`set`](Self::set). The prefix is for the configuration alone, so that a misspelled name is
+    /// an error.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidConfig`], with the name of the variable or the field: for a variable with
+    /// the prefix that belongs to no field, a value of another form, and a value that
+    /// [`check`](Self::check) refuses.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), rdmsg::Error> {
+    /// let config = rdmsg::Config::from_env("MY_SERVICE_RDMSG_")?;
+    /// let connector = rdmsg::Connector::new().config(&config);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn from_env(prefix: &str) -> Result<Self, Error> {
+        let named = env::vars_os().filter_map(|(name, value)| {
+            let name = name.into_string().ok()?;
+            let field = name.strip_prefix(prefix)?.to_owned();
+            Some((name, field, value))
+        });
+        let mut config = Self::default();
+        for (variable, suffix, value) in named {
+            let is_of = |name: &&str| name.replace('.', "_").eq_ignore_ascii_case(&suffix);
+            let Some(field) = NAMES.into_iter().find(is_of) else {
+                return Err(unknown(&variable));
+            };
+            let set = config.set(field, &value.to_string_lossy());
+            set.map_err(|error| match error {
+                Error::InvalidConfig {
+                    field,
+                    value,
+                    allowed,
+                } => Error::InvalidConfig {
+                    field,
+                    value: format!("{value} in {variable}"),
+                    allowed,
+                },
+                other => other,
+            })?;
+        }
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Returns the field with one of the [`NAMES`].
+    fn field(&mut self, name: &str) -> &mut dyn Text {
+        match name {
+            "receive_window" => &mut self.receive_window,
+            "shared_receive" => &mut self.shared_receive,
+            "eager_size" => &mut self.eager_size,
+            "max_message" => &mut self.max_message,
+            "large_memory" => &mut self.large_memory,
+            "registration_cache" => &mut self.registration_cache,
+            "stream_buffer" => &mut self.stream_buffer,
+            "send_depth" => &mut self.send_depth,
+            "connect_timeout" => &mut self.connect_timeout,
+            "close_timeout" => &mut self.close_timeout,
+            "keepalive_interval" => &mut self.keepalive_interval,
+            "keepalive_timeout" => &mut self.keepalive_timeout,
+            "read_timeout" => &mut self.read_timeout,
+            "resume" => &mut self.resume,
+            "transport" => &mut self.transport,
+            "polling" => &mut self.polling,
+            "rdma.max_inline" => &mut self.rdma.max_inline,
+            "rdma.resolve_timeout" => &mut self.rdma.resolve_timeout,
+            "rdma.retry_count" => &mut self.rdma.retry_count,
+            "rdma.ack_timeout" => &mut self.rdma.ack_timeout,
+            other => unreachable!("{other} is none of the names"),
+        }
+    }
+}
+
+fn unknown(name: &str) -> Error {
+    Error::InvalidConfig {
+        field: "the name of a field",
+        value: name.to_owned(),
+        allowed: NAMES.join(", "),
+    }
+}
+
+/// Reads `field=value` pairs, separated by white space, on top of the default configuration. The
+/// texts are those of [`Config::set`]. The result has passed [`Config::check`].
+///
+/// # Examples
+///
+/// ```
+/// # fn main() -> Result<(), rdmsg::Error> {
+/// let config: rdmsg::Config = "receive_window=64 polling=event rdma.retry_count=5".parse()?;
+/// assert_eq!(config.receive_window, 64);
+/// # Ok(())
+/// # }
+/// ```
+impl FromStr for Config {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let mut config = Self::default();
+        for pair in text.split_whitespace() {
+            let (field, value) = pair.split_once('=').unwrap_or((pair, ""));
+            config.set(field, value)?;
+        }
+        config.check()?;
+        Ok(config)
+    }
+}
+
+/// A value as text.
+pub(crate) trait Text {
+    /// Takes the value of the text. The error names the expected form.
+    fn read(&mut self, text: &str) -> Result<(), &'static str>;
+
+    #[cfg(any(feature = "serde", test))]
+    fn write(&self) -> String;
+}
+
+macro_rules! number {
+    ($($number:ty),*) => {
+        $(impl Text for $number {
+            fn read(&mut self, text: &str) -> Result<(), &'static str> {
+                const EXPECTED: &str = "a number, such as 64 or 16KiB, that the field can hold";
+                let units = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40)];
+                let unit = units.into_iter().find_map(|(unit, bits)| {
+                    Some((text.strip_suffix(unit)?.trim_end(), bits))
+                });
+                let (digits, bits) = unit.unwrap_or((text, 0));
+                let number: u64 = digits.parse().map_err(|_| EXPECTED)?;
+                let all = number.checked_mul(1 << bits).ok_or(EXPECTED)?;
+                *self = all.try_into().map_err(|_| EXPECTED)?;
+                Ok(())
+            }
+
+            #[cfg(any(feature = "serde", test))]
+            fn write(&self) -> String {
+                self.to_string()
+            }
+        })*
+    };
+}
+number!(u8, u16, u32, u64);
+
+impl Text for Duration {
+    fn read(&mut self, text: &str) -> Result<(), &'static str> {
+        const EXPECTED: &str = "a duration, such as 500ms, 1.5s, 2min or 1h";
+        let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
+        let (number, unit) = text.split_at(end.unwrap_or(text.len()));
+        let nanos = match unit.trim_start() {
+            "ns" => 1.0,
+            "us" | "µs" => 1e3,
+            "ms" => 1e6,
+            "s" => 1e9,
+            "min" => 60e9,
+            "h" => 3600e9,
+            "" if number == "0" => 1.0,
+            _ => return Err(EXPECTED),
+        };
+        let number: f64 = number.parse().map_err(|_| EXPECTED)?;
+        let nanos = (number * nanos).round();
+        *self = Self::try_from_secs_f64(nanos / 1e9).map_err(|_| EXPECTED)?;
+        Ok(())
+    }
+
+    #[cfg(any(feature = "serde", test))]
+    fn write(&self) -> String {
+        format!("{self:?}")
+    }
+}
+
+impl<T: Text + Default> Text for Option<T> {
+    fn read(&mut self, text: &str) -> Result<(), &'static str> {
+        *self = match text {
+            "none" => None,
+            text => {
+                let mut value = T::default();
+                value.read(text)?;
+                Some(value)
+            }
+        };
+        Ok(())
+    }
+
+    #[cfg(any(feature = "serde", test))]
+    fn write(&self) -> String {
+        self.as_ref().map_or_else(|| "none".to_owned(), Text::write)
+    }
+}
+
+impl Text for TransportChoice {
+    fn read(&mut self, text: &str) -> Result<(), &'static str> {
+        const EXPECTED: &str = "environment, auto, rdma or tcp";
+        *self = match Self::named(text) {
+            Some(named) => named,
+            None if text.eq_ignore_ascii_case("environment") => Self::Environment,
+            None => return Err(EXPECTED),
+        };
+        Ok(())
+    }
+
+    #[cfg(any(feature = "serde", test))]
+    fn write(&self) -> String {
+        format!("{self:?}").to_lowercase()
+    }
+}
+
+impl Text for Polling {
+    fn read(&mut self, text: &str) -> Result<(), &'static str> {
+        const EXPECTED: &str = "event, busy, adaptive, or adaptive:500us with the longest spin";
+        *self = match text.split_once(':') {
+            None if text == "event" => Self::Event,
+            None if text == "busy" => Self::Busy,
+            None if text == "adaptive" => Self::default(),
+            Some(("adaptive", longest)) => {
+                let mut spin = Duration::ZERO;
+                spin.read(longest).map_err(|_| EXPECTED)?;
+                Self::Adaptive { spin }
+            }
+            _ => return Err(EXPECTED),
+        };
+        Ok(())
+    }
+
+    #[cfg(any(feature = "serde", test))]
+    fn write(&self) -> String {
+        match self {
+            Self::Adaptive { spin } => format!("adaptive:{spin:?}"),
+            other => format!("{other:?}").to_lowercase(),
+        }
+    }
+}
+
+/// Serializes a field as its [`Text`].
+#[cfg(feature = "serde")]
+pub(crate) mod as_text {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    use super::Text;
+
+    pub(crate) fn serialize<S: Serializer>(
+        value: &impl Text,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&value.write())
+    }
+
+    pub(crate) fn deserialize<'de, T: Text + Default, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<T, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let mut value = T::default();
+        let read = value.read(&text);
+        read.map_err(|expected| Error::custom(format!("{text:?} is not {expected}")))?;
+        Ok(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_has_a_name_and_comes_back_from_text() {
+        let mut config: Config = "receive_window=7 shared_receive=4096 eager_size=1KiB \
+            max_message=2MiB large_memory=1GiB registration_cache=0 stream_buffer=128KiB \
+            send_depth=9 connect_timeout=1.5s close_timeout=0 keepalive_interval=none \
+            keepalive_timeout=2min read_timeout=1h resume=0 transport=TCP \
+            polling=adaptive:15us rdma.max_inline=3 rdma.resolve_timeout=70ms \
+            rdma.retry_count=1 rdma.ack_timeout=none"
+            .parse()
+            .unwrap();
+        let default = format!("{:?}", Config::default());
+        let shown = format!("{config:?}");
+        // The names before the values, such as `send_depth: 9`.
+        let words = |text: &str| -> Vec<String> {
+            let words = text.split([' ', '{', '(']);
+            let names = words.filter_map(|word| word.strip_suffix(':'));
+            names.map(str::to_owned).collect()
+        };
+        let private = [
+            "listening",
+            "backlog",
+            "half_open",
+            "rebind",
+            "retry_refused",
+            "stream",
+        ];
+        let all = words(&shown);
+        let named = |name: &&String| {
+            let name = name.as_str();
+            let suffix = format!("rdma.{name}");
+            NAMES.contains(&name) || NAMES.contains(&suffix.as_str())
+        };
+        let others: Vec<_> = all.iter().filter(|name| !named(name)).collect();
+        for name in others {
+            let known =
+                ["rdma", "spin"].contains(&name.as_str()) || private.contains(&name.as_str());
+            assert!(known, "{name} has no name for text");
+        }
+        let texts = NAMES.map(|name| config.field(name).write());
+        let mut again = Config::default();
+        for (name, text) in NAMES.iter().zip(&texts) {
+            let field = |config: &mut Config| config.field(name).write();
+            if *name != "resume" {
+                assert_ne!(field(&mut again), *text, "{name} is not set by the text");
+            }
+            again.set(name, text).unwrap();
+        }
+        assert_eq!(again, config);
+        assert_ne!(shown, default);
+    }
+
+    #[test]
+    fn wrong_texts_are_refused_by_name() {
+        let refused = |text: &str| text.parse::<Config>().unwrap_err().to_string();
+        for name in NAMES {
+            let error = refused(&format!("{name}=wrong"));
+            let expected = format!("invalid configuration: {name} is \"wrong\", allowed is ");
+            assert!(error.starts_with(&expected), "{error}");
+        }
+        for (text, part) in [
+            (
+                "recieve_window=3",
+                "the name of a field is recieve_window, allowed is receive_window",
+            ),
+            (
+                "receive_window",
+                "receive_window is \"\", allowed is a number",
+            ),
+            ("receive_window=70000", "receive_window is \"70000\""),
+            (
+                "receive_window=0",
+                "receive_window is 0, allowed is 1 to 8192",
+            ),
+            ("max_message=99999999TiB", "max_message is \"99999999TiB\""),
+            ("read_timeout=5", "allowed is a duration, such as 500ms"),
+            ("read_timeout=1e400s", "allowed is a duration"),
+            ("read_timeout=-1s", "allowed is a duration"),
+            (
+                "read_timeout=2h",
+                "read_timeout is 7200s, allowed is 100ms to 3600s",
+            ),
+            (
+                "transport=rmda",
+                "transport is \"rmda\", allowed is environment, auto, rdma or tcp",
+            ),
+        ] {
+            let error = refused(text);
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn durations_have_units() {
+        for (text, duration) in [
+            ("0", Duration::ZERO),
+            ("15 us", Duration::from_micros(15)),
+            ("1.5s", Duration::from_millis(1500)),
+            ("0.1ms", Duration::from_micros(100)),
+            ("3600s", Duration::from_secs(3600)),
+            ("1h", Duration::from_secs(3600)),
+            ("2min", Duration::from_secs(120)),
+        ] {
+            let mut read = Duration::MAX;
+            read.read(text).unwrap();
+            assert_eq!(read, duration, "{text}");
+            read.read(&duration.write()).unwrap();
+            assert_eq!(read, duration, "{text}");
+        }
+    }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn serialized_configurations_come_back() {
+        use crate::EngineLimits;
+
+        let text = "receive_window=64 connect_timeout=1.5s keepalive_interval=none transport=tcp \
+                    rdma.retry_count=3 rdma.ack_timeout=none";
+        let config: Config = text.parse().unwrap();
+        let json = serde_json::to_string(&config).unwrap();
+        for part in [
+            r#""receive_window":64"#,
+            r#""connect_timeout":"1.5s""#,
+            r#""keepalive_interval":"none""#,
+            r#""transport":"tcp""#,
+            r#""rdma":{"max_inline":256,"#,
+        ] {
+            assert!(json.contains(part), "{part}: {json}");
+        }
+        assert_eq!(serde_json::from_str::<Config>(&json).unwrap(), config);
+        let partial: Config = serde_json::from_str(r#"{"rdma": {"retry_count": 3}}"#).unwrap();
+        let expected = Config::default().with(|config| config.rdma.retry_count = 3);
+        assert_eq!(partial, expected);
+        for (json, part) in [
+            (
+                r#"{"recieve_window": 64}"#,
+                "unknown field `recieve_window`",
+            ),
+            (
+                r#"{"connect_timeout": "5"}"#,
+                "\"5\" is not a duration, such as 500ms",
+            ),
+            (r#"{"stream": true}"#, "unknown field `stream`"),
+        ] {
+            let error = serde_json::from_str::<Config>(json)
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains(part), "{error}");
+        }
+        let limits: EngineLimits = serde_json::from_str(r#"{"held": 1048576}"#).unwrap();
+        assert_eq!(limits.held, 1 << 20);
+        assert_eq!(limits.pinned, EngineLimits::default().pinned);
+    }
+}
