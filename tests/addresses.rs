@@ -1,4 +1,4 @@
-//! Addresses: with a transport, with a network interface, and those of this host.
+//! Addresses: with a transport, with a network interface, and of this host.
 
 use std::{
     net::{IpAddr, SocketAddr, SocketAddrV6},
@@ -8,7 +8,7 @@ use std::{
 
 use rdmsg::{Endpoint, Listener, ToAddresses, Transport};
 
-/// A server that echoes one message, and its port.
+/// Starts a server that echoes one message on each connection. Returns its address.
 fn echo(address: &str) -> SocketAddr {
     let listener = Listener::bind(address).unwrap();
     let addr = listener.local_addr();

@@ -1,4 +1,4 @@
-//! What the public API promises without any device.
+//! The public API's behaviour that needs no device.
 
 use std::{io, time::Duration};
 
@@ -102,7 +102,11 @@ fn errors_become_the_kinds_that_programs_for_tcp_know() {
     assert_eq!(kind(Error::TimedOut), io::ErrorKind::TimedOut);
     let error = Error::Disconnected(CloseReason::PeerAborted(9));
     let text = error.to_string();
-    assert_eq!(io::Error::from(error).to_string(), text, "the text stays");
+    assert_eq!(
+        io::Error::from(error).to_string(),
+        text,
+        "the text is unchanged"
+    );
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! An engine whose thread ends because the system takes its epoll away. In a program of its own,
-//! because it looks for that epoll among the program's descriptors.
+//! An engine whose thread ends because its epoll is replaced. This is a program of its own, because
+//! it searches for that epoll among the descriptors of the process.
 
 use std::{
     env,
@@ -33,7 +33,7 @@ fn pair(listener: &Listener) -> (Endpoint, Endpoint) {
     (client.join().unwrap(), server)
 }
 
-/// The epoll that the only engine sleeps on: the one with the engine's two mailboxes.
+/// Returns the epoll on which the only engine sleeps: the one with the engine's two mailboxes.
 fn epoll_of_engine() -> RawFd {
     let is_engines = |info: &str| {
         let tokens: Vec<_> = info
@@ -64,7 +64,7 @@ fn engine_that_ends_takes_its_own_connections_only() {
     let null = File::open("/dev/null").unwrap();
     // SAFETY: both descriptors are open, and the epoll's owner handles an error of any call on it.
     assert!(unsafe { libc::dup2(null.as_raw_fd(), epoll_of_engine()) } >= 0);
-    // It wakes up for this, and cannot sleep again.
+    // The command wakes the engine's thread, which cannot sleep again.
     drop(bind());
 
     let aborted = |error: &Error| match error {
@@ -77,14 +77,18 @@ fn engine_that_ends_takes_its_own_connections_only() {
         let end = endpoint.recv_timeout(PATIENCE).unwrap_err();
         assert!(aborted(&end), "{end:?}");
         let end = endpoint.send(b"late").unwrap_err();
-        assert!(aborted(&end), "the same reason everywhere: {end:?}");
+        assert!(aborted(&end), "all ends have the same reason: {end:?}");
         let Err(TrySendError::Failed(end)) = endpoint.try_send(b"late") else {
-            panic!("it went on")
+            panic!("the connection continued")
         };
         assert!(aborted(&end), "{end:?}");
         let fd = endpoint.event_fd(Interest::Readable).unwrap();
         let fds = &mut [PollFd::new(fd, PollFlags::POLLIN)];
-        assert_eq!(poll(fds, PollTimeout::ZERO).unwrap(), 1, "the end");
+        assert_eq!(
+            poll(fds, PollTimeout::ZERO).unwrap(),
+            1,
+            "the fd reports the end"
+        );
     }
     let error = old.accept_timeout(PATIENCE).unwrap_err();
     let is_end = matches!(
@@ -96,7 +100,7 @@ fn engine_that_ends_takes_its_own_connections_only() {
     );
     assert!(is_end, "{error:?}");
 
-    // The old handles are still there, and with them the engine that has ended.
+    // The old handles still exist, and with them the engine that has ended.
     let (client, server) = pair(&bind().unwrap());
     client.send(b"on a new engine").unwrap();
     assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"on a new engine");

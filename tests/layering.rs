@@ -45,13 +45,13 @@ const LAYERS: &[(&str, &[&str])] = &[
 /// Other crates by their names at the root.
 const CRATES: &[&str] = &["os", "poll", "proto", "status"];
 
-/// Those of RDMA, which only the layer `transport` names.
+/// Crates of RDMA, which only the layer `transport` may name.
 const CRATES_OF_RDMA: &[&str] = &["cm", "verbs"];
 
 fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
-        // Tests in files of their own name what they like.
+        // Separate files of tests may name any layer.
         if path.ends_with("tests") || path.ends_with("testing.rs") {
             continue;
         }
@@ -73,7 +73,7 @@ fn code(source: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Returns the names behind `crate::`, those of a list in braces included.
+/// Returns the names after `crate::`, including those of a list in braces.
 fn named(code: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for (at, start) in code.match_indices("crate::") {
@@ -91,7 +91,8 @@ fn named(code: &str) -> BTreeSet<String> {
                 '}' => depth -= 1,
                 _ => {}
             }
-            // A name of the list's outermost level ends here, and the next begins behind a comma.
+            // A name at the outermost level of the list ends here, and the next begins after a
+            // comma.
             if !name.is_empty() {
                 names.insert(std::mem::take(&mut name));
             }
@@ -104,7 +105,7 @@ fn named(code: &str) -> BTreeSet<String> {
     names
 }
 
-/// Returns the place of a top-level name in [`LAYERS`].
+/// Returns the index of a top-level name in [`LAYERS`].
 fn layer(name: &str) -> Option<usize> {
     LAYERS.iter().position(|(_, tops)| tops.contains(&name))
 }

@@ -1,5 +1,5 @@
-//! Loggers that fail, block, or send their lines over this crate. In a program of its own, because
-//! a program has one logger.
+//! Loggers that panic, block, or send their lines over this crate. This is a program of its own,
+//! because a program has one logger.
 
 use std::{
     cell::Cell,
@@ -17,22 +17,22 @@ use std::{
 use log::{LevelFilter, Log, Metadata, Record};
 use rdmsg::{Connector, Endpoint, Engine, Error, Listener};
 
-/// Longer than anything here takes on a loaded machine.
+/// Longer than any step takes on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The logger's use of a line.
+/// How the logger treats a line.
 #[derive(Clone)]
 enum Manner {
     Ignores,
     Panics,
-    /// Blocks the threads of engines until the sender is dropped, and sends a sign of each.
+    /// Blocks engine threads until the sender is dropped, and reports each.
     Blocks(Sender<()>, Arc<Mutex<Receiver<()>>>),
     Sends(Endpoint),
 }
 
 static MANNER: Mutex<Manner> = Mutex::new(Manner::Ignores);
 
-/// The number of lines that came.
+/// The number of lines so far.
 static LINES: AtomicUsize = AtomicUsize::new(0);
 
 struct Logger;
@@ -64,7 +64,7 @@ impl Log for Logger {
                     let _ = leave.lock().unwrap().recv();
                 }
             }
-            // It fails when the connection has ended, which is logged as well.
+            // The send fails when the connection has ended, which is logged as well.
             Manner::Sends(endpoint) => {
                 let _ = endpoint.send(record.args().to_string().as_bytes());
             }
@@ -79,7 +79,8 @@ fn manner() -> MutexGuard<'static, Manner> {
     MANNER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has the logger do this, one test at a time. It ignores lines when this is dropped.
+/// Sets the behaviour of the logger, for one test at a time. After the drop the logger ignores
+/// lines.
 struct Turn(#[expect(dead_code, reason = "it is held")] MutexGuard<'static, ()>);
 
 impl Turn {
@@ -143,7 +144,10 @@ fn logger_that_panics_loses_its_lines_only() {
         closing.join().unwrap().unwrap();
     }
     engine.shutdown();
-    assert!(LINES.load(Ordering::SeqCst) > lines, "it was called");
+    assert!(
+        LINES.load(Ordering::SeqCst) > lines,
+        "the logger was called"
+    );
 }
 
 #[test]
@@ -192,7 +196,7 @@ fn logger_may_send_its_lines_over_a_connection() {
     drop(other);
     let next = || lines.recv_timeout(PATIENCE).unwrap();
     while !next().contains("established over") {}
-    // Its own end is logged by the connection that carries the lines.
+    // The connection that carries the lines logs its own end.
     source.close().unwrap();
     reader.join().unwrap();
 }

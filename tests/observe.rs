@@ -1,4 +1,4 @@
-//! What a program is told of all of its connections. Over TCP, so it needs no device.
+//! Snapshots of all connections of a program. They use TCP, so no device is needed.
 
 use std::{
     io::{Read, Write},
@@ -32,7 +32,7 @@ fn pair() -> (Endpoint, Endpoint) {
     (client.join().unwrap(), server)
 }
 
-/// Waits until a snapshot is so.
+/// Waits for a snapshot that meets the condition, and returns it.
 fn until(is_so: impl Fn(&Snapshot) -> bool) -> Snapshot {
     let start = Instant::now();
     loop {
@@ -45,11 +45,14 @@ fn until(is_so: impl Fn(&Snapshot) -> bool) -> Snapshot {
     }
 }
 
-/// One test, since the registry is the process's.
+/// All cases are in one test, because the process has one registry.
 #[test]
 fn connections_are_told_from_the_first_that_is_wanted_to_after_the_last() {
     let before = pair();
-    assert!(observe::snapshot().connections.is_empty(), "nobody asked");
+    assert!(
+        observe::snapshot().connections.is_empty(),
+        "earlier connections are not listed"
+    );
     let path = std::env::temp_dir().join(format!("rdmsg-observe-{}", std::process::id()));
     let export = Export::start_at(&path).unwrap();
     assert_eq!(export.path(), path);
@@ -59,7 +62,11 @@ fn connections_are_told_from_the_first_that_is_wanted_to_after_the_last() {
     client.send(&[1; 100]).unwrap();
     let message = server.recv_timeout(PATIENCE).unwrap();
     let snapshot = until(|snapshot| snapshot.all.messages_received == 1);
-    assert_eq!(snapshot.connections.len(), 2, "not those before");
+    assert_eq!(
+        snapshot.connections.len(),
+        2,
+        "only connections after the start are listed"
+    );
     let of = |endpoint: &Endpoint| {
         let peer = endpoint.peer_addr();
         let mut all = snapshot.connections.iter();
@@ -73,7 +80,7 @@ fn connections_are_told_from_the_first_that_is_wanted_to_after_the_last() {
         (ours.statistics.messages_sent, ours.statistics.bytes_sent),
         (1, 100)
     );
-    assert_eq!(theirs.statistics.buffers_held, 1, "the message is kept");
+    assert_eq!(theirs.statistics.buffers_held, 1, "the message is held");
 
     let mut stream = UnixStream::connect(&path).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
@@ -97,5 +104,9 @@ fn connections_are_told_from_the_first_that_is_wanted_to_after_the_last() {
         (100, 0)
     );
     drop(before);
-    assert_eq!(observe::snapshot().ended, 2, "those were never listed");
+    assert_eq!(
+        observe::snapshot().ended,
+        2,
+        "the first pair was never listed"
+    );
 }

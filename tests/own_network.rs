@@ -1,5 +1,5 @@
-//! The TCP transport in a network with nothing but a loopback interface. The suite runs this
-//! program in the lab, because a container may refuse to create networks.
+//! The TCP transport in a network namespace that has only a loopback interface. The suite runs this
+//! program in the lab, because a container may refuse to create network namespaces.
 
 mod apart;
 
@@ -17,7 +17,7 @@ use self::apart::{
     same::{assert_same, assert_same_connect},
 };
 
-/// Runs `body` in a process with a network of its own, over TCP.
+/// Runs `body` in a process with a network namespace of its own, over TCP.
 fn apart(name: &str, body: impl FnOnce()) {
     let program = std::env::current_exe().unwrap();
     let mut command = Command::new("unshare");
@@ -68,7 +68,7 @@ fn address_of_another_host_cannot_be_bound() {
     });
 }
 
-/// Adds a link-local address, and returns it with the number of its interface.
+/// Adds a link-local address, and returns it with the index of its interface.
 fn link_local() -> SocketAddrV6 {
     let added = Command::new("ip")
         .args(["-6", "address", "add", "fe80::7/64", "dev", "lo", "nodad"])
@@ -102,7 +102,11 @@ fn link_local_addresses_have_their_interface() {
                 let (server, from) = listener.accept().unwrap();
                 let client = client.join().unwrap();
                 assert_eq!(client.peer_addr().unwrap(), to);
-                assert_eq!(from, client.local_addr().unwrap(), "with its interface");
+                assert_eq!(
+                    from,
+                    client.local_addr().unwrap(),
+                    "the address has its interface"
+                );
                 assert_eq!(server.peer_addr().unwrap(), from);
                 assert!(
                     matches!(from, SocketAddr::V6(from) if from.scope_id() == 1),

@@ -23,7 +23,7 @@ use rdmsg::{
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The variable with the address of a server, which is set in its process.
+/// The variable with the address of a server; it marks the server's process.
 const SERVER: &str = "RDMSG_TEST_SERVER";
 
 /// The number of messages that a server confirms before it is stopped.
@@ -69,7 +69,7 @@ impl Server {
         Pid::from_raw(self.process.id() as i32)
     }
 
-    /// Stops the process, and waits until it stands still.
+    /// Stops the process, and waits until it has stopped.
     fn stop(&self) {
         kill(self.pid(), Signal::SIGSTOP).unwrap();
         let stopped = waitpid(self.pid(), Some(WaitPidFlag::WUNTRACED)).unwrap();
@@ -100,12 +100,12 @@ fn serve(address: &str) -> ! {
     }
 }
 
-/// A client, and its record of each message.
+/// A client with a record of each message.
 struct Book {
     client: Persistent,
     /// The messages without a completion, in the order of sending.
     open: VecDeque<u64>,
-    /// The number of times that each message was sent.
+    /// How many times each message was sent.
     times: BTreeMap<u64, usize>,
 }
 
@@ -122,7 +122,7 @@ impl Book {
         self.send(self.times.len() as u64);
     }
 
-    /// Takes the next event. Returns the unacknowledged messages of a loss.
+    /// Takes the next event. If it is a loss, returns the unacknowledged messages.
     fn take(&mut self) -> Option<Vec<u64>> {
         match self.client.next_event_timeout(PATIENCE).unwrap() {
             PersistentEvent::Completion(Completion::Sent(number)) => {
@@ -135,7 +135,7 @@ impl Book {
         None
     }
 
-    /// Takes events until at most this number of messages have no completion.
+    /// Takes events until at most `open` messages have no completion.
     fn await_at_most(&mut self, open: usize) {
         while self.open.len() > open {
             assert_eq!(self.take(), None, "the server runs");
@@ -179,7 +179,7 @@ fn killed_server_gets_no_message_twice() {
         assert_eq!(book.open, unacknowledged);
         book.open.clear();
         server = Server::start(&address.to_string());
-        // The program sends every other one of them again.
+        // The program sends every second one of them again.
         for number in unacknowledged {
             if number.is_multiple_of(2) {
                 book.send(number);

@@ -1,6 +1,6 @@
-//! Processes that give up root's rights after they have used the library. Over TCP nothing changes.
-//! Over RDMA, in the lab, the kernel refuses descriptors that root has opened. The engine ends
-//! once, with an error that names the remedy.
+//! Processes that give up root's privileges after they have used the library. Over TCP nothing
+//! changes. Over RDMA, in the lab, the kernel refuses descriptors that root has opened. Then the
+//! engine ends once, with an error that names the remedy.
 
 use std::{
     env,
@@ -15,18 +15,18 @@ use log::{LevelFilter, Log, Metadata, Record};
 use nix::unistd::{Gid, Uid, geteuid, setgid, setuid};
 use rdmsg::{CloseReason, Endpoint, Error, Listener, Transport};
 
-/// No call takes longer, on a machine that does something. Nothing waits for it to pass.
+/// Longer than any call takes on a busy machine. No test waits for it to pass.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Nobody.
+/// The uid of an unprivileged user.
 const NOBODY: u32 = 65534;
 
-/// The most lines that the library may log in a role.
+/// The limit of lines that the library logs in a role.
 const MAX_LINES: usize = 30;
 
 const REMEDY: &str = "change them before";
 
-/// Counts the lines from warnings on, and prints them.
+/// Counts and prints lines of the levels warn and error.
 struct Lines(Mutex<usize>);
 
 static LINES: Lines = Lines(Mutex::new(0));
@@ -55,14 +55,14 @@ fn is_rdma() -> bool {
     env::var_os("LAB_ADDR").is_some()
 }
 
-/// A role of this program, which another process plays.
+/// A role of this program, which runs in another process.
 struct Role {
     child: Child,
     says: BufReader<ChildStdout>,
 }
 
 impl Role {
-    /// Starts it. Returns the address on which it listens.
+    /// Starts a role. Returns it with the address on which it listens.
     fn start(name: &str) -> (Self, SocketAddr) {
         assert!(geteuid().is_root(), "only root can give up its rights");
         let mut child = Command::new(env::current_exe().unwrap())
@@ -77,16 +77,16 @@ impl Role {
         (this, address)
     }
 
-    /// Waits for a line that begins so, and returns the rest of it.
+    /// Waits for a line with `begin`, and returns the rest of the line.
     fn hears(&mut self, begin: &str) -> String {
         loop {
             let mut line = String::new();
             assert_ne!(
                 self.says.read_line(&mut line).unwrap(),
                 0,
-                "it ended before: {begin}"
+                "the role ended before: {begin}"
             );
-            // The harness begins a line and does not end it.
+            // The test harness may have printed the beginning of the line.
             if let Some((_, rest)) = line.split_once(begin) {
                 return rest.trim().to_owned();
             }
@@ -114,7 +114,7 @@ fn wait_for_sign() {
     assert_ne!(stdin().read_line(&mut String::new()).unwrap(), 0);
 }
 
-/// Begins a role: listens.
+/// Starts a role: sets the logger and listens.
 fn bind() -> Listener {
     log::set_logger(&LINES).unwrap();
     log::set_max_level(LevelFilter::Warn);
@@ -128,7 +128,7 @@ fn give_up_rights() {
     setuid(Uid::from_raw(NOBODY)).unwrap();
 }
 
-/// Ends a role: nothing is logged over and over.
+/// Ends a role: asserts that the library does not log repeatedly.
 fn count_lines() {
     let lines = *LINES.0.lock().unwrap();
     assert!(lines <= MAX_LINES, "{lines} lines");
@@ -167,9 +167,13 @@ fn role_binds_before() {
     );
     assert!(is_end && error.to_string().contains(REMEDY), "{error}");
     let again = listener.accept().unwrap_err();
-    assert_eq!(again.to_string(), error.to_string(), "it stays so");
+    assert_eq!(
+        again.to_string(),
+        error.to_string(),
+        "later errors are the same"
+    );
     drop(listener);
-    // By another engine, with descriptors of its own.
+    // This listener has another engine, with descriptors of its own.
     let listener = Listener::bind((place(), 0)).unwrap();
     println!("again {}", listener.local_addr());
     let endpoint = listener.accept_timeout(PATIENCE).unwrap();
@@ -212,7 +216,7 @@ fn role_has_a_connection_before() {
     println!("gave up");
     wait_for_sign();
     if is_rdma() {
-        // It may have been posted already when it fails.
+        // The first sends may succeed, because they were posted before the failure.
         let end = (0..1000)
             .find_map(|_| endpoint.send(&[7; 3000]).err())
             .unwrap();
@@ -237,7 +241,7 @@ fn connection_goes_on_over_tcp_and_ends_over_rdma() {
     if is_rdma() {
         while endpoint.recv_timeout(PATIENCE).is_ok() {}
         let reason = endpoint.info().close_reason;
-        assert!(reason.is_some(), "the other side's end reaches it");
+        assert!(reason.is_some(), "the other side ends as well");
     } else {
         asks(&endpoint);
     }

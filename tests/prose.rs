@@ -1,19 +1,19 @@
-//! Prose is as narrow as code, pages are short and their links lead somewhere, and a file is as
-//! long as one sitting.
+//! Lines of prose have the width of code, pages are short, links lead somewhere, and each file fits
+//! one sitting.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-/// The width of code in columns. rustfmt does not change comments, strings and pages.
+/// The width of code in columns. rustfmt does not wrap comments, strings and pages.
 const COLUMNS: usize = 100;
 
-/// The pages of the root in bytes, in sum.
+/// The total size of the pages of the root, in bytes.
 const ROOT_PAGES: usize = 60 << 10;
 const ARCHITECTURE: usize = 12 << 10;
 
-/// The number of lines of code in a file, without comments and tests.
+/// The limit of lines of code in a file, without comments and tests.
 const LONGEST: usize = 500;
 
 fn root() -> &'static Path {
@@ -24,7 +24,7 @@ fn ends_in(path: &Path, ending: &str) -> bool {
     path.extension().is_some_and(|found| found == ending)
 }
 
-/// Lists the sources and pages below a folder, without build results and hidden files.
+/// Lists the sources and pages in a folder, without build results and hidden files.
 fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -50,7 +50,7 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// Returns the numbers of lines that are too long. Tables that rustfmt skips are no prose.
+/// Returns the numbers of lines that are too long. Tables that rustfmt skips do not count.
 fn too_long(source: &str) -> Vec<usize> {
     let mut in_table = false;
     (1..)
@@ -75,7 +75,7 @@ fn no_line_is_wider_than_code() {
     );
     let mut wide = Vec::new();
     for file in all_sources() {
-        // Commands and messages to people are strings of one line.
+        // Commands and messages for people are strings in one line.
         let only_comments = ends_in(&file, "rs")
             && ["cm-examples", "integration", "rdmsg-cli"]
                 .iter()
@@ -152,7 +152,7 @@ fn anchor(heading: &str) -> String {
         .collect()
 }
 
-/// Pages of the guide link to items of the crate, which rustdoc checks.
+/// Links of the guide lead to items of the crate, and rustdoc checks them.
 #[test]
 fn links_of_pages_lead_to_files_and_headings() {
     assert_eq!(links("[a](b.md) [c](#d)\n```\n[e](f)\n```"), ["b.md", "#d"]);
@@ -186,7 +186,7 @@ fn links_of_pages_lead_to_files_and_headings() {
     assert!(dead.is_empty(), "{}", dead.join("\n"));
 }
 
-/// A name such as `link/cork.rs` is the end of a path, and `link/` a part of one.
+/// A name such as `link/cork.rs` is the end of a path, and one such as `link/` a part of it.
 #[test]
 fn names_in_the_architecture_lead_to_files() {
     let page = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();

@@ -1,4 +1,4 @@
-//! The pages on security name the tests behind their claims: each of these exists.
+//! The pages on security name the tests for their claims. Each of these tests must exist.
 
 use std::{fs, path::Path};
 
@@ -16,7 +16,7 @@ fn sources(folder: &Path, text: &mut String) {
     }
 }
 
-/// A name of a test has at least four words.
+/// Returns the names of tests, which have at least four words.
 fn tests_of(text: &str) -> Vec<&str> {
     text.split('`')
         .skip(1)

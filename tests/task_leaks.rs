@@ -1,6 +1,6 @@
-//! Connections of tasks come and go, and nothing of them stays. It counts what the process has, so
-//! it is alone in it. Over TCP on this machine, and over RDMA in the lab, where `LAB_ADDR` is an
-//! address that a device serves.
+//! Connections of tasks leave nothing behind. This is a program of its own, because it counts
+//! resources of the process. Over TCP on this machine, and over RDMA in the lab, where `LAB_ADDR`
+//! is an address of a device.
 
 use std::{env, fs, net::IpAddr, time::Duration};
 
@@ -10,7 +10,7 @@ use rdmsg::{
 };
 use tokio::{runtime::Builder, time::sleep};
 
-/// The address for this machine's connections to itself, and what carries them.
+/// Returns an address of this machine, and the transport of connections to it.
 fn place() -> (IpAddr, Transport) {
     match env::var("LAB_ADDR") {
         Ok(addr) => (addr.parse().unwrap(), Transport::Rdma),
@@ -18,7 +18,8 @@ fn place() -> (IpAddr, Transport) {
     }
 }
 
-/// `RDMSG_CONNECTIONS` of them: by default fewer over RDMA, where each takes milliseconds.
+/// Makes `RDMSG_CONNECTIONS` connections. The default is lower over RDMA, because each connect
+/// takes milliseconds.
 #[test]
 fn thousands_of_connections_leave_nothing_behind() {
     const AT_ONCE: usize = 20;
@@ -68,7 +69,7 @@ fn thousands_of_connections_leave_nothing_behind() {
                             assert_eq!(endpoint.transport(), place().1);
                             endpoint.send(&number.to_le_bytes()).await.unwrap();
                             assert_eq!(*endpoint.recv().await.unwrap(), number.to_le_bytes());
-                            // Some close, and some are dropped.
+                            // Some connections are closed, and some are dropped.
                             if number % 3 > 0 {
                                 endpoint.close().await.unwrap();
                             }
@@ -79,25 +80,27 @@ fn thousands_of_connections_leave_nothing_behind() {
                     client.await.unwrap();
                 }
             }
-            // Both sides' ends, of which the servers' tasks hear by themselves.
+            // Waits until both ends of all connections have ended, and with them the servers'
+            // tasks.
             while engine.statistics().unwrap().connections > 0
                 || runtime.metrics().num_alive_tasks() > 1
             {
                 sleep(Duration::from_millis(5)).await;
             }
         };
-        // Tables grow to their sizes first.
+        // Tables grow to their final size first.
         some(count / 4).await;
         let fds = open_fds();
         let mut growth = Vec::new();
-        // A leak grows in each round. Fragmentation of the heap, which depends on the number of
-        // connections at a time, does not.
+        // A leak grows in each round. Heap fragmentation does not, because it depends on the number
+        // of concurrent connections.
         while growth.len() < 3 {
             let before = resident();
             some(count).await;
             assert_eq!(open_fds(), fds);
             growth.push(resident().saturating_sub(before));
-            // A connection holds more than 100 KiB: a leak of one in a hundred exceeds this.
+            // A connection uses more than 100 KiB, so a leak of one in a hundred exceeds this
+            // limit.
             if growth.last() < Some(&(count * 1024)) {
                 break;
             }
@@ -114,7 +117,7 @@ fn open_fds() -> usize {
     fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// In bytes.
+/// Returns the resident memory of the process, in bytes.
 fn resident() -> usize {
     let pages = fs::read_to_string("/proc/self/statm").unwrap();
     let pages: usize = pages.split(' ').nth(1).unwrap().parse().unwrap();

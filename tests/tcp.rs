@@ -161,11 +161,11 @@ fn strangers_end_their_own_connection_and_the_listener_lives() {
         let mut stranger = TcpStream::connect(addr).unwrap();
         stranger.write_all(hello).unwrap();
         let mut answer = Vec::new();
-        // The end, or a reset where not all was read.
+        // The stream ends, or is reset if some bytes were not read.
         let _ = stranger.read_to_end(&mut answer);
         assert!(answer.is_empty(), "{hello:?}: {answer:?}");
     }
-    // More than an engine remembers.
+    // More connections than an engine keeps without a hello.
     let _silent: Vec<_> = (0..300)
         .map(|_| TcpStream::connect(addr).unwrap())
         .collect();
@@ -179,11 +179,11 @@ fn strangers_end_their_own_connection_and_the_listener_lives() {
     assert_eq!(server.join().unwrap(), b"still here");
 }
 
-/// Accepts a connection, reads its request, and ends it by a reset or without one.
+/// Accepts a connection, reads its request, and ends the connection, with or without a reset.
 fn end_one(dying: &std::net::TcpListener, by_reset: bool) {
     let (mut peer, _) = dying.accept().unwrap();
     let mut request = [0; 44];
-    // A socket with unread bytes ends by a reset.
+    // The close of a socket with unread bytes sends a reset.
     let read = if by_reset { 8 } else { request.len() };
     peer.read_exact(&mut request[..read]).unwrap();
 }

@@ -1,4 +1,5 @@
-//! The virtual addresses that connections over TCP reserve. Each test limits those of its process.
+//! The virtual address space that connections over TCP reserve. Each test limits that of its own
+//! process.
 
 #[allow(dead_code)]
 mod apart;
@@ -10,7 +11,7 @@ use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, T
 
 use self::apart::{apart, apart_with};
 
-/// Makes connections within this process.
+/// A listener and a connector within this process.
 struct Pairs {
     listener: Listener,
     connector: Connector,
@@ -31,7 +32,7 @@ impl Pairs {
         }
     }
 
-    /// Opens a connection, and sends a message in both directions.
+    /// Opens a connection, and sends a message in each direction.
     fn open(&self) -> [Endpoint; 2] {
         let client = self.connector.connect(self.listener.local_addr()).unwrap();
         let ends = [client, self.listener.accept().unwrap()];
@@ -43,14 +44,14 @@ impl Pairs {
     }
 }
 
-/// Returns the size in bytes of this process's address space.
+/// Returns the size of this process's address space, in bytes.
 fn addresses() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: usize = statm.split(' ').next().unwrap().parse().unwrap();
     pages * 4096
 }
 
-/// Runs `what` while the address space may be no greater than it is, and `more` bytes.
+/// Runs `what` with a limit of the address space: its present size and `more` bytes.
 fn within<T>(more: usize, what: impl FnOnce() -> T) -> T {
     let (_, hard) = getrlimit(Resource::RLIMIT_AS).unwrap();
     let limit = (addresses() + more) as u64;
@@ -64,7 +65,7 @@ fn within<T>(more: usize, what: impl FnOnce() -> T) -> T {
 fn idle_connections_reserve_few_addresses() {
     const CONNECTIONS: usize = 200;
     const MOST: usize = 256 << 10;
-    // The C library's allocator reserves no addresses for threads then.
+    // With one arena the C library's allocator reserves no addresses for threads.
     let mut command = Command::new(env::current_exe().unwrap());
     command.env("MALLOC_ARENA_MAX", "1");
     apart_with(command, "idle_connections_reserve_few_addresses", || {
@@ -92,7 +93,7 @@ fn connection_ends_if_no_address_is_left_for_a_message() {
                 for _ in 0..3 {
                     client.send(&payload).unwrap();
                 }
-                // Messages that are kept leave no receive for the others.
+                // Held messages leave no receive for the others.
                 let mut kept = Vec::new();
                 loop {
                     match server.recv_timeout(Duration::from_secs(60)) {

@@ -1,4 +1,4 @@
-//! Peers over TCP that announce large messages and send them slowly, or not at all.
+//! Peers over TCP that announce large messages, and send their bytes slowly or not at all.
 
 use std::{
     io::{Read, Write},
@@ -16,12 +16,12 @@ mod tcp_peer;
 
 const MIB: usize = 1 << 20;
 
-/// The length of a large message of a hostile peer.
+/// The length of a hostile peer's large message, in bytes.
 const LONG: usize = 16 * MIB;
 
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The most that a large message uses of which nothing arrives: two chunks.
+/// The limit of memory for a large message without any arrived bytes: two chunks.
 const LEAST: u64 = 2 * (64 << 10);
 
 fn config() -> Config {
@@ -40,7 +40,7 @@ fn engine() -> Engine {
     Engine::with_limits(limits).unwrap()
 }
 
-/// Announces a large message.
+/// Sends an announcement of a large message.
 fn announce(peer: &mut Peer) {
     let mut frame = b"\x10\0\0\0\0\0\0\x04\0\0\0\x18\0\0\0\0".to_vec();
     frame.extend(0x1000_u64.to_be_bytes());
@@ -49,7 +49,7 @@ fn announce(peer: &mut Peer) {
     peer.say(&pdu(1, 0, &frame));
 }
 
-/// Returns the length that the next READ asks for, or `None` when the stream has ended.
+/// Returns the length of the next READ request, or `None` at the end of the stream.
 fn next_read(peer: &mut Peer) -> Option<usize> {
     loop {
         let mut prefix = [0; 8];
@@ -80,7 +80,7 @@ fn announcements_of_more_than_there_is_hold_up_nobody() {
         .map(|_| {
             let (mut peer, endpoint) = stage.connect();
             announce(&mut peer);
-            // Its message is being read.
+            // The endpoint has started to read the message.
             next_read(&mut peer).unwrap();
             (peer, endpoint)
         })
@@ -129,7 +129,7 @@ fn a_slow_peer_does_not_keep_memory_that_others_wait_for() {
             assert_eq!(endpoint.info().close_reason, None);
             thread::yield_now();
         }
-        // The application leaves messages of the bystander unread until no more fit.
+        // The application leaves the bystander's messages unread until its memory is full.
         const UNREAD: usize = 4;
         let sender = scope.spawn(|| {
             for _ in 0..UNREAD {

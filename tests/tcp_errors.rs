@@ -1,4 +1,5 @@
-//! Errors of the TCP transport: those of std's sockets, with the address, and no word of RDMA.
+//! Errors of the TCP transport: they are those of std's sockets with the address, and do not
+//! mention RDMA.
 
 mod apart;
 #[allow(dead_code)]
@@ -66,7 +67,7 @@ fn missing_descriptors_are_said() {
     });
 }
 
-/// Sends a sign of each line about lacking descriptors to the test.
+/// A logger that reports each line about missing descriptors to the test.
 struct Accepts(Mutex<Option<Sender<()>>>);
 
 static ACCEPTS: Accepts = Accepts(Mutex::new(None));
@@ -95,7 +96,7 @@ fn lines_about_descriptors() -> Receiver<()> {
     lines
 }
 
-/// The processor time of this process so far. It opens no file.
+/// Returns the processor time of this process so far. It opens no file.
 fn processor_time() -> Duration {
     let usage = getrusage(UsageWho::RUSAGE_SELF).unwrap();
     let time = usage.user_time() + usage.system_time();
@@ -119,7 +120,7 @@ fn listener_without_descriptors_loses_no_connection() {
         let accepting = thread::spawn(move || listener.accept_timeout(PATIENCE).unwrap());
         connect(socket.as_raw_fd(), &SockaddrStorage::from(address)).unwrap();
         lines.recv_timeout(PATIENCE).unwrap();
-        // A listener that spins logs thousands of lines in this time.
+        // A spinning listener would log thousands of lines in this time.
         let (before, end) = (processor_time(), Instant::now() + Duration::from_secs(2));
         let left = || end.saturating_duration_since(Instant::now());
         let again = std::iter::from_fn(|| lines.recv_timeout(left()).ok()).count();

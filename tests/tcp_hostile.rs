@@ -1,4 +1,5 @@
-//! Peers over TCP that do not keep to the protocol: each costs its own connection and nothing else.
+//! Peers over TCP that violate the protocol: each violation ends its own connection and nothing
+//! else.
 
 use std::{
     io::{self, Read, Write},
@@ -20,7 +21,7 @@ use tcp_peer::{PATIENCE, Peer, Stage, frame, frame_with, pdu};
 
 mod tcp_peer;
 
-/// The target of a READ, an atomic operation or a write: memory that was not exposed.
+/// Returns the target of a READ, an atomic operation or a write: memory that was not exposed.
 fn nowhere(more: &[u8]) -> Vec<u8> {
     [&0x1000_u64.to_be_bytes()[..], &7_u32.to_be_bytes(), more].concat()
 }
@@ -82,7 +83,8 @@ fn what_breaks_the_rules_of_the_stream_is_named_by_its_field() {
     stage.assert_well();
 }
 
-/// Reads until a PDU of this kind comes, and returns the kinds of those before it, and its rest.
+/// Reads until a PDU of this kind arrives. Returns the kinds of the PDUs before it, and the rest of
+/// it.
 fn read_until(peer: &mut Peer, wanted: u8) -> (Vec<u8>, Vec<u8>) {
     let mut before = Vec::new();
     loop {
@@ -109,7 +111,7 @@ fn answers_of_another_length_are_named_by_their_field() {
         ("atomic response", pdu(18, 0, &[7; 8])),
     ] {
         let (mut peer, endpoint) = stage.connect();
-        // Address, length, key.
+        // The announced memory: address, length and key.
         let place = [
             &4096_u64.to_be_bytes()[..],
             &large.to_be_bytes(),
@@ -154,7 +156,7 @@ fn no_more_reads_are_in_flight_than_both_sides_serve() {
                 .read(&region, 0..8, &remote, 0, id)
                 .unwrap();
         }
-        // The acknowledgement passes requests that wait.
+        // The acknowledgement overtakes requests that wait.
         peer.say(&pdu(1, 1, &frame(0, b"acknowledge this")));
         let (before, _) = read_until(&mut peer, 16);
         let asked = before.iter().filter(|kind| **kind == 4).count();
@@ -165,7 +167,7 @@ fn no_more_reads_are_in_flight_than_both_sides_serve() {
     stage.assert_well();
 }
 
-/// Counts the lines about violations.
+/// A logger that counts the lines about violations.
 struct Violations(AtomicUsize);
 
 static VIOLATIONS: Violations = Violations(AtomicUsize::new(0));
@@ -184,7 +186,7 @@ impl Log for Violations {
     fn flush(&self) {}
 }
 
-/// The bytes of each line are the peer's choice, and so would be the number of lines.
+/// The peer chooses the bytes of each line, so it must not choose the number of lines.
 #[test]
 fn peers_that_violate_the_protocol_cause_one_line_in_a_second() {
     log::set_logger(&VIOLATIONS).unwrap();
@@ -196,7 +198,7 @@ fn peers_that_violate_the_protocol_cause_one_line_in_a_second() {
         peer.say(b"GET / HTTP/1.1\r\n\r\n");
         end_of(&endpoint);
     }
-    // The first line passes, and one after each second.
+    // The first line is logged, and then one after each second.
     let most = 1 + start.elapsed().as_secs() as usize;
     let lines = VIOLATIONS.0.load(Ordering::Relaxed);
     assert!((1..=most).contains(&lines), "{lines} lines, {most} at most");
@@ -217,7 +219,7 @@ fn memory_that_was_not_given_out_is_neither_read_nor_written() {
         peer.say(&bytes);
         let mut answer = Vec::new();
         let _ = peer.stream.read_to_end(&mut answer);
-        // A Nak of the first request, and the end.
+        // The answer is a Nak of the first request, then the stream ends.
         assert_eq!(answer, pdu(19, 0, &[0, 0, 0, 0, 0, 0, 0, 1]), "{bytes:?}");
         end_of(&endpoint);
         let mut content = [1; 64];
@@ -227,7 +229,7 @@ fn memory_that_was_not_given_out_is_neither_read_nor_written() {
     stage.assert_well();
 }
 
-/// A write with immediate data tells the program its length. Parts that do not follow each other
+/// A write with immediate data reports its length to the program. Parts that are not contiguous
 /// would forge that length.
 #[test]
 fn parts_of_a_write_that_do_not_follow_each_other_end_their_connection() {
@@ -243,7 +245,7 @@ fn parts_of_a_write_that_do_not_follow_each_other_end_their_connection() {
     for second in seconds {
         let (mut peer, endpoint) = stage.connect();
         let region = endpoint.one_sided().region(64, RemoteAccess::ALL).unwrap();
-        // Address, length and key.
+        // The description has the address, the length and the key.
         let remote = region.remote().to_bytes();
         let start = u64::from_be_bytes(remote[..8].try_into().unwrap());
         let part = |at: u64, more: &[u8]| {
@@ -337,7 +339,7 @@ fn what_came_with_more_than_fits_a_batch_is_not_left_behind() {
     let mut config = Config::default();
     config.transport = TransportChoice::Tcp;
     config.polling = Polling::Event;
-    // So that nothing else makes anybody look.
+    // Without keepalive, no other event makes a thread poll.
     config.keepalive_interval = None;
     config.receive_window = 64;
     config.eager_size = Some(1000);
@@ -353,7 +355,7 @@ fn what_came_with_more_than_fits_a_batch_is_not_left_behind() {
         let mut bytes: Vec<u8> = (0..before).flat_map(message).collect();
         bytes.extend(pdu(16, 0, &12_u32.to_be_bytes()));
         bytes.extend((before..before + 20).flat_map(message));
-        // And nothing comes after it.
+        // Nothing follows these bytes.
         peer.say(&bytes);
         for number in 0..before + 20 {
             let message = endpoint.recv_timeout(PATIENCE).unwrap();
@@ -376,7 +378,7 @@ fn all_that_a_peer_wrote_before_it_closed_is_delivered_before_the_end() {
         for number in 0..COUNT {
             peer.say(&pdu(1, 0, &frame(number, &vec![number as u8; len])));
         }
-        // With grants that it has not read a socket that is closed takes back what it has to send.
+        // If the socket were closed, its unread grants would make the kernel drop unsent bytes.
         peer.stream.shutdown(Shutdown::Write).unwrap();
         for number in 0..COUNT {
             let message = endpoint.recv_timeout(PATIENCE);
@@ -417,7 +419,7 @@ fn noise_after_a_good_setup_costs_only_its_own_connection() {
     stage.assert_well();
 }
 
-/// A peer that sends pings for as long as others exchange messages.
+/// A peer floods its connection with pings while others exchange messages.
 #[test]
 fn a_flood_of_pings_over_tcp_holds_up_nobody() {
     const PING: u8 = 3;
@@ -433,13 +435,13 @@ fn a_flood_of_pings_over_tcp_holds_up_nobody() {
                 ping[0] = PING;
                 batch.extend(pdu(1, 0, &ping));
             }
-            // The numbers begin again after the last one.
+            // The numbers of frames wrap around after the last one.
             while flood.write_all(&batch).is_ok() {
                 sent.fetch_add(1, Ordering::Relaxed);
             }
         });
         scope.spawn(move || io::copy(&mut answers, &mut io::sink()));
-        // More pings than there are numbers.
+        // Waits until more pings were sent than there are numbers.
         while sent.load(Ordering::Relaxed) < 2 {
             assert_eq!(endpoint.info().close_reason, None);
             stage.assert_well();
@@ -478,7 +480,7 @@ fn connect_from(host: Ipv4Addr, to: SocketAddr) -> TcpStream {
     fd.into()
 }
 
-/// An engine remembers 256 peers that have connected and said nothing.
+/// An engine keeps 256 connections without a hello.
 #[test]
 fn silent_peers_of_one_address_cost_another_address_no_place() {
     const SILENT: usize = 300;
@@ -488,7 +490,7 @@ fn silent_peers_of_one_address_cost_another_address_no_place() {
     let mut silent: Vec<_> = (0..SILENT)
         .map(|_| TcpStream::connect(addr).unwrap())
         .collect();
-    // The slow peer has a place too. These lost theirs.
+    // The slow peer has a place, too, so these connections were closed.
     for evicted in &mut silent[..SILENT + 1 - 256] {
         evicted.set_read_timeout(Some(PATIENCE)).unwrap();
         assert_eq!(evicted.read(&mut [0]).unwrap(), 0);

@@ -1,4 +1,5 @@
-//! What connections over TCP cost while nothing happens. By itself: it measures its process.
+//! The cost of idle connections over TCP. This is a program of its own, because it measures its
+//! process.
 
 use std::{thread, time::Duration};
 
@@ -31,8 +32,8 @@ fn a_process_that_only_waits_uses_no_processor() {
     drop(client);
 }
 
-/// Returns the growth of this process's memory by a connection's two ends, in bytes, when `first`
-/// has been done with each of many new ones.
+/// Returns the memory that both ends of a connection add to this process, in bytes, after `first`
+/// was called for each new pair.
 fn memory_of_pair(first: impl Fn(&Endpoint, &Endpoint)) -> u64 {
     const PAIRS: u64 = 50;
     let mut config = Config::default();
@@ -51,7 +52,7 @@ fn memory_of_pair(first: impl Fn(&Endpoint, &Endpoint)) -> u64 {
         first(&client, &server);
         (client, server)
     };
-    // The memory that all connections share.
+    // The first pairs allocate memory that all connections share.
     let _before = [open(), open()];
     let before = anonymous_memory();
     let pairs: Vec<_> = (0..PAIRS).map(|_| open()).collect();
@@ -95,7 +96,7 @@ fn buffers_of_a_window_stay_in_memory() {
     });
 }
 
-/// The processor time of this process so far, in hundredths of a second.
+/// Returns the processor time of this process so far, in hundredths of a second.
 fn ticks() -> u64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let (_, rest) = stat.rsplit_once(") ").unwrap();

@@ -1,4 +1,4 @@
-//! Connections over TCP while the network loses everything for some seconds.
+//! Connections over TCP while the network loses all packets for some seconds.
 #![allow(unsafe_code)]
 
 #[allow(dead_code)]
@@ -22,13 +22,13 @@ use rdmsg::{
 
 use self::tcp_peer::{PATIENCE, Stage as RawStage, pdu};
 
-/// A test's listener, and its connections.
+/// A test's listener, with the configuration of its connections.
 struct Stage {
     listener: Listener,
     config: Config,
 }
 
-/// The sockets of a test's connections, which receive nothing.
+/// The sockets of a test's connections, which drop all arriving packets.
 struct Cut(Vec<RawFd>);
 
 impl Stage {
@@ -48,7 +48,7 @@ impl Stage {
         Self { listener, config }
     }
 
-    /// Connects from an engine of its own, so no other connection vouches for the peer.
+    /// Connects from a new engine, so no other connection proves that the peer is alive.
     fn connect(&self) -> (Endpoint, Endpoint, Engine) {
         let engine = Engine::new().unwrap();
         let connector = Connector::new().engine(&engine).config(&self.config);
@@ -57,7 +57,7 @@ impl Stage {
         (client, server, engine)
     }
 
-    /// Has the sockets of all connections drop arriving packets.
+    /// Makes the sockets of all connections drop arriving packets.
     fn cut(&self) -> Cut {
         let port = self.listener.local_addr().port();
         let names = fs::read_dir("/proc/self/fd").unwrap();
@@ -88,7 +88,7 @@ impl Cut {
     }
 }
 
-/// Has a socket drop all packets that arrive, or none. A connection that has ended has none.
+/// Makes a socket drop all arriving packets, or none. A socket of an ended connection is ignored.
 fn filter(fd: RawFd, drops: bool) {
     let mut nothing = libc::sock_filter {
         code: (libc::BPF_RET | libc::BPF_K) as u16,
@@ -105,7 +105,7 @@ fn filter(fd: RawFd, drops: bool) {
     } else {
         libc::SO_DETACH_FILTER
     };
-    // SAFETY: the program lives on this stack for the call.
+    // SAFETY: the program lives on this stack during the call.
     let result = unsafe {
         libc::setsockopt(
             fd,
@@ -118,7 +118,7 @@ fn filter(fd: RawFd, drops: bool) {
     assert!(result == 0 || !drops, "{}", std::io::Error::last_os_error());
 }
 
-/// Sends a message every 10 ms until `ends`, and returns their number.
+/// Sends a message every 10 ms until `ends` is set. Returns the number of messages.
 fn send_all_the_time(endpoint: &Endpoint, ends: &AtomicBool) -> Result<u64, Error> {
     let mut count = 0;
     while !ends.load(Ordering::SeqCst) {
@@ -149,13 +149,14 @@ fn exchange(client: &Endpoint, server: &Endpoint) -> Result<(), Error> {
     Ok(())
 }
 
-/// The peer has `keepalive_timeout` (3 s) from a probe on, which leaves at any time of the outage.
+/// The peer must answer a probe within `keepalive_timeout` (3 s), and a probe may be sent at any
+/// time of the outage.
 #[test]
 fn outage_ends_no_idle_connection() {
     const OUTAGE: Duration = Duration::from_millis(2500);
     let stage = Stage::new();
     let mut pairs = Vec::new();
-    // In different phases of keepalive.
+    // The connections are in different phases of keepalive.
     for _ in 0..16 {
         pairs.push(stage.connect());
         thread::sleep(Duration::from_millis(130));
@@ -163,15 +164,15 @@ fn outage_ends_no_idle_connection() {
     let cut = stage.cut();
     thread::sleep(OUTAGE);
     cut.mend();
-    // A probe that was lost waits for its repetition.
+    // A lost probe arrives when the kernel repeats it.
     thread::sleep(2 * OUTAGE);
     for (client, server, _engine) in &pairs {
         exchange(client, server).unwrap();
     }
 }
 
-/// A probe leaves after a silence of a second at least, so the peer has 7 s. The kernel repeats
-/// lost bytes at the latest after twice the time of the outage.
+/// A probe is sent after at least 1 s of silence, so the peer has 7 s. The kernel repeats lost
+/// bytes within twice the duration of the outage.
 #[test]
 fn longer_outage_ends_no_busy_connection() {
     const OUTAGE: Duration = Duration::from_millis(3200);
@@ -208,7 +209,7 @@ fn longer_outage_ends_no_busy_connection() {
     });
 }
 
-/// The configurations differ in [`Config::survive`] alone.
+/// The configurations differ only in [`Config::survive`].
 #[test]
 fn connection_survives_the_configured_outage() {
     const OUTAGE: Duration = Duration::from_secs(3);
@@ -223,7 +224,7 @@ fn connection_survives_the_configured_outage() {
         .each_ref()
         .map(|stage| [stage.connect(), stage.connect()]);
     let cuts = stages.each_ref().map(Stage::cut);
-    // The first pair of each is idle.
+    // The first pair of each configuration is idle.
     for [_, (client, server, _engine)] in &pairs {
         client.send(b"in the outage").unwrap();
         server.send(b"in the outage").unwrap();
@@ -253,7 +254,7 @@ fn connection_survives_the_configured_outage() {
     }
 }
 
-/// The close begins in the outage, and its answer comes behind it.
+/// The close starts in the outage, and its answer arrives after it.
 #[test]
 fn close_survives_the_configured_outage() {
     const OUTAGE: Duration = Duration::from_secs(2);
@@ -288,12 +289,12 @@ fn end(endpoint: &Endpoint) -> CloseReason {
     }
 }
 
-/// A Failure with this code, which has this number on its connection.
+/// Returns a Failure frame with this code. `number` is the number of the frame on its connection.
 fn failure(number: u8, code: u8) -> [u8; 16] {
     [8, 0, 0, number, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, code]
 }
 
-/// Its system takes the last frame, as that of a process which stands still.
+/// The kernel of the peer accepts the last frame, as for a stopped process.
 #[test]
 fn peer_without_a_sign_of_life_is_sent_the_reason() {
     let config = Config::default().with(|c| {

@@ -10,10 +10,10 @@ use std::{
 use nix::sys::socket::{setsockopt, sockopt};
 use rdmsg::{Config, Connector, Endpoint, Engine, Error, Listener, TransportChoice};
 
-/// No call takes longer, on a machine that does something.
+/// Longer than any call takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The longest silence of a peer that lives.
+/// The time after which a silent peer is probed, and the time in which it must answer.
 const INTERVAL: Duration = Duration::from_millis(200);
 const TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -27,17 +27,17 @@ fn config() -> Config {
     config
 }
 
-/// A relay to `to` that carries this many bytes per second towards it, and listens on the address
-/// that this returns.
+/// Starts a relay that carries `bytes_per_second` bytes per second to `to`. Returns the address on
+/// which it listens.
 fn slow_path(to: SocketAddr, bytes_per_second: usize) -> SocketAddr {
     const STEPS: usize = 25;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    // A segment is shorter than the relay's window. Otherwise the sender waits for its timer.
+    // A segment is shorter than the relay's window. Otherwise the sender would wait for its timer.
     setsockopt(&listener, sockopt::TcpMaxSeg, &1400).unwrap();
     let addr = listener.local_addr().unwrap();
     thread::spawn(move || {
         let (mut near, _) = listener.accept().unwrap();
-        // So that the sender waits, and not the relay.
+        // A small buffer makes the sender wait, and not the relay.
         setsockopt(&near, sockopt::RcvBuf, &(16 << 10)).unwrap();
         let mut far = TcpStream::connect(to).unwrap();
         let (mut back_from, mut back_to) = (far.try_clone().unwrap(), near.try_clone().unwrap());
@@ -53,7 +53,7 @@ fn slow_path(to: SocketAddr, bytes_per_second: usize) -> SocketAddr {
     addr
 }
 
-/// Two ends, the first of which sends to the other on a slow path.
+/// Returns both ends of a connection. The connecting one sends over a slow path.
 fn slow_pair(config: &Config, bytes_per_second: usize) -> (Endpoint, Endpoint) {
     let engine = Engine::new().unwrap();
     let listener = Listener::builder()

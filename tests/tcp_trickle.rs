@@ -1,5 +1,5 @@
-//! Peers over TCP that send part of a frame, slowly or never the rest, and threads that wait for
-//! it.
+//! Peers over TCP that send part of a frame, and the rest slowly or never, and threads that wait
+//! for the rest.
 #![allow(unsafe_code)]
 
 use std::{
@@ -22,10 +22,10 @@ use tcp_peer::{PATIENCE, Peer, Stage, frame, pdu};
 
 mod tcp_peer;
 
-/// How long a peer may be silent, in tests of that.
+/// The longest silence of a peer, in tests of this limit.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The longest frame's payload in bytes.
+/// The longest payload of a frame, in bytes.
 const LONG: usize = 1 << 20;
 
 fn config() -> Config {
@@ -44,14 +44,15 @@ fn stage() -> Stage {
     Stage::with(config())
 }
 
-/// A frame of this length, and how much of it a peer sends at once, so that `missing` is left.
+/// Splits a frame with a payload of `len` bytes. Returns the part that the peer sends at once, and
+/// the last `missing` bytes.
 fn split_frame(len: usize, missing: usize) -> (Vec<u8>, Vec<u8>) {
     let mut bytes = pdu(1, 0, &frame(0, &vec![7; len]));
     let rest = bytes.split_off(bytes.len() - missing);
     (bytes, rest)
 }
 
-/// Has the peer send bytes one by one, at this interval, until the handle is dropped.
+/// Makes the peer send bytes one by one, at this interval, until the handle is dropped.
 fn trickle(mut peer: Peer, bytes: Vec<u8>, every: Duration) -> mpsc::Sender<()> {
     let (handle, dropped) = mpsc::channel();
     thread::spawn(move || {
@@ -70,27 +71,27 @@ struct Receiving {
     thread: JoinHandle<Result<Vec<u8>, Error>>,
 }
 
-/// One thread of this process that does not run, until this is dropped.
+/// A stopped thread of this process, which continues when this is dropped.
 struct Stopped {
     _gate: UnixStream,
     _only: MutexGuard<'static, ()>,
 }
 
-/// The descriptor on which a thread that is stopped waits.
+/// The descriptor on which the stopped thread waits.
 static GATE: AtomicI32 = AtomicI32::new(-1);
 static IS_STOPPED: AtomicBool = AtomicBool::new(false);
 static ONLY: Mutex<()> = Mutex::new(());
 
-/// Runs in the thread that is to stop.
+/// The signal handler. It runs on the thread to be stopped.
 extern "C" fn stop(_: libc::c_int) {
     IS_STOPPED.store(true, Ordering::SeqCst);
     let mut byte = 0_u8;
-    // SAFETY: the byte lives on this stack for the call.
+    // SAFETY: the byte lives on this stack during the call.
     unsafe { libc::read(GATE.load(Ordering::SeqCst), (&raw mut byte).cast(), 1) };
 }
 
 impl Receiving {
-    /// Returns when the thread is in the call that receives.
+    /// Starts the thread. Returns when it is in the call that receives.
     fn new(endpoint: &Endpoint) -> Self {
         let (sender, receiver) = mpsc::channel();
         let endpoint = endpoint.clone();
@@ -110,12 +111,12 @@ impl Receiving {
     fn stop(&self) -> Stopped {
         let only = ONLY.lock().unwrap_or_else(PoisonError::into_inner);
         let (gate, inner) = UnixStream::pair().unwrap();
-        // The descriptor stays open: a thread may read it at any time.
+        // The descriptor is never closed, because a thread may read it at any time.
         GATE.store(inner.into_raw_fd(), Ordering::SeqCst);
         IS_STOPPED.store(false, Ordering::SeqCst);
         let handler = SigHandler::Handler(stop);
         let action = SigAction::new(handler, SaFlags::empty(), SigSet::empty());
-        // SAFETY: the handler makes one call, which is safe in a handler.
+        // SAFETY: the handler makes one system call, which is async-signal-safe.
         unsafe { sigaction(Signal::SIGUSR1, &action) }.unwrap();
         // SAFETY: the thread has not been joined.
         unsafe { libc::pthread_kill(self.thread.as_pthread_t(), libc::SIGUSR1) };
@@ -133,7 +134,7 @@ impl Receiving {
     }
 }
 
-/// The engine sets up connections, for several of its timers' periods.
+/// Asserts that the engine establishes connections, for several periods of its timers.
 fn assert_engine_runs(stage: &Stage) {
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(1) {
@@ -194,7 +195,7 @@ fn engine_runs_while_it_ends_a_stopped_connection() {
 #[test]
 fn wait_ends_in_time_while_a_long_frame_trickles() {
     let stage = stage();
-    // A thread sleeps in different calls, by how much is missing.
+    // The number of missing bytes decides in which call the thread sleeps.
     let waits = [60_000, 600_000].map(|missing| {
         let (mut peer, endpoint) = stage.connect();
         let (begin, rest) = split_frame(LONG, missing);

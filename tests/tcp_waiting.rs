@@ -1,4 +1,4 @@
-//! Calls that wait return by their deadline over TCP, however slowly a peer sends.
+//! Blocking calls over TCP return by their deadline, however slowly a peer sends.
 
 #[path = "waiting/lateness.rs"]
 mod lateness;

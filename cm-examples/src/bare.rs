@@ -1,5 +1,5 @@
 //! Reliable connections without the connection manager: the programs exchange the attributes of
-//! their queue pairs over TCP, and move them from state to state themselves.
+//! their queue pairs over TCP, and move the queue pairs from state to state themselves.
 
 use std::{
     fmt,
@@ -15,31 +15,31 @@ use rdmsg::verbs::{
 
 use crate::{Result, cm::lookup};
 
-/// The time limit for a message of the peer over TCP.
+/// The time limit for a message from the peer over TCP.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A port of a device, and the address by which it is known.
+/// A port of a device, and its address.
 #[derive(Debug)]
 pub struct Port {
     /// The device.
     pub context: Context,
     /// The port's number, counted from 1.
     pub number: u8,
-    /// Its attributes, from the device.
+    /// The port's attributes, from the device.
     pub attr: PortAttr,
-    /// Its global address. All zeros if there is none, which suffices on InfiniBand.
+    /// The port's global address. All zeros if there is none, which suffices on InfiniBand.
     pub gid: Gid,
     /// The index of the address in the port's table.
     gid_index: Option<u8>,
 }
 
 impl Port {
-    /// Opens a device by its name, or the first one. On Ethernet there must be a global address:
-    /// without an index the first one of RoCE version 2 is taken, one of IPv4 rather than another.
+    /// Opens a device by its name, or the first one. On Ethernet the port needs a global address.
+    /// Without an index this takes the first one of RoCE version 2, and prefers IPv4.
     ///
     /// # Errors
     ///
-    /// That there is no such device, port or address.
+    /// If there is no such device, port or address.
     pub fn open(device: Option<&str>, number: u8, gid_index: Option<u8>) -> Result<Self> {
         let devices = DeviceList::new()?;
         let device = match device {
@@ -77,12 +77,11 @@ impl Port {
         })
     }
 
-    /// Moves a new queue pair to the state in which it takes receives, and allows its peer
-    /// `access`.
+    /// Moves a new queue pair to INIT, in which it accepts receives, and allows its peer `access`.
     ///
     /// # Errors
     ///
-    /// Of `ibv_modify_qp`.
+    /// Errors of `ibv_modify_qp`.
     pub fn init(&self, qp: &QueuePair, access: AccessFlags) -> Result<()> {
         Ok(qp.modify(&QpAttr {
             qp_state: Some(QpState::INIT),
@@ -93,13 +92,13 @@ impl Port {
         })?)
     }
 
-    /// Connects a queue pair to the peer's: it receives, and then it sends.
+    /// Connects a queue pair to the peer's: moves it to RTR, and then to RTS.
     ///
     /// # Errors
     ///
-    /// Of `ibv_modify_qp`.
+    /// Errors of `ibv_modify_qp`.
     pub fn connect(&self, qp: &QueuePair, peer: &Peer, terms: &Terms) -> Result<()> {
-        // A peer with a global address is reached by that address.
+        // The global address of a peer is used if it has one.
         let grh = (!peer.gid.is_unspecified()).then(|| GlobalRoute {
             dgid: peer.gid,
             sgid_index: self.gid_index.unwrap_or(0),
@@ -154,18 +153,18 @@ fn usual_gid(context: &Context, port: u8) -> Result<u8> {
     reason = "made by programs, field by field"
 )]
 pub struct Peer {
-    /// The port's local address. 0 on Ethernet.
+    /// The port's local address, which is 0 on Ethernet.
     pub lid: u16,
     /// The queue pair's number.
     pub qp_num: u32,
-    /// The number of its first packet.
+    /// The number of the first packet.
     pub psn: u32,
     /// The port's global address.
     pub gid: Gid,
 }
 
 impl Peer {
-    /// As `ibv_rc_pingpong` has it on TCP: text, with a zero at its end.
+    /// Returns the text that `ibv_rc_pingpong` sends over TCP, with a zero at its end.
     #[must_use]
     pub fn to_text(&self) -> [u8; 52] {
         let Self {
@@ -181,11 +180,11 @@ impl Peer {
             .expect("each field has its length: numbers of queue pairs and packets have 24 bits")
     }
 
-    /// The inverse of [`to_text`](Self::to_text).
+    /// Parses the text of [`to_text`](Self::to_text).
     ///
     /// # Errors
     ///
-    /// That it is none.
+    /// If the text is malformed.
     pub fn from_text(bytes: &[u8; 52]) -> Result<Self> {
         let peer = || {
             let text = std::str::from_utf8(bytes).ok()?.strip_suffix('\0')?;
@@ -222,20 +221,20 @@ impl fmt::Display for Peer {
     }
 }
 
-/// A number for a first packet. It should not be that of an earlier connection, of which packets
-/// may still be on their way.
+/// Returns a random number for the first packet. It should differ from that of an earlier
+/// connection, whose packets may still be in flight.
 #[must_use]
 pub fn first_psn() -> u32 {
     use std::hash::{BuildHasher, RandomState};
-    // It has 24 bits.
+    // The number has 24 bits.
     RandomState::new().hash_one(std::process::id()) as u32 & 0xff_ffff
 }
 
-/// A path MTU by its size in bytes, for options.
+/// Parses the size of a path MTU in bytes, for options.
 ///
 /// # Errors
 ///
-/// The sizes that there are.
+/// If there is no such MTU. The error lists the sizes.
 pub fn mtu(bytes: &str) -> Result<Mtu, String> {
     let all = [
         Mtu::MTU_256,
@@ -250,7 +249,7 @@ pub fn mtu(bytes: &str) -> Result<Mtu, String> {
         .ok_or_else(|| "it is 256, 512, 1024, 2048 or 4096".into())
 }
 
-/// The attributes on which both programs have agreed.
+/// The attributes on which both programs agree.
 #[derive(Clone, Copy, Debug)]
 #[expect(
     clippy::exhaustive_structs,
@@ -263,22 +262,21 @@ pub struct Terms {
     pub sl: u8,
     /// The number of this side's first packet.
     pub psn: u32,
-    /// How long the peer waits when no receive is posted here, as a code.
+    /// The code of the time that the peer waits if no receive is posted here.
     pub min_rnr_timer: u8,
-    /// How long to wait for an acknowledgement: 4.096 µs × 2ⁿ.
+    /// The time limit of an acknowledgement: 4.096 µs × 2ⁿ.
     pub timeout: u8,
-    /// How often to send again without one.
+    /// The number of retries without an acknowledgement.
     pub retry_cnt: u8,
-    /// How often to send again when the peer has no receive posted; 7 is without end.
+    /// The number of retries without a posted receive at the peer; 7 means no limit.
     pub rnr_retry: u8,
 }
 
-/// The TCP connection on which the programs meet: to the server, or from the first client that
-/// comes.
+/// Returns a TCP connection for the exchange: to the server, or from the first client.
 ///
 /// # Errors
 ///
-/// That there is no connection.
+/// If there is no connection.
 pub fn meet(server: Option<&str>, port: u16) -> Result<TcpStream> {
     let stream = match server {
         Some(host) => {
@@ -287,7 +285,7 @@ pub fn meet(server: Option<&str>, port: u16) -> Result<TcpStream> {
                 .map_err(|error| format!("cannot connect to {address} over TCP: {error}"))?
         }
         None => {
-            // IPv6 and IPv4, if the host has both.
+            // Listens with IPv6 and IPv4, if the host has both.
             let listener =
                 TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port)));
             let listener =
@@ -299,26 +297,26 @@ pub fn meet(server: Option<&str>, port: u16) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// Says something to the peer, in one piece.
+/// Sends a message to the peer, in one write.
 ///
 /// # Errors
 ///
-/// Of the connection.
+/// Errors of the connection.
 pub fn tell(mut stream: &TcpStream, bytes: &[u8]) -> Result<()> {
     Ok(stream.write_all(bytes)?)
 }
 
-/// Receives exactly `LEN` bytes of the peer, all of them within half a minute.
+/// Receives exactly `LEN` bytes from the peer, within 30 s in total.
 ///
 /// # Errors
 ///
-/// The bytes that came instead, if the peer is gone or silent.
+/// If the peer closes or is silent. The error has the bytes that arrived.
 pub fn hear<const LEN: usize>(mut stream: &TcpStream, what: &str) -> Result<[u8; LEN]> {
     let deadline = Instant::now() + PATIENCE;
     let mut bytes = [0; LEN];
     let mut len = 0;
     while len < LEN {
-        // A peer that sends a byte now and then counts as silent, too.
+        // The limit is for all bytes, so a peer that sends single bytes slowly is silent, too.
         let left = deadline.saturating_duration_since(Instant::now());
         let read = if left.is_zero() {
             Err(io::ErrorKind::WouldBlock.into())
@@ -332,7 +330,7 @@ pub fn hear<const LEN: usize>(mut stream: &TcpStream, what: &str) -> Result<[u8;
                 continue;
             }
             Err((io::ErrorKind::Interrupted, _)) => continue,
-            // A peer that closes with something unread resets.
+            // A peer that closes with unread bytes resets the connection.
             Ok(0) | Err((io::ErrorKind::ConnectionReset, _)) => {
                 format!("the peer closed before it had sent {what}")
             }
@@ -347,7 +345,7 @@ pub fn hear<const LEN: usize>(mut stream: &TcpStream, what: &str) -> Result<[u8;
     Ok(bytes)
 }
 
-/// Returns the beginning of a peer's bytes, for errors.
+/// Returns the first bytes of a message as text, for errors.
 fn shown(bytes: &[u8]) -> String {
     const MOST: usize = 60;
     match bytes {
@@ -379,7 +377,7 @@ mod tests {
         assert!(Peer::from_text(&[0; 52]).is_err());
     }
 
-    /// A pair of sockets, of which the second is the peer's.
+    /// Returns a pair of sockets, the peer's second.
     fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

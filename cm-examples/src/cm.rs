@@ -1,4 +1,4 @@
-//! Steps with the connection manager that several programs take alike.
+//! Steps with the connection manager that several programs share.
 
 use std::{
     net::{SocketAddr, ToSocketAddrs},
@@ -12,14 +12,14 @@ use rdmsg::{
 
 use crate::Result;
 
-/// How long one attempt to resolve an address or a route takes, as in the C programs.
+/// The time limit to resolve an address or a route, as in the C programs.
 const RESOLVE: Duration = Duration::from_secs(2);
 
 /// Looks up a host name or an address.
 ///
 /// # Errors
 ///
-/// The name, with the resolver's error.
+/// If the name cannot be resolved.
 pub fn lookup(host: &str, port: u16) -> Result<SocketAddr> {
     if host.is_empty() {
         return Err("an address is empty: give a host name or an IP address".into());
@@ -31,11 +31,11 @@ pub fn lookup(host: &str, port: u16) -> Result<SocketAddr> {
         .ok_or_else(|| format!("{host}: it has no address"))?)
 }
 
-/// As [`lookup`], for programs with an option for the form of addresses.
+/// Does the same as [`lookup`], for programs with an option for the form of addresses.
 ///
 /// # Errors
 ///
-/// As `lookup`; and for `gid`, which the C programs have.
+/// Errors of `lookup`, and if the form is `gid`, which the C programs support.
 pub fn lookup_as(format: &str, host: &str, port: u16) -> Result<SocketAddr> {
     if format == "gid" {
         return Err("GIDs as addresses (AF_IB) are not supported: give an IP address".into());
@@ -43,11 +43,11 @@ pub fn lookup_as(format: &str, host: &str, port: u16) -> Result<SocketAddr> {
     lookup(host, port)
 }
 
-/// A port space of datagrams by its number, for options.
+/// Parses the number of a datagram port space, for options.
 ///
 /// # Errors
 ///
-/// The numbers that there are.
+/// If there is no such port space. The error lists the numbers.
 pub fn port_space(number: &str) -> Result<PortSpace, String> {
     let digits = number.strip_prefix("0x");
     match digits.map_or_else(|| number.parse(), |digits| u32::from_str_radix(digits, 16)) {
@@ -57,11 +57,11 @@ pub fn port_space(number: &str) -> Result<PortSpace, String> {
     }
 }
 
-/// Waits for the connection manager's next event, which must be this one.
+/// Waits for the connection manager's next event, which must have this type.
 ///
 /// # Errors
 ///
-/// The event that came instead, or that none came in time.
+/// If another event arrives, or none in time.
 pub fn step(events: &EventChannel, wanted: CmEventType, timeout: Duration) -> Result<CmEvent> {
     let Some(event) = events.wait_event(timeout)? else {
         return Err(format!("no {wanted} within {timeout:?}").into());
@@ -78,7 +78,7 @@ pub fn step(events: &EventChannel, wanted: CmEventType, timeout: Duration) -> Re
 #[must_use]
 pub fn why_rejected(event: &CmEvent) -> String {
     let reason = event.reject_reason();
-    // It may be padded with zeros.
+    // The text may be padded with zeros.
     let silent = event.private_data().iter().all(|byte| *byte == 0);
     match reason.explanation().filter(|_| silent) {
         Some(explanation) => explanation.into(),
@@ -86,11 +86,11 @@ pub fn why_rejected(event: &CmEvent) -> String {
     }
 }
 
-/// An id with which to connect to an address: device and route are found.
+/// Returns an id with a resolved address and route.
 ///
 /// # Errors
 ///
-/// As [`step`].
+/// Errors of [`step`].
 pub fn resolved(
     events: &EventChannel,
     ps: PortSpace,
@@ -100,11 +100,11 @@ pub fn resolved(
     resolved_on(events, ps, source, address, None)
 }
 
-/// As [`resolved`], on a route for this type of service.
+/// Does the same as [`resolved`], with a route for this type of service.
 ///
 /// # Errors
 ///
-/// As [`step`].
+/// Errors of [`step`].
 pub fn resolved_on(
     events: &EventChannel,
     ps: PortSpace,

@@ -1,5 +1,4 @@
-//! A queue pair with an id of the connection manager, and one place to wait for whatever happens on
-//! either.
+//! A queue pair with an id of the connection manager, and one call that waits for events of both.
 
 use std::{collections::VecDeque, os::fd::AsFd, time::Duration};
 
@@ -18,8 +17,8 @@ use rdmsg::{
 
 use crate::{Result, cm::step};
 
-/// The time limit for each step of establishing a connection. A connected peer may be silent
-/// without a limit.
+/// The time limit for each step of establishing a connection. Once connected, the peer may be
+/// silent without a limit.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// One end of a connection.
@@ -27,12 +26,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Connection {
     id: CmId,
     events: EventChannel,
-    /// Whether the program moves the queue pair from state to state, with the attributes from the
-    /// id; otherwise the id does, along with the connection.
+    /// Whether the program moves the queue pair from state to state, with attributes from the id.
+    /// Otherwise the id moves it.
     own_qp: bool,
     /// The queue pair for the program's work requests.
     pub qp: QueuePair,
-    /// For the program's memory.
+    /// The protection domain for the program's memory.
     pub pd: ProtectionDomain,
     cq: CompletionQueue,
     done: CompletionChannel,
@@ -42,13 +41,13 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Makes the objects that an id needs before it connects or accepts. Receives may be posted
-    /// then, and should be: the peer may send at once. The events of the id alone come in on
-    /// `events`. With `own_qp` the program moves the queue pair from state to state.
+    /// Creates the objects that an id needs before it connects or accepts. After this, post
+    /// receives, because the peer may send at once. Only events of this id arrive on `events`. With
+    /// `own_qp` the program moves the queue pair from state to state.
     ///
     /// # Errors
     ///
-    /// Of the verbs that make it.
+    /// Errors of the verbs that make it.
     pub fn new(mut id: CmId, events: EventChannel, cap: QpCap, own_qp: bool) -> Result<Self> {
         let device = id.verbs().ok_or("the device is gone")?;
         let pd = ProtectionDomain::new(&device)?;
@@ -61,7 +60,7 @@ impl Connection {
         };
         let qp = if own_qp {
             let qp = QueuePair::new(&pd, &attr)?;
-            // Before this state it takes no receives.
+            // Before this state the queue pair accepts no receives.
             qp.modify(&id.init_qp_attr(QpState::INIT)?)?;
             qp
         } else {
@@ -84,7 +83,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// Those of the calls, and the event that came instead of ESTABLISHED.
+    /// Errors of the calls, and if another event than ESTABLISHED arrives.
     pub fn accept(&mut self, param: ConnParam) -> Result<()> {
         if self.own_qp {
             self.bring_up()?;
@@ -97,7 +96,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// Those of the calls, and the event that came instead of ESTABLISHED.
+    /// Errors of the calls, and if another event than ESTABLISHED arrives.
     pub fn connect(&mut self, param: ConnParam) -> Result<()> {
         self.id.connect(&self.with_qp(param))?;
         if !self.own_qp {
@@ -118,10 +117,9 @@ impl Connection {
         }
     }
 
-    /// Moves the program's queue pair to the state in which it receives and sends. The id has the
-    /// attributes of the peer.
+    /// Moves the program's queue pair to RTR and RTS, with the attributes of the peer from the id.
     fn bring_up(&mut self) -> Result<()> {
-        // Once more through the first state, because the rights of the peer are known only now.
+        // INIT is set again, because the id knows the peer's access rights only now.
         for state in [QpState::INIT, QpState::RTR, QpState::RTS] {
             self.qp.modify(&self.id.init_qp_attr(state)?)?;
         }
@@ -138,24 +136,25 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// Of the calls.
+    /// Errors of the calls.
     pub fn disconnect(&mut self) -> Result<()> {
         if self.own_qp {
             self.qp.to_err()?;
         }
         self.id.disconnect()?;
         if self.connected {
-            // The work is done without the peer's confirmation.
+            // The work is done even if the peer does not confirm.
             self.events.wait_event(PATIENCE)?;
         }
         Ok(())
     }
 
-    /// Waits for the next completion. `None`: the peer has disconnected, and none is left.
+    /// Waits for the next completion. Returns `None` when the peer has disconnected and no
+    /// completion is left.
     ///
     /// # Errors
     ///
-    /// A work request that failed for another reason than that, and other ends of the connection.
+    /// If a work request failed for another reason, and other ends of the connection.
     pub fn completion(&mut self) -> Result<Option<Success>> {
         loop {
             if let Some(success) = self.completed.pop_front() {
@@ -164,7 +163,7 @@ impl Connection {
             if !self.connected {
                 return Ok(None);
             }
-            // To miss nothing: first ask for a sign, then look, then sleep.
+            // To miss no completion: first request an event, then poll, then sleep.
             self.cq.req_notify(false)?;
             if self.take_completions()? {
                 continue;
@@ -193,7 +192,7 @@ impl Connection {
         let mut completions = [WorkCompletion::default(); 16];
         let count = self.cq.poll(&mut completions)?;
         for completion in &completions[..count] {
-            // The connection is ending, which an event says, too.
+            // The connection is ending, which an event reports, too.
             if completion.status() != WcStatus::WR_FLUSH_ERR {
                 self.completed.push_back(completion.result()?);
             }

@@ -1,4 +1,4 @@
-//! A queue pair for datagrams: messages of one packet, to and from anybody, which may be lost.
+//! A queue pair for datagrams: messages of one packet, to and from any host, which may be lost.
 
 use std::time::{Duration, Instant};
 
@@ -12,17 +12,17 @@ use rdmsg::{
 
 use crate::Result;
 
-/// The longest pause between datagrams. A lost datagram does not come again.
+/// The longest pause between datagrams. A lost datagram is not repeated.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 const SEND: u64 = 0;
 const RECEIVE: u64 = 1;
 
-/// Datagrams of one length. All are received into one place, because the program ignores their
+/// Datagrams of one length. All are received into one slot, because the program ignores their
 /// content.
 #[derive(Debug)]
 pub struct Datagrams {
-    /// The connection manager's.
+    /// The id of the connection manager.
     pub id: CmId,
     pd: ProtectionDomain,
     qp: QueuePair,
@@ -35,7 +35,7 @@ pub struct Datagrams {
     received: u32,
 }
 
-/// Whom to send to.
+/// The destination of datagrams.
 #[derive(Debug)]
 struct To {
     handle: AddressHandle,
@@ -44,11 +44,11 @@ struct To {
 }
 
 impl Datagrams {
-    /// Makes a queue pair for `count` datagrams of `size` bytes each way, with all receives posted.
+    /// Creates a queue pair for `count` datagrams of `size` bytes each way, and posts all receives.
     ///
     /// # Errors
     ///
-    /// If `size` exceeds the MTU of the port, and those of the verbs.
+    /// If `size` exceeds the MTU of the port, and errors of the verbs.
     pub fn new(mut id: CmId, count: u32, size: u32) -> Result<Self> {
         let device = id.verbs().ok_or("the device is gone")?;
         let port = device.query_port(id.port_num())?;
@@ -67,7 +67,7 @@ impl Datagrams {
         };
         let attr = QpInitAttr::ud(&cq, cap);
         let qp = id.create_qp(&pd, &attr)?;
-        // In front of a datagram there is room for its global routing header.
+        // A received datagram starts with its global routing header.
         let len = AddressHandle::GRH_LEN + size as usize;
         let memory = MemoryRegion::new(&pd, len, AccessFlags::LOCAL_WRITE)?;
         for _ in 0..count {
@@ -87,17 +87,17 @@ impl Datagrams {
         })
     }
 
-    /// The queue pair's number, by which others send to it.
+    /// Returns the queue pair's number, to which others send.
     #[must_use]
     pub fn qp_num(&self) -> u32 {
         self.qp.qp_num()
     }
 
-    /// Whom to send to: the way, the queue pair, and the key that it wants to see.
+    /// Sets the destination: the path, the queue pair, and the key that it requires.
     ///
     /// # Errors
     ///
-    /// Of `ibv_create_ah`.
+    /// Errors of `ibv_create_ah`.
     pub fn set_peer(&mut self, way: &AhAttr, qp_num: u32, qkey: u32) -> Result<()> {
         let handle = AddressHandle::new(&self.pd, way)?;
         self.to = Some(To {
@@ -108,12 +108,12 @@ impl Datagrams {
         Ok(())
     }
 
-    /// Sends all datagrams, each with this side's queue pair number, by which the peer can answer.
-    /// They are on their way then.
+    /// Sends all datagrams, each with this side's queue pair number, to which the peer can answer.
+    /// Does not wait for their completions.
     ///
     /// # Errors
     ///
-    /// Of `ibv_post_send`.
+    /// Errors of `ibv_post_send`.
     pub fn send(&self) -> Result<()> {
         let to = self.to.as_ref().ok_or("there is nobody to send to")?;
         for number in 1..=self.count {
@@ -131,11 +131,11 @@ impl Datagrams {
         Ok(())
     }
 
-    /// Waits until all datagrams were given to the network.
+    /// Waits until the device has sent all datagrams.
     ///
     /// # Errors
     ///
-    /// The failure of a datagram.
+    /// If a datagram failed.
     pub fn wait_sent(&mut self) -> Result<()> {
         while self.count > 0 {
             let completion = self.completion(PATIENCE)?;
@@ -148,12 +148,12 @@ impl Datagrams {
         Ok(())
     }
 
-    /// Waits until all datagrams have come: for the first one at most `first`, then up to the
+    /// Waits until all datagrams have arrived: for the first one at most `first`, then up to the
     /// longest pause.
     ///
     /// # Errors
     ///
-    /// How many have come.
+    /// If some are missing. The error has the number that arrived.
     pub fn wait_received(&mut self, first: Duration) -> Result<()> {
         while self.received < self.count {
             let patience = if self.received == 0 { first } else { PATIENCE };
@@ -180,7 +180,7 @@ impl Datagrams {
         }
         self.received += 1;
         if self.to.is_none() {
-            // The path back is that of the datagram, to the queue pair that it names.
+            // The answer takes the path of the datagram, to the queue pair that it names.
             let mut grh = [0; AddressHandle::GRH_LEN];
             self.memory.copy_out(0, &mut grh);
             let port = self.id.port_num();
@@ -193,11 +193,11 @@ impl Datagrams {
         Ok(())
     }
 
-    /// Waits for the next completion. `None`: there is none within `patience`.
+    /// Waits for the next completion. Returns `None` if there is none within `patience`.
     fn completion(&self, patience: Duration) -> Result<Option<WorkCompletion>> {
         let start = Instant::now();
         loop {
-            // To miss nothing: first ask for a sign, then look, then sleep.
+            // To miss no completion: first request an event, then poll, then sleep.
             self.cq.req_notify(false)?;
             let mut completions = [WorkCompletion::default()];
             if self.cq.poll(&mut completions)? == 1 {

@@ -15,7 +15,7 @@ use crate::Result;
 /// The length of each message in bytes.
 const LEN: usize = 16;
 
-/// The time limit for the peer's message, and for the completion of this side.
+/// The time limit for the peer's message, and for the completion of this side's.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A completion queue, with the channel of its events.
@@ -26,10 +26,10 @@ struct Done {
 }
 
 impl Done {
-    /// Waits for the one completion that is due.
+    /// Waits for the next completion.
     fn wait(&self, what: &str) -> Result<WorkCompletion> {
         loop {
-            // To miss nothing: first ask for a sign, then look, then sleep.
+            // To miss no completion: first request an event, then poll, then sleep.
             self.cq.req_notify(false)?;
             let mut completions = [WorkCompletion::default()];
             if self.cq.poll(&mut completions)? == 1 {
@@ -56,11 +56,11 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Makes the objects that an id needs before it connects or accepts.
+    /// Creates the objects that an id needs before it connects or accepts.
     ///
     /// # Errors
     ///
-    /// Of the verbs that make it.
+    /// Errors of the verbs that make it.
     pub fn new(id: &mut CmId) -> Result<Self> {
         let device = id.verbs().ok_or("the device is gone")?;
         let pd = ProtectionDomain::new(&device)?;
@@ -91,21 +91,21 @@ impl Exchange {
         })
     }
 
-    /// Gives the device a place for the peer's message.
+    /// Posts the receive for the peer's message.
     ///
     /// # Errors
     ///
-    /// Of `ibv_post_recv`.
+    /// Errors of `ibv_post_recv`.
     pub fn post_receive(&mut self) -> Result<()> {
         let receive = RecvWr::new(0, Sge::new(&self.incoming, ..));
         Ok(self.qp.post_recv(&[receive])?)
     }
 
-    /// Sends this side's message, inside of the request if the device grants that.
+    /// Sends this side's message, inline if the device supports that.
     ///
     /// # Errors
     ///
-    /// Of `ibv_post_send`.
+    /// Errors of `ibv_post_send`.
     pub fn send(&mut self) -> Result<()> {
         let send = if self.qp.cap().max_inline_data as usize >= LEN {
             SendWr::send(0, Inline(&[0; LEN]))
@@ -119,7 +119,7 @@ impl Exchange {
     ///
     /// # Errors
     ///
-    /// Why it has not.
+    /// If the send failed, or did not complete in time.
     pub fn wait_sent(&mut self) -> Result<()> {
         self.sends.wait("the message that was sent").map(drop)
     }
@@ -128,7 +128,7 @@ impl Exchange {
     ///
     /// # Errors
     ///
-    /// Why it did not come, and a message of another length.
+    /// If no message arrives, or one of another length.
     pub fn wait_received(&mut self) -> Result<()> {
         let came = self.receives.wait("the message that is to come")?;
         match came.byte_len() {

@@ -20,7 +20,7 @@ pub mod transfer;
 /// The result of a step of an example, which only prints an error.
 pub type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
-/// Tells how a program ended, and with which status.
+/// Prints the error of a program, and returns its exit status.
 pub fn end(program: &str, result: Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -56,8 +56,8 @@ pub fn init_trace(name: &'static str) {
     .init();
 }
 
-/// Writes the bytes of message number `number`. No two messages that follow each other are alike,
-/// and no byte is like its neighbour.
+/// Writes the bytes of message number `number`. Successive messages differ, and so do neighbouring
+/// bytes.
 pub fn fill(number: u64, message: &mut [u8]) {
     for (byte, expected) in message.iter_mut().zip(pattern(number)) {
         *byte = expected;
@@ -68,7 +68,7 @@ pub fn fill(number: u64, message: &mut [u8]) {
 ///
 /// # Errors
 ///
-/// The first byte that is not as [`fill`] wrote it.
+/// If a byte differs from that which [`fill`] wrote.
 pub fn check(number: u64, message: &[u8]) -> Result<(), Mismatch> {
     match message
         .iter()
@@ -122,7 +122,7 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// No latencies yet: up to a minute each, to three digits.
+    /// Creates an empty record: up to a minute each, with three digits.
     #[must_use]
     pub fn new() -> Self {
         Self(
@@ -131,7 +131,7 @@ impl Latencies {
         )
     }
 
-    /// Adds one; more than a minute counts as a minute.
+    /// Adds a latency; more than a minute counts as a minute.
     pub fn record(&mut self, latency: Duration) {
         self.0
             .saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
@@ -170,7 +170,7 @@ mod tests {
         );
     }
 
-    /// One sitting, and its point first.
+    /// An example fits one sitting, and begins with its purpose.
     #[test]
     fn examples_are_short_and_say_what_they_show() {
         let programs = concat!(env!("CARGO_MANIFEST_DIR"), "/src/bin");

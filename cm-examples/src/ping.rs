@@ -2,8 +2,8 @@
 
 use rdmsg::verbs::{MemoryRegion, RemoteAddr};
 
-/// The text of a ping, with a zero at its end: its number, then letters that start elsewhere in
-/// each ping.
+/// Returns the text of a ping, with a zero at its end: its number, then letters whose start differs
+/// in each ping.
 #[must_use]
 pub fn text(number: u32, size: usize) -> Vec<u8> {
     let mut text = format!("rdma-ping-{number}: ").into_bytes();
@@ -17,8 +17,7 @@ pub fn text(number: u32, size: usize) -> Vec<u8> {
     text
 }
 
-/// A message of one side: the address of memory that the other may use. As an answer it is all
-/// zeros, and means "done".
+/// A message of one side: the address of memory that the other may use. All zeros mean "done".
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Claim {
     addr: u64,
@@ -27,10 +26,10 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Its length in bytes.
+    /// The length of the memory in bytes.
     pub const LEN: usize = 16;
 
-    /// Of all of a region.
+    /// Creates a claim for a whole region.
     #[must_use]
     pub fn of(memory: &MemoryRegion) -> Self {
         Self {
@@ -40,13 +39,13 @@ impl Claim {
         }
     }
 
-    /// How many bytes are there.
+    /// Returns the number of bytes.
     #[must_use]
     pub fn size(self) -> usize {
         self.size as usize
     }
 
-    /// As it goes to the peer.
+    /// Returns the bytes for the peer.
     #[must_use]
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         let bits =
@@ -54,7 +53,7 @@ impl Claim {
         bits.to_be_bytes()
     }
 
-    /// As it comes from the peer.
+    /// Parses the peer's bytes.
     #[must_use]
     pub fn from_bytes(bytes: [u8; Self::LEN]) -> Self {
         let bits = u128::from_be_bytes(bytes);

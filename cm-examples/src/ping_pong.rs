@@ -1,5 +1,5 @@
-//! The game of `rc_pingpong`: two connected queue pairs that answer each other, and the
-//! requirements on a device for each variant.
+//! The game of `rc_pingpong`: two connected queue pairs that answer each other, and the device
+//! requirements of each variant.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use rdmsg::verbs::{
 
 use crate::Result;
 
-/// How long nothing may come. A peer that is gone is not told of: there is no connection manager.
+/// The longest silence. Without the connection manager no event reports that the peer has ended.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// A likely cause when not even the first message arrives.
 const ANOTHER: &str = "a reliable connection is expected (ibv_rc_pingpong): the queue pair of ibv_uc_pingpong or ibv_ud_pingpong is of \
@@ -20,11 +20,11 @@ const ANOTHER: &str = "a reliable connection is expected (ibv_rc_pingpong): the 
 const FILLING: u8 = 0x7b;
 /// The C program looks at the first byte of each page, which must be zero.
 const PAGE: usize = 4096;
-/// Which work request a completion is of.
+/// The id of the work request of a completion.
 const RECEIVE: u64 = 1;
 const SEND: u64 = 2;
 
-/// How it is played.
+/// The rules of a game.
 #[derive(Clone, Debug)]
 #[expect(
     clippy::exhaustive_structs,
@@ -35,21 +35,21 @@ pub struct Rules {
     pub size: u32,
     /// Messages each way.
     pub iters: u32,
-    /// Receives that are posted at a time.
+    /// The number of posted receives.
     pub rx_depth: u32,
-    /// Whether this side begins.
+    /// Whether this side starts.
     pub begins: bool,
     /// Whether to sleep until there are completions.
     pub events: bool,
     /// Whether to check every byte of the last message.
     pub check: bool,
-    /// Whether to read when completions came.
+    /// Whether to read the arrival times.
     pub timestamps: bool,
     /// Whether to post with the functions of `ibv_wr_post`.
     pub new_send: bool,
-    /// Whether to have the device fetch pages before they are used.
+    /// Whether the device prefetches pages before they are used.
     pub prefetch: bool,
-    /// Where messages are.
+    /// The memory of messages.
     pub place: Place,
 }
 
@@ -57,22 +57,22 @@ pub struct Rules {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there are these")]
 pub enum Place {
-    /// Pinned when it is registered.
+    /// Pinned by the registration.
     Pinned,
-    /// Taken by the device when it needs it.
+    /// Paged in by the device on demand.
     OnDemand,
-    /// As before, behind a region that stands for all memory.
+    /// On demand, with a region that covers all memory.
     Implicit,
-    /// In the device.
+    /// Memory of the device.
     Device,
 }
 
 impl Rules {
-    /// Whether the device can do it.
+    /// Checks that the device supports the rules.
     ///
     /// # Errors
     ///
-    /// The ability that it lacks.
+    /// The missing capability.
     pub fn check_device(&self, context: &Context) -> Result<()> {
         let can = context.query_device_ex()?;
         let both = OdpTransportCaps::SEND | OdpTransportCaps::RECV;
@@ -97,26 +97,26 @@ impl Rules {
     }
 }
 
-/// A queue pair, and one place in memory for messages in both directions.
+/// A queue pair, and one slot in memory for messages in both directions.
 #[derive(Debug)]
 pub struct Game {
-    /// To be connected before it is played.
+    /// Must be connected before the game.
     pub qp: QueuePair,
     rules: Rules,
     cq: CompletionQueue,
     done: CompletionChannel,
     memory: MemoryRegion,
     device_memory: Option<DeviceMemory>,
-    /// When receives came, in ticks of the device's clock.
+    /// The arrival times, in ticks of the device's clock.
     ticks: Vec<u64>,
 }
 
 impl Game {
-    /// Makes a queue pair, in state RESET, and fills the memory.
+    /// Creates a queue pair, in state RESET, and fills the memory.
     ///
     /// # Errors
     ///
-    /// Of the verbs.
+    /// Errors of the verbs.
     pub fn new(context: &Context, rules: Rules) -> Result<Self> {
         rules.check_device(context)?;
         let pd = ProtectionDomain::new(context)?;
@@ -178,11 +178,11 @@ impl Game {
         Ok(game)
     }
 
-    /// Posts receives until the queue is full. The queue pair must have left state RESET.
+    /// Posts receives until the queue is full. The queue pair must have left the state RESET.
     ///
     /// # Errors
     ///
-    /// Of `ibv_post_recv`.
+    /// Errors of `ibv_post_recv`.
     pub fn post_receives(&self, count: u32) -> Result<()> {
         for _ in 0..count {
             self.qp
@@ -197,11 +197,11 @@ impl Game {
             .post_send(&[SendWr::send(SEND, Sge::new(&self.memory, ..))])?)
     }
 
-    /// Plays until all messages have gone both ways. Receives are posted already.
+    /// Plays until all messages were exchanged. Receives must be posted already.
     ///
     /// # Errors
     ///
-    /// The failure of a work request, or that no message comes in time.
+    /// If a work request failed, or no message arrives in time.
     pub fn play(&mut self) -> Result<()> {
         let Rules {
             iters,
@@ -210,8 +210,7 @@ impl Game {
             ..
         } = self.rules;
         let (mut posted, mut sent, mut received) = (rx_depth, 0, 0);
-        // The two conditions for the next send: a message was received, and the device has
-        // completed the last send.
+        // A send has two conditions: a message was received, and the last send has completed.
         let (mut sending, mut answered) = (begins, false);
         if sending {
             self.send()?;
@@ -239,7 +238,7 @@ impl Game {
         Ok(())
     }
 
-    /// Waits for the next completions. With `first` the peer has sent nothing so far.
+    /// Waits for the next completions. `first` means that the peer has sent nothing yet.
     fn completions(&mut self, first: bool) -> Result<Vec<u64>> {
         let hint = if first {
             format!("; {ANOTHER}")
@@ -249,7 +248,7 @@ impl Game {
         let start = Instant::now();
         loop {
             if self.rules.events {
-                // To miss nothing: first ask for a sign, then look, then sleep.
+                // To miss no completion: first request an event, then poll, then sleep.
                 self.cq.req_notify(false)?;
             }
             let ids = self.poll().map_err(|error| format!("{error}{hint}"))?;
@@ -290,8 +289,8 @@ impl Game {
         Ok(ids)
     }
 
-    /// The time between receives in ticks of the device's clock: least, mean and most. `None`: it
-    /// was not read, or there were less than two.
+    /// Returns the least, the mean and the longest time between arrivals, in ticks of the device's
+    /// clock. Returns `None` if times were not read, or less than two messages arrived.
     #[must_use]
     pub fn between_receives(&self) -> Option<[u64; 3]> {
         let steps = self.ticks.windows(2);
@@ -304,7 +303,7 @@ impl Game {
     ///
     /// # Errors
     ///
-    /// The first byte that is another.
+    /// If a byte differs.
     pub fn check(&self) -> Result<()> {
         let mut came = vec![0; self.memory.len()];
         match &self.device_memory {
@@ -312,7 +311,7 @@ impl Game {
             None => self.memory.copy_out(0, &mut came),
         }
         let ours = content(came.len());
-        // The C program has other content, but for the first bytes of pages.
+        // The C program sends other content, except for the first byte of each page.
         let theirs = |at: usize| if at.is_multiple_of(PAGE) { 0 } else { FILLING };
         let wrong =
             |at: &usize| came[*at] != ours[*at] && (self.rules.begins || came[*at] != theirs(*at));

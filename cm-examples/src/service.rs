@@ -31,12 +31,12 @@ pub struct Options {
 /// A listener with an engine of its own, which ends on a signal.
 #[derive(Debug)]
 pub struct Service {
-    /// Where clients come in. It is closed when the service is to end.
+    /// The listener for clients. The end of the service closes it.
     pub listener: Listener,
     signals: thread::JoinHandle<Result<()>>,
 }
 
-/// The configuration for hundreds of connections with short messages: 45 KiB each.
+/// Returns the configuration for hundreds of connections with short messages: 45 KiB each.
 #[must_use]
 pub fn config() -> Config {
     Config::default().with(|config| {
@@ -44,30 +44,31 @@ pub fn config() -> Config {
         config.send_depth = 8;
         config.eager_size = Some(1024);
         config.max_message = 1024;
-        // 8 connections at a time are established.
+        // 8 connections are established at a time.
         config.connect_timeout = Duration::from_secs(60);
     })
 }
 
-/// As [`config`], for a thread in `recv` on each connection: they sleep at once, because that many
-/// spinning threads would contend for the processors.
+/// Returns [`config`] for servers with a thread in `recv` on each connection. The threads sleep
+/// without spinning, because otherwise they would contend for the processors.
 #[must_use]
 pub fn config_for_threads() -> Config {
     config().with(|c| c.polling = Polling::Event)
 }
 
 impl Service {
-    /// Listens. To be called first, with no other threads: they inherit that signals are blocked.
+    /// Listens. Must be called before other threads start, because they inherit the blocked
+    /// signals.
     ///
     /// # Errors
     ///
-    /// Those of the system, and of listening.
+    /// Errors of the system, and of listening.
     pub fn start(options: &Options, config: Config) -> Result<Self> {
         allow_many_fds()?;
         let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGUSR1]);
         signals.thread_block()?;
         let engine = Engine::new()?;
-        // All clients may come at once.
+        // All clients may connect at once.
         let builder = Listener::builder().config(&config).engine(&engine);
         let builder = builder.backlog(1000).half_open(1000);
         let listener = builder.bind(options.address)?;
@@ -79,7 +80,7 @@ impl Service {
         })
     }
 
-    /// Waits until its connections have ended, once its listener was closed.
+    /// Waits until the connections have ended, after the listener was closed.
     ///
     /// # Errors
     ///
@@ -114,7 +115,7 @@ fn obey(signals: &SigSet, engine: Engine, patience: Duration) -> Result<()> {
 ///
 /// # Errors
 ///
-/// Those of the system.
+/// Errors of the system.
 pub fn allow_many_fds() -> Result<()> {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, most, most)?;

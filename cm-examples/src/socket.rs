@@ -1,4 +1,4 @@
-//! Byte streams over RDMA or over TCP, which a program uses alike.
+//! Byte streams over RDMA or over TCP, with the same methods.
 
 use std::{
     io::{self, Read, Write},
@@ -38,7 +38,7 @@ impl Acceptor {
     ///
     /// # Errors
     ///
-    /// That the address cannot be had.
+    /// If the address is not available.
     pub fn bind(address: SocketAddr, config: Option<&Config>) -> io::Result<Self> {
         Ok(match config {
             Some(config) => Self::Rdma(Listener::bind_with(address, config)?),
@@ -64,7 +64,7 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// That there is no connection.
+    /// If there is no connection.
     pub fn connect(address: SocketAddr, config: Option<&Config>) -> io::Result<Self> {
         match config {
             Some(config) => Ok(Self::Rdma(Stream::connect_with(address, config)?)),
@@ -77,11 +77,11 @@ impl Socket {
         Ok(Self::Tcp(stream))
     }
 
-    /// Whether calls that would have to wait return `WouldBlock` instead.
+    /// Sets whether calls that would block return `WouldBlock` instead.
     ///
     /// # Errors
     ///
-    /// Of the socket.
+    /// Errors of the socket.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => stream.set_nonblocking(nonblocking)?,
@@ -90,11 +90,11 @@ impl Socket {
         Ok(())
     }
 
-    /// How long a call that blocks may take.
+    /// Sets the time limit of blocking calls.
     ///
     /// # Errors
     ///
-    /// Of the socket.
+    /// Errors of the socket.
     pub fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => {
@@ -109,11 +109,11 @@ impl Socket {
         Ok(())
     }
 
-    /// Waits until something can be read.
+    /// Waits until the stream is readable.
     ///
     /// # Errors
     ///
-    /// `TimedOut`.
+    /// `TimedOut`, if it is not in time.
     pub fn wait_readable(&self, timeout: Duration) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => wait(stream, PollFlags::POLLIN, timeout),
@@ -121,11 +121,11 @@ impl Socket {
         }
     }
 
-    /// Waits until something can be written.
+    /// Waits until the stream is writable.
     ///
     /// # Errors
     ///
-    /// `TimedOut`.
+    /// `TimedOut`, if it is not in time.
     pub fn wait_writable(&self, timeout: Duration) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => wait(stream, PollFlags::POLLOUT, timeout),
@@ -133,11 +133,11 @@ impl Socket {
         }
     }
 
-    /// Makes sure every `interval` that the peer is there.
+    /// Probes the peer every `interval`.
     ///
     /// # Errors
     ///
-    /// Of the socket.
+    /// Errors of the socket.
     pub fn set_keepalive(&self, interval: Duration) -> io::Result<()> {
         use nix::sys::socket::{setsockopt, sockopt};
         match self {
@@ -150,11 +150,11 @@ impl Socket {
         }
     }
 
-    /// Says that nothing more comes, and wants nothing more.
+    /// Shuts both directions down.
     ///
     /// # Errors
     ///
-    /// Of the socket.
+    /// Errors of the socket.
     pub fn shutdown(&self) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => stream.shutdown(Shutdown::Both),

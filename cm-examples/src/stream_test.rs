@@ -1,4 +1,4 @@
-//! The measurements of a stream of bytes, and their output.
+//! The measurements of a byte stream, and their output.
 
 use std::time::Duration;
 
@@ -20,11 +20,11 @@ const USUAL: [usize; 4] = [64, 4 << 10, 64 << 10, 1 << 20];
 pub struct StreamTest {
     /// Its name.
     pub name: String,
-    /// Bytes of a transfer.
+    /// The length of a transfer in bytes.
     pub size: usize,
-    /// Transfers in a row.
+    /// The number of transfers in a row.
     pub count: u32,
-    /// How often there and back.
+    /// The number of repetitions in both directions.
     pub iterations: u32,
 }
 
@@ -45,14 +45,14 @@ pub struct Plan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there are two")]
 pub enum Way {
-    /// From the client.
+    /// From the client to the server.
     ToServer,
-    /// From the server.
+    /// From the server to the client.
     ToClient,
 }
 
 impl Way {
-    /// In the order in which transfers go.
+    /// Both, in the order of the transfers.
     pub const BOTH: [Self; 2] = [Self::ToServer, Self::ToClient];
 }
 
@@ -62,7 +62,7 @@ impl Plan {
     ///
     /// # Errors
     ///
-    /// That the size is none.
+    /// If the size is not a number.
     pub fn all(
         size: Option<&str>,
         count: Option<u32>,
@@ -100,7 +100,7 @@ impl Plan {
         }
     }
 
-    /// One transfer at a time, of several sizes.
+    /// Returns the tests of latency: one transfer at a time, of several sizes.
     fn latency(all: bool) -> Self {
         let test = |size| StreamTest {
             name: format!("{}_lat", short(size as u64)),
@@ -114,7 +114,7 @@ impl Plan {
         }
     }
 
-    /// Many transfers in a row, of several sizes.
+    /// Returns the tests of bandwidth: many transfers in a row, of several sizes.
     fn bandwidth(all: bool) -> Self {
         let test = |size| StreamTest {
             name: format!("{}_bw", short(size as u64)),
@@ -142,7 +142,7 @@ impl StreamTest {
             short(self.size as u64),
             short_count(self.count),
             short_count(self.iterations),
-            // Fewer than 2^53.
+            // The number is below 2^53.
             short(bytes as u64),
             bytes * 8.0 / 1e9 / seconds,
             seconds * 1e6 / transfers,
@@ -154,7 +154,7 @@ fn sizes(all: bool) -> Vec<usize> {
     if !all {
         return USUAL.into();
     }
-    // Powers of two, and from 128 bytes also the middle between two of them.
+    // Powers of two, and from 128 bytes on also the middle between two of them.
     let mut sizes = vec![64];
     for exponent in 7..=22 {
         sizes.extend([1 << exponent, 3 << (exponent - 1)]);
@@ -162,7 +162,7 @@ fn sizes(all: bool) -> Vec<usize> {
     sizes
 }
 
-/// How many transfers of this size take a while.
+/// Returns a number of transfers of this size that takes a while.
 fn usual_count(size: usize) -> u32 {
     match size {
         0x10_0000.. => 100,

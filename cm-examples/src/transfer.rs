@@ -1,4 +1,4 @@
-//! A connection on which a number of messages goes each way, all of them into and out of one place,
+//! A connection with a number of messages in each direction. All of them use one slot of memory,
 //! because the program ignores their content.
 
 use rdmsg::{
@@ -21,19 +21,19 @@ pub struct Transfer {
     receives: CompletionQueue,
     memory: MemoryRegion,
     size: u32,
-    /// Messages whose sends have not completed.
+    /// The number of messages whose sends have not completed.
     pub unsent: u32,
-    /// Messages that have not come.
+    /// The number of messages that have not arrived.
     pub missing: u32,
 }
 
 impl Transfer {
-    /// Makes the objects that an id needs before it connects or accepts, with a receive posted for
+    /// Creates the objects that an id needs before it connects or accepts, and posts a receive for
     /// each message.
     ///
     /// # Errors
     ///
-    /// Of the verbs that make it.
+    /// Errors of the verbs that make it.
     pub fn new(mut id: CmId, count: u32, size: u32) -> Result<Self> {
         let device = id.verbs().ok_or("the device is gone")?;
         let pd = ProtectionDomain::new(&device)?;
@@ -66,11 +66,11 @@ impl Transfer {
         })
     }
 
-    /// Sends all messages. They are on their way then.
+    /// Sends all messages, and does not wait for their completions.
     ///
     /// # Errors
     ///
-    /// Of `ibv_post_send`.
+    /// Errors of `ibv_post_send`.
     pub fn send(&self) -> Result<()> {
         for number in 0..self.unsent {
             let message = Sge::new(&self.memory, ..);
@@ -83,7 +83,7 @@ impl Transfer {
     ///
     /// # Errors
     ///
-    /// The failure of a message, or its wrong length.
+    /// If a message failed, or has a wrong length.
     pub fn progress(&mut self) -> Result<bool> {
         let mut completions = [WorkCompletion::default(); 16];
         let sent = self.sends.poll(&mut completions)?;

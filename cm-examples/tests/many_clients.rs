@@ -1,5 +1,5 @@
-//! The echo servers with 500 clients of which one never takes its answers: over TCP on this
-//! machine, and over RDMA in the lab, where `LAB_ADDR` is an address that a device serves.
+//! The echo servers with 500 clients, one of which does not receive its answers. Over TCP on this
+//! machine, and over RDMA in the lab, where `LAB_ADDR` is an address of a device.
 
 use std::{
     env,
@@ -10,28 +10,28 @@ use std::{
 use nix::sys::signal::Signal;
 use toolbox::{Line, Process};
 
-/// Longer than anything takes, also where each instruction is emulated.
+/// Longer than any step takes, even if each instruction is emulated.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 const CLIENTS: &str = "500";
 
-/// How many messages of a client a server may have: its window.
+/// The number of messages of a client that a server may hold: its window.
 const WINDOW: u64 = 8;
 
-/// For how long nothing happens, in seconds.
+/// The idle time, in seconds.
 const IDLE: u64 = 6;
 
-/// How much of a processor a server may use meanwhile, in thousandths. The library's own code costs
-/// several times as much where it is not optimised.
+/// The share of a processor that a server may use during that time, in thousandths. Code that is
+/// not optimised takes several times longer.
 const BUDGET: u64 = if cfg!(debug_assertions) { 50 } else { 10 };
 
-/// One at a time: they measure what they use, and there are many connections.
+/// Tests run one at a time, because they measure processor time and open many connections.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// A server, and what it has printed.
+/// A running server.
 struct Server(Process);
 
-/// What a server says of itself.
+/// The statistics that a server prints.
 #[derive(Debug)]
 struct Statistics {
     connections: u64,
@@ -41,13 +41,13 @@ struct Statistics {
     processor_ms: u64,
 }
 
-/// Reads lines until there is one that begins so.
+/// Reads lines until one has this beginning, and returns it.
 fn line(process: &mut Process, beginning: &str) -> String {
     loop {
         match process.line(PATIENCE) {
             Some(Line::Out(line)) if line.starts_with(beginning) => return line,
             Some(line) => println!("{line:?}"),
-            None => panic!("it has not said {beginning:?}"),
+            None => panic!("the program has not printed {beginning:?}"),
         }
     }
 }
@@ -75,7 +75,7 @@ impl Server {
         }
     }
 
-    /// Asks until so many connections are left.
+    /// Requests statistics until the server has this number of connections. Returns them.
     fn wait_for(&mut self, connections: u64) -> Statistics {
         let began = Instant::now();
         loop {
@@ -114,7 +114,7 @@ fn serve_many(program: &str) {
     let (mut server, address) = Server::start(program);
     let mut clients = start_clients(&address);
 
-    // All but the one are served; of that one the server has a window and no more.
+    // All clients but one get their answers; the server holds at most a window of that one.
     line(
         &mut clients,
         "20 rounds over 499 connections, every byte as expected",
@@ -126,20 +126,23 @@ fn serve_many(program: &str) {
     assert!(before.received - before.sent <= WINDOW, "{before:?}");
     assert!(before.held <= WINDOW, "{before:?}");
 
-    // Nothing happens for a while.
+    // The connections are idle for a while.
     while began.elapsed() < Duration::from_secs(IDLE - 1) {
         std::thread::sleep(Duration::from_millis(100));
     }
     let (elapsed, after) = (began.elapsed(), server.statistics());
-    assert_eq!(after.received, before.received, "nothing has happened");
+    assert_eq!(
+        after.received, before.received,
+        "the clients have sent nothing"
+    );
     let used = after.processor_ms - before.processor_ms;
     let elapsed = u64::try_from(elapsed.as_millis()).unwrap();
     println!("{used} ms of processor time in {elapsed} ms");
     if env::var_os("LAB_ADDR").is_none() {
         assert!(used * 1000 < elapsed * BUDGET, "{used} ms in {elapsed} ms");
     } else {
-        // Each instruction may be emulated: there the messages before say what a message costs, and
-        // a second in which nothing happens costs less than one on each connection.
+        // Each instruction may be emulated here. So the test takes the cost of a message from the
+        // messages before: an idle second must cost less than one message on each connection.
         println!(
             "{} ms for {} messages",
             before.processor_ms, before.received
@@ -156,7 +159,7 @@ fn serve_many(program: &str) {
     let last = server.wait_for(0);
     assert_eq!(last.held, 0);
 
-    // All end at the same moment, without a word.
+    // All clients end at the same time, without a close.
     let mut clients = start_clients(&address);
     line(&mut clients, "idle");
     let before = server.statistics();

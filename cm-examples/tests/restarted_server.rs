@@ -1,14 +1,14 @@
-//! A client that dials again, while its server is killed and started again: over TCP on this
-//! machine, and over RDMA in the lab, where `LAB_ADDR` is an address that a device serves.
+//! A client that connects again while its server is killed and restarted. Over TCP on this machine,
+//! and over RDMA in the lab, where `LAB_ADDR` is an address of a device.
 
 use std::{env, time::Duration};
 
 use toolbox::{Line, Process};
 
-/// Longer than any step takes, also in an emulated machine.
+/// Longer than any step takes, even in an emulated machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Reads lines until one begins so, and returns its end.
+/// Reads lines until one has this beginning, and returns the rest of it.
 fn line(process: &mut Process, beginning: &str) -> String {
     loop {
         match process.line(PATIENCE) {
@@ -18,7 +18,7 @@ fn line(process: &mut Process, beginning: &str) -> String {
                 }
             }
             Some(line) => println!("{line:?}"),
-            None => panic!("it has not said {beginning:?}"),
+            None => panic!("the program has not printed {beginning:?}"),
         }
     }
 }

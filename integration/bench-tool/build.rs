@@ -1,4 +1,5 @@
-//! Tells the program what it was compiled with: numbers of instructions depend on it.
+//! Passes the compiler and its options to the program, because the numbers of instructions depend
+//! on them.
 
 use std::{env, process::Command};
 

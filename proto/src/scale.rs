@@ -82,7 +82,7 @@ struct Simulation {
     planned: u64,
     clients: Vec<Client>,
     server: Server,
-    /// What has arrived, first the one that is being served.
+    /// The arrived messages; the server serves the first one now.
     queue: VecDeque<(u32, u64)>,
     /// Until when the server sends a grant.
     busy: u64,

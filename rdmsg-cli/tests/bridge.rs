@@ -1,5 +1,5 @@
-//! Pairs of bridges, run as a person runs them: between them rdmsg over TCP, or over RDMA where the
-//! lab's variables name a device's address.
+//! Pairs of bridges, run from the command line. Between them is rdmsg over TCP, or over RDMA if the
+//! lab's variables have the address of a device.
 
 mod stage;
 
@@ -15,7 +15,7 @@ use rdmsg::{Engine, Listener, Statistics};
 use stage::{Service, connect, far, far_at, is_reset, near, raise_open_files, random, reset};
 use toolbox::{Bridge, PATIENCE};
 
-/// A service, and the way to it.
+/// The two bridges between a service and its clients.
 struct Way {
     near: Bridge,
     far: Bridge,
@@ -36,19 +36,19 @@ impl Way {
         connect(self.near.address)
     }
 
-    /// How much memory both bridges have.
+    /// Returns the memory of both bridges in bytes.
     fn memory(&self) -> usize {
         self.near.memory().unwrap() + self.far.memory().unwrap()
     }
 
-    /// Both bridges report this of their connections.
+    /// Asserts that both bridges report these numbers of connections.
     fn both_report(&mut self, connections: &str) {
         self.near.reports(connections).unwrap();
         self.far.reports(connections).unwrap();
     }
 }
 
-/// One byte goes there and comes back.
+/// Sends one byte, and asserts that it is echoed.
 fn echoes(client: &mut TcpStream, byte: u8) {
     client.write_all(&[byte]).unwrap();
     let mut answer = [0];
@@ -81,7 +81,7 @@ fn many_bytes_go_both_ways_at_once() {
 #[test]
 fn pieces_over_tcp_travel_without_a_read_by_the_peer() {
     const LEN: usize = 10_000_000;
-    // The other bridge's place: a program that speaks rdmsg.
+    // A program with rdmsg replaces the other bridge.
     let engine = Engine::new().unwrap();
     let far = Listener::builder()
         .engine(&engine)
@@ -149,7 +149,7 @@ fn a_server_that_finished_sending_still_receives() {
     way.both_report("0 open, 1 total, 0 refused, 0 failed");
 }
 
-/// Writes until nothing more is taken for a while. Returns how much was.
+/// Writes until the peer accepts no bytes for 1 s. Returns the number of bytes.
 fn fill(client: &mut TcpStream, bytes: &[u8]) -> usize {
     let stalled = Duration::from_secs(1);
     client.set_write_timeout(Some(stalled)).unwrap();
@@ -169,7 +169,7 @@ fn a_slow_reader_stops_the_writer() {
     let mut way = Way::to(service.local_addr().unwrap());
     let mut client = way.connect();
     let (mut server, _) = service.accept().unwrap();
-    // What the bridges need for any connection is there.
+    // The bridges have allocated the memory of any connection.
     client.write_all(b"begin").unwrap();
     server.read_exact(&mut [0; 5]).unwrap();
     let before = way.memory();
@@ -184,7 +184,7 @@ fn a_slow_reader_stops_the_writer() {
     let grown = way.memory().saturating_sub(before);
     assert!(grown < 4 << 20, "the bridges grew by {grown} bytes");
 
-    // It goes on where it stopped.
+    // The transfer continues where it stopped.
     client.shutdown(Shutdown::Write).unwrap();
     let mut received = Vec::new();
     server.read_to_end(&mut received).unwrap();
@@ -197,13 +197,13 @@ fn a_slow_reader_stops_the_writer() {
     way.both_report("0 open, 1 total, 0 refused, 0 failed");
 }
 
-/// Each client has its own bytes back.
+/// Asserts that each client gets its own bytes back.
 fn exchange(clients: &mut [TcpStream]) -> io::Result<()> {
     for (number, client) in clients.iter_mut().enumerate() {
         client.write_all(&number.to_be_bytes())?;
     }
     for (number, client) in clients.iter_mut().enumerate() {
-        // The last one's turn comes late where there are thousands.
+        // With thousands of clients, the last one waits long.
         client.set_read_timeout(None)?;
         let mut answer = [0; 8];
         client.read_exact(&mut answer)?;
@@ -327,7 +327,7 @@ fn a_reset_of_one_that_finished_sending_is_noticed() {
     reset(client);
     way.both_report("0 open, 1 total, 0 refused, 1 failed");
     server.set_read_timeout(Some(PATIENCE)).unwrap();
-    // The end that came before does not hide it.
+    // The end of the stream, which arrived earlier, does not hide the reset.
     let error = loop {
         if let Err(error) = server.write(&[0]) {
             break error;
@@ -357,7 +357,7 @@ fn a_bridge_that_is_killed_ends_its_connections_and_not_the_other_bridge() {
     first
         .reports("0 open, 1 total, 0 refused, 1 failed")
         .unwrap();
-    // Nobody is there: a client is not kept waiting.
+    // The other bridge has ended, so a client is reset at once.
     assert!(is_reset(&mut connect(first.address)));
     first
         .reports("0 open, 2 total, 0 refused, 2 failed")
@@ -367,13 +367,13 @@ fn a_bridge_that_is_killed_ends_its_connections_and_not_the_other_bridge() {
     let mut client = connect(first.address);
     echoes(&mut client, 2);
     first.process.kill().unwrap();
-    // An end or an error, whichever the kernel makes of it.
+    // The kernel reports an end or an error.
     assert!(!matches!(client.read(&mut [0]), Ok(1..)));
     far.reports("0 open, 1 total, 0 refused, 1 failed").unwrap();
     echoes(&mut connect(near(&far, &[]).address), 3);
 }
 
-/// Waits until nobody listens there.
+/// Waits until the port has no listener.
 fn wait_until_closed(address: SocketAddr) {
     while TcpStream::connect(address).is_ok() {
         thread::yield_now();
@@ -437,7 +437,7 @@ fn a_second_signal_ends_at_once() {
 
 #[test]
 fn a_service_that_is_not_there_is_told_to_the_client() {
-    // Nobody listens on a port that was free a moment ago.
+    // The port was free a moment ago, so it has no listener.
     let free = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()

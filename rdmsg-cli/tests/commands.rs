@@ -1,4 +1,4 @@
-//! The commands over TCP on this host, run as a person runs them.
+//! The commands over TCP on this host, run from the command line.
 
 use std::{
     fs,
@@ -27,14 +27,14 @@ fn json(output: &Output) -> Value {
     value.unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
 
-/// A folder of this test's own.
+/// Creates a folder for this test.
 fn folder(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("rdmsg-{name}-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     folder
 }
 
-/// `rdmsg serve` on a free port, and its address.
+/// Starts `rdmsg serve` on a free port. Returns it with its address.
 fn serve() -> (Process, String) {
     let line = format!(
         "{} serve 127.0.0.1:0 --transport tcp",
@@ -50,7 +50,7 @@ fn serve() -> (Process, String) {
                 return (process, words[2].to_owned());
             }
             Some(Line::Err(_)) => {}
-            None => panic!("it does not start"),
+            None => panic!("the server does not start"),
         }
     }
 }
@@ -90,8 +90,8 @@ fn ping_and_bench_go_over_tcp_on_any_machine() {
     assert_eq!(ended.status, Some(0), "{}", ended.output);
 }
 
-/// Sets the limit on the address space. A limit slightly above the present size prevents a thread's
-/// stack, which is longer than all other allocations here.
+/// Sets the limit on the address space. If it is slightly above the present size, a thread's stack
+/// does not fit, because it is longer than all other allocations here.
 fn limit_address_space(process: &Process, more: Option<u64>) {
     let pid = process.id();
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
@@ -158,7 +158,7 @@ fn echo_of_another_length_is_logged() {
         endpoint.send(b"+").unwrap();
         let message = endpoint.recv_timeout(PATIENCE).unwrap();
         endpoint.send(&message[1..]).unwrap();
-        // Until the client has closed.
+        // Waits until the client has closed.
         endpoint.recv_timeout(PATIENCE).unwrap_err();
     });
     let output = rdmsg(&format!("ping {address} --transport tcp -c 1"));

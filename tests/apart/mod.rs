@@ -5,16 +5,17 @@ use std::{env, process::Command};
 #[allow(dead_code)]
 pub(crate) mod same;
 
-/// The variable that is set in the test's process.
+/// The variable that marks the test's own process.
 const APART: &str = "RDMSG_TEST_APART";
 
-/// Runs `body` in a process of its own. `name` is the name of the test that calls this.
+/// Runs `body` in a process of its own. `name` is the name of the calling test.
 #[allow(dead_code)]
 pub(crate) fn apart(name: &str, body: impl FnOnce()) {
     apart_with(Command::new(env::current_exe().unwrap()), name, body);
 }
 
-/// Runs `body` in the process that a command starts, which takes the options of a test program.
+/// Runs `body` in the process that a command starts. The command must accept the options of a test
+/// program.
 pub(crate) fn apart_with(mut command: Command, name: &str, body: impl FnOnce()) {
     if env::var_os(APART).is_some() {
         return body();

@@ -1,4 +1,4 @@
-//! Errors that have to be those of std's sockets.
+//! Comparison of errors with those of std's sockets.
 
 use std::{
     io,
@@ -22,7 +22,7 @@ const OF_RDMA: [&str; 11] = [
     "ibv_",
 ];
 
-/// Requires that `ours` is the error of std, said of `address`.
+/// Requires that `ours` is the error of std, with `address` added.
 #[track_caller]
 pub(crate) fn assert_same(ours: &io::Error, std: &io::Error, address: SocketAddr) {
     assert_eq!(ours.kind(), std.kind(), "{ours}, and of std: {std}");
@@ -34,7 +34,7 @@ pub(crate) fn assert_same(ours: &io::Error, std: &io::Error, address: SocketAddr
     }
 }
 
-/// Connects with a socket of std, and with a stream over each transport that may become TCP.
+/// Connects with a socket of std, and with a stream over each transport that may use TCP.
 #[track_caller]
 pub(crate) fn assert_same_connect(address: SocketAddr) {
     let std = TcpStream::connect(address).unwrap_err();

@@ -1,4 +1,4 @@
-//! The bytes that an unread stream takes.
+//! The number of bytes that a stream takes while its peer does not read.
 
 use std::{
     io::{BufRead, ErrorKind, IoSlice, Read, Write},
@@ -14,15 +14,15 @@ use super::place;
 
 const MIB: usize = 1 << 20;
 
-/// The bytes that an unread stream takes: `Config::stream_buffer` is 4 MiB. Long pieces up to
-/// the eager size miss most of the half for writing, and large pieces exceed the buffer by one.
+/// The number of bytes that such a stream takes: `Config::stream_buffer` is 4 MiB. Long pieces up
+/// to the eager size miss most of the half for writing, and large pieces exceed the buffer by one.
 const TAKEN: RangeInclusive<usize> = 2 * MIB..=6 * MIB;
 
-/// How long a write waits for room that comes.
+/// The time limit of a write that gets room.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long a write waits before the stream counts as full. If it is not full then, it takes fewer
-/// bytes than it may.
+/// The time limit of a write to a stream that should be full. A stream that has room later takes
+/// fewer bytes than it should.
 const FULL: Duration = Duration::from_millis(200);
 
 fn pair() -> (Stream, Stream) {
@@ -33,7 +33,8 @@ fn pair_with(config: &Config) -> (Stream, Stream) {
     pair_of(&Engine::shared().unwrap(), config)
 }
 
-/// Two ends, of which the accepting one has this engine.
+/// Returns both ends of a connection, the connecting one first. The accepting one belongs to this
+/// engine.
 fn pair_of(engine: &Engine, config: &Config) -> (Stream, Stream) {
     let builder = Listener::builder().engine(engine).config(config);
     let listener = builder.bind_stream(place()).unwrap();
@@ -44,7 +45,7 @@ fn pair_of(engine: &Engine, config: &Config) -> (Stream, Stream) {
     (client.join().unwrap(), server)
 }
 
-/// The length after which the bytes repeat: prime, so that a piece that is missing shows.
+/// The period of the test bytes: a prime number, so that a missing piece is noticed.
 const PERIOD: usize = 251;
 
 fn pattern(len: usize) -> Vec<u8> {
@@ -89,9 +90,16 @@ fn unread_stream_takes_its_buffer(piece: usize) {
 fn unread_stream_takes(bounds: RangeInclusive<usize>, piece: usize, config: &Config) {
     let (client, mut server) = pair_with(config);
     let taken = fill(&client, piece, *bounds.start());
-    assert!(bounds.contains(&taken), "{taken} B in pieces of {piece} B");
+    assert!(
+        bounds.contains(&taken),
+        "took {taken} B in pieces of {piece} B"
+    );
     drop(client);
-    assert_eq!(read_all(&mut server), taken, "all that was taken arrives");
+    assert_eq!(
+        read_all(&mut server),
+        taken,
+        "all bytes that the stream took arrive"
+    );
 }
 
 #[test]
@@ -102,7 +110,7 @@ fn unread_stream_takes_its_buffer_in_short_pieces() {
 
 #[test]
 fn unread_stream_takes_its_buffer_in_long_pieces() {
-    // Between the eager sizes of the transports.
+    // The length is between the eager sizes of the transports.
     unread_stream_takes_its_buffer(20_000);
     unread_stream_takes_its_buffer(64 << 10);
     unread_stream_takes_its_buffer(MIB);
@@ -110,7 +118,7 @@ fn unread_stream_takes_its_buffer_in_long_pieces() {
 
 #[test]
 fn unread_stream_takes_its_buffer_whatever_the_window() {
-    // As with RDMA's default, and with few receives.
+    // The eager size of RDMA's default, then a configuration with few receives.
     let eager = Config::default().with(|c| c.eager_size = Some(16 << 10));
     let narrow = eager.clone().with(|c| {
         c.receive_window = 3;
@@ -138,7 +146,7 @@ fn stream_takes_its_buffer_after_its_reader_stops() {
             server.read_exact(&mut got).unwrap();
             server
         });
-        // The reader finds many of them at once, and leaves some.
+        // One read of the peer returns many of these pieces, and leaves some.
         for piece in bytes.chunks(PERIOD) {
             client.write_all(piece).unwrap();
         }
@@ -152,7 +160,7 @@ fn stream_takes_its_buffer_after_its_reader_stops() {
 
 #[test]
 fn unread_stream_takes_as_much_as_configured() {
-    // Short frames, because full receive buffers come on top.
+    // Frames are short, because full receive buffers are not included in the limit.
     let config = Config::default().with(|c| c.stream_buffer = 256 << 10);
     let config = config.with(|c| c.eager_size = Some(4096));
     let bounds = 128 << 10..=384 << 10;
@@ -172,7 +180,7 @@ fn unread_bytes_of_all_streams_have_half_of_the_budget() {
         .map(|_| {
             let (client, server) = pair_of(&engine, &Config::default());
             let taken = fill(&client, 1000, *TAKEN.start());
-            // The writer's half is its own.
+            // The writer's half belongs to this stream alone.
             assert!(TAKEN.contains(&taken), "{taken}");
             drop(client);
             (server, taken)
@@ -187,12 +195,12 @@ fn unread_bytes_of_all_streams_have_half_of_the_budget() {
     for (server, taken) in &mut streams {
         assert_eq!(read_all(server), *taken);
     }
-    assert_eq!(held(), 0, "what was read is released");
+    assert_eq!(held(), 0, "the memory of read bytes is released");
 }
 
 #[test]
 fn pieces_are_lent_as_they_came_while_a_reader_keeps_up() {
-    // They fit half of the window, and the send ring.
+    // The pieces fit half of the window and the send ring.
     const PIECES: usize = 10;
     let (mut client, mut server) = pair();
     for number in 0..PIECES {
@@ -262,7 +270,7 @@ fn pipeline_completes_that_writes_before_it_reads() {
 #[test]
 fn write_that_waits_takes_all() {
     let (mut client, mut server) = pair();
-    // Twice in a row.
+    // Two writes in sequence.
     let bytes = pattern(8 * MIB / PERIOD * PERIOD);
     let reading = thread::spawn(move || read_all(&mut server));
     assert_eq!(client.write(&bytes).unwrap(), bytes.len());
@@ -307,10 +315,14 @@ fn peek_sees_all_that_has_arrived() {
         client.write_all(piece).unwrap();
     }
     let mut peeked = [0; 2000];
-    // As a program that waits for a whole header.
+    // A program that waits for a complete header does the same.
     while server.peek(&mut peeked[..1000]).unwrap() < header.len() {}
     assert_eq!(peeked[..1000], header);
-    assert_eq!(server.peek(&mut peeked).unwrap(), 1000, "more is not here");
+    assert_eq!(
+        server.peek(&mut peeked).unwrap(),
+        1000,
+        "peek returns no later bytes"
+    );
     assert_eq!(server.peek(&mut peeked[..15]).unwrap(), 15);
     let mut got = vec![0; 995];
     server.read_exact(&mut got).unwrap();

@@ -1,6 +1,6 @@
-//! Byte streams: what is known of `std::net`'s, ours do as well. The same file runs against both;
-//! ours go over TCP on this machine, and over RDMA in the lab, where `LAB_ADDR` is an address that
-//! a device serves.
+//! Byte streams behave as those of `std::net` do: the same file runs against both. This crate's
+//! streams use TCP on this machine, and RDMA in the lab, where `LAB_ADDR` is an address of a
+//! device.
 
 #![expect(clippy::duplicate_mod, reason = "that is the point")]
 
@@ -31,7 +31,7 @@ mod over_rdmsg {
     mod suite;
 }
 
-/// Where to listen.
+/// Returns the address to listen on.
 fn place() -> String {
     match std::env::var("LAB_ADDR") {
         Ok(address) => format!("{address}:0"),

@@ -1,4 +1,4 @@
-//! What only our streams have.
+//! Behaviour of this crate's streams that std's streams do not have.
 
 use std::{
     io::{BufRead, ErrorKind, Read, Write},
@@ -17,7 +17,7 @@ fn pair() -> (Stream, Stream) {
     pair_with(&Config::default())
 }
 
-/// Streams with the smallest buffer: single bytes take long to fill the default one.
+/// Returns streams with the smallest buffer, because single bytes fill the default one slowly.
 fn small_pair() -> (Stream, Stream) {
     pair_with(&Config::default().with(|c| c.stream_buffer = 64 << 10))
 }
@@ -71,7 +71,7 @@ fn the_halves_of_a_stream_serve_two_threads() {
     writer.join().unwrap();
     assert_eq!(
         got, "to the server",
-        "the half was dropped: that is the end"
+        "the drop of the half ends the direction"
     );
     server.write_all(b"and back\n").unwrap();
     let mut line = String::new();
@@ -165,9 +165,9 @@ fn small_writes_join_where_the_peer_has_no_room_and_arrive_unasked() {
     while (&client).write(&[written as u8]).is_ok() {
         written += 1;
     }
-    // Some dozen messages, and then bytes that wait together.
+    // About a dozen messages, and then bytes that are held back together.
     assert!(written > 16 << 10, "{written}");
-    // The client does nothing more, and is not asked.
+    // The client makes no further call.
     let mut got = vec![0; written];
     server.read_exact(&mut got).unwrap();
     assert!(got.iter().enumerate().all(|(at, byte)| *byte == at as u8));
@@ -214,7 +214,10 @@ fn the_fd_stays_readable_while_a_part_of_a_message_is_unread_and_at_the_end() {
     server.set_nonblocking(false).unwrap();
     for _ in 0..2 {
         assert_eq!(server.read(&mut [0; 1]).unwrap(), 0);
-        assert!(readable(&server, PollTimeout::ZERO), "the end stays");
+        assert!(
+            readable(&server, PollTimeout::ZERO),
+            "the fd stays readable at the end"
+        );
     }
 }
 

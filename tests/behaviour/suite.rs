@@ -1,4 +1,4 @@
-//! What a program that uses streams of bytes relies on.
+//! Behaviour on which programs with byte streams rely.
 
 use std::{
     io::{ErrorKind, IoSlice, Read, Write},
@@ -10,7 +10,7 @@ use std::{
 
 use super::{Listener, Stream, bind};
 
-/// More than any buffer on the way holds.
+/// More than all buffers on the path hold.
 const MUCH: usize = 40 << 20;
 
 fn pair() -> (Stream, Stream) {
@@ -29,7 +29,7 @@ fn pattern(len: usize) -> Vec<u8> {
     pattern::sequence(0, len)
 }
 
-/// Fills everything on the way, so that the next write would wait.
+/// Fills all buffers on the path, so that the next write would wait. Returns the number of bytes.
 fn fill(mut stream: &Stream) -> usize {
     stream.set_nonblocking(true).unwrap();
     let mut written = 0;
@@ -155,7 +155,11 @@ fn a_shutdown_ends_one_direction_and_the_other_goes_on() {
     let mut question = String::new();
     server.read_to_string(&mut question).unwrap();
     assert_eq!(question, "question");
-    assert_eq!(server.read(&mut [0; 1]).unwrap(), 0, "and again");
+    assert_eq!(
+        server.read(&mut [0; 1]).unwrap(),
+        0,
+        "the second read returns the end, too"
+    );
     for _ in 0..3 {
         server.write_all(b"answer").unwrap();
         let mut answer = [0; 6];
@@ -164,7 +168,7 @@ fn a_shutdown_ends_one_direction_and_the_other_goes_on() {
     }
     let error = client.write(b"more").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BrokenPipe);
-    // A second one changes nothing.
+    // A second shutdown has no effect.
     client.shutdown(Shutdown::Write).unwrap();
     drop(server);
     assert_eq!(client.read(&mut [0; 1]).unwrap(), 0);
@@ -183,7 +187,7 @@ fn a_shutdown_of_reading_ends_reads_that_wait() {
     server.shutdown(Shutdown::Read).unwrap();
     assert_eq!(reader.join().unwrap(), 0);
     assert_eq!((&server).read(&mut [0; 8]).unwrap(), 0);
-    // The other direction goes on.
+    // The other direction continues.
     (&server).write_all(b"still").unwrap();
     let mut still = [0; 5];
     client.read_exact(&mut still).unwrap();
@@ -274,11 +278,7 @@ fn a_timeout_ends_a_write_for_which_there_is_no_room() {
     drop(client);
     let mut got = Vec::new();
     server.read_to_end(&mut got).unwrap();
-    assert_eq!(
-        got.len(),
-        written,
-        "all that was said to be written, and no more"
-    );
+    assert_eq!(got.len(), written, "exactly the bytes that the writes took");
     let expected = got
         .iter()
         .enumerate()
@@ -295,7 +295,7 @@ fn without_waiting_there_is_nothing_to_read_and_at_some_point_no_room() {
     let written = fill(&client);
     assert!(written > 0);
     server.set_nonblocking(false).unwrap();
-    // One byte after the other would take its time.
+    // Reads in one call, because single bytes would take long.
     let mut got = vec![0; written];
     server.read_exact(&mut got).unwrap();
     client.write_all(b"room again").unwrap();

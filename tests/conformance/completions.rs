@@ -4,10 +4,10 @@ use rdmsg::{Completion, Endpoint, Error, Outgoing, RemoteAccess, crossbeam_chann
 
 use crate::stage::{PATIENCE, pair, pair_with, small};
 
-/// How many completions with ids a connection of `small` has places for.
+/// The number of completions with ids for which a connection of `small` has room.
 const PLACES: u64 = 8;
 
-/// Receives until the end, in a thread of its own.
+/// Receives until the end, on a thread of its own.
 fn receive_all(endpoint: Endpoint) -> thread::JoinHandle<()> {
     thread::spawn(move || while endpoint.recv().is_ok() {})
 }
@@ -41,7 +41,7 @@ fn unread_messages_take_no_place_of_an_id() {
     for _ in 0..small().receive_window {
         far.send(b"unread").unwrap();
     }
-    // The library of this side has them all.
+    // This library has all of them.
     far.flush_timeout(PATIENCE).unwrap();
     let reading = receive_all(far);
     for id in 0..PLACES {
@@ -71,7 +71,7 @@ fn a_call_waits_for_the_thread_that_takes() {
                     matches!(completion, Completion::Sent(_) | Completion::Written(_)),
                     "{completion:?}"
                 );
-                // Slower than the sender, so that places run out.
+                // This is slower than the sender, so the sender runs out of room.
                 thread::sleep(Duration::from_micros(500));
             }
         });

@@ -13,7 +13,7 @@ fn reason(result: Result<impl Sized, Error>) -> CloseReason {
     match result {
         Err(Error::Disconnected(reason)) => reason,
         Err(other) => panic!("{other}"),
-        Ok(_) => panic!("it goes on"),
+        Ok(_) => panic!("the connection continues"),
     }
 }
 
@@ -45,7 +45,7 @@ fn what_a_dropped_endpoint_sent_arrives() {
     assert_eq!(reason(far.recv_timeout(PATIENCE)), CloseReason::PeerClosed);
 }
 
-/// Who reads a stream and writes in between reads all that came before a write fails.
+/// Writes to a closed peer do not fail until the stream was read to its end.
 #[test]
 fn a_stream_whose_peer_has_closed_is_read_to_its_end_by_who_writes() {
     let (near, far) = pair();
@@ -60,7 +60,7 @@ fn a_stream_whose_peer_has_closed_is_read_to_its_end_by_who_writes() {
     let mut first = vec![0; 50_000];
     far.read_exact(&mut first).unwrap();
     assert!(first == pattern(100_000)[..50_000]);
-    // But not for ever, if it does not read on.
+    // But they fail after 64 KiB, if nothing is read.
     let mut late = 60_000;
     let error = loop {
         match far.write(&pattern(1000)) {
@@ -107,7 +107,7 @@ fn an_abort_carries_its_code() {
     );
 }
 
-/// The reason depends on the confirmation alone, not on the order of the two calls.
+/// The reason depends only on the confirmation, not on the order of the two calls.
 #[test]
 fn abort_is_the_reason_of_an_unconfirmed_close() {
     for _ in 0..100 {
@@ -143,7 +143,7 @@ fn a_peer_that_reads_nothing_is_given_up_in_time() {
     config.large_memory = 1 << 20;
     let (near, far) = pair_with(&config);
     near.send(&pattern(1 << 20)).unwrap();
-    // It has no room for this one before the first is dropped.
+    // The receiver has no memory for this message until the first is dropped.
     let first = far.recv_timeout(PATIENCE).unwrap();
     near.send(&pattern(1 << 20)).unwrap();
     let given_up = near.close().unwrap_err();
@@ -180,7 +180,7 @@ fn a_side_that_has_finished_goes_on_receiving() {
     let told = near.next_completion_timeout(PATIENCE).unwrap();
     assert!(matches!(told, Completion::Finished), "{told:?}");
     near.close().unwrap();
-    // `recv` goes on to say that the peer has finished until the end has come.
+    // `recv` returns `PeerFinished` until the connection ends.
     let end = far.next_completion_timeout(PATIENCE).unwrap();
     assert!(
         matches!(end, Completion::Disconnected(CloseReason::PeerClosed)),

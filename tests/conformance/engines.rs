@@ -11,7 +11,7 @@ fn statistics_count_what_all_connections_did() {
     let statistics = stage.engine.statistics().unwrap();
     assert_eq!(statistics.connections, 2);
     assert_eq!(statistics.all.messages_sent, 1);
-    // Counters of a device, where there is one.
+    // These are the counters of the device, if there is one.
     let _ = DeviceCounters::of(&near);
 }
 

@@ -28,9 +28,9 @@ fn descriptors_tell_of_messages_and_of_room() {
     while let Some(message) = far.try_recv().unwrap() {
         drop(message);
     }
-    assert!(is_readable(writable, LONG), "room has come");
+    assert!(is_readable(writable, LONG), "there is room");
     near.close().unwrap();
-    assert!(is_readable(readable, LONG), "so does the end");
+    assert!(is_readable(readable, LONG), "the end makes the fd readable");
 }
 
 #[test]
@@ -49,8 +49,8 @@ fn a_listeners_descriptor_tells_of_connections() {
     drop((connecting.join().unwrap(), accepted));
 }
 
-/// Echoes by a level-triggered loop that does not receive while an answer waits for room, until the
-/// connection ends. Returns how often it woke up.
+/// Echoes with a level-triggered loop that does not receive while an answer waits for room, until
+/// the connection ends. Returns the number of wake-ups.
 fn echo_by_levels(endpoint: &Endpoint) -> u32 {
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap();
     let watched = |interest, on: bool| {
@@ -103,7 +103,8 @@ fn a_level_triggered_loop_sleeps_while_its_answers_do_not_fit() {
     let server = thread::spawn(move || echo_by_levels(&far));
     let mut sent = 0;
     for _ in 0..3 {
-        // Answers are not taken: it comes to a standstill, which lasts as long as this waits.
+        // The client does not receive answers, so the loop stops, and stays stopped while this side
+        // waits.
         let standstill = loop {
             match near.send_timeout(b"question", Duration::from_millis(300)) {
                 Ok(()) => sent += 1,
@@ -115,6 +116,6 @@ fn a_level_triggered_loop_sleeps_while_its_answers_do_not_fit() {
     }
     near.close().unwrap();
     let wakes = server.join().unwrap();
-    // One that spins wakes up as often in a millisecond.
+    // A spinning loop would wake this many times in a millisecond.
     assert!(wakes < 20 * sent + 50, "{wakes} wakes for {sent} messages");
 }

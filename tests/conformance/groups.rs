@@ -13,7 +13,7 @@ fn next(group: &Group) -> (u64, Completion) {
     group.completions().recv_timeout(PATIENCE).unwrap()
 }
 
-/// The bytes of the next completion, which is a message.
+/// Returns the key and the bytes of the next completion, which must be a message.
 fn message(group: &Group) -> (u64, Vec<u8>) {
     match next(group) {
         (key, Completion::Received(message)) => (key, message.into_vec()),
@@ -48,7 +48,10 @@ fn completions_of_all_members_come_with_their_keys() {
         assert_eq!(key, far.info().id);
         let expected = matches!(end, Completion::Disconnected(CloseReason::PeerClosed));
         assert!(expected, "{end:?}");
-        assert!(!group.remove(far), "it left by itself");
+        assert!(
+            !group.remove(far),
+            "the end removes the endpoint from its group"
+        );
         assert!(matches!(far.recv(), Err(Error::Disconnected(_))));
     }
     assert!(group.completions().is_empty());
@@ -59,12 +62,12 @@ fn what_waited_before_comes_first_and_once() {
     let (near, far) = pair();
     far.send(Outgoing::from(b"x").with_id(1)).unwrap();
     near.recv_timeout(PATIENCE).unwrap();
-    // The device may say later than the peer that it has sent.
+    // The completion of the send may arrive later than the peer's answer.
     let mut sent = Select::new();
     sent.recv(far.completions());
     sent.ready_timeout(PATIENCE).unwrap();
     near.send(b"first").unwrap();
-    // Sets the completion of the id aside.
+    // This call puts the completion of the id aside.
     assert_eq!(far.recv_timeout(PATIENCE).unwrap(), b"first");
     for number in 0..9_u8 {
         near.send(&[number]).unwrap();
@@ -95,16 +98,22 @@ fn a_member_cannot_be_asked_itself() {
     };
     let (group, other) = (Group::new(), Group::new());
     group.add(&far).unwrap();
-    assert!(waiting.join().unwrap(), "it waits no longer");
+    assert!(
+        waiting.join().unwrap(),
+        "the group's call wakes the waiting thread"
+    );
     assert!(is_grouped(far.try_recv()));
     assert!(is_grouped(far.try_next_completion()));
     assert!(is_grouped(far.next_completion()));
     assert!(is_grouped(group.add(&far)), "twice");
-    assert!(is_grouped(other.add(&far)), "to another");
+    assert!(
+        is_grouped(other.add(&far)),
+        "the endpoint is in another group"
+    );
     assert!(!other.remove(&far));
     near.send(b"x").unwrap();
     assert_eq!(message(&group).1, b"x");
-    // Everything that does not receive works as before.
+    // All calls except receives work as before.
     far.send(b"y").unwrap();
     far.flush().unwrap();
     assert_eq!(near.recv_timeout(PATIENCE).unwrap(), b"y");
@@ -132,13 +141,13 @@ fn members_of_a_group_that_is_gone_are_on_their_own() {
     let (near, far) = pair_with(&small());
     let group = Group::new();
     group.add(&far).unwrap();
-    // As many as the window has: what was not taken gives its places back.
+    // These messages fill the window. The end of the group drops them, which returns their credits.
     for _ in 0..4 {
         near.send(b"not taken").unwrap();
     }
     near.flush().unwrap();
     drop(group.clone());
-    assert!(is_grouped(far.try_recv()), "a handle is left");
+    assert!(is_grouped(far.try_recv()), "the group has another handle");
     drop(group);
     for number in 0..9_u8 {
         near.send(&[number]).unwrap();
@@ -159,7 +168,10 @@ fn an_endpoint_that_is_dropped_is_closed_though_it_is_in_a_group() {
     let expected = matches!(end, Error::Disconnected(CloseReason::PeerClosed));
     assert!(expected, "{end}");
     assert_eq!(message(&group).1, b"before");
-    assert!(group.completions().is_empty(), "nothing comes of it");
+    assert!(
+        group.completions().is_empty(),
+        "the dropped endpoint has no further completions"
+    );
 }
 
 #[test]
@@ -205,7 +217,8 @@ fn ids_are_given_out_as_their_completions_are_taken() {
     reading.join().unwrap();
 }
 
-/// While messages come, the endpoint goes in and out of groups; other threads take from both.
+/// One thread moves the endpoint between two groups while messages arrive; other threads take from
+/// both.
 #[test]
 fn nothing_is_lost_or_doubled_while_members_come_and_go() {
     const COUNT: u32 = 5_000;
@@ -239,7 +252,7 @@ fn nothing_is_lost_or_doubled_while_members_come_and_go() {
                 }
                 moves += 1;
             }
-            // What is left on its own goes through a group at last.
+            // Messages that are still on the endpoint itself go through a group at the end.
             groups[0].add(&far).unwrap();
             far.close().unwrap();
             own
@@ -264,7 +277,7 @@ fn nothing_is_lost_or_doubled_while_members_come_and_go() {
         });
         let mut all: Vec<Vec<u32>> = takers.into_iter().map(|t| t.join().unwrap()).collect();
         all.push(mover.join().unwrap());
-        // What came between the last look of its taker and the end.
+        // Completions may have arrived after the last look of their taker.
         for group in &groups {
             all.push(
                 group
@@ -277,11 +290,14 @@ fn nothing_is_lost_or_doubled_while_members_come_and_go() {
         all
     });
     for numbers in &all {
-        assert!(numbers.is_sorted(), "in order, wherever they were taken");
+        assert!(numbers.is_sorted(), "each taker gets its messages in order");
     }
     let mut numbers: Vec<u32> = all.concat();
     numbers.sort_unstable();
-    assert!(numbers.into_iter().eq(0..COUNT), "each once");
+    assert!(
+        numbers.into_iter().eq(0..COUNT),
+        "each message arrives once"
+    );
 }
 
 #[test]
@@ -290,7 +306,7 @@ fn many_that_end_at_once_all_tell() {
     let group = Group::new();
     let mut near = Vec::new();
     let mut far: HashMap<u64, Endpoint> = HashMap::new();
-    // Software iWARP has few more in a process.
+    // Software iWARP supports only few more connections in a process.
     for key in 0..20 {
         let (here, there) = stage.pair();
         group.add_with_key(&there, key).unwrap();

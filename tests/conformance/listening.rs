@@ -23,7 +23,7 @@ fn reason(result: Result<Endpoint, Error>) -> CloseReason {
 #[test]
 fn established_connections_come_through_a_channel() {
     let stage = Stage::new(&small());
-    // This connection is established before the program asks for the channel.
+    // This connection is established before the first call of `accepted`.
     let first = connect(&stage).join().unwrap().unwrap();
     let connecting: Vec<_> = (0..9).map(|_| connect(&stage)).collect();
     let mut endpoints = Vec::new();
@@ -47,7 +47,7 @@ fn established_connections_come_through_a_channel() {
     for endpoint in &endpoints {
         assert_eq!(endpoint.recv_timeout(PATIENCE).unwrap(), b"x");
     }
-    // The other ways work as before.
+    // `accept` works as before.
     let connecting = connect(&stage);
     let accepted = stage.listener.accept_timeout(PATIENCE).unwrap();
     drop((connecting.join().unwrap().unwrap(), accepted));
@@ -78,14 +78,14 @@ fn a_listener_that_is_closed_gives_what_there_was_and_ends() {
     let listener = &stage.listener;
     let established = listener.accepted();
     let connected = connect(&stage).join().unwrap().unwrap();
-    // This side hears of it last.
+    // The accepting side learns last that the connection is established.
     while established.is_empty() {
         thread::yield_now();
     }
     let addr = listener.local_addr();
     listener.close();
     listener.close();
-    // Its address is free.
+    // The listener's address is free.
     let again = Listener::builder()
         .engine(&stage.engine)
         .bind(addr)
@@ -96,7 +96,7 @@ fn a_listener_that_is_closed_gives_what_there_was_and_ends() {
     assert!(listener.incoming().next().is_none());
     connected.send(b"it goes on").unwrap();
     assert_eq!(accepted.recv_timeout(PATIENCE).unwrap(), b"it goes on");
-    // A drop does not wait until the address is free.
+    // `close` does not wait until the address is free.
     again.close();
     assert_eq!(reason(Connector::new().connect(addr)), CloseReason::Refused);
 }
@@ -159,7 +159,7 @@ fn a_drain_waits_for_the_ends_of_all_connections() {
     };
     assert_eq!(far.recv_timeout(PATIENCE).unwrap(), b"it goes on");
     far.send(b"last").unwrap();
-    // In the background; the drain waits for what this sends, too.
+    // The drop closes in the background; the drain waits until this message was sent, too.
     drop(far);
     assert_eq!(near.recv_timeout(PATIENCE).unwrap(), b"last");
     drop(near);

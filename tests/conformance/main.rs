@@ -1,5 +1,5 @@
-//! The public API, by its documentation, over whichever transport there is: over TCP on this
-//! machine, and over RDMA in the lab, where `LAB_ADDR` is an address that a device serves.
+//! The documented public API, over TCP on this machine, and over RDMA in the lab, where `LAB_ADDR`
+//! is an address of a device.
 
 mod backlog;
 mod completions;

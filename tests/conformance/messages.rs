@@ -97,7 +97,7 @@ fn a_full_window_is_said_and_room_comes_when_messages_are_dropped() {
         Err(other) => panic!("{other}"),
     } {
         sent += 1;
-        // Until it has been counted at the other side no room can come of it.
+        // The far side does not receive, so it grants no room.
         assert!(sent <= 4, "the window is 4");
     }
     let waited = near.send_timeout(b"no room", Duration::from_millis(20));
@@ -125,7 +125,7 @@ fn each_way_to_send_has_its_ways_to_wait() {
     assert!(full.is_full());
     let late = near.send_timeout(&mut buffer, Duration::from_millis(20));
     assert!(matches!(late, Err(Error::TimedOut)));
-    assert_eq!(*buffer, [7; 3], "what was not sent is still there");
+    assert_eq!(*buffer, [7; 3], "the buffer keeps an unsent message");
     let full = near
         .try_send(Outgoing::from(b"three").with_id(3))
         .unwrap_err();
@@ -143,7 +143,7 @@ fn each_way_to_send_has_its_ways_to_wait() {
         assert_eq!(far.recv().unwrap(), *expected);
     }
     near.send_timeout(&mut buffer, PATIENCE).unwrap();
-    assert_eq!(buffer.len(), 0, "what was sent is gone");
+    assert_eq!(buffer.len(), 0, "the send empties the buffer");
     assert_eq!(*far.recv().unwrap(), [7; 3]);
     for id in 1..=2 {
         let completion = near.next_completion_timeout(PATIENCE).unwrap();
@@ -189,7 +189,11 @@ fn a_flush_says_that_the_peers_library_has_it() {
     let (near, far) = pair();
     near.send(b"first").unwrap();
     near.flush_timeout(PATIENCE).unwrap();
-    assert_eq!(far.statistics().messages_received, 1, "unread, and there");
+    assert_eq!(
+        far.statistics().messages_received,
+        1,
+        "an unread message counts as received"
+    );
     drop(far.recv().unwrap());
 }
 
@@ -234,7 +238,7 @@ fn a_batch_arrives_as_its_messages() {
     assert_eq!(near.send_batch(&[]).unwrap(), 0);
     let echo = thread::spawn(move || {
         let batch: Vec<_> = lens.map(|_| far.recv().unwrap()).into();
-        // From where they are, all of them still held.
+        // Sends them from their receive buffers, while all of them are held.
         let messages: Vec<_> = batch.iter().map(|message| IoSlice::new(message)).collect();
         assert_eq!(far.send_batch(&messages).unwrap(), lens.len());
         far.close().unwrap();
@@ -259,7 +263,7 @@ fn a_batch_takes_a_place_of_the_window_for_each_message() {
     let sent = near.send_batch(&messages[..window]).unwrap();
     assert_eq!(sent, window);
     let mut held: Vec<_> = (0..sent).map(|_| far.recv().unwrap()).collect();
-    // What one message keeps is its own place, though it shares the memory of others.
+    // A held message keeps only its own credit, though it shares its memory with others.
     let last = held.pop().unwrap();
     drop(held);
     let rest = window - 1;

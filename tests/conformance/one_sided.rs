@@ -2,7 +2,7 @@ use rdmsg::{CloseReason, Completion, Endpoint, Error, RemoteAccess, RemoteRegion
 
 use crate::stage::{PATIENCE, applies, pair, pattern};
 
-/// What the peer was told of a region.
+/// Sends the description of a region to the peer, and returns the peer's copy.
 fn told(from: &Endpoint, to: &Endpoint, region: &rdmsg::Region) -> RemoteRegion {
     let remote = region.remote();
     from.send(&remote.to_bytes()).unwrap();
@@ -26,7 +26,7 @@ fn what_the_device_cannot_do_is_refused_by_name_and_the_connection_goes_on() {
     }
     let region = far.one_sided().region(64, RemoteAccess::WRITE).unwrap();
     let mut remote = told(&far, &near, &region).to_bytes();
-    // Rights that are claimed, so that nothing but the device is in the way.
+    // The copy claims all rights, so that only the device can refuse.
     remote[23] = 7;
     let remote = RemoteRegion::from_bytes(&remote);
     let here = near.one_sided().region(64, RemoteAccess::NONE).unwrap();
@@ -88,7 +88,7 @@ fn bytes_are_written_and_read_where_they_belong() {
     assert!(back == pattern(70_001));
     let mut before = [1; 7];
     region.copy_out(0, &mut before);
-    assert_eq!(before, [0; 7], "and nothing else was written");
+    assert_eq!(before, [0; 7], "the bytes before are unchanged");
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn a_write_with_immediate_data_is_told_in_order_with_messages() {
     assert!(matches!(next(&near), Completion::Written(10)));
 }
 
-/// The length that is told is that of all bytes.
+/// The immediate reports the length of all bytes, though the write takes several parts.
 fn long_write_with_imm(near: &Endpoint, far: &Endpoint) {
     let region = far
         .one_sided()
@@ -211,7 +211,7 @@ fn an_operation_that_does_not_wait_says_when_there_is_no_room() {
         .is_ok()
     {
         started += 1;
-        assert!(started <= 4, "the window is 4, and nothing is taken");
+        assert!(started <= 4, "the window is 4, and the peer takes nothing");
     }
     for _ in 0..started {
         assert!(matches!(next(&far), Completion::Immediate(_)));

@@ -1,4 +1,4 @@
-//! Clients that dial again.
+//! Clients that connect again after a loss.
 
 use std::{net::SocketAddr, thread, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::stage::{PATIENCE, Stage, pair, pattern, place};
 
 const LARGE: usize = 1 << 20;
 
-/// A server that ends and starts again at the same address, and connectors of another engine.
+/// A server that ends and starts again at the same address, and connectors with another engine.
 struct Service {
     config: Config,
     addr: SocketAddr,
@@ -54,7 +54,7 @@ impl Service {
         self.connector.persist(self.addr).unwrap()
     }
 
-    /// Waits until the client is connected, and returns the connection's other end.
+    /// Waits until the client is connected, and returns the other end of the connection.
     fn accept(&self, client: &Persistent) -> Endpoint {
         let listener = self.listener.as_ref().unwrap();
         thread::scope(|scope| {
@@ -65,7 +65,7 @@ impl Service {
     }
 }
 
-/// Pauses that a test does not wait for.
+/// Returns short pauses, so that tests need not wait.
 fn quick() -> Redial {
     let mut redial = Redial::default();
     redial.first_pause = Duration::from_millis(5);
@@ -103,7 +103,8 @@ fn assert_sent(client: &Persistent, id: u64) {
     );
 }
 
-/// The server has no memory for the second message while it holds the first.
+/// Returns a configuration with memory for one large message: the server must drop the first before
+/// it can read the second.
 fn one_large_message() -> Config {
     Config::default().with(|config| {
         config.max_message = LARGE as u64;
@@ -191,7 +192,7 @@ fn sends_fail_until_the_loss_is_taken() {
         "{refused}"
     );
     assert_eq!(lost(&client).0, CloseReason::PeerAborted(1));
-    // The same thread dials.
+    // The sending thread dials.
     thread::scope(|scope| {
         scope.spawn(|| client.send(b"on time").unwrap());
         let listener = service.listener.as_ref().unwrap();
@@ -239,7 +240,7 @@ fn dial_ends_with_its_error_at_the_limit() {
     assert!(matches!(error, Error::Connect { .. }), "{error}");
 }
 
-/// The accept fails, or the connection ends behind it.
+/// Asserts that the accept fails, or that the connection ends right after it.
 fn assert_given_up(request: Request) {
     let end = request.accept().and_then(|endpoint| {
         let message = endpoint.recv_timeout(PATIENCE)?;
@@ -247,11 +248,11 @@ fn assert_given_up(request: Request) {
     });
     assert!(
         !matches!(end, Ok(_) | Err(Error::TimedOut)),
-        "it goes on: {end:?}"
+        "the connection continues: {end:?}"
     );
 }
 
-/// The program of the listener does not answer the request, so the dial lasts.
+/// The program of the listener does not answer the request, so the dial stays pending.
 #[test]
 fn close_and_drop_end_a_dial_at_once() {
     let config = Config::default().with(|config| {
@@ -283,7 +284,7 @@ fn close_and_drop_end_a_dial_at_once() {
     let client = stage.connector.persist(listener.local_addr()).unwrap();
     let error = client.next_event_timeout(Duration::ZERO).unwrap_err();
     assert!(matches!(error, Error::TimedOut), "{error}");
-    // The engine's thread goes on with it.
+    // The engine's thread continues the dial.
     let unanswered = request();
     drop(client);
     assert_given_up(unanswered);
@@ -319,12 +320,12 @@ fn events_come_through_a_channel() {
         matches!(end, Error::Disconnected(CloseReason::PeerClosed)),
         "{end}"
     );
-    // The thread has ended.
+    // The thread behind the channel has ended.
     while events.recv_timeout(PATIENCE).is_ok() {}
     assert!(events.try_recv().unwrap_err().is_disconnected());
 }
 
-/// Software iWARP has room for fewer connections.
+/// Software iWARP supports fewer connections.
 #[test]
 fn fifty_clients_connect_again() {
     let (near, far) = pair();

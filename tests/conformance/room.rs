@@ -4,7 +4,7 @@ use rdmsg::{Completion, Endpoint, Error, RemoteAccess, TrySendError};
 
 use crate::stage::{PATIENCE, applies, pair_with, small};
 
-/// Sends until there is no room.
+/// Sends until there is no room. Returns the number of messages.
 fn fill(endpoint: &Endpoint) -> usize {
     let mut sent = 0;
     loop {
@@ -20,7 +20,7 @@ fn next(endpoint: &Endpoint) -> Completion {
     endpoint.next_completion_timeout(PATIENCE).unwrap()
 }
 
-/// Receives so many messages, and drops them.
+/// Receives and drops `count` messages.
 fn take(endpoint: &Endpoint, count: usize) {
     for _ in 0..count {
         endpoint.recv_timeout(PATIENCE).unwrap();
@@ -28,7 +28,7 @@ fn take(endpoint: &Endpoint, count: usize) {
 }
 
 fn nothing(endpoint: &Endpoint) {
-    // What was on its way has arrived, in both directions.
+    // The flush shows that all messages and grants in flight have arrived.
     endpoint.flush().unwrap();
     assert!(endpoint.try_next_completion().unwrap().is_none());
 }
@@ -133,6 +133,6 @@ fn who_waits_for_room_hears_of_the_end() {
     assert!(matches!(near.try_send(b"x"), Err(TrySendError::Failed(_))));
     assert!(
         near.try_next_completion().is_err(),
-        "nothing comes after it"
+        "the end is the last completion"
     );
 }

@@ -30,7 +30,7 @@ fn connections_that_share_receives_get_their_own_messages() {
     assert!(*far.recv_timeout(PATIENCE).unwrap() == pattern(100_000)[..]);
 }
 
-/// Both ends draw on one pool here, with 14 for each.
+/// Both ends take 14 receives each from one pool.
 #[test]
 fn too_few_shared_receives_are_an_error_that_says_so() {
     let exhausted = |error: &Error, of: u32, left: u32| {
@@ -44,14 +44,14 @@ fn too_few_shared_receives_are_an_error_that_says_so() {
         };
         assert_eq!((*total, *free, *needed), (of, left, 14));
     };
-    // Enough for two ends, and not for one that connects.
+    // Enough receives for two ends, but not for a third, which connects.
     let stage = Stage::new(&sharing(40));
     let pair = stage.pair();
     let addr = stage.listener.local_addr();
     let error = stage.connector.connect(addr).unwrap_err();
     exhausted(&error, 40, 12);
     drop(pair);
-    // Enough for three ends, and not for the one that accepts.
+    // Enough receives for three ends, but not for a fourth, which accepts.
     let stage = Stage::new(&sharing(50));
     let (near, far) = stage.pair();
     let listener = stage.requests(&sharing(50));
@@ -91,7 +91,7 @@ fn refused_connect_is_retried_until_receives_are_free() {
         let request = listener.requests().recv_timeout(PATIENCE).unwrap();
         match request.accept() {
             Ok(endpoint) => break endpoint,
-            // The engine may not have finished the other connection.
+            // The engine may not have released the other connection yet.
             Err(Error::SharedReceivesExhausted { .. }) => {}
             Err(error) => panic!("{error}"),
         }

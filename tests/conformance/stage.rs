@@ -1,4 +1,4 @@
-//! Two ends of a connection on this machine.
+//! Both ends of a connection on this machine.
 
 use std::{
     env, fs,
@@ -12,10 +12,10 @@ use rdmsg::{
     Config, Connector, Endpoint, Engine, Listener, ListenerBuilder, RequestListener, Transport,
 };
 
-/// No call takes longer, on a machine that does something. Nothing waits for it to pass.
+/// Longer than any call takes on a busy machine. No test waits for it to pass.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The address for this machine's connections to itself, and what carries them.
+/// Returns an address of this machine, and the transport of connections to it.
 pub(crate) fn place() -> (IpAddr, Transport) {
     match env::var("LAB_ADDR") {
         Ok(addr) => (addr.parse().unwrap(), Transport::Rdma),
@@ -23,7 +23,7 @@ pub(crate) fn place() -> (IpAddr, Transport) {
     }
 }
 
-/// A listener with its engine, and what connects to it.
+/// A listener with its engine, and a connector.
 pub(crate) struct Stage {
     pub(crate) engine: Engine,
     pub(crate) listener: Listener,
@@ -35,7 +35,7 @@ impl Stage {
         Self::listening(config, |builder| builder)
     }
 
-    /// As [`new`](Self::new), with the values of a listener that `set` sets.
+    /// Does the same as [`new`](Self::new) with a listener that `set` configures.
     pub(crate) fn listening(
         config: &Config,
         set: impl FnOnce(ListenerBuilder) -> ListenerBuilder,
@@ -51,7 +51,7 @@ impl Stage {
         }
     }
 
-    /// Another listener, whose requests the test answers.
+    /// Returns another listener, whose requests the test answers.
     pub(crate) fn requests(&self, config: &Config) -> RequestListener {
         Listener::builder()
             .config(config)
@@ -60,19 +60,23 @@ impl Stage {
             .unwrap()
     }
 
-    /// The end that connects, and the end that accepts.
+    /// Connects, and returns both ends, the connecting one first.
     pub(crate) fn pair(&self) -> (Endpoint, Endpoint) {
         let (connector, addr) = (self.connector.clone(), self.listener.local_addr());
         let connecting = thread::spawn(move || connector.connect(addr).unwrap());
         let accepted = self.listener.accept_timeout(PATIENCE).unwrap();
         let connected = connecting.join().unwrap();
-        assert_eq!(connected.transport(), place().1, "nothing stands in for it");
+        assert_eq!(
+            connected.transport(),
+            place().1,
+            "the transport is not replaced"
+        );
         assert_eq!(accepted.transport(), place().1);
         (connected, accepted)
     }
 }
 
-/// Two ends with this configuration.
+/// Returns two ends with this configuration.
 pub(crate) fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
     Stage::new(config).pair()
 }
@@ -81,7 +85,7 @@ pub(crate) fn pair() -> (Endpoint, Endpoint) {
     pair_with(&Config::default())
 }
 
-/// Small buffers, so that limits are soon reached.
+/// Returns a configuration with small buffers, so that tests reach limits soon.
 pub(crate) fn small() -> Config {
     let mut config = Config::default();
     config.receive_window = 4;
@@ -90,8 +94,9 @@ pub(crate) fn small() -> Config {
     config
 }
 
-/// Whether a test applies to this device. If not, it says which capability it takes, past the
-/// harness, which keeps what a test that passes prints. Only iWARP's devices may lack something.
+/// Returns whether the device has a capability that a test needs. If not, it prints which one is
+/// missing to stderr, because the harness captures the output of `println!`. Only devices of iWARP
+/// may lack a capability.
 pub(crate) fn applies(able: bool, capability: &str) -> bool {
     if !able {
         let device = env::var("LAB_DEV").unwrap_or_else(|_| panic!("TCP has {capability}"));
@@ -105,7 +110,7 @@ pub(crate) fn applies(able: bool, capability: &str) -> bool {
     able
 }
 
-/// Bytes of which each tells its place.
+/// Returns bytes whose values depend on their positions.
 pub(crate) fn pattern(len: usize) -> Vec<u8> {
     pattern::sequence(0, len)
 }

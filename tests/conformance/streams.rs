@@ -1,4 +1,4 @@
-//! Handles of one stream that read at the same time.
+//! Handles of one stream that read concurrently.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -21,7 +21,7 @@ fn pair() -> (Stream, Stream) {
     (near.into(), far.into())
 }
 
-/// A thread that reads one byte with a clone, and is about to wait for it.
+/// Starts a thread that reads one byte with a clone. Returns when the thread is about to wait.
 fn reader(stream: &Stream) -> thread::JoinHandle<u8> {
     let (mut stream, (begins, began)) = (stream.try_clone().unwrap(), channel());
     let reading = thread::spawn(move || {
@@ -30,10 +30,10 @@ fn reader(stream: &Stream) -> thread::JoinHandle<u8> {
         loop {
             match stream.read(&mut byte) {
                 Ok(count) => {
-                    assert_eq!(count, 1, "no end");
+                    assert_eq!(count, 1, "the stream has not ended");
                     return byte[0];
                 }
-                // The timeout was set before this thread began to read.
+                // The timeout was set before this thread started to read.
                 Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
             }
         }
@@ -46,7 +46,7 @@ fn reader(stream: &Stream) -> thread::JoinHandle<u8> {
 fn read_timeout_holds_while_a_clone_waits() {
     let (mut near, far) = pair();
     let reading = reader(&far);
-    // Until it waits without a timeout.
+    // By then the thread waits without a timeout.
     thread::sleep(Duration::from_millis(100));
     let timeout = Duration::from_millis(20);
     far.set_read_timeout(Some(timeout)).unwrap();
@@ -57,7 +57,7 @@ fn read_timeout_holds_while_a_clone_waits() {
         let read = (&clone).read(&mut [0]);
         ends.send((read, start.elapsed())).unwrap();
     });
-    let (read, took) = end.recv_timeout(PATIENCE).expect("it ends");
+    let (read, took) = end.recv_timeout(PATIENCE).expect("the read returns");
     assert_eq!(read.unwrap_err().kind(), ErrorKind::WouldBlock);
     assert!(took >= timeout && took < PATIENCE, "{took:?}");
     near.write_all(b"x").unwrap();
@@ -74,7 +74,7 @@ fn readers_take_turns() {
     assert_eq!(bytes, b"abcdefgh");
 }
 
-/// Counts wakes, and reports each.
+/// A waker that counts its calls, and reports each.
 struct Alarm {
     wakes: AtomicU32,
     rings: Mutex<Sender<()>>,
@@ -83,7 +83,7 @@ struct Alarm {
 impl Wake for Alarm {
     fn wake(self: Arc<Self>) {
         self.wakes.fetch_add(1, Ordering::SeqCst);
-        // The test may be over.
+        // The test may have ended.
         let _ = self.rings.lock().unwrap().send(());
     }
 }
@@ -99,21 +99,30 @@ fn task_that_reads_beside_a_thread_is_woken_once() {
     let waker = Waker::from(Arc::clone(&alarm));
     let cx = &mut Context::from_waker(&waker);
     let reading = reader(&far);
-    // Until it waits.
+    // By then the thread waits.
     thread::sleep(Duration::from_millis(100));
     assert!(far.poll_read(cx, &mut [0]).is_pending());
-    assert_eq!(alarm.wakes.load(Ordering::SeqCst), 0, "nothing happened");
+    assert_eq!(
+        alarm.wakes.load(Ordering::SeqCst),
+        0,
+        "the task is not woken without an event"
+    );
     near.write_all(b"x").unwrap();
     assert_eq!(reading.join().unwrap(), b'x');
-    ring.recv_timeout(PATIENCE).expect("its turn has come");
+    ring.recv_timeout(PATIENCE).expect("the task may read now");
     near.write_all(b"y").unwrap();
     let mut byte = [0];
     let count = loop {
         match far.poll_read(cx, &mut byte) {
             Poll::Ready(read) => break read.unwrap(),
-            Poll::Pending => ring.recv_timeout(PATIENCE).expect("something has come"),
+            Poll::Pending => ring
+                .recv_timeout(PATIENCE)
+                .expect("the task is woken for the byte"),
         }
     };
     assert_eq!((count, byte), (1, *b"y"));
-    assert!(alarm.wakes.load(Ordering::SeqCst) < 10, "it is no loop");
+    assert!(
+        alarm.wakes.load(Ordering::SeqCst) < 10,
+        "the task is not woken repeatedly"
+    );
 }

@@ -12,7 +12,7 @@ use crate::stage::{PATIENCE, alone, assert_forked, bind, exchange, forked, is_rd
 /// Enough forks to interrupt each thread of the parent while it holds a lock.
 const FORKS: usize = 60;
 
-/// Ends the threads, also if the test fails.
+/// Stops the threads on drop, even if the test fails.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {

@@ -10,7 +10,7 @@ use rdmsg::{Group, Interest};
 
 use crate::stage::{PATIENCE, alone, bind, exchange, pair};
 
-/// The descriptors that a program has which this process starts.
+/// Returns the descriptors of a program that this process starts.
 fn inherited(command: &mut Command) -> BTreeSet<RawFd> {
     let output = command.output().unwrap();
     assert!(output.status.success());
@@ -22,7 +22,7 @@ fn inherited(command: &mut Command) -> BTreeSet<RawFd> {
 
 fn list() -> Command {
     let mut command = Command::new("/bin/sh");
-    // By a glob, so that no other program has more of them.
+    // The shell expands the glob itself, so no other program opens descriptors.
     command.args(["-c", "cd /proc/$$/fd && echo *"]);
     command
 }
@@ -45,13 +45,13 @@ fn program_inherits_no_descriptor_and_the_parent_goes_on() {
             listener.event_fd().unwrap();
             client.send(&vec![1; 3_000_000]).unwrap();
             assert_eq!(server.recv_timeout(PATIENCE).unwrap().len(), 3_000_000);
-            // By posix_spawn(3).
+            // `Command` uses posix_spawn(3) here.
             assert_eq!(inherited(&mut list()), before);
             exchange(&client, &server);
             let mut command = list();
-            // SAFETY: it does nothing.
+            // SAFETY: the closure does nothing.
             unsafe { command.pre_exec(|| Ok(())) };
-            // By fork(3) and execve(2).
+            // With `pre_exec` it uses fork(2) and execve(2).
             assert_eq!(inherited(&mut command), before);
             exchange(&client, &server);
             client.close().unwrap();

@@ -1,5 +1,5 @@
 //! A child calls methods of inherited objects, drops them, and ends. Each call fails at once, and
-//! the parent's connections go on.
+//! the parent's connections continue.
 
 use std::{
     cell::Cell,
@@ -25,7 +25,7 @@ fn assert_ready<T>(poll: Poll<Result<T, Error>>) {
     match poll {
         Poll::Ready(Err(error)) => assert_forked(&error),
         Poll::Ready(Ok(_)) => panic!("it succeeded"),
-        Poll::Pending => panic!("it waits"),
+        Poll::Pending => panic!("it is pending"),
     }
 }
 
@@ -62,7 +62,10 @@ fn use_endpoint(endpoint: &Endpoint) {
     assert_forked(&endpoint.try_recv().unwrap_err());
     assert_forked(&endpoint.next_completion().unwrap_err());
     assert_forked(&endpoint.try_next_completion().unwrap_err());
-    assert!(endpoint.completions().recv().is_err(), "nothing comes");
+    assert!(
+        endpoint.completions().recv().is_err(),
+        "the child has no completions"
+    );
     assert_forked(&endpoint.flush().unwrap_err());
     assert_forked(&endpoint.finish().unwrap_err());
     assert_forked(&SendBuffer::new(endpoint, 100).unwrap_err());
@@ -138,7 +141,7 @@ fn drop_and_exit_leave_the_parents_alone() {
             );
             let ends = Cell::new(Some(ends));
             forked(|| drop(ends.take())).succeed();
-            // The handlers of a normal end run.
+            // The handlers of a normal exit run.
             forked(|| process::exit(0)).succeed();
             let Some((client, server, listener, small, large, buffer, region, engine)) =
                 ends.take()
@@ -177,7 +180,7 @@ fn memory_stays_readable() {
             let mut bytes = [0; 11];
             region.copy_out(1000, &mut bytes);
             assert_eq!(bytes, *b"in a region");
-            // The child's pages are its own.
+            // Writes of the child do not change the parent's pages.
             buffer.fill(0);
             region.copy_in(1000, b"in a child!");
         })
@@ -238,17 +241,23 @@ fn listeners_fail_and_the_parents_accept() {
                 assert_forked(&listener.accept().unwrap_err());
                 assert_forked(&listener.accept_timeout(PATIENCE).unwrap_err());
                 assert_forked(&listener.try_accept().unwrap_err());
-                assert!(listener.accepted().recv().is_err(), "nothing comes");
+                assert!(
+                    listener.accepted().recv().is_err(),
+                    "the child accepts nothing"
+                );
                 assert_ready(listener.poll_accept(&mut Context::from_waker(Waker::noop())));
                 listener.event_fd().unwrap();
                 listener.close();
-                assert!(requests.requests().recv().is_err(), "nothing comes");
+                assert!(
+                    requests.requests().recv().is_err(),
+                    "the child has no requests"
+                );
                 assert!(requests.try_request().is_none());
                 requests.close();
                 assert_forked(&request.take().unwrap().accept().unwrap_err());
             })
             .succeed();
-            // A drop rejects a request, but not in a child.
+            // A drop rejects the request, but not in a child.
             forked(|| drop(request.take())).succeed();
             let server = request.take().unwrap().accept().unwrap();
             exchange(&client.join().unwrap(), &server);
@@ -266,7 +275,7 @@ fn connect_in_progress_fails_and_the_parents_goes_on() {
         || {
             let requests = RequestListener::bind((place(), 0)).unwrap();
             let mut config = Config::default();
-            // One attempt, which begins at once.
+            // With one transport the connector makes one attempt, which starts at once.
             config.transport = if is_rdma() {
                 TransportChoice::Rdma
             } else {
@@ -298,7 +307,10 @@ fn group_fails_and_the_parents_goes_on() {
             let group = Group::new();
             group.add(&client).unwrap();
             forked(|| {
-                assert!(group.completions().recv().is_err(), "nothing comes");
+                assert!(
+                    group.completions().recv().is_err(),
+                    "the child has no completions"
+                );
                 assert_forked(&group.add(&client).unwrap_err());
                 assert!(!group.remove(&client));
                 let own = bind();

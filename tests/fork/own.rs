@@ -1,4 +1,4 @@
-//! A child uses objects of its own, after its parent has used the library.
+//! A child creates objects of its own after its parent has used the library.
 
 use rdmsg::{Engine, Error, Listener, observe};
 
@@ -50,7 +50,7 @@ fn child_of_a_child_uses_its_own() {
         forked(|| {
             let own = bind();
             let (mine, other) = pair(&own);
-            // The child makes the stand-in, which the grandchild inherits.
+            // The child creates the stand-in object, which the grandchild inherits.
             assert!(client.recv().is_err());
             forked(|| {
                 assert!(client.recv().is_err());
@@ -88,7 +88,7 @@ fn observer_of_a_child_sees_its_own_connections() {
                 drop(export.take());
             })
             .succeed();
-            assert!(path.exists(), "the parent's");
+            assert!(path.exists(), "the parent's export still exists");
             assert_eq!(observe::snapshot().connections.len(), 2);
             drop(export.take());
             assert!(!path.exists());

@@ -1,4 +1,4 @@
-//! Daemons, servers whose workers are forked, and parents that end before their children.
+//! Daemons, servers with forked workers, and parents that end before their children.
 
 use std::{
     io::{Read, Write},
@@ -44,15 +44,15 @@ fn daemon_that_bound_before_the_fork_binds_again() {
         || {
             let (ours, theirs) = UnixStream::pair().unwrap();
             let (go, wait) = UnixStream::pair().unwrap();
-            // The process that becomes a daemon. Its parent is this test.
+            // The starter ends when it has forked the daemon. Its parent is this test.
             let starter = forked(|| {
                 let listener = bind();
                 let address = listener.local_addr();
                 drop(pair(&listener));
-                // The daemon. It ends by itself.
+                // The daemon ends by itself.
                 forked(|| {
                     assert_forked(&listener.accept().unwrap_err());
-                    // The starter has ended.
+                    // The starter has ended by now.
                     hear(&wait);
                     let again = Listener::bind(address).unwrap();
                     tell(&theirs, again.local_addr());
@@ -76,7 +76,7 @@ fn daemon_that_bound_before_the_fork_binds_again() {
 fn workers_listen_each_by_itself() {
     const WORKERS: u8 = 4;
     alone(module_path!(), "workers_listen_each_by_itself", || {
-        // The master has used the library: it has a connection.
+        // The master has used the library before: it has a connection.
         let listener = bind();
         let ends = pair(&listener);
         let (ours, theirs) = UnixStream::pair().unwrap();
@@ -102,7 +102,7 @@ fn workers_listen_each_by_itself() {
     });
 }
 
-/// A child must not keep the connections of its parent open.
+/// A child must not keep connections of its parent open.
 #[test]
 fn peer_of_a_killed_parent_sees_the_end() {
     alone(

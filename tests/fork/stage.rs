@@ -1,4 +1,4 @@
-//! Two ends of a connection in one process, and children of that process.
+//! Both ends of a connection in one process, and children of that process.
 
 use std::{
     env,
@@ -16,13 +16,13 @@ use rdmsg::{CloseReason, Endpoint, Error, Listener};
 
 use crate::apart::apart;
 
-/// No call takes longer, on a machine that does something. Nothing waits for it to pass.
+/// Longer than any call takes on a busy machine. No test waits for it to pass.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A child that lasts longer is killed, and fails its test.
+/// The longest life of a child, in seconds. A child that lives longer is killed and fails its test.
 const LIFETIME: u32 = 60;
 
-/// The address for this machine's connections to itself.
+/// Returns an address of this machine.
 pub(crate) fn place() -> IpAddr {
     match env::var("LAB_ADDR") {
         Ok(addr) => addr.parse().unwrap(),
@@ -30,7 +30,7 @@ pub(crate) fn place() -> IpAddr {
     }
 }
 
-/// Whether connections go over RDMA.
+/// Returns whether connections use RDMA.
 pub(crate) fn is_rdma() -> bool {
     env::var_os("LAB_ADDR").is_some()
 }
@@ -39,7 +39,7 @@ pub(crate) fn bind() -> Listener {
     Listener::bind((place(), 0)).unwrap()
 }
 
-/// Connects to a listener of this process: the end that connects, and the end that accepts.
+/// Connects to a listener of this process. Returns both ends, the connecting one first.
 pub(crate) fn pair(listener: &Listener) -> (Endpoint, Endpoint) {
     let address = listener.local_addr();
     let client = thread::spawn(move || Endpoint::connect(address).unwrap());
@@ -47,7 +47,7 @@ pub(crate) fn pair(listener: &Listener) -> (Endpoint, Endpoint) {
     (client.join().unwrap(), server)
 }
 
-/// Sends a message each way and receives it.
+/// Sends a message in each direction and receives it.
 #[track_caller]
 pub(crate) fn exchange(one: &Endpoint, other: &Endpoint) {
     for (from, to) in [(one, other), (other, one)] {
@@ -66,7 +66,7 @@ pub(crate) fn ask(address: SocketAddr, question: &[u8]) -> Vec<u8> {
     answer
 }
 
-/// Accepts a connection and answers its first message with another one.
+/// Accepts a connection, answers its first message, and returns that message.
 #[track_caller]
 pub(crate) fn answer(listener: &Listener, with: &[u8]) -> Vec<u8> {
     let endpoint = listener.accept_timeout(PATIENCE).unwrap();
@@ -83,7 +83,7 @@ pub(crate) fn answer(listener: &Listener, with: &[u8]) -> Vec<u8> {
 /// A child of this process.
 pub(crate) struct Forked(pub(crate) Pid);
 
-/// Forks. The child runs `body`, ends as soon as that returns, and succeeds if it does.
+/// Forks. The child runs `body` and exits: with status 0 if `body` returns, and 101 if it panics.
 pub(crate) fn forked(body: impl FnOnce()) -> Forked {
     // SAFETY: the system's allocator works in a child, and the tests are about this library.
     match unsafe { fork() }.unwrap() {
@@ -92,7 +92,7 @@ pub(crate) fn forked(body: impl FnOnce()) -> Forked {
             alarm::set(LIFETIME);
             // The panic's message is in the output.
             let ran = catch_unwind(AssertUnwindSafe(body));
-            // SAFETY: it has no preconditions.
+            // SAFETY: `_exit` has no preconditions.
             unsafe { libc::_exit(if ran.is_ok() { 0 } else { 101 }) }
         }
     }

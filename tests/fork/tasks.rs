@@ -1,4 +1,4 @@
-//! The types for tokio. The child has no runtime of its parent's, and makes one of its own.
+//! The types for tokio. The child cannot use its parent's runtime, and creates one of its own.
 
 use std::cell::Cell;
 

@@ -1,4 +1,4 @@
-/* Loaded in front of the libraries: fails the n-th call of one function. */
+/* A preloaded library that makes the n-th call of one function fail. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -22,7 +22,7 @@
 static const char *_Atomic failing;
 static atomic_long calls_left;
 
-/* From now on the n-th call of `function` fails, and no other. */
+/* Makes the n-th call of `function` from here on fail, and no other call. */
 void fail_call(const char *function, long n)
 {
 	atomic_store(&calls_left, n);

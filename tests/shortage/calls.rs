@@ -1,4 +1,4 @@
-//! Functions whose calls fail on request. A library in front of all others has them.
+//! Functions of C that fail on request. A preloaded library defines them.
 
 use std::{
     env,
@@ -13,14 +13,14 @@ use crate::apart::apart_with;
 type FailCall = unsafe extern "C" fn(*const c_char, c_long);
 type HasFailed = unsafe extern "C" fn() -> c_int;
 
-/// The library's functions.
+/// The functions of the preloaded library.
 pub(crate) struct Calls {
     fail_call: FailCall,
     has_failed: HasFailed,
 }
 
-/// Runs `body` in a process of its own, with the library. `name` is the name of the test that calls
-/// this.
+/// Runs `body` in a process of its own, with the library preloaded. `name` is the name of the
+/// calling test.
 pub(crate) fn in_front(name: &str, body: impl FnOnce()) {
     let mut command = Command::new(env::current_exe().unwrap());
     if env::var_os("LD_PRELOAD").is_none() {
@@ -59,17 +59,17 @@ impl Calls {
         }
     }
 
-    /// Has the call of `function` with this number fail, counted from 1 on, and no other.
+    /// Makes the call of `function` with this number fail, counted from 1, and no other call.
     pub(crate) fn fail(&self, function: &str, number: i64) {
-        // Other threads read it at any time.
+        // The name is never freed, because other threads may read it at any time.
         let name = CString::new(function).unwrap().into_raw();
-        // SAFETY: the text is a C string, and stays.
+        // SAFETY: the text is a C string that is never freed.
         unsafe { (self.fail_call)(name, number) };
     }
 
-    /// Lets all calls pass, and returns whether the call failed.
+    /// Lets all calls succeed, and returns whether the call failed.
     pub(crate) fn have_failed(&self) -> bool {
-        // SAFETY: it has no conditions.
+        // SAFETY: the function has no preconditions.
         unsafe { (self.has_failed)() != 0 }
     }
 }

@@ -1,5 +1,6 @@
-//! Connections while one resource after the other is lacking: the request that needs it fails with
-//! an error that names it, and nothing else. Over TCP on this machine, and over RDMA in the lab.
+//! Connections while one resource after another is exhausted: the request that needs it fails with
+//! an error that names the resource, and everything else continues. Over TCP on this machine, and
+//! over RDMA in the lab.
 #![allow(unsafe_code)]
 
 #[allow(dead_code)]
@@ -35,13 +36,13 @@ use rdmsg::{
 
 use self::{apart::apart, calls::Calls, tcp_peer::Peer};
 
-/// No call takes longer.
+/// Longer than any call takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The limit on descriptors.
+/// The limit of open descriptors.
 const MOST: i32 = 256;
 
-/// The address for this machine's connections to itself, and their transport.
+/// Returns an address of this machine, and the transport of connections to it.
 fn place() -> (IpAddr, Transport) {
     match env::var("LAB_ADDR") {
         Ok(addr) => (addr.parse().unwrap(), Transport::Rdma),
@@ -53,7 +54,7 @@ fn config() -> Config {
     Config::default().with(|c| c.connect_timeout = Duration::from_secs(2))
 }
 
-/// A connection that goes on, and the resources of the process while there is no other.
+/// A connection that must continue, and the resources of the process while it is the only one.
 struct Bystander {
     near: Endpoint,
     far: Endpoint,
@@ -76,7 +77,7 @@ impl Bystander {
         assert_eq!(near.transport(), place().1);
         let far = listener.accept_timeout(PATIENCE).unwrap();
         exchange(&near, &far).unwrap();
-        // Objects that all connections share exist afterwards.
+        // Creates the objects that all connections share.
         whole_life(&config()).unwrap();
         thread::sleep(Duration::from_millis(100));
         Self {
@@ -89,7 +90,7 @@ impl Bystander {
         }
     }
 
-    /// The connection carries messages, and others have released their resources.
+    /// Asserts that the connection carries messages, and that others have released their resources.
     fn assert_well(&self) {
         exchange(&self.near, &self.far).unwrap();
         comes_back(descriptors, &self.descriptors, "descriptors");
@@ -101,7 +102,7 @@ impl Bystander {
 /// Returns the number of open descriptors, without opening one.
 fn descriptors() -> usize {
     let is_open = |fd: &i32| {
-        // SAFETY: the descriptor is only looked at.
+        // SAFETY: F_GETFD only queries the descriptor.
         let fd = unsafe { BorrowedFd::borrow_raw(*fd) };
         fcntl(fd, FcntlArg::F_GETFD).is_ok()
     };
@@ -112,8 +113,9 @@ fn threads() -> usize {
     fs::read_dir("/proc/self/task").unwrap().count()
 }
 
-/// Returns the numbers of protection domains, queues and other objects of each device, except
-/// memory regions: the bystander keeps some, and each region keeps its protection domain.
+/// Returns the numbers of protection domains, queues and other objects of each device. Memory
+/// regions do not count, because the bystander keeps some, and each region keeps its protection
+/// domain.
 fn objects() -> String {
     if place().1 == Transport::Tcp {
         return String::new();
@@ -146,7 +148,7 @@ fn exchange(client: &Endpoint, server: &Endpoint) -> Result<(), Error> {
     Ok(())
 }
 
-/// Everything from an engine's start to its end.
+/// Runs an engine with one connection from its start to its end.
 fn whole_life(config: &Config) -> Result<(), Error> {
     let engine = Engine::new()?;
     let listener = Listener::builder()
@@ -186,14 +188,15 @@ fn each_lacking_descriptor_fails_one_request_alone() {
         for text in &texts {
             let is_here = text.contains("Too many open files") && text.contains("LimitNOFILE=");
             let is_at_peer = text.contains("the peer ran out of resources");
-            // The peer's listener takes the connection when it has a descriptor for it.
+            // The peer's listener accepts the connection when it has a descriptor for it.
             let waits = text.contains("timed out while waiting for the peer's answer");
             assert!(is_here || is_at_peer || waits, "{texts:#?}");
         }
     });
 }
 
-/// Fails one call of a function after the other, until none is left that a connection needs.
+/// Makes one call of a function after another fail, until all calls of a connection's life have
+/// failed once.
 fn each_call_fails_one_request_alone(functions: &[(&str, &str)], config: &Config) {
     let calls = Calls::loaded();
     let bystander = Bystander::new();
@@ -247,7 +250,7 @@ fn each_call_of_the_system_fails_one_request_alone() {
 #[test]
 fn each_object_of_rdma_fails_one_request_alone() {
     if place().1 == Transport::Tcp {
-        // There are none.
+        // TCP makes none of these calls.
         return;
     }
     let functions = [
@@ -281,7 +284,7 @@ fn export_without_a_thread_leaves_no_socket() {
     });
 }
 
-/// The peers that find no descriptors wait, and are served when others have ended.
+/// Peers without a descriptor wait, and are accepted when other connections have ended.
 #[test]
 fn listener_accepts_no_more_than_it_has_descriptors_for() {
     const CLIENTS: usize = 12;
@@ -304,7 +307,7 @@ fn listener_accepts_no_more_than_it_has_descriptors_for() {
                 .collect();
             let mut files: Vec<File> =
                 std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
-            // For four connections, and one descriptor that is not enough for another.
+            // Leaves descriptors for four connections, and one that is not enough for a fifth.
             files.truncate(files.len() - 9);
             let peers: Vec<_> = sockets
                 .into_iter()

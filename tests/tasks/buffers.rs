@@ -1,4 +1,4 @@
-//! The bytes that an unread stream of tokio takes.
+//! The number of bytes that a stream of tokio takes while its peer does not read.
 
 use std::{io::ErrorKind, time::Duration};
 
@@ -13,12 +13,12 @@ use super::stage::{bytes, place};
 
 const MIB: usize = 1 << 20;
 
-/// The bytes that an unread stream takes: `Config::stream_buffer` is 4 MiB. Long pieces up to
-/// the eager size miss most of the half for writing, and large pieces exceed the buffer by one.
+/// The number of bytes that such a stream takes: `Config::stream_buffer` is 4 MiB. Long pieces up
+/// to the eager size miss most of the half for writing, and large pieces exceed the buffer by one.
 const TAKEN: std::ops::RangeInclusive<usize> = 2 * MIB..=6 * MIB;
 
-/// How long a write waits, for a stream that has taken this number of bytes. A stream that is not
-/// full at the end of the shorter time takes fewer bytes than it may.
+/// Returns the time limit of a write to a stream that has taken `taken` bytes. A stream that has
+/// room after the shorter limit takes fewer bytes than it should.
 fn patience(taken: usize) -> Duration {
     if taken < *TAKEN.start() {
         Duration::from_secs(60)
@@ -27,7 +27,7 @@ fn patience(taken: usize) -> Duration {
     }
 }
 
-/// Runs it on a runtime of one thread.
+/// Runs a future on a current-thread runtime.
 fn on_runtime(run: impl Future<Output = ()>) {
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.unwrap().block_on(run);
@@ -47,7 +47,7 @@ fn cancelled_writes_count_what_they_took() {
             let (mut client, mut server) = streams().await;
             let all = bytes(0, 8 * MIB);
             let mut taken = 0;
-            // A write that is dropped has taken nothing.
+            // A dropped write has taken nothing.
             loop {
                 let writing = client.write(&all[taken..taken + piece]);
                 let Ok(written) = timeout(patience(taken), writing).await else {
@@ -73,13 +73,13 @@ fn stream_takes_its_buffer_after_its_reader_stops() {
             let (mut reading, mut writing) = server.into_split();
             let (_answers, mut requests) = client.into_split();
             let all = bytes(0, 8 * MIB);
-            // The reader finds many of them at once, and leaves some.
+            // One read of the peer returns many of these requests, and leaves some.
             for request in all[..20_000].chunks(100) {
                 requests.write_all(request).await.unwrap();
             }
             let mut got = vec![0; 5000];
             reading.read_exact(&mut got).await.unwrap();
-            // A task that writes goes on, and the runtime watches the connection.
+            // The writing task continues, so the runtime watches the connection.
             let answering =
                 tokio::spawn(async move { while writing.write(&[7; 1000]).await.is_ok() {} });
             let mut taken = 20_000;
@@ -90,7 +90,7 @@ fn stream_takes_its_buffer_after_its_reader_stops() {
             while let Ok(written) = write(taken).await {
                 taken += written;
             }
-            assert!(TAKEN.contains(&taken), "{taken} B in all");
+            assert!(TAKEN.contains(&taken), "took {taken} B in all");
             requests.shutdown().await.unwrap();
             reading.read_to_end(&mut got).await.unwrap();
             assert_eq!(got.len(), taken);

@@ -1,4 +1,4 @@
-//! The `poll_` methods and futures of the crate's root, on smol.
+//! The `poll_` methods and futures at the root of the crate, on smol.
 
 use std::{
     future::poll_fn,
@@ -59,8 +59,8 @@ fn messages_of_all_sizes_go_both_ways_at_once() {
     });
 }
 
-/// Many bytes both ways through two handles of each stream, with reads that are dropped every few
-/// milliseconds, and a half close at the end.
+/// Each side writes and reads many bytes through two handles of its stream. Reads are dropped every
+/// few milliseconds, and a half close ends each direction.
 #[test]
 fn a_full_duplex_stream_loses_nothing_where_reads_are_dropped() {
     let (rounds, len) = long_run();
@@ -134,12 +134,12 @@ fn a_future_that_is_dropped_at_any_point_loses_nothing() {
     let (client, server) = pair_with(&small());
     block_on(async {
         for number in 0..200 {
-            // A receive that is dropped has received nothing.
+            // A dropped receive has taken nothing.
             let times = number as u32 % 4;
             let before = cut(recv(&server), 0).await;
             assert!(before.is_none(), "nothing was sent");
-            // The window takes two: what is refused was not sent at all.
-            // The grant for what was taken may be on its way.
+            // The window has two messages. A refused message was not sent at all. The grant of a
+            // received message may still be in flight.
             send(&client, &message(2 * number)).await.unwrap();
             let mut sent = 1;
             for part in 1..4 {
@@ -176,11 +176,11 @@ fn what_is_sent_owned_stays_until_it_is_taken() {
                 Some(result) => result.unwrap(),
                 None => break buffer,
             }
-            assert_eq!(buffer.len(), 0, "what was sent is gone");
+            assert_eq!(buffer.len(), 0, "the send empties the buffer");
             sent += 1;
         };
         let mut left = left;
-        assert_eq!(*left, [sent; 32], "what was not sent is still there");
+        assert_eq!(*left, [sent; 32], "the buffer keeps an unsent message");
         for number in 0..sent {
             assert_eq!(*recv(&server).await.unwrap(), [number; 32]);
         }
@@ -252,7 +252,7 @@ fn a_reader_and_a_writer_are_woken_each_for_what_it_waits_for() {
     while woken(&writer) == 0 {
         std::thread::yield_now();
     }
-    assert_eq!(woken(&reader), before, "nothing came");
+    assert_eq!(woken(&reader), before, "the reader is not woken for room");
     drop(server);
     while woken(&reader) == before {
         std::thread::yield_now();
@@ -267,14 +267,14 @@ fn a_connect_that_is_dropped_is_given_up() {
     let connector = Connector::new().engine(&engine);
     block_on(async {
         for times in 0..4 {
-            // On a busy machine it is established before that many polls.
+            // On a busy machine the connection may be established after fewer polls.
             drop(cut(connector.start(addr).unwrap(), times).await);
         }
         drop(connector.start(addr));
-        // Its engine has nothing left, long before any of their timeouts.
+        // The engine has no connections left long before any of the timeouts.
         engine.drain(Duration::from_secs(4)).unwrap();
     });
-    // Those that were established nonetheless are closed; the listener is none the worse.
+    // Connections that were established nonetheless are closed, and the listener still works.
     let connecting = std::thread::spawn(move || {
         let endpoint = Endpoint::connect(addr).unwrap();
         endpoint.send(b"wanted").unwrap();
@@ -308,7 +308,7 @@ fn an_address_that_nobody_listens_on_is_an_error_of_the_future() {
     );
 }
 
-/// An address that no thread of the test may look up: the library does it in another one.
+/// An address that the test's own threads must not look up: the library uses another thread.
 struct Elsewhere(String);
 
 impl ToAddresses for Elsewhere {
@@ -324,7 +324,7 @@ impl ToAddresses for Elsewhere {
 #[test]
 fn name_is_looked_up_in_another_thread() {
     let listener = Listener::bind((place().0, 0)).unwrap();
-    // This crate takes it for a name, and `getaddrinfo` asks no name server.
+    // This crate treats the text as a name, and `getaddrinfo` asks no name server for it.
     let name = as_number(listener.local_addr());
     block_on(async {
         let connecting = Connector::new().start(Elsewhere(name)).unwrap();
@@ -344,7 +344,7 @@ fn name_that_is_not_known_fails_in_the_future() {
         let error = block_on(connecting.unwrap()).unwrap_err();
         assert!(matches!(error, Error::AddressLookup { .. }), "{error:?}");
     }
-    // Given up.
+    // This lookup is dropped.
     drop(Connector::new().start("no-such-host.invalid:1").unwrap());
     let refused = Connector::new().start("no port");
     assert!(matches!(refused, Err(Error::AddressLookup { .. })));

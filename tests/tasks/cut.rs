@@ -1,4 +1,4 @@
-//! Futures that are dropped in the middle.
+//! Futures that are dropped before they are ready.
 
 use std::{
     future::Future,
@@ -6,13 +6,14 @@ use std::{
     task::{Context, Poll},
 };
 
-/// Drops a future once it was pending so many times.
+/// Drops a future that was pending `left` times.
 pub(crate) struct Cut<F> {
     future: Option<Pin<Box<F>>>,
     left: u32,
 }
 
-/// What the future returns, or nothing if it was pending `times` times: then it is dropped.
+/// Returns the result of the future, or nothing if it was pending `times` times. Then it is
+/// dropped.
 pub(crate) fn cut<F: Future>(future: F, times: u32) -> Cut<F> {
     Cut {
         future: Some(Box::pin(future)),
@@ -36,7 +37,7 @@ impl<F: Future> Future for Cut<F> {
             return Poll::Ready(None);
         }
         self.left -= 1;
-        // Whether it is woken is not the question here.
+        // The test does not depend on the future's own wakes.
         cx.waker().wake_by_ref();
         Poll::Pending
     }

@@ -11,11 +11,11 @@ use tokio::task::spawn_blocking;
 
 use super::{tcp_peer::Peer, tokio::on_each};
 
-/// One poll finds nothing, one sees the end of the stream, and one the end of the connection. The
-/// others are for wakes that came earlier.
+/// One poll finds nothing, one finds the end of the stream, and one the end of the connection. The
+/// others are for earlier wakes.
 const MAX_POLLS: u32 = 8;
 
-/// Returns the result of a future, and how often it was polled.
+/// Returns the result of a future, and the number of its polls.
 async fn count_polls<T>(future: impl Future<Output = T>) -> (T, u32) {
     let mut future = pin!(future);
     let mut polls = 0;

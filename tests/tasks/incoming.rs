@@ -1,4 +1,4 @@
-//! The streams of a listener as a stream.
+//! The streams of a listener as a `futures` stream.
 
 use futures_util::{StreamExt, future::poll_immediate, stream::FuturesUnordered};
 use rdmsg::{
@@ -18,10 +18,13 @@ fn incoming_yields_streams_until_close() {
         let far = incoming.next().await.unwrap().unwrap();
         assert_eq!(far.peer_addr().unwrap(), near.local_addr().unwrap());
         let near = Stream::connect(addr).await.unwrap();
-        // The connector's end may be established first.
+        // The connecting side may be established first.
         near.endpoint().flushed().await.unwrap();
         listener.close();
-        assert!(incoming.next().await.unwrap().is_ok(), "it was established");
+        assert!(
+            incoming.next().await.unwrap().is_ok(),
+            "an established stream is returned"
+        );
         assert!(incoming.next().await.is_none());
         assert!(incoming.next().await.is_none());
     });
@@ -50,7 +53,7 @@ fn incoming_of_several_tasks_wakes_each() {
     on_each(|| async {
         let listener = StreamListener::bind((place().0, 0)).await.unwrap();
         let addr = listener.local_addr().unwrap();
-        // Each future has a waker of its own, as a task has.
+        // Each future has its own waker, like a task.
         let accepting = (0..TASKS).map(|_| async { listener.incoming().next().await });
         let mut accepting: FuturesUnordered<_> = accepting.collect();
         assert!(poll_immediate(accepting.next()).await.is_none());

@@ -1,6 +1,6 @@
-//! Waiting as a task: by the core alone, on a runtime that it does not know, and with the types for
-//! tokio. Over TCP on this machine, and over RDMA in the lab, where `LAB_ADDR` is an address that a
-//! device serves.
+//! Tasks that wait: with the futures of the crate's root, on a runtime that the crate does not
+//! know, and with the types for tokio. Over TCP on this machine, and over RDMA in the lab, where
+//! `LAB_ADDR` is an address of a device.
 
 #[cfg(feature = "tokio")]
 mod buffers;

@@ -1,4 +1,4 @@
-//! What both have in common.
+//! Helpers of all modules.
 
 use std::{
     env,
@@ -8,7 +8,7 @@ use std::{
 
 use rdmsg::{Config, Connector, Endpoint, Engine, Listener, Transport};
 
-/// The address for this machine's connections to itself, and what carries them.
+/// Returns an address of this machine, and the transport of connections to it.
 pub(crate) fn place() -> (IpAddr, Transport) {
     match env::var("LAB_ADDR") {
         Ok(addr) => (addr.parse().unwrap(), Transport::Rdma),
@@ -16,7 +16,7 @@ pub(crate) fn place() -> (IpAddr, Transport) {
     }
 }
 
-/// The address with its host as one number, which `getaddrinfo` takes and Rust does not.
+/// Returns the address with its host as one number, which `getaddrinfo` accepts and Rust does not.
 pub(crate) fn as_number(addr: SocketAddr) -> String {
     let IpAddr::V4(host) = addr.ip() else {
         panic!("{addr}")
@@ -24,7 +24,7 @@ pub(crate) fn as_number(addr: SocketAddr) -> String {
     format!("{}:{}", u32::from(host), addr.port())
 }
 
-/// The end that connects and the end that accepts, for threads.
+/// Returns both ends of a connection, the connecting one first, as types for threads.
 pub(crate) fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
     let engine = Engine::shared().unwrap();
     let listener = Listener::builder()
@@ -37,11 +37,15 @@ pub(crate) fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
     let connecting = thread::spawn(move || connector.connect(addr).unwrap());
     let accepted = listener.accept().unwrap();
     let connected = connecting.join().unwrap();
-    assert_eq!(connected.transport(), place().1, "nothing stands in for it");
+    assert_eq!(
+        connected.transport(),
+        place().1,
+        "the transport is not replaced"
+    );
     (connected, accepted)
 }
 
-/// Few places, so that they are soon taken.
+/// Returns a configuration with a small window, so that tests fill it soon.
 pub(crate) fn small() -> Config {
     let mut config = Config::default();
     config.receive_window = 2;
@@ -49,10 +53,10 @@ pub(crate) fn small() -> Config {
     config
 }
 
-/// The bytes of a stream from here on.
+/// Returns bytes of a stream from a position.
 pub(crate) use pattern::sequence as bytes;
 
-/// The message with this number: long ones are read by the peer.
+/// Returns the message with this number. The peer reads the long ones.
 pub(crate) fn message(number: usize) -> Vec<u8> {
     let len = match number % 4 {
         0 => 8,
@@ -65,8 +69,8 @@ pub(crate) fn message(number: usize) -> Vec<u8> {
     message
 }
 
-/// How often the long tests run, and with how many bytes: with 10 MB where `RDMSG_ROUNDS` says how
-/// often, and otherwise once, with fewer where each costs much.
+/// Returns the number of rounds of the long tests, and their length in bytes. `RDMSG_ROUNDS` sets
+/// the rounds. The length is 10 MiB, but over RDMA only 1 MiB if the variable is not set.
 pub(crate) fn long_run() -> (u32, usize) {
     match (env::var("RDMSG_ROUNDS"), place().1) {
         (Ok(rounds), _) => (rounds.parse().unwrap(), 10 << 20),

@@ -31,7 +31,7 @@ use super::{
     stage::{as_number, bytes, long_run, message, place, small},
 };
 
-/// Runs it on each kind of runtime.
+/// Runs a future on each kind of runtime.
 pub(super) fn on_each<F: Future<Output = ()>>(run: impl Fn() -> F) {
     runtime(false).block_on(run());
     runtime(true).block_on(run());
@@ -58,7 +58,11 @@ async fn endpoints(config: &Config) -> (Endpoint, Endpoint) {
     let connecting = Endpoint::connect_with(&connector, listener.local_addr());
     let (connected, accepted) = tokio::join!(connecting, listener.accept());
     let (connected, accepted) = (connected.unwrap(), accepted.unwrap());
-    assert_eq!(connected.transport(), place().1, "nothing stands in for it");
+    assert_eq!(
+        connected.transport(),
+        place().1,
+        "the transport is not replaced"
+    );
     (connected, accepted)
 }
 
@@ -113,7 +117,7 @@ async fn read_all(mut half: OwnedReadHalf, len: usize) {
     let mut read = 0;
     let mut buffer = vec![0; 30_000];
     loop {
-        // As often dropped as not, at whatever point it is.
+        // About half of the reads are dropped, at any point.
         let Ok(count) = timeout(Duration::from_millis(2), half.read(&mut buffer)).await else {
             continue;
         };
@@ -127,8 +131,8 @@ async fn read_all(mut half: OwnedReadHalf, len: usize) {
     assert_eq!(read, len);
 }
 
-/// Many bytes both ways through split halves, with reads that are dropped every few milliseconds,
-/// and a half close at the end.
+/// Each side writes and reads many bytes through split halves. Reads are dropped every few
+/// milliseconds, and a half close ends each direction.
 #[test]
 fn a_full_duplex_stream_loses_nothing_where_reads_are_dropped() {
     let (rounds, len) = long_run();
@@ -150,7 +154,7 @@ fn a_full_duplex_stream_loses_nothing_where_reads_are_dropped() {
 
 #[test]
 fn a_future_that_is_dropped_at_any_point_loses_nothing() {
-    // What it may not do for want of a budget is not the question here.
+    // tokio's budget would make more polls pending.
     on_each(|| {
         unconstrained(async {
             let (client, server) = endpoints(&small()).await;
@@ -158,7 +162,7 @@ fn a_future_that_is_dropped_at_any_point_loses_nothing() {
                 let times = number as u32 % 4;
                 assert!(cut(server.recv(), 0).await.is_none(), "nothing was sent");
                 assert!(cut(server.next_completion(), times).await.is_none());
-                // The grant for what was taken may be on its way.
+                // The grant of a received message may still be in flight.
                 client.send(&message(2 * number)).await.unwrap();
                 let mut sent = 1;
                 for part in 1..4 {
@@ -189,7 +193,7 @@ fn a_future_that_is_dropped_at_any_point_loses_nothing() {
             let end = server.recv().await;
             assert!(
                 matches!(end, Err(Error::Disconnected(CloseReason::PeerClosed))),
-                "it goes on in the background: {end:?}"
+                "the dropped close continues: {end:?}"
             );
         })
     });
@@ -211,7 +215,7 @@ fn an_accept_that_is_dropped_loses_no_connection_and_a_connect_leaves_none() {
         }
         let connecting = tokio::spawn(async move {
             for times in 0..4 {
-                // On a busy machine it may be established by then, and is dropped.
+                // On a busy machine the connection may be established by then; it is dropped, too.
                 let connecting = Endpoint::connect_with(&connector, addr);
                 drop(cut(connecting, times).await);
             }
@@ -225,7 +229,7 @@ fn an_accept_that_is_dropped_loses_no_connection_and_a_connect_leaves_none() {
                 continue;
             };
             let accepted = accepted.unwrap();
-            // Those that were given up late close.
+            // Dropped connections that were established are closed.
             if accepted.recv().await.is_ok() {
                 break accepted;
             }
@@ -304,7 +308,10 @@ fn messages_are_a_stream_and_a_sink() {
             count += 1;
         }
         assert_eq!(count, 101);
-        assert!(receiving.next().await.is_none(), "it stays at the end");
+        assert!(
+            receiving.next().await.is_none(),
+            "the stream stays at the end"
+        );
         sending.await.unwrap();
     });
 }
@@ -353,7 +360,7 @@ fn completions_with_ids_come_to_a_task() {
     });
 }
 
-/// As HTTP/2 does, which confirms what it reads.
+/// HTTP/2 does this: it confirms data while it reads.
 #[test]
 fn who_writes_while_it_reads_reads_all_that_a_peer_wrote_before_it_closed() {
     on_each(|| async {
@@ -447,14 +454,14 @@ fn a_peer_that_vanishes_is_an_error_and_no_end_of_file() {
 fn a_connection_goes_from_a_runtime_that_is_gone_to_another_and_to_threads() {
     let first = runtime(true);
     let (client, server) = first.block_on(endpoints(&Config::default()));
-    // A task waits when its runtime goes.
+    // A task waits while its runtime is dropped.
     let waiting = server.clone();
     first.spawn(async move { waiting.recv().await });
     drop(first);
     let inner = server.get_ref().clone();
     client.get_ref().send(b"to a thread").unwrap();
     assert_eq!(*inner.recv().unwrap(), *b"to a thread");
-    // Without a runtime of its own the engine polls for it.
+    // The connection has no runtime, so the engine polls for it.
     client.get_ref().send(b"to any executor").unwrap();
     let received = smol::block_on(poll_fn(|cx| inner.poll_recv(cx)));
     assert_eq!(*received.unwrap(), *b"to any executor");
@@ -477,11 +484,11 @@ fn a_runtime_that_stands_still_is_not_a_peer_that_is_dead() {
     let runtime = runtime(false);
     let (client, server) = runtime.block_on(async {
         let (client, server) = endpoints(&config).await;
-        // It waits, so that the runtime is the one that watches.
+        // The receive waits once, so that the runtime watches the connection.
         assert!(cut(server.recv(), 1).await.is_none());
         (client.into_inner(), server)
     });
-    // Nobody drives the runtime meanwhile, for longer than a dead peer lasts.
+    // For longer than `keepalive_timeout` no thread drives the runtime.
     let silence = client.recv_timeout(Duration::from_millis(2500));
     assert!(matches!(silence, Err(Error::TimedOut)), "{silence:?}");
     client.send(b"still there").unwrap();

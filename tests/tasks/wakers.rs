@@ -1,4 +1,4 @@
-//! Wakers that fail, block, or poll their task at once. Each concerns its own connection only.
+//! Wakers that panic, block, or poll their task immediately. Each affects only its own connection.
 
 use std::{
     future::{Future, poll_fn},
@@ -21,13 +21,13 @@ use smol::block_on;
 
 use super::stage::{pair_with, place};
 
-/// Longer than anything here takes on a loaded machine.
+/// Longer than any step takes on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The code of a Failure with which a side gives up because a waker panicked.
+/// The code of a Failure frame that a side sends after a waker panicked.
 const WAKER_PANICKED: u32 = 2;
 
-/// Says that it is called, and panics.
+/// A waker that reports its call, and panics.
 struct Panics(Sender<()>);
 
 impl Wake for Panics {
@@ -37,13 +37,13 @@ impl Wake for Panics {
     }
 }
 
-/// A waker that panics, and a sign of its call.
+/// Returns a waker that panics, and the receiver of its report.
 fn panicking() -> (Waker, Receiver<()>) {
     let (calls, called) = channel();
     (Waker::from(Arc::new(Panics(calls))), called)
 }
 
-/// Says that it is called, and returns when the other end of `leave` is dropped.
+/// A waker that reports its call, and returns when the other end of `leave` is dropped.
 struct Blocks {
     called: Sender<()>,
     leave: Mutex<Receiver<()>>,
@@ -56,7 +56,7 @@ impl Wake for Blocks {
     }
 }
 
-/// A waker that blocks, a sign of its call, and the sender whose drop has it return.
+/// Returns a waker that blocks, the receiver of its report, and the sender whose drop releases it.
 fn blocking() -> (Waker, Receiver<()>, Sender<()>) {
     let (called, calls) = channel();
     let (left, leave) = channel();
@@ -71,13 +71,13 @@ fn recv(endpoint: &Endpoint) -> impl Future<Output = Result<rdmsg::Message, Erro
     poll_fn(|cx| endpoint.poll_recv(cx))
 }
 
-/// Has a task wait for a message, which this waker wakes.
+/// Makes a task wait for a message, which wakes this waker.
 fn wait_with(endpoint: &Endpoint, waker: &Waker) {
     let polled = endpoint.poll_recv(&mut Context::from_waker(waker));
     assert!(polled.is_pending());
 }
 
-/// Sends a message each way, between tasks that the engine wakes.
+/// Sends messages in both directions between tasks that the engine wakes.
 fn exchange((one, other): &(Endpoint, Endpoint), rounds: u32) {
     block_on(async {
         for number in 0..rounds {
@@ -105,7 +105,7 @@ fn waker_that_panics_ends_its_connection_only() {
     pairs[3].1.send(b"a message that wakes").unwrap();
     let peers = reason(&pairs[3].1);
     assert_eq!(peers, CloseReason::PeerFailed(WAKER_PANICKED));
-    // The message is there, and the end is behind it.
+    // The message arrived, and the end follows it.
     assert!(pairs[3].0.recv_timeout(PATIENCE).is_ok());
     assert_eq!(reason(&pairs[3].0), CloseReason::WakerPanicked);
     let closed = pairs[3].0.close();
@@ -125,10 +125,10 @@ fn waker_that_panics_ends_its_connection_only() {
 fn waker_of_a_connect_that_panics_ends_it() {
     let engine = Engine::shared().unwrap();
     let other = pair_with(&Config::default());
-    // It accepts nothing by itself, so that the connect waits.
+    // This listener accepts nothing by itself, so the connect waits.
     let listener = RequestListener::bind((place().0, 0)).unwrap();
     let mut config = Config::default();
-    // One transport, because the task has to be polled again between two attempts.
+    // There is one transport, because between two attempts the task must be polled.
     config.transport = match place().1 {
         Transport::Rdma => TransportChoice::Rdma,
         _ => TransportChoice::Tcp,
@@ -143,7 +143,7 @@ fn waker_of_a_connect_that_panics_ends_it() {
     let end = reason(&accepted);
     assert_eq!(end, CloseReason::PeerFailed(WAKER_PANICKED));
     exchange(&other, 10);
-    assert!(engine.statistics().is_ok(), "the engine goes on");
+    assert!(engine.statistics().is_ok(), "the engine continues");
 }
 
 #[test]
@@ -186,7 +186,8 @@ fn waker_that_blocks_delays_its_connection_only() {
     exchange(&(client, server), 0);
 }
 
-/// Each waker blocks until the test's end, and a second task of each connection waits behind it.
+/// Each waker blocks until the end of the test, and a second task of each connection waits behind
+/// it.
 #[test]
 fn wakers_that_never_return_cost_a_thread_each() {
     let engine = Engine::new().unwrap();
@@ -231,7 +232,7 @@ fn wakers_that_never_return_cost_a_thread_each() {
 /// A task that its waker polls.
 struct Inline {
     task: Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>,
-    /// Whether it was woken while it was polled.
+    /// Whether it was woken during a poll.
     again: AtomicBool,
     polls: AtomicU32,
 }
@@ -242,7 +243,7 @@ impl Wake for Inline {
         while self.again.load(Ordering::SeqCst) {
             let mut slot = match self.task.try_lock() {
                 Ok(slot) => slot,
-                // Its poller looks again.
+                // The polling thread polls again.
                 Err(TryLockError::WouldBlock) => return,
                 Err(TryLockError::Poisoned(_)) => panic!("the task failed"),
             };

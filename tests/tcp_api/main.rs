@@ -1,6 +1,6 @@
 //! The methods of std's and tokio's types for TCP, one line each, and the meaning of readiness.
-//! Each file runs against the TCP types and against this crate's: over TCP on this machine,
-//! and over RDMA in the lab, where `LAB_ADDR` is an address that a device serves.
+//! Each file runs against the TCP types and against this crate's types: over TCP on this machine,
+//! and over RDMA in the lab, where `LAB_ADDR` is an address of a device.
 
 #![expect(clippy::duplicate_mod, reason = "each file runs against both")]
 
@@ -44,7 +44,7 @@ mod tokio_over_tokio {
 
     use super::any_tcp as any;
 
-    /// The end of the error for halves that do not belong together.
+    /// The end of the error for halves of different streams.
     const PART: &str = "from the same socket";
 
     #[path = "conversions.rs"]
@@ -54,7 +54,7 @@ mod tokio_over_tokio {
     #[path = "tokio_waits.rs"]
     mod waits;
 
-    /// Waits until the peer has everything that was sent.
+    /// Waits until the peer has all bytes.
     async fn delivered(_: &OwnedReadHalf) {}
 }
 
@@ -68,7 +68,7 @@ mod tokio_over_rdmsg {
 
     use super::any_rdmsg as any;
 
-    /// The end of the error for halves that do not belong together.
+    /// The end of the error for halves of different streams.
     const PART: &str = "of the same stream";
 
     #[path = "conversions.rs"]
@@ -78,18 +78,18 @@ mod tokio_over_rdmsg {
     #[path = "tokio_waits.rs"]
     mod waits;
 
-    /// Waits until the peer has everything that was sent.
+    /// Waits until the peer has all bytes.
     async fn delivered(half: &OwnedReadHalf) {
         half.endpoint().flushed().await.unwrap();
     }
 }
 
-/// An address of this machine, with a port that is free.
+/// Returns an address of this machine, with any free port.
 fn any_tcp() -> SocketAddr {
     ([127, 0, 0, 1], 0).into()
 }
 
-/// The same, of a device in the lab.
+/// Returns the same, or in the lab the address of a device.
 fn any_rdmsg() -> SocketAddr {
     match std::env::var("LAB_ADDR") {
         Ok(address) => (address.parse::<IpAddr>().unwrap(), 0).into(),
@@ -97,7 +97,7 @@ fn any_rdmsg() -> SocketAddr {
     }
 }
 
-/// Whether connections at this address have a time to live that a program sets.
+/// Returns whether a program can set the time to live of connections at this address.
 fn has_ttl(at: SocketAddr) -> bool {
     at.ip().is_loopback()
 }

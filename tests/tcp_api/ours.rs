@@ -15,7 +15,7 @@ fn ends() -> (StreamListener, Stream, Stream) {
     ends_at("", any_rdmsg())
 }
 
-/// Connects two ends, over the transport of a scheme or over the default one.
+/// Connects two ends over the transport of `scheme`, or over the default one if that is empty.
 fn ends_at(scheme: &str, address: SocketAddr) -> (StreamListener, Stream, Stream) {
     let listener = StreamListener::bind(format!("{scheme}{address}")).unwrap();
     let addr = format!("{scheme}{}", listener.local_addr().unwrap());
@@ -24,12 +24,12 @@ fn ends_at(scheme: &str, address: SocketAddr) -> (StreamListener, Stream, Stream
     (listener, client.join().unwrap(), server)
 }
 
-/// A program's function that is generic over addresses exchanges the trait with the types.
+/// A program's function that is generic over addresses must change its trait bound with the types.
 fn bind<A: ToAddresses>(address: A) -> StreamListener {
     StreamListener::bind(address).unwrap()
 }
 
-/// A function that looks addresses up itself stays as it is.
+/// A function that looks addresses up itself needs no change.
 fn bind_looked_up<A: ToSocketAddrs>(address: A) -> StreamListener {
     let addresses: Vec<_> = address.to_socket_addrs().unwrap().collect();
     StreamListener::bind(&*addresses).unwrap()
@@ -118,7 +118,10 @@ fn a_time_to_live_is_refused_over_rdma() {
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains("over RDMA"), "{error}");
     } else {
-        assert!(any_rdmsg().ip().is_loopback(), "nothing stands in for it");
+        assert!(
+            any_rdmsg().ip().is_loopback(),
+            "the transport is not replaced"
+        );
         client.set_ttl(64).unwrap();
     }
     (&client).write_all(b"on").unwrap();

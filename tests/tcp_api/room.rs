@@ -1,4 +1,4 @@
-//! Room for long writes, of which fewer are in flight than of short ones.
+//! Room for long writes, of which fewer fit than of short ones.
 
 use std::{
     io::ErrorKind,
@@ -57,7 +57,7 @@ fn a_long_write_that_was_refused_waits_for_room_of_its_length() {
             if !is_writable(&client) {
                 break;
             }
-            // The peer's library took one between the two calls.
+            // The peer's library took one write between the two calls.
             tokio::task::yield_now().await;
             assert!(refusals < 1000, "no refusal clears the readiness");
         }

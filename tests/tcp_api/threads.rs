@@ -1,4 +1,4 @@
-//! Which types may go where, and that futures may as well.
+//! Auto traits of the types, and of their futures.
 
 use std::panic::{RefUnwindSafe, UnwindSafe};
 
@@ -22,7 +22,7 @@ fn types_go_to_any_thread_and_past_a_panic() {
         tokio::net::tcp::OwnedWriteHalf, rdmsg::tokio::OwnedWriteHalf;
         tokio::net::tcp::ReuniteError, rdmsg::tokio::ReuniteError;
     }
-    // A borrow that may be written through is unsafe behind a panic for each library's halves.
+    // Neither library's halves are unwind-safe, because each contains a borrow with write access.
     fn halves<T: Send + Sync + Unpin>() {}
     halves::<tokio::net::tcp::ReadHalf<'_>>();
     halves::<rdmsg::tokio::ReadHalf<'_>>();

@@ -15,7 +15,7 @@ use tokio::{
 use super::{Listener, Stream, any};
 use crate::has_ttl;
 
-/// A runtime of this many threads.
+/// Returns a runtime with this number of threads.
 pub(super) fn runtime(threads: usize) -> Runtime {
     let mut builder = match threads {
         1 => Builder::new_current_thread(),
@@ -28,7 +28,7 @@ pub(super) fn runtime(threads: usize) -> Runtime {
         .unwrap()
 }
 
-/// Returns both ends of a stream. A read of the accepted one has found nothing.
+/// Returns a listener and both ends of a stream. A read of the accepted end has found nothing.
 pub(super) async fn ends() -> (Listener, Stream, Stream) {
     let (listener, client, server) = fresh_ends().await;
     let refused = server.try_read(&mut [0; 1]).unwrap_err();
@@ -36,7 +36,7 @@ pub(super) async fn ends() -> (Listener, Stream, Stream) {
     (listener, client, server)
 }
 
-/// Returns both ends of a stream, without a read of the accepted one.
+/// Returns a listener and both ends of a stream, without a read of the accepted end.
 pub(super) async fn fresh_ends() -> (Listener, Stream, Stream) {
     let listener = Listener::bind(any()).await.unwrap();
     let addr = listener.local_addr().unwrap();
@@ -48,7 +48,7 @@ fn at(listener: &Listener) -> SocketAddr {
     listener.local_addr().unwrap()
 }
 
-/// Connects while the listener accepts, and returns whether they are two ends of one stream.
+/// Connects while the listener accepts. Returns whether the results are two ends of one stream.
 async fn called(
     listener: &Listener,
     connecting: impl Future<Output = std::io::Result<Stream>>,
@@ -57,7 +57,7 @@ async fn called(
     accepted.unwrap().1 == connected.unwrap().local_addr().unwrap()
 }
 
-/// Each line with its result.
+/// Defines one test for each line and its result.
 macro_rules! lines {
     (($listener:ident, $client:ident, $server:ident); $($name:ident: $line:expr => $result:expr;)*)
     => { $(

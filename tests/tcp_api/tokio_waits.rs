@@ -16,7 +16,7 @@ use super::{
     lines::{ends, fresh_ends, runtime},
 };
 
-/// Runs it on each kind of runtime.
+/// Runs a test on each kind of runtime.
 fn run<F: Future<Output = ()>>(test: impl Fn() -> F) {
     runtime(1).block_on(test());
     runtime(2).block_on(test());
@@ -33,7 +33,7 @@ fn is_pending<F: Future>(future: Pin<&mut F>) -> bool {
     matches!(future.poll(&mut cx), Poll::Pending)
 }
 
-/// Reads until nothing is here, which clears the readiness.
+/// Reads until nothing is left, which clears the readiness. Returns the number of bytes.
 fn clear_readable(stream: &Stream) -> usize {
     let (mut read, mut buffer) = (0, [0; 4096]);
     loop {
@@ -48,7 +48,8 @@ fn clear_readable(stream: &Stream) -> usize {
     }
 }
 
-/// Reads nothing until that clears the readiness. A refused read does not while an event arrives.
+/// Repeats a refused read until it clears the readiness. It does not if an event arrives during the
+/// read.
 async fn refuse_reads(stream: &mut Stream, refuse: impl Fn(&mut Stream)) {
     for _ in 0..1000 {
         refuse(stream);
@@ -60,7 +61,7 @@ async fn refuse_reads(stream: &mut Stream, refuse: impl Fn(&mut Stream)) {
     panic!("no refusal clears the readiness");
 }
 
-/// Writes until there is no room, which clears the readiness.
+/// Writes until there is no room, which clears the readiness. Returns the number of bytes.
 fn fill(stream: &Stream, chunk: &[u8]) -> usize {
     let mut written = 0;
     loop {
@@ -87,7 +88,7 @@ fn readable_waits_after_a_refusal_until_bytes_come() {
             waiting.await.unwrap();
             let mut one = [0];
             assert_eq!((server.try_read(&mut one).unwrap(), one), (1, [round]));
-            // Two bytes are left.
+            // The socket has two more bytes.
             server.readable().await.unwrap();
             assert_eq!(clear_readable(&server), 2);
         }
@@ -102,7 +103,7 @@ fn writable_waits_after_a_refusal_until_there_is_room() {
             for _ in 0..2 {
                 client.writable().await.unwrap();
                 let mut written = fill(&client, chunk);
-                // The peer's system or library may take some bytes until its memory is full.
+                // The peer's system or library may take more bytes until its memory is full.
                 let mut rounds = 0;
                 while !is_pending(pin!(client.writable())) {
                     written += fill(&client, chunk);
@@ -121,7 +122,7 @@ fn writable_waits_after_a_refusal_until_there_is_room() {
                 let (room, read) = tokio::join!(waiting, reading);
                 room.unwrap();
                 assert_eq!(read, written);
-                // A readiness that was false is cleared by the refusal.
+                // A refused write clears a false readiness.
                 while let Err(error) = client.try_write(b"more") {
                     assert_eq!(error.kind(), ErrorKind::WouldBlock);
                     client.writable().await.unwrap();
@@ -163,7 +164,7 @@ fn readable_lasts_until_a_read_finds_nothing() {
         server.readable().await.unwrap();
         server.read_exact(&mut [0; 4]).await.unwrap();
         assert!(!is_pending(pin!(server.readable())));
-        // As a refused `try_read`, a read that waits clears it.
+        // A pending read clears the readiness like a refused `try_read`.
         refuse_reads(&mut server, |server| {
             assert!(is_pending(pin!(server.read(&mut [0; 1]))));
         })
@@ -198,7 +199,7 @@ fn ready_finds_bytes_while_the_stream_is_writable() {
         let both = Interest::READABLE.add(Interest::WRITABLE);
         let arrival = async {
             while !client.ready(both).await.unwrap().is_readable() {
-                // The runtime looks for news between two tasks.
+                // The runtime polls for events between two tasks.
                 tokio::task::yield_now().await;
             }
         };
@@ -258,7 +259,7 @@ fn ready_names_each_state_of_both_directions() {
             if states.is_read_closed() {
                 break;
             }
-            // The runtime looks for news between two tasks.
+            // The runtime polls for events between two tasks.
             tokio::task::yield_now().await;
         }
         assert_eq!(server.try_read(&mut [0; 1]).unwrap(), 0);
@@ -329,7 +330,11 @@ fn a_peek_waits_while_the_same_stream_writes() {
         });
         assert_eq!((count.unwrap(), &peeked), (4, b"ping"));
         let mut got = [0; 8];
-        assert_eq!(client.try_read(&mut got).unwrap(), 4, "it took nothing");
+        assert_eq!(
+            client.try_read(&mut got).unwrap(),
+            4,
+            "the dropped read took nothing"
+        );
     });
 }
 
@@ -379,7 +384,7 @@ fn halves_are_reunited_with_their_own_only() {
         drop(client);
         let mut got = String::new();
         server.read_to_string(&mut got).await.unwrap();
-        assert_eq!(got, "nited", "a byte that was not read stays");
+        assert_eq!(got, "nited", "the unread byte stays");
     });
 }
 
@@ -393,7 +398,11 @@ fn a_forgotten_half_ends_its_direction_with_the_other() {
         delivered(&read).await;
         assert_eq!(server.read_u8().await.unwrap(), b'x');
         let refused = server.try_read(&mut [0; 1]).unwrap_err();
-        assert_eq!(refused.kind(), ErrorKind::WouldBlock, "no end");
+        assert_eq!(
+            refused.kind(),
+            ErrorKind::WouldBlock,
+            "the stream has not ended"
+        );
         drop(read);
         assert_eq!(server.read(&mut [0; 1]).await.unwrap(), 0);
     });

@@ -1,4 +1,4 @@
-//! A peer over TCP whose bytes a test writes, and the endpoint that it connects to.
+//! A peer over TCP whose bytes a test writes, and the endpoint to which it connects.
 
 use std::{
     io::{self, Read, Write},
@@ -9,10 +9,10 @@ use std::{
 
 use rdmsg::{Config, Connector, Endpoint, Engine, Listener};
 
-/// No call takes longer, on a machine that does something.
+/// Longer than any call takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A listener with a connection that minds its own business.
+/// A listener with a connection of a bystander, which must not be affected.
 pub(crate) struct Stage {
     pub(crate) listener: Listener,
     pub(crate) near: Endpoint,
@@ -24,7 +24,7 @@ impl Stage {
         Self::on(&Engine::new().unwrap(), config)
     }
 
-    /// As `with`, on this engine.
+    /// Does the same as `with`, on this engine.
     pub(crate) fn on(engine: &Engine, config: Config) -> Self {
         let listener = Listener::builder()
             .config(&config)
@@ -42,12 +42,12 @@ impl Stage {
         }
     }
 
-    /// A raw peer, set up as the rules say, and the endpoint that it has to do with.
+    /// Returns a raw peer with a valid hello, and the endpoint on the other side.
     pub(crate) fn connect(&self) -> (Peer, Endpoint) {
         self.connect_with(4)
     }
 
-    /// As `connect`, with a peer of this window.
+    /// Does the same as `connect`, with this window of the peer.
     pub(crate) fn connect_with(&self, window: u8) -> (Peer, Endpoint) {
         let addr = self.listener.local_addr();
         let peer = thread::spawn(move || Peer::connect(addr, window).unwrap());
@@ -63,7 +63,7 @@ impl Stage {
     }
 }
 
-/// The bytes on the wire, written down a second time on purpose.
+/// A peer that writes the bytes of the protocol itself, independently of the library.
 pub(crate) struct Peer {
     pub(crate) stream: TcpStream,
 }
@@ -73,12 +73,12 @@ impl Peer {
         Self::over(TcpStream::connect(addr)?, window)
     }
 
-    /// Sets up a connection on a stream that has connected.
+    /// Sends a hello on a connected stream, and reads the answer.
     pub(crate) fn over(stream: TcpStream, window: u8) -> io::Result<Self> {
         Self::serving(stream, window, 16)
     }
 
-    /// As `over`, for a peer that serves this number of READs at a time.
+    /// Does the same as `over`, for a peer that serves this number of READs at a time.
     pub(crate) fn serving(mut stream: TcpStream, window: u8, reads: u8) -> io::Result<Self> {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
@@ -96,7 +96,7 @@ impl Peer {
         Ok(Self { stream })
     }
 
-    /// Sends bytes, as far as the other side still takes them.
+    /// Sends bytes. Errors are ignored, because the other side may have ended the connection.
     pub(crate) fn say(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
@@ -109,12 +109,12 @@ pub(crate) fn pdu(kind: u8, flags: u8, arguments: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A data frame with this number.
+/// Returns a data frame with this number.
 pub(crate) fn frame(number: u16, payload: &[u8]) -> Vec<u8> {
     frame_with(4, number, payload)
 }
 
-/// As `frame`, with this grant.
+/// Returns a data frame with this number and this grant.
 pub(crate) fn frame_with(grant: u32, number: u16, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![1, 0];
     bytes.extend(number.to_be_bytes());

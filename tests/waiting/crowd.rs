@@ -1,4 +1,4 @@
-//! Many that use one connection, and many connections.
+//! Many users of one connection, and many connections.
 
 use std::{
     collections::BTreeSet,
@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use crate::stage::{PATIENCE, Stage, place, runtime, unprobed};
 
-/// The numbers of messages that have come.
+/// The numbers of the received messages.
 #[derive(Clone, Default)]
 struct Seen(Arc<Mutex<BTreeSet<u32>>>);
 
@@ -42,7 +42,11 @@ fn send_to_all(near: &rdmsg::Endpoint, count: u32, ended: &mpsc::Receiver<()>) {
     }
     near.close().unwrap();
     let woken = ended.recv_timeout(PATIENCE).unwrap_err();
-    assert_eq!(woken, mpsc::RecvTimeoutError::Disconnected, "all are woken");
+    assert_eq!(
+        woken,
+        mpsc::RecvTimeoutError::Disconnected,
+        "the end wakes all threads"
+    );
 }
 
 #[test]
@@ -83,7 +87,7 @@ fn receives_each_message_once_in_mixed_company() {
     let runtimes = [runtime(true), runtime(true)];
     for number in 0..48 {
         let (far, seen, ended) = (far.clone(), seen.clone(), ended.clone());
-        // Waits that end in between, as a thread, and as a future that is dropped.
+        // Some users give up a wait in between: a thread with a timeout, and a dropped future.
         match number % 4 {
             0 => drop(thread::spawn(move || {
                 let _ended = ended;
@@ -127,7 +131,7 @@ fn receives_each_message_once_in_mixed_company() {
 fn serves_hundreds_of_users_at_once() {
     let users = match place().1 {
         Transport::Tcp => 500,
-        // Each takes milliseconds.
+        // Each connect takes milliseconds.
         _ => 20,
     };
     let config = Config::default().with(|c| {
@@ -170,7 +174,7 @@ fn serves_hundreds_of_users_at_once() {
                 })
             })
             .collect();
-        // All at once: none closes before the last has its answers.
+        // All connections exist at the same time: none closes before the last has its answers.
         let mut endpoints = Vec::new();
         for task in tasks {
             endpoints.push(timeout(PATIENCE, task).await.unwrap().unwrap());

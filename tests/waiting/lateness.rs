@@ -1,4 +1,4 @@
-//! A measure for how late this machine wakes threads.
+//! Measures how late this machine wakes threads.
 
 use std::{
     hint,
@@ -12,25 +12,26 @@ use std::{
 
 use nix::time::{ClockId, clock_gettime};
 
-/// The length of the short waits, which see a stall of the machine near the end of the long ones.
+/// The duration of the short waits, which detect a stall of the machine near the end of the long
+/// ones.
 const SHORT: Duration = Duration::from_millis(10);
 
 /// The time before that end from which the short waits count.
 const BEFORE: Duration = Duration::from_millis(500);
 
-/// The processor time that one thread takes behind the long wait. All connections end then, and
-/// their engine's thread has about as much to do.
+/// The processor time that one thread uses after the long wait. The engine's thread has a similar
+/// amount of work then, because all connections end.
 const WORK: Duration = Duration::from_millis(50);
 
-/// Threads that do nothing but wait, and measure the time by which they wake up late; and one that
-/// works, and measures how long it waits for a processor.
+/// Threads that only wait, and measure how late they wake, and a thread that computes, and measures
+/// how long it waits for a processor.
 pub(crate) struct Lateness {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Duration>>,
 }
 
 impl Lateness {
-    /// Begins to measure. Some of the threads wait once, for this long.
+    /// Starts to measure. Some of the threads wait once, for `length`.
     pub(crate) fn of(length: Duration) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let long = (0..4).map(|_| thread::spawn(move || late_by(length)));
@@ -76,7 +77,7 @@ fn late_by(length: Duration) -> Duration {
     }
 }
 
-/// Takes this much processor time, and returns by how much longer it took.
+/// Uses this much processor time, and returns by how much longer it took.
 fn late_with(work: Duration) -> Duration {
     let (started, begun) = (Instant::now(), processor_time());
     while processor_time() - begun < work {

@@ -1,6 +1,6 @@
-//! Waiting calls, and the threads that poll for them: deadlines, runtimes that stand still or end,
-//! threads and processes that are stopped. Over TCP on this machine, and over RDMA in the lab,
-//! where `LAB_ADDR` is an address that a device serves.
+//! Blocking calls, and the threads that poll for them: deadlines, runtimes that stand still or end,
+//! stopped threads and processes. Over TCP on this machine, and over RDMA in the lab, where
+//! `LAB_ADDR` is an address of a device.
 
 mod crowd;
 mod lateness;

@@ -1,4 +1,4 @@
-//! Each call with a deadline, next to each kind of other user of its connection, all at once.
+//! Each call with a deadline, combined with each kind of other user of its connection, all at once.
 
 use std::{
     any::Any,
@@ -23,38 +23,39 @@ use crate::{
     stage::{PATIENCE, receive_all, runtime},
 };
 
-/// Above five seconds, from where on a thread may wait in the call that receives over TCP.
+/// The deadline is above 5 s, because only then a thread may wait in the call that receives over
+/// TCP.
 const DEADLINE: Duration = Duration::from_millis(5500);
 
 /// The delay after the deadline that a call may have on an idle machine.
 const ALLOWED: Duration = Duration::from_millis(250);
 
-/// The factor for the delay of plain waits on this machine. A call that returns takes several
-/// wake-ups, one after the other.
+/// The allowed multiple of the delay of plain waits, because a call takes several wake-ups in
+/// sequence.
 const FACTOR: u32 = 4;
 
 /// Peers that keep every connection in one state.
 pub(crate) trait Peers {
-    /// The state's name.
+    /// Returns the name of the state.
     fn name(&self) -> &str;
 
-    /// A connection with messages, whose peer gives 4 places and takes nothing.
+    /// Returns a connection with messages, whose peer grants 4 messages and receives nothing.
     fn endpoint(&self) -> Endpoint;
 
-    /// The same with bytes.
+    /// Returns a connection with bytes, whose peer does the same.
     fn stream(&self) -> Stream;
 
-    /// The engine of this side's ends.
+    /// Returns the engine of this side's ends.
     fn engine(&self) -> &Engine;
 
-    /// An address that answers a connect in part, or not at all.
+    /// Returns an address that answers a connect partially or not at all.
     fn mute(&self) -> SocketAddr;
 
-    /// All connections are established.
+    /// Notifies the peers that all connections are established.
     fn begin(&mut self) {}
 }
 
-/// The configuration of this side's ends.
+/// Returns the configuration of this side's ends.
 pub(crate) fn config() -> Config {
     Config::default().with(|c| {
         c.receive_window = 4;
@@ -162,7 +163,8 @@ impl Call {
         !receives.contains(&self)
     }
 
-    /// Whether it waits as another call does, so that it is made alone only.
+    /// Returns whether the call waits in the same way as another one. Such a call is made without
+    /// other users only.
     fn is_a_form(self) -> bool {
         [Self::SendVectored, Self::SendWithId, Self::TaskSendBatch].contains(&self)
     }
@@ -192,7 +194,7 @@ impl Call {
     }
 }
 
-/// A call that is ready to be made. It returns the error in its result.
+/// A prepared call. It returns an error if its result is not the expected one.
 type Made = Box<dyn FnOnce() -> Result<(), String> + Send>;
 
 fn expect<T>(result: Result<T, Error>) -> Result<(), String> {
@@ -219,7 +221,7 @@ fn expect_undelivered(result: Result<(), Error>) -> Result<(), String> {
     }
 }
 
-/// Runs it as a task until the deadline.
+/// Runs the future as a task until the deadline.
 fn as_task<T>(run: impl Future<Output = T>) -> Result<(), String> {
     let timed = runtime(false).block_on(async { timeout(DEADLINE, run).await });
     timed.err().map(drop).ok_or_else(|| "it returned".into())
@@ -264,7 +266,7 @@ fn on_messages(call: Call, endpoint: Endpoint, group: Option<Group>) -> Made {
         Call::TaskClose => {
             let closed = runtime(false).block_on(async {
                 let endpoint = TaskEndpoint::new(endpoint.clone()).unwrap();
-                // Its own limit is the earlier one.
+                // The endpoint's own limit is earlier.
                 timeout(2 * DEADLINE, endpoint.close()).await
             });
             closed.map_or_else(|_| Err("it did not return".into()), expect_undelivered)
@@ -291,7 +293,7 @@ fn on_bytes(call: CallOnBytes, mut stream: Stream) -> Made {
     })
 }
 
-/// Until nothing can be sent.
+/// Sends until there is no room.
 fn fill(endpoint: &Endpoint) {
     loop {
         match endpoint.try_send(b"fills the window") {
@@ -302,7 +304,7 @@ fn fill(endpoint: &Endpoint) {
     }
 }
 
-/// Until nothing can be written. The peer's engine moves bytes on for a while, and makes room.
+/// Writes until there is no room. The peer's engine takes bytes for a while, which makes room.
 fn fill_bytes(stream: &mut Stream) {
     let full = Some(Duration::from_millis(500));
     stream.set_write_timeout(full).unwrap();
@@ -326,7 +328,7 @@ impl Others {
     fn spawn(&self, wait: impl FnOnce() + Send + 'static) {
         let ended = self.ended.clone();
         thread::spawn(move || {
-            // Dropped when it ends in whichever way.
+            // The drop reports the end of the thread, even after a panic.
             let _ended = ended;
             wait();
         });
@@ -383,7 +385,7 @@ impl Others {
         let mut stream = stream.try_clone().unwrap();
         match company {
             Company::Thread => self.spawn(move || {
-                // Its own time may be over as well.
+                // The read timeout of the stream may expire here as well.
                 let again = |error: io::Error| error.kind() == ErrorKind::WouldBlock;
                 while stream.read(&mut [0]).map_or_else(again, |count| count > 0) {}
             }),
@@ -400,11 +402,11 @@ impl Others {
     }
 }
 
-/// A call that was made: its name, its result, and its time.
+/// A completed call: its name, its result, and its duration.
 type Report = (String, Result<(), String>, Duration);
 
-/// The time that a call may take after its deadline, whatever the machine does: a close waits for
-/// the device to return the work requests.
+/// Returns how long a call may take after its deadline on any machine: a close waits for the device
+/// to complete the work requests.
 fn drain(name: &str) -> Duration {
     if name.contains("Close") {
         Duration::from_secs(2)
@@ -413,7 +415,7 @@ fn drain(name: &str) -> Duration {
     }
 }
 
-/// Makes each call in each state at once, and fails if one of them returns late.
+/// Makes each call in each state at the same time, and fails if one of them returns late.
 pub(crate) fn assert_in_time(mut states: Vec<Box<dyn Peers>>) {
     let (ended, all_ended) = mpsc::channel();
     let mut others = Others {
@@ -448,7 +450,7 @@ pub(crate) fn assert_in_time(mut states: Vec<Box<dyn Peers>>) {
     let lateness = Lateness::of(DEADLINE);
     let started = Instant::now();
     let mut all = Vec::new();
-    // Calls that miss even this are not waited for.
+    // The test does not wait for calls that miss this limit.
     let end = started + DEADLINE + Duration::from_secs(4);
     while let Ok(report) = reports.recv_timeout(end.saturating_duration_since(Instant::now())) {
         pending.retain(|name| *name != report.0);
@@ -478,12 +480,16 @@ pub(crate) fn assert_in_time(mut states: Vec<Box<dyn Peers>>) {
         count == 0,
         "{count} of {expected} calls, allowed {allowed:.1?} after {DEADLINE:?}:\n{wrong}"
     );
-    // The end of the connections wakes all.
+    // The end of the connections wakes all users.
     drop(states);
     let Others { ended, idle, kept } = others;
     drop((ended, idle, kept));
     let woken = all_ended.recv_timeout(PATIENCE).unwrap_err();
-    assert_eq!(woken, mpsc::RecvTimeoutError::Disconnected, "all are woken");
+    assert_eq!(
+        woken,
+        mpsc::RecvTimeoutError::Disconnected,
+        "the end wakes all users"
+    );
 }
 
 /// Establishes a connection for each call, with its other users.
@@ -505,7 +511,7 @@ fn prepare(state: &dyn Peers, others: &mut Others, calls: &mut Vec<(String, Made
         for call in ON_BYTES {
             let writes = matches!(call, CallOnBytes::Write | CallOnBytes::TaskWrite);
             if company == Company::Task && !writes {
-                // One at a time reads, as a task or as a thread.
+                // A stream has one reading user at a time, either a task or a thread.
                 continue;
             }
             let mut stream = state.stream();
@@ -526,7 +532,7 @@ fn prepare(state: &dyn Peers, others: &mut Others, calls: &mut Vec<(String, Made
     calls.push((name(&"Connect", Company::Alone), connect));
     let connecting = Connector::new().config(&config()).engine(state.engine());
     let connect: Made = Box::new(move || {
-        // Its own limit is the earlier one.
+        // The connector's own limit is earlier.
         let connecting = connecting.start(addr).unwrap();
         match runtime(false).block_on(async { timeout(2 * DEADLINE, connecting).await }) {
             Ok(Err(Error::Connect { .. })) => Ok(()),

@@ -1,4 +1,4 @@
-//! Connections that go from one runtime to another, to threads, and to an event loop.
+//! Connections that move from one runtime to another, to threads, and to an event loop.
 
 use std::{
     future::poll_fn,
@@ -24,7 +24,7 @@ use crate::stage::{
     PATIENCE, PROMPT, Stage, flush_promptly, place, receive_all, runtime, unprobed,
 };
 
-/// Writes some bytes and waits for their echo. The peer answers when a task waits for that.
+/// Writes some bytes and waits for their echo. The peer answers when a task waits for it.
 async fn exchange(stream: &mut TaskStream, go: &mpsc::Sender<()>) -> io::Result<()> {
     stream.write_all(b"hello").await?;
     let mut bytes = [0; 5];
@@ -62,7 +62,7 @@ fn uses_a_stream_whose_runtime_is_gone() {
         });
         first.block_on(async {
             exchange(&mut stream, &go).await.unwrap();
-            // A read has waited in it.
+            // A read waits on the first runtime.
             let read = timeout(Duration::from_millis(10), stream.read(&mut [0])).await;
             assert!(read.is_err());
         });
@@ -178,7 +178,7 @@ fn polls_connections_whose_runtime_is_dropped() {
         for (_, far) in &pairs {
             runtime.block_on(receive_all(far.clone()));
         }
-        // The handles outside of the runtime keep the connections.
+        // The handles outside the runtime keep the connections open.
         drop(runtime);
         for (near, _) in &pairs {
             flush_promptly(near, 10);
@@ -246,7 +246,7 @@ fn connects_from_a_runtime_that_is_dropped() {
     });
     drop(first);
     let accepting = thread::spawn(move || stage.listener.accept_timeout(PATIENCE).unwrap());
-    // It may be about to try the other transport, which takes a poll.
+    // The connector may be about to try the other transport, which needs a poll.
     let connected = runtime(false).block_on(async { timeout(PROMPT, connecting).await.unwrap() });
     connected.unwrap().send(b"hello").unwrap();
     let accepted = accepting.join().unwrap();

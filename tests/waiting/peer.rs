@@ -1,5 +1,5 @@
-//! A peer over TCP that sends a frame byte by byte. It writes down the bytes on the wire a second
-//! time on purpose.
+//! A peer over TCP that sends a frame byte by byte. It writes the bytes of the protocol itself,
+//! independently of the library.
 
 use std::{
     io::{self, Read, Write},
@@ -24,7 +24,7 @@ const SEND: u8 = 1;
 const READ: u8 = 4;
 const READ_PART: u8 = 17;
 
-/// The length of a PDU's header.
+/// The length of a PDU's header, in bytes.
 const PDU: usize = 8;
 
 /// The kinds of frames.
@@ -34,15 +34,15 @@ const RENDEZVOUS: u8 = 16;
 /// How a peer sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Nothing.
+    /// The peer sends nothing.
     Silence,
-    /// A frame, of which a byte comes now and then, from its PDU's header on.
+    /// The peer sends a frame slowly, byte by byte, from the header of its PDU on.
     Header,
-    /// A frame of the default eager size, of whose payload a byte comes now and then.
+    /// The peer sends the payload of a frame of the default eager size slowly.
     Payload,
-    /// A frame of the greatest eager size, likewise.
+    /// The peer sends the payload of a frame of the largest eager size slowly.
     LongPayload,
-    /// A large message, likewise.
+    /// The peer sends a large message slowly.
     Large,
 }
 
@@ -55,8 +55,8 @@ impl State {
         Self::Large,
     ];
 
-    /// The time from one byte to the next. Sixteen of the long ones are above the deadline, after
-    /// sixteen calls a receiver lets others poll.
+    /// Returns the interval of the bytes. A receiver lets others poll after sixteen calls, and
+    /// sixteen of the longer intervals exceed the deadline.
     fn pace(self) -> Duration {
         match self {
             Self::Silence | Self::Header => Duration::from_millis(300),
@@ -68,14 +68,14 @@ impl State {
         let eager = match self {
             Self::LongPayload => 1 << 20,
             Self::Silence | Self::Header | Self::Payload => 64 << 10,
-            // Everything longer is read.
+            // The receiver reads all longer messages.
             Self::Large => 1000,
         };
         let config = matrix::config().with(|c| c.eager_size = Some(eager));
         config.with(|c| c.transport = TransportChoice::Tcp)
     }
 
-    /// Sends the beginning, and returns the rest, which is sent byte by byte.
+    /// Sends the first part, and returns the rest, which is sent byte by byte.
     fn begin(self, stream: &mut TcpStream) -> Vec<u8> {
         match self {
             Self::Silence => Vec::new(),
@@ -108,10 +108,10 @@ impl State {
     }
 }
 
-/// A peer, and the bytes that it still sends.
+/// A peer, and the bytes that it has not sent yet.
 type Peer = (TcpStream, std::vec::IntoIter<u8>);
 
-/// Peers of one engine, all in this state.
+/// Peers of one engine, all in the same state.
 pub(crate) struct Trickling {
     name: String,
     state: State,
@@ -246,7 +246,7 @@ fn pdu(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The peer's first frame, which grants the places of the hello.
+/// Returns the first frame of the peer, which grants the window of its hello.
 fn frame(kind: u8, len: u32, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![kind, 0, 0, 0];
     bytes.extend(4_u32.to_be_bytes());

@@ -1,4 +1,4 @@
-//! Another process: this program again, in a role, which a test may stop as a whole or in part.
+//! Another process: this program in a role. A test may stop the process or one of its threads.
 
 use std::{
     env, fs,
@@ -22,13 +22,13 @@ use rdmsg::{Config, Endpoint, Listener, Polling};
 
 use crate::stage::{PATIENCE, place, unprobed};
 
-/// The role of the process that is started.
+/// The variable with the role of the started process.
 const ROLE: &str = "WAITING_ROLE";
 
-/// The beginning of a line for the test.
+/// The beginning of lines for the test.
 const MARK: &str = "for the test: ";
 
-/// The name of the thread that is stopped.
+/// The name of the thread that a test stops.
 const VICTIM: &str = "victim";
 
 /// The work of the other process.
@@ -36,19 +36,19 @@ const VICTIM: &str = "victim";
 pub(crate) enum Role {
     /// Accepts connections and receives nothing.
     Keeps,
-    /// Has a thread receive on the first connection, and takes others.
+    /// Receives on the first connection in a thread, and accepts others.
     Receives,
-    /// The same with a thread that never sleeps.
+    /// Does the same with a thread that never sleeps.
     ReceivesBusily,
 }
 
-/// A running process, ended when it is dropped.
+/// A running process; the drop ends it.
 pub(crate) struct Process {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
-/// One thread of the process, which stands still until it is dropped.
+/// A stopped thread of the process; the drop resumes it.
 pub(crate) struct Stopped(Pid);
 
 impl Process {
@@ -69,14 +69,14 @@ impl Process {
         Self { child, lines }
     }
 
-    /// The next line that it has for the test.
+    /// Returns the next line for the test.
     pub(crate) fn line(&mut self) -> String {
         for line in &mut self.lines {
             if let Some((_, line)) = line.unwrap().split_once(MARK) {
                 return line.to_owned();
             }
         }
-        panic!("it has ended");
+        panic!("the process has ended");
     }
 
     pub(crate) fn addr(&mut self) -> SocketAddr {
@@ -87,14 +87,14 @@ impl Process {
         Pid::from_raw(self.child.id().try_into().unwrap())
     }
 
-    /// Stops all of it.
+    /// Stops the whole process.
     pub(crate) fn stop(&self) {
         kill(self.pid(), Signal::SIGSTOP).unwrap();
         let status = waitpid(self.pid(), Some(WaitPidFlag::WUNTRACED)).unwrap();
         assert!(matches!(status, WaitStatus::Stopped(..)), "{status:?}");
     }
 
-    /// Stops the thread that receives, as a debugger does.
+    /// Stops the receiving thread, as a debugger does.
     pub(crate) fn stop_victim(&self) -> Stopped {
         let tid = self.victim();
         ptrace::seize(tid, ptrace::Options::empty()).unwrap();
@@ -104,7 +104,7 @@ impl Process {
         Stopped(tid)
     }
 
-    /// Waits until the thread that receives sleeps.
+    /// Waits until the receiving thread sleeps.
     pub(crate) fn await_sleep(&self) {
         let tid = self.victim();
         let stat = format!("/proc/{}/task/{tid}/stat", self.pid());
@@ -156,7 +156,7 @@ fn tell(line: impl std::fmt::Display) {
 #[ignore = "plays its role in another test"]
 fn plays_its_role() {
     let role = env::var(ROLE).expect("another test starts it");
-    // It may be stopped when that test's process ends.
+    // The process may be stopped when the process of the test ends.
     set_pdeathsig(Signal::SIGKILL).unwrap();
     match &*role {
         "Keeps" => keep(),
@@ -180,7 +180,8 @@ fn keep() {
     let _kept: Vec<_> = messages.incoming().collect();
 }
 
-/// The engine's thread looks at each connection ten times a second, and ends none.
+/// Returns a configuration with which the engine's thread polls each connection ten times a second,
+/// and ends none.
 fn probing() -> Config {
     Config::default().with(|c| {
         c.keepalive_interval = Some(Duration::from_millis(200));
@@ -199,7 +200,7 @@ fn receive(config: &Config) {
             count += 1;
         }
         tell(count);
-        // Until the test's process ends this one.
+        // Waits until the test's process kills this one.
         let _ = std::io::stdin().read(&mut [0]);
     };
     let thread = thread::Builder::new().name(VICTIM.into());

@@ -1,4 +1,4 @@
-//! A runtime that stands still leaves its connections to the engine.
+//! The engine polls the connections of a runtime that no thread drives.
 
 use std::{
     panic::resume_unwind,
@@ -12,10 +12,10 @@ use tokio::time::timeout;
 
 use crate::stage::{Busy, PATIENCE, PROMPT, Stage, flush_promptly, receive_all, runtime, unprobed};
 
-/// A message that the peer reads in many chunks.
+/// The length of a message that the peer reads in many chunks.
 const LARGE: usize = 4 << 20;
 
-/// How a current-thread runtime stands still.
+/// Why no thread drives a current-thread runtime.
 #[derive(Clone, Copy, Debug)]
 enum Idle {
     /// `block_on` has returned.
@@ -25,8 +25,7 @@ enum Idle {
 }
 
 /// Runs `work` on another thread while a task waits in `recv` on a runtime that stands still. Then
-/// the runtime continues to the end of the connection. Returns the result of the work, and of the
-/// task.
+/// the runtime continues until the connection ends. Returns the results of `work` and of the task.
 fn stand_still<T: Send>(
     idle: Idle,
     endpoint: Endpoint,
@@ -37,14 +36,18 @@ fn stand_still<T: Send>(
         let (done, is_done) = mpsc::channel();
         let begin = || {
             scope.spawn(move || {
-                // Dropped when it ends in whichever way.
+                // The drop reports the end of the thread, even after a panic.
                 let _done: mpsc::Sender<()> = done;
                 work()
             })
         };
         let wait = || {
             let end = is_done.recv_timeout(PATIENCE).unwrap_err();
-            assert_eq!(end, RecvTimeoutError::Disconnected, "it takes too long");
+            assert_eq!(
+                end,
+                RecvTimeoutError::Disconnected,
+                "the work takes too long"
+            );
         };
         let (task, worker) = match idle {
             Idle::Left => {
@@ -67,9 +70,9 @@ fn stand_still<T: Send>(
     })
 }
 
-/// Runs it with each kind of standstill, alone and next to a busy connection of the same engines,
-/// all at once. It gets the near end; the task that waits has the far end and receives `expected`
-/// messages.
+/// Calls `run` for each kind of idle runtime, alone and next to a busy connection of the same
+/// engines, all at once. `run` gets the near end. The waiting task has the far end and receives
+/// `expected` messages.
 fn at_each_standstill(
     near: &Config,
     far: &Config,
@@ -108,7 +111,7 @@ fn flushes_towards_an_idle_runtime() {
 
 #[test]
 fn closes_towards_an_idle_runtime() {
-    // After its `close_timeout` a close fails.
+    // A close fails after its `close_timeout`.
     let config = unprobed().with(|c| c.close_timeout = PROMPT);
     at_each_standstill(&config, &unprobed(), 1, |near| {
         near.send(b"the last").unwrap();

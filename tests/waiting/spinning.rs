@@ -11,20 +11,20 @@ use rdmsg::{Config, Polling};
 
 use crate::stage::{Stage, unprobed};
 
-/// The time limit of the wait, and the spin that fits in.
+/// The time limit of the wait, and of the longest spin.
 const WAIT: Duration = Duration::from_millis(500);
 
-/// The processor time that a wait may take if it sleeps.
+/// The processor time limit of a wait that sleeps.
 const LITTLE: Duration = Duration::from_millis(50);
 
-/// Returns the processor time that this thread has taken.
+/// Returns the processor time of this thread.
 fn taken() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)
         .unwrap()
         .into()
 }
 
-/// Leaves this thread, and the threads that it starts, the first of its processors.
+/// Restricts this thread, and the threads that it starts, to the first of its processors.
 fn stay_on_one_processor() {
     let this = Pid::from_raw(0);
     let all = sched_getaffinity(this).unwrap();
@@ -42,7 +42,7 @@ fn wait_never_spins_on_one_processor() {
     let stage = Stage::new(&config);
     let (near, _far) = stage.pair(&config);
     let before = taken();
-    assert!(near.recv_timeout(WAIT).is_err(), "nobody sends");
+    assert!(near.recv_timeout(WAIT).is_err(), "the peer sends nothing");
     let taken = taken() - before;
     assert!(taken < LITTLE, "the wait took {taken:?} of the processor");
 }

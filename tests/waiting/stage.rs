@@ -1,4 +1,4 @@
-//! Two ends of a connection, each with an engine of its own.
+//! Both ends of a connection, each with an engine of its own.
 
 use std::{
     env,
@@ -20,13 +20,13 @@ use tokio::{
     task::yield_now,
 };
 
-/// No call takes longer, on a machine that does something. Nothing waits for it to pass.
+/// Longer than any call takes on a busy machine. No test waits for it to pass.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The limit for calls that take milliseconds. They exceed it if no thread polls the connection.
 pub(crate) const PROMPT: Duration = Duration::from_secs(5);
 
-/// The address for this machine's connections to itself, and their transport.
+/// Returns an address of this machine, and the transport of connections to it.
 pub(crate) fn place() -> (IpAddr, Transport) {
     match env::var("LAB_ADDR") {
         Ok(addr) => (addr.parse().unwrap(), Transport::Rdma),
@@ -34,19 +34,19 @@ pub(crate) fn place() -> (IpAddr, Transport) {
     }
 }
 
-/// A configuration without probes, which would make the engine poll now and then.
+/// Returns a configuration without probes, because they make the engine poll occasionally.
 pub(crate) fn unprobed() -> Config {
     Config::default().with(|c| c.keepalive_interval = None)
 }
 
-/// Two engines, of which the near one connects to the far one.
+/// Two engines. Connections lead from the near one to the far one.
 pub(crate) struct Stage {
     pub(crate) listener: Listener,
     near: Engine,
 }
 
 impl Stage {
-    /// The configuration is that of the far side.
+    /// Creates both engines. The far one uses this configuration.
     pub(crate) fn new(config: &Config) -> Self {
         let far = Engine::new().unwrap();
         Self {
@@ -59,26 +59,26 @@ impl Stage {
         }
     }
 
-    /// The near end and the far end.
+    /// Connects with this configuration, and returns the near end and the far end.
     pub(crate) fn pair(&self, config: &Config) -> (Endpoint, Endpoint) {
         let connector = Connector::new().config(config).engine(&self.near);
         let addr = self.listener.local_addr();
         let connecting = thread::spawn(move || connector.connect(addr).unwrap());
         let far = self.listener.accept_timeout(PATIENCE).unwrap();
         let near = connecting.join().unwrap();
-        assert_eq!(near.transport(), place().1, "nothing stands in for it");
+        assert_eq!(near.transport(), place().1, "the transport is not replaced");
         (near, far)
     }
 }
 
-/// Two threads that exchange messages until it is dropped.
+/// Two threads that exchange messages until this is dropped.
 pub(crate) struct Busy {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Busy {
-    /// A busy connection between these engines.
+    /// Creates a busy connection between these engines.
     pub(crate) fn between(stage: &Stage) -> Self {
         let config = Config::default().with(|c| c.polling = Polling::Event);
         let (near, far) = stage.pair(&config);
@@ -88,7 +88,7 @@ impl Busy {
             while !is_over.load(Ordering::Relaxed) {
                 near.send(b"busy").unwrap();
                 near.recv_timeout(PATIENCE).unwrap();
-                // The processors are for others, too.
+                // The pause leaves the processors to other threads.
                 thread::sleep(Duration::from_millis(1));
             }
         });
@@ -116,7 +116,7 @@ impl Drop for Busy {
     }
 }
 
-/// Sends messages and flushes after each of them, all within [`PROMPT`].
+/// Sends messages and flushes after each, all within [`PROMPT`].
 pub(crate) fn flush_promptly(endpoint: &Endpoint, count: usize) {
     let started = Instant::now();
     for number in 0..count {
@@ -127,7 +127,7 @@ pub(crate) fn flush_promptly(endpoint: &Endpoint, count: usize) {
     }
 }
 
-/// Returns a runtime with two worker threads, or one that runs in `block_on` alone.
+/// Returns a multi-thread runtime with two workers, or a current-thread runtime.
 pub(crate) fn runtime(multi: bool) -> Runtime {
     let mut builder = if multi {
         Builder::new_multi_thread()

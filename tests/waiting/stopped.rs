@@ -1,4 +1,4 @@
-//! Processes and threads that are stopped.
+//! Stopped processes and threads.
 
 use std::{
     future::poll_fn,
@@ -18,7 +18,7 @@ use crate::{
     stage::{PATIENCE, flush_promptly, place, receive_all, runtime, unprobed},
 };
 
-/// A process that takes connections, and is stopped when all are there.
+/// A process that accepts connections, and is stopped when all of them exist.
 struct Silent {
     process: Process,
     messages: SocketAddr,
@@ -48,13 +48,21 @@ impl Peers for Silent {
 
     fn endpoint(&self) -> Endpoint {
         let endpoint = self.connector.connect(self.messages).unwrap();
-        assert_eq!(endpoint.transport(), place().1, "nothing stands in for it");
+        assert_eq!(
+            endpoint.transport(),
+            place().1,
+            "the transport is not replaced"
+        );
         endpoint
     }
 
     fn stream(&self) -> Stream {
         let stream = self.connector.connect_stream(self.bytes).unwrap();
-        assert_eq!(stream.transport(), place().1, "nothing stands in for it");
+        assert_eq!(
+            stream.transport(),
+            place().1,
+            "the transport is not replaced"
+        );
         stream
     }
 
@@ -139,20 +147,22 @@ fn reports_a_stopped_process_in_time() {
         );
     }
     assert_eq!(ends.len(), 4 * ROUNDS);
-    // Their engine has ended them, or is about to.
+    // The engine has ended these connections, or ends them soon.
     for endpoint in kept {
         let end = endpoint.recv_timeout(PATIENCE).unwrap_err();
         let dead = matches!(end, Error::Disconnected(CloseReason::KeepaliveTimeout));
-        assert!(dead, "an idle one: {end}");
+        assert!(dead, "an idle connection: {end}");
     }
 }
 
-/// Connects to a process one of whose threads receives: its connection, and another one.
+/// Connects twice to a process with a receiving thread. The first connection is the one of that
+/// thread.
 fn victim_and_other(role: Role) -> (Process, Connector, SocketAddr, [Endpoint; 2]) {
     let mut process = Process::start(role);
     let addr = process.addr();
     let connector = Connector::new().config(&unprobed());
-    // Of an engine of its own, for whose life the other connection does not vouch.
+    // The first connection has an engine of its own, so the other one does not prove that its peer
+    // is alive.
     let engine = Engine::new().unwrap();
     let first = connector.clone().engine(&engine).connect(addr).unwrap();
     flush_promptly(&first, 1);
@@ -166,11 +176,11 @@ fn serves_others_while_a_thread_in_recv_is_stopped() {
     let (mut process, connector, addr, [first, other]) = victim_and_other(Role::Receives);
     process.await_sleep();
     let stopped = process.stop_victim();
-    // The thread is to receive this, and cannot.
+    // The stopped thread cannot receive this message.
     first.send(b"for the stopped one").unwrap();
     for _ in 0..10 {
         flush_promptly(&other, 1);
-        // The engine's thread looks after the connections in between.
+        // The engine's thread polls the connections during this pause.
         thread::sleep(Duration::from_millis(50));
     }
     let late = connector.connect(addr).unwrap();
@@ -180,7 +190,7 @@ fn serves_others_while_a_thread_in_recv_is_stopped() {
     drop(stopped);
     first.flush_timeout(PATIENCE).unwrap();
     first.close().unwrap();
-    assert_eq!(process.line(), "2", "it has received all");
+    assert_eq!(process.line(), "2", "all messages were received");
 }
 
 #[test]
@@ -188,11 +198,11 @@ fn serves_others_while_a_busy_thread_is_stopped() {
     const ROUNDS: usize = 20;
     let (mut process, connector, addr, [first, other]) = victim_and_other(Role::ReceivesBusily);
     for _ in 0..ROUNDS {
-        // It polls an empty queue then, with the lock for that.
+        // After this pause the thread polls an empty queue, and holds the lock for that.
         thread::sleep(Duration::from_millis(5));
         let stopped = process.stop_victim();
         first.send(b"for the stopped one").unwrap();
-        // The engine's thread takes over from the stopped one.
+        // The engine's thread takes over from the stopped thread.
         thread::sleep(Duration::from_millis(30));
         flush_promptly(&other, 1);
         drop(stopped);
@@ -203,6 +213,6 @@ fn serves_others_while_a_busy_thread_is_stopped() {
     assert_eq!(
         process.line(),
         (1 + ROUNDS).to_string(),
-        "it has received all"
+        "all messages were received"
     );
 }

@@ -1,4 +1,4 @@
-//! TLS by rustls, over any stream: certificates of files, or a new one.
+//! TLS by rustls, over any stream, with certificates from files, or a new one.
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -13,13 +13,13 @@ use tokio_rustls::{
 
 use crate::Result;
 
-/// The name for which a certificate that is made here is.
+/// The host name in a new certificate.
 pub const NAME: &str = "rdmsg.test";
 
-/// The protocols of HTTP that the server speaks.
+/// The versions of HTTP that the server offers.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// A certificate with its key, as a server needs them.
+/// A server's certificate with its key.
 #[derive(Debug)]
 pub struct Identity {
     chain: Vec<CertificateDer<'static>>,
@@ -31,7 +31,7 @@ impl Identity {
     ///
     /// # Errors
     ///
-    /// The file, with its fault.
+    /// If a file cannot be read, or is malformed.
     pub fn read(certificate: &Path, key: &Path) -> Result<Self> {
         Ok(Self {
             chain: read_certificates(certificate)?,
@@ -40,11 +40,11 @@ impl Identity {
         })
     }
 
-    /// Makes a self-signed certificate for [`NAME`], and returns it in PEM as well.
+    /// Creates a self-signed certificate for [`NAME`], and returns it in PEM as well.
     ///
     /// # Errors
     ///
-    /// When there is no randomness.
+    /// If the system has no random numbers.
     pub fn make() -> Result<(Self, String)> {
         let made = rcgen::generate_simple_self_signed([NAME.to_owned()])?;
         let identity = Self {
@@ -54,11 +54,11 @@ impl Identity {
         Ok((identity, made.cert.pem()))
     }
 
-    /// A server's side of TLS.
+    /// Returns an acceptor of TLS.
     ///
     /// # Errors
     ///
-    /// When the key is not that of the certificate.
+    /// If the key does not belong to the certificate.
     pub fn acceptor(self) -> Result<TlsAcceptor> {
         let mut config = ServerConfig::builder_with_provider(default_provider().into())
             .with_safe_default_protocol_versions()?
@@ -69,11 +69,11 @@ impl Identity {
     }
 }
 
-/// A client's side of TLS, which trusts these certificates and no others.
+/// Returns a connector of TLS, which trusts only these certificates.
 ///
 /// # Errors
 ///
-/// If one is no certificate.
+/// If one of them is not a certificate.
 pub fn connector(trusted: Vec<CertificateDer<'static>>, http2: bool) -> Result<TlsConnector> {
     let mut roots = RootCertStore::empty();
     for certificate in trusted {
@@ -92,7 +92,7 @@ pub fn connector(trusted: Vec<CertificateDer<'static>>, http2: bool) -> Result<T
 ///
 /// # Errors
 ///
-/// The fault of the file.
+/// If the file cannot be read, or is malformed.
 pub fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     let text = fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let certificates =

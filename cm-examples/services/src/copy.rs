@@ -1,10 +1,10 @@
-//! Copying files by messages of rdmsg: the two sides exchange lines of words, and pieces of the
-//! file leave the sender's memory without a copy.
+//! Copying files with messages of rdmsg: both sides exchange lines of words, and pieces of the file
+//! are sent from the sender's memory without a copy.
 //!
 //! The receiver sends the part that it has: `have LENGTH DIGEST`. The sender compares that with its
 //! own file, sends `from OFFSET SIZE`, the pieces from that offset, and `done DIGEST` of the whole
-//! file. The receiver writes to `NAME.part`, which stays after a cut, and becomes `NAME` when it is
-//! complete and its digest is right.
+//! file. The receiver writes to `NAME.part`, which stays after an interruption. It renames the file
+//! to `NAME` when it is complete and its digest is correct.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -19,26 +19,26 @@ use tokio::task::spawn_blocking;
 
 use crate::Result;
 
-/// The bytes of a piece.
+/// The length of a piece, in bytes.
 pub const PIECE: u64 = 1 << 20;
 
-/// The number of bytes that hashing a file reads at a time.
+/// The number of bytes that are read at a time to hash a file.
 const BLOCK: usize = 256 * 1024;
 
-/// How a copy went.
+/// The result of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "this is all")]
 pub struct Copied {
-    /// The bytes that were there already.
+    /// The number of bytes that the receiver had before.
     pub from: u64,
-    /// The bytes of the file.
+    /// The size of the file in bytes.
     pub size: u64,
 }
 
-/// Tells a side of its progress: how many bytes the receiver has, of how many.
+/// Reports the progress: the number of bytes that the receiver has, and the size.
 pub type Progress<'a> = &'a mut (dyn FnMut(u64, u64) + Send);
 
-/// A file that is read or written, with the digest of the bytes so far.
+/// An open file, with the digest of the bytes so far.
 struct Hashed<F = File> {
     file: F,
     at: u64,
@@ -54,7 +54,7 @@ impl<F: Read> Hashed<F> {
         }
     }
 
-    /// Goes on to that place, or to the end of the file.
+    /// Reads up to an offset, or to the end of the file.
     fn skip_to(&mut self, place: u64) -> std::io::Result<()> {
         let mut block = vec![0; BLOCK];
         while self.at < place {
@@ -83,11 +83,11 @@ impl<F: Read> Hashed<F> {
 /// The part of a file that has been received.
 pub struct Part {
     path: PathBuf,
-    /// Locked, so that no one else receives the same file.
+    /// The file is locked, so that no other process receives it.
     hashed: Hashed<LockedFile>,
 }
 
-/// It locks a file, and is read as that is.
+/// A locked file that can be read.
 struct LockedFile(Flock<File>);
 
 impl Read for LockedFile {
@@ -107,7 +107,7 @@ impl Part {
     ///
     /// # Errors
     ///
-    /// Those of the file.
+    /// Errors of the file.
     pub async fn open(path: &Path) -> Result<Self> {
         let path = path.to_owned();
         blocking(move || {
@@ -127,17 +127,17 @@ impl Part {
         .await
     }
 
-    /// Returns the present part, in words for the sender.
+    /// Returns the present part in the words of the protocol.
     #[must_use]
     pub fn have(&self) -> String {
         format!("{} {}", self.hashed.at, self.hashed.digest())
     }
 
-    /// Receives the missing part, and gives the file its name.
+    /// Receives the missing part, and renames the file.
     ///
     /// # Errors
     ///
-    /// Those of the connection and of the file. The received part stays, unless its digest was
+    /// Errors of the connection and of the file. The received part stays, unless its digest is
     /// wrong.
     pub async fn receive(mut self, endpoint: &Endpoint, progress: Progress<'_>) -> Result<Copied> {
         let line = words(&endpoint.recv().await?)?;
@@ -171,7 +171,7 @@ impl Part {
         Ok(Copied { from, size })
     }
 
-    /// Starts again, because the present part is of another file.
+    /// Starts again, because the present part belongs to another file.
     async fn restart(self) -> Result<Self> {
         blocking(move || {
             let Self { path, hashed } = self;
@@ -184,7 +184,7 @@ impl Part {
         .await
     }
 
-    /// The message is written from the memory in which it arrived.
+    /// Writes a message from the memory in which it arrived.
     async fn append(mut self, piece: Message) -> Result<Self> {
         blocking(move || {
             self.hashed.file.0.write_all(&piece)?;
@@ -195,11 +195,11 @@ impl Part {
     }
 }
 
-/// Sends a file to a side that has this much of it.
+/// Sends a file to a receiver that has a part of it.
 ///
 /// # Errors
 ///
-/// Those of the connection and of the file.
+/// Errors of the connection and of the file.
 pub async fn send(
     endpoint: &Endpoint,
     path: &Path,
@@ -226,7 +226,7 @@ pub async fn send(
             Ok((hashed, piece))
         })
         .await?;
-        // It waits only while a few of them are on the way.
+        // The send waits only while several pieces are in flight.
         endpoint.send(piece).await?;
         progress(hashed.at, size);
     }
@@ -235,7 +235,7 @@ pub async fn send(
     Ok(Copied { from, size })
 }
 
-/// Opens a file at the end of the other side's part, or at the beginning if that is of another
+/// Opens a file at the end of the receiver's part, or at the beginning if that belongs to another
 /// file.
 fn open_at(path: &Path, len: u64, digest: &str) -> Result<(Hashed, u64)> {
     let named = path.file_name().unwrap_or_default().display();
@@ -251,11 +251,11 @@ fn open_at(path: &Path, len: u64, digest: &str) -> Result<(Hashed, u64)> {
     Ok((Hashed::new(open()?), size))
 }
 
-/// Gives a server a file.
+/// Copies a file to a server.
 ///
 /// # Errors
 ///
-/// Those of the connection, of the file and of the server.
+/// Errors of the connection, of the file and of the server.
 pub async fn put(
     endpoint: &Endpoint,
     path: &Path,
@@ -270,11 +270,11 @@ pub async fn put(
     Ok(copied)
 }
 
-/// Gets a file of a server.
+/// Copies a file from a server.
 ///
 /// # Errors
 ///
-/// Those of the connection, of the file and of the server.
+/// Errors of the connection, of the file and of the server.
 pub async fn get(
     endpoint: &Endpoint,
     path: &Path,
@@ -289,7 +289,7 @@ pub async fn get(
     let copied = match part.receive(endpoint, progress).await {
         Ok(copied) => copied,
         Err(error) => {
-            // There may be no such file, and an empty file is no part of it.
+            // The file may not exist; then an empty part must not remain.
             let part = part_of(path);
             if fs::metadata(&part).is_ok_and(|part| part.len() == 0) {
                 fs::remove_file(part)?;
@@ -297,21 +297,21 @@ pub async fn get(
             return Err(error);
         }
     };
-    // The file is here, also if the sender does not get the confirmation.
+    // The file is complete, even if the sender does not get the confirmation.
     let _ = endpoint.send(b"ok").await;
     Ok(copied)
 }
 
-/// Answers a client of a server that has its files in this folder.
+/// Answers a client of a server for the files of a folder.
 ///
 /// # Errors
 ///
-/// Those of the connection and of the file. The client gets them as well.
+/// Errors of the connection and of the file. The client gets them as well.
 pub async fn serve(endpoint: &Endpoint, folder: &Path, progress: Progress<'_>) -> Result<Copied> {
     let request = words(&endpoint.recv().await?)?;
     let served = answer(endpoint, folder, &request, progress).await;
     if let Err(error) = &served {
-        // If the connection failed this fails as well.
+        // This fails, too, if the connection failed.
         let _ = endpoint.send(format!("error {error}").as_bytes()).await;
     }
     served
@@ -344,7 +344,7 @@ async fn receive(endpoint: &Endpoint, path: &Path, progress: Progress<'_>) -> Re
     Ok(copied)
 }
 
-/// The path of a file that a client names: one of the folder itself.
+/// Returns the path of the file that a client names. It must be in the folder itself.
 fn in_folder(folder: &Path, name: &str) -> Result<PathBuf> {
     let is_plain = Path::new(name).file_name().is_some_and(|last| last == name);
     if !is_plain || name.starts_with('.') || name.ends_with(".part") {
@@ -359,7 +359,7 @@ fn part_of(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// A line of words. A name may have blanks, so the last word is all of the rest.
+/// Splits a line into words. A name may contain blanks, so the last word has the rest of the line.
 fn words(message: &[u8]) -> Result<Vec<String>> {
     let line = std::str::from_utf8(message).map_err(|_| "a piece comes where none should")?;
     let most = match line.split(' ').next() {
@@ -370,7 +370,7 @@ fn words(message: &[u8]) -> Result<Vec<String>> {
     Ok(line.splitn(most, ' ').map(str::to_owned).collect())
 }
 
-/// The words after this first one.
+/// Returns the words after the first one, which must be `first`.
 fn expect<'a>(line: &'a [String], first: &str) -> Result<Vec<&'a str>> {
     match line.split_first() {
         Some((word, rest)) if word == first => Ok(rest.iter().map(String::as_str).collect()),

@@ -1,5 +1,5 @@
-//! A gRPC service of three calls whose messages are bytes, by hand: the code that tonic's generator
-//! makes of a `.proto` file, for unchanged tonic.
+//! A gRPC service with three calls whose messages are bytes. It is the code that tonic's generator
+//! produces from a `.proto` file, written by hand for unmodified tonic.
 //!
 //! `Once` answers a message with the same one, `Count` a number N with N numbers, and `Chat` each
 //! message of a stream with the same one.
@@ -30,7 +30,7 @@ const ONCE: &str = "/rdmsg.Echo/Once";
 const COUNT: &str = "/rdmsg.Echo/Count";
 const CHAT: &str = "/rdmsg.Echo/Chat";
 
-/// Messages as they are.
+/// Encodes messages as they are.
 #[derive(Clone, Copy, Debug, Default)]
 struct Plain;
 
@@ -145,11 +145,11 @@ pub struct EchoClient {
 }
 
 impl EchoClient {
-    /// Connects as the options say, and once more whenever the connection has ended.
+    /// Connects with these options, and again after the end of each connection.
     ///
     /// # Errors
     ///
-    /// Those of connecting.
+    /// Errors of connecting.
     pub async fn connect(options: ClientOptions, engine: Engine) -> Result<Self> {
         let endpoint = Endpoint::from_shared(format!("http://{}", options.host()))?;
         let channel = if options.tcp {
@@ -195,7 +195,7 @@ impl EchoClient {
         Ok(answer.into_inner())
     }
 
-    /// Sends messages as they come, each of which is answered.
+    /// Sends messages as they arrive. The server answers each of them.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! A web service for axum, and how it is served on any listener.
+//! A web service for axum, which serves it on any listener.
 //!
 //! `/` greets the peer by its address, and `/echo` returns the body of the request.
 
@@ -13,15 +13,15 @@ use axum::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Serves all connections of a listener until the token is cancelled. Requests that have begun are
-/// answered then.
+/// Serves all connections of a listener until the token is cancelled. Then requests that have
+/// started are still answered.
 ///
 /// `P` is the peer's address: `SocketAddr` with tokio's `TcpListener`, and `rdmsg::tokio::PeerAddr`
 /// with `rdmsg::tokio::StreamListener`. Nothing else differs between the two.
 ///
 /// # Errors
 ///
-/// None. axum's function returns a `Result`, so this one does.
+/// Never. axum's function returns a `Result`, so this one does.
 pub async fn serve<L, P>(listener: L, stop: CancellationToken) -> io::Result<()>
 where
     L: Listener,

@@ -23,7 +23,7 @@ pub mod web;
 /// The result of a step of a service, which only prints an error.
 pub type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
-/// Runs a program on a runtime of its own, prints its error, and returns its status.
+/// Runs a program on a new runtime, prints its error, and returns its exit status.
 pub fn run(program: &str, debug: bool, main: impl Future<Output = Result<()>>) -> ExitCode {
     let level = if debug { "debug" } else { "error" };
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level)).init();

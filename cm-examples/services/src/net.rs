@@ -21,25 +21,25 @@ use tonic::transport::server::{Connected, TcpConnectInfo};
 
 use crate::options::{ClientOptions, ServerOptions};
 
-/// The wait after a failed accept, for lack of a descriptor or memory.
+/// The pause after an accept that failed for lack of descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A connection.
 #[derive(Debug)]
 #[expect(clippy::exhaustive_enums, reason = "there is no third")]
 pub enum Socket {
-    /// One of rdmsg's.
+    /// A stream of rdmsg.
     Rdmsg(Stream),
-    /// A connection of the kernel.
+    /// A TCP socket of the kernel.
     Tcp(TcpStream),
 }
 
 impl Socket {
-    /// Connects as the options say.
+    /// Connects with these options.
     ///
     /// # Errors
     ///
-    /// Those of connecting.
+    /// Errors of connecting.
     pub async fn connect(options: &ClientOptions, engine: &Engine) -> io::Result<Self> {
         if options.tcp {
             let stream = TcpStream::connect(&options.address).await?;
@@ -52,11 +52,11 @@ impl Socket {
         Stream::new(endpoint).map(Self::Rdmsg)
     }
 
-    /// The peer's address.
+    /// Returns the peer's address.
     ///
     /// # Errors
     ///
-    /// That of the system, if the connection has ended.
+    /// If the connection has ended.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         match self {
             Self::Rdmsg(stream) => stream.peer_addr(),
@@ -72,7 +72,7 @@ async fn resolve(address: &str) -> io::Result<Addresses> {
     Ok(found.await.map_err(io::Error::other)??)
 }
 
-/// A listener for either kind, or both.
+/// A listener for one or both kinds.
 #[derive(Debug)]
 pub struct Listeners {
     rdmsg: StreamListener,
@@ -80,11 +80,11 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Listens as the options say.
+    /// Listens with these options.
     ///
     /// # Errors
     ///
-    /// Those of listening.
+    /// Errors of listening.
     pub async fn bind(options: &ServerOptions, engine: &Engine) -> io::Result<Self> {
         let tcp = match options.tcp {
             Some(address) => Some(TcpListener::bind(address).await?),
@@ -99,22 +99,22 @@ impl Listeners {
         Ok(Self { rdmsg, tcp })
     }
 
-    /// Returns the addresses for rdmsg's streams, and for the kernel's.
+    /// Returns the addresses for streams of rdmsg, and for sockets of the kernel.
     ///
     /// # Errors
     ///
-    /// That of the system.
+    /// Errors of the system.
     pub fn local_addrs(&self) -> io::Result<(SocketAddr, Option<SocketAddr>)> {
         let tcp = self.tcp.as_ref().map(TcpListener::local_addr);
         Ok((self.rdmsg.local_addr()?, tcp.transpose()?))
     }
 
-    /// The next connection. A connection that fails, or for which there is no descriptor, does not
-    /// end the listener.
+    /// Accepts the next connection. A connection that fails, or for which there is no descriptor,
+    /// does not end the listener.
     ///
     /// # Errors
     ///
-    /// The end of the listener.
+    /// If the listener has ended.
     pub async fn accept(&self) -> io::Result<(Socket, SocketAddr)> {
         loop {
             match std::future::poll_fn(|cx| self.poll_accept(cx)).await {
@@ -140,7 +140,7 @@ impl Listeners {
     }
 }
 
-/// Whether it is the end of the listener, and not of one connection.
+/// Returns whether an error is the end of the listener, and not of one connection.
 fn is_the_listeners(error: &io::Error) -> bool {
     let error = error.get_ref().and_then(|error| error.downcast_ref());
     matches!(
@@ -207,7 +207,8 @@ impl AsyncWrite for Socket {
     }
 }
 
-/// tonic reads a connection's addresses. Each of the two types has this trait itself.
+/// tonic reads the addresses of a connection through this trait. Both kinds implement it
+/// themselves.
 impl Connected for Socket {
     type ConnectInfo = TcpConnectInfo;
 

@@ -1,18 +1,18 @@
-//! The options that servers and clients have in common.
+//! Options that the servers and clients share.
 
 use std::{net::SocketAddr, time::Duration};
 
 use clap::Args;
 use rdmsg::{Config, TransportChoice};
 
-/// How soon a peer that is gone is missed.
+/// The limits after which a lost peer is detected.
 #[derive(Args, Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "these are all")]
 pub struct Keepalive {
-    /// How long a peer may be silent before it is asked for a sign of life, in milliseconds
+    /// How long a peer may be silent before it is probed, in milliseconds
     #[arg(long, global = true, value_name = "MS", default_value_t = 2000)]
     pub keepalive_interval: u64,
-    /// How long it may take for that, in milliseconds; then the connection ends
+    /// How long it may take to answer, in milliseconds; then the connection ends
     #[arg(long, global = true, value_name = "MS", default_value_t = 3000)]
     pub keepalive_timeout: u64,
 }
@@ -27,7 +27,7 @@ impl Default for Keepalive {
 }
 
 impl Keepalive {
-    /// The configuration of a connection.
+    /// Returns the configuration of a connection.
     #[must_use]
     pub fn config(&self) -> Config {
         Config::default().with(|c| {
@@ -53,7 +53,7 @@ pub struct ServerOptions {
     /// Show the log of the library
     #[arg(long)]
     pub debug: bool,
-    /// How soon a peer that is gone is missed.
+    /// The limits after which a lost peer is detected.
     #[command(flatten)]
     pub keepalive: Keepalive,
 }
@@ -71,13 +71,13 @@ impl ServerOptions {
         }
     }
 
-    /// The configuration of its connections.
+    /// Returns the configuration of the server's connections.
     #[must_use]
     pub fn config(&self) -> Config {
         self.keepalive.config()
     }
 
-    /// How long clients may take to finish.
+    /// Returns how long clients may take to finish.
     #[must_use]
     pub fn patience(&self) -> Duration {
         Duration::from_secs(self.patience)
@@ -88,7 +88,7 @@ impl ServerOptions {
 #[derive(Args, Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "these are all")]
 pub struct ClientOptions {
-    /// The server's address and port; `rdma://` or `tcp://` before it choose the transport of rdmsg
+    /// The server's address and port; a prefix `rdma://` or `tcp://` selects the transport of rdmsg
     pub address: String,
     /// Connect by plain TCP, without rdmsg
     #[arg(long)]
@@ -96,7 +96,7 @@ pub struct ClientOptions {
     /// Show the log of the library
     #[arg(long)]
     pub debug: bool,
-    /// How soon a peer that is gone is missed.
+    /// The limits after which a lost peer is detected.
     #[command(flatten)]
     pub keepalive: Keepalive,
 }
@@ -113,7 +113,7 @@ impl ClientOptions {
         }
     }
 
-    /// The configuration of its connections.
+    /// Returns the configuration of the client's connections.
     #[must_use]
     pub fn config(&self) -> Config {
         let config = self.keepalive.config();
@@ -124,7 +124,7 @@ impl ClientOptions {
         }
     }
 
-    /// The server's host and port, without the scheme.
+    /// Returns the server's host and port, without the scheme.
     #[must_use]
     pub fn host(&self) -> &str {
         let scheme = self.address.split_once("://");

@@ -1,4 +1,4 @@
-//! RESP, the protocol of Redis: requests and replies as bytes, and a session that answers them.
+//! RESP, the protocol of Redis: requests and replies as bytes, and a session that answers requests.
 
 use std::{fmt, io};
 
@@ -14,26 +14,26 @@ use crate::{
     store::{After, Store},
 };
 
-/// The longest line: a length, or a request that is typed by hand.
+/// The longest line, in bytes: a length, or an inline command that was typed by hand.
 const MAX_LINE: usize = 64 * 1024;
 
-/// The most arguments of one request.
+/// The largest number of arguments of a request.
 const MAX_ARGUMENTS: usize = 64 * 1024;
 
-/// The longest argument, and the longest request with all that it has.
+/// The longest argument, and the longest request with all its arguments, in bytes.
 const MAX_REQUEST: usize = 32 << 20;
 
-/// How many arrays of a reply may be in each other.
+/// The greatest depth of nested arrays in a reply.
 const MAX_DEPTH: usize = 8;
 
-/// So many bytes of replies are written before further requests are carried out.
+/// The number of bytes of replies that are written before the next request is executed.
 const MAX_PENDING: usize = 64 * 1024;
 
-/// The least number of bytes for which a read has room.
+/// The least room for a read, in bytes.
 const READ_SIZE: usize = 16 * 1024;
 
-/// For how long, and for how many bytes, a client that was refused is listened to, so that it reads
-/// why: a socket that is closed with bytes unread is reset.
+/// How long, and how many bytes, a rejected client is read after the error. A socket that is closed
+/// with unread bytes is reset, and the client would lose the error.
 const LINGER: (Duration, usize) = (Duration::from_secs(1), 1 << 20);
 
 /// The received bytes are not RESP, or exceed a limit.
@@ -53,7 +53,7 @@ fn refuse<T>(text: impl Into<String>) -> Result<T, ProtocolError> {
     Err(ProtocolError(text.into()))
 }
 
-/// Takes requests out of received bytes. Each call continues after the last one.
+/// Parses requests from received bytes. Each call continues after the previous one.
 #[derive(Debug, Default)]
 pub struct RequestReader {
     arguments: Vec<Bytes>,
@@ -66,17 +66,17 @@ pub struct RequestReader {
 }
 
 impl RequestReader {
-    /// Whether a part of a request is here.
+    /// Returns whether a part of a request has arrived.
     #[must_use]
     pub fn is_inside(&self) -> bool {
         self.missing > 0
     }
 
-    /// The next request, if all of it is here. It has one argument at least.
+    /// Returns the next request if it is complete. It has at least one argument.
     ///
     /// # Errors
     ///
-    /// If the bytes are not RESP, or exceed a limit. There is no next request then.
+    /// If the bytes are not RESP, or exceed a limit. After that there is no next request.
     pub fn next(&mut self, input: &mut BytesMut) -> Result<Option<Vec<Bytes>>, ProtocolError> {
         loop {
             if let Some(len) = self.coming {
@@ -117,7 +117,7 @@ impl RequestReader {
         }
     }
 
-    /// The length of an argument.
+    /// Reads the length of an argument.
     fn argument(&mut self, line: &[u8]) -> Result<usize, ProtocolError> {
         let Some(len) = line.strip_prefix(b"$") else {
             let got = line.first().map_or(' ', |byte| char::from(*byte));
@@ -132,7 +132,7 @@ impl RequestReader {
     }
 }
 
-/// A line without its end.
+/// Returns a line without its end.
 fn take_line(input: &mut BytesMut) -> Result<Option<Bytes>, ProtocolError> {
     let searched = input.len().min(MAX_LINE);
     let Some(end) = input[..searched].iter().position(|byte| *byte == b'\n') else {
@@ -149,7 +149,7 @@ fn take_line(input: &mut BytesMut) -> Result<Option<Bytes>, ProtocolError> {
     Ok(Some(line))
 }
 
-/// A decimal number. Redis takes none with a plus.
+/// Reads a decimal number. Like Redis, it accepts no plus sign.
 pub(crate) fn number(text: &[u8]) -> Option<i64> {
     let text = std::str::from_utf8(text).ok()?;
     if text.starts_with('+') {
@@ -172,7 +172,7 @@ pub fn write_request(output: &mut BytesMut, arguments: &[impl AsRef<[u8]>]) {
 pub enum Reply {
     /// A short text, such as `OK`.
     Status(String),
-    /// A code in capitals, and the fault.
+    /// A code in capitals, and a description of the error.
     Error(String),
     /// A number.
     Integer(i64),
@@ -180,7 +180,7 @@ pub enum Reply {
     Bulk(Bytes),
     /// No value.
     Nil,
-    /// Several.
+    /// An array of replies.
     Array(Vec<Self>),
 }
 
@@ -191,13 +191,13 @@ impl Reply {
         Self::Status("OK".to_owned())
     }
 
-    /// Some bytes.
+    /// Returns a reply with bytes.
     #[must_use]
     pub fn bulk(bytes: &[u8]) -> Self {
         Self::Bulk(Bytes::copy_from_slice(bytes))
     }
 
-    /// Appends it as bytes.
+    /// Appends the reply as bytes.
     pub fn write(&self, output: &mut BytesMut) {
         match self {
             Self::Status(text) => output.extend_from_slice(format!("+{text}\r\n").as_bytes()),
@@ -216,7 +216,7 @@ impl Reply {
         }
     }
 
-    /// Takes a reply out of received bytes, if it is complete.
+    /// Parses a reply from received bytes, if it is complete.
     ///
     /// # Errors
     ///
@@ -292,12 +292,12 @@ impl fmt::Display for Reply {
     }
 }
 
-/// Answers one client until it ends, or is to: whatever is here is answered first.
+/// Answers one client until it ends, or until `stop` is cancelled. Complete requests are still
+/// answered then.
 ///
 /// # Errors
 ///
-/// The end of the connection, and bytes of the client that are not RESP, which were answered by an
-/// error.
+/// The end of the connection, or a malformed request, which was answered with an error.
 pub async fn session<S>(mut stream: S, store: &Store, stop: CancellationToken) -> Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -341,7 +341,7 @@ where
     }
 }
 
-/// Writes the remaining bytes, and the end.
+/// Writes the remaining bytes, and ends the stream.
 async fn close<S>(stream: &mut S, output: &[u8]) -> Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -365,7 +365,7 @@ pub struct Client<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
-    /// On a connection.
+    /// Creates a client on a connection.
     pub fn new(stream: S) -> Self {
         Self {
             stream,
@@ -374,7 +374,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         }
     }
 
-    /// Has a request sent with the next [`flush`](Self::flush).
+    /// Adds a request to the next [`flush`](Self::flush).
     pub fn push(&mut self, arguments: &[impl AsRef<[u8]>]) {
         write_request(&mut self.output, arguments);
     }
@@ -383,18 +383,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
     ///
     /// # Errors
     ///
-    /// Those of the connection.
+    /// Errors of the connection.
     pub async fn flush(&mut self) -> io::Result<()> {
         self.stream.write_all(&self.output).await?;
         self.output.clear();
         self.stream.flush().await
     }
 
-    /// The next reply.
+    /// Returns the next reply.
     ///
     /// # Errors
     ///
-    /// Those of the connection, and of replies that are no RESP.
+    /// Errors of the connection, and malformed replies.
     pub async fn reply(&mut self) -> Result<Reply> {
         loop {
             if let Some(reply) = Reply::read(&mut self.input)? {
@@ -411,7 +411,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
     ///
     /// # Errors
     ///
-    /// Those of the connection, and of replies that are no RESP.
+    /// Errors of the connection, and malformed replies.
     pub async fn ask(&mut self, arguments: &[impl AsRef<[u8]>]) -> Result<Reply> {
         self.push(arguments);
         self.flush().await?;

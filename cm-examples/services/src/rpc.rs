@@ -1,6 +1,6 @@
 //! A service of tarpc that keeps values by their keys, and a transport of tarpc over an endpoint.
 //!
-//! Each request and each answer is one message, so nothing frames them. serde_json makes the bytes.
+//! Each request and each answer is one message, so no framing is needed. serde_json encodes them.
 #![expect(clippy::exhaustive_enums, reason = "those that tarpc's macro makes")]
 
 use std::{
@@ -23,7 +23,7 @@ use tarpc::{
 /// Keys and values.
 #[tarpc::service]
 pub trait Store {
-    /// Sets a value, and returns the one before it.
+    /// Sets a value, and returns the previous one.
     async fn set(key: String, value: String) -> Option<String>;
     /// Returns a value.
     async fn get(key: String) -> Option<String>;
@@ -62,7 +62,7 @@ pub struct Transport<S, R> {
 }
 
 impl<S, R> Transport<S, R> {
-    /// A transport over this endpoint.
+    /// Creates a transport over this endpoint.
     #[must_use]
     pub fn new(endpoint: Endpoint) -> Self {
         let (receive, send) = endpoint.into_split();

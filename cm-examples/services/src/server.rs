@@ -1,4 +1,4 @@
-//! How a server starts, has a task for each connection, and ends on a signal.
+//! The start of a server, a task for each connection, and the end by a signal.
 
 use std::{io, net::SocketAddr};
 
@@ -14,7 +14,7 @@ use crate::{
     with_causes,
 };
 
-/// A server: its listeners, and the sign for its end.
+/// A server: its listeners, and the token for its end.
 #[derive(Debug)]
 pub struct Server {
     options: ServerOptions,
@@ -24,11 +24,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens, says where, and has SIGINT and SIGTERM end it.
+    /// Listens, prints the addresses, and ends on SIGINT or SIGTERM.
     ///
     /// # Errors
     ///
-    /// Those of listening.
+    /// Errors of listening.
     pub async fn start(options: &ServerOptions) -> Result<Self> {
         let stop = stop_on_signals()?;
         let server = Self::start_until(options, stop).await?;
@@ -40,11 +40,11 @@ impl Server {
         Ok(server)
     }
 
-    /// Listens, until that is cancelled.
+    /// Listens until the token is cancelled.
     ///
     /// # Errors
     ///
-    /// Those of listening.
+    /// Errors of listening.
     pub async fn start_until(options: &ServerOptions, stop: CancellationToken) -> Result<Self> {
         let engine = Engine::new()?;
         let listeners = Listeners::bind(options, &engine).await?;
@@ -56,16 +56,16 @@ impl Server {
         })
     }
 
-    /// Returns the addresses for rdmsg's streams, and for the kernel's.
+    /// Returns the addresses for streams of rdmsg, and for sockets of the kernel.
     ///
     /// # Errors
     ///
-    /// That of the system.
+    /// Errors of the system.
     pub fn local_addrs(&self) -> io::Result<(SocketAddr, Option<SocketAddr>)> {
         self.listeners.local_addrs()
     }
 
-    /// Returns the engine of its connections over rdmsg.
+    /// Returns the engine for connections over rdmsg.
     #[must_use]
     pub fn engine(&self) -> &Engine {
         &self.engine
@@ -77,11 +77,11 @@ impl Server {
         self.stop.clone()
     }
 
-    /// The next connection; `None` when the server is to end.
+    /// Returns the next connection, or `None` after the token was cancelled.
     ///
     /// # Errors
     ///
-    /// The end of the listener.
+    /// If the listener has ended.
     pub async fn accept(&self) -> io::Result<Option<(Socket, SocketAddr)>> {
         tokio::select! {
             accepted = self.listeners.accept() => accepted.map(Some),
@@ -89,8 +89,8 @@ impl Server {
         }
     }
 
-    /// The connections as a stream, until the server is to end, for libraries that have tasks of
-    /// their own for them.
+    /// Returns the connections as a stream until the token is cancelled, for libraries that spawn
+    /// tasks for connections themselves.
     pub fn incoming<'a>(&'a self) -> impl Stream<Item = io::Result<Socket>> + use<'a> {
         let next = async |server: &'a Self| {
             let accepted = server.accept().await.transpose()?;
@@ -99,11 +99,11 @@ impl Server {
         futures_util::stream::unfold(self, next)
     }
 
-    /// Has a task for each connection until the server is to end; then those may finish.
+    /// Spawns a task for each connection until the token is cancelled. Then the tasks may finish.
     ///
     /// # Errors
     ///
-    /// The end of the listener.
+    /// If the listener has ended.
     pub async fn serve<F, S>(self, session: F) -> Result<()>
     where
         F: Fn(Socket, CancellationToken) -> S,
@@ -130,7 +130,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// None but that the engine was shut down.
+    /// If the engine was shut down.
     pub async fn finish(self) -> Result<()> {
         finish(self.engine, self.options.patience()).await
     }
@@ -140,7 +140,7 @@ impl Server {
 ///
 /// # Errors
 ///
-/// None but that the engine was shut down.
+/// If the engine was shut down.
 pub async fn finish(engine: Engine, patience: std::time::Duration) -> Result<()> {
     let drained = tokio::task::spawn_blocking(move || {
         let left = engine.drain(patience);
@@ -158,7 +158,7 @@ pub async fn finish(engine: Engine, patience: std::time::Duration) -> Result<()>
 ///
 /// # Errors
 ///
-/// That of the system.
+/// Errors of the system.
 pub fn stop_on_signals() -> io::Result<CancellationToken> {
     let stop = CancellationToken::new();
     let mut interrupt = signal(SignalKind::interrupt())?;

@@ -29,7 +29,7 @@ enum Value {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there is no third")]
 pub enum After {
-    /// Wait for the next one.
+    /// Wait for the next request.
     GoOn,
     /// End the connection.
     Close,
@@ -42,7 +42,7 @@ enum End {
 }
 
 impl Store {
-    /// Carries a request out, and appends its reply.
+    /// Executes a request, and appends its reply.
     pub fn execute(&self, request: &[Bytes], output: &mut BytesMut) -> After {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let name = request[0].to_ascii_uppercase();
@@ -56,7 +56,7 @@ impl Store {
     }
 
     fn values(&self) -> MutexGuard<'_, HashMap<Bytes, Value>> {
-        // Each request leaves it whole, wherever it stops.
+        // Each request leaves the values consistent, even if it panics.
         self.values.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -164,7 +164,7 @@ impl Store {
             Some(Value::Text(_)) => return Err(wrong_type()),
         };
         let len = list.len() as i64;
-        // From the end, if it is negative.
+        // A negative index counts from the end.
         let place = |at: i64| if at < 0 { at.saturating_add(len) } else { at };
         let first = place(first).clamp(0, len) as usize;
         let end = place(last).saturating_add(1).clamp(first as i64, len) as usize;

@@ -26,13 +26,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Result;
 
-/// How long a client may take for the head of a request.
+/// How long a client may take to send the head of a request.
 const HEAD_LIMIT: Duration = Duration::from_secs(30);
 
-/// The number of bytes that [`Pattern`] gives at a time.
+/// The number of bytes that [`Pattern`] returns at a time.
 const PIECE: usize = 64 * 1024;
 
-/// Twice all bytes: [`Pattern`] copies its rows of 256 bytes from here, each from another offset.
+/// All byte values, twice: [`Pattern`] copies its rows of 256 bytes from here, each from another
+/// offset.
 const RAMP: [u8; 512] = {
     let mut ramp = [0; 512];
     let mut at = 0;
@@ -46,15 +47,15 @@ const RAMP: [u8; 512] = {
 /// A body of any kind.
 pub type AnyBody = BoxBody<Bytes, hyper::Error>;
 
-/// How many requests were answered.
+/// The number of answered requests.
 static ANSWERED: AtomicU64 = AtomicU64::new(0);
 
-/// Serves one connection, HTTP/1 or HTTP/2 as the client wishes, until it ends or is to: then the
-/// requests that have begun are answered.
+/// Serves one connection with HTTP/1 or HTTP/2 until it ends, or until `stop` is cancelled. Then
+/// requests that have started are still answered.
 ///
 /// # Errors
 ///
-/// The end of the connection.
+/// If the connection has ended.
 pub async fn serve<S>(stream: S, stop: CancellationToken) -> Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -86,7 +87,7 @@ fn answer(request: Request<Incoming>) -> Response<AnyBody> {
             let answered = ANSWERED.load(Ordering::Relaxed);
             text(StatusCode::OK, format!("{answered}\n"))
         }
-        // It goes back as it arrives, and waits while the client takes nothing.
+        // The body is sent back as it arrives, and waits while the client does not receive.
         (&Method::POST, "/echo") => Response::new(request.into_body().boxed()),
         (&Method::GET, path) => {
             let count = path.strip_prefix("/bytes/").map(str::parse);
@@ -106,13 +107,13 @@ fn text(status: StatusCode, text: String) -> Response<AnyBody> {
     response
 }
 
-/// A body that is here.
+/// Returns a body of these bytes.
 pub fn whole(bytes: impl Into<Bytes>) -> AnyBody {
     let body = Full::new(bytes.into());
     body.map_err(|never| match never {}).boxed()
 }
 
-/// A body whose bytes depend on their place, made while it is sent.
+/// A body that is generated while it is sent. The bytes depend on their positions.
 #[derive(Debug)]
 pub struct Pattern {
     at: u64,
@@ -120,13 +121,13 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// So many bytes.
+    /// Creates a body of `len` bytes.
     #[must_use]
     pub fn new(len: u64) -> Self {
         Self { at: 0, len }
     }
 
-    /// The bytes from this place to that one.
+    /// Returns the bytes from `at` to `end`.
     #[must_use]
     pub fn piece(at: u64, end: u64) -> Bytes {
         let mut piece = Vec::with_capacity((end - at) as usize);
@@ -168,23 +169,22 @@ impl Body for Pattern {
     }
 }
 
-/// A client's side of a connection. Clones of one with HTTP/2 have their requests on the way at the
-/// same time.
+/// The client's side of a connection. With HTTP/2, clones send requests concurrently.
 #[derive(Debug)]
 #[expect(clippy::exhaustive_enums, reason = "there is no third")]
 pub enum Client {
     /// One request at a time.
     Http1(http1::SendRequest<AnyBody>),
-    /// Many at a time.
+    /// Concurrent requests.
     Http2(http2::SendRequest<AnyBody>),
 }
 
 impl Client {
-    /// Speaks HTTP/1 or HTTP/2 on a connection, which a task of its own has.
+    /// Starts HTTP/1 or HTTP/2 on a connection, which a task of its own drives.
     ///
     /// # Errors
     ///
-    /// Those of the connection.
+    /// Errors of the connection.
     pub async fn start<S>(stream: S, http2: bool) -> Result<Self>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -208,7 +208,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// Those of the connection.
+    /// Errors of the connection.
     pub async fn send(&mut self, method: Method, path: &str, body: AnyBody) -> Result<Answer> {
         let request = Request::builder().method(method);
         Ok(match self {
@@ -227,7 +227,7 @@ impl Client {
         })
     }
 
-    /// Returns another handle of the same connection, if it carries many requests at a time.
+    /// Returns another handle of the same connection, if that carries concurrent requests.
     #[must_use]
     pub fn share(&self) -> Option<Self> {
         match self {

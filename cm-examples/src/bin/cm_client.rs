@@ -26,17 +26,16 @@ struct Options {
     /// Message sizes in bytes, one after the other
     #[arg(short, long, value_delimiter = ',', default_value = "64,4096,65536")]
     size: Vec<usize>,
-    /// How many messages of each size
+    /// The number of messages of each size
     #[arg(short = 'c', long, default_value_t = 1000)]
     count: u64,
     /// How to wait for answers
     #[arg(long, value_enum, default_value_t = Wait::Adaptive)]
     polling: Wait,
-    /// Seconds within which the connection must come about; while the server is not up yet the
-    /// client keeps trying
+    /// The time limit for the connection, in seconds; the client retries while the server is not up
     #[arg(long, default_value_t = 10)]
     timeout: u64,
-    /// The largest message in bytes that goes right into a buffer that waits for it
+    /// The largest message in bytes that is sent into a posted buffer
     #[arg(long)]
     eager_size: Option<u32>,
 }
@@ -45,7 +44,7 @@ struct Options {
 enum Wait {
     /// Poll for a moment, then sleep
     Adaptive,
-    /// Poll all the time
+    /// Poll continuously
     Busy,
     /// Sleep until an event
     Event,
@@ -97,7 +96,7 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Sends `count` messages one after the other and waits for each answer.
+/// Sends `count` messages, and waits for each answer.
 fn round_trips(
     endpoint: &Endpoint,
     size: usize,

@@ -18,17 +18,17 @@ struct Options {
     /// Address and port to listen on; port 0 takes a free one
     #[arg(default_value = "0.0.0.0:7471")]
     address: SocketAddr,
-    /// End after this many connections instead of running without end
+    /// End after this many connections
     #[arg(short = 'n', long)]
     connections: Option<usize>,
-    /// How many messages a client may have on their way to us
+    /// The number of messages that a client may have in flight
     #[arg(long, default_value_t = Config::default().receive_window)]
     window: u16,
-    /// The largest message in bytes for which buffers wait; longer ones are read from the client's
-    /// memory
+    /// The largest message in bytes for which buffers are posted; longer ones are read from the
+    /// client's memory
     #[arg(long)]
     eager_size: Option<u32>,
-    /// The largest message in bytes that we take
+    /// The largest message in bytes that is accepted
     #[arg(long, default_value_t = Config::default().max_message)]
     max_message: u64,
 }
@@ -76,7 +76,7 @@ fn serve(options: &Options) -> Result<(), Box<dyn Error>> {
                 false
             }
         });
-        // A server without end would keep the handles of all sessions there ever were.
+        // A server that runs without end must not keep the handles of ended sessions.
         if options.connections.is_some() {
             sessions.push(session);
         }

@@ -96,7 +96,7 @@ fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Facts about something, as lines of text and as JSON.
+/// Facts about an object, as lines of text and as JSON.
 struct Sheet {
     verbose: bool,
     lines: Vec<(String, String)>,
@@ -112,13 +112,13 @@ impl Sheet {
         }
     }
 
-    /// A fact that is always shown.
+    /// Adds a fact that is always shown.
     fn add(&mut self, key: &str, text: impl ToString, value: impl Into<Value>) {
         self.lines.push((key.into(), text.to_string()));
         self.object.insert(key.into(), value.into());
     }
 
-    /// A value that is shown only in detail.
+    /// Adds a value that is shown only in detail.
     fn detail(&mut self, key: &str, text: impl ToString, value: impl Into<Value>) {
         if self.verbose {
             self.lines.push((key.into(), text.to_string()));
@@ -126,7 +126,7 @@ impl Sheet {
         self.object.insert(key.into(), value.into());
     }
 
-    /// A number, which is its own text.
+    /// Adds a number, whose text is its value.
     fn limit(&mut self, key: &str, number: impl Into<u64>) {
         let number = number.into();
         self.detail(key, number, number);
@@ -272,7 +272,7 @@ fn port_sheet(context: &Context, port: u8, verbose: bool) -> Result<Sheet> {
     Ok(sheet)
 }
 
-/// As it is written: in four groups.
+/// Returns a GUID in the usual form: four groups.
 fn guid(guid: u64) -> String {
     let group = |shift: u32| (guid >> shift) & 0xffff;
     let groups = [48, 32, 16, 0].map(|shift| format!("{:04x}", group(shift)));

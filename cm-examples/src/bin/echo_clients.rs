@@ -1,7 +1,8 @@
-//! Many clients of an echo server in one process, some of which send and never take their answers.
+//! Many clients of an echo server in one process. Some of them send and do not receive their
+//! answers.
 //!
-//! It shows the promise of `echo_threads`, `echo_group` and `echo_epoll`: they serve the other
-//! clients as if those were absent. Start one of them, then this on another host.
+//! The servers `echo_threads`, `echo_group` and `echo_epoll` serve the other clients as if those
+//! were absent. Start one of them, then this on another host.
 
 use std::{
     collections::HashMap,
@@ -23,19 +24,19 @@ use rdmsg::{Completion, Connector, Endpoint, Engine, Error, Group};
 struct Options {
     /// The server's address and port
     address: SocketAddr,
-    /// How many connections to open
+    /// The number of connections to open
     #[arg(short, long, default_value_t = 500)]
     connections: usize,
-    /// How many of them never take their answers
+    /// The number of them that do not receive their answers
     #[arg(short, long, default_value_t = 1)]
     stuck: usize,
-    /// How many messages each of the others sends and gets back
+    /// The number of messages that each of the others sends and gets back
     #[arg(short, long, default_value_t = 20)]
     rounds: u64,
     /// The size of the messages in bytes
     #[arg(long, default_value_t = 64)]
     size: usize,
-    /// How long to do nothing before a last round, in seconds
+    /// The idle time before a last round, in seconds
     #[arg(long, default_value_t = 0)]
     idle: u64,
     /// Show the log of the library
@@ -43,13 +44,13 @@ struct Options {
     debug: bool,
 }
 
-/// How many connections are opened at the same time.
+/// The number of connections that are opened concurrently.
 const OPENERS: usize = 8;
 
-/// How long a message of a client that is stuck waits for room before it counts as refused.
+/// The time limit of a send of a stuck client. After it, the message counts as refused.
 const REFUSED: Duration = Duration::from_millis(500);
 
-/// How long an answer may take.
+/// The time limit of an answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
@@ -102,7 +103,7 @@ fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Opens all connections, several at a time.
+/// Opens all connections, several concurrently.
 fn open(options: &Options, engine: &Engine) -> Result<Vec<Endpoint>> {
     let connector = Connector::new().config(&config()).engine(engine);
     let share = |opener: usize| (opener..options.connections).step_by(OPENERS);
@@ -125,8 +126,8 @@ fn open(options: &Options, engine: &Engine) -> Result<Vec<Endpoint>> {
     })
 }
 
-/// Sends until the window is full, because this client takes no answers. Returns the number of
-/// messages that were sent.
+/// Sends until the window is full, because this client does not receive. Returns the number of
+/// messages.
 fn get_stuck(client: &Endpoint, size: usize) -> Result<u64> {
     let message = vec![0; size];
     for sent in 0.. {
@@ -139,7 +140,7 @@ fn get_stuck(client: &Endpoint, size: usize) -> Result<u64> {
     Ok(0)
 }
 
-/// Sends a message on each connection, and checks that each comes back.
+/// Sends a message on each connection, and checks the answers.
 fn ask_all(clients: &[Endpoint], group: &Group, round: u64, size: usize) -> Result<()> {
     let mut message = vec![0; size];
     let mut numbers = HashMap::new();

@@ -1,4 +1,4 @@
-//! An echo server for many clients with one thread and an event loop: epoll, by way of mio.
+//! An echo server for many clients with one thread and an event loop: epoll, through mio.
 //!
 //! Each connection has a file descriptor for messages and one for room; the listener has one, too.
 //! When an answer does not fit, the server keeps the message, and receives nothing from that client
@@ -8,8 +8,7 @@
 //! mio is edge-triggered. A level-triggered loop would watch the first descriptor while it receives
 //! and the second while an answer waits, never both.
 //!
-//! `echo_threads` and `echo_group` do the same otherwise; `echo_clients` is the counterpart.
-//! SIGUSR1 prints statistics; SIGINT and SIGTERM let the clients finish.
+//! `echo_threads` and `echo_group` do the same in other ways; `echo_clients` is the counterpart.
 
 use std::{collections::HashMap, os::fd::AsRawFd, process::ExitCode};
 
@@ -28,7 +27,7 @@ struct Program {
     options: Options,
 }
 
-/// The listener's. Those of clients are their numbers.
+/// The token of the listener. Those of clients are their numbers.
 const LISTENER: Token = Token(usize::MAX);
 
 struct Client {
@@ -72,7 +71,7 @@ fn serve(options: &Options) -> Result<()> {
     service.finish()
 }
 
-/// Accepts the waiting connections. Returns whether more may come.
+/// Accepts the pending connections. Returns whether the listener continues.
 fn accept(
     listener: &Listener,
     registry: &Registry,
@@ -101,8 +100,8 @@ impl Client {
         }
     }
 
-    /// Registers both descriptors for reading. Something that is there already causes an event at
-    /// once.
+    /// Registers both descriptors for reading. A completion that is already there causes an event
+    /// at once.
     fn watch(&self, registry: &Registry, token: Token) -> Result<()> {
         for interest in [Interest::Readable, Interest::Writable] {
             let fd = self.endpoint.event_fd(interest)?.as_raw_fd();
@@ -111,7 +110,7 @@ impl Client {
         Ok(())
     }
 
-    /// To be called before the endpoint is dropped, which closes the descriptors.
+    /// Must be called before the endpoint is dropped, which closes the descriptors.
     fn unwatch(&self, registry: &Registry) -> Result<()> {
         for interest in [Interest::Readable, Interest::Writable] {
             let fd = self.endpoint.event_fd(interest)?.as_raw_fd();
@@ -120,7 +119,7 @@ impl Client {
         Ok(())
     }
 
-    /// Answers messages while there is room. Returns whether the connection goes on.
+    /// Answers messages while there is room. Returns whether the connection continues.
     fn serve(&mut self) -> bool {
         loop {
             let message = match self.waiting.take() {

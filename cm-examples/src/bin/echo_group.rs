@@ -1,12 +1,11 @@
-//! An echo server for many clients with one thread and channels, which never blocks.
+//! An echo server for many clients with one thread and channels. It never blocks.
 //!
-//! A `Group` is one receiver for all connections, and `established` another for new ones. When an
-//! answer does not fit, the message is kept, and with it its place in that client's window; the
-//! answer goes out when `Completion::Room` comes. So a client that does not take its answers fills
+//! A `Group` is one receiver for all connections, and `established` another for new ones. If an
+//! answer does not fit, the server keeps the message, and with it a credit of that client. It sends
+//! the answer at the next `Completion::Room`. So a client that does not receive its answers fills
 //! its window and waits, and no other client is affected.
 //!
-//! `echo_threads` and `echo_epoll` do the same otherwise; `echo_clients` is the counterpart.
-//! SIGUSR1 prints statistics; SIGINT and SIGTERM let the clients finish.
+//! `echo_threads` and `echo_epoll` do the same in other ways; `echo_clients` is the counterpart.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -100,7 +99,7 @@ impl Client {
 
     fn receive(&mut self, message: Message) {
         self.waiting.push_back(message);
-        // Otherwise there is no room, and its completion comes.
+        // Otherwise an earlier answer waits for room, and its completion is due.
         if self.waiting.len() == 1 {
             self.answer();
         }
@@ -109,10 +108,10 @@ impl Client {
     fn answer(&mut self) {
         while let Some(message) = self.waiting.front() {
             match self.endpoint.try_send(message) {
-                // Dropping it gives its place back to the client.
+                // The drop returns the credit to the client.
                 Ok(()) => drop(self.waiting.pop_front()),
                 Err(refused) if refused.is_full() => return,
-                // The connection has ended, of which a completion tells.
+                // The connection has ended, which a completion reports.
                 Err(_) => return self.waiting.clear(),
             }
         }

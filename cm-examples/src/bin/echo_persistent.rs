@@ -1,7 +1,7 @@
 //! A client of an echo server that survives the restart of its server.
 //!
-//! It keeps each question until the answer has come. After the loss of a connection it dials again,
-//! and asks the questions without an answer once more. Start `echo_threads`, then this on another
+//! It keeps each question until the answer arrives. After the loss of a connection it connects
+//! again, and repeats the questions without an answer. Start `echo_threads`, then this on another
 //! host, then kill the server and start it again.
 
 use std::{collections::BTreeMap, net::SocketAddr, process::ExitCode, thread, time::Duration};
@@ -60,7 +60,8 @@ fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Sends a question, waiting for the connection. If it is lost, the question stays open.
+/// Sends a question, and waits for the connection if necessary. After a loss the question stays
+/// open.
 fn ask(client: &Persistent, number: u64, question: &[u8]) -> Result<()> {
     match client.send(Outgoing::from(question).with_id(number)) {
         Ok(()) | Err(Error::NotConnected) => Ok(()),
@@ -76,7 +77,7 @@ fn take(client: &Persistent, open: &mut Open) -> Result<()> {
         PersistentEvent::Completion(Completion::Received(answer)) => {
             let number = answer.first_chunk().ok_or("an answer without a number")?;
             let number = u64::from_le_bytes(*number);
-            // A question that was asked twice may have two answers.
+            // A repeated question may get two answers.
             if let Some(question) = open.remove(&number)
                 && *answer != *question
             {
@@ -88,12 +89,12 @@ fn take(client: &Persistent, open: &mut Open) -> Result<()> {
             unacknowledged,
         } => {
             println!("lost: {reason}; {unacknowledged:?} may not have arrived");
-            // The server may have died with a question that has arrived.
+            // The server may have ended before it answered a question that arrived.
             for (number, question) in open {
                 ask(client, *number, question)?;
             }
         }
-        // The questions have arrived. Only an answer shows that the server has read one.
+        // The questions have arrived, but only an answer shows that the server has read one.
         _ => {}
     }
     Ok(())

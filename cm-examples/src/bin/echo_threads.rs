@@ -1,8 +1,8 @@
-//! An echo server for many clients with a thread for each: the plainest way.
+//! An echo server for many clients with a thread for each: the simplest way.
 //!
-//! A client that does not take its answers blocks its own thread, in `send`. The message that is
-//! being answered and the messages behind it stay in their receive buffers. So they never take more
-//! than the client's window, and then the client waits.
+//! A client that does not receive its answers blocks its own thread in `send`. The message that is
+//! being answered and the messages behind it stay in their receive buffers. So they never occupy
+//! more than the client's window, and then the client waits.
 //!
 //! `echo_group` and `echo_epoll` do the same with one thread; `echo_clients` is the counterpart.
 //! SIGUSR1 prints statistics; SIGINT and SIGTERM let the clients finish.
@@ -23,7 +23,7 @@ struct Program {
     options: Options,
 }
 
-/// More than a thread needs that only echoes.
+/// A generous stack size for threads that only echo.
 const STACK: usize = 128 << 10;
 
 fn main() -> ExitCode {

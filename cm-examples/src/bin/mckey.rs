@@ -57,16 +57,16 @@ struct Options {
 }
 
 impl Options {
-    /// Datagrams of each member. Without any bytes there are none.
+    /// Returns the number of datagrams of each member, which is 0 if they have no bytes.
     fn count(&self) -> u32 {
         if self.size > 0 { self.count } else { 0 }
     }
 }
 
-/// How long a step may take, and one attempt to resolve an address.
+/// The time limit of a step, and of one attempt to resolve an address.
 const PATIENCE: Duration = Duration::from_secs(20);
 const RESOLVE: Duration = Duration::from_secs(2);
-/// The time that switches may need to learn the members of a group. They do not report it.
+/// A pause in which switches may learn the members of a group, because they do not report it.
 const SWITCHES: Duration = Duration::from_secs(3);
 
 fn main() -> ExitCode {
@@ -130,7 +130,7 @@ fn run(options: &Options) -> Result<()> {
         } else {
             println!("receiving data transfers");
             for datagrams in &mut all {
-                // Without a limit, until a host sends.
+                // Waits without a limit until a host sends.
                 datagrams.wait_received(Duration::MAX)?;
             }
         }

@@ -43,13 +43,13 @@ use rdmsg::{
     },
 };
 
-/// How long to wait for anything.
+/// The time limit of each wait.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The longest message: each receive has room for one.
 const LARGEST: usize = 64 * 1024;
-/// How many receives are posted: one for the next message while the last one is looked at.
+/// The number of posted receives: one for the next message while the last one is read.
 const RECEIVES: usize = 2;
-/// The send's place in memory, behind the receives'. A work request is marked with its place.
+/// The index of the send's memory, after those of the receives. It is also the id of the request.
 const SEND: usize = RECEIVES;
 
 /// Messages and their echo over RDMA, with the connection manager and verbs alone.
@@ -65,7 +65,7 @@ struct Options {
     #[arg(short, long, value_delimiter = ',', default_value = "64,4096,16384")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=LARGEST as i64))]
     size: Vec<u32>,
-    /// How many messages of each size (client)
+    /// The number of messages of each size (client)
     #[arg(short = 'c', long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     count: u64,
 }
@@ -83,7 +83,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The server: accepts one client and sends back what comes until that disconnects.
+/// The server: accepts one client and echoes its messages until it disconnects.
 fn serve(options: &Options) -> Result<()> {
     let events = EventChannel::new()?;
     let mut listener = CmId::new(&events, PortSpace::TCP, 0)?;
@@ -175,18 +175,18 @@ struct Connection {
     events: EventChannel,
     qp: QueuePair,
     cq: CompletionQueue,
-    /// Readable when something is in the completion queue.
+    /// Readable when the completion queue has a completion.
     done: CompletionChannel,
-    /// A place for each receive, and one for the send.
+    /// A slot for each receive, and one for the send.
     memory: MemoryRegion,
-    /// Whether the device may still need the send's place.
+    /// Whether the device may still read the send's slot.
     sending: bool,
-    /// A message that came: its receive and its length. It is answered before the next.
+    /// A received message: its slot and its length. It is answered before the next.
     received: Option<(usize, usize)>,
 }
 
 impl Connection {
-    /// Makes everything that the id needs before it connects or accepts.
+    /// Creates all objects that the id needs before it connects or accepts.
     fn prepare(mut id: CmId, events: EventChannel) -> Result<Self> {
         let device = id.verbs().ok_or("the device is gone")?;
         let pd = ProtectionDomain::new(&device)?;
@@ -202,7 +202,7 @@ impl Connection {
             sq_sig_all: true,
             ..QpInitAttr::rc(&cq, cap)
         };
-        // The id moves its queue pair from state to state; this one can take receives.
+        // The id moves its queue pair from state to state. In this state it accepts receives.
         let qp = id.create_qp(&pd, &attr)?;
         let connection = Self {
             id,
@@ -225,7 +225,7 @@ impl Connection {
         Ok(self.qp.post_recv(&[RecvWr::new(place as u64, room)])?)
     }
 
-    /// Sends a message, which the device reads from memory when it likes, until the send completes.
+    /// Sends a message. The device may read its memory until the send completes.
     fn send(&mut self, message: &[u8]) -> Result<()> {
         while self.sending {
             if !self.progress()? {
@@ -255,8 +255,8 @@ impl Connection {
         }
     }
 
-    /// Sleeps until something happens, unless it has already. To miss nothing: first ask for a
-    /// sign, then look, then sleep. Returns whether the connection goes on.
+    /// Sleeps until an event, unless there is one already. To miss none: first request an event,
+    /// then poll, then sleep. Returns whether the connection continues.
     fn progress(&mut self) -> Result<bool> {
         self.cq.req_notify(false)?;
         if self.take_completions()? {

@@ -1,24 +1,22 @@
-//! The three things that a reliable connection does, one after the other: SEND, READ and WRITE. It
-//! speaks to the classic `RDMA_RC_example`.
+//! The three operations of a reliable connection, one after the other: SEND, READ and WRITE. It
+//! works with the classic program `RDMA_RC_example`.
 //!
-//! Run `rc_example` on one host and `rc_example HOST` on another. The two meet over TCP, as there
-//! is no connection manager here, and tell each other where their queue pairs and their buffers
-//! are.
+//! Run `rc_example` on one host and `rc_example HOST` on another. Without a connection manager,
+//! both sides exchange the addresses of their queue pairs and buffers over TCP.
 //!
 //! 1. SEND: the server sends a text, and the client has posted a receive for it. Both sides take
 //!    part.
 //! 2. READ: the server puts another text into its buffer, and the client reads it from there. The
 //!    server's processor takes no part.
-//! 3. WRITE: the client writes a text into the server's buffer. The server sees it there, when it
-//!    looks.
+//! 3. WRITE: the client writes a text into the server's buffer. The server finds it there later.
 //!
-//! Because the server takes no part in 2 and 3, it has to be told when it may look, or change its
-//! buffer: before and after each step both sides say a byte over TCP and wait for the other's.
+//! The server takes no part in 2 and 3, so it does not know when it may read or change its buffer.
+//! Before and after each step both sides send a byte over TCP and wait for the other's byte.
 //!
-//! Neither side tells the other the length of its buffer, in which copies of the classic program
-//! differ: 16, 18 and 21 bytes, the length of their first text. The texts here fit the shortest,
-//! and the buffer here has room for more. The client takes the length of the server's message for
-//! that of its buffer. With `--len` this program does as those copies do.
+//! Neither side sends the length of its buffer. Copies of the classic program differ in it: 16, 18
+//! and 21 bytes, the length of their first text. The texts here fit the shortest, and the buffer
+//! here is larger. The client assumes that the server's buffer is as long as its message. With
+//! `--len` this program behaves like those copies.
 
 use std::{
     net::TcpStream,
@@ -40,12 +38,12 @@ use rdmsg::{
     },
 };
 
-/// SEND, READ and WRITE on a reliable connection made by hand
+/// SEND, READ and WRITE on a reliable connection without the connection manager
 #[derive(Parser)]
 struct Options {
     /// The server. Without it this is the server
     host: Option<String>,
-    /// TCP port on which the two meet
+    /// TCP port for the exchange of addresses
     #[arg(short, long, default_value_t = 19875)]
     port: u16,
     /// Device [default: the first one]
@@ -63,19 +61,19 @@ struct Options {
     len: Option<usize>,
 }
 
-/// The texts that are sent, read and written.
+/// The texts for SEND, READ and WRITE.
 const TEXTS: [&str; 3] = ["SEND operation ", "READ operation ", "WRITE operation"];
 const CLASSIC: [&str; 3] = [
     "SEND operation ",
     "RDMA read operation ",
     "RDMA write operation",
 ];
-/// The length of each of the first ones, with a zero at its end.
+/// The length of each text of `TEXTS` in bytes, with a zero at its end.
 const LEN: usize = 16;
 /// The buffer's length in bytes.
 const ROOM: usize = 4096;
 
-/// How long a step may take.
+/// The time limit of a step.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
@@ -96,7 +94,7 @@ fn run(options: &Options) -> Result<()> {
         theirs.addr, theirs.rkey
     );
     if options.host.is_some() {
-        // Before the server can send.
+        // The receive is posted before the server can send.
         side.qp
             .post_recv(&[RecvWr::new(0, Sge::new(&side.memory, ..))])?;
     }
@@ -110,7 +108,7 @@ fn run(options: &Options) -> Result<()> {
         rnr_retry: 0,
     };
     port.connect(&side.qp, &peer, &terms)?;
-    // What is sent to a queue pair that is not ready is lost.
+    // A message to a queue pair that is not ready is lost.
     meet_again(&stream, b'Q')?;
     match options.host {
         Some(_) => side.client(&stream, theirs),
@@ -118,14 +116,14 @@ fn run(options: &Options) -> Result<()> {
     }
 }
 
-/// Says to have come to a point, and waits until the other side has.
+/// Reports that this side has reached a point, and waits until the other side has.
 fn meet_again(stream: &TcpStream, point: u8) -> Result<()> {
     tell(stream, &[point])?;
     hear::<1>(stream, "that it has come as far").map(drop)
 }
 
-/// Reads what the peer says of itself: address and key of its buffer, number of its queue pair,
-/// addresses of its port, in network order.
+/// Parses the peer's record: address and key of its buffer, number of its queue pair, addresses of
+/// its port, in network byte order.
 fn parse(record: &[u8; 34]) -> Result<(Peer, RemoteAddr)> {
     let number = |at: usize, len: usize| {
         let bytes = record[at..at + len].iter();
@@ -181,7 +179,7 @@ impl Side {
         })
     }
 
-    /// What this side says of itself: see [`parse`].
+    /// Returns the record of this side: see [`parse`].
     fn record(&self, port: &Port) -> [u8; 34] {
         let mut record = [0; 34];
         record[..8].copy_from_slice(&self.memory.addr().to_be_bytes());
@@ -197,7 +195,7 @@ impl Side {
         self.put(self.texts[0], len);
         let message = Sge::new(&self.memory, ..len);
         self.qp.post_send(&[SendWr::send(0, message)])?;
-        // Devices differ in how they call it; the second of each pair is soft-RoCE's.
+        // Devices report different statuses; the second of each pair is that of soft-RoCE.
         self.complete("SEND", |status| match status {
             WcStatus::REM_INV_REQ_ERR | WcStatus::REM_OP_ERR => {
                 format!("the client has less room than the {len} bytes of this message")
@@ -207,7 +205,7 @@ impl Side {
         self.put(self.texts[1], len);
         let read = self.text();
         meet_again(stream, b'R')?;
-        // The client reads and writes here, of which this side learns nothing but that it has.
+        // The client reads and writes here, and this side learns only that it has finished.
         meet_again(stream, b'W')?;
         if self.show("Contents of server buffer") == read {
             return Err("the client has not written anything".into());
@@ -251,7 +249,7 @@ impl Side {
         meet_again(stream, b'W')
     }
 
-    /// Waits for the one work request that is not done.
+    /// Waits for the completion of the pending work request.
     fn complete(&self, what: &str, problem: impl Fn(WcStatus) -> String) -> Result<Success> {
         let start = Instant::now();
         while start.elapsed() < PATIENCE {
@@ -265,7 +263,7 @@ impl Side {
         Err(format!("{what}: not done after {PATIENCE:?}").into())
     }
 
-    /// Puts a text into the buffer, as far as it fits into `len` bytes, and zeros behind it.
+    /// Copies a text into the buffer, up to `len` bytes, and fills the rest with zeros.
     fn put(&self, text: &str, len: usize) {
         let mut bytes = text.as_bytes().to_vec();
         bytes.resize(self.memory.len(), 0);

@@ -1,5 +1,5 @@
-//! Two queue pairs that are connected by hand, without the connection manager, and play ping-pong.
-//! It speaks to the C program `ibv_rc_pingpong`.
+//! Two queue pairs that play ping-pong. The program connects them itself, without the connection
+//! manager. It works with the C program `ibv_rc_pingpong`.
 //!
 //! Run `rc_pingpong` on one host and `rc_pingpong HOST` on another.
 //!
@@ -23,12 +23,12 @@ use cm_examples::{
 };
 use rdmsg::verbs::{AccessFlags, Mtu};
 
-/// Ping-pong between two hosts on a reliable connection made by hand
+/// Ping-pong between two hosts on a reliable connection without the connection manager
 #[derive(Parser)]
 struct Options {
     /// The server. Without it this is the server
     host: Option<String>,
-    /// TCP port on which the two meet
+    /// TCP port for the exchange of addresses
     #[arg(short, long, default_value_t = 18515)]
     port: u16,
     /// Device [default: the first one]
@@ -65,16 +65,16 @@ struct Options {
     /// Take pages when the device needs them (on-demand paging), instead of pinning them
     #[arg(short, long)]
     odp: bool,
-    /// The same, with a region that stands for all memory
+    /// The same, with a region that covers all memory
     #[arg(short = 'O', long)]
     iodp: bool,
     /// With -o or -O: have the device fetch the pages first
     #[arg(short = 'P', long)]
     prefetch: bool,
-    /// Have messages in the device's own memory
+    /// Put messages into the device's own memory
     #[arg(short = 'j', long, conflicts_with_all = ["odp", "iodp"])]
     dm: bool,
-    /// Read when messages came, by the device's clock
+    /// Read the arrival times of messages, by the device's clock
     #[arg(short, long)]
     ts: bool,
     /// Post with the functions of ibv_wr_post, one for each part of a request

@@ -34,10 +34,10 @@ fn run(options: &Options) -> Result<()> {
     let mut hints = AddrInfoHints::default();
     hints.port_space = Some(PortSpace::TCP);
     let info = AddrInfo::new(Some(&options.server), &options.port, hints)?;
-    // Address and route are resolved when it is made.
+    // This call resolves the address and the route.
     let mut id = CmId::create_ep(&info)?;
     let mut exchange = Exchange::new(&mut id)?;
-    // The server may answer as soon as it is connected, so there is a receive before that.
+    // The server may answer as soon as it is connected, so a receive is posted before.
     exchange.post_receive()?;
     id.connect(&ConnParam::default())?;
     exchange.send()?;

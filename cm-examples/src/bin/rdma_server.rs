@@ -35,12 +35,12 @@ fn run(options: &Options) -> Result<()> {
     hints.passive = true;
     hints.port_space = Some(PortSpace::TCP);
     let info = AddrInfo::new(Some(&options.server), &options.port, hints)?;
-    // It is bound when it is made.
+    // This call binds the id.
     let mut listener = CmId::create_ep(&info)?;
     listener.listen(0)?;
     let mut id = listener.get_request()?;
     let mut exchange = Exchange::new(&mut id)?;
-    // The client may send as soon as it is connected, so there is a receive before that.
+    // The client may send as soon as it is connected, so a receive is posted before.
     exchange.post_receive()?;
     id.accept(&ConnParam::default())?;
     exchange.wait_received()?;

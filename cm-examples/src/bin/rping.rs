@@ -1,5 +1,5 @@
-//! The ping of RDMA: one side sends the address of its memory, and the other reads from there and
-//! writes back, without the processor of the first side. It speaks to the C program of the same
+//! The ping of RDMA: one side sends the address of its memory. The other reads that memory and
+//! writes to it, without the processor of the first side. It works with the C program of the same
 //! name.
 //!
 //! Run `rping -s` on one host and `rping -c -a ADDR -C 10 -v` on another. For each ping
@@ -9,7 +9,7 @@
 //! 3. the client sends the same of its second buffer;
 //! 4. the server WRITEs the text there and says so, and the client compares the two.
 //!
-//! A peer's message is only a claim: its size is held against this side's buffer before any READ.
+//! A message is only a claim, so its size is checked against the local buffer before any READ.
 
 use std::{process::ExitCode, thread, time::Duration};
 
@@ -45,7 +45,7 @@ struct Options {
     /// Port
     #[arg(short, default_value_t = 7174)]
     port: u16,
-    /// Number of pings; 0 is without end. The server serves any number
+    /// Number of pings; 0 means no end. The server serves any number
     #[arg(short = 'C', default_value_t = 0)]
     count: u32,
     /// Bytes of a ping
@@ -60,10 +60,10 @@ struct Options {
     /// Show the connection's steps
     #[arg(short)]
     debug: bool,
-    /// Server: go on when a client is gone, and serve several at a time
+    /// Server: continue after a client, and serve several at a time
     #[arg(short = 'P')]
     persistent: bool,
-    /// Make the queue pair and move it from state to state oneself
+    /// Let the program create the queue pair and move it from state to state
     #[arg(short = 'q')]
     own_qp: bool,
 }
@@ -89,7 +89,7 @@ fn serve(options: &Options) -> Result<()> {
     let requests = EventChannel::new()?;
     let mut listener = CmId::new(&requests, PortSpace::TCP, 0)?;
     listener.bind_addr(address)?;
-    // 0 is the kernel's maximum. A request without a place is dropped and comes again late.
+    // 0 is the kernel's maximum. The kernel drops requests beyond it, which are repeated late.
     listener.listen(0)?;
     loop {
         let Some(mut event) = requests.wait_event(Duration::MAX)? else {
@@ -133,13 +133,13 @@ const REQUEST: u64 = 1;
 /// One end of a connection, and its memory.
 struct Side {
     connection: Connection,
-    /// The last message of the peer, and the message to it.
+    /// The last message from the peer, and the message to it.
     heard: MemoryRegion,
     said: MemoryRegion,
     /// The client's first buffer, which the server reads; and the buffer for writes and reads.
     start: MemoryRegion,
     data: MemoryRegion,
-    /// Whether the device has a request that is not done.
+    /// Whether a request has not completed yet.
     busy: bool,
     received: Option<Claim>,
 }
@@ -190,7 +190,7 @@ impl Side {
             }
             self.tell(Claim::default())?;
             let Some(sink) = self.receive()? else { break };
-            // The text and the zero behind it, within the room of the client.
+            // The text with its final zero must fit the client's buffer.
             let len = sink.size().min(text.len() + 1);
             self.post(SendWr::write(REQUEST, Sge::new(&data, ..len), sink.into()))?;
             self.tell(Claim::default())?;
@@ -262,7 +262,7 @@ impl Side {
         Err(format!("the peer offers {size} bytes, here is room for 1 to {room}: -S must be the same on both sides").into())
     }
 
-    /// Waits until it is so. Returns whether it is, or the peer has disconnected.
+    /// Waits until the condition is met. Returns false if the peer disconnects first.
     fn until(&mut self, so: impl Fn(&Self) -> bool) -> Result<bool> {
         while !so(self) {
             let Some(done) = self.connection.completion()? else {
@@ -282,14 +282,14 @@ impl Side {
             let mut bytes = [0; Claim::LEN];
             self.heard.copy_out(0, &mut bytes);
             self.received = Some(Claim::from_bytes(bytes));
-            // Before anything is answered: the peer may send when it hears the answer.
+            // The receive is posted before any answer, because the peer may send after the answer.
             self.post_receive()?;
         }
         Ok(true)
     }
 }
 
-/// One READ at a time each way.
+/// Returns parameters with one READ at a time in each direction.
 fn one_at_a_time() -> ConnParam {
     ConnParam {
         responder_resources: 1,

@@ -1,14 +1,14 @@
-//! How fast a stream of bytes is, over RDMA or over TCP with the same code. It speaks to the C
-//! program of the same name, whose stream is librdmacm's `rsocket`; and with `-T s` to anything of
-//! that name over TCP, in C also under `librspreload.so`.
+//! The speed of a byte stream over RDMA or over TCP, with the same code. It works with the C
+//! program of the same name, whose stream is librdmacm's `rsocket`. With `-T s` it works with any
+//! `rstream` over TCP, also under `librspreload.so`.
 //!
-//! Run `rstream` on one host and `rstream -s ADDR` on another. A stream is used as a TCP stream is:
-//! connect or accept, then read and write. The difference is below: a write goes right into the
-//! peer's memory, and waits when that is full.
+//! Run `rstream` on one host and `rstream -s ADDR` on another. A program uses the stream like a TCP
+//! stream: connect or accept, then read and write. But a write goes directly into the peer's
+//! memory, and waits while that is full.
 //!
-//! Each test is a transfer from the client to the server, and one back, many times. By default
-//! there are tests of latency, one transfer at a time, on one connection, and then tests of
-//! bandwidth, many in a row, on another.
+//! Each test repeats a transfer from the client to the server, and one back. By default one
+//! connection has the tests of latency, with one transfer at a time, and another the tests of
+//! bandwidth, with many in a row.
 
 use std::{
     io::{self, Read, Write},
@@ -64,7 +64,7 @@ struct Options {
     /// Probe the peer at this interval in seconds
     #[arg(short, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     keepalive: Option<u64>,
-    /// How to do it; may be given several times, and each by its first letter
+    /// How to run the test; may be given several times, and each by its first letter
     #[arg(short = 'T', value_name = "OPTION")]
     test: Vec<Test>,
 }
@@ -77,13 +77,13 @@ enum Test {
     /// Wait before each call
     #[value(alias = "a")]
     Async,
-    /// Calls wait by themselves
+    /// Use blocking calls
     #[value(alias = "b")]
     Block,
-    /// Over TCP, and the server has a thread for it
+    /// Over TCP, and the server starts a thread for it
     #[value(alias = "f")]
     Fork,
-    /// Wait when a call would have to: the default
+    /// Wait when a call would block: the default
     #[value(alias = "n")]
     Nonblock,
     /// librdmacm looks up the server's address
@@ -94,7 +94,7 @@ enum Test {
     Verify,
 }
 
-/// How long nothing may come from the peer.
+/// The longest silence of the peer.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The number of bytes that the sides exchange before each test.
 const SYNC: usize = 16;
@@ -166,7 +166,7 @@ impl Options {
 struct Side {
     socket: Socket,
     is_client: bool,
-    /// Wait before each call, or when a call would have to; otherwise calls wait by themselves.
+    /// Wait before each call, or when a call would block; otherwise the calls block.
     wait_first: bool,
     verify: bool,
     buffer: Vec<u8>,
@@ -203,8 +203,8 @@ impl Side {
                 .map_err(|error| format!("{}: {error}: {hint}", test.name))?;
         }
         if !self.is_client && self.socket.wait_readable(PATIENCE).is_ok() {
-            // The client ends it, when it has read everything. Some do not care to read when they
-            // see the end.
+            // The client ends the connection when it has read everything. Some clients stop reading
+            // at the end.
             let _ = self.socket.read(&mut self.buffer);
         }
         // The peer may have closed already.

@@ -1,8 +1,8 @@
-//! Many connections on one event channel, with messages on each. It speaks to C's ucmatose.
+//! Many connections on one event channel, with messages on each. It works with C's `ucmatose`.
 //!
 //! Run `ucmatose -c 100` on one host and `ucmatose -s ADDR -c 100` on another. With many
-//! connections an event has to name its connection: an id carries a number, here its place among
-//! the connections. So one thread takes all of them through their steps.
+//! connections an event must name its connection: each id has a number, here its index in the list.
+//! So one thread drives all connections.
 //!
 //! When all are established the server sends on each, the client answers on each, and the server
 //! disconnects. Every receive is posted before anything is sent, because a message without a
@@ -60,12 +60,12 @@ struct Options {
     /// Acknowledgement timeout: 4.096 µs × 2ⁿ
     #[arg(short, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=31))]
     ack_timeout: Option<u8>,
-    /// Move all connections to another event channel when the messages are through
+    /// Move all connections to another event channel after the messages
     #[arg(short)]
     migrate: bool,
 }
 
-/// How long nothing may happen, and how long one attempt to resolve an address or a route takes.
+/// The longest time without an event, and the time limit to resolve an address or a route.
 const PATIENCE: Duration = Duration::from_secs(20);
 const RESOLVE: Duration = Duration::from_secs(2);
 /// The error when messages or connections are missing.
@@ -90,7 +90,7 @@ fn serve(options: &Options) -> Result<()> {
     let mut listener = CmId::new(&all.events, options.space(), u64::MAX)?;
     listener.bind_addr(address)?;
     listener.listen(0)?;
-    // As long as it takes: a server waits for its clients.
+    // A server waits for its clients without a limit.
     while all.established < options.connections {
         all.handle(Duration::MAX)?;
     }
@@ -142,7 +142,7 @@ fn connect(options: &Options, server: &str) -> Result<()> {
 }
 
 impl Options {
-    /// Messages each way. Without any bytes there are none.
+    /// Returns the number of messages each way, which is 0 if they have no bytes.
     fn count(&self) -> u32 {
         if self.size > 0 { self.count } else { 0 }
     }
@@ -164,7 +164,7 @@ impl Options {
 struct Connections {
     options: Options,
     events: EventChannel,
-    /// Ids on their way to a connection, by their numbers.
+    /// Ids that are not connected yet, by their numbers.
     resolving: Vec<Option<CmId>>,
     connections: Vec<Transfer>,
     established: u16,
@@ -183,7 +183,7 @@ impl Connections {
         })
     }
 
-    /// Waits for the next event of any connection, and takes that one a step further.
+    /// Waits for the next event of any connection, and does the next step of that one.
     fn handle(&mut self, patience: Duration) -> Result<()> {
         let Some(mut event) = self.events.wait_event(patience)? else {
             if patience == Duration::MAX {
@@ -251,7 +251,7 @@ impl Connections {
         Ok(&mut self.connections.last_mut().ok_or("it is there")?.id)
     }
 
-    /// Waits until nothing is `left` on any connection.
+    /// Waits until all counters in `left` are 0.
     fn complete(&mut self, left: impl Fn(&Transfer) -> u32) -> Result<()> {
         let mut last = Instant::now();
         for number in 0..self.connections.len() {
@@ -277,7 +277,7 @@ impl Connections {
         Ok(())
     }
 
-    /// Moves all connections to another event channel, if that is wanted.
+    /// Moves all connections to another event channel, if the option is set.
     fn migrate(&mut self) -> Result<()> {
         if self.options.migrate {
             println!("migrating to new event channel");

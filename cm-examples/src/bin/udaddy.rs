@@ -1,11 +1,11 @@
-//! Datagrams between two hosts that find each other through the connection manager. It speaks to
+//! Datagrams between two hosts that find each other through the connection manager. It works with
 //! the C program of the same name.
 //!
-//! Run `udaddy` on one host and `udaddy -s ADDR` on another. There is no connection: the connection
-//! manager only tells the client the way to the server, the number of its queue pair, and the key
-//! that it wants to see in each datagram. With that the client sends. The server learns the path
-//! back from the datagrams: the sender's address is in the header in front, and the number of its
-//! queue pair in the immediate data.
+//! Run `udaddy` on one host and `udaddy -s ADDR` on another. There is no connection. The connection
+//! manager only returns the path to the server, the number of its queue pair, and the key that it
+//! requires in each datagram. With these the client sends. The server takes the path back from the
+//! datagrams: the sender's address is in the header in front of each, and the number of its queue
+//! pair in the immediate data.
 
 use std::{net::SocketAddr, process::ExitCode, time::Duration};
 
@@ -56,7 +56,7 @@ struct Options {
 
 /// The port is always this one.
 const PORT: u16 = 7174;
-/// How long a step, or the first answer, may take.
+/// The time limit of a step, and of the first answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn main() -> ExitCode {
@@ -80,7 +80,7 @@ fn serve(options: &Options) -> Result<()> {
     listener.listen(0)?;
     let mut all = Vec::new();
     while all.len() < usize::from(options.connections) {
-        // As long as it takes: a server waits for its clients.
+        // A server waits for its clients without a limit.
         let Some(mut event) = events.wait_event(Duration::MAX)? else {
             continue;
         };
@@ -88,7 +88,7 @@ fn serve(options: &Options) -> Result<()> {
             return Err(format!("{}: {}", event.event(), event.cm_status()).into());
         };
         let mut datagrams = Datagrams::new(id, options.count(), options.size)?;
-        // An id of datagrams does not tell by itself which queue pair is meant.
+        // A datagram id does not know its queue pair, so the number is passed.
         let param = ConnParam {
             qp_num: datagrams.qp_num(),
             ..ConnParam::default()
@@ -143,7 +143,7 @@ fn ask(options: &Options, server: &str) -> Result<()> {
 }
 
 impl Options {
-    /// Datagrams each way. Without any bytes there are none.
+    /// Returns the number of datagrams each way, which is 0 if they have no bytes.
     fn count(&self) -> u32 {
         if self.size > 0 { self.count } else { 0 }
     }

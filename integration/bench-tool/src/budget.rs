@@ -15,7 +15,7 @@ use crate::{
     row::{Row, Side, median},
 };
 
-/// Where the figures are, in the checkout.
+/// The path of the stored figures in the checkout.
 pub(crate) const FILE: &str = "integration/bench-tool/budget.json";
 
 /// The factor by which a path may become worse. Counted figures vary by less than a third of it.
@@ -24,19 +24,19 @@ const SLACK: f64 = 1.03;
 /// The figures of the last renewal.
 #[derive(Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Budget {
-    /// The guest's kernel, as far as its driver is the same: the one of 6.12 has threads where that
-    /// of 6.1 has none, and every ratio differs.
+    /// The series of the guest's kernel. Figures of different series are not comparable: the driver
+    /// of 6.12 uses threads and that of 6.1 does not, so every ratio differs.
     kernel: String,
-    /// Of counted paths: ours to theirs in the same guest.
+    /// The ratios of counted paths: ours to theirs in the same guest.
     ratios: BTreeMap<String, f64>,
     /// The compiler and its options.
     built_by: String,
-    /// Of single calls.
+    /// The instructions of single calls.
     instructions: BTreeMap<String, f64>,
 }
 
 impl Budget {
-    /// What was measured.
+    /// Returns a budget of the measured figures.
     pub(crate) fn of(report: &Report) -> Self {
         let mut budget = Self {
             kernel: series(&report.kernel),
@@ -48,7 +48,7 @@ impl Budget {
             let Some(value) = median(&row.values()) else {
                 continue;
             };
-            // As many digits as mean anything.
+            // Rounds to the significant digits.
             let value = |digits: f64| (value * digits).round() / digits;
             if row.theirs.is_some() {
                 budget.ratios.insert(key(&row), value(1000.0));
@@ -74,7 +74,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Prints each path and its stored figure. Returns those that are over the budget, were not
+    /// Prints each path and its stored figure. Returns the paths that exceed the budget, were not
     /// measured, or are not in it.
     pub(crate) fn judge(&self, kept: &Self) -> Vec<String> {
         let same = |worse, kind: &str, on: &str, kept_on: &str| {
@@ -92,14 +92,14 @@ impl Budget {
     }
 }
 
-/// The two numbers with which a kernel's version begins.
+/// Returns the first two numbers of a kernel's version.
 fn series(kernel: &str) -> String {
     let numbers: Vec<&str> = kernel.split('.').take(2).collect();
     format!("Linux {}", numbers.join("."))
 }
 
-/// Where ours is compared with ours in another way, both may become slower together: then it is
-/// compared with the stock program of that other way, and without one with that of any other row of
+/// Replaces a comparison between two ways of rdmsg, because both may become slower together. The
+/// row is compared with the stock program of the other way, or else with that of any other row of
 /// its kind.
 fn beside_perftest(row: &Row, rows: &[Row]) -> Row {
     let is_ours = |side: &Side| side.name.starts_with("rdmsg");
@@ -116,7 +116,7 @@ fn beside_perftest(row: &Row, rows: &[Row]) -> Row {
     }
 }
 
-/// The name of a path; where more is better it says so.
+/// Returns the name of a path. It includes a remark if more is better.
 fn key(row: &Row) -> String {
     let more = if row.measure.is_rate() { MORE } else { "" };
     row.name() + more

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use anyhow::{Context, Result};
 
-/// The instructions of a whole program.
+/// Returns the instructions of a whole program.
 pub(crate) fn total(profile: &str) -> Result<u64> {
     let totals = profile.lines().rfind(|line| line.starts_with("totals: "));
     let number = totals.and_then(|line| line["totals: ".len()..].trim().parse().ok());
@@ -14,20 +14,21 @@ pub(crate) fn total(profile: &str) -> Result<u64> {
 /// The cost of a function, with its callees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cost {
-    /// But for those of the driver and of libibverbs.
+    /// Instructions, except those of the driver and of libibverbs.
     pub(crate) instructions: u64,
     /// Calls of the allocator.
     pub(crate) allocations: u64,
 }
 
-/// Of each of these functions. The profile was made with `--separate-callers`, so that the name of
-/// a function is followed by those of its callers: `malloc'Vec::new'bench::calls::send'main`.
+/// Returns the costs of these functions. The profile was made with `--separate-callers`, so the
+/// name of a function is followed by those of its callers:
+/// `malloc'Vec::new'bench::calls::send'main`.
 pub(crate) fn costs(profile: &str, functions: &[String]) -> Vec<Cost> {
     let mut costs = vec![Cost::default(); functions.len()];
     let (mut objects, mut names) = (Names::default(), Names::default());
     let mut is_of_driver = false;
-    // Which of the functions is, or has called, the one whose lines follow; and if that calls an
-    // allocator, the same.
+    // `within` is the index of the function that the next lines belong to, or that has called
+    // theirs. `allocating` is the same for a call of an allocator.
     let mut within = None;
     let mut allocating = None;
     let mut lines = profile.lines();
@@ -48,7 +49,7 @@ pub(crate) fn costs(profile: &str, functions: &[String]) -> Vec<Cost> {
                 // The callee has its own lines.
                 lines.next();
             }
-            // A line of the source, and how many instructions of it were executed.
+            // A line of the source, with its number of executed instructions.
             "" if line.starts_with(|c: char| c.is_ascii_digit() || "+-*".contains(c)) => {
                 if let (Some(place), Some(count)) = (within, number(line, 1))
                     && !is_of_driver
@@ -62,7 +63,8 @@ pub(crate) fn costs(profile: &str, functions: &[String]) -> Vec<Cost> {
     costs
 }
 
-/// Names that are written once, with a number, and then by the number alone: `(7) name`, `(7)`.
+/// Names that the profile writes once with a number, and later by the number alone: `(7) name`,
+/// `(7)`.
 #[derive(Debug, Default)]
 struct Names<'a>(HashMap<&'a str, &'a str>);
 
@@ -80,7 +82,7 @@ fn number(line: &str, at: usize) -> Option<u64> {
     line.split_whitespace().nth(at)?.parse().ok()
 }
 
-/// The function of these that has this name, or is among the callers behind it.
+/// Returns the index of the function that has this name, or is among the callers after it.
 fn place(name: &str, functions: &[String]) -> Option<usize> {
     let is_there = |function: &String| name.split('\'').any(|caller| caller == function);
     functions.iter().position(is_there)
@@ -92,7 +94,7 @@ fn is_allocator(name: &str) -> bool {
     allocators.contains(&name)
 }
 
-/// Drivers are objects of libibverbs' own folder, and some have libraries of their own.
+/// Drivers are objects in the folder of libibverbs, and some have libraries of their own.
 fn is_driver(object: &str) -> bool {
     object.contains("/libibverbs") || object.contains("/libmlx")
 }

@@ -1,5 +1,5 @@
-//! One call of the library at a time, for callgrind. Messages and completions arrive before the
-//! call that takes them, so no call polls without success.
+//! Single calls of the library, for callgrind. Messages and completions arrive before the call that
+//! takes them, so no call polls without success.
 
 use std::{
     io::{Read, Write},
@@ -16,10 +16,10 @@ use crate::{
     traffic::{Reading, SILENCE, Traffic},
 };
 
-/// Bytes of a message.
+/// The length of a message in bytes.
 pub(crate) const SIZE: usize = 64;
 
-/// How many round trips go ahead of those that are measured.
+/// The number of unmeasured round trips at the start.
 const WARM_UP: u64 = 50;
 
 /// The calls below as callgrind names them.
@@ -30,7 +30,7 @@ fn send(endpoint: &Endpoint, message: &[u8]) -> Result<(), rdmsg::Error> {
     endpoint.send(message)
 }
 
-/// Also looks for the send's own completion, as it does in programs.
+/// Also polls for the completion of the send, as programs do.
 #[inline(never)]
 fn receive(endpoint: &Endpoint) -> Result<Message, rdmsg::Error> {
     endpoint.recv()
@@ -41,7 +41,7 @@ fn release(message: Message) {
     drop(message);
 }
 
-/// The function whose instructions callgrind counts.
+/// Returns the name of the function whose instructions callgrind counts.
 pub(crate) fn function(name: &str) -> String {
     format!("{}::{name}", module_path!())
 }
@@ -65,7 +65,7 @@ pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
     Ok(())
 }
 
-/// Makes calls. Only callgrind measures them.
+/// Makes the calls. Only callgrind measures them.
 pub(crate) fn measure(traffic: &Traffic) -> Result<Reading> {
     let start = Instant::now();
     let mut busy = traffic.clone();

@@ -24,36 +24,37 @@ use crate::{
     work::{Scope, Task},
 };
 
-/// The first server's port; each has one of its own.
+/// The port of the first server; each has its own.
 const FIRST_PORT: u16 = 20_000;
 
-/// How long a client may run. A second is some billion instructions where they are counted.
+/// How long a client may run. On the counted clock, a second is some billion instructions.
 const CLIENT_LIMIT: Duration = Duration::from_secs(60);
 const COUNTED_LIMIT: Duration = Duration::from_secs(15);
 const CALLGRIND_LIMIT: Duration = Duration::from_secs(600);
 
-/// How long a server may take to end after its client.
+/// How long a server may run after the end of its client.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
-/// How often ours is tried, and a stock program, of which now and then one crashes.
+/// The number of attempts for a program of ours, and for a stock program, because those crash
+/// occasionally.
 pub(crate) const OURS: u32 = 1;
 pub(crate) const THEIRS: u32 = 3;
 
-/// The number of other processes for each processor, for other load.
+/// The number of other processes for each processor under load.
 const LOAD: usize = 4;
 
 /// The file of the reports of all parts, in the folder for results.
 pub(crate) const REPORTS: &str = "bench.json";
 
-/// Measures one part after the other, and writes the reports to the folder for results: that of the
-/// lab, or without it `here`.
+/// Measures one part after another, and writes the reports to the folder for results: to `here`, or
+/// to that of the lab.
 pub(crate) fn perform(task: &Task, here: Option<&Path>) -> Result<()> {
     let mut reports = Vec::new();
     for part in &task.parts {
         let mut conductor = Conductor::new(*part, task, here)?;
         conductor.measure(task.scope)?;
         reports.push(conductor.report);
-        // A later part may fail.
+        // Writes after each part, because a later one may fail.
         let file = conductor.results.join(REPORTS);
         fs::write(file, serde_json::to_string(&reports)?)?;
     }
@@ -74,7 +75,7 @@ pub(crate) struct Conductor {
     results: PathBuf,
     server: Host,
     next_port: u16,
-    /// The output of each run.
+    /// The file for the output of each run.
     log: File,
 }
 
@@ -189,9 +190,9 @@ impl Conductor {
         if ours.len() < whole || theirs.len() < whole {
             return;
         }
-        // Counted, and on one idle processor, every instruction matters, so the mean is taken. By
-        // the clock the median is, because another process may take a time slice in between. A READ
-        // sometimes waits for a thread of the kernel.
+        // Counted times and instructions vary little, so the mean is used. By the clock the median
+        // is used, because another process may take a time slice in between. A READ sometimes waits
+        // for a thread of the kernel.
         let Run { measure, size, .. } = pair.ours;
         let by_clock = matches!(self.part, Part::Free | Part::Loaded);
         let has_median = |reading: &Reading| reading.median.is_some();
@@ -271,7 +272,7 @@ impl Conductor {
         Ok(client.output)
     }
 
-    /// The output of callgrind, which remains for other tools.
+    /// Returns the path of callgrind's output, which is kept for other tools.
     pub(crate) fn profile(&self) -> PathBuf {
         self.results.join("bench-callgrind.out")
     }
@@ -294,7 +295,7 @@ fn work() -> Result<Duration> {
     Ok(Duration::from_nanos(now.saturating_sub(idle)))
 }
 
-/// Returns the number behind a word, on a host with one processor.
+/// Returns the number after a word, on a host with one processor.
 fn nanos(timers: &str, word: &str) -> Result<u64> {
     let rest = timers.split_once(word).map(|(_, rest)| rest);
     let number = rest.and_then(|rest| rest.split_whitespace().next()?.parse().ok());

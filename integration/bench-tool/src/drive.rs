@@ -30,7 +30,7 @@ const POLLING_ROUNDS: u32 = 7;
 /// The number of rounds for a new budget, which keeps the medians.
 const RENEWAL_ROUNDS: u32 = 3;
 
-/// Measures in one guest, or without one on this machine, and adds the results to the report.
+/// Measures in a guest, or without one on this machine, and adds the results to the report.
 fn run(task: &Task, guest: Option<Launch>, report: &mut Report) -> Result<()> {
     let target = env::var_os("CARGO_TARGET_DIR");
     let target = target.map_or_else(|| PathBuf::from("target"), PathBuf::from);
@@ -39,7 +39,7 @@ fn run(task: &Task, guest: Option<Launch>, report: &mut Report) -> Result<()> {
     let in_lab = || base.unwrap_or_else(|| target.join("lab/results")).join("a");
     let results = here.clone().unwrap_or_else(in_lab);
     fs::create_dir_all(&results)?;
-    // Of an earlier run.
+    // Removes the file of an earlier run.
     let file = results.join(REPORTS);
     let _ = fs::remove_file(&file);
     let mut argv = Work::Perform(task.clone(), here).argv()?;
@@ -51,7 +51,7 @@ fn run(task: &Task, guest: Option<Launch>, report: &mut Report) -> Result<()> {
         }
         None => {
             if task.parts == [Part::OneProcessor] {
-                // The first processor has most of the interrupts.
+                // The first processor handles most of the interrupts.
                 let last = (available_parallelism()?.get() - 1).to_string();
                 argv.splice(..0, ["taskset", "-c", &last].map(str::to_owned));
             }
@@ -157,7 +157,7 @@ pub(crate) fn budget(renew: bool) -> Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
-/// All in one guest, which takes some time to start.
+/// Measures all parts in one guest, because a guest takes some time to start.
 fn measure(parts: &[Part], scope: Scope, rounds: u32) -> Result<Report> {
     if parts.contains(&Part::Instructions) && !is_installed("valgrind") {
         // If this fails, the guest reports the missing program.

@@ -16,10 +16,10 @@ use crate::{
     traffic::Reading,
 };
 
-/// This program without the lines of its source, which callgrind would read for half a minute.
+/// A copy of this program without debug information, which callgrind would read for half a minute.
 const STRIPPED: &str = "/tmp/bench-stripped";
 
-/// How many calls of each kind.
+/// The number of calls of each kind.
 const CALLS: u64 = 200;
 
 /// More callers than any function has.
@@ -29,7 +29,7 @@ const CALLERS: u32 = 60;
 const LESS: u64 = 100;
 const MORE: u64 = 300;
 
-/// Makes the stripped program.
+/// Creates the stripped program.
 pub(crate) fn prepare() -> Result<()> {
     ensure!(is_installed("valgrind"), "valgrind is not installed");
     let status = Command::new("strip")
@@ -92,7 +92,7 @@ pub(crate) fn round_trip(conductor: &mut Conductor, run: &Run) -> Result<Reading
     };
     let (less, more) = (executed(LESS)?, executed(MORE)?);
     let each = more.saturating_sub(less) as f64 / (MORE - LESS) as f64;
-    // A tenth more of the messages go ahead, unmeasured.
+    // A tenth of the messages precede, unmeasured.
     let rounds = match run.program {
         Program::Rdmsg(_) => 1.1,
         _ => 1.0,

@@ -112,7 +112,7 @@ enum Command {
         #[arg(long)]
         renew: bool,
     },
-    /// One job of this program, which it starts by itself
+    /// A job that this program starts itself
     #[command(hide = true)]
     Work { json: String },
 }
@@ -132,7 +132,7 @@ fn main() -> Result<ExitCode> {
 }
 
 fn work(work: Work) -> Result<ExitCode> {
-    // A thousand connections have some files each.
+    // A thousand connections need several descriptors each.
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
     match work {

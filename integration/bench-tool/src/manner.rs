@@ -14,7 +14,7 @@ pub(crate) struct Manner {
     pub(crate) ways: u16,
     /// The number of messages that each call sends one way.
     pub(crate) batch: u32,
-    /// The number of connections that the client uses, one after the other.
+    /// The number of connections, which the client uses in turn.
     pub(crate) connections: u32,
 }
 
@@ -22,38 +22,39 @@ pub(crate) struct Manner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub(crate) enum Way {
-    /// Threads sleep until the device has an event. Counted programs do.
+    /// Threads sleep until the device reports an event, as in counted programs.
     Event,
-    /// Threads poll all the time.
+    /// Threads poll continuously.
     Busy,
-    /// It is over TCP.
+    /// The transport is TCP.
     Tcp,
     /// The eager size is that of the message.
     Eager,
-    /// Registered memory is sent as it is, without a copy.
+    /// Registered memory is sent without a copy.
     Owned,
-    /// Bytes go through a `Stream`, and not messages.
+    /// A `Stream` carries bytes, instead of messages.
     Stream,
-    /// A task on tokio's current-thread runtime waits, and not a thread.
+    /// A task on tokio's current-thread runtime waits, instead of a thread.
     Tasks,
-    /// The configuration is one for many connections.
+    /// The configuration is for many connections.
     Small,
     /// All connections share one pool of receives.
     Shared,
     /// The server waits with epoll for the connections' event_fd.
     EventFd,
-    /// A TCP socket of std takes the place of this library.
+    /// A TCP socket of std replaces this library.
     Socket,
 }
 
-/// With a raised eager size each ring of buffers stays within this, so that two processes with
-/// rings of large messages fit a guest.
+/// The limit of a ring of buffers with a raised eager size, in bytes. Two processes with rings of
+/// large messages must fit a guest.
 const RING_BYTES: usize = 8 << 20;
 
-/// The least depth of such a ring, so that messages still overlap.
+/// The least depth of such a ring, so that messages overlap.
 const LEAST_DEPTH: u16 = 8;
 
-/// How many shared receives each connection may be sure of, as `Config::shared_receive` says.
+/// The number of shared receives that each connection reserves, as `Config::shared_receive`
+/// describes.
 const SHARE: u32 = 28;
 
 impl Manner {
@@ -72,7 +73,7 @@ impl Manner {
         self.ways & 1 << way as u16 != 0
     }
 
-    /// The configuration for messages of this size.
+    /// Returns the configuration for messages of this size.
     pub(crate) fn config(self, size: usize) -> Config {
         let mut config = Config::default();
         if self.has(Way::Busy) {
@@ -93,7 +94,7 @@ impl Manner {
             config.eager_size = Some(1024);
         }
         if self.has(Way::Shared) {
-            // With room for one more connection.
+            // The pool has room for one more connection.
             config.shared_receive = Some(SHARE * (self.connections + 1));
         }
         config.transport = match self.has(Way::Tcp) {
@@ -104,7 +105,7 @@ impl Manner {
     }
 }
 
-/// A name for a table.
+/// Writes the name for a table.
 impl fmt::Display for Manner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.has(Way::Socket) {
@@ -125,7 +126,7 @@ impl fmt::Display for Manner {
     }
 }
 
-/// Reads such a name.
+/// Parses the name for a table.
 impl FromStr for Manner {
     type Err = Error;
 

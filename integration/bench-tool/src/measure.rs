@@ -24,24 +24,24 @@ pub(crate) enum Measure {
     /// The time to open a connection and to close it
     #[value(name = "connect and close")]
     Connect,
-    /// What a call executes above the driver
+    /// The instructions of a call above the driver
     #[value(name = "instructions a call")]
     Call,
-    /// What a call allocates
+    /// The allocations of a call
     #[value(name = "allocations a call")]
     Allocations,
-    /// What one end executes for a round trip in its process, the kernel apart
+    /// The instructions of one end for a round trip, in its process without the kernel
     #[value(name = "instructions a round trip")]
     Loop,
 }
 
 impl Measure {
-    /// Whether more is better.
+    /// Returns whether more is better.
     pub(crate) fn is_rate(self) -> bool {
         matches!(self, Self::OneWay | Self::Write)
     }
 
-    /// A figure with its unit.
+    /// Returns a figure with its unit.
     pub(crate) fn show(self, size: usize, figure: f64) -> String {
         match self {
             Self::HalfRoundTrip | Self::Sparse | Self::Read | Self::Connect => {
@@ -71,7 +71,7 @@ pub(crate) fn name(value: &impl ValueEnum) -> String {
     value.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-/// A size for people.
+/// Returns a size for readers.
 pub(crate) fn bytes(size: usize) -> String {
     match size {
         0..1024 => format!("{size} B"),

@@ -71,7 +71,7 @@ pub(crate) fn measure(traffic: &Traffic) -> Result<Reading> {
     })
 }
 
-/// Messages one way use the first connection; round trips use each connection in turn.
+/// Messages in one direction use the first connection; round trips use all connections in turn.
 async fn run(traffic: &Traffic, carriers: &mut [Carrier], count: u64) -> Result<Reading> {
     let carrier = carriers.first_mut().context("no connection")?;
     let message = vec![0x5a; traffic.size];
@@ -98,7 +98,7 @@ async fn run(traffic: &Traffic, carriers: &mut [Carrier], count: u64) -> Result<
             let taken = processor_time()?.saturating_sub(before);
             Ok(Reading::mean(taken.as_secs_f64() * 1e6 / count as f64))
         }
-        // Measured from outside.
+        // The conductor measures this.
         Measure::Connect => Ok(Reading::mean(0.0)),
         _ => {
             let mut times = Times::start(count);
@@ -122,7 +122,7 @@ fn processor_time() -> Result<Duration> {
     Ok(clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID)?.into())
 }
 
-/// A connection of a run. Those of threads block, in futures that are ready at once.
+/// A connection of a run. For threads, its futures block and are ready at once.
 enum Carrier {
     Messages { endpoint: Endpoint, owned: bool },
     Tasks(tasks::Endpoint),
@@ -163,7 +163,7 @@ impl Carrier {
 
     async fn send(&mut self, message: &[u8]) -> Result<()> {
         match self {
-            // Filling a buffer of one's own is the application's work, not the library's.
+            // The application fills its own buffer, so that is not the library's work.
             Self::Messages { endpoint, owned } if *owned => {
                 endpoint.send(SendBuffer::new(endpoint, message.len())?)?;
             }
@@ -175,7 +175,7 @@ impl Carrier {
         Ok(())
     }
 
-    /// Sends a message several times, by one call.
+    /// Sends a message several times in one call.
     fn send_batch(&mut self, message: &[u8], times: usize) -> Result<()> {
         let Self::Messages { endpoint, .. } = self else {
             bail!("only threads send batches of messages")
@@ -185,7 +185,7 @@ impl Carrier {
         Ok(())
     }
 
-    /// Receives a message of this length, or that many bytes.
+    /// Receives a message of this length, or this number of bytes.
     async fn receive(&mut self, len: usize) -> Result<()> {
         let came = match self {
             Self::Messages { endpoint, .. } => endpoint.recv_timeout(SILENCE)?.len(),

@@ -1,4 +1,4 @@
-//! RDMA READ and WRITE of the server's memory, in which its program takes no part.
+//! RDMA READ and WRITE in memory of the server, whose program takes no part.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use crate::{
     traffic::{Reading, SILENCE, Times, Traffic},
 };
 
-/// Says where its memory is.
+/// Sends the description of the server's memory, and waits for the end.
 pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
     let endpoints = traffic.endpoints(Side::Server)?;
     let endpoint = endpoints.first().context("no connection")?;
@@ -19,7 +19,7 @@ pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
         .one_sided()
         .region(traffic.size, RemoteAccess::ALL)?;
     endpoint.send(&region.remote().to_bytes())?;
-    // Until the client has closed.
+    // Waits until the client has closed.
     drop(endpoint.recv_timeout(SILENCE));
     Ok(())
 }
@@ -41,7 +41,7 @@ pub(crate) fn measure(traffic: &Traffic) -> Result<Reading> {
     Ok(reading)
 }
 
-/// One after the other.
+/// Runs one READ after another.
 fn read(from: &Endpoint, local: &Region, remote: &RemoteRegion, count: u64) -> Result<Reading> {
     let mut times = Times::start(count);
     for id in 0..count {
@@ -53,7 +53,7 @@ fn read(from: &Endpoint, local: &Region, remote: &RemoteRegion, count: u64) -> R
     Ok(times.reading())
 }
 
-/// As many at a time as the configuration allows.
+/// Runs the number of concurrent WRITEs that the configuration allows.
 fn write(to: &Endpoint, local: &Region, remote: &RemoteRegion, count: u64) -> Result<Reading> {
     let start = Instant::now();
     let mut ended = 0;

@@ -1,4 +1,4 @@
-//! The compared programs, with the targets, as in `rows.txt`.
+//! The compared programs and the targets, from `rows.txt`.
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
@@ -10,12 +10,12 @@ use crate::{
     row::Target,
 };
 
-/// Two runs of a kind.
+/// Two runs that are compared.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pair {
     pub(crate) ours: Run,
     pub(crate) theirs: Run,
-    /// Of the ratio ours/theirs.
+    /// The target of the ratio ours/theirs.
     pub(crate) target: Target,
 }
 
@@ -85,8 +85,8 @@ fn bytes(text: &str) -> Result<usize> {
     Ok(number.parse::<usize>()? << shift)
 }
 
-/// Returns a number of messages of which the first and the last ones change the mean by at most
-/// 1 %. perftest needs five.
+/// Returns a number of messages with which the first and last ones change the mean by at most 1 %.
+/// perftest needs at least five.
 fn usual_count(measure: Measure, size: usize) -> u64 {
     match (measure.is_rate(), size) {
         _ if measure == Measure::Sparse => 500,
@@ -102,8 +102,8 @@ fn usual_count(measure: Measure, size: usize) -> u64 {
     }
 }
 
-/// Returns all runs of a round, each once. The two of a pair run close together. Connections that
-/// were closed leave work to the kernel for a while, so their order matters: ours come first.
+/// Returns all runs of a round, each once. The two runs of a pair follow each other. Closed
+/// connections leave work to the kernel for a while, so their order matters: ours come first.
 pub(crate) fn runs(pairs: &[Pair]) -> Vec<Run> {
     let mut runs = Vec::new();
     for run in pairs.iter().flat_map(|pair| match pair.ours.measure {

@@ -16,7 +16,7 @@ use crate::{
     work::Work,
 };
 
-/// A program that measures, as a server and a client. Each sleeps for events.
+/// A measured program, with a server and a client. Each sleeps for events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
     /// `ib_send_lat -e` and its like, of perftest, with the connection manager.
@@ -25,11 +25,11 @@ pub(crate) enum Program {
     Rstream { tcp: bool },
     /// `ucmatose`, of rdmacm-utils, which opens and closes connections.
     Ucmatose,
-    /// This one.
+    /// This program.
     Rdmsg(Manner),
 }
 
-/// Reads a name of `rows.txt`.
+/// Parses a name from `rows.txt`.
 impl FromStr for Program {
     type Err = Error;
 
@@ -44,7 +44,7 @@ impl FromStr for Program {
     }
 }
 
-/// One way to call a program.
+/// One call of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) program: Program,
@@ -58,7 +58,7 @@ pub(crate) struct Run {
 #[derive(Debug)]
 pub(crate) struct Commands {
     pub(crate) server: Vec<String>,
-    /// A sign that the server is there.
+    /// The condition that shows that the server listens.
     pub(crate) listening: Listening,
     pub(crate) client: Vec<String>,
 }
@@ -77,7 +77,7 @@ impl Run {
 
     fn perftest(&self) -> &'static str {
         match self.measure {
-            // perftest cannot sleep until a WRITE is done, so a WRITE is compared with a SEND.
+            // perftest cannot sleep until a WRITE completes, so a WRITE is compared with a SEND.
             Measure::OneWay | Measure::Write => "ib_send_bw",
             Measure::Read => "ib_read_lat",
             _ => "ib_send_lat",
@@ -88,7 +88,7 @@ impl Run {
     pub(crate) fn commands(&self, address: IpAddr, device: &str, port: u16) -> Result<Commands> {
         let Self { size, count, .. } = *self;
         let (line, listening, to_server) = match self.program {
-            // -F: not to refuse a processor whose frequency may change.
+            // -F: accept a processor whose frequency may change.
             Program::Perftest => (
                 format!(
                     "{} -R -F -e -d {device} -s {size} -n {count} -p {port}",
@@ -98,7 +98,7 @@ impl Run {
                 "",
             ),
             Program::Rstream { tcp } => {
-                // As its own tests: inline data for latency, none for bandwidth.
+                // The values of rstream's own tests: inline data for latency, none for bandwidth.
                 let (inline, iterations, transfers) = match self.measure {
                     Measure::OneWay => (0, 1, count),
                     _ => (64, count, 1),
@@ -113,7 +113,7 @@ impl Run {
                 );
                 (line, listening, "-s ")
             }
-            // Each connection carries one message, because it does not close it otherwise.
+            // Each connection carries one message, because otherwise ucmatose does not close it.
             Program::Ucmatose => (
                 format!("ucmatose -C 1 -S 64 -c {count} -p {port}"),
                 Listening::Cm(port),
@@ -157,7 +157,7 @@ impl Run {
         let reading = match self.program {
             Program::Perftest => perftest(self.measure, self.size, output),
             Program::Rstream { .. } => rstream(self.measure, output),
-            // Measured from outside.
+            // The conductor measures this.
             Program::Ucmatose => None,
             Program::Rdmsg(_) => {
                 let mut lines = output.lines().rev();
@@ -168,9 +168,9 @@ impl Run {
     }
 }
 
-/// Reads the output of perftest. A line begins with size and count. Latency goes on with min, max,
-/// median and mean; bandwidth with peak and mean in MiB/s and with million messages a second. The
-/// rate has enough digits for short messages, and the bandwidth for long ones.
+/// Parses the output of perftest. A line begins with size and count. Latency has min, max, median
+/// and mean; bandwidth has peak and mean in MiB/s, and million messages per second. The rate has
+/// enough digits for short messages, and the bandwidth for long ones.
 fn perftest(measure: Measure, size: usize, output: &str) -> Option<Reading> {
     let figures = output.lines().find_map(|line| {
         let figures: Result<Vec<f64>, _> = line.split_whitespace().map(str::parse).collect();
@@ -190,8 +190,8 @@ fn perftest(measure: Measure, size: usize, output: &str) -> Option<Reading> {
     })
 }
 
-/// Reads the output of rstream. The last word of the last line is microseconds a transfer, of both
-/// directions.
+/// Parses the output of rstream. The last word of the last line is the time of a transfer in
+/// microseconds, for both directions.
 fn rstream(measure: Measure, output: &str) -> Option<Reading> {
     let line = output.lines().rfind(|line| line.starts_with("custom"))?;
     let mean: f64 = line.split_whitespace().next_back()?.parse().ok()?;
@@ -206,7 +206,7 @@ impl fmt::Display for Run {
     }
 }
 
-/// Returns whether there is such a command.
+/// Returns whether a command is installed.
 pub(crate) fn is_installed(command: &str) -> bool {
     let folders = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&folders).any(|folder| folder.join(command).is_file())

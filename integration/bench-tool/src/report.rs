@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::row::{Part, Row, Side, median};
 
-/// Everything that was measured, of one part or of more.
+/// All results, of one part or of several.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Report {
     /// The kernel of the last part's host.
@@ -29,7 +29,7 @@ pub(crate) const BUILT_BY: &str = env!("BUILT_BY");
 const PAGE: &str = "docs/performance.md";
 
 impl Report {
-    /// Adds another part.
+    /// Adds the results of another part.
     pub(crate) fn add(&mut self, part: Self) {
         self.broken |= part.broken;
         self.kernel = part.kernel;
@@ -70,7 +70,7 @@ impl Report {
     }
 }
 
-/// The page with this table between its two comments.
+/// Returns the page with this table between its two comments.
 fn with_table(page: &str, name: &str, table: &str) -> Result<String> {
     let (begin, end) = (format!("<!-- table {name} -->\n"), "<!-- end -->");
     let parts = page.split_once(&begin).and_then(|(before, rest)| {
@@ -86,8 +86,7 @@ fn with_table(page: &str, name: &str, table: &str) -> Result<String> {
     Ok(format!("{before}{begin}{table}{end}{after}"))
 }
 
-/// A table for readers, narrow enough for a page: without the target, and of one part without its
-/// name.
+/// Returns a table that fits a page: without the target, and for one part without its name.
 fn table<'a>(rows: impl Iterator<Item = &'a Row>, of_parts: bool) -> String {
     let columns = usize::from(!of_parts)..TITLE.len() - 1;
     let line = |cells: &[String]| format!("|{}|\n", cells[columns.clone()].join("|"));
@@ -103,7 +102,7 @@ fn cells(row: &Row) -> [String; 8] {
         let figure = median(&side.figures);
         figure.map_or_else(String::new, |figure| row.measure.show(row.size, figure))
     };
-    // All counted programs sleep, so only the default has a word for it.
+    // All counted programs sleep, so their names omit it.
     let name = |side: &Side| match side.name.strip_prefix("rdmsg") {
         Some(name) if name.contains(" event") || name.contains(" busy") => {
             let name = name.trim();

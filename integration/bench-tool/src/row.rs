@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::measure::{Measure, bytes, name};
 
-/// One of the ways in which the tool measures.
+/// A way in which the tool measures.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
 pub(crate) enum Part {
     /// In a guest whose clock counts the instructions of both ends, their kernel included.
@@ -25,33 +25,33 @@ pub(crate) enum Part {
 pub(crate) struct Row {
     pub(crate) part: Part,
     pub(crate) measure: Measure,
-    /// Bytes of a message; 0 if there is none.
+    /// The length of a message in bytes; 0 if there is none.
     pub(crate) size: usize,
     pub(crate) ours: Side,
-    /// The comparison, which may be ours in another way.
+    /// The comparison, which may be another way of rdmsg.
     pub(crate) theirs: Option<Side>,
     pub(crate) target: Target,
 }
 
-/// One of the two that are compared.
+/// One of the two compared programs.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Side {
     pub(crate) name: String,
-    /// Of each round, in turn.
+    /// The figure of each round.
     pub(crate) figures: Vec<f64>,
 }
 
 /// The target of a ratio ours/theirs, or of a figure without a comparison.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) enum Target {
-    /// There is none.
+    /// No target.
     None,
     AtMost(f64),
     AtLeast(f64),
 }
 
 impl Row {
-    /// Returns its measure and size.
+    /// Returns the measure and the size.
     pub(crate) fn kind(&self) -> String {
         match self.size {
             0 => self.measure.to_string(),
@@ -59,7 +59,7 @@ impl Row {
         }
     }
 
-    /// Returns its name outside of a table.
+    /// Returns the row's name outside a table.
     pub(crate) fn name(&self) -> String {
         let mut name = format!("{}: {}", self.kind(), self.ours.name);
         if let Some(theirs) = &self.theirs {
@@ -135,7 +135,7 @@ pub(crate) fn median(values: &[f64]) -> Option<f64> {
 pub(crate) mod testing {
     use super::*;
 
-    /// A row of half round trips.
+    /// Returns a row of half round trips.
     pub(crate) fn row(ours: &[f64], theirs: &[f64], target: Target) -> Row {
         let side = |name: &str, figures: &[f64]| Side {
             name: name.to_owned(),

@@ -10,7 +10,7 @@ use toolbox::Side;
 
 use crate::{manner::Manner, measure::Measure};
 
-/// How long a peer may be silent before a run counts as failed.
+/// The longest silence of a peer. After it the run has failed.
 pub(crate) const SILENCE: Duration = Duration::from_secs(60);
 
 /// The traffic of an rdmsg server and client.
@@ -18,7 +18,7 @@ pub(crate) const SILENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Traffic {
     pub(crate) server: SocketAddr,
     pub(crate) measure: Measure,
-    /// Bytes of a message.
+    /// The length of a message in bytes.
     pub(crate) size: usize,
     /// The number of measured messages.
     pub(crate) count: u64,
@@ -29,11 +29,11 @@ pub(crate) struct Traffic {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Reading {
     pub(crate) mean: f64,
-    /// Some programs do not print it.
+    /// The median, which some programs do not print.
     pub(crate) median: Option<f64>,
 }
 
-/// Measures the duration of each of many round trips.
+/// The durations of many round trips.
 pub(crate) struct Times {
     nanos: Vec<u32>,
     start: Instant,
@@ -75,7 +75,7 @@ impl Reading {
 }
 
 impl Times {
-    /// Starts with the first one.
+    /// Starts the first round trip.
     pub(crate) fn start(count: u64) -> Self {
         Self {
             nanos: Vec::with_capacity(count as usize),
@@ -83,7 +83,7 @@ impl Times {
         }
     }
 
-    /// Ends one, which counts as `alike` equal ones, and begins the next.
+    /// Ends a round trip, which counts as `alike` equal ones, and starts the next.
     pub(crate) fn record(&mut self, alike: u32) {
         let now = Instant::now();
         let each = now.duration_since(self.start) / alike;

@@ -9,9 +9,9 @@ use crate::{row::Part, traffic::Traffic};
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) enum Work {
-    /// Measure, in the lab, or without it and with the results in this folder.
+    /// Measure in the lab, or without it and with the results in this folder.
     Perform(Task, Option<PathBuf>),
-    /// Answer a client that measures the same.
+    /// Answer a client with the same traffic.
     Serve(Traffic),
     /// Measure against that server, and print the reading.
     Measure(Traffic),
@@ -25,7 +25,7 @@ pub(crate) struct Task {
     pub(crate) rounds: u32,
 }
 
-/// How much of a part.
+/// The extent of a measurement.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) enum Scope {
     /// All sizes.
@@ -37,7 +37,7 @@ pub(crate) enum Scope {
 }
 
 impl Work {
-    /// The command line of this program for it.
+    /// Returns the command line that starts this job.
     pub(crate) fn argv(&self) -> Result<Vec<String>> {
         let program = env::current_exe()?.to_string_lossy().into_owned();
         let json = serde_json::to_string(self)?;

@@ -1,4 +1,4 @@
-//! What a user meets first: errors of this machine, which say what to do about them.
+//! Errors that new users meet first: each names the fault of the machine and its remedy.
 
 use std::{
     fs::{self, Permissions},
@@ -11,17 +11,17 @@ use std::{
 use rdmsg::{Endpoint, Error, Listener};
 use toolbox::DeviceTest;
 
-/// Somebody without any rights of his own.
+/// The uid of an unprivileged user.
 const NOBODY: u32 = 65534;
 
-/// A program of the examples, which stands in the folder above the tests'.
+/// Returns the command of an example program. The examples are in the parent folder of the tests.
 fn example(name: &str) -> Command {
     let mut command = Command::new(toolbox::example(name));
     command.stdin(Stdio::null());
     command
 }
 
-/// Makes sure that a command fails and says what it should.
+/// Asserts that a command failed with status 1, and that its stderr contains all expected parts.
 fn fails_saying(output: &Output, expected: &[&str]) {
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{text}");
@@ -30,7 +30,7 @@ fn fails_saying(output: &Output, expected: &[&str]) {
     }
 }
 
-/// Gives a device file these rights for as long as it is there.
+/// Changes the permissions of a device file; the drop restores the previous ones.
 struct Rights {
     file: &'static str,
     before: Permissions,
@@ -78,7 +78,7 @@ fn a_loopback_address_is_answered_with_those_that_work() {
             );
         }
     }
-    // Those that it names work.
+    // The addresses that the error suggests can be bound.
     for ip in [lab.addr, lab.addr6] {
         Listener::bind((ip, 0)).unwrap();
     }

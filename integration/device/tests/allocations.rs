@@ -1,4 +1,4 @@
-//! Messages up to the eager size cost no allocation, on either side.
+//! Messages up to the eager size allocate nothing, on either side.
 #![allow(unsafe_code)]
 
 use std::{
@@ -12,15 +12,15 @@ use rdmsg::{Config, Endpoint, Polling, tokio as tasks};
 use tokio::runtime::Builder;
 use toolbox::{DeviceTest, PATIENCE, pair_with};
 
-/// The system's allocator, counting for each thread.
+/// The system's allocator with a counter of allocations for each thread.
 struct Counting;
 
 thread_local! {
     static COUNT: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: everything is passed on to the system's allocator; counting touches a thread-local
-// without a destructor.
+// SAFETY: all calls go to the system's allocator; counting touches a thread-local without a
+// destructor.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.set(COUNT.get() + 1);
@@ -37,7 +37,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// How many allocations this thread makes in `work`.
+/// Returns the number of allocations of this thread in `work`.
 fn allocations(work: impl FnOnce()) -> u64 {
     let before = COUNT.get();
     work();
@@ -76,7 +76,7 @@ fn eager_messages_allocate_nothing() {
             config.polling = polling;
             let (client, server) = pair_with(&config);
             let answering = thread::spawn(move || {
-                // The first messages find rings and queues of their last size.
+                // The first messages grow rings and queues to their final size.
                 echo(&server, 100);
                 let count = allocations(|| echo(&server, ROUNDS));
                 (count, server)
@@ -98,10 +98,11 @@ fn a_full_window_and_its_grants_allocate_nothing() {
     press(&Config::default(), 0);
 }
 
-/// One side sends as fast as it can, and `ahead` messages before the other begins to receive.
+/// One side sends at full speed, and sends the first `ahead` messages before the other side
+/// receives.
 ///
-/// On a busy machine the engine takes over for a moment, and its notices allocate now and then. An
-/// allocation for each grant would be 300.
+/// On a busy machine the engine takes over for a moment, and its notices allocate occasionally. One
+/// allocation for each grant would make 300.
 fn press(config: &Config, ahead: u32) {
     const FEW: u64 = 50;
     let (client, server) = pair_with(config);
@@ -159,8 +160,8 @@ fn batches_allocate_nothing() {
     drop(server);
 }
 
-/// On a busy machine tasks may be so late that the engine polls for them, and is told when they do
-/// again, which is not what a message costs: so they have several tries.
+/// On a busy machine the engine may poll for tasks that are late, and is notified when the tasks
+/// poll again. That allocates, but is no cost of a message, so the test has several tries.
 #[test]
 fn tasks_allocate_nothing() {
     const TRIES: usize = 3;

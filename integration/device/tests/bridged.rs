@@ -1,4 +1,4 @@
-//! Programs of the distribution, unchanged, through a pair of bridges over RDMA.
+//! Unmodified programs of the distribution through a pair of bridges over RDMA.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use std::{
 
 use toolbox::{BridgePair, DeviceTest, Heard, PATIENCE, Process, example, pattern};
 
-/// Both bridges between a service and its clients.
+/// Starts a bridge at the service and a bridge at its clients.
 fn pair(lab: &DeviceTest, service: SocketAddr) -> BridgePair {
     BridgePair::start(&example("rdmsg"), &between(lab), service, &[]).unwrap()
 }
@@ -21,20 +21,20 @@ fn between(lab: &DeviceTest) -> String {
     format!("rdma://{}", lab.at(0))
 }
 
-/// A port that nothing listens on.
+/// Returns a port without a listener.
 fn free() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap()
 }
 
-/// A folder of this test's own.
+/// Creates a folder for this test.
 fn folder(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("bridged-{name}-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     folder
 }
 
-/// Runs a program to its end, and returns what it printed.
+/// Runs a program to its end and returns its stdout.
 fn run(argv: &[&str]) -> Vec<u8> {
     let output = Command::new(argv[0])
         .args(&argv[1..])
@@ -125,7 +125,7 @@ fn nginx() {
     for path in got {
         assert!(fs::read(&path).unwrap() == file, "{}", path.display());
     }
-    // A client that leaves in the middle.
+    // This client disconnects in the middle of a transfer.
     let mut client = TcpStream::connect(pair.near.address).unwrap();
     client.write_all(b"GET /file HTTP/1.0\r\n\r\n").unwrap();
     client.read_exact(&mut [0; 1000]).unwrap();
@@ -137,7 +137,8 @@ fn nginx() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// The program `rdmsg`, with so many KiB of locked memory and without the right to lock more.
+/// Returns a script that starts `rdmsg` with a limit of `kib` KiB of locked memory and without the
+/// capability to exceed it.
 fn with_memlock(folder: &Path, kib: u32) -> PathBuf {
     let path = folder.join("rdmsg");
     let program = example("rdmsg");
@@ -149,8 +150,8 @@ fn with_memlock(folder: &Path, kib: u32) -> PathBuf {
     path
 }
 
-/// A new connection on which a byte came back, if it is not reset, which may be as soon as it is
-/// made.
+/// Connects and exchanges one byte. Returns nothing if the bridge resets the connection, which may
+/// happen during any of these steps.
 fn echoed(address: SocketAddr) -> Option<TcpStream> {
     let echoed = || {
         let mut client = TcpStream::connect(address)?;
@@ -188,8 +189,11 @@ fn connections_that_do_not_fit_are_refused_by_name() {
     let mut pair = BridgePair::start(&limited, &between(&lab), address, &[]).unwrap();
     let mut clients: Vec<_> = (0..30).filter_map(|_| echoed(pair.near.address)).collect();
     assert!((1..30).contains(&clients.len()), "{} fit", clients.len());
-    assert!(pair.near.says("ulimit -l"), "it says what to raise");
-    // What there is goes on, and one that ends makes room.
+    assert!(
+        pair.near.says("ulimit -l"),
+        "the log names the limit to raise"
+    );
+    // Open connections continue, and the end of one makes room for another.
     for client in &mut clients {
         client.write_all(&[8]).unwrap();
         client.read_exact(&mut [0]).unwrap();

@@ -1,5 +1,5 @@
-//! The command `rdmsg` between two hosts. Host `b` conducts: it starts `rdmsg serve` on `a`, and
-//! types commands on both.
+//! The command `rdmsg` between two hosts. Host `b` controls the test: it starts `rdmsg serve` on
+//! `a`, and runs commands on both.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use toolbox::{
     example,
 };
 
-/// Runs a test on `b`, with `a` at hand.
+/// Runs a test on `b`; host `a` executes the commands of `b`.
 fn conducted(test: impl FnOnce(&DeviceTest, &mut Host, &mut Shell)) {
     let lab = DeviceTest::start();
     match &*lab.host {
@@ -32,7 +32,7 @@ fn serve(there: &mut Host) {
     assert_eq!(heard.unwrap(), Heard::Said);
 }
 
-/// Ends it, and makes sure that it ends well.
+/// Stops `rdmsg serve`, checks that it exits with status 0, and returns its output.
 fn stop_serving(there: &mut Host) -> String {
     there.signal("TERM").unwrap();
     let ended = there.finish(PATIENCE).unwrap();
@@ -40,7 +40,7 @@ fn stop_serving(there: &mut Host) -> String {
     ended.output
 }
 
-/// Types what a finding says, on the host that it is about.
+/// Runs the commands of a finding on the host that the finding concerns.
 fn mend(finding: &Finding, there: &mut Host, here: &mut Shell) {
     assert!(!finding.mend.is_empty(), "{finding:?} has no cure");
     for line in &finding.mend {
@@ -52,8 +52,8 @@ fn mend(finding: &Finding, there: &mut Host, here: &mut Shell) {
     }
 }
 
-/// What the doctor finds. What it asks of the peer may be some seconds old, so about that it is
-/// asked until it has found it, for half a minute at the most.
+/// Runs the doctor and returns its diagnosis. The peer's part of a diagnosis may be some seconds
+/// old, so if `of_peer` is set, the doctor is repeated until `found` is true, for up to 30 s.
 fn diagnose_until(
     here: &mut Shell,
     doctor: &str,
@@ -69,7 +69,7 @@ fn diagnose_until(
     }
 }
 
-/// What a command prints as JSON, and its status.
+/// Returns the exit status of a command, and the JSON that it prints.
 fn json(here: &mut Shell, line: &str) -> (u8, Value) {
     let (status, printed) = here.type_line(line).unwrap();
     let value = serde_json::from_str(&printed);
@@ -132,7 +132,7 @@ fn the_doctor_finds_a_way_that_takes_less_than_the_interface() {
     conducted(|lab, there, here| {
         serve(there);
         let doctor = format!("rdmsg doctor --json --timeout 5 {}", lab.peer);
-        // As the kernel remembers it for ten minutes when something on the way took less.
+        // The kernel caches such an MTU for ten minutes if a hop has a smaller one.
         let way = format!("{}/32 dev eth0", lab.peer);
         here.run(&format!("ip route add {way} mtu 1500")).unwrap();
         let wrong = Diagnosis::typed(here, &doctor).unwrap();
@@ -246,7 +246,7 @@ fn ping_says_that_a_connection_was_lost_and_goes_on_over_the_next() {
         let twice = format!("until [ $(grep -c 'connected to' {file}) = 2 ]; do sleep 0.1; done");
         here.run(&twice).unwrap();
         let (status, _) = here.type_line("kill -INT $pid; wait $pid").unwrap();
-        assert_eq!(status, 1, "not everything came back");
+        assert_eq!(status, 1, "some messages were lost");
         let printed = here.run(&format!("tail -n 30 {file}")).unwrap();
         assert!(printed.contains("1 connection lost"), "{printed}");
         stop_serving(there);
@@ -283,7 +283,7 @@ fn bench_measures_rdma_and_tcp_side_by_side() {
             "{text}"
         );
         stop_serving(there);
-        // Nobody is there any more.
+        // The server has ended.
         let (status, _) = here
             .type_line(&format!("rdmsg bench {} --test rate --timeout 5", lab.peer))
             .unwrap();
@@ -306,20 +306,20 @@ fn serve_refuses_what_is_too_much_and_what_it_does_not_know() {
         let (status, _) = here
             .type_line(&format!("rdmsg ping {} -c1", lab.peer))
             .unwrap();
-        assert_eq!(status, 1, "there is one already");
+        assert_eq!(status, 1, "the only connection is in use");
         assert_eq!(
             there.hear("--max-connections", PATIENCE).unwrap(),
             Heard::Said
         );
         let (status, _) = here.type_line("kill -INT $pid; wait $pid").unwrap();
         assert_eq!(status, 0);
-        // Something else that speaks rdmsg, and says something else.
+        // A program with another protocol over rdmsg gets an explanation.
         let endpoint = loop {
             let endpoint = rdmsg::Endpoint::connect(lab.peer_at(7471)).unwrap();
             endpoint.send(b"hello").unwrap();
             match endpoint.recv_timeout(PATIENCE) {
                 Ok(message) => break message.into_vec(),
-                // The first one is on its way out.
+                // The previous connection is still closing.
                 Err(rdmsg::Error::Disconnected(rdmsg::CloseReason::PeerAborted(1))) => {}
                 Err(error) => panic!("{error}"),
             }
@@ -368,7 +368,7 @@ fn top_shows_what_passes_through_the_connections_of_others() {
             assert!(peer.starts_with(&format!("{}:", lab.addr)), "{peer}");
             let number = |name: &str| row[name].as_f64().unwrap();
             assert!(number("messages_per_second") > 0.0, "{row}");
-            // What comes goes back.
+            // `rdmsg serve` sends back all messages.
             assert!(number("sent_bytes_per_second") > 0.0, "{row}");
             assert!(number("received_bytes") >= 1000.0, "{row}");
         }
@@ -388,6 +388,6 @@ fn top_shows_what_passes_through_the_connections_of_others() {
         assert_eq!(after["processes"], 1);
         stop_serving(there);
         let end = read(there);
-        assert_eq!(end["processes"], 0, "its socket goes with it");
+        assert_eq!(end["processes"], 0, "its socket is removed with it");
     });
 }

@@ -1,4 +1,4 @@
-//! Devices of more than one kind in a process.
+//! Devices of more than one kind in one process.
 
 use std::{
     env,
@@ -10,9 +10,9 @@ use std::{
 use rdmsg::{Completion, Connector, Endpoint, Engine, Group, Listener, Outgoing};
 use toolbox::{DeviceTest, PATIENCE, pattern};
 
-/// The addresses of the host's devices.
+/// Returns the addresses of all devices of this host.
 fn addresses() -> Vec<IpAddr> {
-    let devices = env::var("LAB_DEVICES").expect("the lab says which there are");
+    let devices = env::var("LAB_DEVICES").expect("the lab sets this variable");
     let addresses = devices.split(' ').map(|device| {
         let (_, address) = device.split_once('=').unwrap();
         address.parse().unwrap()
@@ -35,7 +35,7 @@ fn the_kernel_counts_what_rdma_resource_show_counts() {
     drop(listener);
 }
 
-/// What each can do is asked of each, and whatever differs below, messages are the same.
+/// The engine queries each device's capabilities. Messages work the same on all.
 #[test]
 #[ignore = "takes a device of each kind"]
 fn one_engine_serves_devices_of_both_kinds() {

@@ -1,15 +1,15 @@
-//! `rdmsg doctor` where something is wrong, on purpose: it names what, and a cure that, typed as it
-//! is printed, cures it.
+//! `rdmsg doctor` with faults that the tests cause: it names the fault, and its suggested command,
+//! executed as printed, repairs it.
 
 use std::{fs, net::IpAddr, path::Path, thread, time::Duration};
 
 use rdmsg::{Config, Engine, Listener, TransportChoice};
 use toolbox::{Deadline, DeviceTest, Diagnosis, Finding, Heard, PATIENCE, Process, Shell, example};
 
-/// What is typed first, by somebody without any rights.
+/// The beginning of a command that runs as an unprivileged user.
 const AS_NOBODY: &str = "setpriv --reuid=65534 --regid=65534 --clear-groups";
 
-/// Puts the lab's device back as it was, however the test ends.
+/// Restores the lab's device on drop.
 struct Restored<'a>(&'a DeviceTest);
 
 impl Drop for Restored<'_> {
@@ -24,7 +24,7 @@ impl Drop for Restored<'_> {
         );
         let mut shell = Shell::start().unwrap();
         shell.run(&format!("({script}) >/dev/null 2>&1")).unwrap();
-        // The table of addresses is written a moment later.
+        // The kernel fills the GID table with a short delay.
         let port = Path::new("/sys/class/infiniband")
             .join(device)
             .join("ports/1");
@@ -49,7 +49,8 @@ fn has_gid(port: &Path, address: IpAddr) -> bool {
     gids.any(|text| text.trim().parse() == Ok(gid))
 }
 
-/// Types the line until it comes to this: a device changes a moment after its interface.
+/// Repeats the command until the diagnosis meets the condition, because a device changes some time
+/// after its interface.
 fn until(shell: &mut Shell, line: &str, is_so: impl Fn(&Diagnosis) -> bool) -> Diagnosis {
     let mut deadline = Deadline::after(PATIENCE);
     loop {
@@ -62,12 +63,12 @@ fn until(shell: &mut Shell, line: &str, is_so: impl Fn(&Diagnosis) -> bool) -> D
     }
 }
 
-/// Waits until nothing is wrong.
+/// Waits until the doctor finds no errors.
 fn cured(shell: &mut Shell, line: &str) -> Diagnosis {
     until(shell, line, |diagnosis| diagnosis.errors().is_empty())
 }
 
-/// Types what the finding says, as it stands there.
+/// Runs the commands of a finding exactly as printed.
 fn mend(shell: &mut Shell, finding: &Finding) {
     assert!(!finding.mend.is_empty(), "{finding:?} has no cure");
     for line in &finding.mend {
@@ -75,7 +76,8 @@ fn mend(shell: &mut Shell, finding: &Finding) {
     }
 }
 
-/// Has something go wrong, and makes sure that the doctor names it, and that its cure cures it.
+/// Causes a fault with `line`. Checks that the doctor reports the fault, and that its commands
+/// repair it.
 fn goes_wrong(shell: &mut Shell, line: &str, subject: &str, doctor: &str) -> Finding {
     shell.run(line).unwrap();
     let wrong = until(shell, doctor, |diagnosis| !diagnosis.errors().is_empty());
@@ -222,7 +224,7 @@ fn a_machine_without_a_device_gets_one_of_software() {
     Diagnosis::typed(&mut shell, "rdmsg doctor --fix --json").unwrap();
     assert!(Path::new("/sys/class/infiniband/rxe0").exists());
     cured(&mut shell, DOCTOR);
-    // Where there is one already, nothing is made.
+    // With an existing device `--fix` creates no other.
     Diagnosis::typed(&mut shell, "rdmsg doctor --fix --json").unwrap();
     assert_eq!(fs::read_dir("/sys/class/infiniband").unwrap().count(), 1);
 }
@@ -256,7 +258,7 @@ fn a_peer_where_nobody_serves_is_told_to() {
     assert_eq!(ended.status, Some(0), "{}", ended.output);
 }
 
-/// A client with `TransportChoice::Auto` reaches the other program.
+/// A client with `TransportChoice::Auto` connects to the other program.
 #[test]
 fn another_program_on_the_port_over_rdma_is_named() {
     let lab = DeviceTest::start();

@@ -1,6 +1,6 @@
-//! Both sides of a connection send as much as goes while they receive, each in one thread with an
-//! event loop over the file descriptors: level-triggered, edge-triggered, and tokio's. And who
-//! polls for an event loop.
+//! Both sides of a connection send at full speed while they receive. Each uses one thread with an
+//! event loop over the file descriptors: level-triggered, edge-triggered, and tokio's. Other tests
+//! check whether the loop or the engine polls.
 
 use std::{
     fs, io,
@@ -21,10 +21,10 @@ use tokio::{
 };
 use toolbox::{Deadline, DeviceTest, PATIENCE, pair_with, pattern};
 
-/// How many messages go each way.
+/// The number of messages in each direction.
 const MESSAGES: u64 = 2000;
 
-/// A small window, so that it is full most of the time, and large messages among the others.
+/// Returns a configuration with a small window, which is full most of the time.
 fn narrow() -> Config {
     let mut config = Config::default();
     config.receive_window = 4;
@@ -45,14 +45,14 @@ fn fd(endpoint: &Endpoint, interest: Interest) -> BorrowedFd<'_> {
     endpoint.event_fd(interest).unwrap()
 }
 
-/// Waits for an event on any fd, for so long.
+/// Waits up to `time` for events. Returns their number.
 fn wait(epoll: &Epoll, time: Duration) -> usize {
     let mut events = [EpollEvent::empty(); 4];
     let time = PollTimeout::try_from(time).unwrap();
     epoll.wait(&mut events, time).unwrap()
 }
 
-/// One side of the exchange: what was sent and received so far.
+/// One side of the exchange, with its counts of sent and received messages.
 struct Side<'a> {
     endpoint: &'a Endpoint,
     sent: u64,
@@ -83,7 +83,7 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// Sends until that is refused. Says whether it was.
+    /// Sends until a send is refused or all are sent. Returns true if one was refused.
     fn send_all(&mut self) -> bool {
         while self.sent < MESSAGES {
             match self.endpoint.try_send(&message(self.sent)) {
@@ -128,7 +128,7 @@ fn level_triggered(endpoint: &Endpoint) {
     epoll.add(room, watch(EpollFlags::empty())).unwrap();
     let mut side = Side::new(endpoint);
     loop {
-        // One at a time: what is left must be told of again.
+        // Takes one message per event: the fd must report the remaining ones again.
         if let Some(taken) = endpoint.try_recv().unwrap() {
             side.take(&taken);
         }
@@ -151,7 +151,7 @@ fn level_triggered(endpoint: &Endpoint) {
     }
 }
 
-/// Has both sides run the same loop, each in its own thread.
+/// Runs the same loop on both sides, each in its own thread.
 fn exchange(run: impl Fn(&Endpoint) + Sync) {
     let (client, server) = pair_with(&narrow());
     thread::scope(|scope| {
@@ -177,7 +177,7 @@ fn a_level_triggered_loop_in_full_duplex_never_hangs() {
 fn one_that_does_not_want_to_read_sleeps_until_there_is_room() {
     let _test = DeviceTest::start();
     let (client, server) = pair_with(&narrow());
-    // Questions are there, and the answers do not fit.
+    // The server has unread questions, and its answers fill the client's window.
     for _ in 0..3 {
         client.send(b"question").unwrap();
     }
@@ -193,8 +193,8 @@ fn one_that_does_not_want_to_read_sleeps_until_there_is_room() {
     epoll.add(room, level).unwrap();
     let mut sent = 0;
     for _ in 0..20 {
-        // The device may still be about to say that a send is done, so room may come, and every
-        // time something is sent for it.
+        // The completion of a send may still be pending, so the fd may become readable. Each time,
+        // an answer can be sent.
         loop {
             let before = sent;
             while server.try_send(b"answer").is_ok() {
@@ -205,10 +205,13 @@ fn one_that_does_not_want_to_read_sleeps_until_there_is_room() {
             }
             assert!(
                 sent > before || wait(&epoll, Duration::ZERO) == 1,
-                "woken by something else"
+                "the fd is readable, but there is no room"
             );
         }
-        assert!(wait(&epoll, Duration::ZERO) == 0, "questions are no room");
+        assert!(
+            wait(&epoll, Duration::ZERO) == 0,
+            "questions must not wake it"
+        );
         for _ in 0..sent {
             client.recv_timeout(PATIENCE).unwrap();
         }
@@ -216,11 +219,15 @@ fn one_that_does_not_want_to_read_sleeps_until_there_is_room() {
         sent = 0;
     }
 
-    // The other way round: there is room, and nothing to read.
+    // The reverse: there is room, but no message.
     epoll.delete(room).unwrap();
     while server.try_recv().unwrap().is_some() {}
     epoll.add(readable, level).unwrap();
-    assert_eq!(wait(&epoll, Duration::ZERO), 0, "room is nothing to read");
+    assert_eq!(
+        wait(&epoll, Duration::ZERO),
+        0,
+        "room must not wake a wait for messages"
+    );
     client.send(b"another").unwrap();
     assert!(wait(&epoll, PATIENCE) > 0);
 }
@@ -235,17 +242,17 @@ fn what_was_taken_around_an_edge_triggered_loop_does_not_swallow_the_next_edge()
     for _ in 0..20 {
         client.send(b"around").unwrap();
         assert!(wait(&epoll, PATIENCE) > 0, "no edge");
-        // Nothing looks at the fd here.
+        // This takes the message without the fd.
         server.completions().recv_timeout(PATIENCE).unwrap();
     }
-    // What is left in the channel is no reason to be silent either.
+    // Unread messages in the channel do not suppress edges either.
     for _ in 0..3 {
         client.send(b"left").unwrap();
         assert!(wait(&epoll, PATIENCE) > 0, "no edge");
     }
 }
 
-/// How often the threads of engines have gone to sleep.
+/// Returns how many times the engines' threads have gone to sleep.
 fn sleeps_of_engines() -> u64 {
     let tasks = fs::read_dir("/proc/self/task").unwrap();
     let engines = tasks.map(|task| task.unwrap().path()).filter(|task| {
@@ -265,7 +272,7 @@ fn sleeps_of_engines() -> u64 {
     sleeps.sum()
 }
 
-/// Sends so many questions, each answered by a loop over the readable fd in another thread.
+/// Sends `questions` messages; a loop over the readable fd answers each in another thread.
 fn ask(client: &Endpoint, server: &Endpoint, questions: u64) {
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -295,7 +302,7 @@ fn a_loop_that_comes_by_often_polls_by_itself() {
     let _test = DeviceTest::start();
     let config = Config::default().with(|c| c.polling = Polling::Event);
     let (client, server) = pair_with(&config);
-    // Where this machine is busy a loop does not come by often.
+    // On a busy machine a loop may poll too rarely.
     let mut deadline = Deadline::after(PATIENCE);
     loop {
         let before = sleeps_of_engines();
@@ -318,7 +325,7 @@ fn a_loop_that_does_not_come_by_any_more_answers_the_peers_pings() {
     ask(&client, &server, 50);
     let asked = client.statistics().pings_sent;
     let mut deadline = Deadline::after(PATIENCE);
-    // A ping is sent when the one before was answered.
+    // The client sends a ping only after the previous one was answered.
     while client.statistics().pings_sent < asked + 4 {
         assert!(!deadline.is_over(), "{:?}", client.statistics());
         thread::sleep(Duration::from_millis(10));
@@ -340,7 +347,7 @@ fn what_comes_after_a_loop_goes_to_the_group_that_the_connection_joins() {
     client.close().unwrap();
 }
 
-/// An endpoint in tokio, as its documentation says.
+/// An endpoint in tokio, as the documentation of `event_fd` shows.
 struct Async {
     endpoint: Endpoint,
     readable: AsyncFd<OwnedFd>,
@@ -351,7 +358,7 @@ impl Async {
     fn new(endpoint: Endpoint) -> Self {
         let register = |interest| {
             let fd = fd(&endpoint, interest).try_clone_to_owned().unwrap();
-            // SAFETY: an `OwnedFd` is one and the same file for as long as it is there.
+            // SAFETY: an `OwnedFd` refers to one file until it is dropped.
             unsafe { AsyncFd::register_with_interest(fd, tokio::io::Interest::READABLE) }.unwrap()
         };
         let (readable, writable) = (register(Interest::Readable), register(Interest::Writable));

@@ -1,4 +1,4 @@
-//! What goes wrong, and what the error says to do about it.
+//! Failures, and the remedies in their error messages.
 
 use std::{
     env,
@@ -21,7 +21,7 @@ use toolbox::{DeviceTest, Lab, reason};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The client program of the examples, which stands in the folder above the tests'.
+/// Returns the path of the example client, in the parent folder of the tests.
 fn cm_client() -> PathBuf {
     let program = env::current_exe()
         .unwrap()
@@ -42,7 +42,7 @@ fn run(command: &mut Command) -> Output {
     command.stdin(Stdio::null()).output().unwrap()
 }
 
-/// Makes sure that a command fails and says what it should.
+/// Asserts that a command failed with status 1, and that its stderr contains all expected parts.
 fn fails_saying(output: &Output, expected: &[&str]) {
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{text}");
@@ -96,7 +96,7 @@ fn a_client_that_may_retry_waits_for_its_server() {
     config.connect_timeout = PATIENCE;
     let connector = Connector::new().config(&config).retry_refused(true);
     let client = thread::spawn(move || connector.connect(address).unwrap());
-    // The first attempt has been refused when the port has been tried once more by somebody else.
+    // This attempt is refused later than the first one of the thread.
     assert_eq!(reason(Endpoint::connect(address)), CloseReason::Refused);
     let listener = Listener::bind(address).unwrap();
     let server = listener.accept_timeout(PATIENCE).unwrap();
@@ -111,7 +111,7 @@ fn a_client_that_may_retry_waits_for_its_server() {
 fn the_connect_deadline_holds_while_retrying() {
     let lab = DeviceTest::start();
     let mut config = Config::default();
-    // Long enough for a try, however busy the machine is.
+    // Long enough for one attempt on a busy machine.
     config.connect_timeout = Duration::from_secs(3);
     let start = Instant::now();
     let error = Connector::new()
@@ -129,7 +129,10 @@ fn the_connect_deadline_holds_while_retrying() {
         ),
         "the last refusal says more: {error:?}"
     );
-    assert!(start.elapsed() >= Duration::from_secs(1), "it kept trying");
+    assert!(
+        start.elapsed() >= Duration::from_secs(1),
+        "the connector stopped early"
+    );
 }
 
 #[test]
@@ -150,7 +153,7 @@ fn an_address_without_an_rdma_device_is_explained() {
     let error = Endpoint::connect("10.99.0.2:7471").unwrap_err();
     assert!(
         start.elapsed() < Duration::from_secs(4),
-        "it does not use up the deadline"
+        "it must not wait until the deadline"
     );
     let text = error.to_string();
     assert!(
@@ -199,12 +202,12 @@ fn a_machine_without_rdma_is_told_what_to_load() {
 #[test]
 fn too_little_lockable_memory_is_explained_with_the_limit() {
     let lab = DeviceTest::start();
-    // As udev's rules have it on an installed system: everybody may use the device.
+    // The permissions that udev's rules set on an installed system.
     for entry in fs::read_dir("/dev/infiniband").unwrap() {
         fs::set_permissions(entry.unwrap().path(), Permissions::from_mode(0o666)).unwrap();
     }
     let listener = Listener::bind(lab.at(0)).unwrap();
-    // Root may lock what it likes; nobody may not.
+    // Root has no limit of locked memory, so the program runs as an unprivileged user.
     let script = "ulimit -l 64 && exec \"$0\" \"$1\"";
     let address = listener.local_addr().to_string();
     let output = run(Command::new("sh")
@@ -303,7 +306,10 @@ fn an_iterator_over_connections_ends_with_its_listener() {
     let listener = Listener::builder().engine(&engine).bind(lab.at(0)).unwrap();
     engine.shutdown();
     let mut incoming = listener.incoming();
-    let last = incoming.next().expect("it says why").unwrap_err();
+    let last = incoming
+        .next()
+        .expect("the listener reports its end")
+        .unwrap_err();
     assert!(matches!(last, Error::EngineShutDown), "{last:?}");
     assert!(incoming.next().is_none(), "once");
     assert!(incoming.next().is_none());
@@ -323,7 +329,7 @@ fn a_request_that_is_accepted_too_late_says_so() {
     let address = listener.local_addr();
     let client = thread::spawn(move || Endpoint::connect_timeout(address, PATIENCE).unwrap_err());
     let request = listener.requests().recv_timeout(PATIENCE).unwrap();
-    // The listener's side gives up. The peer may try again.
+    // The listener's side gives up; the peer may try again.
     let error = client.join().unwrap();
     assert!(
         matches!(
@@ -344,7 +350,7 @@ fn a_request_that_is_accepted_too_late_says_so() {
     );
 }
 
-/// Ports of iWARP are those of TCP, so there it is one or the other.
+/// iWARP uses the ports of TCP, so a listener on iWARP uses RDMA alone.
 #[test]
 fn a_listener_that_may_choose_says_what_it_took() {
     let lab = DeviceTest::start();
@@ -362,7 +368,7 @@ fn a_listener_that_may_choose_says_what_it_took() {
     let took = if lab.is_iwarp() { &both[..1] } else { &both };
     assert_eq!(chooses.transports(), took);
     assert_eq!(transport_to(&chooses), Transport::Rdma);
-    // One that has TCP alone is found as well.
+    // A client finds a listener on TCP alone, too.
     let tcp = Listener::bind(format!("tcp://{}", lab.at(0))).unwrap();
     assert_eq!(tcp.transports(), [Transport::Tcp]);
     assert_eq!(transport_to(&tcp), Transport::Tcp);
@@ -437,8 +443,8 @@ fn private_data_travels_both_ways_and_with_a_rejection() {
     );
 }
 
-/// Connects with nothing but the connection manager and `private_data`, as a program that is not of
-/// this crate, and returns the event with which that ends.
+/// Connects with only the connection manager and `private_data`, as a program without this crate
+/// does. Returns the last event and its private data.
 fn foreign_client(address: SocketAddr, private_data: &[u8]) -> (CmEventType, Vec<u8>) {
     let channel = EventChannel::new().unwrap();
     let mut id = CmId::new(&channel, PortSpace::TCP, 1).unwrap();
@@ -453,7 +459,7 @@ fn foreign_client(address: SocketAddr, private_data: &[u8]) -> (CmEventType, Vec
     assert_eq!(next().event(), CmEventType::ADDR_RESOLVED);
     id.resolve_route(PATIENCE).unwrap();
     assert_eq!(next().event(), CmEventType::ROUTE_RESOLVED);
-    // Where it is iWARP, the driver asks for a queue pair.
+    // On iWARP the driver requires a queue pair.
     let context = id.verbs().unwrap();
     let pd = ProtectionDomain::new(&context).unwrap();
     let cq = CompletionQueue::new(&context, 2, None).unwrap();
@@ -484,7 +490,7 @@ fn a_client_that_is_not_of_this_crate_is_rejected() {
     }
     assert!(
         listener.try_accept().unwrap().is_none(),
-        "the application never sees it"
+        "the application must not receive the request"
     );
 }
 
@@ -495,7 +501,8 @@ fn a_client_of_another_version_is_told_both_versions() {
     let hello = [&b"rdms\x09\x24"[..], &[0; 50]].concat();
     let (event, private_data) = foreign_client(listener.local_addr(), &hello);
     assert_eq!(event, CmEventType::REJECTED);
-    // Magic, our version, length, the code for a version, our version, theirs.
+    // Magic, this side's version, length, the code of a version mismatch, this side's version, and
+    // the peer's.
     let expected = [
         &b"rdmR\x03\x18\x00\x01"[..],
         &3_u64.to_be_bytes(),
@@ -537,7 +544,7 @@ fn a_server_of_another_version_is_named_with_both_versions() {
 #[test]
 fn a_server_that_is_not_of_this_crate_is_named_as_such() {
     let lab = DeviceTest::start();
-    // The stock program, which accepts everybody and knows nothing of hellos.
+    // The stock program accepts all requests and sends no hello.
     let mut server = Command::new("rping")
         .args(["-s", "-p", "7996"])
         .stdin(Stdio::null())

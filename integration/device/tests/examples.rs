@@ -1,4 +1,4 @@
-//! The example programs, run as a person runs them: what they print, and how they end.
+//! The example programs, run with command lines: the tests check their output and exit status.
 
 use std::{
     iter,
@@ -9,7 +9,7 @@ use toolbox::{DeviceTest, Lab, Line, PATIENCE, Process, example};
 
 const SIZES: [&str; 3] = ["64", "4096", "65536"];
 
-/// A program of the examples that runs.
+/// A running example program.
 struct Program {
     name: &'static str,
     process: Process,
@@ -17,7 +17,7 @@ struct Program {
     err: Vec<String>,
 }
 
-/// What a program said, and how it ended.
+/// The output of a program, and its exit status.
 struct Ended {
     status: Option<i32>,
     out: Vec<String>,
@@ -36,12 +36,12 @@ impl Program {
         }
     }
 
-    /// A client that waits for its connection as long as a busy machine takes.
+    /// Starts a client with a timeout of 60 s to connect, for busy machines.
     fn start_client(args: &[&str]) -> Self {
         Self::start("cm_client", &[&["--timeout", "60"], args].concat())
     }
 
-    /// A server, and the address that it says it listens on.
+    /// Starts a server, and returns it with the listen address that it prints.
     fn serve(name: &'static str, args: &[&str]) -> (Self, String) {
         let mut server = Self::start(name, args);
         let listens = |line: &str| line.starts_with("listening on ");
@@ -50,7 +50,7 @@ impl Program {
         (server, address.to_owned())
     }
 
-    /// Reads until it has printed such a line.
+    /// Reads lines until one meets the condition, and returns that line.
     fn read_until(&mut self, is_it: impl Fn(&str) -> bool) -> String {
         loop {
             assert!(self.read(), "{} ended: {:?}", self.name, self.err);
@@ -60,7 +60,7 @@ impl Program {
         }
     }
 
-    /// Waits for a line; whether there was one more.
+    /// Waits for a line. Returns false at the end of the program.
     fn read(&mut self) -> bool {
         let name = self.name;
         match self.process.line(PATIENCE) {
@@ -73,7 +73,7 @@ impl Program {
                 self.err.push(line);
             }
             None => {
-                // It ends by itself, right after it closes its outputs.
+                // The process exits right after it closes its outputs.
                 let ended = self.process.end(PATIENCE).unwrap();
                 assert!(
                     ended.is_some(),
@@ -96,7 +96,8 @@ impl Program {
 }
 
 impl Ended {
-    /// That all went well, and that the connection manager's steps were these.
+    /// Asserts that the program succeeded, and that it printed these steps of the connection
+    /// manager.
     fn went_well(&self, steps: &[&str]) {
         assert_eq!(self.status, Some(0), "{:?}", self.err);
         assert!(self.err.is_empty(), "{:?}", self.err);
@@ -108,7 +109,8 @@ impl Ended {
                 word.contains('_') || matches!(*word, "ESTABLISHED" | "DISCONNECTED" | "REJECTED")
             })
             .collect();
-        // On iWARP, where nothing says that a queue pair is drained, an end waits for no event.
+        // On iWARP no event reports that a queue pair is drained, so the program may exit without
+        // the last event.
         let steps = match (shown.last(), steps.split_last()) {
             (Some(&last), Some((&"DISCONNECTED", before)))
                 if last != "DISCONNECTED" && Lab::get().is_iwarp() =>
@@ -128,7 +130,7 @@ impl Ended {
         assert!(times.is_sorted(), "{times:?}");
     }
 
-    /// That the client checked 50 messages of each size, in this order.
+    /// Asserts that the client checked 50 messages of each size, in this order.
     fn checked_all(&self) {
         let summaries: Vec<&String> = self
             .out
@@ -145,7 +147,7 @@ impl Ended {
         }
     }
 
-    /// That the server saw as many messages.
+    /// Asserts that the server echoed `count` messages.
     fn echoed(&self, count: usize) {
         let expected = format!("echoed {count} messages, every byte as expected");
         assert!(
@@ -155,7 +157,8 @@ impl Ended {
         );
     }
 
-    /// That it failed with this status, and said why in one of its lines.
+    /// Asserts that the program failed with this status, and that a line of its stderr contains
+    /// `why`.
     fn failed(&self, status: i32, why: &str) {
         assert_eq!(self.status, Some(status), "{:?}", self.err);
         assert!(
@@ -215,7 +218,7 @@ fn raw_cm_takes_its_largest_message() {
     client.went_well(&CLIENT_STEPS);
     server.end().echoed(6);
 
-    // More is refused before anything happens.
+    // The program refuses larger sizes before it connects.
     let client = Program::start("raw_cm", &["-s", "65537", &address]).end();
     client.failed(2, "65537 is not in 1..=65536");
 }
@@ -224,19 +227,23 @@ fn raw_cm_takes_its_largest_message() {
 fn clients_say_that_nobody_listens() {
     let lab = DeviceTest::start();
     let address = lab.at(7995).to_string();
-    // Longer than a busy machine takes for one attempt.
+    // Longer than one attempt takes on a busy machine.
     let client = || {
         let start = Instant::now();
         let client = Program::start("cm_client", &["--timeout", "5", &address]).end();
-        assert!(start.elapsed() >= Duration::from_secs(5), "it kept trying");
+        assert!(
+            start.elapsed() >= Duration::from_secs(5),
+            "the client stopped early"
+        );
         client
     };
-    // Who waits does not wait for an engine that is late, as on a busy machine, and says so.
+    // On a busy machine the connect may return without the engine's answer, and its error reports
+    // that. Then the client is started again.
     let mut tries = iter::repeat_with(client).take(5);
     let client = tries.find(|client| !client.err.iter().any(|line| line.contains("was busy")));
     client.unwrap().failed(1, "refused: nobody listens");
     let client = Program::start("raw_cm", &[&address]).end();
-    // Software iWARP connects within the call.
+    // Software iWARP reports the refusal from the call itself.
     client.failed(
         1,
         if lab.is_iwarp() {
@@ -255,8 +262,7 @@ fn raw_cm_sees_its_client_die() {
     let mut client = Program::start("raw_cm", &["-c", "1000000", "-s", "64", &address]);
     client.read_until(|line| line.ends_with("ESTABLISHED"));
     drop(client);
-    // Whether that is the end between two messages or within one is a matter of luck. It ends, and
-    // says which.
+    // The kill may interrupt a message or come between two. The server's exit status tells which.
     let server = server.end();
     if server.status == Some(0) {
         server.went_well(&SERVER_STEPS);

@@ -1,5 +1,5 @@
-//! Programs that end: what they sent still arrives, and they do not wait for nothing. The programs
-//! are roles of this one, played in processes of their own.
+//! Programs that end: their messages still arrive, and they do not wait without need. The programs
+//! are roles of this test program, which run in processes of their own.
 
 use std::{
     env,
@@ -21,13 +21,13 @@ use nix::{
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Listener};
 use toolbox::{DeviceTest, Lab, PATIENCE, pattern, reason};
 
-/// Whom a role connects to.
+/// The environment variable with the address to which a role connects.
 const PEER: &str = "EXITS_PEER";
 
-/// No test waits for so long.
+/// Longer than any test waits.
 const FOR_EVER: Duration = Duration::from_secs(600);
 
-/// Starts a role of this program that ends by itself. Killed when dropped.
+/// Starts a role of this program, which ends by itself. The drop kills it.
 fn start(role: &str, peer: SocketAddr) -> Role {
     let child = Command::new(env::current_exe().unwrap())
         .args(["--ignored", "--exact", role, "--nocapture"])
@@ -45,7 +45,8 @@ fn start(role: &str, peer: SocketAddr) -> Role {
 struct Role(Option<Child>);
 
 impl Role {
-    /// Waits for its end, which the watchdog bounds. What it said, in one piece.
+    /// Waits for the end of the role, which the watchdog bounds. Returns its stdout and stderr in
+    /// one string.
     fn end(mut self) -> (Output, String) {
         let output = self.0.take().unwrap().wait_with_output().unwrap();
         let said = [&output.stdout[..], &output.stderr[..]].concat();
@@ -78,12 +79,12 @@ fn peer() -> SocketAddr {
 fn connector(close_timeout: Duration) -> Connector {
     let mut config = Config::default();
     config.close_timeout = close_timeout;
-    // Nothing else is to end it early.
+    // Without keepalive, only `close_timeout` can end the connection.
     config.keepalive_interval = None;
     Connector::new().config(&config)
 }
 
-/// One whose end waits for as long as it takes on a busy machine.
+/// Returns a connector whose connections close within the time of a busy machine.
 fn patient() -> Connector {
     let mut config = Config::default();
     config.close_timeout = PATIENCE;
@@ -97,7 +98,7 @@ fn listen(config: &Config) -> Listener {
         .unwrap()
 }
 
-// The roles. Each returns from here, and with that from `main`, unless it says otherwise.
+// The roles. Each returns from its function, and so from `main`, unless its name tells otherwise.
 
 #[test]
 #[ignore = "a program that other tests run"]
@@ -164,7 +165,7 @@ fn role_listens_and_returns() {
         .engine(&engine)
         .bind((peer().ip(), 0))
         .unwrap();
-    // It is there as long as the process.
+    // The listener lives until the process ends.
     let _kept = Box::leak(Box::new(listener));
 }
 
@@ -203,7 +204,7 @@ fn role_leaves_a_connection_unaccepted_and_returns() {
     let _kept = Box::leak(Box::new((listener, client)));
 }
 
-/// Ends the process when a connection logs something, in an engine's thread or in another one.
+/// Exits the process when a connection logs a line, on an engine's thread or on another one.
 struct Exit {
     in_engine: bool,
     armed: AtomicBool,
@@ -244,7 +245,7 @@ fn role_exits_in_the_engines_thread() {
     log::set_logger(&IN_ENGINE).unwrap();
     log::set_max_level(LevelFilter::Trace);
     loop {
-        // Nobody but the engine sees its receives come back.
+        // Only the engine sees the completions of the dropped connection's receives.
         drop(connector(FOR_EVER).connect(peer()).unwrap());
     }
 }
@@ -254,7 +255,7 @@ fn role_exits_in_the_engines_thread() {
 fn role_exits_in_a_logger_of_its_own_thread() {
     log::set_logger(&IN_APPLICATION).unwrap();
     log::set_max_level(LevelFilter::Trace);
-    // The connection logs that it closes, in this thread.
+    // The connection logs its close on this thread.
     let connector = connector(Duration::from_secs(1));
     let _ = connector.connect(peer()).unwrap().close();
 }
@@ -308,7 +309,7 @@ fn a_sender_that_is_killed_while_its_memory_is_read_is_blamed_for_nothing() {
         for _ in 0..=run {
             server.recv_timeout(PATIENCE).unwrap();
         }
-        // In the middle of the next one.
+        // The kill interrupts the next message.
         drop(child);
         let end = loop {
             match server.recv_timeout(PATIENCE) {
@@ -324,7 +325,7 @@ fn a_sender_that_is_killed_while_its_memory_is_read_is_blamed_for_nothing() {
 fn a_program_whose_peer_never_reads_ends_and_says_what_it_gave_up() {
     let _test = DeviceTest::start();
     let mut config = Config::default();
-    // The first is kept unread, and the second has no room.
+    // The first message stays unread, and the second has no memory.
     config.large_memory = 64 << 10;
     let listener = listen(&config);
     let child = start("role_sends_to_one_who_never_reads", listener.local_addr());
@@ -344,7 +345,7 @@ fn a_program_whose_peer_never_reads_ends_and_says_what_it_gave_up() {
 fn a_program_that_owes_nothing_ends_at_once() {
     let _test = DeviceTest::start();
     let listener = listen(&Config::default());
-    // Their close_timeout is longer than the watchdog waits.
+    // The close_timeout of these roles is longer than the watchdog's limit.
     start("role_listens_and_returns", listener.local_addr()).succeed();
     let child = start(
         "role_has_an_idle_connection_and_returns",
@@ -376,7 +377,7 @@ fn a_request_that_waits_at_a_program_that_ends_is_rejected() {
     assert_eq!(
         reason(error),
         CloseReason::PeerBusy,
-        "long before its own deadline"
+        "the exit waited for the connect's deadline"
     );
     child.succeed();
 }
@@ -409,11 +410,11 @@ fn a_forked_child_ends_at_once_and_leaves_its_parents_connections_alone() {
     let server = listener.accept_timeout(PATIENCE).unwrap();
     let client = client.join().unwrap();
 
-    // SAFETY: the child calls nothing but `exit`, whose handlers are what is tested.
+    // SAFETY: the child calls only `exit`, whose handlers are under test.
     match unsafe { fork() }.unwrap() {
         ForkResult::Child => process::exit(9),
         ForkResult::Parent { child } => {
-            // The watchdog bounds it.
+            // The watchdog bounds this wait.
             assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 9));
         }
     }
@@ -429,7 +430,7 @@ fn a_program_may_end_in_its_engines_thread_or_its_logger() {
     let address = listener.local_addr();
     thread::scope(|scope| {
         scope.spawn(|| {
-            // They are closed or cut off; that is all that there is to see of them here.
+            // These connections are closed or cut off, which looks the same here.
             while let Ok(server) = listener.accept() {
                 scope.spawn(move || server.recv());
             }

@@ -1,4 +1,4 @@
-//! The file descriptors for event loops: of endpoints and of listeners, on one host.
+//! File descriptors of endpoints and listeners for event loops, on one host.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -22,7 +22,7 @@ use rdmsg::{
 };
 use toolbox::{Deadline, DeviceTest, Lab, open_fds};
 
-/// Longer than anything here should take, even where each instruction is emulated.
+/// Longer than any step takes, even if each instruction is emulated.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
@@ -48,18 +48,18 @@ fn poll_for(fd: BorrowedFd<'_>, timeout: Duration) -> bool {
     poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], timeout).unwrap() == 1
 }
 
-/// Whether an fd is readable now.
+/// Returns whether an fd is readable now.
 fn readable(fd: BorrowedFd<'_>) -> bool {
     poll_for(fd, Duration::ZERO)
 }
 
-/// Waits until an fd is readable. It may be so for what the library sends and hears by itself, which
-/// the engine's thread takes off the device where this thread is late.
+/// Waits until an fd is readable. Control frames of the library also make it readable, until the
+/// engine's thread takes them if this thread is late.
 fn wait_readable(fd: BorrowedFd<'_>) {
     assert!(poll_for(fd, PATIENCE), "the fd never became readable");
 }
 
-/// What an event loop does with an fd: waits for it, and takes until there is nothing.
+/// Takes `count` messages like an event loop: waits for the fd, then takes until nothing is left.
 fn take_all(endpoint: &Endpoint, count: usize) -> Vec<Message> {
     let fd = endpoint.event_fd(Interest::Readable).unwrap();
     let mut taken = Vec::new();
@@ -70,29 +70,29 @@ fn take_all(endpoint: &Endpoint, count: usize) -> Vec<Message> {
     taken
 }
 
-/// Takes the next message as an event loop does.
+/// Takes the next message like an event loop.
 fn take(endpoint: &Endpoint) -> Message {
     take_all(endpoint, 1).pop().unwrap()
 }
 
-/// Where there is nothing to take, the fd may be readable for what the library sends and hears by
-/// itself, which has an end.
+/// Waits until the fd is no longer readable. Without messages, only control frames of the library
+/// make it readable, and their number is limited.
 fn settle(endpoint: &Endpoint, fd: BorrowedFd<'_>) {
     let mut deadline = Deadline::after(PATIENCE);
     while readable(fd) {
         assert!(endpoint.try_recv().unwrap().is_none());
-        assert!(!deadline.is_over(), "it stays readable");
+        assert!(!deadline.is_over(), "the fd stays readable");
     }
 }
 
-/// Waits until something lies in the endpoint's channel, and leaves it there.
+/// Waits until the endpoint's channel has a completion, and leaves it there.
 fn wait_unread(endpoint: &Endpoint) {
     let mut select = Select::new();
     select.recv(endpoint.completions());
     select.ready_timeout(PATIENCE).unwrap();
 }
 
-/// Sends without waiting until the window is full.
+/// Sends without blocking until the window is full. Returns the number of messages.
 fn fill(endpoint: &Endpoint) -> usize {
     let mut sent = 0;
     loop {
@@ -115,7 +115,7 @@ fn watch(epoll: &Epoll, fd: BorrowedFd<'_>, token: u64) {
 
 const BOTH: [Interest; 2] = [Interest::Readable, Interest::Writable];
 
-/// Watches for both interests, edge-triggered.
+/// Registers both interests, edge-triggered.
 fn watch_edges(epoll: &Epoll, endpoint: &Endpoint, token: u64) {
     for interest in BOTH {
         let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, token);
@@ -131,7 +131,7 @@ fn unwatch(epoll: &Epoll, endpoint: &Endpoint) {
     }
 }
 
-/// The tokens of the fds that are readable: at least one.
+/// Waits for readable fds, and returns their tokens, at least one.
 fn events(epoll: &Epoll) -> Vec<u64> {
     let mut events = [EpollEvent::empty(); 16];
     let timeout = PollTimeout::try_from(PATIENCE).unwrap();
@@ -190,7 +190,7 @@ fn the_end_is_readable_for_good() {
         assert!(readable(fd));
         assert!(server.try_recv().is_err());
     }
-    // Fds that are asked for when all is over.
+    // The first requests of these fds come after the end.
     assert!(readable(client.event_fd(Interest::Readable).unwrap()));
     assert!(readable(client.event_fd(Interest::Writable).unwrap()));
     assert!(matches!(
@@ -238,15 +238,18 @@ fn completions_of_operations_are_there_to_take_as_well() {
     let fd = client.event_fd(Interest::Readable).unwrap();
     client.send(Outgoing::from(b"question").with_id(7)).unwrap();
     wait_unread(&client);
-    assert!(client.try_recv().unwrap().is_none(), "it is no message");
-    assert!(readable(fd), "it is put aside, for try_next_completion");
+    assert!(
+        client.try_recv().unwrap().is_none(),
+        "a completion was taken as a message"
+    );
+    assert!(readable(fd), "the completion waits for try_next_completion");
     assert!(matches!(
         client.try_next_completion(),
         Ok(Some(Completion::Sent(7)))
     ));
     settle(&client, fd);
     assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"question");
-    // Above the eager size, by way of the fd.
+    // The fd also reports messages above the eager size.
     let large = vec![5; 1 << 20];
     let sender = thread::spawn({
         let (server, large) = (server.clone(), large.clone());
@@ -264,7 +267,7 @@ fn waiting_threads_and_event_loops_take_turns() {
         let mut config = Config::default();
         config.polling = polling;
         let (client, server) = pair_with(&config);
-        // Threads poll before the fd is first asked for: the engine keeps away.
+        // Threads poll before the first use of the fd, so the engine does not.
         for _ in 0..20 {
             client.send(b"a").unwrap();
             server.recv_timeout(PATIENCE).unwrap();
@@ -280,7 +283,7 @@ fn waiting_threads_and_event_loops_take_turns() {
             assert_eq!(*message, i.to_le_bytes());
             settle(&server, fd);
         }
-        // A thread that sleeps in recv while the fd is asked for.
+        // A thread sleeps in recv during the first call of `event_fd`.
         let sleeper = thread::spawn({
             let client = client.clone();
             move || client.recv_timeout(PATIENCE).unwrap().into_vec()
@@ -299,12 +302,12 @@ fn a_refused_send_learns_from_the_fd_that_there_is_room() {
     let mut config = Config::default();
     config.receive_window = 8;
     let (client, server) = pair_with(&config);
-    // The first refusal comes before the fd is asked for, so nobody knows that there is no room.
+    // The first refusal precedes the first use of the fd, so it registered no wait for room.
     let mut sent = fill(&client);
     let fd = client.event_fd(Interest::Writable).unwrap();
     let other = client.event_fd(Interest::Readable).unwrap();
     for _ in 0..20 {
-        // Grants may still be on their way.
+        // Grants may still be in flight.
         while poll_for(fd, Duration::from_millis(50)) {
             sent += fill(&client);
         }
@@ -312,13 +315,16 @@ fn a_refused_send_learns_from_the_fd_that_there_is_room() {
             server.recv_timeout(PATIENCE).unwrap();
         }
         wait_readable(fd);
-        // Room is nothing to read.
+        // Room does not make the readable fd readable.
         settle(&client, other);
         client.try_send(b"y").unwrap();
-        assert!(readable(fd), "until a try_send is refused");
+        assert!(
+            readable(fd),
+            "the fd reports room until a try_send is refused"
+        );
         sent = 1 + fill(&client);
     }
-    // It comes after the slots that were still on their way.
+    // This message arrives after the grants that were still in flight.
     server.send(b"behind all room").unwrap();
     assert_eq!(*take(&client), *b"behind all room");
     fill(&client);
@@ -336,17 +342,18 @@ fn a_refused_send_learns_from_the_fd_that_there_is_room() {
         client.try_send(b"z"),
         Err(TrySendError::Failed(_))
     ));
-    assert!(readable(fd), "the end, for good");
+    assert!(readable(fd), "the fd stays readable after the end");
 }
 
-/// Answers everything on an endpoint without waiting: what cannot be answered yet is kept.
+/// Echoes all messages of an endpoint without blocking; messages that cannot be echoed yet are
+/// kept.
 struct Echo {
     endpoint: Endpoint,
     unanswered: VecDeque<Message>,
 }
 
 impl Echo {
-    /// Does what can be done now. Says whether the connection goes on.
+    /// Receives and sends until it would block. Returns false at the end of the connection.
     fn turn(&mut self) -> bool {
         let goes_on = loop {
             match self.endpoint.try_recv() {
@@ -370,7 +377,7 @@ impl Echo {
 const CONNECTIONS: usize = 24;
 const MESSAGES: u32 = 150;
 
-/// Accepts and answers on all connections in one loop, until each was closed.
+/// Accepts and echoes on all connections in one loop, until each is closed.
 fn echo_loop(listener: &Listener) {
     const LISTENER: u64 = 0;
     let epoll = epoll();
@@ -492,7 +499,7 @@ fn a_listeners_fd_tells_of_connections_and_the_end() {
     drop(server);
     engine.shutdown();
     for _ in 0..3 {
-        assert!(readable(fd), "the end, for good");
+        assert!(readable(fd), "the fd stays readable after the end");
         assert!(matches!(listener.try_accept(), Err(Error::EngineShutDown)));
     }
 }
@@ -504,7 +511,7 @@ fn an_fd_that_was_made_by_half_tells_of_what_came_before() {
     client.send(b"before").unwrap();
     wait_unread(&server);
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-    // Where the next fd is the last.
+    // Limits the process to one further fd.
     let next = File::open("/dev/null").unwrap().as_raw_fd();
     setrlimit(Resource::RLIMIT_NOFILE, next as u64 + 1, hard).unwrap();
     let refused = server.event_fd(Interest::Readable).map(drop);
@@ -538,7 +545,7 @@ fn an_fd_works_with_mio() {
         poll.poll(&mut events, Some(PATIENCE)).unwrap();
         let event = events.iter().next().expect("an event in time");
         assert!(event.token() == mio::Token(3) && event.is_readable());
-        // mio is edge-triggered: take until there is nothing.
+        // mio is edge-triggered, so this takes until nothing is left.
         loop {
             match server.try_recv() {
                 Ok(Some(message)) => {
@@ -563,13 +570,14 @@ fn an_fd_that_cannot_be_made_is_reported_and_may_be_asked_for_again() {
     let (client, server) = pair_with(&config);
     let listener = Listener::bind(lab.at(0)).unwrap();
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-    // Fewer than there are: no fd is left, and those that exist go on.
+    // The limit is below the number of open fds: no fd can be opened, and existing ones stay
+    // usable.
     setrlimit(Resource::RLIMIT_NOFILE, 3, hard).unwrap();
     let errors = [
         server.event_fd(Interest::Readable).map(drop),
         listener.event_fd().map(drop),
     ];
-    // What a thread sleeps with was there before.
+    // The fd with which a thread sleeps already exists.
     let sleeper =
         thread::spawn(move || (server.recv_timeout(PATIENCE).unwrap().into_vec(), server));
     let sent = client.send(b"while there is no fd");
@@ -594,7 +602,7 @@ fn an_fd_that_cannot_be_made_is_reported_and_may_be_asked_for_again() {
     assert_eq!(
         open_fds(),
         before + 2,
-        "one fd over another, however often it is asked for"
+        "one fd in a second one, however many calls of event_fd"
     );
     client.send(b"again").unwrap();
     assert_eq!(*take(&server), *b"again");

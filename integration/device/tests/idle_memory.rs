@@ -1,5 +1,5 @@
-//! What a connection on which nothing happens costs. A program of its own: memory that others have
-//! used before it would not show.
+//! The memory of an idle connection. A program of its own, because memory that other tests have
+//! used and released would hide growth.
 
 use std::{
     fs,
@@ -12,10 +12,10 @@ use toolbox::{DeviceTest, PATIENCE};
 
 const CONNECTIONS: u32 = 200;
 
-/// Each connection keeps so many receive buffers for itself.
+/// The receive buffers that each connection reserves.
 const SHARE: u32 = 14;
 
-/// As for a server with many connections and short messages.
+/// Returns a configuration for a server with many connections and short messages.
 fn sharing() -> Config {
     let mut config = Config::default();
     config.shared_receive = Some((2 * CONNECTIONS + 10) * SHARE);
@@ -25,7 +25,7 @@ fn sharing() -> Config {
     config
 }
 
-/// A line of /proc/self/status, in bytes.
+/// Returns the value of a line of /proc/self/status, in bytes.
 fn status(name: &str) -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(name));
@@ -37,8 +37,8 @@ fn status(name: &str) -> u64 {
     kib.parse::<u64>().unwrap() * 1024
 }
 
-/// What the process has in memory for itself and its device, in bytes. Not its code, of which more
-/// is read as it runs.
+/// Returns the process' resident anonymous memory and its mapped device queues, in bytes. Its code
+/// does not count, because more of it is loaded while it runs.
 fn resident() -> u64 {
     let maps = fs::read_to_string("/proc/self/smaps").unwrap();
     let mut is_of_device = false;
@@ -76,10 +76,10 @@ fn an_idle_connection_costs_little_memory() {
         let servers: Vec<_> = (0..count)
             .map(|_| listener.accept_timeout(PATIENCE).unwrap())
             .collect();
-        // Which end belongs to which does not matter here.
+        // The order of the two lists may differ, which does not matter here.
         clients.join().unwrap().into_iter().zip(servers).collect()
     };
-    // The pool and whatever else is made once.
+    // The first connections create the pool and other objects of the process.
     let first = connect(4);
     let before = (resident(), status("VmPin"));
     let idle = connect(CONNECTIONS);
@@ -87,12 +87,12 @@ fn an_idle_connection_costs_little_memory() {
     let each = |before: u64, after: u64| after.saturating_sub(before) / u64::from(2 * CONNECTIONS);
     let (resident, pinned) = (each(before.0, after.0), each(before.1, after.1));
     let share = u64::from(SHARE) * (1024 + 64);
-    // Past the test harness, which would keep it to itself.
+    // The test harness captures the output of `println!`, so this writes to stderr.
     let _ = writeln!(
         io::stderr(),
         "an idle connection: {resident} bytes resident, {pinned} of them pinned, and its share of the receives, {share} bytes"
     );
-    // On iWARP both sides have spoken, so both have memory to send from.
+    // On iWARP both sides send a message at the start, so both have send memory.
     let most = if lab.is_iwarp() { 80 << 10 } else { 64 << 10 };
     assert!(resident + share <= most, "{resident} + {share}");
     for (client, server) in first.iter().chain(&idle) {

@@ -1,4 +1,4 @@
-//! Messages above the eager size: read by the receiver from the sender's memory.
+//! Messages above the eager size: the receiver reads them from the sender's memory.
 #![allow(unsafe_code)]
 
 use std::{io::IoSlice, process::Command, ptr, slice, thread, time::Duration};
@@ -12,8 +12,8 @@ fn any_size_arrives_whole_and_in_order() {
     let _test = DeviceTest::start();
     let (client, server) = pair();
     let eager = client.info().negotiated.unwrap().send_eager as usize;
-    // Around every boundary: the eager size, the device's page, the smallest buffer, the piece in
-    // which large messages are read.
+    // Sizes around each boundary: the eager size, the device's page, the smallest buffer, and the
+    // chunk of a read.
     let sizes: Vec<usize> = [0, 1, 4096, eager, 64 << 10, 1 << 20, 3 << 20]
         .into_iter()
         .flat_map(|size: usize| [size.saturating_sub(1), size, size + 1])
@@ -119,7 +119,7 @@ fn unread_large_messages_hold_no_more_memory_than_configured() {
     config.registration_cache = 0;
     let (client, server) = pair_with(&config);
     let before = locked_kib();
-    // Four are with the receiver, and four more may be lent.
+    // The receiver holds four messages, and the sender may lend four more.
     let mut sent = 0;
     while client
         .send_timeout(&pattern(sent, 1 << 20), Duration::from_secs(1))
@@ -128,7 +128,7 @@ fn unread_large_messages_hold_no_more_memory_than_configured() {
         sent += 1;
     }
     assert_eq!(sent, 8);
-    // What the sender lends is locked; what the receiver holds is not any more.
+    // The sender's lent memory is locked; the receiver has unregistered the messages that it holds.
     let locked = locked_kib() - before;
     assert!((3 << 10..=5 << 10).contains(&locked), "{locked} KiB");
     assert_eq!(server.statistics().large_bytes_held, 4 << 20);
@@ -146,11 +146,11 @@ fn unread_large_messages_hold_no_more_memory_than_configured() {
         *b"small ones pass, in their turn"
     );
     client.flush_timeout(PATIENCE).unwrap();
-    assert!(locked_kib() <= before + 64, "all of it is given back");
+    assert!(locked_kib() <= before + 64, "the sender unlocks all of it");
     client.close().unwrap();
 }
 
-/// What this process has registered with the device.
+/// Returns the memory that this process has registered with devices, in KiB.
 fn locked_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status
@@ -205,7 +205,7 @@ fn owned_and_vectored_messages_arrive_as_they_are() {
     client.close().unwrap();
 }
 
-/// Bytes that are there without any memory for them: nothing touches them.
+/// Maps `len` bytes without memory behind them, because nothing accesses them.
 fn vast(len: usize) -> &'static [u8] {
     const FLAGS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
@@ -220,7 +220,7 @@ fn parts_that_sum_to_more_than_a_number_holds_are_too_long_and_not_sent_as_what_
     let _test = DeviceTest::start();
     let (client, server) = pair();
     let vast = vast(1 << 46);
-    // 2⁶⁴ and 15 more.
+    // The sum is 2⁶⁴ + 15 bytes.
     let mut parts = vec![IoSlice::new(vast); 1 << 18];
     parts.push(IoSlice::new(&vast[..15]));
     let error = client.send(Outgoing::parts(&parts)).unwrap_err();
@@ -234,7 +234,7 @@ fn parts_that_sum_to_more_than_a_number_holds_are_too_long_and_not_sent_as_what_
         ),
         "{error:?}"
     );
-    // The same with what is left above the eager size.
+    // The sum modulo 2⁶⁴ is above the eager size here.
     parts.push(IoSlice::new(&vast[..100_000]));
     let error = client.send(Outgoing::parts(&parts)).unwrap_err();
     assert!(
@@ -278,7 +278,7 @@ fn ids_come_back_once_each() {
                     let Completion::Sent(id) = done else {
                         panic!("{done:?}")
                     };
-                    assert!(open.remove(&id), "{id} was out");
+                    assert!(open.remove(&id), "{id} completed twice");
                 }
                 Err(error) => panic!("{error}"),
             }
@@ -291,11 +291,11 @@ fn ids_come_back_once_each() {
         let Completion::Sent(id) = done else {
             panic!("{done:?}")
         };
-        assert!(open.remove(&id), "{id} was out");
+        assert!(open.remove(&id), "{id} completed twice");
     }
     assert!(
         client.try_next_completion().unwrap().is_none(),
-        "and no more"
+        "each message completes once"
     );
     client.close().unwrap();
     assert_eq!(reader.join().unwrap(), 300);
@@ -307,7 +307,7 @@ fn what_is_not_known_to_have_arrived_is_told_as_failed() {
     let mut config = Config::default();
     config.large_memory = 1 << 20;
     let (client, server) = pair_with(&config);
-    // The receiver has memory for the first alone.
+    // The receiver's memory suffices for the first message only.
     client
         .send(Outgoing::from(&pattern(0, 1 << 20)).with_id(1))
         .unwrap();
@@ -356,8 +356,8 @@ fn a_close_waits_for_large_messages_on_both_sides() {
     }
 }
 
-/// The sender gives up before the receiver has memory for the rest: neither may look as if all was
-/// well.
+/// The sender gives up before the receiver has memory for the second message: neither side may
+/// report a clean end.
 #[test]
 fn a_conversation_cut_short_is_not_told_as_a_clean_end() {
     let _test = DeviceTest::start();
@@ -368,7 +368,7 @@ fn a_conversation_cut_short_is_not_told_as_a_clean_end() {
     let (client, server) = pair_with(&config);
     client.send(&pattern(0, LEN)).unwrap();
     let kept = server.recv_timeout(PATIENCE).unwrap();
-    // No memory is left for this one, and what is sent after it waits for it.
+    // The receiver has no memory for this message, and the next one waits behind it.
     client.send(&pattern(1, LEN)).unwrap();
     client.send(b"after it").unwrap();
     assert!(matches!(
@@ -405,8 +405,8 @@ fn a_dropped_endpoint_does_not_hold_up_the_close_with_what_it_never_read() {
     config.large_memory = 64 << 10;
     config.close_timeout = PATIENCE;
     let (client, server) = pair_with(&config);
-    // The second is on its way when the first is with the client's library, where it takes all the
-    // memory there is for such.
+    // The second message is in flight when the client's library holds the first, which takes all of
+    // `large_memory`.
     server.send(&pattern(0, 64 << 10)).unwrap();
     server.send(&pattern(1, 64 << 10)).unwrap();
     drop(client);
@@ -417,7 +417,7 @@ fn a_dropped_endpoint_does_not_hold_up_the_close_with_what_it_never_read() {
     server.close().unwrap();
 }
 
-/// The sender of a large message, in a process of its own that is killed in the middle: see
+/// The sender of a large message, in a process of its own that is killed during a transfer: see
 /// `a_sender_that_dies_in_the_middle_leaves_an_error_and_no_leak`.
 #[test]
 #[ignore = "a part of another test"]
@@ -454,12 +454,13 @@ fn a_sender_that_dies_in_the_middle_leaves_an_error_and_no_leak() {
     child.wait().unwrap();
     let reason = loop {
         match server.recv_timeout(PATIENCE) {
-            Ok(message) => assert!(*message == *whole, "what is delivered is whole"),
+            Ok(message) => assert!(*message == *whole, "a delivered message is incomplete"),
             Err(Error::Disconnected(reason)) => break reason,
             Err(error) => panic!("{error}"),
         }
     };
-    // Though the kernel revokes the keys of a killed process before it destroys its queue pairs.
+    // The kernel revokes the keys of a killed process before it destroys its queue pairs, but the
+    // reason is still the disconnect.
     assert_eq!(reason, CloseReason::PeerDisconnected);
     drop(server);
     drop(listener);

@@ -1,20 +1,21 @@
-//! What connections leave behind on the device and in the process: nothing. Each test shuts its own
-//! engine down, so that the counts before and after can be compared.
+//! Connections leave nothing behind on the device or in the process. Each test shuts its own engine
+//! down, so that it can compare counts before and after.
 
 use std::{thread, time::Duration};
 
 use rdmsg::{Config, Connector, Engine, Listener};
 use toolbox::{DeviceTest, Lab, open_fds};
 
-/// Longer than anything here should take, even where each instruction is emulated.
+/// Longer than any step takes, even if each instruction is emulated.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What exists when one plain connection has come and gone.
+/// Returns the counts of RDMA resources and of open files after one connection was made and ended.
 ///
-/// librdmacm opens the device when it is first needed and keeps it open until the process ends,
-/// with two file descriptors. It also has a protection domain of its own, which goes with the last
-/// id, but stays until the next last id where a list of devices (`rdma_get_devices`) outlived the
-/// ids, as one that a kept message holds may. So the counts are taken after the same last act.
+/// librdmacm opens the device at its first use and keeps it open until the process ends, with two
+/// file descriptors. It also has a protection domain of its own, which it releases with the last
+/// id. If a list of devices (`rdma_get_devices`) outlives the ids, for example because a kept
+/// message holds one, the domain stays until the next time that the last id is destroyed. So each
+/// count is taken after the same last steps.
 fn what_exists(lab: &Lab) -> (String, usize) {
     let engine = Engine::new().unwrap();
     let listener = Listener::builder().engine(&engine).bind(lab.at(0)).unwrap();
@@ -51,7 +52,8 @@ fn handles_may_be_dropped_in_any_order_with_traffic_in_flight() {
             .into_iter()
             .map(|endpoint| {
                 thread::spawn(move || {
-                    // Until the connection ends: by a close, an abort, or the engine going away.
+                    // Sends until the connection ends by a close, an abort, or the end of the
+                    // engine.
                     while endpoint
                         .send_timeout(b"noise", Duration::from_millis(100))
                         .is_ok()
@@ -72,7 +74,8 @@ fn handles_may_be_dropped_in_any_order_with_traffic_in_flight() {
                 move || engine.shutdown()
             }),
         ];
-        // A different order each round, and each thing from a thread of its own every other round.
+        // Each round has a different order, and every other round drops each object on its own
+        // thread.
         let turn = round % things.len();
         things.rotate_left(turn);
         if round % 3 == 0 {

@@ -1,4 +1,4 @@
-//! The message layer on one host: both ends in this process, everything else is the kernel's.
+//! Messages between two ends in this process, on one host.
 
 use std::{collections::VecDeque, thread, time::Duration};
 
@@ -48,7 +48,7 @@ fn messages_arrive_whole_and_in_order() {
     assert_eq!(
         reason(server.recv_timeout(PATIENCE)),
         CloseReason::PeerClosed,
-        "the reason sticks"
+        "later calls return the same reason"
     );
     assert_eq!(reason(server.send(b"late")), CloseReason::PeerClosed);
     assert_eq!(reason(client.send(b"late")), CloseReason::LocallyClosed);
@@ -95,8 +95,8 @@ fn a_receiver_that_keeps_its_messages_stalls_the_sender_and_lets_it_go_on() {
         {
             sent += 1;
         }
-        // A grant travels alone at half the window, so up to one less than that may be free and not
-        // yet granted.
+        // A receiver sends a grant without data only when half of the window is free, so up to one
+        // message less may be free but not granted.
         assert!(
             (5..=8).contains(&sent),
             "{sent} messages went into a window of 8"
@@ -111,7 +111,7 @@ fn a_receiver_that_keeps_its_messages_stalls_the_sender_and_lets_it_go_on() {
         ));
         assert!(
             matches!(client.try_send(b"x"), Err(TrySendError::Full)),
-            "kept messages keep the window shut"
+            "held messages keep the window full"
         );
         drop(kept);
         client.send_timeout(b"y", PATIENCE).unwrap();
@@ -234,8 +234,8 @@ fn what_was_sent_before_a_close_arrives() {
         for i in 0..window {
             client.send(&i.to_le_bytes()).unwrap();
         }
-        // Nobody reads yet, and the close succeeds all the same: it is the device that takes the
-        // messages.
+        // The server has received nothing yet, and the close still succeeds, because the device
+        // takes the messages.
         client.close().unwrap();
         for i in 0..window {
             assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), i.to_le_bytes());
@@ -385,7 +385,7 @@ fn a_message_may_be_dropped_by_another_thread_long_after() {
     let (client, server) = pair_with(&config);
     let (sender, keeper) = crossbeam_channel::unbounded::<rdmsg::Message>();
     let dropper = thread::spawn(move || {
-        // Lets go of messages out of order, always keeping some.
+        // Drops messages out of order, and always keeps some.
         let mut kept = VecDeque::new();
         for message in keeper {
             kept.push_back(message);

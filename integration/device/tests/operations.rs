@@ -1,4 +1,4 @@
-//! One-sided operations: the peer's program takes no part.
+//! One-sided operations, in which the peer's program takes no part.
 
 use rdmsg::{
     CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, Region,
@@ -16,7 +16,7 @@ fn copy(region: &Region, range: std::ops::Range<usize>) -> Vec<u8> {
     bytes
 }
 
-/// Hands a remote over, as programs do.
+/// Sends the description of a remote region to the peer, as programs do.
 fn tell(from: &Endpoint, to: &Endpoint, remote: &RemoteRegion) -> RemoteRegion {
     from.send(&remote.to_bytes()).unwrap();
     let message = to.recv_timeout(PATIENCE).unwrap();
@@ -59,7 +59,7 @@ fn bytes_are_read_and_written_where_asked() {
     assert!(copy(&theirs, 77..5077) == pattern(2, 5000));
     assert_eq!(copy(&theirs, 0..77), pattern(1, 3 << 20)[..77]);
 
-    // Nothing at all, too.
+    // A write of no bytes completes as well.
     client
         .one_sided()
         .write(&ours, 7..7, &remote, 3 << 20, 8)
@@ -92,7 +92,7 @@ fn an_immediate_tells_the_peer_in_turn_and_takes_a_place() {
     client.send(b"after").unwrap();
     assert!(matches!(next(&server), Completion::Received(message) if *message == *b"before"));
     let Completion::Immediate(immediate) = next(&server) else {
-        panic!("in turn")
+        panic!("the immediate is out of order")
     };
     assert_eq!((immediate.imm_data(), immediate.len()), (0xfeed_0001, 4096));
     assert!(copy(&theirs, 0..4096) == pattern(3, 4096));
@@ -100,7 +100,8 @@ fn an_immediate_tells_the_peer_in_turn_and_takes_a_place() {
     assert!(matches!(next(&server), Completion::Received(message) if *message == *b"after"));
     assert!(matches!(next(&client), Completion::Written(1)));
 
-    // Nobody reads: the window fills, and the next one waits; then all go on.
+    // The server does not receive, so the window fills and the next write waits. Then the server
+    // receives, and the rest follows.
     let waiting = std::thread::spawn({
         let client = client.clone();
         let (ours, remote) = (ours.clone(), theirs.remote());
@@ -120,11 +121,11 @@ fn an_immediate_tells_the_peer_in_turn_and_takes_a_place() {
     let mut kept = Vec::new();
     for word in 0..200 {
         let Completion::Immediate(immediate) = next(&server) else {
-            panic!("in turn")
+            panic!("the immediate is out of order")
         };
         assert_eq!(immediate.imm_data(), word);
         kept.push(immediate);
-        // All but one of the window.
+        // Keeps up to one less than the window.
         if kept.len() == usize::from(Config::default().receive_window) - 1 {
             kept.clear();
         }
@@ -180,7 +181,7 @@ fn atomics_add_and_swap() {
         .unwrap_err();
     assert!(matches!(error, Error::Misaligned { offset: 12 }), "{error}");
 
-    // Two sides add to one number, and nothing is lost.
+    // Both sides add to one number, and no addition is lost.
     let own = server.one_sided().region(64, RemoteAccess::NONE).unwrap();
     let number = client
         .one_sided()
@@ -205,16 +206,16 @@ fn atomics_add_and_swap() {
     client.close().unwrap();
 }
 
-/// All completions are looked at after the last operation is done. Where an answer is looked for
-/// then says whose it is.
+/// The test reads all completions after the last operation. Each must carry the value of its own
+/// operation, although all operations have the same destination.
 #[test]
 fn each_atomic_operation_tells_its_own_value_where_many_share_a_place() {
     const COUNT: u64 = 60;
     let _test = DeviceTest::start();
     for shared_receive in [None, Some(1 << 17)] {
         let mut config = Config::default();
-        // The engine's thread alone looks, when the first completion is there: many more are by
-        // then.
+        // Only the engine's thread polls. It wakes at the first completion, and by then others
+        // exist.
         config.polling = rdmsg::Polling::Event;
         config.shared_receive = shared_receive;
         config.receive_window = 16;
@@ -243,8 +244,8 @@ fn each_atomic_operation_tells_its_own_value_where_many_share_a_place() {
                     .compare_swap(&ours, 8, &remote, 0, id, id + 1, id)
                     .unwrap();
             }
-            // What the application does with the place is its own affair. Behind the last one it
-            // might overwrite the value that is looked at below.
+            // The application may overwrite the destination at any time. It does not after the last
+            // operation, because the assertion below reads the result there.
             if id + 1 < COUNT {
                 ours.copy_in(8, &u64::MAX.to_ne_bytes());
             }
@@ -291,7 +292,7 @@ fn what_is_wrong_with_the_arguments_is_said_and_does_no_harm() {
         client.one_sided().write(&ours, 0..50, &remote, 0, 0),
         "the peer does not allow it: its region allows read, the operation needs write",
     );
-    // A region of another engine is of another protection domain.
+    // A region of another engine belongs to another protection domain.
     let engine = Engine::new().unwrap();
     let listener = Listener::bind(lab.at(0)).unwrap();
     let connector = Connector::new().config(&Config::default()).engine(&engine);
@@ -307,7 +308,7 @@ fn what_is_wrong_with_the_arguments_is_said_and_does_no_harm() {
     assert!(matches!(error, Error::ForeignMemory), "{error}");
     assert!(
         client.try_next_completion().unwrap().is_none(),
-        "no completion for what was refused"
+        "a refused operation must not complete"
     );
     client
         .one_sided()
@@ -337,7 +338,7 @@ fn what_only_the_peers_device_finds_fails_that_operation_and_ends_the_connection
         .one_sided()
         .read(&ours, 0..4096, &remote, 0, 2)
         .unwrap();
-    // The end may have come by now.
+    // The connection may have ended by now.
     let next = client.one_sided().read(&ours, 0..4096, &remote, 0, 3);
     assert!(
         matches!(next, Ok(()) | Err(Error::Disconnected(_))),
@@ -361,7 +362,7 @@ fn what_only_the_peers_device_finds_fails_that_operation_and_ends_the_connection
                     "{other:?}"
                 );
             }
-            // iWARP's answer is the end of the connection, which says no more.
+            // On iWARP the peer disconnects, and the reason has no status.
             let expected = match first {
                 CloseReason::WorkRequest { status, .. } => *status == WcStatus::REM_ACCESS_ERR,
                 CloseReason::PeerDisconnected => lab.is_iwarp(),

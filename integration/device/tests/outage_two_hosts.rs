@@ -17,7 +17,7 @@ const OUTAGE: Duration = Duration::from_secs(10);
 /// Fewer than the send ring takes without an acknowledgement.
 const MESSAGES: u32 = 10;
 
-/// Runs lines of shell.
+/// Runs a shell script.
 fn shell(lines: &str) {
     let output = Command::new("sh").args(["-ec", lines]).output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);

@@ -1,4 +1,4 @@
-//! Addresses over RDMA: of this host, and with a network interface.
+//! Addresses over RDMA: this host's own, and those with a network interface.
 
 use std::{
     net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6},
@@ -12,7 +12,7 @@ use toolbox::{DeviceTest, applies};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Both ends of a connection from `text` to the listener.
+/// Connects to `text`, and returns both ends, the connecting one first.
 fn pair(listener: &Listener, text: &str) -> (Endpoint, Endpoint) {
     let text = text.to_owned();
     let client = thread::spawn(move || Endpoint::connect(text).unwrap());
@@ -46,7 +46,7 @@ fn auto_reaches_a_listener_of_tcp_on_this_host() {
     assert_eq!(client.peer_addr(), SocketAddr::from(([127, 0, 0, 1], port)));
 }
 
-/// The link-local address of the interface that has this address.
+/// Returns the link-local address of the interface with this address.
 fn link_local_beside(address: IpAddr) -> SocketAddrV6 {
     let all: Vec<_> = getifaddrs().unwrap().collect();
     let name = all.iter().find_map(|interface| {
@@ -54,7 +54,7 @@ fn link_local_beside(address: IpAddr) -> SocketAddrV6 {
         let v4 = v4.as_sockaddr_in()?;
         (IpAddr::V4(v4.ip()) == address).then(|| interface.interface_name.clone())
     });
-    let name = name.expect("an interface has the lab's address");
+    let name = name.expect("no interface has the lab's address");
     let of_interface = all
         .iter()
         .filter(|interface| interface.interface_name == name);
@@ -62,7 +62,7 @@ fn link_local_beside(address: IpAddr) -> SocketAddrV6 {
         .filter_map(|interface| Some(*interface.address.as_ref()?.as_sockaddr_in6()?))
         .map(SocketAddrV6::from)
         .find(|v6| Ipv6Addr::is_unicast_link_local(v6.ip()));
-    link_local.expect("Linux gives each interface one")
+    link_local.expect("the interface has no link-local address")
 }
 
 #[test]

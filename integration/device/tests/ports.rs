@@ -1,5 +1,5 @@
-//! Ports that are left to the kernel. The connection manager chooses them without regard to TCP,
-//! of which the ports of iWARP are, and whose port a listener on both transports takes as well.
+//! Ports that the kernel chooses. The connection manager chooses them without regard to TCP. But
+//! iWARP uses TCP's ports, and a listener on both transports needs its port on both.
 
 use std::{
     fs, io, iter,
@@ -14,12 +14,12 @@ use rdmsg::{
 };
 use toolbox::{DeviceTest, Lab};
 
-/// The ports from which the kernel chooses while there are [`Ports`].
+/// The range from which the kernel chooses ports while a [`Ports`] exists.
 const RANGE: RangeInclusive<u16> = 47000..=47199;
-/// Enough that one of them meets a port that is in use, at one in two.
+/// With half of the ports in use, one of these attempts almost certainly meets one.
 const TRIES: usize = 20;
 
-/// Few ports, of which sockets of TCP listen on every other one.
+/// A small range of ports; sockets of TCP listen on every other one.
 struct Ports {
     before: String,
     taken: Vec<TcpListener>,
@@ -40,14 +40,14 @@ impl Ports {
         this
     }
 
-    /// Whether they have this port, which is one of those from which the kernel chooses.
+    /// Returns whether one of the sockets has this port, which must be in the range.
     fn have(&self, port: u16) -> bool {
         assert!(RANGE.contains(&port), "{port}");
         let is_it = |taken: &TcpListener| taken.local_addr().unwrap().port() == port;
         self.taken.iter().any(is_it)
     }
 
-    /// From here on the kernel chooses from two ports, both of which are taken.
+    /// Reduces the range to two ports, both of which are in use.
     fn leave_none(&mut self, lab: &Lab) {
         let ports = self
             .taken
@@ -67,7 +67,7 @@ impl Drop for Ports {
     }
 }
 
-/// Takes a port, unless a connection has it which ended a moment ago.
+/// Listens on a port. Returns nothing if the port is still in use by a connection that has ended.
 fn take(lab: &Lab, port: u16) -> Option<TcpListener> {
     match TcpListener::bind(lab.at(port)) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => None,
@@ -93,15 +93,15 @@ fn all_v6(port: u16) -> SocketAddr {
     (Ipv6Addr::UNSPECIFIED, port).into()
 }
 
-/// Whether no socket of TCP has the port of this listener over RDMA. A connection of an earlier
-/// test may have it for a minute after its end.
+/// Returns whether no socket of TCP has the port of this listener over RDMA. A connection of an
+/// earlier test may use the port for a minute after its end.
 fn is_free_over_tcp(lab: &Lab, listener: &Listener) -> bool {
     let port = listener.local_addr().port();
     lab.is_iwarp() || TcpListener::bind(all_v6(port)).is_ok()
 }
 
-/// A listener on both transports would share its port with another program, to which peers came
-/// that may choose.
+/// A listener on both transports would share its port with another program, and peers with
+/// `TransportChoice::Auto` would reach either of them.
 #[test]
 fn port_of_one_transport_is_in_use_on_both() {
     let lab = DeviceTest::start();
@@ -201,7 +201,8 @@ fn who_connects_does_so_from_a_port_that_is_free_over_tcp_where_it_has_to_be() {
                 .take(TRIES)
                 .collect::<Vec<_>>()
         });
-        // They stay: a port by which a connection has just ended is in use for a while.
+        // The connections stay open, because the port of a connection stays in use for a while
+        // after its end.
         let connections: Vec<_> = iter::repeat_with(|| {
             let connector = Connector::new().engine(&engine);
             let endpoint = connector.connect(listener.local_addr()).unwrap();

@@ -1,5 +1,5 @@
-//! A device that is taken away while it is in use, and comes back: a second one of software RoCE,
-//! made for this, and the only one that there is.
+//! Removal of a device in use, and its return: of a second device of software RoCE, which the test
+//! creates, and of the only device of the host.
 
 use std::{
     env, fs,
@@ -29,7 +29,7 @@ fn run(line: &str) {
     );
 }
 
-/// Starts what takes as long as the device is in use.
+/// Starts a shell command that finishes when the device is no longer in use.
 fn start(line: &str) -> Child {
     Command::new("sh")
         .args(["-c", line])
@@ -38,12 +38,13 @@ fn start(line: &str) -> Child {
         .unwrap()
 }
 
-/// The kernel has let the device go: nobody has it open any more. The watchdog bounds the wait.
+/// Waits until the command finishes, which shows that no process has the device open. The watchdog
+/// bounds the wait.
 fn ends(mut child: Child) {
     assert!(child.wait().unwrap().success());
 }
 
-/// Listens on an address of a device that has just been made, which takes a moment.
+/// Listens on an address of a new device, which the connection manager knows after a short delay.
 fn bind(address: &str, engine: &Engine) -> Listener {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -79,7 +80,7 @@ fn is_removed(error: &Error) -> bool {
 fn a_device_that_is_removed_ends_its_listener_and_its_connections_and_may_come_back() {
     let lab = DeviceTest::without_credits();
     let elsewhere = Listener::bind(lab.at(0)).unwrap();
-    // It holds no other device than its own.
+    // This connection uses the other device and must survive.
     let other = pair(&elsewhere, &Engine::shared().unwrap());
     run("ip link add going0 type dummy");
     run("ip address add 10.98.0.1/24 dev going0");
@@ -114,17 +115,17 @@ fn a_device_that_is_removed_ends_its_listener_and_its_connections_and_may_come_b
         }
         for endpoint in [&client, &server] {
             let end = endpoint.recv_timeout(PATIENCE).unwrap_err();
-            // The queue pair may fail before the connection manager says why.
+            // The queue pair may fail before the connection manager reports the removal.
             assert!(matches!(end, Error::Disconnected(_)), "{end:?}");
         }
-        // The handles are still there, and the engine runs.
+        // The removal finishes although the handles exist and the engine runs.
         ends(deleting);
         drop((client, server, listener));
         run(&format!("rdma link add {next} type rxe netdev going0"));
     }
     let back = bind("10.98.0.1:7981", &engine);
     pair(&back, &engine);
-    // While there is a listener, which hears of it.
+    // Removes the device while a listener exists, which is notified.
     let deleting = start("rdma link delete rxe_going && ip link delete going0");
     assert!(is_removed(&back.accept_timeout(PATIENCE).unwrap_err()));
     ends(deleting);
@@ -135,7 +136,7 @@ fn a_device_that_is_removed_ends_its_listener_and_its_connections_and_may_come_b
     pair(&elsewhere, &Engine::shared().unwrap());
 }
 
-/// A connection to a listener, which carries bytes, and over what.
+/// Connects to the listener, exchanges a message, and returns the transport of the connection.
 fn transport_to(listener: &Listener) -> Transport {
     let address = format!("auto://{}", listener.local_addr());
     let client = thread::spawn(move || Endpoint::connect(address).unwrap());
@@ -170,7 +171,7 @@ fn who_may_choose_goes_over_tcp_while_the_device_is_gone_and_over_rdma_when_it_i
     for endpoint in [client, server] {
         assert!(
             endpoint.recv_timeout(PATIENCE).is_err(),
-            "it went with the device"
+            "the listener ended with the device"
         );
     }
     assert_eq!(transport_to(&listener), Transport::Tcp);
@@ -191,12 +192,15 @@ fn who_may_choose_goes_over_tcp_while_the_device_is_gone_and_over_rdma_when_it_i
         child.status.success() && told.contains("chose Rdma"),
         "{told}"
     );
-    // The listener has gone on over TCP, and finds the device again within seconds.
+    // The listener continued over TCP, and binds to the device again within seconds.
     let deadline = Instant::now() + PATIENCE;
     while transport_to(&listener) != Transport::Rdma {
-        assert!(Instant::now() < deadline, "it is bound again");
+        assert!(
+            Instant::now() < deadline,
+            "the listener does not use the device again"
+        );
     }
-    // While there is a listener, which hears of it.
+    // Removes the device while a listener exists, which is notified.
     ends(start("rdma link delete rxe_auto && ip link delete auto0"));
     drop(listener);
     engine.shutdown();
@@ -209,7 +213,7 @@ fn a_process_of_its_own_chooses() {
     println!("chose {:?}", transport_to(&listener));
 }
 
-/// Connects to an address that comes back, when it does.
+/// Connects to an address, and retries while its device is missing.
 fn connect_when_back(address: SocketAddr, engine: &Engine) -> Endpoint {
     let deadline = Instant::now() + PATIENCE;
     let connector = Connector::new().engine(engine);
@@ -255,11 +259,11 @@ fn a_listener_that_is_to_binds_itself_again() {
             );
             assert!(
                 listener.try_accept().unwrap().is_none(),
-                "it has not ended, and nobody comes"
+                "the listener continues without requests"
             );
             run(&format!("rdma link add {name} type rxe netdev again0"));
         }
-        // Without its address nobody comes, and with it everybody.
+        // Clients can connect again after the address was removed and added.
         run("ip address del 10.97.0.1/24 dev again0");
         run("ip address add 10.97.0.1/24 dev again0");
         let server = scope.spawn(|| listener.accept_timeout(2 * PATIENCE).unwrap());
@@ -275,11 +279,11 @@ fn a_listener_that_is_to_binds_itself_again() {
     engine.shutdown();
 }
 
-/// What the host's only device is made on.
+/// Returns the network interface of the host's only device.
 fn interface(lab: &Lab) -> String {
     let folder = Path::new("/sys/class/infiniband").join(&lab.device);
     let name = fs::read_to_string(folder.join("parent"))
-        .expect("the device is made of software, and may be made again");
+        .expect("the device is not a software device that can be created again");
     name.trim().to_owned()
 }
 
@@ -294,7 +298,7 @@ fn the_only_device_may_be_removed_and_come_back() {
     let at = |port| lab.at(port).to_string();
 
     let engine = Engine::new().unwrap();
-    // All addresses, whatever devices there are: it goes on.
+    // A listener on the unspecified address is independent of single devices, and continues.
     let wide = Listener::builder()
         .engine(&engine)
         .bind("0.0.0.0:7983")
@@ -313,7 +317,7 @@ fn the_only_device_may_be_removed_and_come_back() {
     ] {
         let listener = bind(&at(7982), &engine);
         let (client, server) = pair(&listener, &engine);
-        // What a kept message lies in is the device's as well.
+        // The buffer of a held message belongs to the device as well.
         client.send(b"kept").unwrap();
         let kept = server.recv_timeout(PATIENCE).unwrap();
         let others = through_wide();

@@ -13,10 +13,10 @@ use rdmsg::{
 };
 use toolbox::{DeviceTest, Lab, PATIENCE, applies, pattern, reason};
 
-/// Each connection keeps so many buffers for itself.
+/// The receive buffers that each connection reserves.
 const SHARE: u32 = 14;
 
-/// `count` buffers, and windows that one connection alone could not fill.
+/// Returns a configuration with `count` buffers, and windows that one connection alone cannot fill.
 fn sharing(count: u32) -> Config {
     let mut config = Config::default();
     config.shared_receive = Some(count);
@@ -26,7 +26,7 @@ fn sharing(count: u32) -> Config {
     config
 }
 
-/// A listener, and what connects to it with buffers of its own, from an engine of its own.
+/// A listener with shared buffers. Its clients have an engine and buffers of their own.
 struct Server {
     listener: RequestListener,
     address: SocketAddr,
@@ -57,7 +57,7 @@ impl Server {
         connected
     }
 
-    /// A new connection: the client's end and the server's.
+    /// Creates a connection. Returns the client's end and the server's.
     fn pair(&self) -> (Endpoint, Endpoint) {
         let client = self.connect();
         let request = self.listener.requests().recv_timeout(PATIENCE).unwrap();
@@ -69,7 +69,7 @@ impl Server {
         (0..count).map(|_| self.pair()).collect()
     }
 
-    /// What a connection that finds no buffers ends in, at the server and at the client.
+    /// Connects without enough free buffers. Returns the server's error and the client's.
     fn refused(&self) -> (Error, Error) {
         let client = self.connect();
         let request = self.listener.requests().recv_timeout(PATIENCE).unwrap();
@@ -77,8 +77,8 @@ impl Server {
         (here, client.recv_timeout(PATIENCE).unwrap().unwrap_err())
     }
 
-    /// Shows that nothing of the pool is lost: as many connections as it has room for come about,
-    /// and no more.
+    /// Asserts that the pool is complete: `count` buffers suffice for that many shares, and the
+    /// next connection is refused.
     fn whole(&self, count: u32) {
         let pairs = self.pairs(count / SHARE);
         let (here, _) = self.refused();
@@ -92,14 +92,14 @@ impl Server {
     }
 }
 
-/// Closes both ends, and returns when the server's has given back what it had.
+/// Closes both ends, and waits until the server's end has returned its buffers.
 fn close(client: Endpoint, server: Endpoint) {
     let closing = thread::spawn(move || client.close());
     server.close().unwrap();
     closing.join().unwrap().unwrap();
 }
 
-/// One message there and back.
+/// Sends one message there and back.
 fn ping(from: &Endpoint, to: &Endpoint, number: u64, len: usize) {
     let bytes = pattern(number, len);
     from.send(&bytes).unwrap();
@@ -114,7 +114,7 @@ fn ping(from: &Endpoint, to: &Endpoint, number: u64, len: usize) {
 fn many_connections_draw_on_one_pool() {
     const MESSAGES: u64 = 60;
     let lab = DeviceTest::start();
-    // The library of the driver of software iWARP maps no more than some fifty queue pairs.
+    // The user-space driver of software iWARP maps only about 50 queue pairs.
     let connections = if lab.is_iwarp() { 8 } else { 32 };
     let server = Server::new(&sharing(connections * SHARE * 2));
     let (clients, servers): (Vec<_>, Vec<_>) = server.pairs(connections).into_iter().unzip();
@@ -129,7 +129,11 @@ fn many_connections_draw_on_one_pool() {
                         .send(&pattern(number, (number % 3000) as usize))
                         .unwrap();
                 }
-                assert_eq!(client.recv_timeout(PATIENCE).unwrap().len(), 1, "the end");
+                assert_eq!(
+                    client.recv_timeout(PATIENCE).unwrap().len(),
+                    1,
+                    "the end mark"
+                );
                 client.close().unwrap();
             })
         })
@@ -161,12 +165,12 @@ fn who_keeps_messages_stops_nobody_else() {
     let (client, other) = server.pair();
     let mut sent = 0;
     let mut kept = Vec::new();
-    // Until the slow one's peer has no credit left, whatever comes.
+    // Sends until the slow connection's sender has no credit left.
     loop {
         match slow.try_send(&pattern(sent, 100)) {
             Ok(()) => sent += 1,
             Err(TrySendError::Full) if kept.len() as u64 == sent => {
-                // The other one's messages come and go meanwhile.
+                // The other connection's messages still pass.
                 ping(&client, &other, sent, 1000);
                 break;
             }
@@ -236,12 +240,12 @@ fn what_is_kept_outlives_its_connection_and_comes_back() {
             client.send(&pattern(round * 2 + number, 700)).unwrap();
             kept.push(end.recv_timeout(PATIENCE).unwrap());
         }
-        // Unread when the connection ends.
+        // This message is unread at the end of its connection.
         let (unread, end2) = server.pair();
         unread.send(b"nobody reads it").unwrap();
         unread.flush_timeout(PATIENCE).unwrap();
         close(unread, end2);
-        // Without a word.
+        // The client aborts without a close.
         client.abort(1);
         assert_eq!(
             reason(end.recv_timeout(PATIENCE)),
@@ -296,8 +300,8 @@ fn a_busy_connection_is_granted_more_than_its_floor() {
     let _test = DeviceTest::start();
     let server = Server::new(&sharing(20 * SHARE));
     let (client, end) = server.pair();
-    // Twice as much each time it has used up what it knows of. Answers tell of more, so who waits
-    // for each needs no more than the floor.
+    // A client gets twice the credits each time it has used up those it has. Answers carry
+    // grants, so a client that waits for each answer needs only its floor.
     for number in 0..60 {
         ping(&client, &end, number, 100);
     }
@@ -317,7 +321,7 @@ fn a_busy_connection_is_granted_more_than_its_floor() {
     }
     assert!(
         room >= 8,
-        "the half of the window that it is told of at the least, not {room}"
+        "a grant announces at least half of the window, not {room}"
     );
     for _ in 0..room {
         end.recv_timeout(PATIENCE).unwrap();
@@ -337,7 +341,8 @@ fn engines_and_kinds_of_connections_stand_side_by_side() {
         .bind(lab.at(0))
         .unwrap();
     let address = own.local_addr();
-    // An end that shares with one that does not, and pools of different sizes on one engine.
+    // A shared end connects to an end with its own buffers, and pools of different sizes exist on
+    // one engine.
     let engine = Engine::new().unwrap();
     let connect = |config| {
         let connector = Connector::new().config(&config).engine(&engine);
@@ -363,19 +368,19 @@ fn engines_and_kinds_of_connections_stand_side_by_side() {
     );
 }
 
-/// The engine cannot watch a connection for which the kernel has no watch left.
+/// The kernel has no epoll watch left for the connection.
 #[test]
 fn a_connection_that_cannot_be_watched_gives_its_buffers_back() {
     const LIMIT: &str = "/proc/sys/fs/epoll/max_user_watches";
     let _test = DeviceTest::start();
     let server = Server::new(&sharing(2 * SHARE));
-    // It keeps the pool.
+    // This connection keeps the pool alive.
     let (client, end) = server.pair();
     let before = fs::read_to_string(LIMIT).unwrap();
     for _ in 0..3 {
         let client = server.connect();
         let request = server.listener.requests().recv_timeout(PATIENCE).unwrap();
-        // The connecting side is watched by now.
+        // The engine watches the connecting side already.
         fs::write(LIMIT, "0").unwrap();
         let here = request.accept();
         fs::write(LIMIT, &before).unwrap();

@@ -9,7 +9,7 @@ use toolbox::DeviceTest;
 const PATIENCE: Duration = Duration::from_secs(60);
 const PORT: u16 = 7591;
 
-/// Runs lines of shell, and returns their output.
+/// Runs a shell script and returns its output.
 fn shell(lines: &str) -> String {
     let output = Command::new("sh").args(["-ec", lines]).output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
@@ -32,10 +32,12 @@ impl Firewall {
         Self
     }
 
-    /// The number of packets so far.
+    /// Returns the number of outgoing packets.
     fn sent(&self) -> u64 {
         let table = shell("nft list table inet silent");
-        let (_, count) = table.split_once("counter packets ").expect("it counts");
+        let (_, count) = table
+            .split_once("counter packets ")
+            .expect("the rule has a counter");
         let (count, _) = count.split_once(' ').unwrap();
         count.parse().unwrap()
     }

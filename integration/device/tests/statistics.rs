@@ -1,4 +1,4 @@
-//! What a connection and an engine count.
+//! The statistics of connections and engines.
 
 use rdmsg::{Connector, DeviceCounters, Engine, Listener};
 use toolbox::{DeviceTest, PATIENCE, pair};
@@ -13,7 +13,7 @@ fn a_connection_counts_what_goes_through_it() {
     client.send(&[2; 100_000]).unwrap();
     client.flush_timeout(PATIENCE).unwrap();
     let sent = client.statistics();
-    // On iWARP the side that connects begins with one.
+    // On iWARP the connecting side sends a ping first.
     let pings = if lab.is_iwarp() { 2 } else { 1 };
     assert_eq!(
         (sent.messages_sent, sent.bytes_sent, sent.large_sent),
@@ -61,13 +61,13 @@ fn a_connection_counts_what_goes_through_it() {
         "{}",
         server.statistics()
     );
-    // There are none where connections are streams of TCP.
+    // Streams of TCP have no such counter.
     let rnr_naks = (!lab.is_iwarp()).then(|| lab.rnr_naks());
     assert_eq!(DeviceCounters::of(&client).rnr_naks, rnr_naks);
     client.close().unwrap();
     assert_eq!(
         client.statistics().messages_sent,
-        // Part of the window may not have been granted again yet.
+        // The rest of the window may not be granted yet.
         11 + more + 1,
         "it can still be read"
     );

@@ -1,5 +1,5 @@
-//! Many connects at once: more than the machine can do, more than the listener takes, and peers
-//! that ask and then say nothing.
+//! Many concurrent connects: more than the machine can serve in time, more than the backlog of the
+//! listener, and requests that never finish.
 
 use std::{
     net::SocketAddr,
@@ -18,18 +18,18 @@ use rdmsg::{
 };
 use toolbox::{DeviceTest, Lab, PATIENCE, open_fds};
 
-/// How much later than its deadline a call may come back.
+/// How much later than its deadline a call may return.
 const LATE: Duration = Duration::from_millis(200);
 
-/// What came of one connect.
+/// The result of one connect.
 struct Outcome {
-    /// How long the call took.
+    /// The duration of the call.
     took: Duration,
     result: Result<Endpoint, Error>,
 }
 
-/// So many connects from a thread each, all at once. They come in the order in which they came
-/// back.
+/// Connects `count` times at once, each time on a thread of its own. Returns the outcomes in order
+/// of duration.
 fn storm(count: usize, connector: &Connector, address: SocketAddr) -> Vec<Outcome> {
     let gate = Arc::new(Barrier::new(count));
     let threads: Vec<_> = (0..count)
@@ -58,8 +58,8 @@ fn storm(count: usize, connector: &Connector, address: SocketAddr) -> Vec<Outcom
     outcomes
 }
 
-/// A thread that only sleeps and looks how late it wakes up: no thread of the program can be asked
-/// to be earlier than that.
+/// A thread that only sleeps, and measures how late it wakes. No thread of the process can be
+/// expected to be more punctual.
 struct Control {
     enough: Arc<AtomicBool>,
     thread: JoinHandle<Duration>,
@@ -82,14 +82,14 @@ impl Control {
         Self { enough, thread }
     }
 
-    /// How late it was at worst.
+    /// Returns the longest delay.
     fn lateness(self) -> Duration {
         self.enough.store(true, Ordering::Relaxed);
         self.thread.join().unwrap()
     }
 }
 
-/// Connections that cost little: a storm of them is one of connects, not of memory.
+/// Returns a configuration for connections with little memory, so that a storm measures connects.
 fn small() -> Config {
     let mut config = Config::default();
     config.receive_window = 4;
@@ -101,12 +101,12 @@ fn small() -> Config {
 fn reason(error: &Error) -> &CloseReason {
     match error {
         Error::Connect { reason, .. } => reason,
-        other => panic!("not of a connect: {other:?}"),
+        other => panic!("not an error of a connect: {other:?}"),
     }
 }
 
-/// What exists when one plain connection has come and gone: what librdmacm keeps depends on what
-/// happened last.
+/// Returns the counts of RDMA resources and of open files after one connection was made and ended,
+/// because librdmacm's own resources depend on the last steps.
 fn what_exists(lab: &Lab) -> (String, usize) {
     let engine = Engine::new().unwrap();
     let listener = Listener::builder()
@@ -129,7 +129,7 @@ fn every_connect_of_a_storm_comes_back_by_its_deadline_and_none_is_lost() {
     const COUNT: usize = 200;
     let lab = DeviceTest::start();
     let before = what_exists(&lab);
-    // More than the machine can do in the time.
+    // More than the machine can connect in this time.
     let mut config = Config::default();
     config.receive_window = 16;
     config.connect_timeout = Duration::from_secs(3);
@@ -156,25 +156,25 @@ fn every_connect_of_a_storm_comes_back_by_its_deadline_and_none_is_lost() {
     );
     assert!(
         last <= config.connect_timeout + LATE + 2 * lateness,
-        "a connect came back after {last:?}, where a thread was {lateness:?} late at worst"
+        "a connect came back after {last:?}, while a thread was {lateness:?} late at worst"
     );
     assert_eq!(through.len() + failed.len(), COUNT);
     assert!(
         !through.is_empty() || lateness > LATE,
-        "in order, so that some get through where the machine does anything at all"
+        "no connect succeeded, though the engine serves them in order"
     );
     for result in &failed {
         let reason = reason(result.as_ref().unwrap_err());
         assert!(matches!(reason, CloseReason::TimedOut(_)), "{reason:?}");
     }
-    // Each connection that there is has two ends.
+    // Each established connection has two ends.
     for client in through {
         let client = client.unwrap();
         client.send(b"here").unwrap();
         // The server's end is established, and waits to be accepted.
         client.flush().unwrap();
     }
-    // The listener ends, and returns the connections that wait.
+    // The engine's drain ends the listener, whose thread returns the connections that wait.
     servers.drain(Duration::ZERO).unwrap();
     let accepted = accepting.join().unwrap();
     drop(connector);
@@ -217,9 +217,11 @@ fn who_finds_the_backlog_full_is_told_at_once_and_by_name() {
             })
         })
         .collect();
-    // Nobody accepts until all others have been told.
+    // The test accepts only after all other connects were rejected.
     for _ in 0..COUNT - usize::from(BACKLOG) {
-        let error = told.recv_timeout(PATIENCE).expect("it is told at once");
+        let error = told
+            .recv_timeout(PATIENCE)
+            .expect("the rejection arrives at once");
         assert_eq!(reason(&error), &CloseReason::PeerBusy);
         assert!(error.to_string().contains("retry_refused"), "{error}");
         assert!(error.to_string().contains("backlog"), "{error}");
@@ -232,7 +234,11 @@ fn who_finds_the_backlog_full_is_told_at_once_and_by_name() {
         .map(|client| client.join().unwrap())
         .filter(|through| *through)
         .count();
-    assert_eq!(through, usize::from(BACKLOG), "those that had a place");
+    assert_eq!(
+        through,
+        usize::from(BACKLOG),
+        "the backlog's connects succeed"
+    );
     drop((accepted, listener, connector));
     engine.shutdown();
 }
@@ -251,7 +257,7 @@ fn who_may_retry_gets_through_a_full_backlog() {
         .bind_requests(lab.at(0))
         .unwrap();
     let address = listener.local_addr();
-    // One after the other.
+    // Accepts one connection after another.
     let accepting = thread::spawn(move || {
         (0..COUNT)
             .map(|_| {
@@ -271,7 +277,7 @@ fn who_may_retry_gets_through_a_full_backlog() {
     servers.shutdown();
 }
 
-/// The kernel rejects in its name the requests that it had not answered.
+/// The kernel rejects unanswered requests for a process that has ended.
 #[test]
 fn a_client_that_may_retry_outlives_the_end_of_a_server_that_had_not_answered() {
     let lab = DeviceTest::start();
@@ -310,7 +316,7 @@ fn a_client_that_may_retry_outlives_the_end_of_a_server_that_had_not_answered() 
 #[test]
 fn all_addresses_of_a_name_have_one_deadline() {
     let lab = DeviceTest::start();
-    // Nobody is there. What is sent there is lost without a word.
+    // These addresses have no host, and packets to them are lost without an error.
     let silent: Vec<SocketAddr> = (77..81)
         .map(|host| SocketAddr::from(([10, 8, 0, host], 7471)))
         .collect();
@@ -329,8 +335,8 @@ fn all_addresses_of_a_name_have_one_deadline() {
         took <= config.connect_timeout + LATE + 2 * lateness,
         "{took:?}: {error}"
     );
-    // And those that nobody answers leave some of it to the others. On a busy machine that may be
-    // too little for anything.
+    // The addresses without an answer leave a part of the deadline to the next ones. On a busy
+    // machine that part may be too short.
     let servers = Engine::new().unwrap();
     let listener = Listener::builder()
         .config(&config)
@@ -365,7 +371,8 @@ fn a_network_that_is_unreachable_ends_the_connect_at_once() {
     assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
 }
 
-/// A thread that accepts until the listener's engine is shut down, and keeps what it accepted.
+/// Starts a thread that accepts until the listener's engine is shut down, and returns all accepted
+/// connections.
 fn accept_all(listener: Listener) -> JoinHandle<Vec<Endpoint>> {
     thread::spawn(move || {
         let mut accepted = Vec::new();
@@ -376,8 +383,8 @@ fn accept_all(listener: Listener) -> JoinHandle<Vec<Endpoint>> {
     })
 }
 
-/// Prints how many of so many connects get through, for whoever changes how many are served at a
-/// time: `STORM=200 … --ignored --nocapture how_many_of_a_storm_get_through`.
+/// Prints how many of `STORM` concurrent connects succeed, to tune the number of connects that are
+/// served at a time: `STORM=200 … --ignored --nocapture how_many_of_a_storm_get_through`.
 #[test]
 #[ignore = "it measures"]
 fn how_many_of_a_storm_get_through() {

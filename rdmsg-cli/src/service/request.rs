@@ -56,7 +56,7 @@ impl FromStr for Request {
 }
 
 impl Answer {
-    /// Returns the byte in front of the answer's text.
+    /// Returns the first byte of an answer, which precedes the text.
     pub(crate) fn byte(self) -> u8 {
         match self {
             Self::Granted => b'+',

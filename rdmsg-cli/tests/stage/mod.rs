@@ -1,4 +1,4 @@
-//! What tests of bridges stand on: bridges that run, services, and ends of connections.
+//! Helpers for tests of bridges: running bridges, services, and ends of connections.
 
 use std::{
     env, fs,
@@ -17,12 +17,12 @@ use nix::{
 };
 use toolbox::{Bridge, Ended, PATIENCE};
 
-/// The address of the lab's device, where there is one.
+/// Returns the address of the device in the lab, if there is one.
 pub(crate) fn device() -> Option<String> {
     env::var("LAB_ADDR").ok()
 }
 
-/// What is spoken between two bridges: over RDMA in the lab.
+/// Returns the scheme between two bridges: RDMA in the lab, otherwise TCP.
 fn scheme() -> &'static str {
     device().map_or("rdmsg+tcp", |_| "rdma")
 }
@@ -31,7 +31,7 @@ fn program() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_rdmsg"))
 }
 
-/// A bridge beside a service.
+/// Starts the bridge at a service.
 pub(crate) fn far(service: SocketAddr, more: &[&str]) -> Bridge {
     let host = device().unwrap_or_else(|| "127.0.0.1".into());
     far_at(format!("{host}:0").parse().unwrap(), service, more)
@@ -42,23 +42,23 @@ pub(crate) fn far_at(place: SocketAddr, service: SocketAddr, more: &[&str]) -> B
     start(&listen, &format!("tcp://{service}"), more)
 }
 
-/// A bridge beside clients.
+/// Starts the bridge at the clients.
 pub(crate) fn near(far: &Bridge, more: &[&str]) -> Bridge {
     let to = format!("{}://{}", scheme(), far.address);
     start("tcp://127.0.0.1:0", &to, more)
 }
 
-/// A bridge between any two addresses.
+/// Starts a bridge between any two addresses.
 pub(crate) fn start(listen: &str, to: &str, more: &[&str]) -> Bridge {
     Bridge::start(program(), listen, to, more).unwrap()
 }
 
-/// A bridge that does not start.
+/// Runs a bridge that must not start. Returns its output and status.
 pub(crate) fn refused(listen: &str, to: &str) -> Ended {
     Bridge::refused(program(), listen, to).unwrap()
 }
 
-/// A service that sends back what it receives, on as many connections as there are.
+/// A service that echoes bytes on any number of connections.
 pub(crate) struct Service {
     pub(crate) address: SocketAddr,
 }
@@ -78,7 +78,7 @@ impl Service {
     }
 }
 
-/// Ends as its client does.
+/// Echoes until the client ends, and then ends its own direction.
 fn echo(stream: &mut TcpStream) {
     if let Ok(mut writing) = stream.try_clone()
         && copy(stream, &mut writing).is_ok()
@@ -88,7 +88,7 @@ fn echo(stream: &mut TcpStream) {
     }
 }
 
-/// Connects, with a bound on what is waited for.
+/// Connects, with a time limit for reads.
 pub(crate) fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -104,7 +104,7 @@ pub(crate) fn reset(stream: TcpStream) {
     setsockopt(&stream, sockopt::Linger, &now).unwrap();
 }
 
-/// Whether the next that comes is a reset.
+/// Returns whether the next event on the stream is a reset.
 pub(crate) fn is_reset(stream: &mut TcpStream) -> bool {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     match stream.read(&mut [0]) {
@@ -113,14 +113,14 @@ pub(crate) fn is_reset(stream: &mut TcpStream) -> bool {
     }
 }
 
-/// Bytes that are the same for the same seed.
+/// Returns random bytes, the same for the same seed.
 pub(crate) fn random(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     fastrand::Rng::with_seed(seed).fill(&mut bytes);
     bytes
 }
 
-/// The most bytes that the kernel holds for one connection.
+/// Returns the largest number of bytes that the kernel holds for one connection.
 pub(crate) fn socket_buffers() -> usize {
     let most = |what: &str| {
         let text = fs::read_to_string(format!("/proc/sys/net/ipv4/tcp_{what}")).unwrap();
@@ -130,7 +130,7 @@ pub(crate) fn socket_buffers() -> usize {
     most("rmem") + most("wmem")
 }
 
-/// Lets this process have thousands of connections.
+/// Raises the limit of descriptors, for thousands of connections.
 pub(crate) fn raise_open_files() {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();

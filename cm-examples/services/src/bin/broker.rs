@@ -71,11 +71,11 @@ enum Role {
         /// End after this many messages, including missed ones
         #[arg(short = 'n', long)]
         count: Option<u64>,
-        /// Print only how many there were
+        /// Print only their number
         #[arg(short, long)]
         quiet: bool,
     },
-    /// Print how the broker is
+    /// Print the broker's statistics
     Ask {
         #[command(flatten)]
         client: Client,
@@ -87,10 +87,10 @@ struct Serve {
     /// Address and port to listen on; port 0 takes a free one
     #[arg(default_value = "0.0.0.0:7471")]
     address: SocketAddr,
-    /// The most messages that may wait for a subscriber; then the oldest are dropped
+    /// The limit of messages that wait for a subscriber; then the oldest are dropped
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     queue: u32,
-    /// The most bytes of them
+    /// The limit of their bytes
     #[arg(long, default_value_t = 8 << 20)]
     queue_bytes: usize,
     /// How long clients may take to finish after SIGINT or SIGTERM, in seconds
@@ -216,7 +216,7 @@ async fn publish_all(
         endpoint.send(&publish(topic, &message?)?).await?;
         count += 1;
     }
-    // All of it has arrived then.
+    // The close shows that all of them have arrived.
     endpoint.close().await?;
     if says {
         let rate = count as f64 / start.elapsed().as_secs_f64();
@@ -236,7 +236,7 @@ async fn subscribe(
     for topic in topics {
         endpoint.send(&ToBroker::subscribe(topic)).await?;
     }
-    // Later messages arrive.
+    // The answer shows that the broker has subscribed the client.
     endpoint.send(&ToBroker::ask()).await?;
     let (mut received, mut missed) = (0, 0);
     while count.is_none_or(|count| received + missed < count) {

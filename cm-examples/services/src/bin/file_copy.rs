@@ -1,5 +1,5 @@
-//! Copies files to a server and from it, by large messages that are sent without a copy, with a
-//! digest, and on from where an earlier copy was cut.
+//! Copies files to a server and from it. Large messages carry them without a copy, a digest
+//! verifies them, and an interrupted copy is resumed.
 
 use std::{
     net::SocketAddr,

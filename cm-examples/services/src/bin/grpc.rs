@@ -1,4 +1,4 @@
-//! gRPC: tonic as it is, server and client, over rdmsg, and over plain TCP at the same time.
+//! gRPC: unmodified tonic, server and client, over rdmsg, and over plain TCP at the same time.
 //!
 //! The server passes a stream of connections to `serve_with_incoming_shutdown`, and the client
 //! passes `rdmsg::tokio::HttpConnector` to `connect_with_connector`.
@@ -39,10 +39,10 @@ enum Role {
         options: ClientOptions,
         /// The message
         message: String,
-        /// Do it this many times, and print the time
+        /// Do this many times, and print the time
         #[arg(short = 'n', long)]
         requests: Option<u64>,
-        /// How many at a time
+        /// The number of concurrent calls
         #[arg(short, long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
         concurrency: u64,
     },
@@ -50,7 +50,7 @@ enum Role {
     Count {
         #[command(flatten)]
         options: ClientOptions,
-        /// How many
+        /// The count
         count: u64,
     },
     /// Send these messages and get each back: streams both ways

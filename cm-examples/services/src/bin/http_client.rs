@@ -1,5 +1,5 @@
-//! A client for `http_server`: hyper as it is, HTTP/1 or HTTP/2, with TLS or without, over rdmsg,
-//! or over plain TCP as the original.
+//! A client for `http_server`: unmodified hyper, HTTP/1 or HTTP/2, with TLS or without, over rdmsg,
+//! or over plain TCP.
 
 use std::{
     path::PathBuf,
@@ -60,7 +60,7 @@ struct Program {
     /// Send this many requests, and print the time
     #[arg(short = 'n', long)]
     requests: Option<u64>,
-    /// How many at a time, each on a connection, or all on one with HTTP/2
+    /// The number of concurrent requests, each on a connection, or all on one with HTTP/2
     #[arg(short, long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
     concurrency: u64,
 }

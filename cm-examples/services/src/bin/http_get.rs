@@ -1,5 +1,5 @@
-//! A client of HTTP with a pool of connections: hyper-util's, over rdmsg, or over plain TCP as the
-//! original. The two differ in the connector that the client is made with.
+//! An HTTP client with hyper-util's pool of connections, over rdmsg, or over plain TCP. The two
+//! differ in the connector alone.
 
 use std::{
     io::{Write, stdout},
@@ -40,7 +40,7 @@ struct Program {
     /// Send this many requests, and print the rate
     #[arg(short = 'n', long)]
     requests: Option<u64>,
-    /// How many at a time
+    /// The number of concurrent requests
     #[arg(short, long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
     concurrency: u64,
     /// Show the log of the library

@@ -1,4 +1,4 @@
-//! A web server: hyper as it is, HTTP/1 and HTTP/2, with TLS by rustls as it is, over rdmsg and
+//! A web server: unmodified hyper, HTTP/1 and HTTP/2, with TLS by unmodified rustls, over rdmsg and
 //! over plain TCP at the same time.
 //!
 //! `/` greets, `/bytes/N` is N bytes, `/echo` sends a posted body back as it arrives.

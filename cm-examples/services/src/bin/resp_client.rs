@@ -1,5 +1,5 @@
-//! A client for RESP over rdmsg, or over plain TCP as the original: one request of its arguments,
-//! or a benchmark as that of Redis.
+//! A client for RESP over rdmsg, or over plain TCP: it sends its arguments as one request, or runs
+//! a benchmark like that of Redis.
 
 use std::{process::ExitCode, time::Instant};
 
@@ -30,10 +30,10 @@ struct Program {
     /// Send this many requests, and print the time
     #[arg(short = 'n', long)]
     requests: Option<u64>,
-    /// On how many connections
+    /// The number of connections
     #[arg(short, long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
     clients: u64,
-    /// How many on the way at a time on each
+    /// The number of requests in flight on each
     #[arg(short = 'P', long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pipeline: u64,
     /// The length of values
@@ -92,7 +92,7 @@ async fn bench(
     let start = Instant::now();
     let mut tasks = JoinSet::new();
     for (number, client) in (0..).zip(clients) {
-        // The remainder goes to the first ones.
+        // The first connections send the remainder.
         let share = requests / program.clients + u64::from(number < requests % program.clients);
         tasks.spawn(load(client, command.to_vec(), share, program.pipeline));
     }

@@ -121,7 +121,7 @@ async fn connect(connector: &Connector, address: &str) -> Result<StoreClient> {
     Ok(StoreClient::new(client::Config::default(), transport).spawn())
 }
 
-/// Serves connections until a signal. Clients may finish then.
+/// Serves connections until a signal. After it, clients may finish.
 async fn serve(listener: &Listener) -> Result<()> {
     let stop = stop_on_signals()?;
     let values = Values::default();

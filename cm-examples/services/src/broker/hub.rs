@@ -28,7 +28,7 @@ pub struct Hub {
     published: AtomicU64,
     delivered: AtomicU64,
     missed: AtomicU64,
-    /// The most bytes that have waited for one subscriber.
+    /// The largest number of bytes that have waited for one subscriber.
     most_waiting: AtomicU64,
 }
 
@@ -39,7 +39,7 @@ struct Subscriber {
 }
 
 impl Hub {
-    /// Makes a broker without clients.
+    /// Creates a broker without clients.
     #[must_use]
     pub fn new(limits: QueueLimits) -> Arc<Self> {
         Arc::new(Self {
@@ -57,7 +57,7 @@ impl Hub {
     ///
     /// # Errors
     ///
-    /// The end of the connection, and a message of the client that is not of the protocol.
+    /// The end of the connection, or a malformed message of the client.
     pub async fn serve(self: Arc<Self>, endpoint: Endpoint, stop: CancellationToken) -> Result<()> {
         let mut sending = None;
         let received = tokio::select! {
@@ -82,7 +82,7 @@ impl Hub {
         Ok(endpoint.close().await?)
     }
 
-    /// Carries out the messages of a client until it finishes.
+    /// Executes the messages of a client until it finishes.
     async fn receive(
         self: &Arc<Self>,
         endpoint: &Endpoint,
@@ -125,8 +125,8 @@ impl Hub {
         (subscriber, tokio::spawn(sending))
     }
 
-    /// Sends a subscriber the messages in its queue. While it takes nothing this waits, and the
-    /// queue drops the oldest.
+    /// Sends a subscriber the messages in its queue. This waits while the subscriber's window is
+    /// full, and the queue drops the oldest messages.
     async fn send(
         self: Arc<Self>,
         endpoint: Endpoint,
@@ -146,7 +146,7 @@ impl Hub {
 
     fn publish(&self, topic: &str, publish: &[u8]) {
         self.published.fetch_add(1, Ordering::Relaxed);
-        // One copy for all of them: the publisher has its window back at once.
+        // All subscribers share one copy, and the publisher gets its credit back at once.
         let message = FromBroker::published(publish);
         let subscribers = &self.subscribers;
         let subscribers = subscribers.read().unwrap_or_else(PoisonError::into_inner);
@@ -162,7 +162,7 @@ impl Hub {
         }
     }
 
-    /// How it is, as words and numbers.
+    /// Returns the statistics as words and numbers.
     #[must_use]
     pub fn statistics(&self) -> String {
         let subscribers = &self.subscribers;

@@ -13,16 +13,16 @@ const STATISTICS: u8 = b'=';
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "this is the protocol")]
 pub enum ToBroker<'a> {
-    /// Send later messages on this topic.
+    /// Subscribes to this topic.
     Subscribe(&'a str),
-    /// Publish this.
+    /// Publishes this.
     Publish {
-        /// On this topic.
+        /// The topic.
         topic: &'a str,
         /// The content.
         payload: &'a [u8],
     },
-    /// Say how the broker is.
+    /// Requests the statistics.
     Ask,
 }
 
@@ -30,25 +30,25 @@ pub enum ToBroker<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "this is the protocol")]
 pub enum FromBroker<'a> {
-    /// This was published.
+    /// A published message.
     Message {
-        /// On this topic.
+        /// The topic.
         topic: &'a str,
         /// The content.
         payload: &'a [u8],
     },
-    /// This number of messages was dropped before the next one, because this subscriber was too
-    /// slow.
+    /// The number of messages that the broker dropped before the next one, because this subscriber
+    /// was too slow.
     Missed(u64),
-    /// How the broker is, as words and numbers.
+    /// The statistics, as words and numbers.
     Statistics(&'a str),
 }
 
-/// A message for the broker that publishes this.
+/// Returns a message to the broker that publishes `payload`.
 ///
 /// # Errors
 ///
-/// A topic that is longer than 255 bytes.
+/// If the topic is longer than 255 bytes.
 pub fn publish(topic: &str, payload: &[u8]) -> Result<Bytes> {
     let len = u8::try_from(topic.len()).map_err(|_| "a topic has at most 255 bytes")?;
     let mut message = BytesMut::with_capacity(2 + topic.len() + payload.len());
@@ -76,13 +76,13 @@ impl<'a> ToBroker<'a> {
         }
     }
 
-    /// A message that subscribes to a topic.
+    /// Returns a message that subscribes to a topic.
     #[must_use]
     pub fn subscribe(topic: &str) -> Vec<u8> {
         [&[SUBSCRIBE], topic.as_bytes()].concat()
     }
 
-    /// A message that asks for statistics.
+    /// Returns a message that requests statistics.
     #[must_use]
     pub fn ask() -> Vec<u8> {
         vec![ASK]
@@ -119,13 +119,13 @@ impl<'a> FromBroker<'a> {
         [&[MISSED], &count.to_be_bytes()[..]].concat()
     }
 
-    /// The message with statistics.
+    /// Returns the message with statistics.
     pub(super) fn statistics(text: &str) -> Vec<u8> {
         [&[STATISTICS], text.as_bytes()].concat()
     }
 }
 
-/// Splits a topic from the bytes behind it.
+/// Splits a topic from the bytes after it.
 fn split(rest: &[u8]) -> Result<(&str, &[u8])> {
     let short = "a message that ends in its topic";
     let (len, rest) = rest.split_first().ok_or(short)?;

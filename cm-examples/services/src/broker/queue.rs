@@ -7,13 +7,13 @@ use std::{
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-/// How much may wait for one subscriber.
+/// The limits of the messages that wait for one subscriber.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "these are all")]
 pub struct QueueLimits {
-    /// So many messages, one at least.
+    /// The number of messages, at least one.
     pub messages: usize,
-    /// So many bytes of them; a message that is longer waits alone.
+    /// The number of their bytes; a longer message waits alone.
     pub bytes: usize,
 }
 
@@ -37,16 +37,16 @@ struct State {
 #[derive(Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers handle each of them")]
 pub enum Next {
-    /// The number that it has missed here.
+    /// The number of messages that the subscriber has missed at this point.
     Missed(u64),
     /// A message.
     Message(Bytes),
-    /// Nothing more.
+    /// The end of the queue.
     End,
 }
 
 impl Queue {
-    /// An empty one.
+    /// Creates an empty queue.
     #[must_use]
     pub fn new(limits: QueueLimits) -> Self {
         Self {
@@ -57,11 +57,11 @@ impl Queue {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing that holds it panics half way.
+        // No code that holds the lock can panic between two changes.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a message, and returns how many went for it.
+    /// Adds a message. Returns the number of messages dropped for it.
     pub fn push(&self, message: Bytes) -> u64 {
         let mut state = self.state();
         let mut dropped = 0;
@@ -82,7 +82,7 @@ impl Queue {
         dropped
     }
 
-    /// Waits for the next thing, in one task.
+    /// Waits for the next item. Only one task may wait.
     pub async fn next(&self) -> Next {
         loop {
             if let Some(next) = self.take() {
@@ -113,7 +113,7 @@ impl Queue {
         self.changed.notify_one();
     }
 
-    /// How many messages wait, and how many bytes.
+    /// Returns the numbers of waiting messages and of their bytes.
     pub fn len(&self) -> (usize, usize) {
         let state = self.state();
         (state.messages.len(), state.bytes)

@@ -1,5 +1,5 @@
-//! axum and hyper-util's client as they are, with the listener and the connector of rdmsg, and with
-//! those of plain TCP.
+//! Unmodified axum and hyper-util's client, with rdmsg's listener and connector, and with those of
+//! plain TCP.
 
 use std::{net::SocketAddr, pin::pin};
 
@@ -54,7 +54,7 @@ async fn body(answer: Response<Incoming>) -> Bytes {
     answer.into_body().collect().await.unwrap().to_bytes()
 }
 
-/// Checks the answers of a server at this address, by either version of HTTP.
+/// Checks the answers of a server, with HTTP/1 and with HTTP/2.
 async fn check<C>(connector: C, address: SocketAddr, told: Option<PeerAddr>)
 where
     C: Connect + Clone + Send + Sync + 'static,

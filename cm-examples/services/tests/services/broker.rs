@@ -1,4 +1,4 @@
-//! The broker with a subscriber that takes nothing.
+//! The broker with a subscriber that does not receive.
 
 use std::net::SocketAddr;
 
@@ -17,7 +17,7 @@ const LIMITS: QueueLimits = QueueLimits {
     bytes: 64 * 1024,
 };
 
-/// How many messages are published, and how many of them on the way at a time.
+/// The number of published messages, and how many of them are in flight at a time.
 const MESSAGES: u64 = 3000;
 const TOGETHER: u64 = 25;
 
@@ -48,7 +48,7 @@ fn start(stop: &CancellationToken) -> (SocketAddr, tokio::task::JoinHandle<()>) 
 async fn subscriber(address: SocketAddr, config: Config) -> Endpoint {
     let endpoint = endpoint(address, config).await;
     endpoint.send(&ToBroker::subscribe("news")).await.unwrap();
-    // It is subscribed when this is answered.
+    // The answer shows that the broker has subscribed the client.
     statistics(&endpoint).await;
     endpoint
 }
@@ -62,13 +62,13 @@ async fn statistics(endpoint: &Endpoint) -> String {
     }
 }
 
-/// The number after this name.
+/// Returns the number after `name`.
 fn number(statistics: &str, name: &str) -> u64 {
     let mut words = statistics.split(' ').skip_while(|word| *word != name);
     words.nth(1).unwrap().parse().unwrap()
 }
 
-/// Takes the next one: its number, and how many were missed before it.
+/// Takes the next message. Returns its number, and the number of messages missed before it.
 async fn next(endpoint: &Endpoint) -> (u64, u64) {
     let mut missed = 0;
     loop {
@@ -106,7 +106,7 @@ fn a_subscriber_that_takes_nothing_stops_nobody_and_is_told_what_it_missed() {
                 .unwrap();
             if number % TOGETHER == TOGETHER - 1 {
                 for expected in number + 1 - TOGETHER..=number {
-                    assert_eq!(next(&prompt).await, (expected, 0), "none is missed");
+                    assert_eq!(next(&prompt).await, (expected, 0), "no message is missed");
                 }
             }
         }
@@ -116,13 +116,18 @@ fn a_subscriber_that_takes_nothing_stops_nobody_and_is_told_what_it_missed() {
         assert!(number(&now, "waiting-messages") <= LIMITS.messages as u64);
         let most = number(&now, "most-waiting-bytes");
         assert!(most <= LIMITS.bytes as u64 && most > 60_000, "{now}");
-        // It has only what fits its window, the two that the broker sends, and its queue.
+        // The slow subscriber has only the messages in its window, the two that the broker is
+        // sending, and its queue.
         let missed = number(&now, "missed");
         assert!(missed > MESSAGES - 200, "{now}");
         let (mut expected, mut told) = (0, 0);
         while expected < MESSAGES {
             let (number, missed) = next(&slow).await;
-            assert_eq!(number, expected + missed, "each gap is told where it is");
+            assert_eq!(
+                number,
+                expected + missed,
+                "each gap is reported at its position"
+            );
             expected = number + 1;
             told += missed;
         }
@@ -130,7 +135,7 @@ fn a_subscriber_that_takes_nothing_stops_nobody_and_is_told_what_it_missed() {
         slow.close().await.unwrap();
         publisher.close().await.unwrap();
         stop.cancel();
-        // What the end of the broker is for a subscriber.
+        // The broker ended, and a subscriber sees a normal close.
         let end = prompt.recv().await.unwrap_err().to_string();
         assert_eq!(end, "the connection has ended: closed by the peer");
         serving.await.unwrap();

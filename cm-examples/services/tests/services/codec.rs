@@ -1,4 +1,4 @@
-//! tokio-util's codecs as they are, on both kinds of streams.
+//! Unmodified codecs of tokio-util, on both kinds of streams.
 
 use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};

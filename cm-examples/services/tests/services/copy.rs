@@ -1,4 +1,4 @@
-//! Copies that are cut in the middle, and go on.
+//! Copies that are interrupted, and resumed.
 
 use std::{
     fs,
@@ -52,7 +52,7 @@ fn write_file(path: &Path, salt: u64) -> Vec<u8> {
     bytes
 }
 
-/// Cuts the connection when half of the file is here or there.
+/// Puts a file, and aborts the connection when half of the file was sent.
 async fn cut_put(address: SocketAddr, file: &Path) {
     let endpoint = connect(address).await;
     let cut = endpoint.clone();
@@ -70,7 +70,7 @@ async fn put(address: SocketAddr, file: &Path) -> Copied {
     loop {
         let endpoint = connect(address).await;
         match copy::put(&endpoint, file, "file", &mut |_, _| {}).await {
-            // Its end may not be known to who has the file until now.
+            // The server may not have noticed the end of the previous connection yet.
             Err(error) if error.to_string().contains("received already") => {}
             copied => {
                 endpoint.close().await.unwrap();
@@ -96,9 +96,10 @@ fn a_copy_goes_on_from_where_it_was_cut() {
         assert!(fs::read(there.join("file")).unwrap() == bytes);
         assert!(!there.join("file.part").exists());
 
-        // The other way.
+        // The other direction.
         let back = folder.path().join("back");
-        // What had arrived when it was cut is received all the same: no more than two pieces.
+        // The client receives at most two more pieces after the abort, because `large_memory`
+        // limits them.
         let config = Config::default().with(|c| c.large_memory = 2 * PIECE);
         let endpoint = endpoint(address, config).await;
         let cut = endpoint.clone();
@@ -157,7 +158,7 @@ fn what_a_server_refuses_it_says() {
         assert_eq!(
             fs::read_dir(folder.path()).unwrap().count(),
             1,
-            "nothing is left"
+            "no partial file remains"
         );
     });
 }

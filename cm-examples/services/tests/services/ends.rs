@@ -1,5 +1,5 @@
-//! Peers that are killed, and peers that are stopped and say nothing: what each service makes of
-//! them, in the time that the keepalive's two values say.
+//! Peers that are killed, and peers that are stopped: each service reports them within the time
+//! that the two keepalive options set.
 
 use std::{
     fs,
@@ -23,7 +23,7 @@ use super::{
     stage::{Folder, Program, Service, bound, connect, endpoint, keepalive, run, server},
 };
 
-/// What happens to a peer, and what the other one says.
+/// The signal for a peer, and the reason that the other side reports.
 const ENDS: [(Signal, &str); 2] = [
     (Signal::SIGKILL, "the peer disconnected without closing"),
     (Signal::SIGSTOP, "the peer gives no sign of life"),
@@ -37,7 +37,7 @@ const GRPC: &str = env!("CARGO_BIN_EXE_grpc");
 const BROKER: &str = env!("CARGO_BIN_EXE_broker");
 const FILE_COPY: &str = env!("CARGO_BIN_EXE_file_copy");
 
-/// Waits for what ends in the bound, longer where the machine is busy.
+/// Waits for a future within the bound, which is longer on a busy machine.
 async fn within_bound<T>(ending: impl Future<Output = T>) -> T {
     let mut ending = std::pin::pin!(ending);
     let mut deadline = Deadline::after(bound());
@@ -46,7 +46,7 @@ async fn within_bound<T>(ending: impl Future<Output = T>) -> T {
             return ended;
         }
     }
-    panic!("it was not noticed in time");
+    panic!("the end was not detected in time");
 }
 
 fn client_of(address: std::net::SocketAddr) -> ClientOptions {
@@ -164,7 +164,7 @@ fn a_copy_ends_where_its_server_does_and_goes_on_with_the_next_one() {
     }
 }
 
-/// Has a client in the middle of something killed or stopped; the server says so.
+/// Kills or stops a client during a request, and checks that the server reports the end.
 fn server_learns(
     server: (&str, &[&str]),
     client: (&str, &[&str]),
@@ -176,7 +176,7 @@ fn server_learns(
         is_at_it(&mut client);
         client.signal(signal);
         assert_eq!(server.0.hear(expected, bound()), Heard::Said, "{signal}");
-        // It goes on, and ends as it should.
+        // The server continues, and ends normally.
         server.signal(Signal::SIGTERM);
         let ended = server.0.finish(super::stage::PATIENCE).unwrap();
         assert_eq!(ended.status, Some(0), "{}", ended.output);
@@ -207,8 +207,8 @@ fn a_broker_learns_of_its_subscribers_end() {
     });
 }
 
-/// The same where the library says nothing of a connection that ends between two requests: what
-/// tells is that it is gone.
+/// Kills or stops a client between two requests, when the library reports nothing. The end shows in
+/// the number of the engine's connections.
 async fn connection_ends(service: Service, engine: Engine, program: &str, words: &[&str]) {
     for (signal, _) in ENDS {
         let mut client = Program::start(program, words, service.address());

@@ -1,4 +1,4 @@
-//! tonic as it is, on both kinds of streams.
+//! Unmodified tonic, on both kinds of streams.
 
 use bytes::Bytes;
 use rdmsg::{Engine, tokio::StreamListener};
@@ -43,7 +43,7 @@ fn calls_of_each_kind_have_their_answers() {
                 assert_eq!(received, number.to_string());
             }
             assert!(numbers.next().await.is_none());
-            // Each is sent only when the one before it has come back.
+            // The client sends each message only after the answer to the previous one.
             let (messages, stream) = mpsc::channel(1);
             let mut answers = client.chat(ReceiverStream::new(stream)).await.unwrap();
             for number in 0..500 {

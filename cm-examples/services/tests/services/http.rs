@@ -1,4 +1,4 @@
-//! hyper as it is, on both kinds of streams.
+//! Unmodified hyper, on both kinds of streams.
 
 use bytes::Bytes;
 use http_body_util::BodyExt;

@@ -1,5 +1,5 @@
-//! The services in one process, and against programs that are killed and stopped: over TCP on this
-//! machine, and over RDMA in the lab, where `LAB_ADDR` is an address that a device serves.
+//! The services in one process, and against programs that are killed or stopped. Over TCP on this
+//! machine, and over RDMA in the lab, where `LAB_ADDR` is an address of a device.
 
 mod axum;
 mod broker;

@@ -1,4 +1,4 @@
-//! RESP on both kinds of streams, and what is no RESP.
+//! RESP on both kinds of streams, and malformed requests.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ async fn service() -> Service {
     .await
 }
 
-/// Everything that the server says to these bytes.
+/// Sends `bytes`, and returns all that the server sends until the end.
 async fn said(mut socket: Socket, bytes: &[u8]) -> String {
     socket.write_all(bytes).await.unwrap();
     let mut said = String::new();
@@ -95,7 +95,7 @@ fn requests_that_come_together_are_answered_in_order() {
             for number in 1..=REQUESTS {
                 assert_eq!(client.reply().await.unwrap(), Reply::Integer(number));
             }
-            // One byte at a time, and by hand.
+            // Single bytes, and inline commands as typed by hand.
             let mut socket = connect(&options).await;
             for byte in b"*2\r\n$4\r\nECHO\r\n$4\r\n\r\n\r\n\r\n\r\n PING  x \r\nQUIT\n" {
                 socket.write_all(&[*byte]).await.unwrap();
@@ -136,7 +136,7 @@ fn what_is_malformed_ends_its_own_connection_with_an_error() {
                 let reply = other.ask(&["PING"]).await.unwrap();
                 assert_eq!(reply, Reply::Status("PONG".to_owned()));
             }
-            // What came before it is answered, and what comes after it is not.
+            // The server answers the request before the malformed one, and none after it.
             let said = said(connect(&options).await, b"PING\r\n*x\r\nPING\r\n").await;
             let refused = "-ERR Protocol error: invalid multibulk length\r\n";
             assert_eq!(said, format!("+PONG\r\n{refused}"));

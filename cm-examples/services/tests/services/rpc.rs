@@ -1,4 +1,4 @@
-//! tarpc as it is, over messages.
+//! Unmodified tarpc, over messages.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use super::stage::{PATIENCE, Program, config, endpoint, place, run};
 
-/// The context of a call, which by default has 10 s for its answer.
+/// Returns the context of a call. The default one has a time limit of 10 s for the answer.
 fn context() -> Context {
     let mut context = context::current();
     context.deadline = Instant::now() + PATIENCE;

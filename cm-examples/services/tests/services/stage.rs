@@ -1,4 +1,4 @@
-//! What the tests have in common.
+//! Helpers of all modules.
 
 use std::{
     env,
@@ -19,11 +19,11 @@ use tokio::{task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 use toolbox::{Line, Process};
 
-/// Longer than anything takes, also where each instruction is emulated.
+/// Longer than any step takes, even if each instruction is emulated.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How soon a peer that is gone is missed. Where each instruction is emulated a peer that lives may
-/// take long for a sign of it.
+/// Returns the keepalive options. They are longer in the lab, because each instruction may be
+/// emulated, and a live peer may answer late.
 pub(crate) fn keepalive() -> Keepalive {
     let slower = if env::var_os("LAB_ADDR").is_some() {
         4
@@ -36,8 +36,8 @@ pub(crate) fn keepalive() -> Keepalive {
     }
 }
 
-/// In which time it is, of a machine that does nothing else: both, and as much again for what the
-/// programs do besides.
+/// Returns the time within which a lost peer is reported: the sum of both options, and the same
+/// again for the work of the programs.
 pub(crate) fn bound() -> Duration {
     let Keepalive {
         keepalive_interval,
@@ -46,7 +46,7 @@ pub(crate) fn bound() -> Duration {
     Duration::from_millis(2 * (keepalive_interval + keepalive_timeout))
 }
 
-/// The address for this machine's connections to itself, and what carries them.
+/// Returns an address of this machine, and the transport of connections to it.
 pub(crate) fn place() -> (IpAddr, Transport) {
     match env::var("LAB_ADDR") {
         Ok(addr) => (addr.parse().unwrap(), Transport::Rdma),
@@ -54,7 +54,7 @@ pub(crate) fn place() -> (IpAddr, Transport) {
     }
 }
 
-/// The configuration of connections that go over that transport alone.
+/// Returns a configuration for this transport alone.
 pub(crate) fn config() -> Config {
     let transport = match place().1 {
         Transport::Tcp => TransportChoice::Tcp,
@@ -63,17 +63,17 @@ pub(crate) fn config() -> Config {
     Config::default().with(|c| c.transport = transport)
 }
 
-/// Runs a test, which may not hang.
+/// Runs a test with a time limit.
 pub(crate) fn run(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .unwrap();
-    runtime.block_on(async { timeout(PATIENCE, test).await.expect("it hangs") });
+    runtime.block_on(async { timeout(PATIENCE, test).await.expect("the test hangs") });
 }
 
-/// A server in this process, for either kind of client.
+/// A server in this process, for both kinds of clients.
 pub(crate) struct Service {
     rdmsg: SocketAddr,
     tcp: SocketAddr,
@@ -81,7 +81,7 @@ pub(crate) struct Service {
     task: JoinHandle<Result<()>>,
 }
 
-/// A server that is not yet served.
+/// Listens without accepting connections yet.
 pub(crate) async fn server(keepalive: Keepalive) -> Server {
     let mut options = ServerOptions::at((place().0, 0).into());
     options.tcp = Some(([127, 0, 0, 1], 0).into());
@@ -92,7 +92,7 @@ pub(crate) async fn server(keepalive: Keepalive) -> Server {
 }
 
 impl Service {
-    /// Serves each connection so.
+    /// Starts a server that runs `session` for each connection.
     pub(crate) async fn start<F, S>(session: F) -> Self
     where
         F: Fn(Socket, CancellationToken) -> S + Send + 'static,
@@ -104,7 +104,7 @@ impl Service {
         })
     }
 
-    /// A server that is served by this.
+    /// Returns a server whose connections `serving` accepts.
     pub(crate) fn of(
         addrs: &(SocketAddr, Option<SocketAddr>),
         stop: CancellationToken,
@@ -118,14 +118,14 @@ impl Service {
         }
     }
 
-    /// How clients connect, of each kind.
+    /// Returns the options of a client of each kind.
     pub(crate) fn clients(&self) -> [ClientOptions; 2] {
         let mut plain = ClientOptions::to(self.tcp);
         plain.tcp = true;
         [ClientOptions::to(self.rdmsg), plain]
     }
 
-    /// Where it listens for rdmsg.
+    /// Returns the address on which the server listens with rdmsg.
     pub(crate) fn address(&self) -> SocketAddr {
         self.rdmsg
     }
@@ -135,36 +135,45 @@ impl Service {
         connect(&self.clients()[0]).await
     }
 
-    /// Ends it, as a signal does.
+    /// Stops the server, like a signal.
     pub(crate) async fn stop(self) {
         self.stop.cancel();
         self.task.await.unwrap().unwrap();
     }
 }
 
-/// Connects as the options say.
+/// Connects with these options.
 pub(crate) async fn connect(options: &ClientOptions) -> Socket {
     let engine = Engine::shared().unwrap();
     let socket = Socket::connect(options, &engine).await.unwrap();
     if let Socket::Rdmsg(stream) = &socket {
-        assert_eq!(stream.transport(), place().1, "nothing stands in for it");
+        assert_eq!(
+            stream.transport(),
+            place().1,
+            "the transport is not replaced"
+        );
     }
     socket
 }
 
-/// Connects to a service of messages.
+/// Connects to a service with messages.
 pub(crate) async fn endpoint(address: SocketAddr, config: Config) -> Endpoint {
     let connector = rdmsg::Connector::new().config(&config);
     let endpoint = Endpoint::connect_with(&connector, address).await.unwrap();
-    assert_eq!(endpoint.transport(), place().1, "nothing stands in for it");
+    assert_eq!(
+        endpoint.transport(),
+        place().1,
+        "the transport is not replaced"
+    );
     endpoint
 }
 
-/// A server or client that is a process of its own.
+/// A server or client in a process of its own.
 pub(crate) struct Program(pub(crate) Process);
 
 impl Program {
-    /// Starts a server with these words, and one with the address to listen on where `ADDR` is.
+    /// Starts a server with these arguments, in which `ADDR` stands for the address to listen on.
+    /// Returns its address as well.
     pub(crate) fn serve(program: &str, words: &[&str]) -> (Self, SocketAddr) {
         let mut server = Self::start(program, words, (place().0, 0).into());
         let listening = server.line("listening on ");
@@ -172,7 +181,7 @@ impl Program {
         (server, address)
     }
 
-    /// Starts a program with these words, in which `ADDR` stands for this address.
+    /// Starts a program with these arguments, in which `ADDR` stands for this address.
     pub(crate) fn start(program: &str, words: &[&str], address: SocketAddr) -> Self {
         let address = address.to_string();
         let words = words.iter().map(|word| match *word {
@@ -188,7 +197,7 @@ impl Program {
         Self(Process::start(&argv).unwrap())
     }
 
-    /// What follows this beginning, on the next line that has it.
+    /// Waits for a line with this beginning, and returns the rest of it.
     pub(crate) fn line(&mut self, beginning: &str) -> String {
         loop {
             match self.0.line(PATIENCE) {
@@ -196,7 +205,7 @@ impl Program {
                     return line[beginning.len()..].to_owned();
                 }
                 Some(line) => println!("{line:?}"),
-                None => panic!("it has not said {beginning:?}"),
+                None => panic!("the program has not printed {beginning:?}"),
             }
         }
     }
@@ -206,7 +215,7 @@ impl Program {
     }
 }
 
-/// A folder of a test's own, which is removed with it.
+/// A test's own folder; the drop removes it.
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {

@@ -1,4 +1,4 @@
-//! rustls as it is, on rdmsg's streams.
+//! Unmodified rustls, on rdmsg's streams.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ fn megabytes_come_back_through_tls() {
             write.shutdown().await.unwrap();
         });
         let mut received = Vec::new();
-        // The peer's close_notify, and not merely the end of its stream, or it would be an error.
+        // The read succeeds only if the peer's close_notify precedes the end of its stream.
         read.read_to_end(&mut received).await.unwrap();
         assert!(received == *sent, "{} bytes came", received.len());
         sending.await.unwrap();

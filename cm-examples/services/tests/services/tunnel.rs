@@ -1,4 +1,4 @@
-//! A tunnel of HTTP's CONNECT in one stream of an HTTP/2 connection, with hyper as it is.
+//! A tunnel by HTTP's CONNECT in one stream of an HTTP/2 connection, with unmodified hyper.
 
 use std::convert::Infallible;
 
@@ -27,7 +27,7 @@ use super::stage::{config, place, run};
 
 const LEN: usize = 1_000_000;
 
-/// Sends the bytes of a tunnel back, and ends it after them.
+/// Echoes the bytes of a tunnel, and then ends it.
 async fn echo(tunnel: Upgraded) {
     let (mut reading, mut writing) = split(TokioIo::new(tunnel));
     copy(&mut reading, &mut writing).await.unwrap();
@@ -40,7 +40,7 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Empty<Bytes>>, In
     Ok(Response::new(Empty::new()))
 }
 
-/// Connects, and accepts later, in one task.
+/// Connects first, and accepts afterwards, in one task.
 async fn streams() -> (Stream, Stream) {
     let engine = Engine::shared().unwrap();
     let listener = rdmsg::Listener::builder()

@@ -1,4 +1,4 @@
-//! A listener, those who connect to it, and what they say.
+//! A listener, its clients, and messages between them.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -18,10 +18,10 @@ use toolbox::{Lab, open_fds};
 
 /// `EINVAL` of `errno.h`.
 pub(crate) const EINVAL: i32 = 22;
-/// How long to wait for what must come.
+/// The time limit for an event that must arrive.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The next event, which must be of this kind, and of the id with this number.
+/// Returns the next event, which must have this type and belong to the id with this number.
 pub(crate) fn expect(channel: &EventChannel, event: CmEventType, context: u64) -> CmEvent {
     let came = channel.wait_event(PATIENCE).unwrap();
     let came = came.unwrap_or_else(|| panic!("no {event} came"));
@@ -29,20 +29,20 @@ pub(crate) fn expect(channel: &EventChannel, event: CmEventType, context: u64) -
     came
 }
 
-/// The next event, which must be of this kind and say that all is well.
+/// Returns the next event, which must have this type and the status 0.
 pub(crate) fn good(channel: &EventChannel, event: CmEventType, context: u64) -> CmEvent {
     let came = expect(channel, event, context);
     assert_eq!(came.status(), 0, "{came:?}");
     came
 }
 
-/// That no event is there.
+/// Asserts that no event is pending.
 pub(crate) fn assert_none(channel: &EventChannel) {
     let event = channel.poll_event().unwrap();
     assert!(event.is_none(), "{event:?}");
 }
 
-/// What to connect or accept with.
+/// Returns connection parameters with this private data.
 pub(crate) fn param(private_data: &[u8]) -> ConnParam {
     ConnParam {
         private_data: PrivateData::try_from(private_data).unwrap(),
@@ -50,7 +50,7 @@ pub(crate) fn param(private_data: &[u8]) -> ConnParam {
     }
 }
 
-/// A listener with a channel of its own.
+/// A listener and its event channel.
 pub(crate) struct Server {
     pub(crate) listener: CmId,
     pub(crate) channel: EventChannel,
@@ -76,7 +76,7 @@ impl Server {
         }
     }
 
-    /// The next event, a request.
+    /// Returns the next event, which must be a connect request.
     pub(crate) fn request(&self) -> CmEvent {
         let event = good(&self.channel, CmEventType::CONNECT_REQUEST, Self::CONTEXT);
         assert_eq!(event.listen_context(), Some(Self::CONTEXT));
@@ -84,7 +84,7 @@ impl Server {
     }
 }
 
-/// An id that has a route to the address.
+/// Creates an id and resolves the address and the route.
 pub(crate) fn resolved(channel: &EventChannel, addr: SocketAddr, context: u64) -> CmId {
     let mut id = CmId::new(channel, PortSpace::TCP, context).unwrap();
     id.resolve_addr(None, addr, PATIENCE).unwrap();
@@ -94,7 +94,7 @@ pub(crate) fn resolved(channel: &EventChannel, addr: SocketAddr, context: u64) -
     id
 }
 
-/// An id that connects with a queue pair of its own.
+/// Creates an id with a queue pair and starts to connect.
 pub(crate) fn connecting(
     channel: &EventChannel,
     addr: SocketAddr,
@@ -107,7 +107,7 @@ pub(crate) fn connecting(
     (id, queues)
 }
 
-/// A queue pair and all that it needs.
+/// A queue pair, and all objects that it uses.
 pub(crate) struct Queues {
     pub(crate) qp: QueuePair,
     pub(crate) cq: CompletionQueue,
@@ -129,7 +129,7 @@ pub(crate) fn attr(cq: &CompletionQueue) -> QpInitAttr<'_> {
 }
 
 impl Queues {
-    /// Has `make` make a queue pair.
+    /// Creates the objects, and the queue pair by calling `make`.
     pub(crate) fn new(
         context: &Context,
         make: impl FnOnce(&ProtectionDomain, &QpInitAttr<'_>) -> QueuePair,
@@ -144,13 +144,13 @@ impl Queues {
         }
     }
 
-    /// With the id's queue pair.
+    /// Creates the objects with a queue pair that belongs to the id.
     pub(crate) fn of(id: &mut CmId) -> Self {
         let context = id.verbs().unwrap();
         Self::new(&context, |pd, attr| id.create_qp(pd, attr).unwrap())
     }
 
-    /// The next completion, of a request that succeeded.
+    /// Returns the next completion, which must be successful.
     pub(crate) fn success(&self) -> Success {
         let deadline = Instant::now() + PATIENCE;
         let mut one = [WorkCompletion::default()];
@@ -161,7 +161,7 @@ impl Queues {
         one[0].result().unwrap()
     }
 
-    /// Says something to the other, who hears it.
+    /// Sends `text` to `other`, which receives it.
     pub(crate) fn say(&self, other: &Self, text: &str) {
         let recv = RecvWr::new(7, Sge::new(&other.region, ..));
         other.qp.post_recv(&[recv]).unwrap();
@@ -175,26 +175,26 @@ impl Queues {
         assert_eq!(bytes, text.as_bytes());
     }
 
-    /// Both say something.
+    /// Sends a message in each direction.
     pub(crate) fn talk(&self, other: &Self) {
         self.say(other, "ping");
         other.say(self, "pong!");
     }
 }
 
-/// One side of a connection.
+/// One end of a connection.
 pub(crate) struct Side {
     pub(crate) id: CmId,
     pub(crate) queues: Queues,
     pub(crate) channel: EventChannel,
 }
 
-/// The number of the side that connects.
+/// The number of the connecting side's id.
 pub(crate) const CLIENT: u64 = 1;
-/// The number of the side that accepts.
+/// The number of the accepting side's id.
 pub(crate) const SERVER: u64 = 2;
 
-/// A connection: who connected, who accepted, and the listener.
+/// Returns both ends of a new connection, the connecting one first, and the listener.
 pub(crate) fn connected(ip: IpAddr) -> (Side, Side, Server) {
     let server = Server::new(ip);
     let channel = EventChannel::new().unwrap();
@@ -218,11 +218,11 @@ pub(crate) fn connected(ip: IpAddr) -> (Side, Side, Server) {
     (client, accepted, server)
 }
 
-/// What exists when one plain connection has come and gone, and how many files are open.
+/// Returns the counts of RDMA resources and of open files after one connection was made and ended.
 ///
-/// librdmacm has a protection domain of its own on a device that ids use, and when it lets go of
-/// that depends on whether the last id or the last list of devices goes first. So this is counted
-/// after the same last act.
+/// librdmacm has a protection domain of its own for each device that ids use. Whether it releases
+/// that depends on the order in which the last id and the last list of devices are destroyed. So
+/// each count is taken after the same last steps.
 pub(crate) fn what_exists(lab: &Lab) -> (String, usize) {
     drop(connected(lab.addr));
     (lab.resources(), open_fds())

@@ -1,4 +1,4 @@
-//! Ids of datagrams, and multicast groups.
+//! Datagram ids and multicast groups.
 
 use std::net::SocketAddr;
 
@@ -48,7 +48,7 @@ fn resolved(channel: &EventChannel, addr: SocketAddr) -> CmId {
     id
 }
 
-/// The one that asks learns how to reach the other, which answers from what it received.
+/// The asking side learns the address of the other, which answers to the source of the datagram.
 #[test]
 fn a_datagram_peer_is_found() {
     let _test = DeviceTest::without_credits();
@@ -103,7 +103,7 @@ fn a_datagram_peer_can_refuse() {
     let error = request.accept(&param(&too_much)).unwrap_err();
     assert_eq!((error.call, error.errno), ("rdma_accept", EMSGSIZE));
     request.reject(b"no").unwrap();
-    // Datagrams have reasons of their own, and this one is not told apart from others.
+    // Datagrams have reject reasons of their own; librdmacm reports this one like other reasons.
     let event = channel.wait_event(PATIENCE).unwrap().unwrap();
     assert_eq!(event.context(), CLIENT);
     assert_ne!(event.event(), CmEventType::ESTABLISHED);
@@ -116,7 +116,7 @@ fn a_datagram_peer_can_refuse() {
     assert_eq!((error.call, error.errno), ("rdma_connect", EMSGSIZE));
 }
 
-/// In which order a member of a group and its group part.
+/// The order in which a group member leaves, and its handles are dropped.
 #[derive(Debug, Clone, Copy)]
 enum Leaves {
     First,
@@ -126,7 +126,7 @@ enum Leaves {
     Never,
 }
 
-/// A queue pair in a group is one that the kernel does not destroy.
+/// The kernel does not destroy a queue pair that is attached to a group.
 #[test]
 fn groups_are_left_by_whoever_goes() {
     let lab = DeviceTest::without_credits();
@@ -179,14 +179,14 @@ fn groups_are_left_by_whoever_goes() {
         Leaves::Never,
     ] {
         run(leaves);
-        // librdmacm's own protection domain goes with the last id, unless a list of devices
-        // outlives that: the counts are taken after the same last act.
+        // librdmacm releases its own protection domain with the last id, unless a list of devices
+        // lives longer: the counts are taken after the same last steps.
         run(Leaves::First);
         assert_eq!(lab.resources(), before, "{leaves:?}");
     }
 }
 
-/// A group joined before there is a queue pair has none, and is left all the same.
+/// An id that joined a group without a queue pair can leave it.
 #[test]
 fn a_synchronous_id_joins_a_group() {
     let lab = DeviceTest::without_credits();
@@ -203,7 +203,7 @@ fn a_synchronous_id_joins_a_group() {
     assert_eq!(error.errno, EADDRNOTAVAIL);
 }
 
-/// Connections have no groups.
+/// Ids of connections cannot join groups.
 #[test]
 fn a_connections_id_joins_nothing() {
     let lab = DeviceTest::without_credits();

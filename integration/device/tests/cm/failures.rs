@@ -1,4 +1,4 @@
-//! What goes wrong, and how one learns of it.
+//! Failures, and the errors that report them.
 
 use std::{net::SocketAddr, process::Command};
 
@@ -107,7 +107,7 @@ fn addresses_that_cannot_be_bound_are_refused() {
     assert_eq!((error.call, error.errno), ("rdma_bind_addr", EADDRINUSE));
     let error = id.bind_addr("198.51.100.1:0".parse().unwrap()).unwrap_err();
     assert_eq!((error.call, error.errno), ("rdma_bind_addr", ENODEV));
-    // It can still be bound to another.
+    // The id can still be bound to another address.
     id.bind_addr(lab.at(0)).unwrap();
     assert_einval(id.bind_addr(lab.at(0)), "rdma_bind_addr");
 }
@@ -123,7 +123,7 @@ fn queue_pairs_are_made_once_and_where_the_id_is() {
     let pd = ProtectionDomain::new(&context).unwrap();
     let cq = CompletionQueue::new(&context, 4, None).unwrap();
     assert_einval(id.create_qp(&pd, &attr(&cq)), "rdma_create_qp");
-    // Any address is no device's.
+    // The unspecified address belongs to no device.
     let any = SocketAddr::new([0, 0, 0, 0].into(), 0);
     id.bind_addr(any).unwrap();
     assert_einval(id.create_qp(&pd, &attr(&cq)), "rdma_create_qp");
@@ -136,7 +136,7 @@ fn queue_pairs_are_made_once_and_where_the_id_is() {
     let second = id.create_qp(&pd, &attr(&cq)).unwrap();
     assert_eq!(second.state(), Ok(QpState::INIT));
 
-    // The same device, but opened by somebody else.
+    // The same device, but opened by other code.
     let list = rdmsg::verbs::DeviceList::new().unwrap();
     let other = list.find(&lab.device).unwrap().open().unwrap();
     let other_pd = ProtectionDomain::new(&other).unwrap();
@@ -148,8 +148,8 @@ fn queue_pairs_are_made_once_and_where_the_id_is() {
     assert_einval(result, "rdma_create_qp");
 }
 
-/// Steps that need a device, on ids that have none: some of them librdmacm would follow a null
-/// pointer for.
+/// Steps that need a device fail on ids without one. For some of them librdmacm would dereference a
+/// null pointer.
 #[test]
 fn steps_without_a_device_are_refused() {
     let lab = DeviceTest::without_credits();
@@ -189,7 +189,7 @@ fn steps_without_a_device_are_refused() {
     assert_none(&channel);
 }
 
-/// Steps in the wrong order are errors, and the id goes on.
+/// Steps in the wrong order fail, and the id stays usable.
 #[test]
 fn steps_out_of_order_are_refused() {
     let lab = DeviceTest::without_credits();

@@ -1,4 +1,4 @@
-//! Handles in any order.
+//! Handles can be dropped in any order.
 
 use std::{any::Any, thread};
 
@@ -11,7 +11,7 @@ use crate::common::{
 
 const COUNT: usize = 13;
 
-/// A connection in use, and one half-way: its request waits unread, and so does an acceptance.
+/// Creates an established connection and a half-open one, with unread request and acceptance.
 fn everything() -> [Box<dyn Any + Send>; COUNT] {
     let (client, accepted, server) = connected(Lab::get().addr);
     client.queues.talk(&accepted.queues);
@@ -41,8 +41,8 @@ fn everything() -> [Box<dyn Any + Send>; COUNT] {
     ]
 }
 
-/// All orders are too many; these bring every handle to every place, and each pair into both
-/// orders.
+/// There are too many orders to try all. These put each handle in each position, and each pair of
+/// handles in both orders.
 #[test]
 fn handles_go_in_any_order() {
     let lab = DeviceTest::without_credits();
@@ -63,7 +63,7 @@ fn handles_go_in_any_order() {
     }
 }
 
-/// Each handle on a thread of its own.
+/// Each handle is dropped on a thread of its own.
 #[test]
 fn handles_go_on_any_thread() {
     let lab = DeviceTest::without_credits();
@@ -78,8 +78,7 @@ fn handles_go_on_any_thread() {
     }
 }
 
-/// A queue pair keeps its connection when the ids' handles, the channels' and the listener's are
-/// gone.
+/// A queue pair keeps its connection after the handles of ids, channels and listener are dropped.
 #[test]
 fn a_queue_pair_outlives_its_handles() {
     let lab = DeviceTest::without_credits();
@@ -96,21 +95,21 @@ fn a_queue_pair_outlives_its_handles() {
         drop(server);
         accepted.queues.talk(&queues);
         assert_none(&accepted.channel);
-        // The id goes with its queue pair, which disconnects.
+        // The id is destroyed with its queue pair, and disconnects.
         drop(queues);
         good(&accepted.channel, CmEventType::DISCONNECTED, SERVER);
     }
     assert_eq!(what_exists(&lab), before);
 }
 
-/// An id's events go with it: a channel never speaks of an id that is gone.
+/// Unread events are discarded with their id: a channel never returns events of a destroyed id.
 #[test]
 fn unread_events_go_with_their_id() {
     let lab = DeviceTest::without_credits();
     let (client, accepted, server) = connected(lab.addr);
     let mut peer = client.id;
     peer.disconnect().unwrap();
-    // When a later one has come, so has its DISCONNECTED.
+    // Events arrive in order, so DISCONNECTED has arrived, too.
     let fence = Server::new(lab.addr);
     let channel = EventChannel::new().unwrap();
     let _third = connecting(&channel, fence.addr, CLIENT, b"");

@@ -79,7 +79,7 @@ fn options_that_make_no_sense_are_refused() {
     }
 }
 
-/// An address is bound twice only if both agree, and heard on once.
+/// Two ids can bind one address only if both set `reuseaddr`, and only one of them can listen.
 #[test]
 fn an_address_is_reused_where_both_agree() {
     let lab = DeviceTest::without_credits();
@@ -103,7 +103,7 @@ fn an_address_is_reused_where_both_agree() {
     assert_eq!((error.call, error.errno), ("rdma_bind_addr", EADDRINUSE));
 }
 
-/// A listener on any IPv6 address hears IPv4, too, unless it is told not to.
+/// A listener on any IPv6 address also accepts IPv4, unless `afonly` is set.
 #[test]
 fn a_listener_keeps_to_its_family_when_told_to() {
     let lab = DeviceTest::without_credits();

@@ -1,4 +1,4 @@
-//! Queue pairs that the program made itself, and enhanced connection establishment.
+//! Queue pairs that the program creates and moves itself, and enhanced connection establishment.
 
 use rdmsg::{
     cm::{CmId, ConnParam, Ece, EventChannel},
@@ -85,7 +85,7 @@ fn whole_life(offer: Option<Ece>, answer: Option<Ece>) {
     good(&server.channel, CmEventType::DISCONNECTED, SERVER);
     accepted.disconnect().unwrap();
     good(&channel, CmEventType::DISCONNECTED, CLIENT);
-    // They are the program's business.
+    // The program owns these queue pairs, so librdmacm does not change their states.
     assert_eq!(connecting.qp.state(), Ok(QpState::RTS));
     assert_eq!(accepting.qp.state(), Ok(QpState::RTS));
 }
@@ -102,7 +102,8 @@ fn vendor_options_travel_with_the_connection() {
     whole_life(Some(OFFER), Some(ANSWER));
 }
 
-/// An id with a queue pair establishes and negotiates by itself, and no vendor has no options.
+/// `establish` and the options are refused on an id with a queue pair, which handles both itself. A
+/// vendor of 0 is refused as well.
 #[test]
 fn an_own_queue_pair_is_not_the_ids() {
     let lab = DeviceTest::without_credits();
@@ -120,8 +121,8 @@ fn an_own_queue_pair_is_not_the_ids() {
     assert_eq!((error.call, error.errno), ("rdma_establish", EINVAL));
 }
 
-/// The lab's device has no options of its own: a queue pair of the id accepts the vendor, and none
-/// of what the peer offers.
+/// The lab's device has no options of its own: the id's queue pair accepts the vendor id, but none
+/// of the options that the peer offers.
 #[test]
 fn vendor_options_that_the_device_lacks_are_not_granted() {
     let lab = DeviceTest::without_credits();

@@ -11,7 +11,8 @@ use crate::common::{CLIENT, Queues, Server, connecting, expect, good, param, res
 /// `EMSGSIZE` of `errno.h`.
 const EMSGSIZE: i32 = 90;
 
-/// What was sent, followed by zeros up to the most that the message carries.
+/// Asserts that `received` has the bytes that were sent, padded with zeros to the message's
+/// capacity.
 fn assert_padded(received: &[u8], sent: &[u8], len: usize) {
     assert_eq!(received.len(), len);
     assert_eq!(received[..sent.len()], *sent);
@@ -73,7 +74,7 @@ fn a_rejection_says_why() {
     }
 }
 
-/// What does not fit is refused before anything is sent, and leaves the id as it was.
+/// Private data that are too long fail before anything is sent, and the id stays unchanged.
 #[test]
 fn too_much_private_data_is_refused() {
     let lab = DeviceTest::without_credits();

@@ -1,4 +1,4 @@
-//! Requests that are never read, never taken, never answered.
+//! Requests that are never read, taken or answered.
 
 use rdmsg::{
     cm::{ConnParam, EventChannel},
@@ -10,14 +10,14 @@ use crate::common::{
     CLIENT, Queues, SERVER, Server, assert_none, connecting, expect, good, what_exists,
 };
 
-/// The connection manager of the peer answers for an id that is gone.
+/// Asserts that the connection manager of the peer rejects for an id that was destroyed.
 fn assert_rejected(channel: &EventChannel, context: u64) {
     let event = expect(channel, CmEventType::REJECTED, context);
     assert_eq!(event.reject_reason(), RejectReason::CONSUMER_DEFINED);
     assert!(event.private_data().iter().all(|byte| *byte == 0));
 }
 
-/// Requests that wait on the channel are gone with their listener.
+/// Unread requests on the channel are discarded with their listener.
 #[test]
 fn unread_requests_go_with_their_listener() {
     let lab = DeviceTest::without_credits();
@@ -28,7 +28,7 @@ fn unread_requests_go_with_their_listener() {
         let channel = EventChannel::new().unwrap();
         let _first = connecting(&channel, server.addr, 1, b"");
         let _second = connecting(&EventChannel::new().unwrap(), server.addr, 2, b"");
-        // When a later one has come, so have these; as a rule.
+        // Requests usually arrive in order, so these have arrived, too.
         let fence = Server::new(lab.addr);
         let _third = connecting(&EventChannel::new().unwrap(), fence.addr, 3, b"");
         let _request = fence.request();
@@ -36,7 +36,7 @@ fn unread_requests_go_with_their_listener() {
         let event = expect(&channel, CmEventType::REJECTED, 1);
         match event.reject_reason() {
             RejectReason::CONSUMER_DEFINED => unread += 1,
-            // It came when the listener was gone.
+            // The request arrived after the listener was destroyed.
             reason => assert_eq!(reason, RejectReason::INVALID_SERVICE_ID),
         }
         assert_none(&server.channel);
@@ -45,7 +45,7 @@ fn unread_requests_go_with_their_listener() {
     assert_eq!(what_exists(&lab), before);
 }
 
-/// A request that was taken does not need its listener any more.
+/// A taken request outlives its listener.
 #[test]
 fn a_taken_request_outlives_its_listener() {
     let lab = DeviceTest::without_credits();
@@ -80,13 +80,13 @@ fn a_request_dropped_with_its_event_is_rejected() {
     let _client = connecting(&channel, server.addr, CLIENT, b"");
     drop(server.request());
     assert_rejected(&channel, CLIENT);
-    // The listener is as before.
+    // The listener works as before.
     let _client = connecting(&channel, server.addr, CLIENT, b"");
     drop(server.request().take_request());
     assert_rejected(&channel, CLIENT);
 }
 
-/// With a queue pair, and after its channel's and listener's handles are gone.
+/// The request has a queue pair, and the handles of its channel and its listener are dropped first.
 #[test]
 fn an_unanswered_request_with_a_queue_pair_is_rejected_once_both_are_gone() {
     let lab = DeviceTest::without_credits();

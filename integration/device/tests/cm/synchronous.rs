@@ -1,4 +1,4 @@
-//! Ids without a channel of the program's.
+//! Synchronous ids: the program has no event channel for them.
 
 use std::thread;
 
@@ -92,7 +92,7 @@ fn a_synchronous_connection_over_ipv6_lives_and_ends() {
     whole_life(&lab.addr6.to_string());
 }
 
-/// Step by step, without looking anything up.
+/// The program calls each step, without address lookup.
 #[test]
 fn synchronous_steps_leave_their_events() {
     let lab = DeviceTest::without_credits();
@@ -131,7 +131,7 @@ fn synchronous_failures_say_why() {
     assert_eq!(event.reject_reason(), RejectReason::INVALID_SERVICE_ID);
 }
 
-/// A synchronous id that moves to a channel is an ordinary one from there on.
+/// A synchronous id that migrates to a channel becomes an ordinary one.
 #[test]
 fn a_synchronous_id_moves_to_a_channel() {
     let lab = DeviceTest::without_credits();

@@ -1,4 +1,4 @@
-//! Ids used by some threads while others read their channels.
+//! Threads use ids while other threads read the ids' channels.
 
 use std::{
     collections::HashMap,
@@ -23,7 +23,8 @@ const WORKERS: u64 = 3;
 const ROUNDS: u64 = 30;
 const TICK: Duration = Duration::from_millis(5);
 
-/// The next event of a worker's id, an earlier one's aside: its number is the round's.
+/// Returns the next event of the id with this number, and skips events of earlier ids of the
+/// worker.
 fn next(events: &Receiver<(u64, CmEventType)>, context: u64) -> CmEventType {
     loop {
         let (whose, event) = events.recv_timeout(PATIENCE).unwrap();
@@ -34,7 +35,7 @@ fn next(events: &Receiver<(u64, CmEventType)>, context: u64) -> CmEventType {
     }
 }
 
-/// Connects, one id after another, and leaves each at another point.
+/// Connects one id after another, and drops each in a different state.
 fn work(
     worker: u64,
     server: &Server,
@@ -73,7 +74,7 @@ fn work(
     }
 }
 
-/// Accepts everybody until it is told to stop.
+/// Accepts all requests until `done` is set. Returns their number.
 fn serve(server: &Server, done: &AtomicBool) -> u64 {
     let context = Devices::get().unwrap().contexts().remove(0);
     let pd = ProtectionDomain::new(&context).unwrap();
@@ -89,7 +90,7 @@ fn serve(server: &Server, done: &AtomicBool) -> u64 {
                 let mut id = event.take_request().unwrap();
                 accepted += 1;
                 id.set_context(accepted);
-                // Whoever asked may be gone already: then these fail.
+                // These calls fail if the requesting id was already destroyed.
                 if let Ok(qp) = id.create_qp(&pd, &attr(&cq))
                     && id.accept(&ConnParam::default()).is_ok()
                 {
@@ -97,7 +98,7 @@ fn serve(server: &Server, done: &AtomicBool) -> u64 {
                 }
             }
             CmEventType::DISCONNECTED => {
-                // Disconnecting answers the peer; it may have given up.
+                // This answers the peer's disconnect; the peer may have given up.
                 if let Some((mut id, _qp)) = ids.remove(&event.context()) {
                     let _ = id.disconnect();
                 }
@@ -125,7 +126,7 @@ fn ids_are_used_while_their_channel_is_read() {
                         continue;
                     };
                     let worker = (event.context() >> 32) as usize;
-                    // A worker that is done does not listen any more.
+                    // A worker that has finished no longer receives.
                     let _ = senders[worker].send((event.context(), event.event()));
                 }
             });
@@ -143,14 +144,14 @@ fn ids_are_used_while_their_channel_is_read() {
             for result in results {
                 result.unwrap();
             }
-            // Three of six rounds wait until they are accepted.
+            // In three of six rounds the worker waits for the acceptance.
             assert!(accepted >= WORKERS * ROUNDS / 2, "{accepted}");
         });
     }
     assert_eq!(what_exists(&lab), before);
 }
 
-/// Two ids move to and fro between two channels that others read.
+/// Two ids migrate back and forth between two channels that other threads read.
 #[test]
 fn ids_migrate_while_their_channels_are_read() {
     let lab = DeviceTest::without_credits();

@@ -1,4 +1,4 @@
-//! Steps that wait, and what goes on meanwhile.
+//! Blocking steps, and calls of other threads during them.
 
 use std::{net::SocketAddr, thread, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::common::{
 const EBUSY: i32 = 16;
 const ECONNREFUSED: i32 = 111;
 
-/// A synchronous listener.
+/// Returns a synchronous listener and its address.
 fn listen() -> (CmId, SocketAddr) {
     let mut listener = CmId::new_sync(PortSpace::TCP).unwrap();
     listener.bind_addr(Lab::get().at(0)).unwrap();
@@ -25,7 +25,7 @@ fn listen() -> (CmId, SocketAddr) {
     (listener, addr)
 }
 
-/// A synchronous id with a route.
+/// Returns a synchronous id with a resolved route.
 fn routed(addr: SocketAddr) -> CmId {
     let mut id = CmId::new_sync(PortSpace::TCP).unwrap();
     id.resolve_addr(None, addr, PATIENCE).unwrap();
@@ -33,8 +33,8 @@ fn routed(addr: SocketAddr) -> CmId {
     id
 }
 
-/// The peer answers only when the queue pair is gone, so one that waited for the answer would wait
-/// for ever.
+/// The drop of a queue pair must not wait for the peer's answer, because this peer answers only
+/// after the drop.
 #[test]
 fn a_queue_pair_goes_while_its_id_waits() {
     let lab = DeviceTest::without_credits();
@@ -69,7 +69,8 @@ fn a_listener_waits_as_long_as_it_is_told_to() {
     assert!(listener.last_event().is_none());
 }
 
-/// Nobody would come, or somebody else would be told.
+/// `get_request` fails on these ids: it would wait forever, or take an event that the reader of the
+/// channel expects.
 #[test]
 fn only_synchronous_listeners_wait_for_requests() {
     let lab = DeviceTest::without_credits();
@@ -84,7 +85,7 @@ fn only_synchronous_listeners_wait_for_requests() {
     }
 }
 
-/// The end of a connection that is not there is no event to wait for.
+/// `disconnect` does not wait for an event if there is no connection.
 #[test]
 fn disconnecting_waits_only_for_a_connection() {
     let _test = DeviceTest::without_credits();
@@ -95,7 +96,7 @@ fn disconnecting_waits_only_for_a_connection() {
     thread::scope(|scope| {
         let waiting = scope.spawn(|| client.connect(&ConnParam::default()));
         let mut request = listener.get_request().unwrap();
-        // It has not accepted.
+        // The request was not accepted, so this may fail.
         let _ = request.disconnect();
         drop(request);
         assert_eq!(waiting.join().unwrap().unwrap_err().errno, ECONNREFUSED);
@@ -115,7 +116,7 @@ fn disconnecting_waits_only_for_a_connection() {
         client.connect(&ConnParam::default()).unwrap();
         let (mut accepted, accepting) = accepting.join().unwrap();
         queues.talk(&accepting);
-        // Each waits for the other, and the second time for nothing.
+        // Each side's first call waits for the other's; the second call returns at once.
         thread::scope(|scope| {
             for id in [&mut client, &mut accepted] {
                 scope.spawn(|| (id.disconnect().unwrap(), id.disconnect().unwrap()));
@@ -128,14 +129,14 @@ fn disconnecting_waits_only_for_a_connection() {
     });
 }
 
-/// A request that waits would be lost on the way, so the listener stays until it is read.
+/// `migrate` would lose pending requests, so it fails until they are read.
 #[test]
 fn a_listener_with_unread_requests_does_not_migrate() {
     let lab = DeviceTest::without_credits();
     let mut server = Server::new(lab.addr);
     let channel = EventChannel::new().unwrap();
     let first = connecting(&channel, server.addr, 1, b"");
-    // When a later one has come, so has this.
+    // Events arrive in order, so the first request has arrived, too.
     let fence = Server::new(lab.addr);
     let _later = connecting(&channel, fence.addr, 2, b"");
     let _request = fence.request();
@@ -146,7 +147,7 @@ fn a_listener_with_unread_requests_does_not_migrate() {
     let mut request = server.request().take_request().unwrap();
     server.listener.migrate(&elsewhere).unwrap();
 
-    // The request stays where it came in; the next one comes in elsewhere.
+    // The request remains on the old channel; the next one arrives on the new channel.
     request.set_context(SERVER);
     let accepting = Queues::of(&mut request);
     request.accept(&ConnParam::default()).unwrap();
@@ -158,7 +159,7 @@ fn a_listener_with_unread_requests_does_not_migrate() {
     assert_none(&server.channel);
 }
 
-/// What is made on the device of one id serves all others, whatever their channels.
+/// Objects of the device of one id can be used with all other ids, whatever their channels.
 #[test]
 fn ids_of_different_channels_have_the_same_device() {
     let lab = DeviceTest::without_credits();
@@ -168,7 +169,7 @@ fn ids_of_different_channels_have_the_same_device() {
         resolved(&channel, server.addr, context).verbs().unwrap()
     });
     assert_eq!(ids[0].id(), ids[1].id());
-    // The ids and channels are gone, the device is still open.
+    // The ids and channels are destroyed, but the device is still open.
     assert_eq!(ids[0].device_name(), lab.device);
     assert!(ids[1].query_device().is_ok());
 }

@@ -1,4 +1,4 @@
-//! A peer made by hand, for what a stream never does.
+//! A peer that uses verbs directly, to send operations that a stream never sends.
 
 use std::{
     io::{ErrorKind, Read},
@@ -20,10 +20,10 @@ use toolbox::{DeviceTest, PATIENCE, applies};
 
 use crate::{read_all, write_all};
 
-/// What these peers take of a device.
+/// The device capability that these peers need.
 const BY_HAND: &str = "queue pairs that a program connects by ibv_modify_qp(3)";
 
-/// Says in the protocol's words what it likes.
+/// A peer that sends any operation of the protocol, valid or not.
 struct Peer {
     id: CmId,
     qp: QueuePair,
@@ -39,7 +39,7 @@ impl Peer {
         Ok(peer)
     }
 
-    /// As `connect`, but the other side has not heard yet that the answer came.
+    /// Connects without the last step: the other side does not know yet that its answer arrived.
     fn answered(address: SocketAddr, version: u8) -> Result<Self, CmEventType> {
         let channel = EventChannel::new().unwrap();
         let step = || channel.wait_event(PATIENCE).unwrap().unwrap();
@@ -61,7 +61,7 @@ impl Peer {
             sq_sig_all: true,
             ..QpInitAttr::rc(&cq, cap)
         };
-        // Not the id's: librdmacm would say so by itself.
+        // With a queue pair of the id, librdmacm would complete the last step itself.
         let qp = QueuePair::new(&pd, &attr).unwrap();
         let move_to = |id: &mut CmId, state| qp.modify(&id.init_qp_attr(state).unwrap()).unwrap();
         move_to(&mut id, QpState::INIT);
@@ -86,7 +86,7 @@ impl Peer {
         if event.event() != CmEventType::CONNECT_RESPONSE {
             return Err(event.event());
         }
-        // What the peer may do is known only now.
+        // The answer contains the parameters of the queue pair.
         for state in [QpState::INIT, QpState::RTR, QpState::RTS] {
             move_to(&mut id, state);
         }
@@ -103,13 +103,13 @@ impl Peer {
         })
     }
 
-    /// What the other side says next, but for what this one may write.
+    /// Returns the next immediate value of the other side, except for grants.
     fn hear(&self) -> u32 {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let mut done = [WorkCompletion::default()];
             while self.qp.recv_cq().poll(&mut done).unwrap() == 0 {
-                assert!(Instant::now() < deadline, "nothing is said");
+                assert!(Instant::now() < deadline, "nothing arrives");
             }
             let said = done[0].imm_data().unwrap();
             if said >> 29 != 4 {
@@ -121,7 +121,7 @@ impl Peer {
     fn say(&self, bytes: &[u8], immediate: u32) {
         let wr = SendWr::write_with_imm(SAID, Inline(bytes), self.window, immediate);
         self.qp.post_send(&[wr]).unwrap();
-        // It has arrived when it is done.
+        // The completion proves that the write arrived.
         let deadline = Instant::now() + PATIENCE;
         let mut done = [WorkCompletion::default()];
         while !done[0].is_success() || done[0].opcode().is_recv() || done[0].wr_id() != SAID {
@@ -132,11 +132,10 @@ impl Peer {
     }
 }
 
-/// Which work request a completion of a peer made by hand is of.
+/// The id of the work requests that these peers post to write.
 const SAID: u64 = 100;
 
-/// What an accepted stream is to say before the peer has said that it knows of the connection is
-/// not lost.
+/// A shutdown of an accepted stream is not lost if the peer has not finished the connect yet.
 #[test]
 fn an_end_before_the_beginning_is_said() {
     const DISCONNECT: u32 = 7 << 29;
@@ -157,7 +156,7 @@ fn an_end_before_the_beginning_is_said() {
     stream.set_nonblocking(true);
     stream.shutdown(Shutdown::Write).unwrap();
     peer.id.establish().unwrap();
-    // It is said with the next call.
+    // The next call on the stream sends it.
     thread::scope(|scope| {
         let calling = scope.spawn(|| stream.wait_readable(Some(PATIENCE)));
         assert_eq!(peer.hear(), SHUTDOWN);
@@ -184,7 +183,7 @@ fn an_end_before_the_beginning_is_said() {
     }
 }
 
-/// What a peer says is held against what it may, and costs no other connection anything.
+/// The stream checks each operation of its peer. A violation ends that connection only.
 #[test]
 fn peers_that_do_not_keep_to_the_protocol() {
     let lab = DeviceTest::start();
@@ -196,15 +195,15 @@ fn peers_that_do_not_keep_to_the_protocol() {
     config.receive_queue = 4;
     let listener = Listener::bind_with(lab.at(0), &config).unwrap();
     let address = listener.local_addr().unwrap();
-    // The other side's accept goes on by itself.
+    // This thread accepts until the channel is closed.
     let (sender, accepted) = std::sync::mpsc::channel();
     let accepting =
         thread::spawn(move || while sender.send(listener.accept().unwrap().0).is_ok() {});
 
     let other_version = Peer::connect(address, 2);
     assert_eq!(other_version.err(), Some(CmEventType::REJECTED));
-    // More bytes than there is room for, writes without a credit, an operation and a control
-    // message that nobody knows.
+    // Each entry violates the protocol: more bytes than the receive memory has, writes without a
+    // credit, an unknown operation, an unknown control message.
     for says in [
         &[("", 1001)][..],
         &[("1", 1), ("2", 1), ("3", 1), ("4", 1), ("5", 1)],
@@ -221,7 +220,7 @@ fn peers_that_do_not_keep_to_the_protocol() {
             peer.say(bytes.as_bytes(), *immediate);
         }
         let error = loop {
-            // What came before is there.
+            // Bytes before the violation can still be read.
             match stream.read(&mut buffer) {
                 Ok(count) => assert!(count > 0, "{says:?}: the end"),
                 Err(error) => break error,
@@ -236,7 +235,7 @@ fn peers_that_do_not_keep_to_the_protocol() {
     let server = accepted.recv_timeout(PATIENCE).unwrap();
     write_all(&client, 100, 100);
     read_all(&server, 100, 100);
-    // One more, which nobody takes, ends the other side's accept.
+    // The accepting thread ends when it cannot hand over this connection.
     drop(accepted);
     drop(Stream::connect(address));
     accepting.join().unwrap();

@@ -1,5 +1,4 @@
-//! `rdmsg::rsocket`: streams of this process with each other. How they speak to C programs is
-//! tested with these.
+//! `rdmsg::rsocket`: streams within this process. Other tests run the streams against C programs.
 
 mod by_hand;
 
@@ -17,7 +16,7 @@ use rdmsg::{
 };
 use toolbox::{DeviceTest, Lab, reason};
 
-/// Two ends of a connection.
+/// Returns both ends of a new connection, the connecting one first.
 fn pair(config: &Config) -> (Stream, Stream) {
     let listener = Listener::bind_with(Lab::get().at(0), config).unwrap();
     let address = listener.local_addr().unwrap();
@@ -38,7 +37,7 @@ fn small() -> Config {
     config
 }
 
-/// Byte number `at` of a stream.
+/// Returns byte number `at` of a test stream.
 fn byte(at: usize) -> u8 {
     ((at * 31) >> 3) as u8
 }
@@ -63,7 +62,7 @@ fn read_all(mut stream: &Stream, len: usize, piece: usize) {
     }
 }
 
-/// Each side reads with one thread and writes with another, much more than fits anywhere.
+/// Each side reads with one thread and writes with another, and more bytes than all buffers have.
 #[test]
 fn both_directions_at_once() {
     let _test = DeviceTest::start();
@@ -78,8 +77,8 @@ fn both_directions_at_once() {
     }
 }
 
-/// A hundred in a row, each of which needs windows that the peer tells of as soon as there is a
-/// connection.
+/// One hundred connections in sequence. Each needs the windows that the peer announces right after
+/// the connect.
 #[test]
 fn no_connection_misses_a_window() {
     const ROUNDS: u32 = 100;
@@ -111,7 +110,8 @@ fn small_pieces_arrive_in_order() {
     }
 }
 
-/// What was written before is read to the end, then comes the end; the other direction goes on.
+/// The reader gets all bytes written before the shutdown, then the end. The other direction
+/// continues.
 #[test]
 fn one_direction_ends_before_the_other() {
     let _test = DeviceTest::start();
@@ -158,7 +158,7 @@ fn waiting_is_bounded_where_it_should_be() {
     client.set_nonblocking(true);
     let error = client.read(&mut buffer).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::WouldBlock);
-    // Until the peer's memory is full.
+    // Writes until the peer's memory is full.
     let error = loop {
         if let Err(error) = client.write(&[7; 100]) {
             break error;
@@ -174,7 +174,7 @@ fn waiting_is_bounded_where_it_should_be() {
         assert!(buffer[..count].iter().all(|byte| *byte == 7));
         got += count;
     }
-    // At least one window, and at most all memory that there is.
+    // At least one window, and at most all receive and send memory.
     assert!((1000..=2000 + 3000).contains(&got), "{got}");
     client.wait_writable(Some(Duration::from_secs(20))).unwrap();
     client.set_nonblocking(false);
@@ -183,7 +183,7 @@ fn waiting_is_bounded_where_it_should_be() {
     assert_eq!(&buffer[..2], b"on");
 }
 
-/// A thread that reads learns that another one has ended that.
+/// A thread that reads is woken by another thread's shutdown.
 #[test]
 fn a_shutdown_wakes_who_reads() {
     let _test = DeviceTest::start();
@@ -197,8 +197,8 @@ fn a_shutdown_wakes_who_reads() {
     }
 }
 
-/// One thread sleeps in the kernel, others behind it, and another one calls all the time: all learn
-/// of the end.
+/// One thread sleeps in the kernel, others wait behind it, and another calls continuously. All of
+/// them return at the end of the connection.
 #[test]
 fn a_peers_end_wakes_all_who_wait() {
     let _test = DeviceTest::start();
@@ -223,7 +223,7 @@ fn keepalive_goes_on_without_calls() {
     client
         .set_keepalive(Some(Duration::from_millis(1)))
         .unwrap();
-    // Many more than there is room for at once.
+    // The receiver has room for a few of these probes at a time.
     server.set_read_timeout(Some(Duration::from_millis(200)));
     let error = server.read(&mut [0; 8]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut);
@@ -232,7 +232,7 @@ fn keepalive_goes_on_without_calls() {
     read_all(&server, 1000, 1000);
 }
 
-/// One that is no rsocket is rejected, and the listener goes on.
+/// An rsocket listener rejects other protocols and continues.
 #[test]
 fn others_are_turned_away() {
     let lab = DeviceTest::start();
@@ -257,7 +257,7 @@ fn others_are_turned_away() {
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
 }
 
-/// Both are told with whom they speak, where the connection manager alone says "CONSUMER_DEFINED".
+/// Each side reports the other's protocol. The connection manager reports only "CONSUMER_DEFINED".
 #[test]
 fn an_endpoint_at_an_rsocket_and_an_rsocket_at_an_endpoint_are_told_so() {
     let lab = DeviceTest::start();
@@ -285,13 +285,13 @@ fn an_endpoint_at_an_rsocket_and_an_rsocket_at_an_endpoint_are_told_so() {
     assert!(error.to_string().contains("rdmsg::Endpoint"), "{error}");
 }
 
-/// The peer's connection manager rejects for a listener that has the port, but not the address.
+/// The peer's connection manager rejects if a listener has the port, but not the address.
 #[test]
 fn a_client_of_ipv6_at_a_listener_of_ipv4_is_told_of_it() {
     let lab = DeviceTest::start();
     let rsocket = Listener::bind(lab.at(0)).unwrap();
     let endpoints = rdmsg::Listener::bind(lab.at(0)).unwrap();
-    // Ports of iWARP are those of TCP, where each of the two has its own.
+    // iWARP uses TCP's ports, and each of the two address families has its own.
     let hint = if lab.is_iwarp() {
         "nobody listens on this port"
     } else {

@@ -1,4 +1,4 @@
-//! What the device says of itself, against what the kernel says of it in sysfs.
+//! The attributes of the device, compared with the kernel's in sysfs.
 
 use std::{fs, net::Ipv6Addr, path::PathBuf};
 

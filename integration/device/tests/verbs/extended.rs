@@ -1,5 +1,5 @@
-//! Requests that are posted, and completions that are read, with functions for each part; and what
-//! devices need not have.
+//! The extended interface, which builds requests and reads completions with one function for each
+//! part, and optional features of devices.
 
 use std::time::Instant;
 
@@ -54,7 +54,8 @@ fn messages_arrive() {
         let recv = RecvWr::new(number, Sge::new(&b.region, ..));
         b.qp.post_recv(&[recv]).unwrap();
     }
-    // Of the same length: soft-RoCE's driver in rdma-core 44 takes all for as long as the first.
+    // All requests have one length, because soft-RoCE's driver in rdma-core 44 uses that of the
+    // first for all.
     let pieces = [Sge::new(&a.region, 100..106), Sge::new(&a.region, 106..112)];
     let requests = [
         SendWr::send(10, &pieces).signaled(),
@@ -159,7 +160,7 @@ fn a_plain_queue_is_not_read_this_way() {
     assert_eq!(error.unwrap_err().errno, EINVAL);
 }
 
-/// What the device says that it has can be had, and nothing else. Soft-RoCE has none of it.
+/// The features that the device reports can be created, and no others. Soft-RoCE has none of them.
 #[test]
 fn what_the_device_lacks_is_refused() {
     let context = open();
@@ -182,7 +183,7 @@ fn what_the_device_lacks_is_refused() {
     let all = MemoryRegion::new_implicit(&pd, 4096, local);
     let implicit = can.odp_caps().contains(OdpCaps::SUPPORT_IMPLICIT);
     assert_eq!(all.is_ok(), implicit);
-    // Never with access for peers.
+    // Implicit regions never give access to peers.
     let error = MemoryRegion::new_implicit(&pd, 4096, AccessFlags::REMOTE_READ);
     assert_eq!(error.unwrap_err().errno, EINVAL);
     let pinned = MemoryRegion::new(&pd, 4096, local).unwrap();

@@ -1,4 +1,4 @@
-//! What goes wrong, and how it is told.
+//! Failures, and the errors that report them.
 
 use rdmsg::{
     status::WcStatus,
@@ -88,7 +88,7 @@ fn the_error_state_flushes_everything_in_order() {
         "{flushed:?}"
     );
 
-    // What is posted afterwards comes back as well.
+    // Requests that are posted later are flushed as well.
     a.qp.post_send(&[SendWr::send(4, Inline(b"x"))]).unwrap();
     let error = failure(&a.cq);
     assert_eq!((error.wr_id, error.status), (4, WcStatus::WR_FLUSH_ERR));
@@ -113,8 +113,7 @@ fn no_receive_is_an_error_when_retries_are_off() {
         (error.wr_id, error.status),
         (1, WcStatus::RNR_RETRY_EXC_ERR)
     );
-    // The one behind it is flushed, and an unsuccessful request has a completion whether signaled
-    // or not.
+    // The next request is flushed. Failed requests have a completion even if they are not signaled.
     let error = failure(&a.cq);
     assert_eq!((error.wr_id, error.status), (2, WcStatus::WR_FLUSH_ERR));
 }
@@ -226,7 +225,7 @@ fn relaxed_ordering_is_accepted_everywhere() {
     assert_eq!(success(&b.cq).byte_len, 7);
 }
 
-/// Soft-RoCE does not tell some errors apart that the InfiniBand specification has.
+/// Soft-RoCE does not distinguish some errors of the InfiniBand specification.
 #[track_caller]
 fn standard_or_rxe(error: WcError, standard: WcStatus, rxe: WcStatus) {
     assert!(

@@ -1,4 +1,4 @@
-//! Handles in any order, threads, and what is left when they are gone.
+//! Handles in any order, threads, and the objects that remain after the last drop.
 
 use std::{
     any::Any,
@@ -18,7 +18,8 @@ use toolbox::{DeviceTest, Lab, open_fds};
 
 use crate::pair::{Pair, Setup, bytes, completions, connect, open, path, region, success};
 
-/// Everything there is, in use: receives posted, one message received and its event not read.
+/// Creates an object of each kind, in use: receives are posted, one message is received, and its
+/// event is unread.
 fn everything() -> Vec<Box<dyn Any>> {
     let context = open();
     let pd = ProtectionDomain::new(&context).unwrap();
@@ -64,8 +65,8 @@ fn everything() -> Vec<Box<dyn Any>> {
     ]
 }
 
-/// All orders of eight handles are too many; these bring every handle to every place, and each pair
-/// into both orders.
+/// There are too many orders of eight handles to try all. These put each handle in each position,
+/// and each pair of handles in both orders.
 #[test]
 fn handles_go_in_any_order() {
     let lab = DeviceTest::without_credits();
@@ -87,8 +88,7 @@ fn handles_go_in_any_order() {
     assert_eq!(open_fds(), fds);
 }
 
-/// A region whose last handle of the program is gone stays registered while it is posted, and not
-/// longer.
+/// A region without handles of the program stays registered until its last request completes.
 #[test]
 fn a_posted_region_is_held() {
     let lab = Lab::get();
@@ -108,7 +108,7 @@ fn a_posted_region_is_held() {
     assert_eq!(lab.resources(), resources);
 }
 
-/// Everything is dropped while the device is busy with it, in the worst order: memory first.
+/// All objects are dropped while the device uses them, in the worst order: memory first.
 #[test]
 fn work_under_way_is_ended() {
     const LEN: usize = 1 << 20;
@@ -137,7 +137,7 @@ fn work_under_way_is_ended() {
     assert_eq!(lab.resources(), resources);
 }
 
-/// Several threads post on one queue pair, another polls: every message arrives once, whole.
+/// Four threads post on one queue pair, another polls: every message arrives once and complete.
 #[test]
 fn threads_share_a_queue_pair() {
     const THREADS: u64 = 4;
@@ -187,7 +187,7 @@ fn threads_share_a_queue_pair() {
         arrived
     });
     assert_eq!(sent.into_inner().unwrap(), THREADS * EACH);
-    // Those of one thread in its order, and all of them.
+    // The messages of each thread arrived in order, and all of them arrived.
     for thread in 0..THREADS {
         let of_thread: Vec<_> = arrived
             .iter()
@@ -202,7 +202,7 @@ fn threads_share_a_queue_pair() {
     assert_eq!(arrived, expected);
 }
 
-/// A channel's event is read by one thread while another destroys the queue that it is about.
+/// One thread reads an event of a channel while another destroys the event's completion queue.
 #[test]
 fn a_queue_goes_while_its_event_is_read() {
     const ROUNDS: u64 = 100;

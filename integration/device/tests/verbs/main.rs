@@ -1,4 +1,4 @@
-//! `rdmsg::verbs` against a real RDMA stack: queue pairs of one process, connected by hand.
+//! `rdmsg::verbs` against a real RDMA stack: queue pairs of one process, which the tests connect.
 
 mod attributes;
 mod datagrams;

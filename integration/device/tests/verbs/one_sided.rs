@@ -66,7 +66,7 @@ fn a_fence_waits_for_reads() {
     let Pair { a, b, .. } = &Pair::new();
     b.region.copy_in(0, b"old");
     a.region.copy_in(100, b"new");
-    // What is read goes back, so it has to be there when the second request starts.
+    // The second request sends the bytes that the first one reads, so it must wait for them.
     a.qp.post_send(&[
         SendWr::read(1, Sge::new(&a.region, ..3), at(&b.region, 0)),
         SendWr::write(2, Sge::new(&a.region, ..3), at(&b.region, 500)).fence(),
@@ -105,7 +105,8 @@ fn atomic_operations_return_what_was_there() {
     assert_eq!(a.qp.post_send(&[short]).unwrap_err().error.errno, EINVAL);
 }
 
-/// What the peer does not allow fails here, and takes both queue pairs out of service.
+/// Asserts that the peer refuses the request. It fails here, and moves both queue pairs to the
+/// error state.
 fn refused(pair: &Pair, wr: SendWr<'_>) {
     let Pair { a, b, .. } = pair;
     a.qp.post_send(&[wr.signaled()]).unwrap();

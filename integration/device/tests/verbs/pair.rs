@@ -14,11 +14,11 @@ use toolbox::{Lab, Watchdog};
 
 pub(crate) const PORT: u8 = 1;
 pub(crate) const QKEY: u32 = 0x1122_3344;
-/// `EINVAL` and `ENOMEM` of `errno.h`.
+/// `EINVAL` of `errno.h`.
 pub(crate) const EINVAL: i32 = 22;
-/// As above.
+/// `ENOMEM` of `errno.h`.
 pub(crate) const ENOMEM: i32 = 12;
-/// How long to wait for what must come.
+/// The time limit for an event that must arrive.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Opens the lab's device.
@@ -31,7 +31,7 @@ pub(crate) fn open() -> Context {
         .unwrap()
 }
 
-/// The entry of the GID table that stands for the lab's IPv4 address.
+/// Returns the entry of the GID table for the lab's IPv4 address.
 pub(crate) fn gid(context: &Context) -> GidEntry {
     let addr = match Lab::get().addr {
         std::net::IpAddr::V4(addr) => addr.to_ipv6_mapped(),
@@ -44,7 +44,7 @@ pub(crate) fn gid(context: &Context) -> GidEntry {
     *found.unwrap_or_else(|| panic!("{addr} is not in {table:?}"))
 }
 
-/// The path to this device itself.
+/// Returns the path to this device itself.
 pub(crate) fn path(context: &Context) -> AhAttr {
     let GidEntry { gid, gid_index, .. } = gid(context);
     let grh = GlobalRoute {
@@ -60,15 +60,15 @@ pub(crate) fn path(context: &Context) -> AhAttr {
     }
 }
 
-/// What to make a [`Pair`] of.
+/// The parameters of a [`Pair`].
 #[derive(Clone, Copy)]
 pub(crate) struct Setup {
     pub(crate) qp_type: QpType,
     pub(crate) cap: QpCap,
     pub(crate) rnr_retry: u8,
     pub(crate) peer_access: AccessFlags,
-    /// Whether queue pairs are posted to, and completion queues read, with functions for each part
-    /// of a request.
+    /// Whether the pair uses the extended interface, with one function for each part of a request
+    /// and of a completion.
     pub(crate) extended: bool,
 }
 
@@ -92,14 +92,14 @@ impl Default for Setup {
     }
 }
 
-/// One end.
+/// One end of a pair.
 pub(crate) struct End {
     pub(crate) qp: QueuePair,
     pub(crate) cq: CompletionQueue,
     pub(crate) region: MemoryRegion,
 }
 
-/// Two ends that are connected to each other, each with 4 KiB of memory that the other may use.
+/// Two connected ends, each with 4 KiB of memory that the other may access.
 pub(crate) struct Pair {
     pub(crate) a: End,
     pub(crate) b: End,
@@ -159,7 +159,7 @@ impl Pair {
     }
 }
 
-/// Memory that everybody may use.
+/// Registers memory that all peers may access.
 pub(crate) fn region(pd: &ProtectionDomain, len: usize) -> MemoryRegion {
     let access = AccessFlags::LOCAL_WRITE
         | AccessFlags::REMOTE_READ
@@ -168,12 +168,12 @@ pub(crate) fn region(pd: &ProtectionDomain, len: usize) -> MemoryRegion {
     MemoryRegion::new(pd, len, access).unwrap()
 }
 
-/// A number for the first packet of a queue pair, different for each.
+/// Returns the first packet sequence number of a queue pair, different for each.
 fn psn(qp: &QueuePair) -> u32 {
     (qp.qp_num() * 7919) & 0xff_ffff
 }
 
-/// Brings a queue pair into service, with a peer that will be or is there.
+/// Moves a queue pair to RTS, connected to `peer`.
 pub(crate) fn connect(qp: &QueuePair, peer: &QueuePair, setup: &Setup) {
     let context = qp.pd().context();
     let reliable = setup.qp_type == QpType::RC;
@@ -222,7 +222,7 @@ pub(crate) fn connect(qp: &QueuePair, peer: &QueuePair, setup: &Setup) {
     assert_eq!(qp.state(), Ok(QpState::RTS));
 }
 
-/// The next completions, exactly as many.
+/// Waits for the next `count` completions, and returns them.
 pub(crate) fn completions(cq: &CompletionQueue, count: usize) -> Vec<WorkCompletion> {
     let deadline = Instant::now() + PATIENCE;
     let mut all = Vec::new();
@@ -243,23 +243,23 @@ pub(crate) fn completions(cq: &CompletionQueue, count: usize) -> Vec<WorkComplet
     all
 }
 
-/// The next completion, of a request that succeeded.
+/// Returns the next completion, which must be successful.
 pub(crate) fn success(cq: &CompletionQueue) -> Success {
     completions(cq, 1)[0].result().unwrap()
 }
 
-/// The next completion, of a request that failed.
+/// Returns the error of the next completion, which must have failed.
 pub(crate) fn failure(cq: &CompletionQueue) -> WcError {
     completions(cq, 1)[0].result().unwrap_err()
 }
 
-/// That no completion is there.
+/// Asserts that no completion is pending.
 pub(crate) fn assert_none(cq: &CompletionQueue) {
     let mut one = [WorkCompletion::default()];
     assert_eq!(cq.poll(&mut one), Ok(0), "{one:?}");
 }
 
-/// The bytes of a region.
+/// Returns bytes of a region.
 pub(crate) fn bytes(region: &MemoryRegion, offset: usize, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     region.copy_out(offset, &mut bytes);

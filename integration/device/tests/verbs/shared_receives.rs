@@ -45,7 +45,7 @@ fn both_queue_pairs_take_from_it() {
         (b"to\0".to_vec(), b" a\0".to_vec())
     );
 
-    // Its own receive queue is none.
+    // The queue pair has no receive queue of its own.
     let error =
         a.qp.post_recv(&[RecvWr::new(5, Sge::new(&memory, ..))])
             .unwrap_err();

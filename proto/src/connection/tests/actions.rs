@@ -99,7 +99,7 @@ impl Pair {
         true
     }
 
-    /// Sends what was held back, as much as there is room for now.
+    /// Sends the held messages for which there is room now.
     pub(super) fn send_held(&mut self, at: usize) {
         let side = &mut self.sides[at];
         let first = side.sent;

@@ -131,8 +131,7 @@ fn a_rejection_of_a_stranger_names_what_may_be_there_and_an_rsocket_what_it_is()
     assert_eq!(refusal.reason, CloseReason::PeerIsRsocket);
 }
 
-/// What version 2 sends and understands: its bytes are written down here, for they will not change
-/// any more.
+/// The bytes of version 2 are written out here, because they never change.
 #[test]
 fn a_peer_of_version_2_and_this_side_refuse_each_other_by_name() {
     let now = Instant::now();
@@ -267,7 +266,7 @@ fn a_driver_that_connects_within_the_call_tells_what_an_event_would() {
     }
 }
 
-/// Whatever the configuration says of refusals: it was none of the peer's.
+/// The configuration of refusals does not matter, because the peer did not refuse.
 #[test]
 fn a_port_of_this_side_that_is_in_use_is_tried_again_with_another() {
     let now = Instant::now();

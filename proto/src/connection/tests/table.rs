@@ -1,5 +1,4 @@
-//! Each input in each state: what comes of it, for all of them, so that no combination is left to
-//! chance.
+//! The results of each input in each state. The table has all combinations.
 
 use std::time::{Duration, Instant};
 
