@@ -288,7 +288,7 @@ fn waiting_threads_and_event_loops_take_turns() {
             let client = client.clone();
             move || client.recv_timeout(PATIENCE).unwrap().into_vec()
         });
-        let fd = client.event_fd(Interest::Readable).unwrap();
+        client.event_fd(Interest::Readable).unwrap();
         server.send(b"for the sleeper").unwrap();
         assert_eq!(sleeper.join().unwrap(), b"for the sleeper");
         server.send(b"for the loop").unwrap();
