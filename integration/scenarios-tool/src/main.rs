@@ -7,6 +7,7 @@
 //! side; host a has the conductor as well.
 
 mod attack;
+mod book;
 mod conduct;
 mod health;
 mod judge;

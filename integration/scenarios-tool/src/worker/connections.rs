@@ -13,7 +13,7 @@ use rdmsg::{
 };
 
 use super::{Said, Worker, conversation::Conversation, problem, say};
-use crate::{judge::End, plan::listener_configs, scenario::Fault};
+use crate::{book::End, plan::listener_configs, scenario::Fault};
 
 /// Makes all connections at once, each in its own thread, and waits until all have ended.
 pub(super) fn connect(worker: &Arc<Worker>) -> Result<()> {

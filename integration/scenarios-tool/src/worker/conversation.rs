@@ -14,7 +14,7 @@ use super::{
     Said, Told, Worker, lock, operations::Operations, problem, reader::Reader, say, sender,
 };
 use crate::{
-    judge::{Book, End},
+    book::{Book, End},
     plan::{Content, Ending, Half, Plan},
     scenario::Talk,
 };

@@ -29,8 +29,8 @@ use toolbox::{Lab, PATIENCE, Side, pattern};
 
 use self::{conversation::Conversation, reader::Job};
 use crate::{
+    book::Book,
     health::{Health, settle},
-    judge::Book,
     scenario::{Fault, Scenario},
 };
 

@@ -9,7 +9,7 @@ use toolbox::Side;
 
 use super::conversation::Conversation;
 use crate::{
-    judge::End,
+    book::End,
     plan::{Content, Ending},
     scenario::{Reading, Talk},
 };
