@@ -23,6 +23,12 @@ pub(crate) struct Book {
     pub(crate) received: u64,
     /// The time of the end in milliseconds of this host's clock.
     pub(crate) ended: u64,
+    /// Whether this side has begun to end the connection.
+    pub(crate) ends: bool,
+    /// The number of connections of the session after the first.
+    pub(crate) resumes: u64,
+    /// Messages that were sent again after a resumption.
+    pub(crate) resent: u64,
     /// Whether `close` reports after the end that everything was delivered.
     pub(crate) delivered: bool,
     pub(crate) end: End,

@@ -171,6 +171,11 @@ impl Host {
             // A new device counts from zero.
             return self.shell(&network::restore_device()).map(drop);
         }
+        self.wait_for_objects()
+    }
+
+    /// Waits until the device has the objects that it had before the worker was started.
+    fn wait_for_objects(&mut self) -> Result<()> {
         let mut deadline = Deadline::after(SETTLES);
         loop {
             let now = self.objects()?;
@@ -287,8 +292,14 @@ impl Conductor {
         self.b
             .wait("flowing", |notes| notes.flowing > 0, PATIENCE)?;
         self.tell_both("go")?;
-        self.flow(scenario.flow)?;
-        self.strike(scenario, address)
+        match scenario.fault {
+            Fault::Cuts => self.flow_through_cuts(scenario.flow)?,
+            _ => self.flow(scenario.flow)?,
+        }
+        // A server that is started again has the same address.
+        args.pop();
+        args.push(address.to_string());
+        self.strike(scenario, seed, &args, address)
     }
 
     /// Lets messages flow for this time, and fails as soon as a worker reports a problem.
@@ -326,14 +337,15 @@ impl Conductor {
     }
 }
 
-/// The time in which a side must know of an end, on a machine that is slower by this factor.
+/// The time in which a side must know of an end, on a machine that is slower by this factor. A
+/// session ends later by the time for which it waits.
 fn bound(scenario: &Scenario, slowness: f64) -> Duration {
     let config = scenario.config();
     let interval = config.keepalive_interval.unwrap_or_default();
     let slack = match scenario.fault {
         // The device of a stopped process still answers, which is a sign of life.
-        Fault::ProcessStopped(_) => 2 * SLACK,
+        Fault::ProcessStopped(..) => 2 * SLACK,
         _ => SLACK,
     };
-    interval + config.keepalive_timeout + slack.mul_f64(slowness)
+    interval + config.keepalive_timeout + config.resume + slack.mul_f64(slowness)
 }

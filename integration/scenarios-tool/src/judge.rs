@@ -1,6 +1,8 @@
 //! The rules for the books of both sides of every connection, after any fault and after a
 //! particular one.
 
+mod abandoned;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
@@ -20,7 +22,7 @@ pub(crate) struct Evidence {
     pub(crate) clients: Vec<Book>,
     pub(crate) servers: Vec<Book>,
     /// The beginning of the fault by the clocks of both hosts, first of the client; its end if a
-    /// side can learn of it only then.
+    /// side can learn of it only then, or if sessions wait until then.
     pub(crate) began: [u64; 2],
     /// The time in which a side must know of the end.
     pub(crate) bound: Duration,
@@ -32,6 +34,9 @@ pub(crate) fn judge(
     seed: u64,
     evidence: &Evidence,
 ) -> Result<String, Vec<String>> {
+    if let Fault::ClientsVanish(rounds) = scenario.fault {
+        return abandoned::judge(scenario, rounds, evidence);
+    }
     let mut problems = Vec::new();
     let mut servers: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for book in &evidence.servers {
@@ -61,6 +66,10 @@ pub(crate) fn judge(
     }
     if scenario.expect == Expect::ServedInTheEnd {
         problems.extend(not_served(scenario, &evidence.clients));
+    }
+    let resumes = |books: &[Book]| books.iter().any(|book| book.resumes > 0);
+    if scenario.expect == Expect::EndsHonestly && !resumes(&evidence.clients) {
+        problems.push("no connection resumed".to_owned());
     }
     if problems.is_empty() {
         Ok(summary(scenario, evidence))
@@ -138,11 +147,28 @@ fn expected(
     [client, server]: [&Book; 2],
 ) -> Result<(), String> {
     let [begin, begin_of_server] = evidence.began;
+    let is_planned = || {
+        planned(plan.ending, Side::Client, client)?;
+        planned(plan.ending, Side::Server, server)
+    };
     match expect {
-        Expect::GoesOn => {
-            planned(plan.ending, Side::Client, client)?;
-            planned(plan.ending, Side::Server, server)
+        Expect::GoesOn => is_planned(),
+        Expect::Resumes => {
+            is_planned()?;
+            resumed(Side::Client, client)?;
+            resumed(Side::Server, server)
         }
+        // Its last words may be lost.
+        Expect::EndsHonestly if client.ends || server.ends => Ok(()),
+        Expect::EndsHonestly => is_planned(),
+        Expect::SessionsEnd => {
+            broken(Side::Client, client, begin, evidence.bound)?;
+            match &client.end {
+                End::Broken(reason) if reason == "SessionLost" => Ok(()),
+                _ => Err("the client does not learn that its session is lost".to_owned()),
+            }
+        }
+        Expect::GivesWay => unreachable!("clients that vanish leave no books"),
         Expect::BothLearn | Expect::ServerLearnsLater => {
             broken(Side::Client, client, begin, evidence.bound)?;
             broken(Side::Server, server, begin_of_server, evidence.bound)
@@ -172,6 +198,13 @@ fn planned(ending: Ending, side: Side, book: &Book) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("the {side} came to another end than planned"))
+}
+
+fn resumed(side: Side, book: &Book) -> Result<(), String> {
+    if book.resumes == 0 {
+        return Err(format!("the {side} did not resume"));
+    }
+    Ok(())
 }
 
 /// A side learned of a break in time.
@@ -209,7 +242,7 @@ fn summary(scenario: &Scenario, evidence: &Evidence) -> String {
     let sides = [&evidence.clients, &evidence.servers];
     let learn = match scenario.expect {
         Expect::BothLearn | Expect::ServerLearnsLater => 2,
-        Expect::ClientLearns => 1,
+        Expect::ClientLearns | Expect::SessionsEnd => 1,
         _ => 0,
     };
     let books = sides.iter().zip(evidence.began).take(learn);
@@ -217,11 +250,16 @@ fn summary(scenario: &Scenario, evidence: &Evidence) -> String {
     let known = took
         .max()
         .map(|longest| format!("known in {:.1} s, ", longest as f64 / 1e3));
-    let messages: u64 = sides.into_iter().flatten().map(|book| book.received).sum();
+    let sum = |of: fn(&Book) -> u64| sides.into_iter().flatten().map(of).sum::<u64>();
+    let resumed = Some(sum(|book| book.resumes)).filter(|count| *count > 0);
+    let resent = sum(|book| book.resent);
+    let resumed = resumed.map(|count| format!("{count} resumed, {resent} resent, "));
     format!(
-        "{}{}{messages} messages",
+        "{}{}{}{} messages",
         ends.collect::<String>(),
-        known.unwrap_or_default()
+        known.unwrap_or_default(),
+        resumed.unwrap_or_default(),
+        sum(|book| book.received)
     )
 }
 

@@ -14,6 +14,9 @@ fn book(sent: u64, received: u64, end: End) -> Book {
         confirmed: sent,
         received,
         ended: BEGAN + 500,
+        ends: true,
+        resumes: 0,
+        resent: 0,
         delivered: true,
         end,
     }
@@ -214,4 +217,45 @@ fn allow_missing_messages_after_an_abort_and_no_others() {
     assert_eq!(unplanned(is_abort, &books(2, code)), None);
     found(unplanned(is_abort, &books(6, code)), "and 6 came");
     found(unplanned(is_abort, &books(2, code ^ 1)), "another end");
+}
+
+fn resumed() -> [Book; 2] {
+    closed().map(|book| Book { resumes: 1, ..book })
+}
+
+#[test]
+fn find_a_connection_that_did_not_resume() {
+    assert_eq!(problem(Expect::Resumes, resumed()), None);
+    for side in Side::BOTH {
+        let mut books = resumed();
+        books[side as usize].resumes = 0;
+        found(problem(Expect::Resumes, books), "did not resume");
+    }
+    found(problem(Expect::EndsHonestly, closed()), "no connection");
+}
+
+#[test]
+fn allow_a_loss_at_the_end_and_no_other() {
+    let broke = |ends| {
+        broke().map(|book| Book {
+            ends,
+            resumes: 1,
+            ..book
+        })
+    };
+    assert_eq!(problem(Expect::EndsHonestly, broke(true)), None);
+    found(problem(Expect::EndsHonestly, broke(false)), "another end");
+}
+
+#[test]
+fn find_a_session_that_ends_for_another_reason() {
+    let lost = |reason: &str| {
+        broke().map(|book| Book {
+            end: End::Broken(reason.to_owned()),
+            ..book
+        })
+    };
+    let problem = |reason| after(Expect::SessionsEnd, lost(reason), Fault::ProcessReplaced);
+    assert_eq!(problem("SessionLost"), None);
+    found(problem("KeepaliveTimeout"), "its session is lost");
 }

@@ -101,6 +101,10 @@ impl Conversation {
             scope.spawn(|| sender::send_all(self, &endpoint));
             reader.read()
         });
+        let statistics = endpoint.statistics();
+        self.write(|book| {
+            (book.resumes, book.resent) = (statistics.resumes, statistics.resent);
+        });
         if end != End::Dropped {
             let delivered = endpoint.close().is_ok();
             self.write(|book| book.delivered = delivered);

@@ -40,6 +40,9 @@ pub(crate) struct Order {
     seed: u64,
     /// Listen on this address; without one, connect
     listen: Option<SocketAddr>,
+    /// The number of the first connection
+    #[arg(long, default_value_t = 0)]
+    first: u32,
 }
 
 /// A line of a worker.
@@ -116,7 +119,7 @@ pub(crate) fn run(order: &Order) -> Result<()> {
     thread::spawn(move || reader::read_several(&to_try, false));
     let fault = worker.scenario.fault;
     match order.listen {
-        None => connections::connect(&worker)?,
+        None => connections::connect(&worker, order.first)?,
         Some(address) => connections::serve(&worker, address)?,
     }
     if fault == Fault::ProcessLeaves && side == Side::Server {
