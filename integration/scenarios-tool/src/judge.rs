@@ -22,7 +22,7 @@ pub(crate) struct Evidence {
     pub(crate) clients: Vec<Book>,
     pub(crate) servers: Vec<Book>,
     /// The beginning of the fault by the clocks of both hosts, first of the client; its end if a
-    /// side can learn of it only then, or if sessions wait until then.
+    /// side can learn of it only then, or if sessions wait for it.
     pub(crate) began: [u64; 2],
     /// The time in which a side must know of the end.
     pub(crate) bound: Duration,
@@ -155,8 +155,8 @@ fn expected(
         Expect::GoesOn => is_planned(),
         Expect::Resumes => {
             is_planned()?;
-            resumed(Side::Client, client)?;
-            resumed(Side::Server, server)
+            resumed(Side::Client, client, begin, evidence.bound)?;
+            resumed(Side::Server, server, begin_of_server, evidence.bound)
         }
         // Its last words may be lost.
         Expect::EndsHonestly if client.ends || server.ends => Ok(()),
@@ -200,9 +200,14 @@ fn planned(ending: Ending, side: Side, book: &Book) -> Result<(), String> {
     Err(format!("the {side} came to another end than planned"))
 }
 
-fn resumed(side: Side, book: &Book) -> Result<(), String> {
+/// A side resumed, and came to its end in time after the repair.
+fn resumed(side: Side, book: &Book, repaired: u64, bound: Duration) -> Result<(), String> {
+    let took = Duration::from_millis(book.ended.saturating_sub(repaired));
     if book.resumes == 0 {
         return Err(format!("the {side} did not resume"));
+    }
+    if took > bound {
+        return Err(format!("the {side} took {took:?}, not {bound:?} at most"));
     }
     Ok(())
 }
@@ -230,7 +235,8 @@ fn not_served(scenario: &Scenario, clients: &[Book]) -> impl Iterator<Item = Str
     others.map(|slot| format!("client {slot} was not served in the end"))
 }
 
-/// The clients' ends, the time until breaks were known, and the number of messages.
+/// The clients' ends, the time until breaks were known or resumed connections were closed, and the
+/// number of messages.
 fn summary(scenario: &Scenario, evidence: &Evidence) -> String {
     let mut ends: BTreeMap<_, usize> = BTreeMap::new();
     for book in &evidence.clients {
@@ -241,15 +247,19 @@ fn summary(scenario: &Scenario, evidence: &Evidence) -> String {
     let ends = ends.iter().map(|(end, count)| format!("{count} {end}, "));
     let sides = [&evidence.clients, &evidence.servers];
     let learn = match scenario.expect {
-        Expect::BothLearn | Expect::ServerLearnsLater => 2,
+        Expect::BothLearn | Expect::ServerLearnsLater | Expect::Resumes => 2,
         Expect::ClientLearns | Expect::SessionsEnd => 1,
         _ => 0,
     };
     let books = sides.iter().zip(evidence.began).take(learn);
-    let took = books.flat_map(|(books, began)| books.iter().map(move |book| book.ended - began));
+    let took = books.flat_map(|(books, began)| {
+        books
+            .iter()
+            .map(move |book| book.ended.saturating_sub(began))
+    });
     let known = took
         .max()
-        .map(|longest| format!("known in {:.1} s, ", longest as f64 / 1e3));
+        .map(|longest| format!("ended within {:.1} s, ", longest as f64 / 1e3));
     let sum = |of: fn(&Book) -> u64| sides.into_iter().flatten().map(of).sum::<u64>();
     let resumed = Some(sum(|book| book.resumes)).filter(|count| *count > 0);
     let resent = sum(|book| book.resent);

@@ -53,15 +53,16 @@ enum Command {
 /// has traffic, a fault of the network, a process, a host or a device, and a result that both sides
 /// must see: every message that was sent is received once, in order, with the right bytes, or its
 /// sender learns that this is not known and its receiver that there may be more; breaks are known
-/// in time. Connections with sessions resume after a cut. Nothing may be left behind: RDMA resources, file descriptors, pinned and resident
-/// memory are as at the start, and no receiver was ever without a receive (RNR NAK). Software iWARP
-/// has too few queue pairs for some scenarios, which are not played there.
+/// in time. Connections with sessions resume after a cut. Nothing may be left behind: RDMA
+/// resources, file descriptors, pinned and resident memory are as at the start, and no receiver was
+/// ever without a receive (RNR NAK). Software iWARP has too few queue pairs for some scenarios,
+/// which are not played there.
 ///
 /// `--minutes`, which integration/soak sets to 10, plays every-end alone: eight connections at a
 /// time with all kinds of configurations, messages of 0 B to 8 MiB both ways, some held for a
 /// while, received by recv, Select and try_recv; connections are closed, dropped and aborted, also
-/// while the other side sends, and each is followed by another one. The books are compared, and
-/// the resources counted, every ten minutes. With `--cuts` they are sessions, and the network is cut
+/// while the other side sends, and each is followed by another one. The books are compared, and the
+/// resources counted, every ten minutes. With `--cuts` they are sessions, and the network is cut
 /// every 20 s for 6, 1 and 0.1 s in turn.
 ///
 /// Prints a line for each scenario as it ends. Ends 0 if all passed.

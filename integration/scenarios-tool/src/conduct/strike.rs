@@ -12,7 +12,7 @@ use toolbox::{Side, clock_millis, network::REPAIR, random};
 use super::{Conductor, Host, Notes, PATIENCE, bound};
 use crate::{
     network,
-    scenario::{Fault, MOST_SUSPENDED, Scenario},
+    scenario::{Expect, Fault, MOST_SUSPENDED, Scenario},
 };
 
 /// The `netem` of a cut.
@@ -45,14 +45,17 @@ impl Conductor {
                     self.tell_both("stop")?;
                 }
                 thread::sleep(Duration::from_millis(millis));
-                self.both(REPAIR)?;
+                let repaired = self.both(REPAIR)?;
+                if one.expect == Expect::Resumes {
+                    began = repaired;
+                }
             }
             Fault::CutInto(millis, netem) => {
-                began = self.impair(CUT)?;
+                self.impair(CUT)?;
                 thread::sleep(Duration::from_millis(millis));
-                self.both(&toolbox::network::change(netem))?;
+                began = self.both(&toolbox::network::change(netem))?;
             }
-            Fault::Flaps(count) => self.flap(count, seed)?,
+            Fault::Flaps(count) => began = self.flap(count, seed)?,
             Fault::ProcessKilled => drop(self.b.agent.signal("KILL")?),
             Fault::ProcessReplaced => {
                 self.b.kill()?;
@@ -122,7 +125,8 @@ impl Conductor {
     }
 
     /// Loses the packets of one host or of both for random times, and repairs that in between.
-    fn flap(&mut self, count: u32, seed: u64) -> Result<()> {
+    /// Returns the times of the last repair.
+    fn flap(&mut self, count: u32, seed: u64) -> Result<[u64; 2]> {
         let mut rng = random(&[seed, u64::from(b'f')]);
         let [cut, none] = [CUT, "loss 0%"].map(toolbox::network::change);
         self.impair("loss 0%")?;
@@ -172,10 +176,9 @@ impl Conductor {
         self.b.shell("true")
     }
 
-    /// Runs a line of shell on both hosts.
-    fn both(&mut self, script: &str) -> Result<()> {
-        self.a.shell(script)?;
-        self.b.shell(script).map(drop)
+    /// Runs a line of shell on both hosts, and returns the times of its begin.
+    fn both(&mut self, script: &str) -> Result<[u64; 2]> {
+        Ok([self.a.shell(script)?, self.b.shell(script)?])
     }
 
     /// Impairs both hosts' networks, and returns when that had an effect on each side.

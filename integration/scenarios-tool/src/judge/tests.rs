@@ -231,6 +231,11 @@ fn find_a_connection_that_did_not_resume() {
         books[side as usize].resumes = 0;
         found(problem(Expect::Resumes, books), "did not resume");
     }
+    let late = resumed().map(|book| Book {
+        ended: BEGAN + 1001,
+        ..book
+    });
+    found(problem(Expect::Resumes, late), "1s at most");
     found(problem(Expect::EndsHonestly, closed()), "no connection");
 }
 

@@ -33,7 +33,7 @@ pub(super) fn connect(worker: &Arc<Worker>, first: u32) -> Result<()> {
     release(engine)
 }
 
-/// Ends an engine without connections: it has released each one that has ended.
+/// Ends an engine, which has released all connections.
 fn release(engine: Engine) -> Result<()> {
     let left = engine.drain(PATIENCE)?;
     ensure!(left == 0, "the engine still has {left} connections");
