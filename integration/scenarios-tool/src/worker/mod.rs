@@ -20,6 +20,7 @@ use std::{
 
 use anyhow::{Result, anyhow};
 use clap::Args;
+use nix::sys::resource::{Resource, setrlimit};
 use rdmsg::{
     Connector, Engine, Listener,
     crossbeam_channel::{Sender, bounded, unbounded},
@@ -33,6 +34,9 @@ use crate::{
     health::{Health, settle},
     scenario::{Fault, Scenario},
 };
+
+/// The limit of descriptors: a connection has up to four.
+const DESCRIPTORS: u64 = 16 << 10;
 
 #[derive(Args, Debug)]
 pub(crate) struct Order {
@@ -96,6 +100,8 @@ struct Told {
 /// Plays one side of a scenario.
 pub(crate) fn run(order: &Order) -> Result<()> {
     let lab = Lab::get();
+    // Without the right to it few connections have to suffice.
+    let _ = setrlimit(Resource::RLIMIT_NOFILE, DESCRIPTORS, DESCRIPTORS);
     let (selecting, to_select) = unbounded();
     let (trying, to_try) = unbounded();
     let (alive, ended) = bounded(0);
