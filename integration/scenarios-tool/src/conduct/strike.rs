@@ -160,6 +160,7 @@ impl Conductor {
         let server = args.len() - 1;
         for round in 1..=rounds {
             self.a.kill()?;
+            println!("{} clients have vanished", round * one.connections());
             if round == rounds {
                 break;
             }

@@ -123,7 +123,7 @@ pub(crate) fn run(order: &Order) -> Result<()> {
     // They end after all connections, when the worker is dropped.
     thread::spawn(move || reader::read_several(&to_select, true));
     thread::spawn(move || reader::read_several(&to_try, false));
-    let fault = worker.scenario.fault;
+    let (fault, most) = (worker.scenario.fault, worker.scenario.most_connections());
     match order.listen {
         None => connections::connect(&worker, order.first)?,
         Some(address) => connections::serve(&worker, address)?,
@@ -136,7 +136,11 @@ pub(crate) fn run(order: &Order) -> Result<()> {
     let _ = ended.recv();
     // A removed device counts from zero again, if at all.
     if fault != Fault::DeviceRemoved || side == Side::Client {
-        settle(&before, || count(&lab), Health::is_as)?;
+        settle(
+            &before,
+            || count(&lab),
+            |now, before| now.is_as(before, most),
+        )?;
     }
     Ok(())
 }
