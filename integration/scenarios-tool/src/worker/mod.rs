@@ -100,7 +100,7 @@ struct Told {
 /// Plays one side of a scenario.
 pub(crate) fn run(order: &Order) -> Result<()> {
     let lab = Lab::get();
-    // It fails without the right to raise it, and few connections need no more.
+    // It fails without the right to raise it. The usual limit is enough for few connections.
     let _ = setrlimit(Resource::RLIMIT_NOFILE, DESCRIPTORS, DESCRIPTORS);
     let (selecting, to_select) = unbounded();
     let (trying, to_try) = unbounded();
