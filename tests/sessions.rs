@@ -26,6 +26,8 @@ struct Proxy {
 struct Carried {
     streams: Mutex<Vec<TcpStream>>,
     is_closed: AtomicBool,
+    /// Whether the bytes of clients vanish, except for the first ones, which are the request.
+    discards: AtomicBool,
 }
 
 impl Proxy {
@@ -46,7 +48,9 @@ impl Proxy {
                 }
                 for (from, to) in [(&client, &server), (&server, &client)] {
                     let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
-                    thread::spawn(move || carry(from, to));
+                    let carried = Arc::clone(&of_thread);
+                    let is_client = from.local_addr().unwrap() == address;
+                    thread::spawn(move || carry(from, to, &carried, is_client));
                 }
                 streams.extend([client, server]);
             }
@@ -67,20 +71,28 @@ impl Proxy {
         self.cut();
     }
 
+    fn discard(&self, discards: bool) {
+        self.carried.discards.store(discards, Ordering::Relaxed);
+    }
+
     fn open(&self) {
         self.carried.is_closed.store(false, Ordering::Relaxed);
     }
 }
 
-fn carry(mut from: TcpStream, mut to: TcpStream) {
+fn carry(mut from: TcpStream, mut to: TcpStream, carried: &Carried, is_client: bool) {
     let _: io::Result<()> = (|| {
         let mut buffer = vec![0; 64 << 10];
-        loop {
-            match from.read(&mut buffer)? {
-                0 => return to.shutdown(Shutdown::Write),
-                len => to.write_all(&buffer[..len])?,
+        for number in 0.. {
+            let len = from.read(&mut buffer)?;
+            if len == 0 {
+                return to.shutdown(Shutdown::Write);
+            }
+            if number == 0 || !is_client || !carried.discards.load(Ordering::Relaxed) {
+                to.write_all(&buffer[..len])?;
             }
         }
+        Ok(())
     })();
 }
 
@@ -226,6 +238,43 @@ fn ids_are_reported_once_over_a_cut() {
     });
     assert_eq!(sent, Vec::from_iter(0..200));
     assert!(failed.is_empty());
+}
+
+/// A client that sends messages again, and has no room for the last one, which has an id: those of
+/// a batch have a slot each.
+fn resending() -> (Endpoint, Endpoint, Proxy, Listener) {
+    let (client, server, proxy, listener) = pair();
+    proxy.discard(true);
+    let parts = [[7; 50]; 7];
+    let slices = parts.each_ref().map(|part| io::IoSlice::new(part));
+    assert_eq!(client.send_batch(&slices).unwrap(), 7);
+    client.send(Outgoing::from(b"last").with_id(1)).unwrap();
+    proxy.cut();
+    while client.statistics().resumes == 0 {
+        thread::yield_now();
+    }
+    (client, server, proxy, listener)
+}
+
+#[test]
+fn id_is_reported_once_if_a_resend_is_cut() {
+    let (client, server, proxy, _listener) = resending();
+    proxy.discard(false);
+    proxy.cut();
+    let (sent, failed, _) = thread::scope(|scope| {
+        scope.spawn(|| while server.recv().is_ok() {});
+        client.close().unwrap();
+        outcome(&client)
+    });
+    assert_eq!((sent, failed), (vec![1], vec![]));
+}
+
+#[test]
+fn id_is_reported_once_if_a_session_ends_in_a_resend() {
+    let (client, _server, _proxy, _listener) = resending();
+    client.abort(1);
+    let (sent, failed, _) = outcome(&client);
+    assert_eq!((sent, failed), (vec![], vec![1]));
 }
 
 #[test]

@@ -156,16 +156,22 @@ impl<M> Session<M> {
     // The loss of a connection.
 
     /// The connection was lost, and can deliver nothing more: it has delivered `received` messages.
-    pub fn suspend(&mut self, received: u32) {
+    /// Returns the number of messages that were sent over it and may have to be sent again. They
+    /// are the oldest.
+    pub fn suspend(&mut self, received: u32) -> usize {
         self.received = self.received.wrapping_add(received);
+        let sent = self.kept.len();
         for Kept { message, .. } in self.kept.drain(..).rev() {
             self.again.push_front(message);
         }
         self.large = 0;
+        sent
     }
 
     /// Returns the messages that will be sent again, oldest first.
-    pub fn suspended_mut(&mut self) -> impl DoubleEndedIterator<Item = &mut M> {
+    pub fn suspended_mut(
+        &mut self,
+    ) -> impl DoubleEndedIterator<Item = &mut M> + ExactSizeIterator {
         self.again.iter_mut()
     }
 

@@ -108,13 +108,14 @@ impl Core {
             return;
         };
         session.trim(&self.conn);
-        session.messages.suspend(self.conn.delivered_messages());
+        let unconfirmed = session.messages.suspend(self.conn.delivered_messages());
         session.held += self.conn.held_messages();
         let past = self.past.get_or_insert_default();
         **past += self.conn.statistics().counters();
-        // Ids that wait are those of the last messages; others have been reported.
+        // Ids that wait are those of the last messages of this connection; others have been
+        // reported. It has not sent the messages behind them.
         let mut waiting: Vec<_> = self.order.abandon().collect();
-        for kept in session.messages.suspended_mut().rev() {
+        for kept in session.messages.suspended_mut().take(unconfirmed).rev() {
             match kept.id {
                 Some(id) if waiting.last() == Some(&id) => {
                     waiting.pop();
@@ -171,12 +172,10 @@ impl Core {
     /// Reports the messages that a suspended session did not deliver.
     pub(super) fn fail_kept(&mut self, reason: &CloseReason) {
         if let Some(session) = &mut self.session {
-            session.messages.suspend(0);
-            for kept in session.messages.suspended_mut() {
-                // Those of a connection that works are in the order.
-                if matches!(session.state, State::Suspended(_)) {
-                    report_failed(kept.id, reason, &mut self.completions);
-                }
+            // The order had the ids of the messages that this connection has sent.
+            let reported = session.messages.suspend(0);
+            for kept in session.messages.suspended_mut().skip(reported) {
+                report_failed(kept.id, reason, &mut self.completions);
             }
         }
         self.session = None;

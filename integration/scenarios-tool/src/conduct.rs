@@ -1,5 +1,7 @@
 //! Host a's conductor: plays scenarios on both hosts, and has their books judged.
 
+mod strike;
+
 use std::{
     env,
     net::SocketAddr,
@@ -11,13 +13,14 @@ use anyhow::{Context, Result, bail, ensure};
 use toolbox::{
     Deadline, Ended, Lab, Line,
     agent::{self, Said as Heard},
-    clock_millis, slowness, words,
+    slowness, words,
 };
 
 use crate::{
     RETURNING_MEMORY,
+    book::Book,
     health::Health,
-    judge::{Book, Evidence, judge},
+    judge::{Evidence, judge},
     network,
     scenario::{Fault, Scenario},
     worker::Said,
@@ -168,6 +171,11 @@ impl Host {
             // A new device counts from zero.
             return self.shell(&network::restore_device()).map(drop);
         }
+        self.wait_for_objects()
+    }
+
+    /// Waits until the device has the objects that it had before the worker was started.
+    fn wait_for_objects(&mut self) -> Result<()> {
         let mut deadline = Deadline::after(SETTLES);
         loop {
             let now = self.objects()?;
@@ -284,8 +292,14 @@ impl Conductor {
         self.b
             .wait("flowing", |notes| notes.flowing > 0, PATIENCE)?;
         self.tell_both("go")?;
-        self.flow(scenario.flow)?;
-        self.strike(scenario, address)
+        match scenario.fault {
+            Fault::Cuts => self.flow_through_cuts(scenario.flow)?,
+            _ => self.flow(scenario.flow)?,
+        }
+        // A server that is started again has the same address.
+        args.pop();
+        args.push(address.to_string());
+        self.strike(scenario, seed, &args, address)
     }
 
     /// Lets messages flow for this time, and fails as soon as a worker reports a problem.
@@ -309,67 +323,10 @@ impl Conductor {
         Ok(())
     }
 
-    /// Causes the fault, and waits for the end of both sides.
-    fn strike(&mut self, one: &Scenario, server: SocketAddr) -> Result<[u64; 2]> {
-        let mut began = [clock_millis(); 2];
-        let seconds = Duration::from_secs;
-        match one.fault {
-            Fault::Nothing | Fault::Network(_) | Fault::ProcessLeaves => {}
-            Fault::Cut(time) | Fault::CutWhileClosing(time) => {
-                began = self.impair("loss 100%")?;
-                if one.fault == Fault::CutWhileClosing(time) {
-                    self.tell_both("stop")?;
-                }
-                thread::sleep(seconds(time));
-                self.a.shell(toolbox::network::REPAIR)?;
-                self.b.shell(toolbox::network::REPAIR)?;
-            }
-            Fault::ProcessKilled => drop(self.b.agent.signal("KILL")?),
-            Fault::ProcessStopped(time) => {
-                self.b.agent.signal("STOP")?;
-                thread::sleep(seconds(time));
-                began[1] = self.b.agent.signal("CONT")?;
-            }
-            Fault::ServerRestarts(times) => {
-                self.b
-                    .wait("back", |notes| notes.flowing > times, 2 * PATIENCE)?;
-            }
-            Fault::Strangers => drop(self.a.shell(&network::strangers(server))?),
-            Fault::DeviceRemoved => began[1] = self.b.shell(network::REMOVE_DEVICE)?,
-            Fault::AddressChanged => began[1] = self.b.shell(&network::change_address())?,
-            Fault::HostKilled => self.b.agent.die()?,
-        }
-        let (leaves, kills) = (one.fault == Fault::ProcessLeaves, one.fault.kills());
-        // Connections that break need no order.
-        if !kills && !matches!(one.fault, Fault::DeviceRemoved | Fault::AddressChanged) {
-            self.b.agent.tell("stop")?;
-            if !leaves {
-                self.a.agent.tell("stop")?;
-            }
-        }
-        // The windows bound the messages in flight, and the configuration bounds every wait.
-        let patience = 2 * PATIENCE + bound(one, 1.0);
-        self.a.end(patience, true)?;
-        if !kills {
-            self.b.agent.tell("over")?;
-            self.b.end(patience, !leaves)?;
-        }
-        Ok(began)
-    }
-
     fn tell_both(&mut self, word: &str) -> Result<()> {
         // A worker that has ended need not hear it.
         self.a.agent.tell(word)?;
         self.b.agent.tell(word).map(drop)
-    }
-
-    /// Impairs both hosts' networks, and returns when that had an effect on each side.
-    fn impair(&mut self, netem: &str) -> Result<[u64; 2]> {
-        let script = toolbox::network::impair(netem);
-        self.a.shell(&script)?;
-        let begin_of_b = self.b.shell(&script)?;
-        // Until now packets of host b may have come.
-        Ok([clock_millis(), begin_of_b])
     }
 
     pub(crate) fn quit(self) -> Result<()> {
@@ -380,14 +337,15 @@ impl Conductor {
     }
 }
 
-/// The time in which a side must know of an end, on a machine that is slower by this factor.
+/// The time in which a side must know of an end, on a machine that is slower by this factor. A
+/// session ends later by the time for which it waits.
 fn bound(scenario: &Scenario, slowness: f64) -> Duration {
     let config = scenario.config();
     let interval = config.keepalive_interval.unwrap_or_default();
     let slack = match scenario.fault {
         // The device of a stopped process still answers, which is a sign of life.
-        Fault::ProcessStopped(_) => 2 * SLACK,
+        Fault::ProcessStopped(..) => 2 * SLACK,
         _ => SLACK,
     };
-    interval + config.keepalive_timeout + slack.mul_f64(slowness)
+    interval + config.keepalive_timeout + config.resume + slack.mul_f64(slowness)
 }

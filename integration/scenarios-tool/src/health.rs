@@ -11,6 +11,10 @@ const RELIEF: usize = 1;
 /// threads and connections that have ended.
 const RESIDENT_SLACK: u64 = 16 << 10;
 
+/// The same for each connection of the largest number at a time: allocations that remain lie among
+/// freed ones.
+const SLACK_OF_CONNECTION: u64 = 16;
+
 /// The resources of this process, for a comparison of the end with the start.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Health {
@@ -47,8 +51,9 @@ impl Health {
         })
     }
 
-    /// Whether nothing is left of the time since `before`.
-    pub(crate) fn is_as(&self, before: &Self) -> bool {
+    /// Whether nothing is left of the time since `before`, with up to `most` connections at a time.
+    pub(crate) fn is_as(&self, before: &Self, most: u64) -> bool {
+        let slack = RESIDENT_SLACK + most * SLACK_OF_CONNECTION;
         self.objects == before.objects
             && self.rnr_naks == before.rnr_naks
             && self.descriptors <= before.descriptors
@@ -56,7 +61,7 @@ impl Health {
             && self.pinned_kib <= before.pinned_kib
             && self.connections == before.connections
             && self.budget <= before.budget
-            && self.resident_kib <= before.resident_kib + RESIDENT_SLACK
+            && self.resident_kib <= before.resident_kib + slack
     }
 }
 

@@ -1,69 +1,20 @@
 //! The rules for the books of both sides of every connection, after any fault and after a
 //! particular one.
 
+mod abandoned;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
-use rdmsg::CloseReason;
-use serde::{Deserialize, Serialize};
 use toolbox::Side;
 
 use crate::{
+    book::{Book, End},
     plan::{Ending, Plan},
     scenario::{Expect, Fault, Scenario},
 };
-
-/// One side's record of a connection.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Book {
-    pub(crate) connection: u32,
-    /// Messages that were given to `send`.
-    pub(crate) begun: u64,
-    /// Messages that `send` accepted.
-    pub(crate) accepted: u64,
-    /// Messages and operations that were accepted with an id.
-    pub(crate) ids: u64,
-    /// Completions with an id that report success.
-    pub(crate) succeeded: u64,
-    /// Completions with an id that report that the outcome is unknown.
-    pub(crate) failed: u64,
-    /// The number of the last message whose completion reports success, plus one.
-    pub(crate) confirmed: u64,
-    /// Messages received, in order, each with the right bytes.
-    pub(crate) received: u64,
-    /// The time of the end in milliseconds of this host's clock.
-    pub(crate) ended: u64,
-    /// Whether `close` reports after the end that everything was delivered.
-    pub(crate) delivered: bool,
-    pub(crate) end: End,
-}
-
-/// How a connection ended, as one side sees it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum End {
-    /// It has not.
-    #[default]
-    Open,
-    NotEstablished(String),
-    /// This side dropped its handles.
-    Dropped,
-    LocallyClosed,
-    PeerClosed,
-    /// All other reasons, by their names.
-    Broken(String),
-}
-
-impl End {
-    pub(crate) fn new(reason: &CloseReason) -> Self {
-        match reason {
-            CloseReason::LocallyClosed => Self::LocallyClosed,
-            CloseReason::PeerClosed => Self::PeerClosed,
-            other => Self::Broken(format!("{other:?}")),
-        }
-    }
-}
 
 /// All books of a scenario, and the times for their comparison.
 #[derive(Debug)]
@@ -71,7 +22,7 @@ pub(crate) struct Evidence {
     pub(crate) clients: Vec<Book>,
     pub(crate) servers: Vec<Book>,
     /// The beginning of the fault by the clocks of both hosts, first of the client; its end if a
-    /// side can learn of it only then.
+    /// side can learn of it only then, or if sessions wait for it.
     pub(crate) began: [u64; 2],
     /// The time in which a side must know of the end.
     pub(crate) bound: Duration,
@@ -83,6 +34,9 @@ pub(crate) fn judge(
     seed: u64,
     evidence: &Evidence,
 ) -> Result<String, Vec<String>> {
+    if let Fault::ClientsVanish(rounds) = scenario.fault {
+        return abandoned::judge(scenario, rounds, evidence);
+    }
     let mut problems = Vec::new();
     let mut servers: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for book in &evidence.servers {
@@ -112,6 +66,10 @@ pub(crate) fn judge(
     }
     if scenario.expect == Expect::ServedInTheEnd {
         problems.extend(not_served(scenario, &evidence.clients));
+    }
+    let resumes = |books: &[Book]| books.iter().any(|book| book.resumes > 0);
+    if scenario.expect == Expect::EndsHonestly && !resumes(&evidence.clients) {
+        problems.push("no connection resumed".to_owned());
     }
     if problems.is_empty() {
         Ok(summary(scenario, evidence))
@@ -189,11 +147,28 @@ fn expected(
     [client, server]: [&Book; 2],
 ) -> Result<(), String> {
     let [begin, begin_of_server] = evidence.began;
+    let is_planned = || {
+        planned(plan.ending, Side::Client, client)?;
+        planned(plan.ending, Side::Server, server)
+    };
     match expect {
-        Expect::GoesOn => {
-            planned(plan.ending, Side::Client, client)?;
-            planned(plan.ending, Side::Server, server)
+        Expect::GoesOn => is_planned(),
+        Expect::Resumes => {
+            is_planned()?;
+            resumed(Side::Client, client, begin, evidence.bound)?;
+            resumed(Side::Server, server, begin_of_server, evidence.bound)
         }
+        // Its last words may be lost.
+        Expect::EndsHonestly if client.ends || server.ends => Ok(()),
+        Expect::EndsHonestly => is_planned(),
+        Expect::SessionsEnd => {
+            broken(Side::Client, client, begin, evidence.bound)?;
+            match &client.end {
+                End::Broken(reason) if reason == "SessionLost" => Ok(()),
+                _ => Err("the client does not learn that its session is lost".to_owned()),
+            }
+        }
+        Expect::GivesWay => unreachable!("clients that vanish leave no books"),
         Expect::BothLearn | Expect::ServerLearnsLater => {
             broken(Side::Client, client, begin, evidence.bound)?;
             broken(Side::Server, server, begin_of_server, evidence.bound)
@@ -225,6 +200,18 @@ fn planned(ending: Ending, side: Side, book: &Book) -> Result<(), String> {
     Err(format!("the {side} came to another end than planned"))
 }
 
+/// A side resumed, and came to its end in time after the repair.
+fn resumed(side: Side, book: &Book, repaired: u64, bound: Duration) -> Result<(), String> {
+    let took = Duration::from_millis(book.ended.saturating_sub(repaired));
+    if book.resumes == 0 {
+        return Err(format!("the {side} did not resume"));
+    }
+    if took > bound {
+        return Err(format!("the {side} took {took:?}, not {bound:?} at most"));
+    }
+    Ok(())
+}
+
 /// A side learned of a break in time.
 fn broken(side: Side, book: &Book, begin: u64, bound: Duration) -> Result<(), String> {
     let took = book.ended.checked_sub(begin).map(Duration::from_millis);
@@ -248,7 +235,8 @@ fn not_served(scenario: &Scenario, clients: &[Book]) -> impl Iterator<Item = Str
     others.map(|slot| format!("client {slot} was not served in the end"))
 }
 
-/// The clients' ends, the time until breaks were known, and the number of messages.
+/// The clients' ends, the time until breaks were known or resumed connections were closed, and the
+/// number of messages.
 fn summary(scenario: &Scenario, evidence: &Evidence) -> String {
     let mut ends: BTreeMap<_, usize> = BTreeMap::new();
     for book in &evidence.clients {
@@ -259,240 +247,31 @@ fn summary(scenario: &Scenario, evidence: &Evidence) -> String {
     let ends = ends.iter().map(|(end, count)| format!("{count} {end}, "));
     let sides = [&evidence.clients, &evidence.servers];
     let learn = match scenario.expect {
-        Expect::BothLearn | Expect::ServerLearnsLater => 2,
-        Expect::ClientLearns => 1,
+        Expect::BothLearn | Expect::ServerLearnsLater | Expect::Resumes => 2,
+        Expect::ClientLearns | Expect::SessionsEnd => 1,
         _ => 0,
     };
     let books = sides.iter().zip(evidence.began).take(learn);
-    let took = books.flat_map(|(books, began)| books.iter().map(move |book| book.ended - began));
+    let took = books.flat_map(|(books, began)| {
+        books
+            .iter()
+            .map(move |book| book.ended.saturating_sub(began))
+    });
     let known = took
         .max()
-        .map(|longest| format!("known in {:.1} s, ", longest as f64 / 1e3));
-    let messages: u64 = sides.into_iter().flatten().map(|book| book.received).sum();
+        .map(|longest| format!("ended within {:.1} s, ", longest as f64 / 1e3));
+    let sum = |of: fn(&Book) -> u64| sides.into_iter().flatten().map(of).sum::<u64>();
+    let resumed = Some(sum(|book| book.resumes)).filter(|count| *count > 0);
+    let resent = sum(|book| book.resent);
+    let resumed = resumed.map(|count| format!("{count} resumed, {resent} resent, "));
     format!(
-        "{}{}{messages} messages",
+        "{}{}{}{} messages",
         ends.collect::<String>(),
-        known.unwrap_or_default()
+        known.unwrap_or_default(),
+        resumed.unwrap_or_default(),
+        sum(|book| book.received)
     )
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{plan::tests::planned as a_plan, scenario::tests::single};
-
-    const BEGAN: u64 = 1_000_000;
-
-    fn book(sent: u64, received: u64, end: End) -> Book {
-        Book {
-            connection: 0,
-            begun: sent,
-            accepted: sent,
-            ids: sent,
-            succeeded: sent,
-            failed: 0,
-            confirmed: sent,
-            received,
-            ended: BEGAN + 500,
-            delivered: true,
-            end,
-        }
-    }
-
-    /// A connection that was closed when all was received.
-    fn closed() -> [Book; 2] {
-        [book(5, 7, End::LocallyClosed), book(7, 5, End::PeerClosed)]
-    }
-
-    /// A connection that broke, with messages in flight in both directions.
-    fn broke() -> [Book; 2] {
-        let broken = |sent, received| Book {
-            begun: sent + 1,
-            succeeded: sent - 2,
-            failed: 2,
-            confirmed: sent - 2,
-            delivered: false,
-            ..book(sent, received, End::Broken("KeepaliveTimeout".into()))
-        };
-        [broken(5, 7), broken(7, 4)]
-    }
-
-    fn problem(expect: Expect, books: [Book; 2]) -> Option<String> {
-        after(expect, books, Fault::Nothing)
-    }
-
-    fn after(expect: Expect, [client, server]: [Book; 2], fault: Fault) -> Option<String> {
-        let mut scenario = single(expect);
-        scenario.fault = fault;
-        let mut evidence = evidence();
-        evidence.clients.push(client);
-        if !fault.kills() {
-            evidence.servers.push(server);
-        }
-        let problems = judge(&scenario, 1, &evidence).err()?;
-        Some(problems.join("; "))
-    }
-
-    fn evidence() -> Evidence {
-        Evidence {
-            clients: vec![],
-            servers: vec![],
-            began: [BEGAN; 2],
-            bound: Duration::from_secs(1),
-        }
-    }
-
-    fn found(problem: Option<String>, text: &str) {
-        let problem = problem.expect("it is found");
-        assert!(problem.contains(text), "{problem}");
-    }
-
-    #[test]
-    fn accept_a_good_and_a_broken_connection() {
-        assert_eq!(problem(Expect::GoesOn, closed()), None);
-        assert_eq!(problem(Expect::BothLearn, broke()), None);
-        assert_eq!(problem(Expect::Honest, broke()), None);
-        assert_eq!(
-            after(Expect::ClientLearns, broke(), Fault::HostKilled),
-            None
-        );
-    }
-
-    #[test]
-    fn find_a_lost_message() {
-        let [client, mut server] = closed();
-        server.received = 4;
-        found(problem(Expect::Honest, [client, server]), "but 4 came");
-    }
-
-    #[test]
-    fn find_an_added_message() {
-        let [client, mut server] = broke();
-        server.received = 7;
-        found(problem(Expect::Honest, [client, server]), "and 7 came");
-    }
-
-    #[test]
-    fn find_a_clean_end_of_a_truncated_conversation() {
-        let [client, mut server] = broke();
-        server.end = End::PeerClosed;
-        found(problem(Expect::Honest, [client, server]), "a clean end");
-    }
-
-    #[test]
-    fn find_a_confirmation_of_a_lost_message() {
-        let [client, mut server] = broke();
-        server.received = 2;
-        let mut books = [client, server];
-        found(problem(Expect::Honest, books.clone()), "are confirmed");
-        // A process that leaves need not take everything.
-        books[1].end = End::Open;
-        assert_eq!(
-            after(Expect::ClientLearns, books, Fault::ProcessLeaves),
-            None
-        );
-    }
-
-    #[test]
-    fn find_a_close_that_lies() {
-        let [mut client, server] = broke();
-        client.delivered = true;
-        found(problem(Expect::Honest, [client, server]), "close says");
-    }
-
-    #[test]
-    fn find_an_id_without_a_completion() {
-        let [mut client, server] = broke();
-        client.failed = 1;
-        found(problem(Expect::Honest, [client, server]), "ids");
-    }
-
-    #[test]
-    fn find_a_break_that_no_fault_explains() {
-        found(problem(Expect::GoesOn, broke()), "another end");
-    }
-
-    #[test]
-    fn find_a_side_that_learns_late_early_or_never() {
-        for (ended, text) in [
-            (BEGAN + 1001, "not within"),
-            (BEGAN - 1, "before the fault"),
-        ] {
-            let [client, mut server] = broke();
-            server.ended = ended;
-            found(problem(Expect::BothLearn, [client, server]), text);
-        }
-        let [client, mut server] = broke();
-        server.end = End::Open;
-        found(problem(Expect::BothLearn, [client, server]), "no end");
-    }
-
-    #[test]
-    fn find_a_connection_without_a_book() {
-        let scenario = single(Expect::GoesOn);
-        judge(&scenario, 1, &evidence()).unwrap_err();
-    }
-
-    /// The problem of a connection with such a plan.
-    fn unplanned(ending: impl Fn(Ending) -> bool, [client, server]: &[Book; 2]) -> Option<String> {
-        let plan = a_plan(ending);
-        connection(
-            &single(Expect::GoesOn),
-            &plan,
-            &evidence(),
-            client,
-            Some(server),
-        )
-        .err()
-    }
-
-    #[test]
-    fn find_an_end_that_is_not_planned() {
-        let plan = |ending| move |other| other == ending;
-        let [client, server] = closed();
-        let by_client = plan(Ending::Close(Side::Client));
-        assert_eq!(unplanned(by_client, &closed()), None);
-        assert_eq!(unplanned(plan(Ending::CloseBoth), &closed()), None);
-        let by_server = plan(Ending::Close(Side::Server));
-        found(unplanned(by_server, &closed()), "another end");
-        let dropped = Book {
-            end: End::Dropped,
-            delivered: false,
-            received: 3,
-            ..server
-        };
-        found(unplanned(by_client, &[client, dropped]), "another end");
-    }
-
-    #[test]
-    fn allow_missing_messages_after_an_abort_and_no_others() {
-        let is_abort = |ending| matches!(ending, Ending::Abort(Side::Client, _));
-        let Ending::Abort(_, code) = a_plan(is_abort).ending else {
-            unreachable!("it was looked for")
-        };
-        let books = |received, code| {
-            let [client, server] = closed();
-            let ends = ["LocallyAborted".into(), format!("PeerAborted({code})")];
-            let [client, server] = [(client, 7), (server, received)].map(|(book, received)| Book {
-                received,
-                delivered: false,
-                confirmed: 0,
-                ..book
-            });
-            let [client_end, server_end] = ends.map(End::Broken);
-            [
-                Book {
-                    end: client_end,
-                    ..client
-                },
-                Book {
-                    end: server_end,
-                    ..server
-                },
-            ]
-        };
-        assert_eq!(unplanned(is_abort, &books(2, code)), None);
-        found(unplanned(is_abort, &books(6, code)), "and 6 came");
-        found(unplanned(is_abort, &books(2, code ^ 1)), "another end");
-    }
-}
+mod tests;

@@ -7,6 +7,7 @@
 //! side; host a has the conductor as well.
 
 mod attack;
+mod book;
 mod conduct;
 mod health;
 mod judge;
@@ -23,7 +24,7 @@ use toolbox::{Lab, LabDevice, Launch, agent};
 
 use crate::{
     conduct::Conductor,
-    scenario::{EVERY_END, Scenario},
+    scenario::{EVERY_END, SESSION_ENDS, Scenario},
 };
 
 /// A program whose allocator returns freed memory to the system, so that it is not resident.
@@ -52,15 +53,17 @@ enum Command {
 /// has traffic, a fault of the network, a process, a host or a device, and a result that both sides
 /// must see: every message that was sent is received once, in order, with the right bytes, or its
 /// sender learns that this is not known and its receiver that there may be more; breaks are known
-/// in time. Nothing may be left behind: RDMA resources, file descriptors, pinned and resident
-/// memory are as at the start, and no receiver was ever without a receive (RNR NAK). Software iWARP
-/// has too few queue pairs for some scenarios, which are not played there.
+/// in time. Connections with sessions resume after a cut. Nothing may be left behind: RDMA
+/// resources, file descriptors, pinned and resident memory are as at the start, and no receiver was
+/// ever without a receive (RNR NAK). Software iWARP has too few queue pairs for some scenarios,
+/// which are not played there.
 ///
 /// `--minutes`, which integration/soak sets to 10, plays every-end alone: eight connections at a
 /// time with all kinds of configurations, messages of 0 B to 8 MiB both ways, some held for a
 /// while, received by recv, Select and try_recv; connections are closed, dropped and aborted, also
-/// while the other side sends, and each is followed by another one. The books are compared, and
-/// the resources counted, every ten minutes.
+/// while the other side sends, and each is followed by another one. The books are compared, and the
+/// resources counted, every ten minutes. With `--cuts` they are sessions, and the network is cut
+/// every 20 s for 6, 1 and 0.1 s in turn.
 ///
 /// Prints a line for each scenario as it ends. Ends 0 if all passed.
 #[derive(Args)]
@@ -75,6 +78,9 @@ struct Faults {
     /// Minutes of new connections with every end, fractions allowed
     #[arg(long, value_name = "N", value_parser = minutes)]
     minutes: Option<Duration>,
+    /// With --minutes: connections that resume, and a cut every 20 s
+    #[arg(long, requires = "minutes", conflicts_with = "one_host")]
+    cuts: bool,
     /// The seed of all random choices [default: a new one, which is printed]
     #[arg(long, value_name = "N", hide_default_value = true)]
     #[arg(default_value_t = fastrand::u64(..1 << 32))]
@@ -158,7 +164,8 @@ impl Faults {
         let mut scenarios = Vec::new();
         if let Some(mut left) = self.minutes {
             while !left.is_zero() {
-                let mut scenario = Scenario::named(EVERY_END)?;
+                let name = if self.cuts { SESSION_ENDS } else { EVERY_END };
+                let mut scenario = Scenario::named(name)?;
                 scenario.flow = left.min(PART);
                 left -= scenario.flow;
                 scenarios.push((scenario, self.seed.wrapping_add(scenarios.len() as u64)));
@@ -180,7 +187,7 @@ impl Faults {
     /// This program on the hosts of the lab. A wire and a host that are to fail are virtual.
     fn launch(&self) -> Result<Launch> {
         println!("seed {}", self.seed);
-        let limit = self.minutes.unwrap_or_default() * 6 / 5 + Duration::from_secs(1500);
+        let limit = self.minutes.unwrap_or_default() * 6 / 5 + Duration::from_secs(3000);
         let launch = if self.one_host {
             Launch::new(1, limit).native_where_possible()?
         } else {

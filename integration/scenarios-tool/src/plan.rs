@@ -56,7 +56,7 @@ impl Plan {
     pub(crate) fn new(scenario: &Scenario, seed: u64, connection: u32) -> Self {
         let (_, talk, server) = scenario.group(connection);
         if talk == Talk::Any {
-            return Self::any(seed, connection);
+            return Self::any(scenario, seed, connection);
         }
         let leaves = scenario.fault == Fault::ProcessLeaves;
         let half = |messages, reading| Half {
@@ -73,10 +73,14 @@ impl Plan {
         }
     }
 
-    fn any(seed: u64, connection: u32) -> Self {
+    fn any(scenario: &Scenario, seed: u64, connection: u32) -> Self {
         let mut rng = random(&[seed, connection.into(), u64::from(b'p')]);
         let listener = rng.u64(..LISTENERS);
-        let mut halves = [config(&mut rng), listener_config(seed, listener)].map(|config| Half {
+        let mut halves = [
+            config(scenario, &mut rng),
+            listener_config(scenario, seed, listener),
+        ]
+        .map(|config| Half {
             config,
             messages: Some(match rng.u32(..10) {
                 0..3 => rng.u64(1..=10),
@@ -128,20 +132,20 @@ impl Plan {
 pub(crate) fn listener_configs(scenario: &Scenario, seed: u64) -> Vec<Config> {
     if scenario.is_endless() {
         (0..LISTENERS)
-            .map(|listener| listener_config(seed, listener))
+            .map(|listener| listener_config(scenario, seed, listener))
             .collect()
     } else {
         vec![scenario.config()]
     }
 }
 
-fn listener_config(seed: u64, listener: u64) -> Config {
-    config(&mut random(&[seed, listener, u64::from(b'l')]))
+fn listener_config(scenario: &Scenario, seed: u64, listener: u64) -> Config {
+    config(scenario, &mut random(&[seed, listener, u64::from(b'l')]))
 }
 
 /// Any configuration that makes sense, small windows and rings among them. Only the timeouts are
-/// always long: no peer vanishes here, but an emulated one can be very slow.
-fn config(rng: &mut Rng) -> Config {
+/// always long, unless the scenario changes them: an emulated peer can be very slow.
+fn config(scenario: &Scenario, rng: &mut Rng) -> Config {
     let millis = Duration::from_millis;
     let mut config = Config::default();
     config.receive_window = one_of(rng, &[1, 2, 3, 8, 16, 64, 128]);
@@ -166,6 +170,7 @@ fn config(rng: &mut Rng) -> Config {
     config.keepalive_timeout = Duration::from_secs(60);
     config.close_timeout = Duration::from_secs(60);
     config.connect_timeout = Duration::from_secs(60);
+    scenario.adjust(&mut config);
     config
 }
 

@@ -2,7 +2,7 @@ use std::{fmt, time::Duration};
 
 use anyhow::{Context, Result};
 use rdmsg::{Config, Polling};
-use toolbox::Lab;
+use toolbox::{Lab, Side};
 
 use self::{Expect::*, Fault::*, Reading::*, Talk::*, groups::*};
 
@@ -67,13 +67,25 @@ pub(crate) enum Fault {
     /// Both hosts send as these arguments of `tc … netem` say, from before the first connection
     /// until after the last.
     Network(&'static str),
-    /// All packets of both hosts vanish for this number of seconds.
+    /// All packets of both hosts vanish for this number of milliseconds.
     Cut(u64),
+    /// As `Cut`, and then both hosts send as the arguments of `tc … netem` say.
+    CutInto(u64, &'static str),
     /// As `Cut`, and both sides receive the order to stop, and so to close, after it has begun.
     CutWhileClosing(u64),
+    /// The packets of one host or of both vanish, this number of times, for random times of up to
+    /// 2.5 s. The pauses, of 1 ms to 1 s, end in all steps of a resumption.
+    Flaps(u32),
+    /// A cut in every 20 s while messages flow, of 6, 1 and 0.1 s in turn.
+    Cuts,
+    /// The server's process is killed.
     ProcessKilled,
-    /// The server's process is stopped for this number of seconds.
-    ProcessStopped(u64),
+    /// The server's process is killed, and another one listens at its address.
+    ProcessReplaced,
+    /// The client's process is killed, and another one connects, this number of times.
+    ClientsVanish(u32),
+    /// The process of a side is stopped for this number of seconds.
+    ProcessStopped(Side, u64),
     /// The server's process returns from `main` right after it has sent its last message.
     ProcessLeaves,
     /// The server shuts its engine down, with all connections, and listens again, this many times.
@@ -93,6 +105,14 @@ pub(crate) enum Fault {
 pub(crate) enum Expect {
     /// All messages arrive, and every connection goes on to the end that its plan names.
     GoesOn,
+    /// As `GoesOn`, and every connection resumes.
+    Resumes,
+    /// As `GoesOn`, except for connections that a side had begun to end. Some connections resume.
+    EndsHonestly,
+    /// The client learns that the peer does not know its sessions.
+    SessionsEnd,
+    /// The server keeps a session until it stops, or until [`MOST_SUSPENDED`] others wait.
+    GivesWay,
     /// Every connection breaks, and both sides learn of it in time after the fault's beginning.
     BothLearn,
     /// Every connection breaks, and the client learns of it in time.
@@ -109,6 +129,12 @@ pub(crate) enum Expect {
 
 /// The scenario of a soak: connections with every configuration and every end.
 pub(crate) const EVERY_END: &str = "every-end";
+
+/// The scenario of a soak with cuts: sessions with every configuration and every end.
+pub(crate) const SESSION_ENDS: &str = "session-ends";
+
+/// The number of sessions that an engine keeps for clients that have vanished.
+pub(crate) const MOST_SUSPENDED: usize = 1024;
 
 #[rustfmt::skip]
 mod groups {
@@ -132,6 +158,11 @@ mod groups {
     pub(super) const CROWD: &[Group] = &[
         (60, Mixed, Prompt), (30, Operations, Prompt), (110, Idle, Prompt),
     ];
+    /// Some connections of each kind that can resume.
+    pub(super) const SESSIONS: &[Group] = &[
+        (1, Idle, Prompt), (1, Small, Prompt), (1, Large, Prompt), (2, Mixed, Prompt),
+        (1, Mixed, Slow),
+    ];
     pub(super) const EVERYTHING: &[Group] = &[(8, Any, Prompt)];
 }
 
@@ -141,6 +172,10 @@ mod groups {
 pub(crate) fn all() -> Vec<Scenario> {
     let mixture = "delay 5ms reorder 1% loss 0.5% duplicate 1% corrupt 0.2%";
     let clients = &[(20, Idle, Prompt), (4, Small, Prompt)];
+    let sessions = &[(20, Idle, Prompt), (5, Mixed, Prompt)];
+    let crowd = &[(300, Idle, Prompt)];
+    let stopped = |seconds| ProcessStopped(Side::Server, seconds);
+    let stopped_client = ProcessStopped(Side::Client, 10);
     let row = |name, groups, fault, expect, change: fn(&mut Config), flow, quick| Scenario {
         name, groups, fault, expect, change, flow: Duration::from_secs(flow), quick,
     };
@@ -166,17 +201,31 @@ pub(crate) fn all() -> Vec<Scenario> {
         row("strangers",              SOME, Strangers, GoesOn, usual, 2, false),
         row("crowd",                  CROWD, Nothing, GoesOn, sharing, 3, false),
         // Connections outlive a short cut, and both sides learn of a long one in time.
-        row("cut-1s",                 BUSY, Cut(1), GoesOn, steadfast, 2, true),
-        row("cut-3s",                 BUSY, Cut(3), GoesOn, steadfast, 2, false),
-        row("cut-10s",                BUSY, Cut(10), GoesOn, steadfast, 2, false),
-        row("cut-while-closing",      BUSY, CutWhileClosing(3), GoesOn, steadfast, 2, false),
-        row("long-cut",               BUSY, Cut(12), BothLearn, watchful, 2, true),
-        row("long-cut-30s",           BUSY, Cut(30), BothLearn, watchful, 2, false),
-        row("long-cut-while-closing", BUSY, CutWhileClosing(15), Honest, watchful, 2, false),
+        row("cut-1s",                 BUSY, Cut(1_000), GoesOn, steadfast, 2, false),
+        row("cut-3s",                 BUSY, Cut(3_000), GoesOn, steadfast, 2, false),
+        row("cut-10s",                BUSY, Cut(10_000), GoesOn, steadfast, 2, false),
+        row("cut-while-closing",      BUSY, CutWhileClosing(3_000), GoesOn, steadfast, 2, false),
+        row("long-cut",               BUSY, Cut(12_000), BothLearn, watchful, 2, true),
+        row("long-cut-30s",           BUSY, Cut(30_000), BothLearn, watchful, 2, false),
+        row("long-cut-while-closing", BUSY, CutWhileClosing(15_000), Honest, watchful, 2, false),
         row("killed-process",         SOME, ProcessKilled, ClientLearns, watchful, 2, true),
-        row("stopped-process",        SOME, ProcessStopped(3), GoesOn, lasting, 2, false),
-        row("long-stopped-process", SOME, ProcessStopped(20), ServerLearnsLater, watchful, 2, true),
+        row("stopped-process",        SOME, stopped(3), GoesOn, lasting, 2, false),
+        row("long-stopped-process",   SOME, stopped(20), ServerLearnsLater, watchful, 2, true),
         row("leaving-process",        FULL, ProcessLeaves, AllOfServerArrives, lasting, 2, false),
+        // Connections with `Config::resume`. The device and the transport stay the same.
+        row("session-cut-0.1s",       SESSIONS, Cut(100), GoesOn, resuming, 2, false),
+        row("session-cut-1s",         SESSIONS, Cut(1_000), GoesOn, resuming, 2, false),
+        row("session-cut-6s",         SESSIONS, Cut(6_000), Resumes, resuming, 2, true),
+        row("session-cut-20s",        SESSIONS, Cut(20_000), Resumes, resuming, 2, false),
+        row("session-cut-at-close", SESSIONS, CutWhileClosing(6_000), Resumes, resuming, 2, false),
+        row("session-loss",     sessions, CutInto(6_000, "loss 1%"), Resumes, resuming, 2, false),
+        row("session-flaps",          SESSIONS, Flaps(15), Resumes, nervous, 1, false),
+        row("session-stopped-server", SESSIONS, stopped(10), GoesOn, resuming, 2, false),
+        row("session-stopped-client", SESSIONS, stopped_client, GoesOn, resuming, 2, false),
+        row("session-new-server", SESSIONS, ProcessReplaced, SessionsEnd, resuming, 2, true),
+        row("session-crowd",          crowd, Cut(8_000), Resumes, resuming_crowd, 2, false),
+        row("session-abandoned",      crowd, ClientsVanish(5), GivesWay, abandoned, 0, false),
+        row(SESSION_ENDS,             EVERYTHING, Cuts, EndsHonestly, resuming, 60, false),
         row("address-change",         BUSY, AddressChanged, BothLearn, watchful, 2, false),
         row("device-removal",         BUSY, DeviceRemoved, BothLearn, watchful, 2, false),
         row("after-device-removal",   SOME, Nothing, GoesOn, usual, 2, false),
@@ -194,6 +243,15 @@ impl Scenario {
     /// The number of connections at a time.
     pub(crate) fn connections(&self) -> u32 {
         self.groups.iter().map(|(count, ..)| count).sum()
+    }
+
+    /// The largest number of connections that a side has at a time, with suspended ones.
+    pub(crate) fn most_connections(&self) -> u64 {
+        let suspended = match self.fault {
+            ClientsVanish(_) => MOST_SUSPENDED as u64,
+            _ => 0,
+        };
+        suspended + u64::from(self.connections())
     }
 
     /// Whether connections follow one another until the order to stop.
@@ -228,22 +286,33 @@ impl Scenario {
             // Threads that spin would take the processors from the other connections.
             config.polling = Polling::Event;
         }
-        (self.change)(&mut config);
+        self.adjust(&mut config);
         config
+    }
+
+    /// Makes the scenario's changes.
+    pub(crate) fn adjust(&self, config: &mut Config) {
+        (self.change)(config);
     }
 }
 
 impl Fault {
     /// Whether the server's books are lost.
     pub(crate) fn kills(self) -> bool {
-        matches!(self, ProcessKilled | HostKilled)
+        matches!(self, ProcessKilled | ProcessReplaced | HostKilled)
     }
 
     /// Whether it changes the hosts' networks.
     pub(crate) fn is_of_network(self) -> bool {
         matches!(
             self,
-            Network(_) | Cut(_) | CutWhileClosing(_) | AddressChanged
+            Network(_)
+                | Cut(_)
+                | CutInto(..)
+                | CutWhileClosing(_)
+                | Flaps(_)
+                | Cuts
+                | AddressChanged
         )
     }
 }
@@ -296,6 +365,40 @@ fn lasting(config: &mut Config) {
 fn watchful(config: &mut Config) {
     config.keepalive_interval = Some(Duration::from_secs(1));
     config.keepalive_timeout = Duration::from_secs(3);
+    config.close_timeout = Duration::from_secs(5);
+}
+
+/// Resumes after it has noticed a cut.
+fn resuming(config: &mut Config) {
+    watchful(config);
+    config.close_timeout = Duration::from_secs(60);
+    config.resume = Duration::from_secs(60);
+    config.shared_receive = None;
+}
+
+/// As `resuming`, and notices a cut after a second. All cuts are shorter than a session, also if
+/// each attempt to connect blocks the engine for 5 s (software iWARP).
+fn nervous(config: &mut Config) {
+    resuming(config);
+    config.resume = Duration::from_secs(180);
+    config.keepalive_interval = Some(Duration::from_millis(300));
+    config.keepalive_timeout = Duration::from_millis(700);
+}
+
+/// As `resuming`, with little memory and much time for each of many.
+fn resuming_crowd(config: &mut Config) {
+    slim(config);
+    resuming(config);
+    config.keepalive_interval = Some(Duration::from_secs(2));
+    config.connect_timeout = Duration::from_secs(300);
+    config.resume = Duration::from_secs(300);
+    config.close_timeout = Duration::from_secs(300);
+}
+
+/// As `resuming_crowd`, and a session waits for longer than the scenario lasts.
+fn abandoned(config: &mut Config) {
+    resuming_crowd(config);
+    config.resume = Duration::from_secs(600);
     config.close_timeout = Duration::from_secs(5);
 }
 

@@ -166,7 +166,11 @@ impl Battle {
                 None => before.insert(baseline(&mut self.victim)?),
             };
             self.phase(true)?;
-            let after = settle(before, || self.victim.health(), Health::is_as)?;
+            let after = settle(
+                before,
+                || self.victim.health(),
+                |now, before| now.is_as(before, 0),
+            )?;
             let mutations: u64 = self
                 .attackers
                 .iter()
@@ -237,7 +241,7 @@ fn baseline(victim: &mut Victim) -> Result<Health> {
         || victim.health(),
         |now, _| {
             let then = mem::replace(&mut last, now.clone());
-            now.is_as(&then) && then.is_as(now)
+            now.is_as(&then, 0) && then.is_as(now, 0)
         },
     )
 }

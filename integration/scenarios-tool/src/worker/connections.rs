@@ -6,17 +6,19 @@ use std::{
     thread::{self, Scope},
 };
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use rdmsg::{
     Connector, Engine, Listener, Request, RequestListener,
     crossbeam_channel::{Receiver, Select, bounded},
 };
+use toolbox::PATIENCE;
 
 use super::{Said, Worker, conversation::Conversation, problem, say};
-use crate::{judge::End, plan::listener_configs, scenario::Fault};
+use crate::{book::End, plan::listener_configs, scenario::Fault};
 
-/// Makes all connections at once, each in its own thread, and waits until all have ended.
-pub(super) fn connect(worker: &Arc<Worker>) -> Result<()> {
+/// Makes all connections at once, each in its own thread, and waits until all have ended. Their
+/// numbers begin with `first`.
+pub(super) fn connect(worker: &Arc<Worker>, first: u32) -> Result<()> {
     let addresses = &worker
         .wait(|told| !told.addresses.is_empty())
         .addresses
@@ -25,16 +27,23 @@ pub(super) fn connect(worker: &Arc<Worker>) -> Result<()> {
     thread::scope(|scope| {
         let engine = &engine;
         for slot in 0..worker.scenario.connections() {
-            scope.spawn(move || follow_one_another(worker, slot, addresses, engine));
+            scope.spawn(move || follow_one_another(worker, first + slot, addresses, engine));
         }
     });
+    release(engine)
+}
+
+/// Ends an engine, which has released all connections.
+fn release(engine: Engine) -> Result<()> {
+    let left = engine.drain(PATIENCE)?;
+    ensure!(left == 0, "the engine still has {left} connections");
     engine.shutdown();
     Ok(())
 }
 
 /// Has one connection, or one after the other: until the order to stop, and until a server that
 /// restarts has served the last one to its end.
-fn follow_one_another(worker: &Arc<Worker>, slot: u32, addresses: &[SocketAddr], engine: &Engine) {
+fn follow_one_another(worker: &Arc<Worker>, first: u32, addresses: &[SocketAddr], engine: &Engine) {
     let connect = |conversation: &Conversation| {
         Connector::new()
             .config(&conversation.half().config)
@@ -44,7 +53,7 @@ fn follow_one_another(worker: &Arc<Worker>, slot: u32, addresses: &[SocketAddr],
             .connect(addresses[conversation.plan.listener])
     };
     let slots = worker.scenario.connections();
-    for connection in (slot..).step_by(slots as usize) {
+    for connection in (first..).step_by(slots as usize) {
         let conversation = Conversation::begin(worker, connection);
         let endpoint = connect(&conversation);
         let end = conversation.run(endpoint);
@@ -59,13 +68,14 @@ fn follow_one_another(worker: &Arc<Worker>, slot: u32, addresses: &[SocketAddr],
 }
 
 /// Listens, prints the addresses, and serves. A server that restarts first serves and ends
-/// everything, each time when all clients are there.
+/// everything, each time when all clients are there. One whose clients vanish ends their sessions.
 pub(super) fn serve(worker: &Arc<Worker>, address: SocketAddr) -> Result<()> {
     let configs = listener_configs(&worker.scenario, worker.seed);
     let (restarts, leaves) = match worker.scenario.fault {
         Fault::ServerRestarts(times) => (times, false),
         fault => (0, fault == Fault::ProcessLeaves),
     };
+    let vanish = matches!(worker.scenario.fault, Fault::ClientsVanish(_));
     let mut addresses = vec![address; configs.len()];
     for restart in 0..=restarts {
         let engine = Engine::new()?;
@@ -88,12 +98,12 @@ pub(super) fn serve(worker: &Arc<Worker>, address: SocketAddr) -> Result<()> {
         thread::scope(|scope| {
             accept(scope, worker, &listeners, &ended);
             drop(listeners);
-            if restart < restarts {
+            if restart < restarts || vanish {
                 engine.clone().shutdown();
             }
         });
-        if !leaves {
-            engine.shutdown();
+        if restart == restarts && !leaves && !vanish {
+            release(engine)?;
         }
     }
     Ok(())

@@ -14,7 +14,7 @@ use super::{
     Said, Told, Worker, lock, operations::Operations, problem, reader::Reader, say, sender,
 };
 use crate::{
-    judge::{Book, End},
+    book::{Book, End},
     plan::{Content, Ending, Half, Plan},
     scenario::Talk,
 };
@@ -100,6 +100,10 @@ impl Conversation {
         let end = thread::scope(|scope| {
             scope.spawn(|| sender::send_all(self, &endpoint));
             reader.read()
+        });
+        let statistics = endpoint.statistics();
+        self.write(|book| {
+            (book.resumes, book.resent) = (statistics.resumes, statistics.resent);
         });
         if end != End::Dropped {
             let delivered = endpoint.close().is_ok();

@@ -20,6 +20,7 @@ use std::{
 
 use anyhow::{Result, anyhow};
 use clap::Args;
+use nix::sys::resource::{Resource, setrlimit};
 use rdmsg::{
     Connector, Engine, Listener,
     crossbeam_channel::{Sender, bounded, unbounded},
@@ -29,10 +30,13 @@ use toolbox::{Lab, PATIENCE, Side, pattern};
 
 use self::{conversation::Conversation, reader::Job};
 use crate::{
+    book::Book,
     health::{Health, settle},
-    judge::Book,
     scenario::{Fault, Scenario},
 };
+
+/// The limit of descriptors: a connection has up to four.
+const DESCRIPTORS: u64 = 16 << 10;
 
 #[derive(Args, Debug)]
 pub(crate) struct Order {
@@ -40,6 +44,9 @@ pub(crate) struct Order {
     seed: u64,
     /// Listen on this address; without one, connect
     listen: Option<SocketAddr>,
+    /// The number of the first connection
+    #[arg(long, default_value_t = 0)]
+    first: u32,
 }
 
 /// A line of a worker.
@@ -93,6 +100,8 @@ struct Told {
 /// Plays one side of a scenario.
 pub(crate) fn run(order: &Order) -> Result<()> {
     let lab = Lab::get();
+    // It fails without the right to raise it. The usual limit is enough for few connections.
+    let _ = setrlimit(Resource::RLIMIT_NOFILE, DESCRIPTORS, DESCRIPTORS);
     let (selecting, to_select) = unbounded();
     let (trying, to_try) = unbounded();
     let (alive, ended) = bounded(0);
@@ -114,9 +123,9 @@ pub(crate) fn run(order: &Order) -> Result<()> {
     // They end after all connections, when the worker is dropped.
     thread::spawn(move || reader::read_several(&to_select, true));
     thread::spawn(move || reader::read_several(&to_try, false));
-    let fault = worker.scenario.fault;
+    let (fault, most) = (worker.scenario.fault, worker.scenario.most_connections());
     match order.listen {
-        None => connections::connect(&worker)?,
+        None => connections::connect(&worker, order.first)?,
         Some(address) => connections::serve(&worker, address)?,
     }
     if fault == Fault::ProcessLeaves && side == Side::Server {
@@ -127,7 +136,11 @@ pub(crate) fn run(order: &Order) -> Result<()> {
     let _ = ended.recv();
     // A removed device counts from zero again, if at all.
     if fault != Fault::DeviceRemoved || side == Side::Client {
-        settle(&before, || count(&lab), Health::is_as)?;
+        settle(
+            &before,
+            || count(&lab),
+            |now, before| now.is_as(before, most),
+        )?;
     }
     Ok(())
 }

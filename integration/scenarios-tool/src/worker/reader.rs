@@ -9,7 +9,7 @@ use toolbox::Side;
 
 use super::conversation::Conversation;
 use crate::{
-    judge::End,
+    book::End,
     plan::{Content, Ending},
     scenario::{Reading, Talk},
 };
@@ -86,9 +86,9 @@ impl Reader {
                 succeed();
                 self.confirm(number)
             }
-            Ok(Completion::Failed { .. }) => {
+            Ok(Completion::Failed { id, .. }) => {
                 conversation.write(|book| book.failed += 1);
-                Ok(())
+                self.check_failed(id)
             }
             Ok(Completion::Written(_)) => {
                 succeed();
@@ -118,7 +118,10 @@ impl Reader {
             }
             _ => false,
         };
-        has_dropped.then(|| self.end(End::Dropped))
+        has_dropped.then(|| {
+            conversation.write(|book| book.ends = true);
+            self.end(End::Dropped)
+        })
     }
 
     /// Messages outlive the reader for a while.
@@ -183,6 +186,14 @@ impl Reader {
             1 | 2 if has_room => self.kept.push((number + rng.u64(1..=16), release)),
             _ => {}
         }
+    }
+
+    /// No message is both confirmed and failed.
+    fn check_failed(&self, id: u64) -> Result<(), String> {
+        if id < self.conversation.book().confirmed {
+            return Err(format!("message {id} failed after it was confirmed"));
+        }
+        Ok(())
     }
 
     /// Completions of messages come in the order of sending, as the messages do.

@@ -48,17 +48,22 @@ pub(super) fn send_all(conversation: &Conversation, endpoint: &Endpoint) {
         }
     }
     let side = conversation.worker.side;
-    // The reader learns how it ended.
+    let ends = match conversation.plan.ending {
+        Ending::Close(by) | Ending::CloseEarly(by) | Ending::Abort(by, _) => by == side,
+        Ending::CloseBoth => true,
+        Ending::Drop(..) | Ending::Leave => false,
+    };
+    if !ends {
+        return;
+    }
+    if matches!(conversation.plan.ending, Ending::Close(_)) {
+        conversation.wait(|_| conversation.all.load(Relaxed));
+    }
+    conversation.write(|book| book.ends = true);
     match conversation.plan.ending {
-        Ending::Close(by) if by == side => {
-            conversation.wait(|_| conversation.all.load(Relaxed));
-            let _ = endpoint.close();
-        }
-        Ending::CloseEarly(by) if by == side => drop(endpoint.close()),
-        Ending::CloseBoth => drop(endpoint.close()),
-        Ending::Abort(by, code) if by == side => endpoint.abort(code),
-        Ending::Close(_) | Ending::CloseEarly(_) | Ending::Drop(..) | Ending::Abort(..) => {}
-        Ending::Leave => {}
+        Ending::Abort(_, code) => endpoint.abort(code),
+        // The reader learns how it ended.
+        _ => drop(endpoint.close()),
     }
 }
 

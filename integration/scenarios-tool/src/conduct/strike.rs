@@ -1,0 +1,209 @@
+//! The faults of the scenarios.
+
+use std::{
+    net::SocketAddr,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, bail};
+use toolbox::{Side, clock_millis, network::REPAIR, random};
+
+use super::{Conductor, Host, Notes, PATIENCE, bound};
+use crate::{
+    network,
+    scenario::{Expect, Fault, MOST_SUSPENDED, Scenario},
+};
+
+/// The `netem` of a cut.
+const CUT: &str = "loss 100%";
+
+/// The time from the beginning of a cut to that of the next.
+const PERIOD: Duration = Duration::from_secs(20);
+
+/// The lengths of cuts that follow one another. The first one is longer than a connection lives.
+const CUTS: [u64; 3] = [6_000, 1_000, 100];
+
+/// The longest of the random cuts in milliseconds.
+const LONGEST_FLAP: u64 = 2_500;
+
+impl Conductor {
+    /// Causes the fault, and waits for the end of both sides.
+    pub(super) fn strike(
+        &mut self,
+        one: &Scenario,
+        seed: u64,
+        args: &[String],
+        server: SocketAddr,
+    ) -> Result<[u64; 2]> {
+        let mut began = [clock_millis(); 2];
+        match one.fault {
+            Fault::Nothing | Fault::Network(_) | Fault::ProcessLeaves | Fault::Cuts => {}
+            Fault::Cut(millis) | Fault::CutWhileClosing(millis) => {
+                began = self.impair(CUT)?;
+                if one.fault == Fault::CutWhileClosing(millis) {
+                    self.tell_both("stop")?;
+                }
+                thread::sleep(Duration::from_millis(millis));
+                let repaired = self.both(REPAIR)?;
+                if one.expect == Expect::Resumes {
+                    began = repaired;
+                }
+            }
+            Fault::CutInto(millis, netem) => {
+                self.impair(CUT)?;
+                thread::sleep(Duration::from_millis(millis));
+                began = self.both(&toolbox::network::change(netem))?;
+            }
+            Fault::Flaps(count) => began = self.flap(count, seed)?,
+            Fault::ProcessKilled => drop(self.b.agent.signal("KILL")?),
+            Fault::ProcessReplaced => {
+                self.b.kill()?;
+                self.b.start_again(args)?;
+            }
+            Fault::ClientsVanish(rounds) => began[1] = self.vanish(one, rounds, args)?,
+            Fault::ProcessStopped(side, seconds) => {
+                let host = match side {
+                    Side::Client => &mut self.a,
+                    Side::Server => &mut self.b,
+                };
+                host.agent.signal("STOP")?;
+                thread::sleep(Duration::from_secs(seconds));
+                let continued = host.agent.signal("CONT")?;
+                began[side as usize] = continued;
+            }
+            Fault::ServerRestarts(count) => {
+                self.b
+                    .wait("back", |notes| notes.flowing > count, 2 * PATIENCE)?;
+            }
+            Fault::Strangers => drop(self.a.shell(&network::strangers(server))?),
+            Fault::DeviceRemoved => began[1] = self.b.shell(network::REMOVE_DEVICE)?,
+            Fault::AddressChanged => began[1] = self.b.shell(&network::change_address())?,
+            Fault::HostKilled => self.b.agent.die()?,
+        }
+        self.finish(one)?;
+        Ok(began)
+    }
+
+    /// Orders both sides to stop, unless the fault ends their connections, and waits for their end.
+    fn finish(&mut self, one: &Scenario) -> Result<()> {
+        let fault = one.fault;
+        let leaves = fault == Fault::ProcessLeaves;
+        let vanishes = matches!(fault, Fault::ClientsVanish(_));
+        let breaks = matches!(fault, Fault::DeviceRemoved | Fault::AddressChanged);
+        if !fault.kills() && !breaks && !vanishes {
+            self.b.agent.tell("stop")?;
+            if !leaves {
+                self.a.agent.tell("stop")?;
+            }
+        }
+        // The windows bound the messages in flight, and the configuration bounds every wait.
+        let patience = 2 * PATIENCE + bound(one, 1.0);
+        self.a.end(patience, !vanishes)?;
+        if !matches!(fault, Fault::ProcessKilled | Fault::HostKilled) {
+            self.b.agent.tell("over")?;
+            self.b.end(patience, !leaves)?;
+        }
+        Ok(())
+    }
+
+    /// Cuts the network once in each period while messages flow for this time.
+    pub(super) fn flow_through_cuts(&mut self, time: Duration) -> Result<()> {
+        let end = Instant::now() + time;
+        for millis in CUTS.into_iter().cycle() {
+            let cut = Duration::from_millis(millis);
+            let left = end.saturating_duration_since(Instant::now());
+            if left < PERIOD {
+                return self.flow(left);
+            }
+            self.flow(PERIOD - cut)?;
+            self.impair(CUT)?;
+            thread::sleep(cut);
+            self.both(REPAIR)?;
+        }
+        bail!("there are no more cuts")
+    }
+
+    /// Loses the packets of one host or of both for random times, and repairs that in between.
+    /// Returns the times of the last repair.
+    fn flap(&mut self, count: u32, seed: u64) -> Result<[u64; 2]> {
+        let mut rng = random(&[seed, u64::from(b'f')]);
+        let [cut, none] = [CUT, "loss 0%"].map(toolbox::network::change);
+        self.impair("loss 0%")?;
+        for _ in 0..count {
+            let (of_a, of_b) = match rng.u32(..4) {
+                0 => (true, false),
+                1 => (false, true),
+                _ => (true, true),
+            };
+            if of_a {
+                self.a.shell(&cut)?;
+            }
+            if of_b {
+                self.b.shell(&cut)?;
+            }
+            thread::sleep(Duration::from_millis(rng.u64(..=LONGEST_FLAP)));
+            self.both(&none)?;
+            // All lengths of pauses are alike.
+            thread::sleep(Duration::from_millis(1 << rng.u32(..=10)));
+        }
+        // Each connection is lost at least once.
+        self.both(&cut)?;
+        thread::sleep(Duration::from_millis(2 * LONGEST_FLAP));
+        self.both(&none)
+    }
+
+    /// Kills the clients, and starts others in their place, again and again, until the server keeps
+    /// the sessions of the last ones alone. Returns the time of the server then.
+    fn vanish(&mut self, one: &Scenario, rounds: u32, args: &[String]) -> Result<u64> {
+        let listens = serde_json::to_string(&self.b.notes.listens)?;
+        let server = args.len() - 1;
+        for round in 1..=rounds {
+            self.a.kill()?;
+            println!("{} clients have vanished", round * one.connections());
+            if round == rounds {
+                break;
+            }
+            let mut args = args[..server].to_vec();
+            args.push(format!("--first={}", round * one.connections()));
+            self.a.start_again(&args)?;
+            self.a.agent.tell(&listens)?;
+            self.a
+                .wait("flowing", |notes| notes.flowing > 0, 2 * PATIENCE)?;
+        }
+        let all = (rounds * one.connections()) as usize;
+        let given_way = |notes: &Notes| notes.books.len() + MOST_SUSPENDED >= all;
+        self.b.wait("left alone", given_way, 2 * PATIENCE)?;
+        self.b.shell("true")
+    }
+
+    /// Runs a line of shell on both hosts, and returns the times of its begin.
+    fn both(&mut self, script: &str) -> Result<[u64; 2]> {
+        Ok([self.a.shell(script)?, self.b.shell(script)?])
+    }
+
+    /// Impairs both hosts' networks, and returns when that had an effect on each side.
+    pub(super) fn impair(&mut self, netem: &str) -> Result<[u64; 2]> {
+        let script = toolbox::network::impair(netem);
+        self.a.shell(&script)?;
+        let begin_of_b = self.b.shell(&script)?;
+        // Until now packets of host b may have come.
+        Ok([clock_millis(), begin_of_b])
+    }
+}
+
+impl Host {
+    /// Kills the worker, and waits until the kernel has freed its objects.
+    fn kill(&mut self) -> Result<()> {
+        self.agent.signal("KILL")?;
+        self.wait_for_objects()
+    }
+
+    /// Starts a worker after another one in the same scenario.
+    fn start_again(&mut self, args: &[String]) -> Result<()> {
+        let objects = self.notes.objects.clone();
+        self.start(args)?;
+        self.notes.objects = objects;
+        Ok(())
+    }
+}

@@ -1,0 +1,98 @@
+//! The rules for sessions whose clients have vanished: only the server has books.
+
+use std::collections::BTreeSet;
+
+use toolbox::Side;
+
+use super::{Evidence, complete};
+use crate::{
+    book::{Book, End},
+    scenario::{MOST_SUSPENDED, Scenario},
+};
+
+/// Judges the sessions of a server: it keeps the last ones until it stops, and the others end
+/// before, the oldest first. The clients of a round vanish together.
+pub(super) fn judge(
+    scenario: &Scenario,
+    rounds: u32,
+    evidence: &Evidence,
+) -> Result<String, Vec<String>> {
+    let books = &evidence.servers;
+    let mut problems = Vec::new();
+    let all = scenario.connections() * rounds;
+    let numbers: BTreeSet<_> = books.iter().map(|book| book.connection).collect();
+    if books.len() != all as usize || numbers != (0..all).collect() {
+        problems.push(format!("{} books of {all} connections", books.len()));
+    }
+    problems.extend(books.iter().filter_map(|book| lost(book).err()));
+    let [_, stopped] = evidence.began;
+    let (kept, others): (Vec<_>, Vec<_>) = books.iter().partition(|book| book.ended >= stopped);
+    if kept.len() != (all as usize).min(MOST_SUSPENDED) {
+        problems.push(format!("the server kept {} sessions of {all}", kept.len()));
+    }
+    let round = |book: &&Book| book.connection / scenario.connections();
+    let oldest = kept.iter().map(round).min();
+    let youngest = others.iter().map(round).max();
+    if oldest < youngest {
+        problems.push(format!(
+            "a session of round {youngest:?} ended before one of round {oldest:?}"
+        ));
+    }
+    if problems.is_empty() {
+        Ok(format!("{} kept, {} gave way", kept.len(), others.len()))
+    } else {
+        Err(problems)
+    }
+}
+
+/// A session ended for the reason of its loss.
+fn lost(book: &Book) -> Result<(), String> {
+    complete(Side::Server, book)?;
+    match &book.end {
+        End::Broken(_) if !book.delivered && book.resumes == 0 => Ok(()),
+        _ => Err(format!("a session did not end as lost: {book:?}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::{Expect, tests::single};
+
+    const ROUNDS: u32 = 1030;
+
+    const STOPPED: u64 = 5000;
+
+    /// One client in each round. The connections are in the order of their ends.
+    fn problem(ended: impl Iterator<Item = u32>) -> Option<String> {
+        let gives_way = ROUNDS as usize - MOST_SUSPENDED;
+        let servers = ended.enumerate().map(|(at, connection)| Book {
+            connection,
+            ended: STOPPED - u64::from(at < gives_way),
+            end: End::Broken("PeerDisconnected".to_owned()),
+            ..Book::default()
+        });
+        let evidence = Evidence {
+            clients: vec![],
+            servers: servers.collect(),
+            began: [0, STOPPED],
+            bound: std::time::Duration::ZERO,
+        };
+        let problems = judge(&single(Expect::GivesWay), ROUNDS, &evidence).err()?;
+        Some(problems.join("; "))
+    }
+
+    #[test]
+    fn accept_sessions_that_end_by_age() {
+        assert_eq!(problem(0..ROUNDS), None);
+    }
+
+    #[test]
+    fn find_missing_and_young_sessions() {
+        let missing = problem(1..ROUNDS).unwrap();
+        assert!(missing.contains("1029 books of 1030"), "{missing}");
+        assert!(missing.contains("kept 1023 sessions"), "{missing}");
+        let young = problem((0..5).chain([9]).chain(5..9).chain(10..ROUNDS)).unwrap();
+        assert!(young.contains("round Some(9) ended"), "{young}");
+    }
+}

@@ -1,0 +1,266 @@
+use super::*;
+use crate::{plan::tests::planned as a_plan, scenario::tests::single};
+
+const BEGAN: u64 = 1_000_000;
+
+fn book(sent: u64, received: u64, end: End) -> Book {
+    Book {
+        connection: 0,
+        begun: sent,
+        accepted: sent,
+        ids: sent,
+        succeeded: sent,
+        failed: 0,
+        confirmed: sent,
+        received,
+        ended: BEGAN + 500,
+        ends: true,
+        resumes: 0,
+        resent: 0,
+        delivered: true,
+        end,
+    }
+}
+
+/// A connection that was closed when all was received.
+fn closed() -> [Book; 2] {
+    [book(5, 7, End::LocallyClosed), book(7, 5, End::PeerClosed)]
+}
+
+/// A connection that broke, with messages in flight in both directions.
+fn broke() -> [Book; 2] {
+    let broken = |sent, received| Book {
+        begun: sent + 1,
+        succeeded: sent - 2,
+        failed: 2,
+        confirmed: sent - 2,
+        delivered: false,
+        ..book(sent, received, End::Broken("KeepaliveTimeout".into()))
+    };
+    [broken(5, 7), broken(7, 4)]
+}
+
+fn problem(expect: Expect, books: [Book; 2]) -> Option<String> {
+    after(expect, books, Fault::Nothing)
+}
+
+fn after(expect: Expect, [client, server]: [Book; 2], fault: Fault) -> Option<String> {
+    let mut scenario = single(expect);
+    scenario.fault = fault;
+    let mut evidence = evidence();
+    evidence.clients.push(client);
+    if !fault.kills() {
+        evidence.servers.push(server);
+    }
+    let problems = judge(&scenario, 1, &evidence).err()?;
+    Some(problems.join("; "))
+}
+
+fn evidence() -> Evidence {
+    Evidence {
+        clients: vec![],
+        servers: vec![],
+        began: [BEGAN; 2],
+        bound: Duration::from_secs(1),
+    }
+}
+
+fn found(problem: Option<String>, text: &str) {
+    let problem = problem.expect("it is found");
+    assert!(problem.contains(text), "{problem}");
+}
+
+#[test]
+fn accept_a_good_and_a_broken_connection() {
+    assert_eq!(problem(Expect::GoesOn, closed()), None);
+    assert_eq!(problem(Expect::BothLearn, broke()), None);
+    assert_eq!(problem(Expect::Honest, broke()), None);
+    assert_eq!(
+        after(Expect::ClientLearns, broke(), Fault::HostKilled),
+        None
+    );
+}
+
+#[test]
+fn find_a_lost_message() {
+    let [client, mut server] = closed();
+    server.received = 4;
+    found(problem(Expect::Honest, [client, server]), "but 4 came");
+}
+
+#[test]
+fn find_an_added_message() {
+    let [client, mut server] = broke();
+    server.received = 7;
+    found(problem(Expect::Honest, [client, server]), "and 7 came");
+}
+
+#[test]
+fn find_a_clean_end_of_a_truncated_conversation() {
+    let [client, mut server] = broke();
+    server.end = End::PeerClosed;
+    found(problem(Expect::Honest, [client, server]), "a clean end");
+}
+
+#[test]
+fn find_a_confirmation_of_a_lost_message() {
+    let [client, mut server] = broke();
+    server.received = 2;
+    let mut books = [client, server];
+    found(problem(Expect::Honest, books.clone()), "are confirmed");
+    // A process that leaves need not take everything.
+    books[1].end = End::Open;
+    assert_eq!(
+        after(Expect::ClientLearns, books, Fault::ProcessLeaves),
+        None
+    );
+}
+
+#[test]
+fn find_a_close_that_lies() {
+    let [mut client, server] = broke();
+    client.delivered = true;
+    found(problem(Expect::Honest, [client, server]), "close says");
+}
+
+#[test]
+fn find_an_id_without_a_completion() {
+    let [mut client, server] = broke();
+    client.failed = 1;
+    found(problem(Expect::Honest, [client, server]), "ids");
+}
+
+#[test]
+fn find_a_break_that_no_fault_explains() {
+    found(problem(Expect::GoesOn, broke()), "another end");
+}
+
+#[test]
+fn find_a_side_that_learns_late_early_or_never() {
+    for (ended, text) in [
+        (BEGAN + 1001, "not within"),
+        (BEGAN - 1, "before the fault"),
+    ] {
+        let [client, mut server] = broke();
+        server.ended = ended;
+        found(problem(Expect::BothLearn, [client, server]), text);
+    }
+    let [client, mut server] = broke();
+    server.end = End::Open;
+    found(problem(Expect::BothLearn, [client, server]), "no end");
+}
+
+#[test]
+fn find_a_connection_without_a_book() {
+    let scenario = single(Expect::GoesOn);
+    judge(&scenario, 1, &evidence()).unwrap_err();
+}
+
+/// The problem of a connection with such a plan.
+fn unplanned(ending: impl Fn(Ending) -> bool, [client, server]: &[Book; 2]) -> Option<String> {
+    let plan = a_plan(ending);
+    connection(
+        &single(Expect::GoesOn),
+        &plan,
+        &evidence(),
+        client,
+        Some(server),
+    )
+    .err()
+}
+
+#[test]
+fn find_an_end_that_is_not_planned() {
+    let plan = |ending| move |other| other == ending;
+    let [client, server] = closed();
+    let by_client = plan(Ending::Close(Side::Client));
+    assert_eq!(unplanned(by_client, &closed()), None);
+    assert_eq!(unplanned(plan(Ending::CloseBoth), &closed()), None);
+    let by_server = plan(Ending::Close(Side::Server));
+    found(unplanned(by_server, &closed()), "another end");
+    let dropped = Book {
+        end: End::Dropped,
+        delivered: false,
+        received: 3,
+        ..server
+    };
+    found(unplanned(by_client, &[client, dropped]), "another end");
+}
+
+#[test]
+fn allow_missing_messages_after_an_abort_and_no_others() {
+    let is_abort = |ending| matches!(ending, Ending::Abort(Side::Client, _));
+    let Ending::Abort(_, code) = a_plan(is_abort).ending else {
+        unreachable!("it was looked for")
+    };
+    let books = |received, code| {
+        let [client, server] = closed();
+        let ends = ["LocallyAborted".into(), format!("PeerAborted({code})")];
+        let [client, server] = [(client, 7), (server, received)].map(|(book, received)| Book {
+            received,
+            delivered: false,
+            confirmed: 0,
+            ..book
+        });
+        let [client_end, server_end] = ends.map(End::Broken);
+        [
+            Book {
+                end: client_end,
+                ..client
+            },
+            Book {
+                end: server_end,
+                ..server
+            },
+        ]
+    };
+    assert_eq!(unplanned(is_abort, &books(2, code)), None);
+    found(unplanned(is_abort, &books(6, code)), "and 6 came");
+    found(unplanned(is_abort, &books(2, code ^ 1)), "another end");
+}
+
+fn resumed() -> [Book; 2] {
+    closed().map(|book| Book { resumes: 1, ..book })
+}
+
+#[test]
+fn find_a_connection_that_did_not_resume() {
+    assert_eq!(problem(Expect::Resumes, resumed()), None);
+    for side in Side::BOTH {
+        let mut books = resumed();
+        books[side as usize].resumes = 0;
+        found(problem(Expect::Resumes, books), "did not resume");
+    }
+    let late = resumed().map(|book| Book {
+        ended: BEGAN + 1001,
+        ..book
+    });
+    found(problem(Expect::Resumes, late), "1s at most");
+    found(problem(Expect::EndsHonestly, closed()), "no connection");
+}
+
+#[test]
+fn allow_a_loss_at_the_end_and_no_other() {
+    let broke = |ends| {
+        broke().map(|book| Book {
+            ends,
+            resumes: 1,
+            ..book
+        })
+    };
+    assert_eq!(problem(Expect::EndsHonestly, broke(true)), None);
+    found(problem(Expect::EndsHonestly, broke(false)), "another end");
+}
+
+#[test]
+fn find_a_session_that_ends_for_another_reason() {
+    let lost = |reason: &str| {
+        broke().map(|book| Book {
+            end: End::Broken(reason.to_owned()),
+            ..book
+        })
+    };
+    let problem = |reason| after(Expect::SessionsEnd, lost(reason), Fault::ProcessReplaced);
+    assert_eq!(problem("SessionLost"), None);
+    found(problem("KeepaliveTimeout"), "its session is lost");
+}
