@@ -164,6 +164,11 @@ impl Link {
         self.core().ended.clone()
     }
 
+    /// Whether the connection is lost and its session waits for the next one.
+    pub(crate) fn is_suspended(&self) -> bool {
+        self.core().is_suspended()
+    }
+
     /// Whether the connection has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.ends.load(Ordering::Acquire) & OVER != 0
