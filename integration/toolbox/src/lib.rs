@@ -15,6 +15,7 @@ mod launch;
 mod load;
 pub mod network;
 mod pair;
+mod proxy;
 mod resources;
 mod shell;
 mod side;
@@ -43,6 +44,7 @@ pub use crate::{
     launch::{LAB_FAILED, LAB_STOPPED, LabDevice, Launch, NO_LAB, native_is_possible},
     load::Load,
     pair::{example, pair, pair_with, reason},
+    proxy::Proxy,
     shell::Shell,
     side::Side,
     watchdog::Watchdog,
