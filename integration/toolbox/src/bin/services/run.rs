@@ -176,8 +176,9 @@ impl Run {
             |test| format!("for i in $(seq 600); do {test} && exit; sleep 0.05; done; exit 1");
         match begun {
             Begun::Says(text) => {
-                let heard = client.hear(text, SERVER_LIMIT);
-                ensure!(heard == Heard::Said, "it is never at work");
+                if client.hear(text, SERVER_LIMIT) != Heard::Said {
+                    bail!("it is never at work: {}", client.finish(Duration::ZERO)?);
+                }
             }
             Begun::There(test) => drop(self.there.shell(&until(test))?),
             Begun::Here(test) => drop(self.here.shell(&until(test))?),
