@@ -10,7 +10,7 @@ use std::{
 use nix::sys::signal::Signal;
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, TransportChoice};
 use serde_json::Value;
-use toolbox::{Line, PATIENCE, Process, Proxy};
+use toolbox::{Line, PATIENCE, Process, Proxy, await_line};
 
 fn rdmsg(line: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rdmsg"));
@@ -90,17 +90,6 @@ fn ping_and_bench_go_over_tcp_on_any_machine() {
     assert_eq!(ended.status, Some(0), "{}", ended.output);
 }
 
-/// Takes lines up to the next one with this text.
-fn says(process: &mut Process, text: &str) {
-    loop {
-        match process.line(PATIENCE) {
-            Some(Line::Out(line) | Line::Err(line)) if line.contains(text) => return,
-            Some(_) => {}
-            None => panic!("it does not say {text:?}: {:?}", process.end(PATIENCE)),
-        }
-    }
-}
-
 #[test]
 fn ping_goes_on_over_a_cut() {
     let (_server, address) = serve();
@@ -112,13 +101,13 @@ fn ping_goes_on_over_a_cut() {
     let mut ping = Process::start(&argv).unwrap();
     for _ in 0..2 {
         // A message.
-        says(&mut ping, ": ");
+        await_line(&mut ping, ": ");
         proxy.cut();
-        says(&mut ping, "suspended: the connection is lost");
+        await_line(&mut ping, "suspended: the connection is lost");
         proxy.mend();
-        says(&mut ping, "resumed after ");
+        await_line(&mut ping, "resumed after ");
     }
-    says(&mut ping, ": ");
+    await_line(&mut ping, ": ");
     ping.signal(Signal::SIGINT).unwrap();
     let ended = ping.end(PATIENCE).unwrap().unwrap();
     assert_eq!(ended.status, Some(0), "{ended}");

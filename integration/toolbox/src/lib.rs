@@ -65,6 +65,21 @@ pub fn open_fds() -> usize {
     fds.count()
 }
 
+/// Takes the lines of a process up to the next one with this text.
+///
+/// # Panics
+///
+/// When there is none within [`PATIENCE`].
+pub fn await_line(process: &mut Process, text: &str) {
+    loop {
+        match process.line(PATIENCE) {
+            Some(Line::Out(line) | Line::Err(line)) if line.contains(text) => return,
+            Some(_) => {}
+            None => panic!("it does not say {text:?}: {:?}", process.end(PATIENCE)),
+        }
+    }
+}
+
 /// Returns the sections of a tool's table: their titles, behind `==`, and their lines but for empty
 /// ones and comments.
 pub fn sections(text: &str) -> impl Iterator<Item = (&str, Vec<&str>)> {

@@ -5,7 +5,7 @@ use std::{
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
 };
 
-use toolbox::{Bridge, Line, PATIENCE, Process, Proxy};
+use toolbox::{Bridge, PATIENCE, Proxy, await_line};
 
 use crate::stage::{Service, connect, is_reset, random, reset, start};
 
@@ -38,29 +38,18 @@ impl Way {
     /// Cuts the connection of both bridges, and waits until the near one has noticed that.
     fn cut(&mut self) {
         self.proxy.cut();
-        says(&mut self.near.process, "lost its connection, and resumes");
+        await_line(&mut self.near.process, "lost its connection, and resumes");
     }
 
     fn mend(&mut self) {
         self.proxy.mend();
-        says(&mut self.near.process, "resumed after");
+        await_line(&mut self.near.process, "resumed after");
     }
 
     /// Both bridges report this of their connections.
     fn both_report(&mut self, connections: &str) {
         self.near.reports(connections).unwrap();
         self.far.reports(connections).unwrap();
-    }
-}
-
-/// Takes lines up to the next one with this text.
-fn says(process: &mut Process, text: &str) {
-    loop {
-        match process.line(PATIENCE) {
-            Some(Line::Out(line) | Line::Err(line)) if line.contains(text) => return,
-            Some(_) => {}
-            None => panic!("it does not say {text:?}: {:?}", process.end(PATIENCE)),
-        }
     }
 }
 
