@@ -189,6 +189,7 @@ impl Endpoint {
             capabilities: link.capabilities(),
             send_limit: link.send_limit(),
             peer_data: link.peer_data(),
+            is_suspended: link.is_suspended(),
             close_reason: self.close_reason(),
         }
     }

@@ -1,5 +1,9 @@
 //! Sessions over TCP: a proxy between the two sides cuts their connections.
 
+#[cfg(feature = "tokio")]
+#[path = "sessions/tasks.rs"]
+mod tasks;
+
 use std::{
     io::{self, Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},

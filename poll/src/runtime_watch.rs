@@ -6,6 +6,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
+use ::tokio::runtime::Handle;
 use rdma_status::OsError;
 
 use super::{registration::FdEvents, task_events::TaskEvents};
@@ -17,29 +18,39 @@ use super::{registration::FdEvents, task_events::TaskEvents};
 /// tasks.
 #[derive(Debug)]
 pub struct RuntimeWatch {
+    runtime: Handle,
     events: TaskEvents,
     waker: Waker,
     calls: Arc<AtomicU64>,
 }
 
 impl RuntimeWatch {
-    /// Registers the events with the current runtime, which calls this waker. The waker counts its
-    /// calls.
+    /// Registers the events with the runtime, which calls this waker. The waker counts its calls.
     ///
     /// # Panics
     ///
-    /// Without a current runtime.
+    /// If the runtime has no I/O.
     #[track_caller]
     pub fn new(
+        runtime: Handle,
         events: Arc<dyn FdEvents>,
         waker: Waker,
         calls: Arc<AtomicU64>,
     ) -> Result<Self, OsError> {
+        let events = {
+            let _entered = runtime.enter();
+            TaskEvents::new(events)?
+        };
         Ok(Self {
-            events: TaskEvents::new(events)?,
+            runtime,
+            events,
             waker,
             calls,
         })
+    }
+
+    pub(super) fn runtime(&self) -> &Handle {
+        &self.runtime
     }
 
     /// The number of calls by the runtime.

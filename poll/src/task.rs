@@ -50,6 +50,11 @@ impl Poller {
             return polled;
         }
         self.rely(Reliance::Tasks);
+        #[cfg(feature = "tokio")]
+        if self.tasks.are_in_runtime() {
+            // The runtime took over in between.
+            self.rely_no_more(Reliance::Tasks);
+        }
         queue.poll(1, Answers::AtOnce);
         if let Some(value) = ready() {
             return Poll::Ready(value);
@@ -78,6 +83,14 @@ impl Poller {
     pub fn leave_runtime(&self) {
         #[cfg(feature = "tokio")]
         if self.tasks.leave_runtime() {
+            self.leave_loop();
+        }
+    }
+
+    /// As [`leave_runtime`](Self::leave_runtime), until the session has its next connection.
+    pub fn pause_runtime(&self) {
+        #[cfg(feature = "tokio")]
+        if self.tasks.pause_runtime() {
             self.leave_loop();
         }
     }
@@ -131,7 +144,7 @@ impl Poller {
                     // reports the end of the stream at every poll, which would keep the task awake
                     // until the engine's thread ends the connection.
                     Poll::Ready(Ok(())) | Poll::Pending if self.is_silent(queue) => {
-                        self.leave_runtime();
+                        self.pause_runtime();
                         return None;
                     }
                     Poll::Ready(Ok(())) => {}

@@ -15,6 +15,8 @@ use rdmsg_os::lock;
 #[cfg(feature = "tokio")]
 use super::runtime_watch::RuntimeWatch;
 use crate::sync::{Seat, Wakers};
+#[cfg(feature = "tokio")]
+use ::tokio::runtime::Handle;
 
 /// The event that a task waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +37,20 @@ pub struct Tasks {
     #[cfg(feature = "tokio")]
     in_runtime: AtomicBool,
     #[cfg(feature = "tokio")]
-    watch: Mutex<Option<Arc<RuntimeWatch>>>,
+    watch: Mutex<Watch>,
+}
+
+/// How a runtime takes part.
+#[cfg(feature = "tokio")]
+#[derive(Debug, Default)]
+enum Watch {
+    /// It does not.
+    #[default]
+    None,
+    /// It watches the completion events of the next connection of a session.
+    Paused(Handle),
+    /// It watches the completion events.
+    Active(Arc<RuntimeWatch>),
 }
 
 impl Awaited {
@@ -91,17 +106,51 @@ impl Tasks {
     /// Sets the watch of a runtime.
     #[cfg(feature = "tokio")]
     pub fn enter_runtime(&self, watch: RuntimeWatch) {
-        let before = lock(&self.watch).replace(Arc::new(watch));
-        drop(before);
-        self.in_runtime.store(true, Ordering::Relaxed);
+        self.change(|_| Watch::Active(Arc::new(watch)));
+    }
+
+    /// Leaves the completion events of the next connection to this runtime.
+    #[cfg(feature = "tokio")]
+    pub fn await_transport(&self, runtime: Handle) {
+        self.change(|_| Watch::Paused(runtime));
+    }
+
+    /// Returns the runtime whose watch was paused.
+    #[cfg(feature = "tokio")]
+    pub fn paused(&self) -> Option<Handle> {
+        match &*lock(&self.watch) {
+            Watch::Paused(runtime) => Some(runtime.clone()),
+            Watch::None | Watch::Active(_) => None,
+        }
     }
 
     /// Removes the watch of a runtime. Returns whether there was one.
     #[cfg(feature = "tokio")]
     pub(super) fn leave_runtime(&self) -> bool {
-        self.in_runtime.store(false, Ordering::Relaxed);
-        let watch = mem::take(&mut *lock(&self.watch));
-        watch.is_some()
+        self.change(|_| Watch::None)
+    }
+
+    /// Removes the watch of a runtime, and keeps the runtime. Returns whether there was one.
+    #[cfg(feature = "tokio")]
+    pub(super) fn pause_runtime(&self) -> bool {
+        self.change(|watch| match watch {
+            Watch::None => Watch::None,
+            Watch::Paused(runtime) => Watch::Paused(runtime.clone()),
+            Watch::Active(watch) => Watch::Paused(watch.runtime().clone()),
+        })
+    }
+
+    /// Returns whether a runtime watched before.
+    #[cfg(feature = "tokio")]
+    fn change(&self, next: impl FnOnce(&Watch) -> Watch) -> bool {
+        let mut watch = lock(&self.watch);
+        let next = next(&watch);
+        let watches = matches!(next, Watch::Active(_));
+        self.in_runtime.store(watches, Ordering::Relaxed);
+        let before = mem::replace(&mut *watch, next);
+        drop(watch);
+        // Dropped without the lock.
+        matches!(before, Watch::Active(_))
     }
 
     /// Whether there is a watch of a runtime, which may end at any time.
@@ -114,6 +163,9 @@ impl Tasks {
     /// Returns the watch of the runtime, if there is one.
     #[cfg(feature = "tokio")]
     pub(super) fn watch(&self) -> Option<Arc<RuntimeWatch>> {
-        lock(&self.watch).clone()
+        match &*lock(&self.watch) {
+            Watch::Active(watch) => Some(Arc::clone(watch)),
+            Watch::None | Watch::Paused(_) => None,
+        }
     }
 }

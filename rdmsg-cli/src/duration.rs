@@ -2,10 +2,25 @@
 
 use std::time::Duration;
 
+/// Seconds, as `0.5` or `30s`.
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
+    let number = text.strip_suffix('s').unwrap_or(text);
+    let number: f64 = number.parse().map_err(|_| "expected seconds".to_owned())?;
+    Duration::try_from_secs_f64(number).map_err(|error| error.to_string())
+}
+
+/// The time for which a lost connection is resumed: that of `Config::resume`.
+pub(crate) fn resume(text: &str) -> Result<Duration, String> {
+    let duration = seconds(text)?;
+    if duration > Duration::from_secs(3600) {
+        return Err("it is more than an hour".into());
+    }
+    Ok(duration)
+}
+
 /// Some seconds, more than none.
 pub(crate) fn positive(text: &str) -> Result<Duration, String> {
-    let number: f64 = text.parse().map_err(|_| "expected seconds".to_owned())?;
-    let duration = Duration::try_from_secs_f64(number).map_err(|error| error.to_string())?;
+    let duration = seconds(text)?;
     if duration.is_zero() {
         return Err("it is 0".into());
     }
@@ -21,9 +36,16 @@ mod tests {
 
     #[test]
     fn only_times_that_can_be_waited_for_are_taken() {
-        assert_eq!(positive("0.5"), Ok(Duration::from_millis(500)));
-        for text in ["", "0", "-1", "nan", "inf", "1e30", "86401", "1 s"] {
+        for text in ["0.5", "0.5s"] {
+            assert_eq!(positive(text), Ok(Duration::from_millis(500)));
+        }
+        for text in [
+            "", "s", "0", "-1", "nan", "inf", "1e30", "86401", "1 s", "1ms",
+        ] {
             assert!(positive(text).is_err(), "{text}");
         }
+        assert_eq!(resume("0"), Ok(Duration::ZERO));
+        assert_eq!(resume("3600s"), Ok(Duration::from_secs(3600)));
+        assert!(resume("3601").is_err());
     }
 }

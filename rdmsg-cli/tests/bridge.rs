@@ -1,6 +1,8 @@
 //! Pairs of bridges, run from the command line. Between them is rdmsg over TCP, or over RDMA if the
 //! lab's variables have the address of a device.
 
+#[path = "bridge/resume.rs"]
+mod resume;
 mod stage;
 
 use std::{

@@ -10,7 +10,7 @@ use std::{
 use nix::sys::signal::Signal;
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, TransportChoice};
 use serde_json::Value;
-use toolbox::{Line, PATIENCE, Process};
+use toolbox::{Line, PATIENCE, Process, Proxy, await_line};
 
 fn rdmsg(line: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rdmsg"));
@@ -88,6 +88,31 @@ fn ping_and_bench_go_over_tcp_on_any_machine() {
     server.signal(Signal::SIGINT).unwrap();
     let ended = server.end(PATIENCE).unwrap().unwrap();
     assert_eq!(ended.status, Some(0), "{}", ended.output);
+}
+
+#[test]
+fn ping_goes_on_over_a_cut() {
+    let (_server, address) = serve();
+    let proxy = Proxy::start(address.parse().unwrap()).unwrap();
+    let program = env!("CARGO_BIN_EXE_rdmsg");
+    let peer = proxy.address;
+    let line = format!("{program} ping {peer} --transport tcp --resume 600 --interval 0.2");
+    let argv: Vec<&str> = line.split(' ').collect();
+    let mut ping = Process::start(&argv).unwrap();
+    for _ in 0..2 {
+        // A message.
+        await_line(&mut ping, ": ");
+        proxy.cut();
+        await_line(&mut ping, "suspended: the connection is lost");
+        proxy.mend();
+        await_line(&mut ping, "resumed after ");
+    }
+    await_line(&mut ping, ": ");
+    ping.signal(Signal::SIGINT).unwrap();
+    let ended = ping.end(PATIENCE).unwrap().unwrap();
+    assert_eq!(ended.status, Some(0), "{ended}");
+    let summary = "no connection lost, resumed 2 times";
+    assert!(ended.output.contains(summary), "{ended}");
 }
 
 /// Sets the limit on the address space. If it is slightly above the present size, a thread's stack

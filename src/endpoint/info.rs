@@ -20,6 +20,10 @@ pub struct Info {
     /// A connecting peer gives it to [`Connector::private_data`](crate::Connector::private_data),
     /// an accepting one to [`Request::accept_with`](crate::Request::accept_with).
     pub peer_data: Vec<u8>,
+    /// Whether the connection is lost and its session waits for the next one.
+    ///
+    /// See [`Config::resume`](crate::Config::resume), without which it is false.
+    pub is_suspended: bool,
     /// Why the connection has ended, once it has. Messages may still wait to be received.
     pub close_reason: Option<CloseReason>,
 }

@@ -235,3 +235,60 @@ impl Endpoint {
         self.inner.link.poller.tasks.leave(seat);
     }
 }
+
+#[cfg(all(test, feature = "tokio"))]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use ::tokio::runtime::Builder;
+
+    use crate::{
+        config::Config,
+        connector::Connector,
+        engine::Engine,
+        listener,
+        poll::Reliance,
+        tokio::{Endpoint, Listener},
+        transport_choice::TransportChoice,
+    };
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn runtime_watches_the_next_connection_of_a_session() {
+        let config = Config::default().with(|config| {
+            config.resume = PATIENCE;
+            config.transport = TransportChoice::Tcp;
+        });
+        let runtime = Builder::new_current_thread().enable_io().build().unwrap();
+        runtime.block_on(async {
+            let engine = Engine::new().unwrap();
+            let builder = listener::Listener::builder()
+                .config(&config)
+                .engine(&engine);
+            let listener = Listener::from(builder.bind("127.0.0.1:0").unwrap());
+            let connector = Connector::new().config(&config).engine(&engine);
+            let connecting = connector.start(listener.local_addr()).unwrap();
+            let client = Endpoint::new(connecting.await.unwrap()).unwrap();
+            let server = listener.accept().await.unwrap();
+            let start = Instant::now();
+            for round in 0..3 {
+                let sides = [&client, &server];
+                let watched = |side: &Endpoint| {
+                    let resumes = side.get_ref().statistics().resumes;
+                    resumes == round && !side.get_ref().inner.link.poller.relies(Reliance::Tasks)
+                };
+                // The engine's thread has the runtime watch a moment after the first message.
+                while !sides.into_iter().all(watched) {
+                    assert!(start.elapsed() < PATIENCE, "round {round}");
+                    client.send(b"there").await.unwrap();
+                    assert_eq!(server.recv().await.unwrap(), b"there");
+                    server.send(b"back").await.unwrap();
+                    assert_eq!(client.recv().await.unwrap(), b"back");
+                }
+                let link = &client.get_ref().inner.link;
+                link.with_core(|core| core.lose(Instant::now()));
+            }
+        });
+    }
+}

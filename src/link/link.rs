@@ -164,6 +164,11 @@ impl Link {
         self.core().ended.clone()
     }
 
+    /// Whether the connection is lost and its session waits for the next one.
+    pub(crate) fn is_suspended(&self) -> bool {
+        self.core().is_suspended()
+    }
+
     /// Whether the connection has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.ends.load(Ordering::Acquire) & OVER != 0
@@ -312,6 +317,8 @@ impl Link {
             match later {
                 Later::Close(completions) => drop(completions),
                 Later::Drop(completion) => drop(completion),
+                #[cfg(feature = "tokio")]
+                Later::EnterRuntime => self.enter_runtime_again(),
                 Later::Log(Note { level, topic, text }) => match topic {
                     None => foreign::log(level, module_path!(), format_args!("{self}: {text}")),
                     Some(Topic::Violation) => warn_sparsely!("{self}: {text}"),
@@ -430,9 +437,13 @@ impl Link {
     /// Gives everything that belongs to the device back: the queue pair first, then the completion
     /// queue.
     pub(crate) fn uninstall(&self) {
-        self.poller.leave_runtime();
-        // Without the poll side no other thread can poll.
+        // Without the poll side no other thread can poll, and no runtime begins to watch.
         let mut side = lock(&self.poll).take();
+        if self.is_over() {
+            self.poller.leave_runtime();
+        } else {
+            self.poller.pause_runtime();
+        }
         let mut failed = None;
         let queues = {
             let mut core = self.core();

@@ -33,6 +33,9 @@ use std::{
 };
 
 #[cfg(feature = "tokio")]
+use ::tokio::runtime::Handle;
+
+#[cfg(feature = "tokio")]
 use crate::poll::RuntimeWatch;
 
 /// How many batches are taken in a row, so that a busy connection holds up no other.
@@ -494,30 +497,48 @@ impl Link {
     ///
     /// # Panics
     ///
-    /// Without a current runtime.
+    /// Without a current runtime that has I/O.
     #[track_caller]
     pub(crate) fn enter_runtime(self: &Arc<Self>) -> Result<(), OsError> {
+        self.enter(Handle::current())
+    }
+
+    /// Registers the next connection of a session with the runtime that watched the last one.
+    pub(super) fn enter_runtime_again(self: &Arc<Self>) {
+        let Some(runtime) = self.poller.tasks.paused() else {
+            return;
+        };
+        if let Err(error) = self.enter(runtime) {
+            debug!("{self}: the engine polls from now on: {error}");
+        }
+    }
+
+    #[track_caller]
+    fn enter(self: &Arc<Self>, runtime: Handle) -> Result<(), OsError> {
         // A watch of another runtime ends first: it may be the same, which watches nothing twice.
         self.poller.leave_runtime();
-        let Some(events) = lock(&self.poll)
-            .as_ref()
-            .map(|side| Arc::clone(side.events()))
-        else {
-            // It has ended, which needs no watching.
+        // No transport is released before this lock is.
+        let side = lock(&self.poll);
+        if self.is_over() {
+            // It needs no watching.
             return Ok(());
+        }
+        let events = match &*side {
+            Some(side) if !self.core().is_suspended() => Arc::clone(side.events()),
+            Some(_) | None => {
+                self.poller.tasks.await_transport(runtime);
+                return Ok(());
+            }
         };
         let calls = Arc::new(AtomicU64::new(0));
         let alarm = Alarm {
             link: Arc::downgrade(self),
             calls: Arc::clone(&calls),
         };
-        let watch = RuntimeWatch::new(events, Waker::from(Arc::new(alarm)), calls)?;
+        let waker = Waker::from(Arc::new(alarm));
+        let watch = RuntimeWatch::new(runtime, events, waker, calls)?;
         self.poller.tasks.enter_runtime(watch);
         self.poller.rely_no_more(Reliance::Tasks);
-        if self.is_over() {
-            // The transport may have been released before, and no watch may hold it.
-            self.poller.leave_runtime();
-        }
         Ok(())
     }
 }

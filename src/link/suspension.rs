@@ -10,6 +10,8 @@ use std::{
 
 use log::Level;
 
+#[cfg(feature = "tokio")]
+use super::deferred::Later;
 use super::{
     completion::{Completion, Ended},
     core::{Core, Recipient},
@@ -431,6 +433,8 @@ impl Core {
         past.resumes += 1;
         past.resent += again as u64;
         self.deferred.log(Note::new(Level::Warn, text));
+        #[cfg(feature = "tokio")]
+        self.deferred.later.push(Later::EnterRuntime);
         self.deferred.drive = true;
         self.deferred.wake = true;
         self.go_on();

@@ -116,7 +116,7 @@ impl Snapshot {
     /// (exposition format 0.0.4).
     ///
     /// Totals are named `rdmsg_…`, values of connections `rdmsg_connection_…`, with the labels
-    /// `connection`, `peer` and `transport`.
+    /// `connection`, `peer`, `transport` and `state`, which is `open`, `suspended` or `ended`.
     #[must_use]
     pub fn to_prometheus(&self) -> String {
         let mut text = String::new();
@@ -186,9 +186,14 @@ impl ConnectionSnapshot {
             peer,
             transport,
             is_closed,
+            is_suspended,
             ..
         } = self;
-        let state = if *is_closed { "ended" } else { "open" };
+        let state = match (is_closed, is_suspended) {
+            (true, _) => "ended",
+            (false, true) => "suspended",
+            (false, false) => "open",
+        };
         format!("connection=\"{id}\",peer=\"{peer}\",transport=\"{transport}\",state=\"{state}\"")
     }
 }
@@ -221,11 +226,16 @@ mod tests {
                 transport: Transport::Rdma,
                 age: Duration::from_millis(1500),
                 is_closed: false,
+                is_suspended: false,
                 statistics,
             }],
             ended: 4,
             all: statistics,
         };
+        let mut suspended = snapshot.clone();
+        suspended.connections[0].is_suspended = true;
+        let state = "state=\"suspended\"} 7\n";
+        assert!(suspended.to_prometheus().contains(state), "{suspended:?}");
         let text = snapshot.to_prometheus();
         let labels = "{connection=\"3\",peer=\"[fd08::1]:7471\",transport=\"RDMA\",state=\"open\"}";
         for line in [

@@ -44,6 +44,9 @@ pub struct ConnectionSnapshot {
     pub age: Duration,
     /// Whether it has ended, and only its handles are left.
     pub is_closed: bool,
+    /// Whether it is lost and its session waits for the next connection: see
+    /// [`Config::resume`](crate::Config::resume).
+    pub is_suspended: bool,
     /// The statistics of the connection.
     pub statistics: Statistics,
 }
@@ -105,6 +108,7 @@ impl Registry {
                 transport: entry.link.transport(),
                 age: entry.since.elapsed(),
                 is_closed: entry.link.ended().is_some(),
+                is_suspended: entry.link.is_suspended(),
                 statistics,
             }
         });

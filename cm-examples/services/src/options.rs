@@ -15,6 +15,9 @@ pub struct Keepalive {
     /// How long it may take to answer, in milliseconds; then the connection ends
     #[arg(long, global = true, value_name = "MS", default_value_t = 3000)]
     pub keepalive_timeout: u64,
+    /// How long a connection that was lost waits to be resumed, in seconds; 0: it ends
+    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 0)]
+    pub resume: u64,
 }
 
 impl Default for Keepalive {
@@ -22,6 +25,7 @@ impl Default for Keepalive {
         Self {
             keepalive_interval: 2000,
             keepalive_timeout: 3000,
+            resume: 0,
         }
     }
 }
@@ -33,6 +37,7 @@ impl Keepalive {
         Config::default().with(|c| {
             c.keepalive_interval = Some(Duration::from_millis(self.keepalive_interval));
             c.keepalive_timeout = Duration::from_millis(self.keepalive_timeout);
+            c.resume = Duration::from_secs(self.resume);
         })
     }
 }

@@ -15,6 +15,7 @@ mod launch;
 mod load;
 pub mod network;
 mod pair;
+mod proxy;
 mod resources;
 mod shell;
 mod side;
@@ -43,6 +44,7 @@ pub use crate::{
     launch::{LAB_FAILED, LAB_STOPPED, LabDevice, Launch, NO_LAB, native_is_possible},
     load::Load,
     pair::{example, pair, pair_with, reason},
+    proxy::Proxy,
     shell::Shell,
     side::Side,
     watchdog::Watchdog,
@@ -61,6 +63,21 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 pub fn open_fds() -> usize {
     let fds = fs::read_dir("/proc/self/fd").expect("/proc is mounted");
     fds.count()
+}
+
+/// Takes the lines of a process up to the next one with this text.
+///
+/// # Panics
+///
+/// When there is none within [`PATIENCE`].
+pub fn await_line(process: &mut Process, text: &str) {
+    loop {
+        match process.line(PATIENCE) {
+            Some(Line::Out(line) | Line::Err(line)) if line.contains(text) => return,
+            Some(_) => {}
+            None => panic!("it does not say {text:?}: {:?}", process.end(PATIENCE)),
+        }
+    }
 }
 
 /// Returns the sections of a tool's table: their titles, behind `==`, and their lines but for empty

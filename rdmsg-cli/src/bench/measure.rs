@@ -51,7 +51,15 @@ pub(super) fn measure(
         Test::Bandwidth | Test::Rate => Request::Sink,
     };
     let endpoints = (0..point.connections)
-        .map(|_| connect(peer, point.carrier, request, options.timeout))
+        .map(|_| {
+            connect(
+                peer,
+                point.carrier,
+                request,
+                options.timeout,
+                Duration::ZERO,
+            )
+        })
         .collect::<Result<Vec<Endpoint>>>()?;
     let transport = endpoints[0].transport().to_string();
     let same = endpoints

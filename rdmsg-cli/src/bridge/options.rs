@@ -4,7 +4,10 @@ use clap::{Args, CommandFactory, error::ErrorKind};
 use rdmsg::Config;
 
 use super::address::{Address, Scheme};
-use crate::Cli;
+use crate::{
+    Cli,
+    duration::{resume, seconds},
+};
 
 /// Carries plain TCP connections over RDMA
 ///
@@ -74,6 +77,13 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", value_parser = threads)]
     pub(crate) threads: Option<usize>,
 
+    /// How long a connection that was lost between the bridges waits for the network, 0 to 3600.
+    /// The plain ends notice only a pause. Both bridges need it; the smaller time counts. With 0, or
+    /// after a restart of either bridge, a lost connection is reset. The bridge of the service
+    /// keeps up to 1024 lost connections.
+    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = resume)]
+    pub(crate) resume: Duration,
+
     /// Export statistics for `rdmsg top`.
     #[arg(long)]
     pub(crate) statistics: bool,
@@ -99,6 +109,9 @@ const LONGEST_PIECE: u64 = 1 << 20;
 
 /// The most bytes that both bridges hold of a direction beyond the window, half on each side.
 const STREAM_BUFFER: u64 = 1 << 20;
+
+/// The longest time for a close that the library takes.
+const LONGEST_CLOSE: Duration = Duration::from_secs(600);
 
 /// The number of pieces that may be in flight.
 const WINDOW: u16 = 16;
@@ -141,17 +154,15 @@ impl Options {
             config.registration_cache = LARGE_MEMORY;
             config.stream_buffer = STREAM_BUFFER;
             config.connect_timeout = self.connect_timeout;
+            config.resume = self.resume;
+            // The close of a stream waits for the network, as the bytes before it do.
+            config.close_timeout = config.close_timeout.max(self.resume).min(LONGEST_CLOSE);
         });
         if let Some(transport) = scheme.transport() {
             config.transport = transport;
         }
         config
     }
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let number: f64 = text.parse().map_err(|_| "expected seconds".to_owned())?;
-    Duration::try_from_secs_f64(number).map_err(|error| error.to_string())
 }
 
 fn interval(text: &str) -> Result<Duration, String> {

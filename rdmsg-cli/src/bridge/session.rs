@@ -97,16 +97,20 @@ impl Session {
     }
 }
 
-/// Returns the text of an error; for an abort by the other bridge, its cause.
+/// Returns the text of an error; for an end by the other bridge, its cause.
 pub(super) fn explain(error: &io::Error) -> String {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
-    if let Some(
-        rdmsg::Error::Disconnected(CloseReason::PeerAborted(code))
-        | rdmsg::Error::Undelivered(CloseReason::PeerAborted(code)),
-    ) = inner
-        && let Some(cause) = Cause::of_code(*code)
-    {
-        return format!("the other bridge ended it: {cause}");
+    let Some(rdmsg::Error::Disconnected(reason) | rdmsg::Error::Undelivered(reason)) = inner else {
+        return error.to_string();
+    };
+    match reason {
+        CloseReason::PeerAborted(code) => match Cause::of_code(*code) {
+            Some(cause) => format!("the other bridge ended it: {cause}"),
+            None => error.to_string(),
+        },
+        CloseReason::SessionLost => "it was lost, and the other bridge does not know it: that \
+                                     bridge was started again, or has ended the connection"
+            .to_owned(),
+        _ => error.to_string(),
     }
-    error.to_string()
 }

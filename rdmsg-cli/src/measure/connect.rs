@@ -8,16 +8,19 @@ use crate::{
     service::{self, Request},
 };
 
-/// Connects to `rdmsg serve`, which grants the request.
+/// Connects to `rdmsg serve`, which grants the request. The connection survives a loss for the time
+/// of `resume`.
 pub(crate) fn connect(
     peer: &[SocketAddr],
     carrier: Carrier,
     request: Request,
     timeout: Duration,
+    resume: Duration,
 ) -> Result<Endpoint> {
     let mut config = Config::default();
     config.transport = carrier.into();
     config.connect_timeout = timeout;
+    config.resume = resume;
     let endpoint = Connector::new().config(&config).connect(peer)?;
     service::ask(&endpoint, request, timeout).with_context(|| {
         format!(

@@ -3,9 +3,11 @@
 //! ```text
 //! options   the command line
 //! pinger    sends, waits, connects again     summary   what it came to
+//! outages   losses of a connection that is resumed
 //! ```
 
 mod options;
+mod outages;
 mod pinger;
 mod summary;
 

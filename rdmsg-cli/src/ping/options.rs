@@ -2,15 +2,20 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::{carrier::Carrier, duration::positive, measure::Size};
+use crate::{
+    carrier::Carrier,
+    duration::{positive, resume},
+    measure::Size,
+};
 
 /// Sends messages to `rdmsg serve` and measures the time until they come back
 ///
 /// A connection never loses a message. If the connection itself is lost, ping reports that, makes a
-/// new one, once an interval, and sends the next message over it.
+/// new one, once an interval, and sends the next message over it. With --resume it waits until the
+/// connection is resumed, and reports how long that took; no message is lost then.
 ///
-/// It ends with 0 if every message came back over one connection, 1 otherwise, and 2 for a wrong
-/// command line. An interrupt (ctrl-c) ends it with the summary.
+/// It ends with 0 if every message came back over one connection, resumed or not, 1 otherwise, and
+/// 2 for a wrong command line. An interrupt (ctrl-c) ends it with the summary.
 #[derive(Args, Debug)]
 #[command(
     verbatim_doc_comment,
@@ -39,6 +44,11 @@ pub(crate) struct Options {
     /// The time limit of an answer and of a connection.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = positive)]
     pub(super) timeout: Duration,
+
+    /// How long a lost connection waits to be resumed, 0 to 3600; 0: it ends. The --resume of
+    /// `rdmsg serve` counts as well.
+    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = resume)]
+    pub(super) resume: Duration,
 
     /// The transport.
     #[arg(long, value_enum, ignore_case = true, default_value_t = Carrier::Auto)]

@@ -7,7 +7,7 @@ use std::{
 use anyhow::Result;
 use rdmsg::{Endpoint, Error, Transport};
 
-use super::{options::Options, summary::Summary};
+use super::{options::Options, outages::Outages, summary::Summary};
 use crate::{
     carrier::Carrier,
     live::Live,
@@ -29,6 +29,8 @@ pub(super) struct Pinger<'a> {
     peer: Vec<SocketAddr>,
     message: Vec<u8>,
     live: Live,
+    /// Those of the present connection.
+    outages: Outages,
     summary: Summary,
 }
 
@@ -36,6 +38,8 @@ pub(super) struct Pinger<'a> {
 enum Outcome {
     Back(Duration),
     Stopped,
+    /// The connection has ended.
+    Lost(Error),
 }
 
 impl<'a> Pinger<'a> {
@@ -46,6 +50,7 @@ impl<'a> Pinger<'a> {
             peer: service::addresses(&options.peer)?,
             message: (0..size).map(|place| place as u8).collect(),
             live: Live::new(!options.quiet && !options.json),
+            outages: Outages::new(),
             summary: Summary::new(&options.peer, options.size),
         })
     }
@@ -62,17 +67,18 @@ impl<'a> Pinger<'a> {
         {
             let start = Instant::now();
             self.summary.sent += 1;
-            match self.send(&endpoint, stop) {
-                Ok(Outcome::Back(time)) => {
+            match self.send(&endpoint, stop)? {
+                Outcome::Back(time) => {
                     self.summary.times.add(time);
+                    self.look(&endpoint)?;
                     self.show(time)?;
                 }
-                Ok(Outcome::Stopped) => {
+                Outcome::Stopped => {
                     // The wait for the answer was cut short.
                     self.summary.sent -= 1;
                     break;
                 }
-                Err(error) => {
+                Outcome::Lost(error) => {
                     self.summary.connections_lost += 1;
                     self.tell(format_args!("the connection is lost: {error}"))?;
                     endpoint.abort(0);
@@ -98,7 +104,11 @@ impl<'a> Pinger<'a> {
     }
 
     fn connect(&mut self, carrier: Carrier) -> Result<Endpoint> {
-        let endpoint = connect(&self.peer, carrier, Request::Echo, self.options.timeout)?;
+        let Options {
+            timeout, resume, ..
+        } = *self.options;
+        let endpoint = connect(&self.peer, carrier, Request::Echo, timeout, resume)?;
+        self.outages = Outages::new();
         self.summary.transport = endpoint.transport().to_string();
         Ok(endpoint)
     }
@@ -146,13 +156,22 @@ impl<'a> Pinger<'a> {
         ))
     }
 
-    fn send(&self, endpoint: &Endpoint, stop: &Stop) -> Result<Outcome, Error> {
+    fn send(&mut self, endpoint: &Endpoint, stop: &Stop) -> io::Result<Outcome> {
         let start = Instant::now();
-        endpoint.send_timeout(&self.message, self.options.timeout)?;
+        // The time limit begins again after an outage.
+        let mut limited = start;
+        let mut is_sent = false;
         loop {
-            let left = self.options.timeout.saturating_sub(start.elapsed());
-            match endpoint.recv_timeout(left.min(LOOK)) {
-                Ok(message) => {
+            let left = self.options.timeout.saturating_sub(limited.elapsed());
+            let came = if is_sent {
+                endpoint.recv_timeout(left.min(LOOK)).map(Some)
+            } else {
+                let sent = endpoint.send_timeout(&self.message, left.min(LOOK));
+                sent.map(|()| None)
+            };
+            match came {
+                Ok(None) => is_sent = true,
+                Ok(Some(message)) => {
                     let time = start.elapsed();
                     if *message != *self.message {
                         log::error!("another message came back");
@@ -160,9 +179,25 @@ impl<'a> Pinger<'a> {
                     return Ok(Outcome::Back(time));
                 }
                 Err(Error::TimedOut) if stop.has_come() => return Ok(Outcome::Stopped),
-                Err(Error::TimedOut) if !left.is_zero() => {}
-                Err(error) => return Err(error),
+                Err(Error::TimedOut) if !left.is_zero() => {
+                    self.look(endpoint)?;
+                    if self.outages.is_suspended() {
+                        limited = Instant::now();
+                    }
+                }
+                Err(error) => return Ok(Outcome::Lost(error)),
             }
+        }
+    }
+
+    /// Reports a loss of the connection that is resumed.
+    fn look(&mut self, endpoint: &Endpoint) -> io::Result<()> {
+        let before = self.outages.resumes();
+        let change = self.outages.look(endpoint);
+        self.summary.resumes += self.outages.resumes() - before;
+        match change {
+            Some(change) => self.tell(format_args!("{change}")),
+            None => Ok(()),
         }
     }
 

@@ -16,6 +16,7 @@ pub(super) struct Summary {
     pub(super) transport: String,
     pub(super) sent: u64,
     pub(super) connections_lost: u64,
+    pub(super) resumes: u64,
     pub(super) times: Times,
 }
 
@@ -27,11 +28,12 @@ impl Summary {
             transport: String::new(),
             sent: 0,
             connections_lost: 0,
+            resumes: 0,
             times: Times::new(),
         }
     }
 
-    /// Whether every message came back over one connection.
+    /// Whether every message came back over one connection, resumed or not.
     pub(super) fn is_whole(&self) -> bool {
         self.connections_lost == 0 && self.times.count() == self.sent
     }
@@ -52,6 +54,7 @@ impl Summary {
             "sent": self.sent,
             "came_back": self.times.count(),
             "connections_lost": self.connections_lost,
+            "resumes": self.resumes,
             "round_trip_us": self.times.summary(),
             "histogram": histogram,
         });
@@ -71,9 +74,14 @@ impl Summary {
             1 => "1 connection lost".to_owned(),
             number => format!("{number} connections lost"),
         };
+        let resumed = match self.resumes {
+            0 => String::new(),
+            1 => ", resumed once".to_owned(),
+            number => format!(", resumed {number} times"),
+        };
         writeln!(
             out,
-            "\n{style}{sent} messages sent, {back} came back, {lost}{style:#}"
+            "\n{style}{sent} messages sent, {back} came back, {lost}{resumed}{style:#}"
         )?;
         let Some(of) = self.times.summary() else {
             return Ok(());

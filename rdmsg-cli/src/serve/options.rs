@@ -1,6 +1,8 @@
+use std::time::Duration;
+
 use clap::Args;
 
-use crate::{carrier::Carrier, measure::Size};
+use crate::{carrier::Carrier, duration::resume, measure::Size};
 
 /// Serves ping, bench and the doctor of other hosts
 ///
@@ -37,6 +39,10 @@ pub(crate) struct Options {
     /// The longest message that a connection may send.
     #[arg(long, value_name = "BYTES", default_value = "64M")]
     pub(super) max_message: Size,
+
+    /// How long a lost connection waits to be resumed, 0 to 3600, if its client wants that.
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = resume)]
+    pub(super) resume: Duration,
 
     /// Export statistics for `rdmsg top`.
     #[arg(long)]

@@ -44,6 +44,7 @@ impl Server {
         let mut config = Config::default();
         config.transport = options.transport.into();
         config.max_message = options.max_message.0;
+        config.resume = options.resume;
         let mut listeners = Vec::new();
         for address in &options.addresses {
             let listener = Listener::builder()

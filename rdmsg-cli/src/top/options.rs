@@ -10,9 +10,11 @@ use crate::duration::positive;
 /// do with --statistics. Shown are the processes of this user; root sees those of all users. Ctrl-c
 /// ends it.
 ///
-///   OUT, IN     bytes a second that the process sends to the peer, and receives
+///   OUT, IN     bytes a second that the process sends to the peer, and receives; `suspended`
+///               instead while the connection is lost and may be resumed
 ///   MSG/S       messages a second, both ways
 ///   STALLS      sends a second that had to wait, because the peer reads slower
+///   RESUMES     how often the connection was resumed, and the messages sent again for that (RESENT)
 ///   HELD        messages that the process has received and not dropped: their peers wait for room
 #[derive(Args, Debug)]
 #[command(

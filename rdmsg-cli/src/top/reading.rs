@@ -35,11 +35,14 @@ pub(super) struct Connection {
     pub(super) command: String,
     pub(super) peer: String,
     pub(super) transport: String,
+    pub(super) state: String,
     pub(super) age: Duration,
     pub(super) messages: f64,
     pub(super) sent: f64,
     pub(super) received: f64,
     pub(super) stalls: f64,
+    pub(super) resumes: f64,
+    pub(super) resent: f64,
     pub(super) held: f64,
 }
 
@@ -92,6 +95,7 @@ impl Reading {
                     command: command.clone(),
                     peer: label("peer"),
                     transport: label("transport"),
+                    state: label("state"),
                     ..Connection::default()
                 }
             });
@@ -104,6 +108,8 @@ impl Reading {
                 "sent_bytes_total" => it.sent = value,
                 "received_bytes_total" => it.received = value,
                 "stalls_total" => it.stalls = value,
+                "resumes_total" => it.resumes = value,
+                "resent_total" => it.resent = value,
                 "buffers_held" => it.held = value,
                 _ => {}
             }
@@ -125,6 +131,8 @@ pub(super) mod testing {
              rdmsg_connection_received_bytes_total{labels} 0\n\
              rdmsg_connection_messages_sent_total{labels} {}\n\
              rdmsg_connection_messages_received_total{labels} 5\n\
+             rdmsg_connection_resumes_total{labels} 4\n\
+             rdmsg_connection_resent_total{labels} 70\n\
              rdmsg_connection_buffers_held{labels} 2\n",
             sent / 100
         );
@@ -160,6 +168,7 @@ pub(super) mod testing {
         assert_eq!((key.pid, key.connection), (1, 3));
         assert_eq!((&*it.peer, &*it.transport), ("10.8.0.1:7471", "RDMA"));
         assert_eq!((it.sent, it.messages, it.held), (1000.0, 15.0, 2.0));
+        assert_eq!((&*it.state, it.resumes, it.resent), ("open", 4.0, 70.0));
         assert_eq!(it.age, Duration::from_millis(7500));
     }
 }

@@ -39,7 +39,10 @@ struct Column {
     is_text: bool,
 }
 
-const COLUMNS: [Column; 11] = [
+/// The state of a connection that is lost and may be resumed.
+const SUSPENDED: &str = "suspended";
+
+const COLUMNS: [Column; 13] = [
     Column::number("PID", 7),
     Column::text("COMMAND", 12),
     Column::number("CONN", 6),
@@ -50,12 +53,14 @@ const COLUMNS: [Column; 11] = [
     Column::number("IN", 10),
     Column::number("MSG/S", 8),
     Column::number("STALLS", 7),
+    Column::number("RESUMES", 7),
+    Column::number("RESENT", 7),
     Column::number("HELD", 5),
 ];
 
 /// The columns that are left out in order if a terminal is too narrow for all. 80 columns hold the
 /// rest.
-const LEFT_OUT: [&str; 4] = ["AGE", "CONN", "COMMAND", "OVER"];
+const LEFT_OUT: [&str; 6] = ["RESENT", "RESUMES", "AGE", "CONN", "COMMAND", "OVER"];
 
 impl Column {
     const fn number(head: &'static str, width: usize) -> Self {
@@ -97,6 +102,10 @@ fn columns_for(width: usize) -> Vec<usize> {
 }
 
 impl Row {
+    fn is_suspended(&self) -> bool {
+        self.of.state == SUSPENDED
+    }
+
     /// Returns the cells of the columns.
     fn cells(&self) -> [String; COLUMNS.len()] {
         let Self { key, of, .. } = self;
@@ -107,10 +116,17 @@ impl Row {
             of.peer.clone(),
             of.transport.clone(),
             age(of.age),
-            bytes_per_second(self.sent),
+            // A narrow terminal has this column as well.
+            if self.is_suspended() {
+                SUSPENDED.to_owned()
+            } else {
+                bytes_per_second(self.sent)
+            },
             bytes_per_second(self.received),
             format!("{:.0}", self.messages),
             format!("{:.0}", self.stalls),
+            format!("{:.0}", of.resumes),
+            format!("{:.0}", of.resent),
             format!("{:.0}", of.held),
         ]
     }
@@ -169,12 +185,15 @@ impl View {
                     "connection": row.key.connection,
                     "peer": row.of.peer,
                     "transport": row.of.transport,
+                    "state": row.of.state,
                     "age_seconds": row.of.age.as_secs_f64(),
                     "sent_bytes_per_second": row.sent,
                     "received_bytes_per_second": row.received,
                     "messages_per_second": row.messages,
                     "stalls_per_second": row.stalls,
                     "buffers_held": row.of.held,
+                    "resumes": row.of.resumes,
+                    "resent": row.of.resent,
                     "sent_bytes": row.of.sent,
                     "received_bytes": row.of.received,
                     "messages": row.of.messages,
@@ -225,7 +244,9 @@ impl View {
         let most = lines.map_or(usize::MAX, |lines| lines.saturating_sub(4));
         for row in self.rows.iter().take(most) {
             let text = fit(row.cells());
-            let style = if row.stalls >= 1.0 {
+            let style = if row.is_suspended() {
+                AnsiColor::Red.on_default()
+            } else if row.stalls >= 1.0 {
                 AnsiColor::Yellow.on_default()
             } else {
                 Style::new()
@@ -273,6 +294,27 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("10.8.0.1:7471"), "{text}");
+    }
+
+    #[test]
+    fn suspended_connection_is_marked_in_any_width() {
+        let start = Instant::now();
+        let (before, mut now) = (reading(start, 1, 1000), reading(start, 3, 1000));
+        now.connections.values_mut().next().unwrap().state = SUSPENDED.to_owned();
+        let view = View::sorted(&before, &now, Order::Bytes);
+        let row = &view.to_json()["connections"][0];
+        assert_eq!(
+            (&row["state"], &row["resumes"]),
+            (&json!("suspended"), &json!(4.0))
+        );
+        assert_eq!(row["resent"], 70.0);
+        for width in [80, 123] {
+            let mut out = Vec::new();
+            view.write(&mut out, width, Some(24)).unwrap();
+            let text = String::from_utf8(out).unwrap();
+            assert!(text.contains(" suspended "), "{width}: {text}");
+            assert_eq!(text.contains("RESENT"), width == 123, "{width}: {text}");
+        }
     }
 
     #[test]

@@ -210,6 +210,9 @@ async fn publish_all(
     says: bool,
 ) -> Result<()> {
     let endpoint = client.connect().await?;
+    if says {
+        println!("connected");
+    }
     let start = Instant::now();
     let mut count = 0u64;
     for message in messages {

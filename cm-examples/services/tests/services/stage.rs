@@ -33,6 +33,7 @@ pub(crate) fn keepalive() -> Keepalive {
     Keepalive {
         keepalive_interval: 300 * slower,
         keepalive_timeout: 900 * slower,
+        resume: 0,
     }
 }
 
@@ -42,6 +43,7 @@ pub(crate) fn bound() -> Duration {
     let Keepalive {
         keepalive_interval,
         keepalive_timeout,
+        ..
     } = keepalive();
     Duration::from_millis(2 * (keepalive_interval + keepalive_timeout))
 }

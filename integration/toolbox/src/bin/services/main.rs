@@ -21,7 +21,9 @@ use self::run::Run;
 /// same server process. Unmodified redis-server and nginx run behind a pair of bridges. Prints a
 /// line for each client, and the exit status of each server. Then cuts the network under a running
 /// client, which has to end with the error of a lost peer within the keepalive's 5 s, while the
-/// server continues. Exits with 0 if every step passed.
+/// server continues. In broker_cut and redis_cut connections resume (--resume): a publisher of the
+/// broker and redis-benchmark behind the bridges notice no outage of 20 s, and each message and
+/// each request takes effect once. Exits with 0 if every step passed.
 ///
 /// The rates come from virtual machines in which each instruction is emulated. They do not predict
 /// the rates of hardware.

@@ -24,6 +24,9 @@ pub(crate) enum Expected {
     /// A client that does not end by itself, or not soon. The network is cut when it is at work,
     /// and it prints this error then.
     Cut(Begun, String),
+    /// A client under which the network is cut for a while, which does not notice that. It prints
+    /// this.
+    Outage(Begun, String),
 }
 
 /// The sign of success.
@@ -72,7 +75,14 @@ fn line(text: &str) -> Result<Line> {
         "end" => Expected::End,
         "server" => Expected::Server,
         "near" => Expected::Near,
-        "cut" => cut(&more)?,
+        "cut" => {
+            let (begun, error) = begun(&more)?;
+            Expected::Cut(begun, error)
+        }
+        "outage" => {
+            let (begun, text) = begun(&more)?;
+            Expected::Outage(begun, text)
+        }
         "says" => Expected::Client(Shows::Text(more)),
         "page" => Expected::Client(Shows::Page),
         "rate" => Expected::Client(Shows::Rate(more)),
@@ -82,7 +92,8 @@ fn line(text: &str) -> Result<Line> {
     Ok(Line { expected, command })
 }
 
-fn cut(how: &str) -> Result<Expected> {
+/// Returns the sign of a client that is at work, and the text that it prints then.
+fn begun(how: &str) -> Result<(Begun, String)> {
     let (begun, error) = how.rsplit_once(" | ").context(how.to_owned())?;
     let (place, text) = begun.split_once(' ').context(how.to_owned())?;
     let text = text.to_owned();
@@ -92,7 +103,7 @@ fn cut(how: &str) -> Result<Expected> {
         "here" => Begun::Here(text),
         _ => bail!("{place:?} shows nothing"),
     };
-    Ok(Expected::Cut(begun, error.to_owned()))
+    Ok((begun, error.to_owned()))
 }
 
 #[cfg(test)]
@@ -103,7 +114,7 @@ mod tests {
     fn plan_is_read_whole() {
         let services = services().unwrap();
         let names: Vec<_> = services.iter().map(|(name, _)| *name).collect();
-        assert_eq!(names.len(), 10);
+        assert_eq!(names.len(), 12);
         assert_eq!(
             (names[0], names[8], names[9]),
             ("resp_server", "redis", "nginx")
@@ -112,10 +123,11 @@ mod tests {
             let lines = services.iter().flat_map(|(_, lines)| lines);
             lines.filter(|line| is(&line.expected)).count()
         };
-        use Expected::{Behind, Client, Cut, Near, Server};
-        assert_eq!(lines(|it| matches!(it, Client(_))), 43);
+        use Expected::{Behind, Client, Cut, Near, Outage, Server};
+        assert_eq!(lines(|it| matches!(it, Client(_))), 45);
         assert_eq!(lines(|it| matches!(it, Cut(..))), 7);
-        assert_eq!(lines(|it| matches!(it, Server)), 10);
+        assert_eq!(lines(|it| matches!(it, Outage(..))), 2);
+        assert_eq!(lines(|it| matches!(it, Server)), 12);
         let [behind, server, _, near, .., cut] = &services[8].1[..] else {
             panic!()
         };

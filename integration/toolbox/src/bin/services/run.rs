@@ -18,6 +18,10 @@ const CLIENT_LIMIT: Duration = Duration::from_secs(300);
 /// The time in which a service detects a cut network: the keepalive's interval and timeout.
 const CUT_LIMIT: Duration = Duration::from_secs(5);
 
+/// How long the network is gone under a client whose connections resume. Without that the client
+/// would end within [`CUT_LIMIT`].
+const OUTAGE: Duration = Duration::from_secs(20);
+
 /// Where servers listen, for rdmsg and for plain TCP, and the bridge on this host.
 const PORT: u16 = 7480;
 const TCP_PORT: u16 = 8080;
@@ -33,7 +37,7 @@ pub(crate) struct Run {
     /// The one of the clients.
     here: Host,
     /// The words of the plan that stand for something else.
-    places: [(&'static str, String); 7],
+    places: [(&'static str, String); 8],
     /// The bytes of a page.
     page: u64,
     cuts: bool,
@@ -57,6 +61,7 @@ impl Run {
                 ("PORT", TCP_PORT.to_string()),
                 ("IP", host.to_string()),
                 ("COUNT", requests.to_string()),
+                ("MANY", (5 * requests).to_string()),
             ],
             page,
             cuts: !quick,
@@ -124,6 +129,10 @@ impl Run {
                     }
                 }
                 Expected::Cut(..) => {}
+                Expected::Outage(begun, text) => {
+                    let came = self.outage(&line.command, begun, text);
+                    self.tell(name, "outage", &line.command, came);
+                }
             }
         }
         if has_near {
@@ -160,34 +169,73 @@ impl Run {
         Ok(argv)
     }
 
-    /// Drops all RDMA packets under a running client, and returns the time until the client ends
-    /// with its error.
-    fn cut(&mut self, line: &str, begun: &Begun, error: &str) -> Result<String> {
+    /// Starts a client, and waits until it is at work.
+    fn begin(&mut self, line: &str, begun: &Begun) -> Result<Process> {
         let mut client = Process::start(&self.argv(line)?)?;
         let until =
             |test| format!("for i in $(seq 600); do {test} && exit; sleep 0.05; done; exit 1");
         match begun {
             Begun::Says(text) => {
-                let heard = client.hear(text, SERVER_LIMIT);
-                ensure!(heard == Heard::Said, "it is never at work");
+                if client.hear(text, SERVER_LIMIT) != Heard::Said {
+                    bail!("it is never at work: {}", client.finish(Duration::ZERO)?);
+                }
             }
             Begun::There(test) => drop(self.there.shell(&until(test))?),
             Begun::Here(test) => drop(self.here.shell(&until(test))?),
         }
+        Ok(client)
+    }
+
+    /// Drops all RDMA packets.
+    fn drop_all(&mut self) -> Result<()> {
         let drop_all = network::impair("loss 100%");
         self.here.shell(&drop_all)?;
         self.there.shell(&drop_all)?;
+        Ok(())
+    }
+
+    fn repair(&mut self) -> Result<()> {
+        self.there.shell(network::REPAIR)?;
+        self.here.shell(network::REPAIR)?;
+        Ok(())
+    }
+
+    /// Drops all RDMA packets under a running client, and returns the time until the client ends
+    /// with its error.
+    fn cut(&mut self, line: &str, begun: &Begun, error: &str) -> Result<String> {
+        let mut client = self.begin(line, begun)?;
+        self.drop_all()?;
         let start = Instant::now();
         // A busy host may not know at once, and it has to be said.
         let ended = client.end(Deadline::after(2 * CUT_LIMIT));
         let took = start.elapsed().as_secs_f64();
-        self.there.shell(network::REPAIR)?;
-        self.here.shell(network::REPAIR)?;
+        self.repair()?;
         let ended = ended?.context("it goes on without a network")?;
         ensure!(!ended.succeeded(), "it says that all went well");
         let said = &ended.output;
         ensure!(said.contains(error), "it says: {}", said.trim());
         Ok(format!("{error:?}, {took:.1} s"))
+    }
+
+    /// Drops all RDMA packets for a while under a running client, which has to end well, and returns
+    /// the time from the repair to that end. A quick run drops none.
+    fn outage(&mut self, line: &str, begun: &Begun, text: &str) -> Result<String> {
+        let mut client = self.begin(line, begun)?;
+        if self.cuts {
+            self.drop_all()?;
+            let ended = client.end(Deadline::exactly_after(OUTAGE));
+            self.repair()?;
+            if let Some(ended) = ended? {
+                bail!("it ended without a network: {ended}");
+            }
+        }
+        let start = Instant::now();
+        let ended = client.finish(CLIENT_LIMIT)?;
+        ensure!(ended.succeeded(), "{ended}");
+        let said = ended.output.trim();
+        ensure!(said.contains(text), "it says: {said}");
+        let took = start.elapsed().as_secs_f64();
+        Ok(format!("ok, {took:.1} s after the repair"))
     }
 
     /// Runs a client, and returns its line of the report.
@@ -201,7 +249,10 @@ impl Run {
         let (printed, took) = (ended.output, start.elapsed().as_secs_f64());
         match shows {
             Shows::Text(text) => {
-                ensure!(printed.contains(text), "it printed {printed:?}");
+                ensure!(
+                    printed.contains(&self.filled(text)),
+                    "it printed {printed:?}"
+                );
                 Ok("ok".to_owned())
             }
             Shows::Page => {

@@ -1,0 +1,90 @@
+use std::{
+    io::{self, Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    sync::{Arc, Mutex, PoisonError},
+    thread,
+};
+
+/// Carries TCP connections to a server, until it cuts them.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Proxy {
+    /// The address for clients.
+    pub address: SocketAddr,
+    carried: Arc<Mutex<Carried>>,
+}
+
+/// The sockets of both sides of each connection.
+#[derive(Debug)]
+enum Carried {
+    Open(Vec<TcpStream>),
+    /// A connection that comes in is dropped.
+    Cut,
+}
+
+impl Proxy {
+    /// Listens on a free port of this host.
+    ///
+    /// # Errors
+    ///
+    /// That of the system.
+    pub fn start(server: SocketAddr) -> io::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let address = listener.local_addr()?;
+        let carried = Arc::new(Mutex::new(Carried::Open(Vec::new())));
+        let of_thread = Arc::clone(&carried);
+        thread::spawn(move || {
+            for client in listener.incoming() {
+                // A client or a server that is gone again has no connection.
+                let _ = client.and_then(|client| join(&of_thread, client, server));
+            }
+        });
+        Ok(Self { address, carried })
+    }
+
+    /// Ends all connections, and refuses others.
+    pub fn cut(&self) {
+        let before = self.change_to(Carried::Cut);
+        if let Carried::Open(streams) = before {
+            for stream in streams {
+                // It may have ended by itself.
+                let _ = stream.shutdown(Shutdown::Both);
+            }
+        }
+    }
+
+    /// Carries connections again.
+    pub fn mend(&self) {
+        self.change_to(Carried::Open(Vec::new()));
+    }
+
+    fn change_to(&self, next: Carried) -> Carried {
+        let mut carried = self.carried.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut carried, next)
+    }
+}
+
+fn join(carried: &Mutex<Carried>, client: TcpStream, server: SocketAddr) -> io::Result<()> {
+    let mut carried = carried.lock().unwrap_or_else(PoisonError::into_inner);
+    let Carried::Open(streams) = &mut *carried else {
+        return Ok(());
+    };
+    let server = TcpStream::connect(server)?;
+    for (from, to) in [(&client, &server), (&server, &client)] {
+        from.set_nodelay(true)?;
+        let (from, to) = (from.try_clone()?, to.try_clone()?);
+        thread::spawn(move || carry(from, to));
+    }
+    streams.extend([client, server]);
+    Ok(())
+}
+
+fn carry(mut from: TcpStream, mut to: TcpStream) -> io::Result<()> {
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        match from.read(&mut buffer)? {
+            0 => return to.shutdown(Shutdown::Write),
+            len => to.write_all(&buffer[..len])?,
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Bridges whose connections resume: a proxy cuts them. Between the bridges is rdmsg over TCP.
+
+use std::{
+    io::{Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+};
+
+use toolbox::{Bridge, PATIENCE, Proxy, await_line};
+
+use crate::stage::{Service, connect, is_reset, random, reset, start};
+
+/// A service, and the way to it.
+struct Way {
+    near: Bridge,
+    proxy: Proxy,
+    far: Bridge,
+    service: SocketAddr,
+}
+
+impl Way {
+    fn to(service: SocketAddr) -> Self {
+        Self::with(service, &["--resume", "600"], &["--resume", "600s"])
+    }
+
+    fn with(service: SocketAddr, near: &[&str], far: &[&str]) -> Self {
+        let far = bridge_of(service, "127.0.0.1:0", far);
+        let proxy = Proxy::start(far.address).unwrap();
+        let between = format!("rdmsg+tcp://{}", proxy.address);
+        let near = start("tcp://127.0.0.1:0", &between, near);
+        Self {
+            near,
+            proxy,
+            far,
+            service,
+        }
+    }
+
+    /// Cuts the connection of both bridges, and waits until the near one has noticed that.
+    fn cut(&mut self) {
+        self.proxy.cut();
+        await_line(&mut self.near.process, "lost its connection, and resumes");
+    }
+
+    fn mend(&mut self) {
+        self.proxy.mend();
+        await_line(&mut self.near.process, "resumed after");
+    }
+
+    /// Both bridges report this of their connections.
+    fn both_report(&mut self, connections: &str) {
+        self.near.reports(connections).unwrap();
+        self.far.reports(connections).unwrap();
+    }
+}
+
+fn bridge_of(service: SocketAddr, place: &str, more: &[&str]) -> Bridge {
+    let (listen, to) = (format!("rdmsg+tcp://{place}"), format!("tcp://{service}"));
+    start(&listen, &to, more)
+}
+
+/// A client and its server, between which bytes have gone.
+fn conversation(way: &Way, service: &TcpListener) -> (TcpStream, TcpStream) {
+    let mut client = connect(way.near.address);
+    let (mut server, _) = service.accept().unwrap();
+    server.set_read_timeout(Some(PATIENCE)).unwrap();
+    passes(&mut client, &mut server, b"hello");
+    passes(&mut server, &mut client, b"welcome");
+    (client, server)
+}
+
+fn passes(from: &mut TcpStream, to: &mut TcpStream, bytes: &[u8]) {
+    from.write_all(bytes).unwrap();
+    arrives(to, bytes);
+}
+
+fn arrives(to: &mut TcpStream, bytes: &[u8]) {
+    let mut arrived = vec![0; bytes.len()];
+    to.read_exact(&mut arrived).unwrap();
+    assert_eq!(arrived, bytes);
+}
+
+fn ends(to: &mut TcpStream) {
+    assert_eq!(to.read(&mut [0]).unwrap(), 0);
+}
+
+fn listener() -> (TcpListener, SocketAddr) {
+    let service = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = service.local_addr().unwrap();
+    (service, address)
+}
+
+#[test]
+fn client_notices_no_cut_between_the_bridges() {
+    const LEN: usize = 5_000_000;
+    let service = Service::echo();
+    let mut way = Way::to(service.address);
+    let mut client = connect(way.near.address);
+    let sent = random(11, LEN);
+    let mut writer = client.try_clone().unwrap();
+    for part in sent.chunks(LEN / 5) {
+        let mut echoed = vec![0; part.len()];
+        std::thread::scope(|scope| {
+            scope.spawn(|| writer.write_all(part).unwrap());
+            client.read_exact(&mut echoed[..part.len() / 2]).unwrap();
+            // The other half is under way, or behind the cut.
+            way.cut();
+            way.mend();
+            client.read_exact(&mut echoed[part.len() / 2..]).unwrap();
+        });
+        assert!(echoed == part);
+    }
+    client.shutdown(Shutdown::Write).unwrap();
+    ends(&mut client);
+    way.both_report("0 open, 1 total, 0 refused, 0 failed");
+    way.both_report("bytes: 5000000 to the target, 5000000 back");
+}
+
+#[test]
+fn half_closes_pass_behind_a_cut() {
+    let (service, address) = listener();
+    let mut way = Way::to(address);
+    let (mut client, mut server) = conversation(&way, &service);
+    way.cut();
+    client.write_all(b"last question").unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    way.mend();
+    arrives(&mut server, b"last question");
+    ends(&mut server);
+    // The other direction goes on, over another cut.
+    way.cut();
+    server.write_all(b"last answer").unwrap();
+    drop(server);
+    way.mend();
+    arrives(&mut client, b"last answer");
+    ends(&mut client);
+    way.both_report("0 open, 1 total, 0 refused, 0 failed");
+}
+
+#[test]
+fn reset_of_the_service_during_a_cut_resets_the_client() {
+    let (service, address) = listener();
+    let mut way = Way::to(address);
+    let (mut client, server) = conversation(&way, &service);
+    way.cut();
+    reset(server);
+    way.far
+        .reports("0 open, 1 total, 0 refused, 1 failed")
+        .unwrap();
+    way.proxy.mend();
+    assert!(is_reset(&mut client));
+    assert!(way.near.says("the other bridge does not know it"));
+    way.both_report("0 open, 1 total, 0 refused, 1 failed");
+}
+
+#[test]
+fn reset_of_the_client_during_a_cut_resets_the_service() {
+    let (service, address) = listener();
+    // The far bridge gives up by itself.
+    let mut way = Way::with(address, &["--resume", "600"], &["--resume", "1"]);
+    let (client, mut server) = conversation(&way, &service);
+    way.cut();
+    reset(client);
+    way.near
+        .reports("0 open, 1 total, 0 refused, 1 failed")
+        .unwrap();
+    assert!(is_reset(&mut server));
+    way.both_report("0 open, 1 total, 0 refused, 1 failed");
+}
+
+#[test]
+fn restarted_bridge_resets_the_client_and_says_why() {
+    let (service, address) = listener();
+    let mut way = Way::to(address);
+    let (mut client, mut server) = conversation(&way, &service);
+    way.cut();
+    way.far.process.kill().unwrap();
+    ends_somehow(&mut server);
+    let place = way.far.address.to_string();
+    way.far = bridge_of(way.service, &place, &["--resume", "600"]);
+    way.proxy.mend();
+    assert!(is_reset(&mut client));
+    assert!(
+        way.near
+            .says("it was lost, and the other bridge does not know it")
+    );
+    way.near
+        .reports("0 open, 1 total, 0 refused, 1 failed")
+        .unwrap();
+    // The next client has a connection.
+    conversation(&way, &service);
+}
+
+fn ends_somehow(stream: &mut TcpStream) {
+    // An end or an error, whichever the kernel makes of it.
+    assert!(!matches!(stream.read(&mut [0]), Ok(1..)));
+}
+
+#[test]
+fn bridges_without_the_option_reset_at_once() {
+    let (service, address) = listener();
+    for (near, far) in [
+        (vec![], vec!["--resume", "600"]),
+        (vec!["--resume", "600"], vec![]),
+    ] {
+        let mut way = Way::with(address, &near, &far);
+        let (mut client, mut server) = conversation(&way, &service);
+        way.proxy.cut();
+        assert!(is_reset(&mut client));
+        assert!(is_reset(&mut server));
+        way.both_report("0 open, 1 total, 0 refused, 1 failed");
+    }
+}
