@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use crate::{
     error::Error,
@@ -275,6 +275,21 @@ pub struct Config {
     #[cfg_attr(feature = "serde", serde(with = "text::as_text"))]
     pub transport: TransportChoice,
 
+    /// The traffic class of the connection's packets: the byte of the IP header with DSCP in its
+    /// upper six bits and ECN in its lower two.
+    ///
+    /// Switches and network interfaces choose the priority of a packet by DSCP, and with it the
+    /// lossless class of a RoCE network. DSCP 26 is `Some(26 << 2)`.
+    ///
+    /// Over InfiniBand and RoCE the value of the connecting side holds in both directions, and all
+    /// eight bits are sent. Over TCP and iWARP each side sets its own, and over TCP the kernel
+    /// keeps the bits of ECN. If the system refuses the value, connecting and listening fail with
+    /// [`Error::InvalidConfig`].
+    ///
+    /// 0 to 255. `None`, the default, leaves the choice to the system: 0 over TCP, and over RoCE
+    /// the `default_roce_tos` of the port, which is 0 as well if nothing has changed it.
+    pub traffic_class: Option<u8>,
+
     /// How a thread waits in `recv`, and in `send` while the peer's window is full.
     ///
     /// Default [`Polling::Adaptive`] with 200 µs.
@@ -291,6 +306,9 @@ pub struct Config {
     /// Whether a connect that the peer refuses is retried.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) retry_refused: bool,
+
+    /// The address from which a connector connects.
+    pub(crate) source: Option<SocketAddr>,
 
     /// Whether the connections are those of [`Stream`](crate::Stream)s.
     #[cfg_attr(feature = "serde", serde(skip))]
@@ -318,12 +336,14 @@ impl Default for Config {
             send_depth: 16,
             connect_timeout: Duration::from_secs(5),
             retry_refused: false,
+            source: None,
             close_timeout: Duration::from_secs(5),
             keepalive_interval: Some(Duration::from_secs(2)),
             keepalive_timeout: Duration::from_secs(3),
             read_timeout: Duration::from_secs(30),
             resume: Duration::ZERO,
             transport: TransportChoice::default(),
+            traffic_class: None,
             polling: Polling::default(),
             rdma: RdmaTuning::default(),
             listening: Listening::default(),

@@ -16,7 +16,9 @@ use crate::{
     config::Config,
     error::Error,
     status::OsError,
-    transport::{budget::Customer, queues::TransportParts},
+    transport::{
+        budget::Customer, connection_id::source, no_transport::NoTransport, queues::TransportParts,
+    },
     verbs::QpState,
 };
 
@@ -47,13 +49,16 @@ impl ConnectionId {
         }
     }
 
-    /// Makes the id of the connection with this key.
+    /// Makes the id of the connection with this key, on the address from which it connects.
     pub(crate) fn create_id(
         &mut self,
         manager: &ConnectionManager,
         key: u64,
+        peer: SocketAddr,
+        config: &Config,
     ) -> Result<(), OsError> {
-        self.id = Some(manager.id(key)?);
+        let id = create_id(manager, key, peer, config);
+        self.id = Some(id.map_err(|no| no.store(&mut self.problem))?);
         Ok(())
     }
 
@@ -110,16 +115,10 @@ impl ConnectionId {
             .device()?
             .ok_or(OsError::new("rdma_create_qp", libc::ENODEV))?;
         let device = manager.devices.get(context)?;
-        match create_transport(&device, id, key, config, customer) {
-            Ok(transport) => {
-                self.device = Some(device);
-                Ok(transport)
-            }
-            Err(no) => {
-                self.problem = no.problem;
-                Err(no.error)
-            }
-        }
+        let transport = create_transport(&device, id, key, config, customer)
+            .map_err(|no| no.store(&mut self.problem))?;
+        self.device = Some(device);
+        Ok(transport)
     }
 
     /// Destroys the id, and with it all events that it may still have had.
@@ -164,6 +163,28 @@ fn conn_param(private_data: &[u8], config: &Config) -> Result<ConnParam, OsError
         retry_count: config.rdma.retry_count,
         ..ConnParam::default()
     })
+}
+
+fn create_id(
+    manager: &ConnectionManager,
+    key: u64,
+    peer: SocketAddr,
+    config: &Config,
+) -> Result<CmId, NoTransport> {
+    let mut id = manager.id(key)?;
+    if let Some(source) = source(config, peer)? {
+        let without = |error| NoTransport::without_source(source, error);
+        id.bind_addr(source).map_err(without)?;
+        // The kernel binds to the loopback interface without a device.
+        if !source.ip().is_unspecified() && !id.has_device() {
+            return Err(without(OsError::new("rdma_bind_addr", libc::ENODEV)));
+        }
+    }
+    if let Some(class) = config.traffic_class {
+        id.set_tos(class)
+            .map_err(|error| NoTransport::without_traffic_class(class, error))?;
+    }
+    Ok(id)
 }
 
 /// Adds the network interface of this side, which has the address `local`, to a link-local address

@@ -15,9 +15,9 @@ use crate::{
     transport::{
         budget::Customer,
         memory::{self, Allocator, InboundPool},
+        no_transport::NoTransport,
         queues::{
-            self, Layout, NoTransport, PollSide, ReceiveShare, SharedReceives, TransportParts,
-            WorkQueues,
+            self, Layout, PollSide, ReceiveShare, SharedReceives, TransportParts, WorkQueues,
         },
     },
     transport_choice::Transport,
@@ -150,12 +150,10 @@ fn cap(layout: &Layout, max_inline: u32) -> QpCap {
 
 /// The device offers less than the configuration asks for.
 fn exceeds(field: &'static str, value: u32, limit: u32) -> NoTransport {
-    NoTransport {
-        error: OsError::new("rdma_create_qp", libc::EINVAL),
-        problem: Some(Error::InvalidConfig {
-            field,
-            value: format!("too much for the device ({value} with what comes on top)"),
-            allowed: format!("{limit} on this device"),
-        }),
-    }
+    NoTransport::refused(
+        field,
+        format!("too much for the device ({value} with what comes on top)"),
+        format!("{limit} on this device"),
+        OsError::new("rdma_create_qp", libc::EINVAL),
+    )
 }
