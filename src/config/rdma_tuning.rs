@@ -14,8 +14,10 @@ use crate::error::Error;
 pub struct RdmaTuning {
     /// The size in bytes up to which messages travel inside the work request itself.
     ///
-    /// The size includes 16 bytes of header. It is a hint; the device may grant less. Costs memory
-    /// of the send queue in the driver.
+    /// The size includes 16 bytes of header. It is a hint: the device may grant another size, and
+    /// if it refuses this one, the connection tries 256, 128 and 64 bytes and then none. The log
+    /// has the size that was granted, once for each device of an engine. Costs memory of the send
+    /// queue in the driver.
     ///
     /// 0 to 1024 bytes, default 256.
     pub max_inline: u32,
@@ -52,6 +54,17 @@ pub struct RdmaTuning {
     /// 1 to 31, or `None` to let the connection manager choose. Default 18 (1.07 s).
     #[cfg_attr(feature = "serde", serde(with = "super::text::as_text"))]
     pub ack_timeout: Option<u8>,
+
+    /// The completion vector of the connection: the number of the device's interrupt that wakes
+    /// waiting threads.
+    ///
+    /// The processor that serves an interrupt is its affinity in the kernel
+    /// (`/proc/irq/*/smp_affinity_list`). With `None` the connections of a process take the vectors
+    /// of a device in turn, so that all of these processors share the interrupts.
+    ///
+    /// 0 to the device's `num_comp_vectors` − 1 (`ibv_devinfo -v`); connecting and accepting fail
+    /// with [`Error::InvalidConfig`](crate::Error::InvalidConfig) beyond it. Default `None`.
+    pub completion_vector: Option<u32>,
 }
 
 /// The exponent of the default acknowledgement timeout of 1.07 s.
@@ -64,6 +77,7 @@ impl Default for RdmaTuning {
             resolve_timeout: Duration::from_secs(2),
             retry_count: 7,
             ack_timeout: Some(DEFAULT_ACK_TIMEOUT),
+            completion_vector: None,
         }
     }
 }

@@ -1,6 +1,9 @@
 use std::{
     collections::HashMap,
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use crate::{
@@ -24,6 +27,8 @@ pub(crate) struct Device {
     max_msg_sz: u32,
     pub(super) max_srq_wr: u32,
     capabilities: Capabilities,
+    /// Whether the log has that the device refused a `max_inline`.
+    has_logged_inline: AtomicBool,
     shared_pools: SharedPools,
 }
 
@@ -54,6 +59,7 @@ impl Devices {
             max_msg_sz,
             max_srq_wr: attr.max_srq_wr(),
             capabilities,
+            has_logged_inline: AtomicBool::new(false),
             shared_pools: SharedPools::default(),
         });
         self.by_device.retain(|_, device| device.strong_count() > 0);
@@ -73,6 +79,14 @@ impl Device {
 
     pub(crate) fn max_msg_sz(&self) -> u32 {
         self.max_msg_sz
+    }
+
+    /// Logs once that the device refused queue pairs with `wanted` bytes of inline data.
+    pub(super) fn log_inline(&self, wanted: u32, granted: u32) {
+        if !self.has_logged_inline.swap(true, Ordering::Relaxed) {
+            let name = self.context.device_name();
+            info!("device {name}: refuses rdma.max_inline {wanted}, and takes {granted}");
+        }
     }
 
     pub(super) fn capabilities(&self) -> Capabilities {
