@@ -15,6 +15,7 @@ use crate::{
     cm::{CmId, ConnParam},
     config::Config,
     error::Error,
+    proto::{READS, ReadDepth},
     status::OsError,
     transport::{
         budget::Customer, connection_id::source, no_transport::NoTransport, queues::TransportParts,
@@ -31,6 +32,8 @@ pub(crate) struct ConnectionId {
     /// cannot while this crate holds one open.
     device: Option<Arc<Device>>,
     id: Option<CmId>,
+    /// The READs that the peer's request offers; `None` for a connection that this side asks for.
+    offered: Option<ReadDepth>,
     /// Why making the transport failed, in more detail than the state machine keeps.
     problem: Option<Error>,
 }
@@ -44,6 +47,7 @@ impl ConnectionId {
     /// Takes a peer's request on, as the connection with this key.
     pub(crate) fn of_request(request: ConnectRequest, key: u64) -> Self {
         Self {
+            offered: Some(request.reads()),
             id: Some(request.into_id(key)),
             ..Self::default()
         }
@@ -84,12 +88,12 @@ impl ConnectionId {
     }
 
     pub(crate) fn connect(&mut self, private_data: &[u8], config: &Config) -> Result<(), OsError> {
-        let param = conn_param(private_data, config)?;
+        let param = self.conn_param(private_data, config)?;
         self.id()?.connect(&param)
     }
 
     pub(crate) fn accept(&mut self, private_data: &[u8], config: &Config) -> Result<(), OsError> {
-        let param = conn_param(private_data, config)?;
+        let param = self.conn_param(private_data, config)?;
         self.id()?.accept(&param)
     }
 
@@ -155,14 +159,20 @@ impl ConnectionId {
             .as_mut()
             .ok_or(OsError::new("rdma_create_id", libc::ENODEV))
     }
-}
 
-fn conn_param(private_data: &[u8], config: &Config) -> Result<ConnParam, OsError> {
-    Ok(ConnParam {
-        private_data: private_data.try_into()?,
-        retry_count: config.rdma.retry_count,
-        ..ConnParam::default()
-    })
+    /// The device exists, because the transport has been made.
+    fn conn_param(&self, private_data: &[u8], config: &Config) -> Result<ConnParam, OsError> {
+        let device = self.device.as_ref();
+        let device = device.ok_or(OsError::new("rdma_create_qp", libc::ENODEV))?;
+        let reads = agreed_reads(config, device.most_reads(), self.offered);
+        Ok(ConnParam {
+            private_data: private_data.try_into()?,
+            responder_resources: reads.incoming,
+            initiator_depth: reads.outgoing,
+            retry_count: config.rdma.retry_count,
+            ..ConnParam::default()
+        })
+    }
 }
 
 fn create_id(
@@ -185,6 +195,21 @@ fn create_id(
             .map_err(|error| NoTransport::without_traffic_class(class, error))?;
     }
     Ok(id)
+}
+
+/// Returns the numbers of concurrent READs and atomic operations of a connection. This side has up
+/// to [`READS`] in flight for large messages, and up to `send_depth` for the application. A side
+/// that asks for a connection expects the same of its peer. `most` is the device's limit.
+fn agreed_reads(config: &Config, most: ReadDepth, offered: Option<ReadDepth>) -> ReadDepth {
+    let wanted = u8::try_from(READS + u32::from(config.send_depth)).unwrap_or(u8::MAX);
+    let offered = offered.unwrap_or(ReadDepth {
+        outgoing: u8::MAX,
+        incoming: wanted,
+    });
+    ReadDepth {
+        outgoing: wanted.min(most.outgoing).min(offered.outgoing),
+        incoming: offered.incoming.min(most.incoming),
+    }
 }
 
 /// Adds the network interface of this side, which has the address `local`, to a link-local address
@@ -216,6 +241,23 @@ fn interface_of(address: Ipv6Addr) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reads_are_the_needed_ones_within_all_limits() {
+        let depth = |outgoing, incoming| ReadDepth { outgoing, incoming };
+        let of = |send_depth| Config::default().with(|config| config.send_depth = send_depth);
+        let most = depth(100, 90);
+        for (send_depth, offered, agreed) in [
+            (16, None, depth(20, 20)),
+            (1, None, depth(5, 5)),
+            (8192, None, depth(100, 90)),
+            (16, Some(depth(20, 20)), depth(20, 20)),
+            (16, Some(depth(3, 1)), depth(3, 1)),
+            (16, Some(depth(255, 255)), depth(20, 90)),
+        ] {
+            assert_eq!(agreed_reads(&of(send_depth), most, offered), agreed);
+        }
+    }
 
     #[test]
     fn link_local_peer_is_on_the_interface_of_this_side() {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    proto::Capabilities,
+    proto::{Capabilities, ReadDepth},
     status::OsError,
     transport::{DeviceCounters, queues::SharedPools},
     verbs::{AtomicCap, Context, TransportType},
@@ -26,6 +26,7 @@ pub(crate) struct Device {
     /// The longest one-sided operation in bytes.
     max_msg_sz: u32,
     pub(super) max_srq_wr: u32,
+    most_reads: ReadDepth,
     capabilities: Capabilities,
     /// Whether the log has that the device refused a `max_inline`.
     has_logged_inline: AtomicBool,
@@ -58,6 +59,10 @@ impl Devices {
             max_cqe: attr.max_cqe(),
             max_msg_sz,
             max_srq_wr: attr.max_srq_wr(),
+            most_reads: ReadDepth {
+                outgoing: u8::try_from(attr.max_qp_init_rd_atom()).unwrap_or(u8::MAX),
+                incoming: u8::try_from(attr.max_qp_rd_atom()).unwrap_or(u8::MAX),
+            },
             capabilities,
             has_logged_inline: AtomicBool::new(false),
             shared_pools: SharedPools::default(),
@@ -79,6 +84,11 @@ impl Device {
 
     pub(crate) fn max_msg_sz(&self) -> u32 {
         self.max_msg_sz
+    }
+
+    /// The limits on concurrent READs and atomic operations of a queue pair.
+    pub(super) fn most_reads(&self) -> ReadDepth {
+        self.most_reads
     }
 
     /// Logs once that the device refused queue pairs with `wanted` bytes of inline data.
