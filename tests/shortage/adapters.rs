@@ -107,7 +107,12 @@ fn connections_ask_for_the_reads_that_they_need() {
     with_device(
         "adapters::connections_ask_for_the_reads_that_they_need",
         |calls| {
-            let of = |send_depth| config().with(|c| c.send_depth = send_depth);
+            let of = |send_depth| {
+                config().with(|c| {
+                    c.send_depth = send_depth;
+                    c.eager_size = Some(1024);
+                })
+            };
             // Each has `responder_resources` and `initiator_depth`.
             for (listening, connecting, asked, granted) in [
                 (16, 16, [20, 20], [20, 20]),

@@ -6,6 +6,7 @@ use std::{
     mem,
     path::PathBuf,
     process::Command,
+    sync::LazyLock,
 };
 
 use crate::apart::apart_with;
@@ -31,15 +32,15 @@ const MOST_NOTES: usize = 256;
 pub(crate) fn in_front(name: &str, body: impl FnOnce()) {
     let mut command = Command::new(env::current_exe().unwrap());
     if env::var_os("LD_PRELOAD").is_none() {
-        command.env("LD_PRELOAD", build(name));
+        static LIBRARY: LazyLock<PathBuf> = LazyLock::new(build);
+        command.env("LD_PRELOAD", &*LIBRARY);
     }
     apart_with(command, name, body);
 }
 
-fn build(name: &str) -> PathBuf {
-    // The list of libraries has colons between them.
-    let name = name.replace(':', "-");
-    let library = env::temp_dir().join(format!("rdmsg-{name}-{}.so", std::process::id()));
+/// Builds the library for all tests of this process.
+fn build() -> PathBuf {
+    let library = env::temp_dir().join(format!("rdmsg-calls-{}.so", std::process::id()));
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/shortage/calls.c");
     let built = Command::new("cc")
         .args(["-shared", "-fPIC", "-O1", "-Wall", "-o"])
