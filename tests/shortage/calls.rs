@@ -74,7 +74,7 @@ impl Calls {
         }
     }
 
-    /// Returns what the calls of `function` asked for, and clears all notes.
+    /// Returns the noted values of the calls of `function`, and clears all notes.
     pub(crate) fn notes(&self, function: &str) -> Vec<i64> {
         let name = CString::new(function).unwrap();
         let mut values = vec![0; MOST_NOTES];

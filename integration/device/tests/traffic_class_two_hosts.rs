@@ -34,8 +34,8 @@ impl Packets {
         Self(socket)
     }
 
-    /// Returns the traffic classes of the connection's packets that this host has sent, and of
-    /// those that the other host has sent.
+    /// Returns the traffic classes of packets that belong to the connection: of those from this
+    /// host, and of those from the other host.
     fn classes(self, lab: &DeviceTest, over: Transport, port: u16) -> [BTreeSet<u8>; 2] {
         let mut bytes = [0; 2048];
         let (mut sent, mut received) = (BTreeSet::new(), BTreeSet::new());

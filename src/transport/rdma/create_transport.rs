@@ -135,7 +135,7 @@ fn completion_vector(device: &Device, config: &Config) -> Result<u32, NoTranspor
 /// The sizes of inline data to try in turn after a refusal, in bytes.
 const INLINE_SIZES: [u32; 3] = [256, 128, 64];
 
-/// Makes a queue pair with as much inline data as the device grants. Inline data is an
+/// Makes a queue pair with the most inline data that the device grants. Inline data is an
 /// optimisation, and some devices refuse the queue pair instead of granting less.
 fn create_qp(
     device: &Device,
