@@ -327,7 +327,7 @@ pub(super) fn set_traffic_class(socket: &impl AsFd, config: &Config) -> Result<(
     let is_ipv6 = getsockname::<SockaddrStorage>(fd)
         .is_ok_and(|address| address.family() == Some(AddressFamily::Inet6));
     let mut set = setsockopt(socket, sockopt::Ipv4Tos, &class.into());
-    // IPv4 carries the packets of a socket of IPv6 if the peer's address is one of IPv4 in disguise.
+    // A socket of IPv6 has one class for each version of IP.
     if is_ipv6 {
         set = set.and_then(|()| setsockopt(socket, sockopt::Ipv6TClass, &class.into()));
     }

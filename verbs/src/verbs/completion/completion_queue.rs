@@ -96,7 +96,8 @@ impl CompletionQueue {
 
     /// Creates a queue that [`poll_extended`](Self::poll_extended) can read as well.
     ///
-    /// The interrupt `comp_vector` signals its events. With `timestamps`, its completions carry the time at which they arrived.
+    /// The interrupt `comp_vector` signals its events. With `timestamps`, its completions carry the
+    /// time at which they arrived.
     ///
     /// # Errors
     ///
