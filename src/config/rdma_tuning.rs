@@ -63,7 +63,7 @@ pub struct RdmaTuning {
     /// of a device in turn, so that all of these processors share the interrupts.
     ///
     /// 0 to the device's `num_comp_vectors` − 1 (`ibv_devinfo -v`); connecting and accepting fail
-    /// with [`Error::InvalidConfig`](crate::Error::InvalidConfig) beyond it. Default `None`.
+    /// with [`Error::InvalidConfig`] beyond it. Default `None`.
     pub completion_vector: Option<u32>,
 }
 
