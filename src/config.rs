@@ -308,6 +308,7 @@ pub struct Config {
     pub(crate) retry_refused: bool,
 
     /// The address from which a connector connects.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) source: Option<SocketAddr>,
 
     /// Whether the connections are those of [`Stream`](crate::Stream)s.
