@@ -1,6 +1,4 @@
-pub(crate) mod text;
-
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use crate::{
     error::Error,
@@ -8,6 +6,11 @@ use crate::{
     proto::{self, Account, LONGEST_CHUNK, SessionOffer},
     transport_choice::{Transport, TransportChoice},
 };
+
+mod rdma_tuning;
+pub(crate) mod text;
+
+pub use self::rdma_tuning::RdmaTuning;
 
 /// The configuration of a connection. [`Config::default`] works; change single fields.
 ///
@@ -272,6 +275,21 @@ pub struct Config {
     #[cfg_attr(feature = "serde", serde(with = "text::as_text"))]
     pub transport: TransportChoice,
 
+    /// The traffic class of the connection's packets: the byte of the IP header with DSCP in its
+    /// upper six bits and ECN in its lower two.
+    ///
+    /// Switches and network interfaces choose the priority of a packet by DSCP, and with it the
+    /// lossless class of a RoCE network. DSCP 26 is `Some(26 << 2)`.
+    ///
+    /// Over InfiniBand and RoCE the value of the connecting side holds in both directions, and all
+    /// eight bits are sent. Over TCP and iWARP each side sets its own, and over TCP the kernel
+    /// keeps the bits of ECN. If the system refuses the value, connecting and listening fail with
+    /// [`Error::InvalidConfig`].
+    ///
+    /// 0 to 255. `None`, the default, leaves the choice to the system: 0 over TCP, and over RoCE
+    /// the `default_roce_tos` of the port, which is 0 as well if nothing has changed it.
+    pub traffic_class: Option<u8>,
+
     /// How a thread waits in `recv`, and in `send` while the peer's window is full.
     ///
     /// Default [`Polling::Adaptive`] with 200 µs.
@@ -289,64 +307,14 @@ pub struct Config {
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) retry_refused: bool,
 
+    /// The address from which a connector connects.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub(crate) source: Option<SocketAddr>,
+
     /// Whether the connections are those of [`Stream`](crate::Stream)s.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) stream: bool,
 }
-
-/// The values of a connection that only its RDMA device uses. The defaults suit any device.
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(default, deny_unknown_fields)
-)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct RdmaTuning {
-    /// The size in bytes up to which messages travel inside the work request itself.
-    ///
-    /// The size includes 16 bytes of header. It is a hint; the device may grant less. Costs memory
-    /// of the send queue in the driver.
-    ///
-    /// 0 to 1024 bytes, default 256.
-    pub max_inline: u32,
-
-    /// The time limit for one attempt to resolve the address, and for one to resolve the route.
-    ///
-    /// Failed attempts are repeated within [`connect_timeout`](Config::connect_timeout).
-    ///
-    /// 10 ms to 1 min, default 2 s.
-    #[cfg_attr(feature = "serde", serde(with = "text::as_text"))]
-    pub resolve_timeout: Duration,
-
-    /// The number of times that the device repeats a packet that the peer does not acknowledge.
-    ///
-    /// After that the connection ends with
-    /// [`WcStatus::RETRY_EXC_ERR`](crate::status::WcStatus::RETRY_EXC_ERR). It waits for
-    /// [`ack_timeout`](Self::ack_timeout) before each.
-    ///
-    /// Over TCP, bytes without an acknowledgement for the time of all tries end the connection
-    /// (`TCP_USER_TIMEOUT`, at least 1 s).
-    ///
-    /// 0 to 7, default 7.
-    pub retry_count: u8,
-
-    /// How long the device waits for an acknowledgement, as the exponent of 4.096 µs × 2ⁿ.
-    ///
-    /// The next packet mostly reveals a lost one sooner. A shorter time is not safer, because it
-    /// repeats packets to a host that is only busy. How long [`retry_count`](Self::retry_count) of
-    /// these take depends on the device, which may wait longer from one to the next: software RoCE
-    /// does not give up within the seconds that keepalive takes with the defaults, so there even a
-    /// busy sender notices a dead host by
-    /// [`KeepaliveTimeout`](crate::CloseReason::KeepaliveTimeout).
-    ///
-    /// 1 to 31, or `None` to let the connection manager choose. Default 18 (1.07 s).
-    #[cfg_attr(feature = "serde", serde(with = "text::as_text"))]
-    pub ack_timeout: Option<u8>,
-}
-
-/// The exponent of the default acknowledgement timeout of 1.07 s.
-const DEFAULT_ACK_TIMEOUT: u8 = 18;
 
 /// The values of a listener. [`ListenerBuilder`](crate::ListenerBuilder) explains them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -369,37 +337,19 @@ impl Default for Config {
             send_depth: 16,
             connect_timeout: Duration::from_secs(5),
             retry_refused: false,
+            source: None,
             close_timeout: Duration::from_secs(5),
             keepalive_interval: Some(Duration::from_secs(2)),
             keepalive_timeout: Duration::from_secs(3),
             read_timeout: Duration::from_secs(30),
             resume: Duration::ZERO,
             transport: TransportChoice::default(),
+            traffic_class: None,
             polling: Polling::default(),
             rdma: RdmaTuning::default(),
             listening: Listening::default(),
             stream: false,
         }
-    }
-}
-
-impl Default for RdmaTuning {
-    fn default() -> Self {
-        Self {
-            max_inline: 256,
-            resolve_timeout: Duration::from_secs(2),
-            retry_count: 7,
-            ack_timeout: Some(DEFAULT_ACK_TIMEOUT),
-        }
-    }
-}
-
-impl RdmaTuning {
-    /// Returns the time after which the device gives the peer up.
-    pub(crate) fn all_tries(&self) -> Duration {
-        let exponent = self.ack_timeout.unwrap_or(DEFAULT_ACK_TIMEOUT).min(31);
-        let tries = u32::from(self.retry_count) + 1;
-        Duration::from_nanos(4096 << exponent) * tries
     }
 }
 
@@ -505,17 +455,7 @@ impl Config {
         ] {
             *timeout = patience.max(*timeout);
         }
-        let rdma = &mut self.rdma;
-        rdma.retry_count = 7;
-        let least = rdma.ack_timeout.unwrap_or(DEFAULT_ACK_TIMEOUT);
-        let enough = (least..31).find(|exponent| {
-            let tries = RdmaTuning {
-                ack_timeout: Some(*exponent),
-                ..*rdma
-            };
-            tries.all_tries() >= patience
-        });
-        rdma.ack_timeout = Some(enough.unwrap_or(31));
+        self.rdma.try_for(patience);
         self
     }
 
@@ -536,7 +476,6 @@ impl Config {
     /// ```
     pub fn check(&self) -> Result<(), Error> {
         const MS10: Duration = Duration::from_millis(10);
-        const MIN1: Duration = Duration::from_secs(60);
         const MIN10: Duration = Duration::from_secs(600);
         const HOUR: Duration = Duration::from_secs(3600);
 
@@ -554,14 +493,7 @@ impl Config {
         within("registration_cache", self.registration_cache, 0, 1 << 40)?;
         within("stream_buffer", self.stream_buffer, 64 << 10, 1 << 30)?;
         within("send_depth", self.send_depth, 1, 8192)?;
-        within("rdma.max_inline", self.rdma.max_inline, 0, 1024)?;
         within("connect_timeout", self.connect_timeout, MS10, MIN10)?;
-        within(
-            "rdma.resolve_timeout",
-            self.rdma.resolve_timeout,
-            MS10,
-            MIN1,
-        )?;
         within("close_timeout", self.close_timeout, Duration::ZERO, MIN10)?;
         if let Some(interval) = self.keepalive_interval {
             within("keepalive_interval", interval, MS10, HOUR)?;
@@ -576,10 +508,7 @@ impl Config {
                 allowed: "0 with shared_receive".to_owned(),
             });
         }
-        within("rdma.retry_count", self.rdma.retry_count, 0, 7)?;
-        if let Some(ack_timeout) = self.rdma.ack_timeout {
-            within("rdma.ack_timeout", ack_timeout, 1, 31)?;
-        }
+        self.rdma.check()?;
         self.transport.check()?;
         if let Polling::Adaptive { spin } = self.polling {
             within("polling.spin", spin, Duration::ZERO, Duration::from_secs(1))?;

@@ -1,4 +1,4 @@
-use std::{io, time::Duration};
+use std::{io, net::SocketAddr, time::Duration};
 
 use crossbeam_channel::bounded;
 
@@ -58,9 +58,10 @@ impl Connector {
     /// Sets the configuration of the connection. Default: [`Config::default`].
     #[must_use]
     pub fn config(mut self, config: &Config) -> Self {
-        let retry_refused = self.config.retry_refused;
+        let (retry_refused, source) = (self.config.retry_refused, self.config.source);
         self.config = config.clone();
         self.config.retry_refused = retry_refused;
+        self.config.source = source;
         self
     }
 
@@ -80,6 +81,29 @@ impl Connector {
     #[must_use]
     pub fn retry_refused(mut self, retry_refused: bool) -> Self {
         self.config.retry_refused = retry_refused;
+        self
+    }
+
+    /// Sets the local address of the connection, for a host with several addresses.
+    ///
+    /// Port 0 takes a free port. Over RDMA the address selects the device. If it cannot be used,
+    /// connecting fails with [`Error::Source`]; addresses of the peer that are not of its version
+    /// of IP fail in the same way.
+    ///
+    /// Default: the system chooses the address by its routes.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), rdmsg::Error> {
+    /// let connector = rdmsg::Connector::new().source(([10, 8, 0, 2], 0));
+    /// let endpoint = connector.connect("10.8.0.1:7471")?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn source(mut self, address: impl Into<SocketAddr>) -> Self {
+        self.config.source = Some(address.into());
         self
     }
 
@@ -113,6 +137,7 @@ impl Connector {
     /// * [`Error::InvalidConfig`] when a value of the configuration cannot work.
     /// * [`Error::PrivateDataTooLong`] above [`PRIVATE_DATA_MAX`](Self::PRIVATE_DATA_MAX) bytes.
     /// * [`Error::AddressLookup`] for an unknown name.
+    /// * [`Error::Source`] when it cannot connect from [`source`](Self::source).
     /// * [`Error::Connect`] with the reason when no connection was established in time.
     /// * [`Error::NoRdma`], [`Error::PermissionDenied`] or [`Error::Loopback`] when it must be
     ///   RDMA, and this machine has no connection manager, this process has no right to use it, or

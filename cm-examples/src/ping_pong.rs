@@ -123,7 +123,7 @@ impl Game {
         let done = CompletionChannel::new(context)?;
         let entries = rules.rx_depth + 1;
         let cq = if rules.timestamps {
-            CompletionQueue::new_extended(context, entries, Some((&done, 0)), true)?
+            CompletionQueue::new_extended(context, entries, Some((&done, 0)), 0, true)?
         } else {
             CompletionQueue::new(context, entries, Some((&done, 0)))?
         };

@@ -140,7 +140,12 @@ impl Link {
         }
         let pd = ProtectionDomain::new(&device)?;
         let done = CompletionChannel::new(&device)?;
-        let cq = CompletionQueue::new(&device, receives + sends, Some((&done, 0)))?;
+        let cq = CompletionQueue::on_vector(
+            &device,
+            receives + sends,
+            Some((&done, 0)),
+            device.next_comp_vector(),
+        )?;
         let cap = QpCap {
             max_send_wr: sends,
             max_recv_wr: receives,

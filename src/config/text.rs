@@ -5,7 +5,7 @@ use std::{env, str::FromStr, time::Duration};
 use crate::{config::Config, error::Error, poll::Polling, transport_choice::TransportChoice};
 
 /// The names of all fields.
-const NAMES: [&str; 20] = [
+const NAMES: [&str; 22] = [
     "receive_window",
     "shared_receive",
     "eager_size",
@@ -21,11 +21,13 @@ const NAMES: [&str; 20] = [
     "read_timeout",
     "resume",
     "transport",
+    "traffic_class",
     "polling",
     "rdma.max_inline",
     "rdma.resolve_timeout",
     "rdma.retry_count",
     "rdma.ack_timeout",
+    "rdma.completion_vector",
 ];
 
 impl Config {
@@ -144,11 +146,13 @@ impl Config {
             "read_timeout" => &mut self.read_timeout,
             "resume" => &mut self.resume,
             "transport" => &mut self.transport,
+            "traffic_class" => &mut self.traffic_class,
             "polling" => &mut self.polling,
             "rdma.max_inline" => &mut self.rdma.max_inline,
             "rdma.resolve_timeout" => &mut self.rdma.resolve_timeout,
             "rdma.retry_count" => &mut self.rdma.retry_count,
             "rdma.ack_timeout" => &mut self.rdma.ack_timeout,
+            "rdma.completion_vector" => &mut self.rdma.completion_vector,
             other => unreachable!("{other} is none of the names"),
         }
     }
@@ -346,8 +350,8 @@ mod tests {
             max_message=2MiB large_memory=1GiB registration_cache=0 stream_buffer=128KiB \
             send_depth=9 connect_timeout=1.5s close_timeout=0 keepalive_interval=none \
             keepalive_timeout=2min read_timeout=1h resume=0 transport=TCP \
-            polling=adaptive:15us rdma.max_inline=3 rdma.resolve_timeout=70ms \
-            rdma.retry_count=1 rdma.ack_timeout=none"
+            traffic_class=104 polling=adaptive:15us rdma.max_inline=3 rdma.resolve_timeout=70ms \
+            rdma.retry_count=1 rdma.ack_timeout=none rdma.completion_vector=2"
             .parse()
             .unwrap();
         let default = format!("{:?}", Config::default());
@@ -364,6 +368,7 @@ mod tests {
             "half_open",
             "rebind",
             "retry_refused",
+            "source",
             "stream",
         ];
         let all = words(&shown);

@@ -70,7 +70,7 @@ impl Entry {
             // The caller's.
             CmOp::AwaitTurn => Ok(()),
             CmOp::CreateId => {
-                id.create_id(manager, self.link.key, self.peer)?;
+                id.create_id(manager, self.link.key, self.peer, &self.config)?;
                 id.set_ack_timeout(&self.config);
                 Ok(())
             }

@@ -98,8 +98,7 @@ impl Listening {
         };
         *wait = (*wait * 2).min(LONGEST_WAIT);
         let wait = *wait;
-        let (local, backlog) = (self.local, self.config.listening.backlog);
-        match ListenId::bind(Transport::Rdma, manager, key, local, backlog) {
+        match ListenId::bind(Transport::Rdma, manager, key, self.local, &self.config) {
             // Otherwise the address is one of no device, for now.
             Ok(id) if id.has_device() => {
                 info!("listener {key} on {}: bound again", self.local);
@@ -107,7 +106,7 @@ impl Listening {
                 return None;
             }
             Ok(_) => debug!("listener {key} on {}: no device yet", self.local),
-            Err(error) => debug!("listener {key} on {}: not yet: {error}", self.local),
+            Err(no) => debug!("listener {key} on {}: not yet: {}", self.local, no.error),
         }
         Some(wait)
     }

@@ -101,6 +101,20 @@ pub enum Error {
         reason: CloseReason,
     },
 
+    /// The [source](crate::Connector::source) of a connector cannot be used. The peer was not
+    /// contacted.
+    #[error(
+        "cannot connect from {address}, the source of the Connector: {}{}",
+        BindProblem(.address, .error),
+        ScopeAdvice(.address, Some(.error))
+    )]
+    Source {
+        /// The source.
+        address: SocketAddr,
+        /// The call that failed.
+        error: OsError,
+    },
+
     /// The connection has ended. The reason is the first cause, the same for all later calls.
     #[error("the connection has ended: {0}")]
     Disconnected(CloseReason),
@@ -394,7 +408,7 @@ impl Error {
                 }
                 _ => false,
             },
-            Self::Os(error) => error.call.starts_with("rdma_"),
+            Self::Os(error) | Self::Source { error, .. } => error.call.starts_with("rdma_"),
             _ => false,
         }
     }

@@ -34,7 +34,7 @@ impl From<Error> for io::Error {
             Error::LockedMemory { .. } | Error::SharedReceivesExhausted { .. } => {
                 io::ErrorKind::OutOfMemory
             }
-            Error::Os(error) | Error::Bind { error, .. } => {
+            Error::Os(error) | Error::Bind { error, .. } | Error::Source { error, .. } => {
                 Self::from_raw_os_error(error.errno).kind()
             }
             Error::Finished => io::ErrorKind::BrokenPipe,

@@ -101,6 +101,7 @@ fn errors() -> Vec<Error> {
         Error::loopback(address),
         Error::loopback(SocketAddr::from(([0, 0, 0, 0], 7471))),
         Error::Bind { address, error },
+        Error::Source { address, error },
         Error::MessageTooLong { len: 5, limit: 4 },
         Error::PrivateDataTooLong {
             len: 5,

@@ -8,10 +8,23 @@ use super::rdma;
 use super::{
     budget::Customer,
     connection_manager::{ConnectRequest, ConnectionManager},
+    no_transport::NoTransport,
     queues::TransportParts,
     tcp,
 };
 use crate::{config::Config, error::Error, status::OsError, transport_choice::Transport};
+
+/// Returns the address from which a connector with this configuration connects to `peer`, if the
+/// application chose one.
+pub(super) fn source(config: &Config, peer: SocketAddr) -> Result<Option<SocketAddr>, NoTransport> {
+    match config.source {
+        Some(source) if source.is_ipv4() != peer.is_ipv4() => {
+            let error = OsError::new("bind", libc::EAFNOSUPPORT);
+            Err(NoTransport::without_source(source, error))
+        }
+        source => Ok(source),
+    }
+}
 
 /// The object that establishes and disconnects one connection. Only the engine's thread uses it.
 #[derive(Debug)]
@@ -55,16 +68,18 @@ impl ConnectionId {
         })
     }
 
-    /// Makes the id of the connection with this key, which is to connect to `peer`.
+    /// Makes the id of the connection with this key, which is to connect to `peer`. With an error
+    /// that says less than there is to say, the [problem](Self::take_problem) says the rest.
     pub(crate) fn create_id(
         &mut self,
         manager: &ConnectionManager,
         key: u64,
         peer: SocketAddr,
+        config: &Config,
     ) -> Result<(), OsError> {
         by_transport!(self, {
-            Rdma(id) => id.create_id(manager.rdma()?, key),
-            Tcp(id) => id.create_id(peer),
+            Rdma(id) => id.create_id(manager.rdma()?, key, peer, config),
+            Tcp(id) => id.create_id(peer, config),
         })
     }
 
@@ -161,7 +176,7 @@ impl ConnectionId {
         known.unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into())
     }
 
-    /// Why making the queues failed, if it did.
+    /// Why making the id or the queues failed, if it did.
     pub(crate) fn take_problem(&mut self) -> Option<Error> {
         by_transport!(self, id => id.take_problem())
     }

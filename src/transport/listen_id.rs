@@ -2,8 +2,8 @@ use std::net::SocketAddr;
 
 #[cfg(feature = "rdma")]
 use super::rdma;
-use super::{connection_manager::ConnectionManager, tcp};
-use crate::{status::OsError, transport_choice::Transport};
+use super::{connection_manager::ConnectionManager, no_transport::NoTransport, tcp};
+use crate::{config::Config, transport_choice::Transport};
 
 /// An address that is listened on over one transport, until this is dropped.
 #[derive(Debug)]
@@ -20,16 +20,18 @@ impl ListenId {
         manager: &ConnectionManager,
         key: u64,
         address: SocketAddr,
-        backlog: u16,
-    ) -> Result<Self, OsError> {
+        config: &Config,
+    ) -> Result<Self, NoTransport> {
         match transport {
             #[cfg(feature = "rdma")]
             Transport::Rdma => {
-                rdma::ListenId::bind(manager.rdma()?, key, address, backlog).map(Self::Rdma)
+                rdma::ListenId::bind(manager.rdma()?, key, address, config).map(Self::Rdma)
             }
             #[cfg(not(feature = "rdma"))]
-            Transport::Rdma => Err(ConnectionManager::NO_RDMA),
-            Transport::Tcp => tcp::ListenId::bind(&manager.tcp, key, address).map(Self::Tcp),
+            Transport::Rdma => Err(ConnectionManager::NO_RDMA.into()),
+            Transport::Tcp => {
+                tcp::ListenId::bind(&manager.tcp, key, address, config).map(Self::Tcp)
+            }
         }
     }
 

@@ -60,6 +60,7 @@ mod connection_manager;
 mod limits;
 mod listen_id;
 mod memory;
+mod no_transport;
 mod queues;
 #[cfg(feature = "rdma")]
 mod rdma;

@@ -1,10 +1,13 @@
-/* A preloaded library that makes the n-th call of one function fail. */
+/* A preloaded library that makes the n-th call of one function fail, refuses inline data as some
+ * devices do, and notes the values that some calls ask for. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <netinet/in.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
@@ -34,6 +37,40 @@ int has_failed(void)
 {
 	atomic_store(&failing, NULL);
 	return atomic_load(&calls_left) <= 0;
+}
+
+/* What calls ask for, in order. The notes go on in `noted` when there is no more room. */
+static struct {
+	const char *function;
+	long value;
+} notes[256];
+static atomic_long noted;
+
+/* Copies the values of `function` since the last call, and returns their number. */
+long take_notes(const char *function, long *values)
+{
+	long count = 0, all = atomic_exchange(&noted, 0);
+	for (long i = 0; i < all && i < 256; i++)
+		if (!strcmp(notes[i].function, function))
+			values[count++] = notes[i].value;
+	return count;
+}
+
+static void note(const char *function, long value)
+{
+	long i = atomic_fetch_add(&noted, 1);
+	if (i < 256) {
+		notes[i].function = function;
+		notes[i].value = value;
+	}
+}
+
+/* The bytes of inline data that a queue pair is granted. */
+static atomic_long most_inline = 1 << 20;
+
+void limit_inline(long bytes)
+{
+	atomic_store(&most_inline, bytes);
 }
 
 static int fails(const char *function)
@@ -73,7 +110,11 @@ void *dlsym(void *handle, const char *name)
 	return found;
 }
 
-#define WRAP(result, name, error, failure, parameters, arguments)             \
+#define WRAP(result, name, error, failure, parameters, arguments) \
+	WRAP_AFTER(, result, name, error, failure, parameters, arguments)
+
+/* `before` may pass the call on, or refuse it. */
+#define WRAP_AFTER(before, result, name, error, failure, parameters, arguments) \
 	result name parameters;                                               \
 	static void *_Atomic next_##name;                                     \
 	static struct wrapped wrapped_##name = {#name, (void *)name, &next_##name}; \
@@ -88,6 +129,7 @@ void *dlsym(void *handle, const char *name)
 		if (!next_##name)                                             \
 			next_##name = real_dlsym(RTLD_NEXT, #name);           \
 		next = (result(*) parameters)next_##name;                     \
+		before;                                                       \
 		if (fails(#name)) {                                           \
 			errno = error;                                        \
 			return failure;                                       \
@@ -110,16 +152,58 @@ WRAP(void *, mmap, ENOMEM, MAP_FAILED,
      (void *at, size_t length, int access, int flags, int fd, off_t offset),
      (at, length, access, flags, fd, offset))
 
+/* Only that of the traffic class fails. */
+WRAP_AFTER(if (level != IPPROTO_IP || option != IP_TOS) return next(fd, level, option, value, size),
+	   int, setsockopt, EPERM, -1,
+	   (int fd, int level, int option, const void *value, socklen_t size),
+	   (fd, level, option, value, size))
+
+/* The beginning of ibv_qp_init_attr. */
+struct queue_pair {
+	void *context, *send_cq, *recv_cq, *srq;
+	uint32_t max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data;
+};
+
+static int refuses(const struct queue_pair *attr)
+{
+	note("rdma_create_qp", attr->max_inline_data);
+	return attr->max_inline_data > (unsigned long)atomic_load(&most_inline);
+}
+
+/* The beginning of rdma_conn_param. */
+struct connection {
+	const void *private_data;
+	uint8_t private_data_len, responder_resources, initiator_depth;
+};
+
+static void note_reads(const struct connection *param)
+{
+	note("rdma_conn_param", param->responder_resources << 8 | param->initiator_depth);
+}
+
 #define OBJECT(name, parameters, arguments) WRAP(void *, name, ENOMEM, NULL, parameters, arguments)
 #define CALL(name, parameters, arguments) WRAP(int, name, ENOMEM, -1, parameters, arguments)
+#define NOTED(before, name, parameters, arguments) \
+	WRAP_AFTER(before, int, name, ENOMEM, -1, parameters, arguments)
 
 OBJECT(rdma_create_event_channel, (void), ())
 CALL(rdma_create_id, (void *channel, void **id, void *context, int space),
      (channel, id, context, space))
-CALL(rdma_create_qp, (void *id, void *pd, void *attr), (id, pd, attr))
+NOTED(if (refuses(attr)) { errno = EINVAL; return -1; }, rdma_create_qp,
+      (void *id, void *pd, struct queue_pair *attr), (id, pd, attr))
+NOTED(note_reads(param), rdma_connect, (void *id, struct connection *param),
+      (id, param))
+NOTED(note_reads(param), rdma_accept, (void *id, struct connection *param),
+      (id, param))
+/* Only that of the traffic class fails, which is option 0 of level 0. */
+WRAP_AFTER(if (level || option) return next(id, level, option, value, size),
+	   int, rdma_set_option, EINVAL, -1,
+	   (void *id, int level, int option, void *value, size_t size),
+	   (id, level, option, value, size))
 OBJECT(ibv_alloc_pd, (void *context), (context))
 OBJECT(ibv_create_comp_channel, (void *context), (context))
-OBJECT(ibv_create_cq, (void *context, int cqe, void *data, void *channel, int vector),
-       (context, cqe, data, channel, vector))
+WRAP_AFTER(note("ibv_create_cq", vector), void *, ibv_create_cq, ENOMEM, NULL,
+	   (void *context, int cqe, void *data, void *channel, int vector),
+	   (context, cqe, data, channel, vector))
 OBJECT(ibv_create_srq, (void *pd, void *attr), (pd, attr))
 OBJECT(ibv_reg_mr, (void *pd, void *at, size_t length, int access), (pd, at, length, access))

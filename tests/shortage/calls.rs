@@ -6,31 +6,41 @@ use std::{
     mem,
     path::PathBuf,
     process::Command,
+    sync::LazyLock,
 };
 
 use crate::apart::apart_with;
 
 type FailCall = unsafe extern "C" fn(*const c_char, c_long);
 type HasFailed = unsafe extern "C" fn() -> c_int;
+type TakeNotes = unsafe extern "C" fn(*const c_char, *mut c_long) -> c_long;
+type LimitInline = unsafe extern "C" fn(c_long);
 
 /// The functions of the preloaded library.
 pub(crate) struct Calls {
     fail_call: FailCall,
     has_failed: HasFailed,
+    take_notes: TakeNotes,
+    limit_inline: LimitInline,
 }
+
+/// The number of notes that the library keeps.
+const MOST_NOTES: usize = 256;
 
 /// Runs `body` in a process of its own, with the library preloaded. `name` is the name of the
 /// calling test.
 pub(crate) fn in_front(name: &str, body: impl FnOnce()) {
     let mut command = Command::new(env::current_exe().unwrap());
     if env::var_os("LD_PRELOAD").is_none() {
-        command.env("LD_PRELOAD", build(name));
+        static LIBRARY: LazyLock<PathBuf> = LazyLock::new(build);
+        command.env("LD_PRELOAD", &*LIBRARY);
     }
     apart_with(command, name, body);
 }
 
-fn build(name: &str) -> PathBuf {
-    let library = env::temp_dir().join(format!("rdmsg-{name}-{}.so", std::process::id()));
+/// Builds the library for all tests of this process.
+fn build() -> PathBuf {
+    let library = env::temp_dir().join(format!("rdmsg-calls-{}.so", std::process::id()));
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/shortage/calls.c");
     let built = Command::new("cc")
         .args(["-shared", "-fPIC", "-O1", "-Wall", "-o"])
@@ -51,12 +61,33 @@ impl Calls {
             found
         };
         let (fail_call, has_failed) = (find(c"fail_call"), find(c"has_failed"));
+        let (take_notes, limit_inline) = (find(c"take_notes"), find(c"limit_inline"));
         Self {
             // SAFETY: the function has this type.
             fail_call: unsafe { mem::transmute::<*mut libc::c_void, FailCall>(fail_call) },
             // SAFETY: as above.
             has_failed: unsafe { mem::transmute::<*mut libc::c_void, HasFailed>(has_failed) },
+            // SAFETY: as above.
+            take_notes: unsafe { mem::transmute::<*mut libc::c_void, TakeNotes>(take_notes) },
+            // SAFETY: as above.
+            limit_inline: unsafe { mem::transmute::<*mut libc::c_void, LimitInline>(limit_inline) },
         }
+    }
+
+    /// Returns the noted values of the calls of `function`, and clears all notes.
+    pub(crate) fn notes(&self, function: &str) -> Vec<i64> {
+        let name = CString::new(function).unwrap();
+        let mut values = vec![0; MOST_NOTES];
+        // SAFETY: the name is a C string, and there is room for all notes.
+        let count = unsafe { (self.take_notes)(name.as_ptr(), values.as_mut_ptr()) };
+        values.truncate(usize::try_from(count).unwrap());
+        values
+    }
+
+    /// Has the device refuse queue pairs with more bytes of inline data.
+    pub(crate) fn limit_inline(&self, bytes: i64) {
+        // SAFETY: it has no conditions.
+        unsafe { (self.limit_inline)(bytes) };
     }
 
     /// Makes the call of `function` with this number fail, counted from 1, and no other call.

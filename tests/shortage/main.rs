@@ -1,8 +1,9 @@
 //! Connections while one resource after another is exhausted: the request that needs it fails with
-//! an error that names the resource, and everything else continues. Over TCP on this machine, and
-//! over RDMA in the lab.
+//! an error that names the resource, and everything else continues. The values that connections ask
+//! of a device. Over TCP on this machine, and over RDMA in the lab.
 #![allow(unsafe_code)]
 
+mod adapters;
 #[allow(dead_code)]
 #[path = "../apart/mod.rs"]
 mod apart;
@@ -150,12 +151,17 @@ fn exchange(client: &Endpoint, server: &Endpoint) -> Result<(), Error> {
 
 /// Runs an engine with one connection from its start to its end.
 fn whole_life(config: &Config) -> Result<(), Error> {
+    life(config, config)
+}
+
+/// The same, with a configuration for each side.
+fn life(listening: &Config, connecting: &Config) -> Result<(), Error> {
     let engine = Engine::new()?;
     let listener = Listener::builder()
-        .config(config)
+        .config(listening)
         .engine(&engine)
         .bind((place().0, 0))?;
-    let connector = Connector::new().config(config).engine(&engine);
+    let connector = Connector::new().config(connecting).engine(&engine);
     let client = connector.connect(listener.local_addr())?;
     let server = listener.accept_timeout(PATIENCE)?;
     exchange(&client, &server)?;

@@ -1,13 +1,19 @@
-//! Addresses over RDMA: this host's own, and those with a network interface.
+//! Addresses over RDMA: this host's own, those with a network interface, and the source of a
+//! connection, with its traffic class.
 
 use std::{
-    net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6},
+    net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener},
     thread,
     time::Duration,
 };
 
-use nix::ifaddrs::getifaddrs;
-use rdmsg::{Endpoint, Listener, Stream, StreamListener, Transport};
+use nix::{errno::Errno, ifaddrs::getifaddrs};
+use rdmsg::{
+    CloseReason, Config, Connector, Endpoint, Error, Listener, Stream, StreamListener, Transport,
+    cm::{CmId, EventChannel, PortSpace},
+    status::CmEventType,
+    verbs::QpState,
+};
 use toolbox::{DeviceTest, applies};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -88,4 +94,97 @@ fn link_local_addresses_keep_their_interface() {
         panic!("{from} is none of IPv6")
     };
     assert_eq!((from.ip(), from.scope_id()), (local.ip(), local.scope_id()));
+}
+
+/// Returns an address of this host with a port that no connection has.
+fn free(lab: &DeviceTest) -> SocketAddr {
+    let free = TcpListener::bind(lab.at(0)).unwrap();
+    free.local_addr().unwrap()
+}
+
+#[test]
+fn source_is_the_address_that_the_peer_sees() {
+    let lab = DeviceTest::start();
+    let listener = Listener::bind(format!("rdma://{}:0", lab.addr)).unwrap();
+    let address = listener.local_addr();
+    for source in [lab.at(0), free(&lab)] {
+        let connector = Connector::new().source(source);
+        let client = thread::spawn(move || connector.connect(address).unwrap());
+        let server = listener.accept_timeout(PATIENCE).unwrap();
+        let client = client.join().unwrap();
+        assert_eq!(client.transport(), Transport::Rdma);
+        assert_eq!(server.peer_addr(), client.local_addr());
+        assert_eq!(server.peer_addr().ip(), source.ip());
+        if source.port() != 0 {
+            assert_eq!(server.peer_addr(), source);
+        }
+    }
+}
+
+#[test]
+fn source_without_a_device_is_refused_by_name() {
+    let lab = DeviceTest::start();
+    let listener = Listener::bind(format!("rdma://{}:0", lab.addr)).unwrap();
+    for (source, call, errno) in [
+        ("192.0.2.1:0", "rdma_bind_addr", Errno::EADDRNOTAVAIL),
+        ("127.0.0.2:0", "rdma_bind_addr", Errno::ENODEV),
+        ("[::1]:0", "bind", Errno::EAFNOSUPPORT),
+    ] {
+        let connector = Connector::new().source(source.parse::<SocketAddr>().unwrap());
+        let address = format!("rdma://{}", listener.local_addr());
+        let error = connector.connect(address).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            matches!(error, Error::Source { error, .. }
+                if (error.call, error.errno) == (call, errno as i32)),
+            "{text}"
+        );
+        assert!(text.starts_with(&format!("cannot connect from {source}, the source of")));
+    }
+}
+
+#[test]
+fn auto_connects_over_tcp_from_a_source_without_a_device() {
+    let _lab = DeviceTest::start();
+    let listener = Listener::bind("tcp://127.0.0.1:0").unwrap();
+    let address = format!("auto://{}", listener.local_addr());
+    let connector = Connector::new().source(([127, 0, 0, 2], 0));
+    let client = thread::spawn(move || connector.connect(address).unwrap());
+    let server = listener.accept_timeout(PATIENCE).unwrap();
+    assert_eq!(server.peer_addr().ip(), IpAddr::from([127, 0, 0, 2]));
+    assert_eq!(client.join().unwrap().transport(), Transport::Tcp);
+}
+
+/// The queue pair of the accepting side takes its traffic class from the request.
+#[test]
+fn request_has_the_traffic_class_of_the_connector() {
+    let lab = DeviceTest::start();
+    // It has no traffic class in its requests.
+    if !applies(!lab.is_iwarp(), "requests with a traffic class") {
+        return;
+    }
+    let channel = EventChannel::new().unwrap();
+    let mut listener = CmId::new(&channel, PortSpace::TCP, 1).unwrap();
+    listener.bind_addr(lab.at(0)).unwrap();
+    listener.listen(1).unwrap();
+    let address = format!("rdma://{}", listener.local_addr().unwrap());
+    for class in [None, Some(26 << 2), Some(106)] {
+        let config = Config::default().with(|config| config.traffic_class = class);
+        let connector = Connector::new().config(&config);
+        let address = address.clone();
+        let client = thread::spawn(move || connector.connect(address).unwrap_err());
+        let mut event = channel.wait_event(PATIENCE).unwrap().unwrap();
+        assert_eq!(event.event(), CmEventType::CONNECT_REQUEST);
+        let mut request = event.take_request().unwrap();
+        let attributes = request.init_qp_attr(QpState::RTR).unwrap();
+        let grh = attributes.ah_attr.unwrap().grh.unwrap();
+        assert_eq!(grh.traffic_class, class.unwrap_or(0));
+        request.reject(b"").unwrap();
+        let error = client.join().unwrap();
+        let reason = CloseReason::RejectedWithoutCause;
+        assert!(
+            matches!(&error, Error::Connect { reason: is, .. } if *is == reason),
+            "{error}"
+        );
+    }
 }

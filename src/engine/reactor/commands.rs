@@ -215,12 +215,12 @@ impl Reactor {
         config: &Config,
     ) -> Result<(ListenId, SocketAddr), Error> {
         let kind = Transport::Rdma;
-        let bound = ListenId::bind(kind, &self.manager, key, address, config.listening.backlog);
-        let id = bound.map_err(|error| {
-            if is_of_manager(error) {
-                self.failed.get_or_insert(error);
+        let bound = ListenId::bind(kind, &self.manager, key, address, config);
+        let id = bound.map_err(|no| {
+            if is_of_manager(no.error) {
+                self.failed.get_or_insert(no.error);
             }
-            Error::from_bind(address, error)
+            no.into_error(|error| Error::from_bind(address, error))
         })?;
         if !id.has_device() {
             Error::from_bound_to_none(address)?;
@@ -236,8 +236,8 @@ impl Reactor {
         config: &Config,
     ) -> Result<(ListenId, SocketAddr), Error> {
         let kind = Transport::Tcp;
-        let id = ListenId::bind(kind, &self.manager, key, address, config.listening.backlog)
-            .map_err(|error| Error::from_bind_tcp(address, error))?;
+        let id = ListenId::bind(kind, &self.manager, key, address, config)
+            .map_err(|no| no.into_error(|error| Error::from_bind_tcp(address, error)))?;
         let local = id.local_addr().unwrap_or(address);
         Ok((id, local))
     }

@@ -24,6 +24,6 @@ pub(crate) use self::{
     receive_share::ReceiveShare,
     send_slots::{Outcome, Posted},
     shared_receives::{SharedPools, SharedReceives},
-    work_queues::{NoTransport, TransportParts, WorkQueues},
+    work_queues::{TransportParts, WorkQueues},
     work_request::{Frame, RemoteAddr, SendFlags, SendOp, Sge, WorkId},
 };

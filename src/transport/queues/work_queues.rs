@@ -31,7 +31,6 @@ use super::{
     work_request::{Frame, RemoteAddr, SendFlags, SendOp, Sge, WorkId},
 };
 use crate::{
-    error::Error,
     proto::{HEADER_LEN, MovedBytes, Read, Transmit},
     status::OsError,
     transport::memory::{Allocator, Domain, InboundPool, RecvSlice, Registration, received_bytes},
@@ -403,21 +402,4 @@ pub(crate) struct TransportParts {
     pub(crate) poll_side: PollSide,
     /// Where memory for the application is made.
     pub(crate) allocator: Arc<Allocator>,
-}
-
-/// The cause for which [`TransportParts`] could not be made: the error for the state machine, and a
-/// more specific one for the application.
-#[derive(Debug)]
-pub(crate) struct NoTransport {
-    pub(crate) error: OsError,
-    pub(crate) problem: Option<Error>,
-}
-
-impl From<OsError> for NoTransport {
-    fn from(error: OsError) -> Self {
-        Self {
-            error,
-            problem: None,
-        }
-    }
 }

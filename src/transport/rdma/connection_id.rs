@@ -15,8 +15,11 @@ use crate::{
     cm::{CmId, ConnParam},
     config::Config,
     error::Error,
+    proto::{READS, ReadDepth},
     status::OsError,
-    transport::{budget::Customer, queues::TransportParts},
+    transport::{
+        budget::Customer, connection_id::source, no_transport::NoTransport, queues::TransportParts,
+    },
     verbs::QpState,
 };
 
@@ -29,6 +32,8 @@ pub(crate) struct ConnectionId {
     /// cannot while this crate holds one open.
     device: Option<Arc<Device>>,
     id: Option<CmId>,
+    /// The READs that the peer's request offers; `None` for a connection that this side asks for.
+    offered: Option<ReadDepth>,
     /// Why making the transport failed, in more detail than the state machine keeps.
     problem: Option<Error>,
 }
@@ -42,18 +47,22 @@ impl ConnectionId {
     /// Takes a peer's request on, as the connection with this key.
     pub(crate) fn of_request(request: ConnectRequest, key: u64) -> Self {
         Self {
+            offered: Some(request.reads()),
             id: Some(request.into_id(key)),
             ..Self::default()
         }
     }
 
-    /// Makes the id of the connection with this key.
+    /// Makes the id of the connection with this key, on the address from which it connects.
     pub(crate) fn create_id(
         &mut self,
         manager: &ConnectionManager,
         key: u64,
+        peer: SocketAddr,
+        config: &Config,
     ) -> Result<(), OsError> {
-        self.id = Some(manager.id(key)?);
+        let id = create_id(manager, key, peer, config);
+        self.id = Some(id.map_err(|no| no.store(&mut self.problem))?);
         Ok(())
     }
 
@@ -79,12 +88,12 @@ impl ConnectionId {
     }
 
     pub(crate) fn connect(&mut self, private_data: &[u8], config: &Config) -> Result<(), OsError> {
-        let param = conn_param(private_data, config)?;
+        let param = self.conn_param(private_data, config)?;
         self.id()?.connect(&param)
     }
 
     pub(crate) fn accept(&mut self, private_data: &[u8], config: &Config) -> Result<(), OsError> {
-        let param = conn_param(private_data, config)?;
+        let param = self.conn_param(private_data, config)?;
         self.id()?.accept(&param)
     }
 
@@ -110,16 +119,10 @@ impl ConnectionId {
             .device()?
             .ok_or(OsError::new("rdma_create_qp", libc::ENODEV))?;
         let device = manager.devices.get(context)?;
-        match create_transport(&device, id, key, config, customer) {
-            Ok(transport) => {
-                self.device = Some(device);
-                Ok(transport)
-            }
-            Err(no) => {
-                self.problem = no.problem;
-                Err(no.error)
-            }
-        }
+        let transport = create_transport(&device, id, key, config, customer)
+            .map_err(|no| no.store(&mut self.problem))?;
+        self.device = Some(device);
+        Ok(transport)
     }
 
     /// Destroys the id, and with it all events that it may still have had.
@@ -156,14 +159,57 @@ impl ConnectionId {
             .as_mut()
             .ok_or(OsError::new("rdma_create_id", libc::ENODEV))
     }
+
+    /// The device exists, because the transport has been made.
+    fn conn_param(&self, private_data: &[u8], config: &Config) -> Result<ConnParam, OsError> {
+        let device = self.device.as_ref();
+        let device = device.ok_or(OsError::new("rdma_create_qp", libc::ENODEV))?;
+        let reads = agreed_reads(config, device.most_reads(), self.offered);
+        Ok(ConnParam {
+            private_data: private_data.try_into()?,
+            responder_resources: reads.incoming,
+            initiator_depth: reads.outgoing,
+            retry_count: config.rdma.retry_count,
+            ..ConnParam::default()
+        })
+    }
 }
 
-fn conn_param(private_data: &[u8], config: &Config) -> Result<ConnParam, OsError> {
-    Ok(ConnParam {
-        private_data: private_data.try_into()?,
-        retry_count: config.rdma.retry_count,
-        ..ConnParam::default()
-    })
+fn create_id(
+    manager: &ConnectionManager,
+    key: u64,
+    peer: SocketAddr,
+    config: &Config,
+) -> Result<CmId, NoTransport> {
+    let mut id = manager.id(key)?;
+    if let Some(source) = source(config, peer)? {
+        let without = |error| NoTransport::without_source(source, error);
+        id.bind_addr(source).map_err(without)?;
+        // The kernel binds to the loopback interface without a device.
+        if !source.ip().is_unspecified() && !id.has_device() {
+            return Err(without(OsError::new("rdma_bind_addr", libc::ENODEV)));
+        }
+    }
+    if let Some(class) = config.traffic_class {
+        id.set_tos(class)
+            .map_err(|error| NoTransport::without_traffic_class(class, error))?;
+    }
+    Ok(id)
+}
+
+/// Returns the numbers of concurrent READs and atomic operations of a connection. This side has up
+/// to [`READS`] in flight for large messages, and up to `send_depth` for the application. A side
+/// that asks for a connection expects the same of its peer. `most` is the device's limit.
+fn agreed_reads(config: &Config, most: ReadDepth, offered: Option<ReadDepth>) -> ReadDepth {
+    let wanted = u8::try_from(READS + u32::from(config.send_depth)).unwrap_or(u8::MAX);
+    let offered = offered.unwrap_or(ReadDepth {
+        outgoing: u8::MAX,
+        incoming: wanted,
+    });
+    ReadDepth {
+        outgoing: wanted.min(most.outgoing).min(offered.outgoing),
+        incoming: offered.incoming.min(most.incoming),
+    }
 }
 
 /// Adds the network interface of this side, which has the address `local`, to a link-local address
@@ -195,6 +241,23 @@ fn interface_of(address: Ipv6Addr) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reads_are_the_needed_ones_within_all_limits() {
+        let depth = |outgoing, incoming| ReadDepth { outgoing, incoming };
+        let of = |send_depth| Config::default().with(|config| config.send_depth = send_depth);
+        let most = depth(100, 90);
+        for (send_depth, offered, agreed) in [
+            (16, None, depth(20, 20)),
+            (1, None, depth(5, 5)),
+            (8192, None, depth(100, 90)),
+            (16, Some(depth(20, 20)), depth(20, 20)),
+            (16, Some(depth(3, 1)), depth(3, 1)),
+            (16, Some(depth(255, 255)), depth(20, 90)),
+        ] {
+            assert_eq!(agreed_reads(&of(send_depth), most, offered), agreed);
+        }
+    }
 
     #[test]
     fn link_local_peer_is_on_the_interface_of_this_side() {

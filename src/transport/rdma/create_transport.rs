@@ -15,9 +15,9 @@ use crate::{
     transport::{
         budget::Customer,
         memory::{self, Allocator, InboundPool},
+        no_transport::NoTransport,
         queues::{
-            self, Layout, NoTransport, PollSide, ReceiveShare, SharedReceives, TransportParts,
-            WorkQueues,
+            self, Layout, PollSide, ReceiveShare, SharedReceives, TransportParts, WorkQueues,
         },
     },
     transport_choice::Transport,
@@ -72,9 +72,13 @@ pub(super) fn create_transport(
         unreachable!("a device's pools are its own")
     };
     let channel = CompletionChannel::new(device.context())?;
-    let cq =
-        verbs::CompletionQueue::new(device.context(), layout.completions(), Some((&channel, 0)))?;
-    let mut attr = QpInitAttr {
+    let cq = verbs::CompletionQueue::on_vector(
+        device.context(),
+        layout.completions(),
+        Some((&channel, 0)),
+        completion_vector(device, config)?,
+    )?;
+    let attr = QpInitAttr {
         srq: shared.as_deref().map(|shared| {
             let queues::SharedReceiveQueue::Rdma(queue) = shared.queue() else {
                 unreachable!("a device's pools are its own")
@@ -83,15 +87,7 @@ pub(super) fn create_transport(
         }),
         ..QpInitAttr::rc(&cq, cap)
     };
-    let qp = match id.create_qp(of_device.pd(), &attr) {
-        // Inline data is an optimisation, and some devices refuse the queue pair instead of
-        // granting less.
-        Err(error) if error.errno == libc::EINVAL && cap.max_inline_data > 0 => {
-            attr.cap.max_inline_data = 0;
-            id.create_qp(of_device.pd(), &attr)?
-        }
-        result => result?,
-    };
+    let qp = create_qp(device, id, of_device.pd(), attr)?;
     cq.req_notify(false)?;
     let keep = config.registration_cache;
     let inbound_pool = InboundPool::new(&domain, keep, customer);
@@ -119,6 +115,49 @@ pub(super) fn create_transport(
         ),
         allocator: Arc::new(Allocator::new(domain, keep)),
     })
+}
+
+/// Returns the vector whose interrupt signals the completions of a connection.
+fn completion_vector(device: &Device, config: &Config) -> Result<u32, NoTransport> {
+    let last = device.context().num_comp_vectors().saturating_sub(1);
+    match config.rdma.completion_vector {
+        None => Ok(device.context().next_comp_vector()),
+        Some(vector) if vector <= last => Ok(vector),
+        Some(vector) => Err(NoTransport::refused(
+            "rdma.completion_vector",
+            vector,
+            format!("0 to {last} on this device"),
+            OsError::new("ibv_create_cq", libc::EINVAL),
+        )),
+    }
+}
+
+/// The sizes of inline data to try in turn after a refusal, in bytes.
+const INLINE_SIZES: [u32; 3] = [256, 128, 64];
+
+/// Makes a queue pair with the most inline data that the device grants. Inline data is an
+/// optimisation, and some devices refuse the queue pair instead of granting less.
+fn create_qp(
+    device: &Device,
+    id: &mut CmId,
+    pd: &ProtectionDomain,
+    mut attr: QpInitAttr<'_>,
+) -> Result<verbs::QueuePair, OsError> {
+    let wanted = attr.cap.max_inline_data;
+    let mut smaller = INLINE_SIZES.iter().filter(|size| **size < wanted);
+    loop {
+        let size = attr.cap.max_inline_data;
+        match id.create_qp(pd, &attr) {
+            Err(error) if error.errno == libc::EINVAL && size > 0 => {
+                attr.cap.max_inline_data = smaller.next().copied().unwrap_or(0);
+            }
+            Ok(qp) if size < wanted => {
+                device.log_inline(wanted, size);
+                return Ok(qp);
+            }
+            result => return result,
+        }
+    }
 }
 
 fn shared_receives(
@@ -150,12 +189,10 @@ fn cap(layout: &Layout, max_inline: u32) -> QpCap {
 
 /// The device offers less than the configuration asks for.
 fn exceeds(field: &'static str, value: u32, limit: u32) -> NoTransport {
-    NoTransport {
-        error: OsError::new("rdma_create_qp", libc::EINVAL),
-        problem: Some(Error::InvalidConfig {
-            field,
-            value: format!("too much for the device ({value} with what comes on top)"),
-            allowed: format!("{limit} on this device"),
-        }),
-    }
+    NoTransport::refused(
+        field,
+        format!("too much for the device ({value} with what comes on top)"),
+        format!("{limit} on this device"),
+        OsError::new("rdma_create_qp", libc::EINVAL),
+    )
 }

@@ -1,10 +1,13 @@
 use std::{
     collections::HashMap,
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use crate::{
-    proto::Capabilities,
+    proto::{Capabilities, ReadDepth},
     status::OsError,
     transport::{DeviceCounters, queues::SharedPools},
     verbs::{AtomicCap, Context, TransportType},
@@ -23,7 +26,10 @@ pub(crate) struct Device {
     /// The longest one-sided operation in bytes.
     max_msg_sz: u32,
     pub(super) max_srq_wr: u32,
+    most_reads: ReadDepth,
     capabilities: Capabilities,
+    /// Whether the log has that the device refused a `max_inline`.
+    has_logged_inline: AtomicBool,
     shared_pools: SharedPools,
 }
 
@@ -53,7 +59,12 @@ impl Devices {
             max_cqe: attr.max_cqe(),
             max_msg_sz,
             max_srq_wr: attr.max_srq_wr(),
+            most_reads: ReadDepth {
+                outgoing: u8::try_from(attr.max_qp_init_rd_atom()).unwrap_or(u8::MAX),
+                incoming: u8::try_from(attr.max_qp_rd_atom()).unwrap_or(u8::MAX),
+            },
             capabilities,
+            has_logged_inline: AtomicBool::new(false),
             shared_pools: SharedPools::default(),
         });
         self.by_device.retain(|_, device| device.strong_count() > 0);
@@ -73,6 +84,19 @@ impl Device {
 
     pub(crate) fn max_msg_sz(&self) -> u32 {
         self.max_msg_sz
+    }
+
+    /// The limits on concurrent READs and atomic operations of a queue pair.
+    pub(super) fn most_reads(&self) -> ReadDepth {
+        self.most_reads
+    }
+
+    /// Logs once that the device refused queue pairs with `wanted` bytes of inline data.
+    pub(super) fn log_inline(&self, wanted: u32, granted: u32) {
+        if !self.has_logged_inline.swap(true, Ordering::Relaxed) {
+            let name = self.context.device_name();
+            info!("device {name}: refuses rdma.max_inline {wanted}, and takes {granted}");
+        }
     }
 
     pub(super) fn capabilities(&self) -> Capabilities {

@@ -1,7 +1,7 @@
 use std::net::SocketAddr;
 
 use super::connection_manager::ConnectionManager;
-use crate::{cm::CmId, status::OsError};
+use crate::{cm::CmId, config::Config, transport::no_transport::NoTransport};
 
 /// The requests that the kernel keeps until they are taken from it. The engine rejects surplus
 /// requests with a cause. The kernel drops them silently, and the peer repeats them some seconds
@@ -20,15 +20,28 @@ impl ListenId {
         manager: &ConnectionManager,
         key: u64,
         address: SocketAddr,
-        backlog: u16,
-    ) -> Result<Self, OsError> {
+        config: &Config,
+    ) -> Result<Self, NoTransport> {
         let create = || {
             let mut id = manager.id(key)?;
             id.set_reuseaddr(true)?;
+            // It holds for connections over iWARP. Over InfiniBand and RoCE the class of the
+            // connecting side holds.
+            config
+                .traffic_class
+                .map_or(Ok(()), |class| id.set_tos(class))?;
             Ok(id)
         };
-        let backlog = i32::from(backlog).max(KERNEL_BACKLOG);
-        CmId::listen_on(create, address, backlog).map(|id| Self { id })
+        let backlog = i32::from(config.listening.backlog).max(KERNEL_BACKLOG);
+        match (
+            CmId::listen_on(create, address, backlog),
+            config.traffic_class,
+        ) {
+            (Err(error), Some(class)) if error.call == "rdma_set_option" => {
+                Err(NoTransport::without_traffic_class(class, error))
+            }
+            (listening, _) => Ok(Self { id: listening? }),
+        }
     }
 
     /// Whether the address is one of a device, or of all.

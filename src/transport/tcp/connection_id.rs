@@ -7,7 +7,7 @@ use std::{
 
 use nix::sys::{
     eventfd::EventFd,
-    socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket},
+    socket::{SockaddrStorage, connect},
 };
 
 use super::{
@@ -15,7 +15,7 @@ use super::{
     create_transport::create_transport,
     setup::tell,
     setup_message::Kind,
-    socket::{local_addr, set_options},
+    socket::{bind_source, local_addr, set_options, stream_socket},
     stream::Stream,
 };
 use crate::{
@@ -23,7 +23,9 @@ use crate::{
     error::Error,
     os::{Unshared, failed},
     status::OsError,
-    transport::{budget::Customer, queues::TransportParts},
+    transport::{
+        budget::Customer, connection_id::source, no_transport::NoTransport, queues::TransportParts,
+    },
 };
 
 /// The object that establishes and disconnects one TCP connection. Only the engine's thread uses
@@ -72,13 +74,8 @@ impl ConnectionId {
     }
 
     /// Makes the socket that is to connect to this address.
-    pub(crate) fn create_id(&mut self, peer: SocketAddr) -> Result<(), OsError> {
-        let family = match peer {
-            SocketAddr::V4(_) => AddressFamily::Inet,
-            SocketAddr::V6(_) => AddressFamily::Inet6,
-        };
-        let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-        let socket = socket(family, SockType::Stream, flags, None).map_err(failed("socket"))?;
+    pub(crate) fn create_id(&mut self, peer: SocketAddr, config: &Config) -> Result<(), OsError> {
+        let socket = create_socket(peer, config).map_err(|no| no.store(&mut self.problem))?;
         self.carrier = Carrier::Socket(Unshared::new(socket));
         self.peer = Some(peer);
         Ok(())
@@ -106,12 +103,10 @@ impl ConnectionId {
         config: &Config,
         customer: Customer,
     ) -> Result<TransportParts, OsError> {
-        set_options(&self.carrier.fd()?, config);
         let shared_pools = self.manager.shared_pools();
-        create_transport(&mut self.carrier, shared_pools, key, config, customer).map_err(|no| {
-            self.problem = no.problem;
-            no.error
-        })
+        set_options(&self.carrier.fd()?, config)
+            .and_then(|()| create_transport(&mut self.carrier, shared_pools, key, config, customer))
+            .map_err(|no| no.store(&mut self.problem))
     }
 
     /// Connects, and then sends the request. The connection manager reports the outcome.
@@ -176,6 +171,16 @@ impl Drop for ConnectionId {
     fn drop(&mut self) {
         self.manager.forget(self.key);
     }
+}
+
+/// Makes a socket that is to connect to `peer`, bound to the address from which it connects.
+fn create_socket(peer: SocketAddr, config: &Config) -> Result<OwnedFd, NoTransport> {
+    let source = source(config, peer)?;
+    let socket = stream_socket(peer)?;
+    if let Some(source) = source {
+        bind_source(&socket, source).map_err(|error| NoTransport::without_source(source, error))?;
+    }
+    Ok(socket)
 }
 
 /// Its address is resolved first.

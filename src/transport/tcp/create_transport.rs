@@ -16,9 +16,10 @@ use crate::{
     transport::{
         budget::Customer,
         memory::{self, Allocator, InboundPool},
+        no_transport::NoTransport,
         queues::{
-            self, Layout, NoTransport, PollSide, ReceiveShare, SharedPools, SharedReceives,
-            TransportParts, WorkQueues,
+            self, Layout, PollSide, ReceiveShare, SharedPools, SharedReceives, TransportParts,
+            WorkQueues,
         },
     },
     transport_choice::Transport,

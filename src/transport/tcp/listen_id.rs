@@ -3,15 +3,16 @@ use std::{
     os::fd::{AsFd, AsRawFd},
 };
 
-use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, listen, setsockopt, socket,
-    sockopt,
-};
+use nix::sys::socket::{Backlog, SockaddrStorage, bind, listen, setsockopt, sockopt};
 
-use super::{connection_manager::ConnectionManager, socket::local_addr};
+use super::{
+    connection_manager::ConnectionManager,
+    socket::{local_addr, set_traffic_class, stream_socket},
+};
 use crate::{
+    config::Config,
     os::{Unshared, failed},
-    status::OsError,
+    transport::no_transport::NoTransport,
 };
 
 /// The connections that the kernel keeps until they are taken from it.
@@ -31,14 +32,12 @@ impl ListenId {
         manager: &ConnectionManager,
         key: u64,
         address: SocketAddr,
-    ) -> Result<Self, OsError> {
-        let family = match address {
-            SocketAddr::V4(_) => AddressFamily::Inet,
-            SocketAddr::V6(_) => AddressFamily::Inet6,
-        };
-        let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-        let socket = socket(family, SockType::Stream, flags, None).map_err(failed("socket"))?;
+        config: &Config,
+    ) -> Result<Self, NoTransport> {
+        let socket = stream_socket(address)?;
         setsockopt(&socket, sockopt::ReuseAddr, &true).map_err(failed("setsockopt"))?;
+        // Its answers to requests have the class of the connections.
+        set_traffic_class(&socket, config)?;
         bind(socket.as_raw_fd(), &SockaddrStorage::from(address)).map_err(failed("bind"))?;
         let backlog = Backlog::new(KERNEL_BACKLOG).map_err(failed("listen"))?;
         listen(&socket, backlog).map_err(failed("listen"))?;

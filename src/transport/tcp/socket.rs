@@ -17,7 +17,8 @@ use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::{
         socket::{
-            GetSockOpt, SetSockOpt, SockaddrStorage, getsockname, getsockopt, setsockopt, sockopt,
+            AddressFamily, GetSockOpt, SetSockOpt, SockFlag, SockType, SockaddrLike,
+            SockaddrStorage, bind, getsockname, getsockopt, setsockopt, socket, sockopt,
         },
         time::{TimeVal, TimeValLike},
     },
@@ -28,6 +29,7 @@ use crate::{
     config::Config,
     os::{Unshared, failed, millis},
     status::OsError,
+    transport::no_transport::NoTransport,
 };
 
 /// See the top of this file.
@@ -293,9 +295,48 @@ fn moved_bytes(result: isize) -> Moved {
     }
 }
 
+/// Creates a stream socket that does not block, for addresses of the family of this one.
+pub(super) fn stream_socket(address: SocketAddr) -> Result<OwnedFd, OsError> {
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::Inet,
+        SocketAddr::V6(_) => AddressFamily::Inet6,
+    };
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    socket(family, SockType::Stream, flags, None).map_err(failed("socket"))
+}
+
+/// Binds a socket that is to connect. The kernel chooses a port of 0 when the socket connects, so
+/// connections to different peers may have the same port.
+pub(super) fn bind_source(socket: &impl AsFd, source: SocketAddr) -> Result<(), OsError> {
+    let shares_port = if source.port() == 0 {
+        setsockopt(socket, sockopt::IpBindAddressNoPort, &true)
+    } else {
+        setsockopt(socket, sockopt::ReuseAddr, &true)
+    };
+    shares_port.map_err(failed("setsockopt"))?;
+    let fd = socket.as_fd().as_raw_fd();
+    bind(fd, &SockaddrStorage::from(source)).map_err(failed("bind"))
+}
+
+/// Sets the byte of the IP header with DSCP. The kernel keeps the lower two bits for ECN.
+pub(super) fn set_traffic_class(socket: &impl AsFd, config: &Config) -> Result<(), NoTransport> {
+    let Some(class) = config.traffic_class else {
+        return Ok(());
+    };
+    let fd = socket.as_fd().as_raw_fd();
+    let is_ipv6 = getsockname::<SockaddrStorage>(fd)
+        .is_ok_and(|address| address.family() == Some(AddressFamily::Inet6));
+    let mut set = setsockopt(socket, sockopt::Ipv4Tos, &class.into());
+    // A socket of IPv6 has one class for each version of IP.
+    if is_ipv6 {
+        set = set.and_then(|()| setsockopt(socket, sockopt::Ipv6TClass, &class.into()));
+    }
+    set.map_err(|errno| NoTransport::without_traffic_class(class, failed("setsockopt")(errno)))
+}
+
 /// Has the socket send at once, and give up a peer that acknowledges nothing about when an RDMA
-/// device would.
-pub(super) fn set_options(socket: &impl AsFd, config: &Config) {
+/// device would. Sets the traffic class, whose refusal is the only error.
+pub(super) fn set_options(socket: &impl AsFd, config: &Config) -> Result<(), NoTransport> {
     let timeout = give_up_after(config);
     let nodelay = setsockopt(socket, sockopt::TcpNoDelay, &true);
     let user_timeout = setsockopt(socket, sockopt::TcpUserTimeout, &timeout);
@@ -304,6 +345,7 @@ pub(super) fn set_options(socket: &impl AsFd, config: &Config) {
             debug!("engine: setsockopt: {errno}");
         }
     }
+    set_traffic_class(socket, config)
 }
 
 /// Returns the time in milliseconds for which data may be unacknowledged: the ACK timeout times the

@@ -170,7 +170,7 @@ fn what_the_device_lacks_is_refused() {
     assert_eq!(can.device_attr().max_qp(), plain.max_qp());
     assert_eq!(can.device_attr().node_guid(), plain.node_guid());
 
-    let queue = CompletionQueue::new_extended(&context, 8, None, true);
+    let queue = CompletionQueue::new_extended(&context, 8, None, 0, true);
     assert_eq!(queue.is_ok(), can.completion_timestamp_mask() != 0);
     let memory = DeviceMemory::new(&context, 4096);
     assert_eq!(memory.is_ok(), can.max_dm_size() >= 4096);

@@ -203,6 +203,12 @@ fn impossible_sizes_are_refused() {
     );
     let above = context.query_device().unwrap().max_cqe() + 1;
     assert_eq!(errno(CompletionQueue::new(&context, above, None)), EINVAL);
+    let vectors = context.num_comp_vectors();
+    drop(CompletionQueue::on_vector(&context, 8, None, vectors - 1).unwrap());
+    for vector in [vectors, u32::MAX] {
+        let queue = CompletionQueue::on_vector(&context, 8, None, vector);
+        assert_eq!(errno(queue), EINVAL);
+    }
 
     let error = MemoryRegion::new(&pd, 0, AccessFlags::LOCAL_WRITE).unwrap_err();
     assert_eq!((error.call, error.errno), ("mmap", EINVAL));

@@ -127,7 +127,7 @@ impl Pair {
         };
         let end = || {
             let cq = if setup.extended {
-                CompletionQueue::new_extended(&context, 64, None, false).unwrap()
+                CompletionQueue::new_extended(&context, 64, None, 0, false).unwrap()
             } else {
                 CompletionQueue::new(&context, 64, None).unwrap()
             };

@@ -64,23 +64,45 @@ impl CompletionQueue {
         cqe: u32,
         channel: Option<(&CompletionChannel, u64)>,
     ) -> Result<Self, OsError> {
+        Self::on_vector(context, cqe, channel, 0)
+    }
+
+    /// Creates a queue whose events the interrupt `comp_vector` signals.
+    ///
+    /// Each of the device's vectors interrupts one processor, so queues on several vectors share
+    /// the work out. [`new`](Self::new) uses vector 0.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a vector that is not below [`Context::num_comp_vectors`]; otherwise those of
+    /// [`new`](Self::new).
+    #[doc(alias = "comp_vector")]
+    pub fn on_vector(
+        context: &Context,
+        cqe: u32,
+        channel: Option<(&CompletionChannel, u64)>,
+        comp_vector: u32,
+    ) -> Result<Self, OsError> {
         const CALL: &str = "ibv_create_cq";
-        let entries = i32::try_from(cqe).map_err(|_| OsError::new(CALL, libc::EINVAL))?;
+        let number = |value| i32::try_from(value).map_err(|_| OsError::new(CALL, libc::EINVAL));
+        let (entries, vector) = (number(cqe)?, number(comp_vector)?);
         let (raw_channel, cookie) = raw_channel(CALL, context, channel)?;
         // SAFETY: context and channel exist, on the same device; the cookie is never dereferenced.
-        let raw = unsafe { ffi::ibv_create_cq(context.as_ptr(), entries, cookie, raw_channel, 0) };
+        let raw =
+            unsafe { ffi::ibv_create_cq(context.as_ptr(), entries, cookie, raw_channel, vector) };
         let raw = cvt_ptr(CALL, raw)?;
         Ok(Self::from_raw(raw, None, context, channel))
     }
 
     /// Creates a queue that [`poll_extended`](Self::poll_extended) can read as well.
     ///
-    /// With `timestamps`, its completions carry the time at which they arrived.
+    /// The interrupt `comp_vector` signals its events. With `timestamps`, its completions carry the
+    /// time at which they arrived.
     ///
     /// # Errors
     ///
     /// `EOPNOTSUPP` if the driver has no extended queues, or no timestamps, as
-    /// [`completion_timestamp_mask`] says; otherwise those of [`new`](Self::new).
+    /// [`completion_timestamp_mask`] says; otherwise those of [`on_vector`](Self::on_vector).
     ///
     /// [`completion_timestamp_mask`]: crate::verbs::DeviceAttrEx::completion_timestamp_mask
     #[doc(alias = "ibv_create_cq_ex")]
@@ -88,6 +110,7 @@ impl CompletionQueue {
         context: &Context,
         cqe: u32,
         channel: Option<(&CompletionChannel, u64)>,
+        comp_vector: u32,
         timestamps: bool,
     ) -> Result<Self, OsError> {
         const CALL: &str = "ibv_create_cq_ex";
@@ -97,7 +120,7 @@ impl CompletionQueue {
             cqe,
             cq_context: cookie,
             channel: raw_channel,
-            comp_vector: 0,
+            comp_vector,
             wc_flags: IBV_WC_STANDARD_FLAGS | if timestamps { timestamp.into() } else { 0 },
             comp_mask: 0,
             flags: 0,

@@ -2,11 +2,12 @@
 
 use std::{
     any::Any,
+    collections::BTreeMap,
     fmt,
     mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd},
     ptr::NonNull,
-    sync::Arc,
+    sync::{Arc, Mutex},
 };
 
 use rdma_status::OsError;
@@ -15,7 +16,7 @@ use super::{
     AsyncEvent, DeviceAttr, DeviceAttrEx, GidEntry, PortAttr, async_event, gid,
     identity::{self, NodeType, TransportType},
 };
-use crate::sys::{Process, cvt_errno, ffi, log_destroy_error, verbs_ext};
+use crate::sys::{PerProcess, Process, cvt_errno, ffi, lock, log_destroy_error, verbs_ext};
 
 /// An open device. Clones refer to the same object.
 ///
@@ -51,6 +52,9 @@ unsafe impl Send for Inner {}
 // SAFETY: all calls made here may run concurrently on one device; the fields read here do not
 // change while it is open.
 unsafe impl Sync for Inner {}
+
+/// The number of vectors that this process has taken from each device, by the device's name.
+static TAKEN_VECTORS: PerProcess<Mutex<BTreeMap<String, u32>>> = PerProcess::new(Mutex::default);
 
 impl Context {
     /// Takes ownership of a device that was just opened.
@@ -256,6 +260,20 @@ impl Context {
         // SAFETY: the context is open, and the field does not change.
         let vectors = unsafe { (*self.as_ptr()).num_comp_vectors };
         u32::try_from(vectors).unwrap_or(0)
+    }
+
+    /// Returns the completion vectors of the device in turn, for all callers in this process.
+    ///
+    /// The process id determines the first one, so processes with few queues begin with different
+    /// vectors.
+    #[must_use]
+    pub fn next_comp_vector(&self) -> u32 {
+        let mut taken = lock(TAKEN_VECTORS.get());
+        let taken = taken
+            .entry(self.device_name())
+            .or_insert_with(std::process::id);
+        *taken = taken.wrapping_add(1);
+        *taken % self.num_comp_vectors().max(1)
     }
 
     /// Returns the descriptor that is readable when an asynchronous event can be read.

@@ -1,0 +1,64 @@
+use std::net::SocketAddr;
+
+use crate::{error::Error, status::OsError};
+
+/// The cause for which a transport, or its id, could not be made: the error for the state machine,
+/// and a more specific one for the application.
+#[derive(Debug)]
+pub(crate) struct NoTransport {
+    pub(crate) error: OsError,
+    pub(crate) problem: Option<Error>,
+}
+
+impl NoTransport {
+    /// The system or the device refused the value of a field, with this error.
+    pub(super) fn refused(
+        field: &'static str,
+        value: impl ToString,
+        allowed: String,
+        error: OsError,
+    ) -> Self {
+        Self {
+            error,
+            problem: Some(Error::InvalidConfig {
+                field,
+                value: value.to_string(),
+                allowed,
+            }),
+        }
+    }
+
+    /// The system refused to set the traffic class of packets.
+    pub(super) fn without_traffic_class(value: u8, error: OsError) -> Self {
+        let allowed = format!("None only: {error}");
+        Self::refused("traffic_class", value, allowed, error)
+    }
+
+    /// This side cannot connect from this address.
+    pub(super) fn without_source(address: SocketAddr, error: OsError) -> Self {
+        Self {
+            error,
+            problem: Some(Error::Source { address, error }),
+        }
+    }
+
+    /// Stores the error for the application, and returns the one for the state machine.
+    pub(super) fn store(self, problem: &mut Option<Error>) -> OsError {
+        *problem = self.problem;
+        self.error
+    }
+
+    /// Returns the error for the application; `otherwise` makes it if there is none.
+    pub(crate) fn into_error(self, otherwise: impl FnOnce(OsError) -> Error) -> Error {
+        self.problem.unwrap_or_else(|| otherwise(self.error))
+    }
+}
+
+impl From<OsError> for NoTransport {
+    fn from(error: OsError) -> Self {
+        Self {
+            error,
+            problem: None,
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The values that connections ask of a device, and refusals of these values.
+
+use std::sync::Mutex;
+
+use log::{LevelFilter, Log, Metadata, Record};
+use rdmsg::{Config, Error, Transport};
+
+use crate::{
+    Bystander,
+    calls::{Calls, in_front},
+    config, life, place, whole_life,
+};
+
+/// Runs `body` with the library that notes the requests of connections. Over TCP there are none,
+/// because there is no device.
+fn with_device(name: &str, body: impl FnOnce(&Calls)) {
+    if place().1 == Transport::Rdma {
+        in_front(name, || body(&Calls::loaded()));
+    }
+}
+
+#[test]
+fn connections_take_completion_vectors_in_turn() {
+    with_device(
+        "adapters::connections_take_completion_vectors_in_turn",
+        |calls| {
+            let on = |vector| config().with(|c| c.rdma.completion_vector = vector);
+            let text = whole_life(&on(Some(u32::MAX))).unwrap_err().to_string();
+            assert_eq!(calls.notes("ibv_create_cq"), [], "{text}");
+            let allowed = text.strip_prefix(
+                "invalid configuration: rdma.completion_vector is 4294967295, allowed is 0 to ",
+            );
+            let last = allowed.and_then(|text| text.strip_suffix(" on this device"));
+            let last: i64 = last.expect(&text).parse().unwrap();
+            assert!(last > 0, "one vector leaves no turns");
+            for vector in 0..=last {
+                whole_life(&on(Some(vector as u32))).unwrap();
+                assert_eq!(calls.notes("ibv_create_cq"), [vector; 2]);
+            }
+            for _ in 0..=last {
+                whole_life(&on(None)).unwrap();
+            }
+            let taken = calls.notes("ibv_create_cq");
+            assert_eq!(taken.len() as i64, 2 * (last + 1));
+            for pair in taken.windows(2) {
+                assert_eq!(pair[1], (pair[0] + 1) % (last + 1), "{taken:?}");
+            }
+        },
+    );
+}
+
+/// The lines of the log that name the field `max_inline`.
+struct InlineLog(Mutex<Vec<String>>);
+
+static INLINE_LOG: InlineLog = InlineLog(Mutex::new(Vec::new()));
+
+impl Log for InlineLog {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        let line = record.args().to_string();
+        if line.contains("max_inline") {
+            self.0.lock().unwrap().push(line);
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+#[test]
+fn refused_inline_size_is_followed_by_smaller_ones() {
+    with_device(
+        "adapters::refused_inline_size_is_followed_by_smaller_ones",
+        |calls| {
+            log::set_logger(&INLINE_LOG).unwrap();
+            whole_life(&config()).unwrap();
+            // Software iWARP refuses 256 bytes by itself.
+            let grants_256 = calls.notes("rdma_create_qp") == [256, 256];
+            log::set_max_level(LevelFilter::Info);
+            for (wanted, most, tried) in [
+                (256, 96, &[256, 128, 64][..]),
+                (256, 63, &[256, 128, 64, 0]),
+                (100, 64, &[100, 64]),
+                (0, 0, &[0]),
+                (256, 256, &[256]),
+                (1024, 255, &[1024, 256, 128]),
+            ] {
+                if most > 96 && !grants_256 {
+                    continue;
+                }
+                calls.limit_inline(most);
+                whole_life(&config().with(|c| c.rdma.max_inline = wanted)).unwrap();
+                assert_eq!(calls.notes("rdma_create_qp"), [tried, tried].concat());
+                let lines = std::mem::take(&mut *INLINE_LOG.0.lock().unwrap());
+                match tried {
+                    [_] => assert_eq!(lines, [""; 0]),
+                    [.., granted] => {
+                        let ending =
+                            format!(": refuses rdma.max_inline {wanted}, and takes {granted}");
+                        assert!(lines[0].ends_with(&ending), "{lines:?}");
+                        assert_eq!(lines.len(), 1, "one line for both connections: {lines:?}");
+                    }
+                    [] => unreachable!("each connection tries a size"),
+                }
+            }
+        },
+    );
+}
+
+#[test]
+fn connections_ask_for_the_reads_that_they_need() {
+    with_device(
+        "adapters::connections_ask_for_the_reads_that_they_need",
+        |calls| {
+            let of = |send_depth| {
+                config().with(|c| {
+                    c.send_depth = send_depth;
+                    c.eager_size = Some(1024);
+                })
+            };
+            // Each has `responder_resources` and `initiator_depth`.
+            for (listening, connecting, asked, granted) in [
+                (16, 16, [20, 20], [20, 20]),
+                (16, 4, [8, 8], [8, 8]),
+                (4, 16, [20, 20], [20, 8]),
+                // The limits of both software devices.
+                (1000, 1000, [128, 128], [128, 128]),
+            ] {
+                life(&of(listening), &of(connecting)).unwrap();
+                let notes = calls.notes("rdma_conn_param").into_iter();
+                let reads: Vec<_> = notes.map(|note| [note >> 8, note & 255]).collect();
+                assert_eq!(reads, [asked, granted], "{listening}, {connecting}");
+            }
+        },
+    );
+}
+
+#[test]
+fn refused_traffic_class_is_named() {
+    in_front("adapters::refused_traffic_class_is_named", || {
+        let (call, refusal, sides) = match place().1 {
+            Transport::Tcp => ("setsockopt", "Operation not permitted (os error 1)", 3),
+            // Of the accepting side the listener has it.
+            Transport::Rdma => ("rdma_set_option", "Invalid argument (os error 22)", 2),
+            other => panic!("{other}"),
+        };
+        let calls = Calls::loaded();
+        let bystander = Bystander::new();
+        let classed = config().with(|c: &mut Config| c.traffic_class = Some(104));
+        let mut texts = Vec::new();
+        for number in 1..=sides {
+            calls.fail(call, number);
+            let error: Error = whole_life(&classed).unwrap_err();
+            assert!(calls.have_failed(), "{call} {number}");
+            texts.push(error.to_string());
+            bystander.assert_well();
+        }
+        let named = format!(
+            "invalid configuration: traffic_class is 104, allowed is None only: {call}: {refusal}"
+        );
+        assert_eq!(texts[..2], [named.as_str(), &named]);
+        if let Some(of_peer) = texts.get(2) {
+            assert!(
+                of_peer.contains("the peer ran out of resources"),
+                "{of_peer}"
+            );
+        }
+        calls.fail(call, sides + 1);
+        whole_life(&classed).unwrap();
+        assert!(!calls.have_failed(), "{call} is called {sides} times");
+    });
+}
