@@ -169,6 +169,12 @@ impl<M> Session<M> {
         self.again.iter_mut()
     }
 
+    /// Returns the epoch of the last attempt, from 0. The peer refuses it as late.
+    #[must_use]
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
     /// Begins another attempt to resume. Returns its epoch.
     pub fn begin_attempt(&mut self) -> u32 {
         self.epoch = self.epoch.wrapping_add(1);

@@ -18,6 +18,7 @@ use super::{
     message::{Handoff, Home, Place},
     outbox::Taker,
     session::LinkSession,
+    ways::{Route, Way},
 };
 use crate::{
     config::Config,
@@ -56,8 +57,14 @@ const OVER: u8 = 2;
 pub(crate) struct Link {
     /// The connection's number in its engine.
     pub(crate) key: u64,
-    peer: SocketAddr,
-    transport: Transport,
+    /// The addresses of both sides and the transport, at first.
+    first: Route,
+    /// The same now. No other lock is taken under this one.
+    route: Mutex<Route>,
+    /// Whether that is over TCP, which polls read without the lock.
+    over_tcp: AtomicBool,
+    /// Whether a session was offered.
+    resumes: AtomicBool,
     pub(super) poll: Mutex<Option<PollSide>>,
     core: Mutex<Core>,
     /// Decides which thread polls, and wakes waiting threads.
@@ -91,7 +98,7 @@ pub(crate) struct Link {
 impl Link {
     pub(crate) fn new(
         key: u64,
-        (peer, transport): (SocketAddr, Transport),
+        way: Way,
         polling: Polling,
         notices: Arc<Mailbox<Notice>>,
         conn: Connection,
@@ -100,10 +107,13 @@ impl Link {
     ) -> Arc<Self> {
         let set_aside = Arc::new(AtomicUsize::new(0));
         let core = Core::new(conn, completions, Arc::clone(&set_aside), most_ids);
+        let route = Route::new(way);
         Arc::new(Self {
             key,
-            peer,
-            transport,
+            first: route,
+            route: Mutex::new(route),
+            over_tcp: AtomicBool::new(way.transport == Transport::Tcp),
+            resumes: AtomicBool::new(false),
             poll: Mutex::new(None),
             core: Mutex::new(core),
             poller: Poller::new(polling, Line::new(key, Arc::clone(&notices))),
@@ -126,11 +136,11 @@ impl Link {
     /// completions. It has ended with [`CloseReason::Forked`].
     pub(crate) fn forked() -> (Arc<Self>, Receiver<Completion>) {
         let (sender, completions) = bounded(1);
-        let transport = Transport::Tcp;
+        let (nowhere, transport) = (SocketAddr::from(([0; 4], 0)), Transport::Tcp);
         let params = Config::default().params(transport);
         let link = Self::new(
             0,
-            (SocketAddr::from(([0; 4], 0)), transport),
+            Way::new(nowhere, transport),
             Polling::default(),
             Mailbox::closed(),
             Connection::connect(params, 0, b"", Instant::now()),
@@ -148,12 +158,42 @@ impl Link {
 
     // Facts about the connection.
 
+    /// The addresses and the transport of the present connection or attempt. In a child that
+    /// inherits the connection, which takes no lock: those of the first one.
+    fn route(&self) -> Route {
+        if self.is_inherited() {
+            self.first
+        } else {
+            *lock(&self.route)
+        }
+    }
+
+    /// The next connection goes this way. There is no transport now.
+    fn set_way(&self, way: Way) {
+        lock(&self.route).way = way;
+        let over_tcp = way.transport == Transport::Tcp;
+        self.over_tcp.store(over_tcp, Ordering::Release);
+    }
+
+    /// The connection is established, and this side has this address.
+    pub(crate) fn set_local_addr(&self, local: SocketAddr) {
+        lock(&self.route).local = local;
+    }
+
     pub(crate) fn peer_addr(&self) -> SocketAddr {
-        self.peer
+        self.route().way.address
+    }
+
+    pub(crate) fn local_addr(&self) -> SocketAddr {
+        self.route().local
     }
 
     pub(crate) fn transport(&self) -> Transport {
-        self.transport
+        if self.over_tcp.load(Ordering::Acquire) {
+            Transport::Tcp
+        } else {
+            Transport::Rdma
+        }
     }
 
     /// How the connection ended, once it has.
@@ -376,16 +416,23 @@ impl Link {
 
     // Sessions.
 
-    /// Offers a session.
+    /// Offers a session, before the connection is established.
     pub(crate) fn offer_session(&self, session: LinkSession) {
+        self.resumes.store(true, Ordering::Relaxed);
         self.core().session = Some(Box::new(session));
     }
 
-    /// An attempt to resume the session begins, with this state machine.
-    pub(crate) fn attempt(self: &Arc<Self>, conn: Connection) {
+    /// Whether a session was offered, so that the transport may change.
+    pub(super) fn resumes(&self) -> bool {
+        self.resumes.load(Ordering::Relaxed)
+    }
+
+    /// An attempt to resume the session begins over this way, with this state machine.
+    pub(crate) fn attempt(self: &Arc<Self>, conn: Connection, way: Way) {
+        self.set_way(way);
         self.in_engine(|core| {
             let (link, generation) = (Arc::clone(self), core.generation());
-            core.attempt(conn, Arc::new(Ring { link, generation }));
+            core.attempt(conn, way.transport, Arc::new(Ring { link, generation }));
         });
     }
 
@@ -529,7 +576,7 @@ impl fmt::Display for Ring {
 
 impl fmt::Display for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "conn {} to {}", self.key, self.peer)
+        write!(f, "conn {} to {}", self.key, self.peer_addr())
     }
 }
 
@@ -537,7 +584,7 @@ impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Link")
             .field("key", &self.key)
-            .field("peer", &self.peer)
+            .field("peer", &self.peer_addr())
             .finish_non_exhaustive()
     }
 }
@@ -584,7 +631,7 @@ mod tests {
         let params = Config::default().params(Transport::Rdma);
         let link = Link::new(
             16,
-            (SocketAddr::from(([10, 8, 0, 1], 7471)), Transport::Rdma),
+            Way::new(SocketAddr::from(([10, 8, 0, 1], 7471)), Transport::Rdma),
             Polling::default(),
             Mailbox::new().unwrap(),
             Connection::connect(params, 1, b"", Instant::now()),

@@ -427,8 +427,9 @@ impl Link {
             }
         }
         match interest {
-            // Over TCP a look costs a system call, which waits until something is readable.
-            Interest::Readable if self.transport() == Transport::Rdma => {
+            // Over TCP a look costs a system call, which waits until something is readable. A
+            // connection that resumes may change to RDMA, and keeps its fd.
+            Interest::Readable if self.transport() == Transport::Rdma || self.resumes() => {
                 self.poller.loop_fd(readiness)
             }
             Interest::Readable | Interest::Writable => readiness.fd(),

@@ -7,11 +7,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{core::Core, send::refused_send};
+use super::{core::Core, send::refused_send, ways::Ways};
 use crate::{
     error::{Error, TrySendError},
     proto::{CloseReason, Connection, PART_HEADER_LEN, Session, SessionId, Statistics, parts},
     transport::OutboundBuffer,
+    transport_choice::Transport,
 };
 
 /// The number of buffers for copies that are kept for reuse, and the bytes of the longest of them.
@@ -23,7 +24,7 @@ pub(crate) struct LinkSession {
     pub(super) messages: Session<Kept>,
     /// The identity, once the passive side has chosen one.
     pub(super) id: Option<SessionId>,
-    pub(super) is_active: bool,
+    pub(super) side: Side,
     /// The bound on a suspension.
     pub(super) timeout: Duration,
     /// The bound on a close.
@@ -41,6 +42,13 @@ pub(crate) struct LinkSession {
     pub(super) held: u32,
     /// Buffers of messages that are no longer kept.
     pub(super) spare: Vec<Vec<u8>>,
+}
+
+/// Which side of the session this is.
+pub(crate) enum Side {
+    /// It connects, over these ways.
+    Active(Box<Ways>),
+    Passive,
 }
 
 pub(super) enum State {
@@ -68,8 +76,8 @@ pub(super) enum Step {
     Lost,
     /// Nothing is under way until this time.
     Idle(Instant),
-    /// A connection is being established.
-    Attempt,
+    /// A connection is being established over this transport.
+    Attempt(Transport),
 }
 
 /// A message that may have to be sent again.
@@ -86,11 +94,11 @@ pub(super) enum Bytes {
 }
 
 impl LinkSession {
-    pub(crate) fn new(is_active: bool, timeout: Duration, close_timeout: Duration) -> Self {
+    pub(crate) fn new(side: Side, timeout: Duration, close_timeout: Duration) -> Self {
         Self {
             messages: Session::default(),
             id: None,
-            is_active,
+            side,
             timeout,
             close_timeout,
             state: State::Working,
@@ -140,6 +148,14 @@ impl LinkSession {
                 copy.clear();
                 self.spare.push(copy);
             }
+        }
+    }
+
+    /// Returns the ways to the peer, if this side connects.
+    pub(super) fn ways(&mut self) -> Option<&mut Ways> {
+        match &mut self.side {
+            Side::Active(ways) => Some(ways),
+            Side::Passive => None,
         }
     }
 

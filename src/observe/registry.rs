@@ -63,7 +63,6 @@ struct Registry {
 
 struct Entry {
     link: Arc<Link>,
-    local: SocketAddr,
     since: Instant,
 }
 
@@ -101,7 +100,7 @@ impl Registry {
             ConnectionSnapshot {
                 id: *id,
                 peer: entry.link.peer_addr(),
-                local: entry.local,
+                local: entry.link.local_addr(),
                 transport: entry.link.transport(),
                 age: entry.since.elapsed(),
                 is_closed: entry.link.ended().is_some(),
@@ -124,7 +123,7 @@ impl Registered {
     }
 
     /// Enters a new connection, if connections are kept track of.
-    pub(crate) fn enter(link: &Arc<Link>, local: SocketAddr) -> Self {
+    pub(crate) fn enter(link: &Arc<Link>) -> Self {
         if !ENABLED.load(Ordering::Relaxed) {
             return Self(None);
         }
@@ -133,7 +132,6 @@ impl Registered {
         registry.next += 1;
         let entry = Entry {
             link: Arc::clone(link),
-            local,
             since: Instant::now(),
         };
         registry.connections.insert(id, entry);
