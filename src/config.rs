@@ -230,8 +230,9 @@ pub struct Config {
     ///
     /// Both sides set it. Then each side keeps the messages that the peer is not known to have
     /// received, at most the peer's window, in memory of its own. When the connection is lost, the
-    /// side that connected first connects again, at once and then with growing waits up to 1 s.
-    /// Each side sends again what the other has not received. So every message arrives once and in
+    /// side that connected first connects again, at once and then with growing waits up to 1 s. It
+    /// tries each [`transport`](Self::transport) that is allowed, and the
+    /// [`alternatives`](crate::Connector::alternatives) of the address. Each side sends again what the other has not received. So every message arrives once and in
     /// order, and the calls of both programs wait meanwhile as if the window was full. The loss
     /// itself is noticed as without it, after [`keepalive_interval`](Self::keepalive_interval) and
     /// [`keepalive_timeout`](Self::keepalive_timeout) at most. When this time has passed since
@@ -239,7 +240,8 @@ pub struct Config {
     /// [`CloseReason::SessionLost`](crate::CloseReason::SessionLost) if the peer's process has been
     /// started again.
     ///
-    /// The listener stays open, because the peer connects to it again. A connection that is being
+    /// The listener stays open, because the peer connects to it again, or to another one of the same
+    /// [`Engine`](crate::Engine). A connection that is being
     /// closed survives for [`close_timeout`](Self::close_timeout) at most. Of the connections that
     /// this process accepted, 1024 may wait for their peers; then the oldest of them ends.
     ///

@@ -38,7 +38,9 @@ impl Proxy {
         let of_thread = Arc::clone(&carried);
         thread::spawn(move || {
             for client in listener.incoming() {
-                let (client, server) = (client.unwrap(), TcpStream::connect(server).unwrap());
+                let (client, server) = (client.unwrap(), TcpStream::connect(server));
+                // The client finds its connection closed.
+                let Ok(server) = server else { continue };
                 for stream in [&client, &server] {
                     stream.set_nodelay(true).unwrap();
                 }

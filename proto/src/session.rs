@@ -190,7 +190,8 @@ impl<M> Session<M> {
     /// Judges an attempt of the peer to resume, which has received `received` messages.
     pub fn check_attempt(&self, epoch: u32, received: u32) -> Result<(), ResumeRefused> {
         //= PROTOCOL.md#sessions
-        //# The passive side refuses an epoch that is not higher than the last one.
+        //# The passive side refuses an epoch that is not higher than the last one with code 8, and
+        //# changes nothing.
         if epoch <= self.epoch {
             return Err(ResumeRefused::Stale);
         }

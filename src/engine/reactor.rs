@@ -316,7 +316,7 @@ impl Reactor {
         );
         self.registration.connection_came(config.longest_close());
         if !config.resume.is_zero() {
-            let side = role.choose(Side::Active(Box::new(Ways::new(way, []))), Side::Passive);
+            let side = role.choose(Side::Active(Box::new(Ways::new(way))), Side::Passive);
             let (timeout, close_timeout) = (config.resume, config.close_timeout);
             link.offer_session(LinkSession::new(side, timeout, close_timeout));
         }

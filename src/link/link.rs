@@ -3,7 +3,7 @@ use std::{
     net::SocketAddr,
     ops::Deref,
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc, Mutex, MutexGuard, OnceLock,
         atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering},
     },
     time::Instant,
@@ -57,9 +57,10 @@ const OVER: u8 = 2;
 pub(crate) struct Link {
     /// The connection's number in its engine.
     pub(crate) key: u64,
-    /// The addresses of both sides and the transport, at first.
-    first: Route,
-    /// The same now. No other lock is taken under this one.
+    /// The way of the first connection, and the address of this side on it.
+    first: Way,
+    first_local: OnceLock<SocketAddr>,
+    /// The same of the present one. No other lock is taken under this one.
     route: Mutex<Route>,
     /// Whether that is over TCP, which polls read without the lock.
     over_tcp: AtomicBool,
@@ -107,10 +108,11 @@ impl Link {
     ) -> Arc<Self> {
         let set_aside = Arc::new(AtomicUsize::new(0));
         let core = Core::new(conn, completions, Arc::clone(&set_aside), most_ids);
-        let route = Route::new(way);
+        let route = Route::new(way, None);
         Arc::new(Self {
             key,
-            first: route,
+            first: way,
+            first_local: OnceLock::new(),
             route: Mutex::new(route),
             over_tcp: AtomicBool::new(way.transport == Transport::Tcp),
             resumes: AtomicBool::new(false),
@@ -162,7 +164,7 @@ impl Link {
     /// inherits the connection, which takes no lock: those of the first one.
     fn route(&self) -> Route {
         if self.is_inherited() {
-            self.first
+            Route::new(self.first, self.first_local.get().copied())
         } else {
             *lock(&self.route)
         }
@@ -177,6 +179,7 @@ impl Link {
 
     /// The connection is established, and this side has this address.
     pub(crate) fn set_local_addr(&self, local: SocketAddr) {
+        self.first_local.get_or_init(|| local);
         lock(&self.route).local = local;
     }
 

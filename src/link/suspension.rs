@@ -18,7 +18,7 @@ use super::{
     send::{Attempt, Sending},
     sent_order::Unproven,
     session::{Bytes, LinkSession, Side, State, Step, Suspension},
-    ways::{Way, Ways},
+    ways::Way,
 };
 use crate::{
     error::TrySendError,
@@ -108,11 +108,12 @@ impl Core {
                     };
                     return Some(Ended { reason, delivered });
                 }
-                let text = format_args!("cannot resume yet: {}", ended.reason);
-                self.deferred.log(Note::new(Level::Debug, text));
                 suspension.failed += 1;
                 suspension.step = Step::Lost;
                 if let Side::Active(ways) = &mut session.side {
+                    let (way, reason) = (ways.present(), &ended.reason);
+                    let text = format_args!("cannot resume at {way} yet: {reason}");
+                    self.deferred.log(Note::new(Level::Debug, text));
                     ways.failed();
                 }
                 self.cm_ops.clear();
@@ -350,9 +351,9 @@ impl Core {
     }
 
     /// The session has these ways beside that of its first connection.
-    pub(crate) fn add_ways(&mut self, first: Way, others: Vec<Way>) {
-        if let Some(session) = &mut self.session {
-            session.side = Side::Active(Box::new(Ways::new(first, others)));
+    pub(crate) fn add_ways(&mut self, others: Vec<Way>) {
+        if let Some(ways) = self.session.as_mut().and_then(|session| session.ways()) {
+            ways.add(others);
         }
     }
 

@@ -61,9 +61,9 @@ impl Way {
 }
 
 impl Route {
-    /// The address of this side is not known yet.
-    pub(super) fn new(way: Way) -> Self {
-        let local = (Ipv4Addr::UNSPECIFIED, 0).into();
+    /// Without the address of this side it is `0.0.0.0:0`.
+    pub(super) fn new(way: Way, local: Option<SocketAddr>) -> Self {
+        let local = local.unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into());
         Self { way, local }
     }
 }
@@ -75,23 +75,29 @@ impl fmt::Display for Way {
 }
 
 impl Ways {
-    /// The first connection goes over `first`.
-    pub(crate) fn new(first: Way, others: impl IntoIterator<Item = Way>) -> Self {
-        let mut all = vec![first];
-        for way in others {
-            if !all.contains(&way) {
-                all.push(way);
-            }
-        }
+    /// The first connection goes over this way.
+    pub(crate) fn new(first: Way) -> Self {
         Self {
-            known: vec![false; all.len()],
+            all: vec![first],
+            known: vec![false],
             at: 0,
             since: Instant::now(),
             look: Look::No,
             wait: FIRST_LOOK,
-            looked: all.len() - 1,
-            all,
+            looked: 0,
         }
+    }
+
+    /// Adds these ways behind the others, before the first connection is established.
+    pub(super) fn add(&mut self, others: impl IntoIterator<Item = Way>) {
+        for way in others {
+            if !self.all.contains(&way) {
+                self.all.push(way);
+                self.known.push(false);
+            }
+        }
+        // So that the first look is at the first way.
+        self.looked = self.all.len() - 1;
     }
 
     /// Returns the way of the present connection or attempt.
@@ -185,13 +191,19 @@ mod tests {
         Way::new(SocketAddr::from(([10, 8, 0, host], 7471)), transport)
     }
 
+    fn of(first: Way, others: &[Way]) -> Ways {
+        let mut ways = Ways::new(first);
+        ways.add(others.iter().copied());
+        ways
+    }
+
     const RDMA: Transport = Transport::Rdma;
     const TCP: Transport = Transport::Tcp;
 
     #[test]
     fn attempts_go_over_all_ways_in_turn_from_the_present_one() {
         let [a, b, c] = [way(1, RDMA), way(1, TCP), way(2, RDMA)];
-        let mut ways = Ways::new(a, [b, a, c, b]);
+        let mut ways = of(a, &[b, a, c, b]);
         let mut order = Vec::new();
         for attempts in 0..7 {
             order.push(ways.present());
@@ -213,7 +225,7 @@ mod tests {
     #[test]
     fn looks_for_rdma_while_over_tcp() {
         let [a, b, c] = [way(1, TCP), way(1, RDMA), way(2, RDMA)];
-        let mut ways = Ways::new(a, [b, c]);
+        let mut ways = of(a, &[b, c]);
         let mut now = Instant::now();
         ways.arrived(now);
         for (seconds, over) in [
@@ -259,7 +271,7 @@ mod tests {
 
     #[test]
     fn looks_for_nothing_without_rdma() {
-        let mut ways = Ways::new(way(1, TCP), [way(2, TCP)]);
+        let mut ways = of(way(1, TCP), &[way(2, TCP)]);
         ways.arrived(Instant::now());
         assert_eq!(ways.look_at(), None);
     }

@@ -262,7 +262,7 @@ impl Reactor {
         params.connect_timeout = deadline.saturating_duration_since(now);
         let conn = Connection::connect(params, random(), data, now);
         let link = self.adopt(key, conn, way.address, config, id, Role::Active);
-        link.core().add_ways(way, others);
+        link.core().add_ways(others);
         if let Some(entry) = self.links.get_mut(&key) {
             entry.reply = Some(reply);
         }
