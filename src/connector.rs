@@ -98,15 +98,15 @@ impl Connector {
 
     /// Adds addresses at which the peer is reached when the connection is lost.
     ///
-    /// They count with [`Config::resume`], and name the same listener of the same process, or
-    /// another one with the same [`Engine`]. The first connection uses none of them. When a
-    /// connection is lost, the first attempt goes to where it was. Each further one goes to the
-    /// next address: the same address over the other transport, then these in order, and then from
-    /// the first one again. With [`TransportChoice::Auto`] each address is tried over RDMA and over
-    /// TCP. The transport in the text of an address ([`ToAddresses`]) counts for that address.
+    /// They are used with [`Config::resume`] alone, and not for the first connection. Each leads to
+    /// the same listener, or to another listener of the same [`Engine`] of the peer. When a
+    /// connection is lost, the first attempt uses its address and transport. Further attempts use
+    /// the same address over the other transport, then these addresses in order, and then the first
+    /// one again. With [`TransportChoice::Auto`] each address is tried over RDMA and over TCP. A
+    /// transport in the text of an address ([`ToAddresses`]) applies to that address.
     ///
-    /// Names are looked up by this call. Default: none, so that only the address of the first
-    /// connection is tried.
+    /// This call looks names up. Default: none, so only the address of the first connection is
+    /// tried.
     ///
     /// # Errors
     ///

@@ -376,7 +376,7 @@ fn session_goes_on_at_another_address() {
     assert_eq!(client.peer_addr(), second.address);
     assert_ne!(client.local_addr(), before.0);
     assert_ne!(server.peer_addr(), before.1);
-    // The next attempt goes to where the connection was.
+    // The next attempt uses the last address.
     first.open();
     second.cut();
     converse(&client, &server, 2);
@@ -399,7 +399,7 @@ fn session_goes_on_at_another_address() {
 fn stranger_at_an_alternative_ends_no_session() {
     let (listener, address) = listener();
     let proxy = Proxy::new(address);
-    // Programs of another kind, one that closes at once, and another engine.
+    // A program of another kind, and another engine.
     let text = TcpListener::bind("127.0.0.1:0").unwrap();
     let engine = Engine::new().unwrap();
     let stranger = Listener::builder().config(&config()).engine(&engine);

@@ -91,8 +91,8 @@ impl Cork {
         room - left
     }
 
-    /// Joins the bytes anew, in messages of up to `longest` bytes, because the frames of the
-    /// session's next connection have another length.
+    /// Cuts the bytes into messages of up to `longest` bytes. The frames of the next connection of a
+    /// session may have another length.
     pub(super) fn fit(&mut self, longest: usize) {
         if self.is_empty() {
             return;

@@ -350,7 +350,7 @@ impl Core {
         true
     }
 
-    /// The session has these ways beside that of its first connection.
+    /// Adds ways to that of the first connection.
     pub(crate) fn add_ways(&mut self, others: Vec<Way>) {
         if let Some(ways) = self.session.as_mut().and_then(|session| session.ways()) {
             ways.add(others);

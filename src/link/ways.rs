@@ -115,8 +115,8 @@ impl Ways {
         self.at = (self.at + 1) % self.all.len();
     }
 
-    /// Returns the number of times that all ways have failed, of `attempts`, and whether others
-    /// have not failed as often.
+    /// Returns the number of times that `attempts` have gone over all ways, and whether some ways
+    /// are left in the present round.
     pub(super) fn rounds(&self, attempts: u32) -> (u32, bool) {
         let len = u32::try_from(self.all.len()).unwrap_or(u32::MAX);
         (attempts / len, !attempts.is_multiple_of(len))
