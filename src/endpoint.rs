@@ -149,8 +149,7 @@ impl Endpoint {
 
     /// Returns the peer's address.
     ///
-    /// Of a connection that [resumes](crate::Config::resume) it is the address of the present
-    /// attempt or connection.
+    /// It may change when the connection [resumes](crate::Config::resume).
     #[must_use]
     pub fn peer_addr(&self) -> SocketAddr {
         self.inner.original().link.peer_addr()

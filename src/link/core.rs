@@ -4,7 +4,7 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
     time::Instant,
@@ -24,6 +24,7 @@ use super::{
     sent_order::{Gone, SentOrder, Unproven},
     session::LinkSession,
     suspension::home_of,
+    ways::Route,
 };
 use crate::{
     error::Error,
@@ -64,6 +65,8 @@ pub(crate) struct Core {
     pub(super) past: Option<Box<Statistics>>,
     /// The part that survives the loss of the connection.
     pub(crate) session: Option<Box<LinkSession>>,
+    /// The way of the last connection, and the address of this side.
+    pub(super) route: Arc<Mutex<Route>>,
     /// Which of the session's connections this is, from 0.
     pub(super) generation: u32,
     /// To which messages of a connection that resumes a session give their place back.
@@ -99,8 +102,9 @@ pub(super) struct Recipient<'a, H> {
 }
 
 impl Core {
-    pub(crate) fn new(
+    pub(super) fn new(
         conn: Connection,
+        route: Arc<Mutex<Route>>,
         completions: Sender<Completion>,
         set_aside: Arc<AtomicUsize>,
         most_ids: usize,
@@ -120,6 +124,7 @@ impl Core {
             completions: Some(Outbox::new(completions)),
             past: None,
             session: None,
+            route,
             generation: 0,
             ring: None,
             finish_came: false,

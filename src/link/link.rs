@@ -60,9 +60,9 @@ pub(crate) struct Link {
     /// The way of the first connection, and the address of this side on it.
     first: Way,
     first_local: OnceLock<SocketAddr>,
-    /// The same of the present one. No other lock is taken under this one.
-    route: Mutex<Route>,
-    /// Whether that is over TCP, which polls read without the lock.
+    /// The same of the last connection. No other lock is taken under this one.
+    route: Arc<Mutex<Route>>,
+    /// Whether the present connection or attempt is over TCP.
     over_tcp: AtomicBool,
     /// Whether a session was offered.
     resumes: AtomicBool,
@@ -107,13 +107,14 @@ impl Link {
         most_ids: usize,
     ) -> Arc<Self> {
         let set_aside = Arc::new(AtomicUsize::new(0));
-        let core = Core::new(conn, completions, Arc::clone(&set_aside), most_ids);
-        let route = Route::new(way, None);
+        let route = Arc::new(Mutex::new(Route::new(way, None)));
+        let (sink, aside) = (completions, Arc::clone(&set_aside));
+        let core = Core::new(conn, Arc::clone(&route), sink, aside, most_ids);
         Arc::new(Self {
             key,
             first: way,
             first_local: OnceLock::new(),
-            route: Mutex::new(route),
+            route,
             over_tcp: AtomicBool::new(way.transport == Transport::Tcp),
             resumes: AtomicBool::new(false),
             poll: Mutex::new(None),
@@ -160,21 +161,14 @@ impl Link {
 
     // Facts about the connection.
 
-    /// The addresses and the transport of the present connection or attempt. In a child that
-    /// inherits the connection, which takes no lock: those of the first one.
+    /// The way of the last connection, and the address of this side. In a child that inherits the
+    /// connection, which takes no lock: those of the first one.
     fn route(&self) -> Route {
         if self.is_inherited() {
             Route::new(self.first, self.first_local.get().copied())
         } else {
             *lock(&self.route)
         }
-    }
-
-    /// The next connection goes this way. There is no transport now.
-    fn set_way(&self, way: Way) {
-        lock(&self.route).way = way;
-        let over_tcp = way.transport == Transport::Tcp;
-        self.over_tcp.store(over_tcp, Ordering::Release);
     }
 
     /// The connection is established, and this side has this address.
@@ -192,11 +186,12 @@ impl Link {
     }
 
     pub(crate) fn transport(&self) -> Transport {
-        if self.over_tcp.load(Ordering::Acquire) {
-            Transport::Tcp
-        } else {
-            Transport::Rdma
-        }
+        self.route().way.transport
+    }
+
+    /// Whether the present connection or attempt is over TCP. Takes no lock.
+    pub(super) fn is_over_tcp(&self) -> bool {
+        self.over_tcp.load(Ordering::Acquire)
     }
 
     /// How the connection ended, once it has.
@@ -432,10 +427,12 @@ impl Link {
 
     /// An attempt to resume the session begins over this way, with this state machine.
     pub(crate) fn attempt(self: &Arc<Self>, conn: Connection, way: Way) {
-        self.set_way(way);
+        // There is no transport now.
+        let over_tcp = way.transport == Transport::Tcp;
+        self.over_tcp.store(over_tcp, Ordering::Release);
         self.in_engine(|core| {
             let (link, generation) = (Arc::clone(self), core.generation());
-            core.attempt(conn, way.transport, Arc::new(Ring { link, generation }));
+            core.attempt(conn, way, Arc::new(Ring { link, generation }));
         });
     }
 

@@ -7,12 +7,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{core::Core, send::refused_send, ways::Ways};
+use super::{
+    core::Core,
+    send::refused_send,
+    ways::{Way, Ways},
+};
 use crate::{
     error::{Error, TrySendError},
     proto::{CloseReason, Connection, PART_HEADER_LEN, Session, SessionId, Statistics, parts},
     transport::OutboundBuffer,
-    transport_choice::Transport,
 };
 
 /// The number of buffers for copies that are kept for reuse, and the bytes of the longest of them.
@@ -76,8 +79,8 @@ pub(super) enum Step {
     Lost,
     /// Nothing is under way until this time.
     Idle(Instant),
-    /// A connection is being established over this transport.
-    Attempt(Transport),
+    /// A connection is being established this way.
+    Attempt(Way),
 }
 
 /// A message that may have to be sent again.

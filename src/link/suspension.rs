@@ -22,12 +22,12 @@ use super::{
 };
 use crate::{
     error::TrySendError,
+    os::lock,
     proto::{
         CloseReason, CmInput, Connection, Note, ResumeRefused, ResumeRequest, SESSION_ID_LEN,
         SessionId, Violation,
     },
     transport::{Allocator, Posted},
-    transport_choice::Transport,
 };
 
 /// The wait before the second attempt. It doubles from attempt to attempt.
@@ -377,13 +377,13 @@ impl Core {
         u16::try_from(held).unwrap_or(u16::MAX)
     }
 
-    /// An attempt begins over this transport, with this state machine. Messages of its connection
-    /// give their place back to `ring`.
-    pub(crate) fn attempt(&mut self, conn: Connection, over: Transport, ring: Arc<dyn Home>) {
+    /// An attempt begins this way, with this state machine. Messages of its connection give their
+    /// place back to `ring`.
+    pub(crate) fn attempt(&mut self, conn: Connection, way: Way, ring: Arc<dyn Home>) {
         self.conn = conn;
         self.ring = Some(ring);
         if let Some(suspension) = self.session.as_mut().and_then(|it| it.suspension()) {
-            suspension.step = Step::Attempt(over);
+            suspension.step = Step::Attempt(way);
         }
     }
 
@@ -512,7 +512,7 @@ impl Core {
         let before = mem::replace(&mut session.state, State::Working);
         let State::Suspended(Suspension {
             since,
-            step: Step::Attempt(over),
+            step: Step::Attempt(way),
             ..
         }) = before
         else {
@@ -523,9 +523,11 @@ impl Core {
         }
         let again = session.messages.suspended_mut().count();
         let text = format_args!(
-            "resumed over {over} after {:?}; {again} messages are sent again",
+            "resumed over {} after {:?}; {again} messages are sent again",
+            way.transport,
             since.elapsed()
         );
+        lock(&self.route).way = way;
         let past = self.past.get_or_insert_default();
         past.resumes += 1;
         past.resent += again as u64;
