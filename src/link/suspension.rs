@@ -55,8 +55,8 @@ pub(crate) struct Resume {
 }
 
 /// Whether an attempt that ended for this reason is the last one. A wrong number of the peer ends
-/// its attempt alone, and so does another program at an address that `is_known` not to have been
-/// the peer's.
+/// its attempt alone. The answer of another program ends the session only if the way `is_known` to
+/// have led to the peer.
 fn ends_session(reason: &CloseReason, is_known: bool) -> bool {
     match reason {
         CloseReason::SessionLost

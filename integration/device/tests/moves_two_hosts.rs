@@ -134,18 +134,14 @@ fn write_bytes(mut stream: &Stream, is_over: &AtomicBool) -> usize {
     written
 }
 
-/// Drops the packets of RDMA that arrive at this host, or no longer.
+/// Stops the packets of RDMA at this host in one direction, or no longer.
 fn cut_rdma(lab: &Lab, is_cut: bool) {
-    let drops = if lab.is_iwarp() {
+    let drop = if lab.is_iwarp() {
         // A call of the connection manager's would wait for a host without an answer.
-        let ports = format!("{{ {MESSAGES}, {BYTES} }}");
-        vec![
-            format!("add rule inet cut out tcp dport {ports} reject with tcp reset"),
-            format!("add rule inet cut in tcp sport {ports} drop"),
-        ]
+        format!("add rule inet cut out tcp dport {{ {MESSAGES}, {BYTES} }} reject with tcp reset")
     } else {
         // Software RoCE would send a packet again and again if it was not let out.
-        vec!["add rule inet cut in udp dport 4791 drop".to_owned()]
+        "add rule inet cut in udp dport 4791 drop".to_owned()
     };
     let script = if is_cut {
         let chain = |way, hook| {
@@ -155,7 +151,7 @@ fn cut_rdma(lab: &Lab, is_cut: bool) {
         let lines = ["add table inet cut".to_owned()].into_iter();
         lines
             .chain(chains)
-            .chain(drops)
+            .chain([drop])
             .collect::<Vec<_>>()
             .join("\n")
     } else {
