@@ -180,8 +180,8 @@ impl Poller {
                 Some(_) | None => Ok(()),
             };
         };
-        // A thread that delivers something after this call rings the alarm. The engine's thread does
-        // as well, after it has taken other events into use.
+        // A thread that delivers something after this call rings the alarm. So does the engine's
+        // thread after it has taken other events into use.
         leader.fall_asleep();
         let Some((events, has_ended)) = queue.events() else {
             return self.sleep_without_events(leader, alarm, deadline, value, ready);

@@ -32,7 +32,7 @@ use super::{
 use crate::{
     config::Config,
     error::Error,
-    link::{Ended, Link, LinkSession, Peers, Side, Way, Ways},
+    link::{Ended, Link, Peers, Side, Way, Ways},
     os::{failed, millis},
     poll::{Attended, Epolls},
     poll::{Mailbox, Notice},
@@ -317,8 +317,7 @@ impl Reactor {
         self.registration.connection_came(config.longest_close());
         if !config.resume.is_zero() {
             let side = role.choose(Side::Active(Box::new(Ways::new(way))), Side::Passive);
-            let (timeout, close_timeout) = (config.resume, config.close_timeout);
-            link.offer_session(LinkSession::new(side, timeout, close_timeout));
+            link.offer_session(side, &config);
         }
         let inflow = config.stream.then(|| link.carry_bytes());
         let entry = Entry {

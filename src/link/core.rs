@@ -4,7 +4,7 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::Instant,
@@ -24,7 +24,6 @@ use super::{
     sent_order::{Gone, SentOrder, Unproven},
     session::LinkSession,
     suspension::home_of,
-    ways::Route,
 };
 use crate::{
     error::Error,
@@ -65,8 +64,6 @@ pub(crate) struct Core {
     pub(super) past: Option<Box<Statistics>>,
     /// The part that survives the loss of the connection.
     pub(crate) session: Option<Box<LinkSession>>,
-    /// The way of the last connection, and the address of this side.
-    pub(super) route: Arc<Mutex<Route>>,
     /// Which of the session's connections this is, from 0.
     pub(super) generation: u32,
     /// To which messages of a connection that resumes a session give their place back.
@@ -102,9 +99,8 @@ pub(super) struct Recipient<'a, H> {
 }
 
 impl Core {
-    pub(super) fn new(
+    pub(crate) fn new(
         conn: Connection,
-        route: Arc<Mutex<Route>>,
         completions: Sender<Completion>,
         set_aside: Arc<AtomicUsize>,
         most_ids: usize,
@@ -124,7 +120,6 @@ impl Core {
             completions: Some(Outbox::new(completions)),
             past: None,
             session: None,
-            route,
             generation: 0,
             ring: None,
             finish_came: false,

@@ -91,8 +91,8 @@ impl Cork {
         room - left
     }
 
-    /// Cuts the bytes into messages of up to `longest` bytes. The frames of the next connection of a
-    /// session may have another length.
+    /// Cuts the bytes into messages of up to `longest` bytes. The frames of the next connection of
+    /// a session may have another length.
     pub(super) fn fit(&mut self, longest: usize) {
         if self.is_empty() {
             return;

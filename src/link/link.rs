@@ -17,7 +17,7 @@ use super::{
     deferred::{Deferred, Later},
     message::{Handoff, Home, Place},
     outbox::Taker,
-    session::LinkSession,
+    session::{LinkSession, Side},
     ways::{Route, Way},
 };
 use crate::{
@@ -107,14 +107,12 @@ impl Link {
         most_ids: usize,
     ) -> Arc<Self> {
         let set_aside = Arc::new(AtomicUsize::new(0));
-        let route = Arc::new(Mutex::new(Route::new(way, None)));
-        let (sink, aside) = (completions, Arc::clone(&set_aside));
-        let core = Core::new(conn, Arc::clone(&route), sink, aside, most_ids);
+        let core = Core::new(conn, completions, Arc::clone(&set_aside), most_ids);
         Arc::new(Self {
             key,
             first: way,
             first_local: OnceLock::new(),
-            route,
+            route: Arc::new(Mutex::new(Route::new(way, None))),
             over_tcp: AtomicBool::new(way.transport == Transport::Tcp),
             resumes: AtomicBool::new(false),
             poll: Mutex::new(None),
@@ -415,8 +413,9 @@ impl Link {
     // Sessions.
 
     /// Offers a session, before the connection is established.
-    pub(crate) fn offer_session(&self, session: LinkSession) {
+    pub(crate) fn offer_session(&self, side: Side, config: &Config) {
         self.resumes.store(true, Ordering::Relaxed);
+        let session = LinkSession::new(side, config, Arc::clone(&self.route));
         self.core().session = Some(Box::new(session));
     }
 

@@ -54,7 +54,7 @@ pub(crate) use self::{
     message::Handoff,
     outbox::GroupQueue,
     send::{Sending, total},
-    session::{LinkSession, Side},
+    session::Side,
     suspension::{Next, Resume},
     ways::{Way, Ways},
 };

@@ -4,15 +4,17 @@
 use std::{
     io::IoSlice,
     mem,
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
 use super::{
     core::Core,
     send::refused_send,
-    ways::{Way, Ways},
+    ways::{Route, Way, Ways},
 };
 use crate::{
+    config::Config,
     error::{Error, TrySendError},
     proto::{CloseReason, Connection, PART_HEADER_LEN, Session, SessionId, Statistics, parts},
     transport::OutboundBuffer,
@@ -28,6 +30,8 @@ pub(crate) struct LinkSession {
     /// The identity, once the passive side has chosen one.
     pub(super) id: Option<SessionId>,
     pub(super) side: Side,
+    /// The way of the last connection.
+    pub(super) route: Arc<Mutex<Route>>,
     /// The bound on a suspension.
     pub(super) timeout: Duration,
     /// The bound on a close.
@@ -97,13 +101,14 @@ pub(super) enum Bytes {
 }
 
 impl LinkSession {
-    pub(crate) fn new(side: Side, timeout: Duration, close_timeout: Duration) -> Self {
+    pub(super) fn new(side: Side, config: &Config, route: Arc<Mutex<Route>>) -> Self {
         Self {
             messages: Session::default(),
             id: None,
             side,
-            timeout,
-            close_timeout,
+            route,
+            timeout: config.resume,
+            close_timeout: config.close_timeout,
             state: State::Working,
             finished: false,
             closing: None,

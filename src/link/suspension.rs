@@ -17,7 +17,7 @@ use super::{
     reports::{report, report_failed},
     send::{Attempt, Sending},
     sent_order::Unproven,
-    session::{Bytes, LinkSession, Side, State, Step, Suspension},
+    session::{Bytes, Side, State, Step, Suspension},
     ways::Way,
 };
 use crate::{
@@ -232,41 +232,10 @@ impl Core {
             Some(Step::Lost) => Next::Remove,
             Some(Step::Idle(at)) if at <= now => Next::Attempt,
             Some(Step::Idle(_) | Step::Attempt(_)) => Next::Nothing,
-            None => self.look(now).unwrap_or(Next::Nothing),
-        }
-    }
-
-    /// Begins a look whether RDMA works, if one is due. The peer refuses the request as late, which
-    /// proves the way and changes nothing.
-    fn look(&mut self, now: Instant) -> Option<Next> {
-        let is_open = self.may_move();
-        let session = self.session.as_mut().filter(|_| is_open)?;
-        let id = session.id?;
-        let way = session.ways()?.look(now)?;
-        let request = ResumeRequest {
-            id,
-            epoch: session.messages.epoch(),
-            received: session.messages.received(),
-        };
-        Some(Next::Look(way, request))
-    }
-
-    /// Whether the connection works and is not about to end.
-    fn may_move(&self) -> bool {
-        let is_wanted = |session: &LinkSession| session.closing.is_none() && !session.is_aborted;
-        self.established
-            && !self.is_barred()
-            && self.conn.close_reason().is_none()
-            && self.ended.is_none()
-            && self.session.as_deref().is_some_and(is_wanted)
-    }
-
-    /// A look has ended. If the way `works`, the connection ends for it, and the session resumes.
-    pub(crate) fn looked(&mut self, works: bool, now: Instant) {
-        let may_move = self.may_move();
-        let ways = self.session.as_mut().and_then(|session| session.ways());
-        if ways.is_some_and(|ways| ways.looked(works && may_move, now)) {
-            self.lose(now);
+            None => match self.look(now) {
+                Some((way, request)) => Next::Look(way, request),
+                None => Next::Nothing,
+            },
         }
     }
 
@@ -313,14 +282,6 @@ impl Core {
         session.closing.filter(|_| session.messages.repeats())
     }
 
-    /// Returns the time of the next look for a better way.
-    pub(super) fn look_at(&self) -> Option<Instant> {
-        match &self.session.as_ref()?.side {
-            Side::Active(ways) if self.may_move() => ways.look_at(),
-            Side::Active(_) | Side::Passive => None,
-        }
-    }
-
     /// Ends a session whose time is over. Returns whether it has.
     pub(super) fn expire_session(&mut self, now: Instant) -> bool {
         let late = self.close_by().is_some_and(|deadline| deadline <= now);
@@ -348,13 +309,6 @@ impl Core {
         };
         self.cut_off(reason);
         true
-    }
-
-    /// Adds ways to that of the first connection.
-    pub(crate) fn add_ways(&mut self, others: Vec<Way>) {
-        if let Some(ways) = self.session.as_mut().and_then(|session| session.ways()) {
-            ways.add(others);
-        }
     }
 
     /// Begins an attempt of the active side.
@@ -527,7 +481,7 @@ impl Core {
             way.transport,
             since.elapsed()
         );
-        lock(&self.route).way = way;
+        lock(&session.route).way = way;
         let past = self.past.get_or_insert_default();
         past.resumes += 1;
         past.resent += again as u64;

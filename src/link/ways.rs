@@ -6,7 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::transport_choice::Transport;
+use super::{
+    core::Core,
+    session::{LinkSession, Side},
+};
+use crate::{proto::ResumeRequest, transport_choice::Transport};
 
 /// The wait before the first look whether RDMA works again. It doubles from look to look.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
@@ -180,6 +184,58 @@ impl Ways {
             Look::Due(now + self.wait)
         };
         works
+    }
+}
+
+/// The ways of a session.
+impl Core {
+    /// Adds ways to that of the first connection.
+    pub(crate) fn add_ways(&mut self, others: Vec<Way>) {
+        if let Some(ways) = self.session.as_mut().and_then(|session| session.ways()) {
+            ways.add(others);
+        }
+    }
+
+    /// Begins a look whether RDMA works, if one is due. The peer refuses the request as late, which
+    /// proves the way and changes nothing.
+    pub(super) fn look(&mut self, now: Instant) -> Option<(Way, ResumeRequest)> {
+        let is_open = self.may_move();
+        let session = self.session.as_mut().filter(|_| is_open)?;
+        let id = session.id?;
+        let way = session.ways()?.look(now)?;
+        let request = ResumeRequest {
+            id,
+            epoch: session.messages.epoch(),
+            received: session.messages.received(),
+        };
+        Some((way, request))
+    }
+
+    /// Whether the connection works and is not about to end.
+    fn may_move(&self) -> bool {
+        let is_wanted = |session: &LinkSession| session.closing.is_none() && !session.is_aborted;
+        self.established
+            && !self.is_barred()
+            && self.conn.close_reason().is_none()
+            && self.ended.is_none()
+            && self.session.as_deref().is_some_and(is_wanted)
+    }
+
+    /// A look has ended. If the way `works`, the connection ends for it, and the session resumes.
+    pub(crate) fn looked(&mut self, works: bool, now: Instant) {
+        let may_move = self.may_move();
+        let ways = self.session.as_mut().and_then(|session| session.ways());
+        if ways.is_some_and(|ways| ways.looked(works && may_move, now)) {
+            self.lose(now);
+        }
+    }
+
+    /// Returns the time of the next look for a better way.
+    pub(super) fn look_at(&self) -> Option<Instant> {
+        match &self.session.as_ref()?.side {
+            Side::Active(ways) if self.may_move() => ways.look_at(),
+            Side::Active(_) | Side::Passive => None,
+        }
     }
 }
 

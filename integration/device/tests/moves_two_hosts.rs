@@ -121,14 +121,14 @@ fn bytes(len: usize) -> impl Iterator<Item = u8> {
 }
 
 fn write_bytes(mut stream: &Stream, is_over: &AtomicBool) -> usize {
-    const PART: usize = 50_000;
+    const PART: usize = 20_000;
     let all: Vec<u8> = bytes(PART + 7 * 251).collect();
     let mut written = 0;
     while !is_over.load(Ordering::Relaxed) {
         let part = &all[written % (7 * 251)..][..1 + written % PART];
         stream.write_all(part).unwrap();
         written += part.len();
-        thread::sleep(Duration::from_millis(1));
+        thread::sleep(Duration::from_millis(4));
     }
     stream.shutdown(Shutdown::Write).unwrap();
     written
