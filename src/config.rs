@@ -233,9 +233,9 @@ pub struct Config {
     /// side that connected first connects again, at once and then with growing waits up to 1 s. It
     /// tries each [`transport`](Self::transport) that is allowed, and the
     /// [`alternatives`](crate::Connector::alternatives) of the address. Each side sends again the
-    /// messages that the other has not received. So every message arrives once and in order, and the
-    /// calls of both programs wait as if the window was full. The loss itself is noticed as without
-    /// it, after [`keepalive_interval`](Self::keepalive_interval) and
+    /// messages that the other has not received. So every message arrives once and in order, and
+    /// the calls of both programs wait as if the window was full. The loss itself is noticed as
+    /// without it, after [`keepalive_interval`](Self::keepalive_interval) and
     /// [`keepalive_timeout`](Self::keepalive_timeout) at most. When this time has passed since
     /// then, the connection ends for the reason of the loss. It ends with
     /// [`CloseReason::SessionLost`](crate::CloseReason::SessionLost) if the peer's process has been
