@@ -245,18 +245,21 @@ pub struct Config {
     ///
     /// Both sides set it. Then each side keeps the messages that the peer is not known to have
     /// received, at most the peer's window, in memory of its own. When the connection is lost, the
-    /// side that connected first connects again, at once and then with growing waits up to 1 s.
-    /// Each side sends again what the other has not received. So every message arrives once and in
-    /// order, and the calls of both programs wait meanwhile as if the window was full. The loss
-    /// itself is noticed as without it, after [`keepalive_interval`](Self::keepalive_interval) and
+    /// side that connected first connects again, at once and then with growing waits up to 1 s. It
+    /// tries each [`transport`](Self::transport) that is allowed, and the
+    /// [`alternatives`](crate::Connector::alternatives) of the address. Each side sends again the
+    /// messages that the other has not received. So every message arrives once and in order, and
+    /// the calls of both programs wait as if the window was full. The loss itself is noticed as
+    /// without it, after [`keepalive_interval`](Self::keepalive_interval) and
     /// [`keepalive_timeout`](Self::keepalive_timeout) at most. When this time has passed since
     /// then, the connection ends for the reason of the loss. It ends with
     /// [`CloseReason::SessionLost`](crate::CloseReason::SessionLost) if the peer's process has been
     /// started again.
     ///
-    /// The listener stays open, because the peer connects to it again. A connection that is being
-    /// closed survives for [`close_timeout`](Self::close_timeout) at most. Of the connections that
-    /// this process accepted, 1024 may wait for their peers; then the oldest of them ends.
+    /// The listener stays open, because the peer connects to it again, or to another one of the
+    /// same [`Engine`](crate::Engine). A connection that is being closed survives for
+    /// [`close_timeout`](Self::close_timeout) at most. Of the connections that this process
+    /// accepted, 1024 may wait for their peers; then the oldest of them ends.
     ///
     /// [One-sided operations](crate::OneSided) are not supported, because their outcome is unknown
     /// when a connection is lost, nor is [`shared_receive`](Self::shared_receive). A connection

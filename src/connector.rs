@@ -3,7 +3,7 @@ use std::{io, net::SocketAddr, time::Duration};
 use crossbeam_channel::bounded;
 
 use self::{
-    attempts::{Attempt, Attempts},
+    attempts::{Attempt, Attempts, ways},
     silent_hosts::SILENT_HOSTS,
 };
 use crate::{
@@ -12,9 +12,11 @@ use crate::{
     endpoint::Endpoint,
     engine::{Command, Engine, Reply, wait_for_reply},
     error::Error,
+    link::Way,
     persistent::Redial,
     proto::{REPLY_DATA_MAX, REQUEST_DATA_MAX},
     stream::Stream,
+    transport_choice::TransportChoice,
 };
 
 mod attempts;
@@ -41,6 +43,7 @@ pub use self::connecting::Connecting;
 pub struct Connector {
     pub(crate) config: Config,
     private_data: Vec<u8>,
+    alternatives: Vec<(SocketAddr, Option<TransportChoice>)>,
     engine: Option<Engine>,
     pub(crate) redial: Redial,
 }
@@ -115,6 +118,45 @@ impl Connector {
     pub fn private_data(mut self, data: &[u8]) -> Self {
         self.private_data = data.to_vec();
         self
+    }
+
+    /// Adds addresses at which the peer is reached when the connection is lost.
+    ///
+    /// They are used with [`Config::resume`] alone, and not for the first connection. Each leads to
+    /// the same listener, or to another listener of the same [`Engine`] of the peer. When a
+    /// connection is lost, the first attempt uses its address and transport. Further attempts use
+    /// the same address over the other transport, then these addresses in order, and then the first
+    /// one again. With [`TransportChoice::Auto`] each address is tried over RDMA and over TCP. A
+    /// transport in the text of an address ([`ToAddresses`]) applies to that address.
+    ///
+    /// This call looks names up. Default: none, so only the address of the first connection is
+    /// tried.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::AddressLookup`] for an unknown name.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// use rdmsg::{Config, Connector};
+    ///
+    /// # fn main() -> Result<(), rdmsg::Error> {
+    /// let config = Config::default().with(|config| config.resume = Duration::from_secs(30));
+    /// let connector = Connector::new().config(&config).alternatives("10.8.1.1:7471")?;
+    /// let endpoint = connector.connect("10.8.0.1:7471")?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn alternatives(mut self, addresses: impl ToAddresses) -> Result<Self, Error> {
+        let addresses = addresses.to_addresses()?;
+        let transport = addresses.transport();
+        let all = addresses.as_slice().iter();
+        self.alternatives
+            .extend(all.map(|address| (*address, transport)));
+        Ok(self)
     }
 
     /// Sets the engine that serves the connection. Default: [`Engine::shared`].
@@ -241,9 +283,12 @@ impl Connector {
     }
 
     fn command(&self, attempt: &Attempt, reply: Reply) -> Command {
+        let alternatives = self.alternatives.iter();
+        let alternatives = alternatives
+            .flat_map(|(address, choice)| ways(*address, choice.unwrap_or(self.config.transport)));
         Command::Connect {
-            address: attempt.address,
-            transport: attempt.transport,
+            way: Way::new(attempt.address, attempt.transport),
+            others: attempt.other.into_iter().chain(alternatives).collect(),
             config: self.config.clone(),
             data: self.private_data.clone(),
             deadline: attempt.deadline,

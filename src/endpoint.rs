@@ -80,14 +80,12 @@ struct Inner {
     late: AtomicUsize,
     /// Keeps the engine's thread alive.
     _engine: Engine,
-    local: SocketAddr,
-    transport: Transport,
 }
 
 /// Ending the connection, and information about it.
 impl Endpoint {
     pub(crate) fn new(established: Established, engine: Engine) -> Self {
-        let registered = Registered::enter(&established.link, established.local);
+        let registered = Registered::enter(&established.link);
         Self::registered(registered, established, engine)
     }
 
@@ -96,8 +94,6 @@ impl Endpoint {
             link,
             completions,
             inflow,
-            local,
-            transport,
         } = established;
         Self {
             inner: Local::new(Arc::new(Inner {
@@ -109,8 +105,6 @@ impl Endpoint {
                 end_taken: AtomicBool::new(false),
                 late: AtomicUsize::new(0),
                 _engine: engine,
-                local,
-                transport,
             })),
         }
     }
@@ -118,13 +112,10 @@ impl Endpoint {
     /// Returns the stand-in for the endpoints that a child inherits. It has ended.
     pub(crate) fn forked() -> Self {
         let (link, completions) = Link::forked();
-        let (local, transport) = (link.peer_addr(), link.transport());
         let established = Established {
             link: Owner::new(link),
             completions,
             inflow: None,
-            local,
-            transport,
         };
         Self::registered(Registered::nowhere(), established, Engine::forked())
     }
@@ -157,24 +148,29 @@ impl Endpoint {
     }
 
     /// Returns the peer's address.
+    ///
+    /// It may change when the connection [resumes](crate::Config::resume).
     #[must_use]
     pub fn peer_addr(&self) -> SocketAddr {
         self.inner.original().link.peer_addr()
     }
 
     /// Returns this side's address.
+    ///
+    /// It may change when the connection [resumes](crate::Config::resume).
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
-        self.inner.original().local
+        self.inner.original().link.local_addr()
     }
 
     /// Returns the transport of the connection.
     ///
     /// With [`TransportChoice::Auto`](crate::TransportChoice::Auto) it is chosen while the
-    /// connection is established.
+    /// connection is established. It may change when the connection
+    /// [resumes](crate::Config::resume).
     #[must_use]
     pub fn transport(&self) -> Transport {
-        self.inner.original().transport
+        self.inner.original().link.transport()
     }
 
     /// Returns the facts about the connection as they are now.
@@ -271,11 +267,10 @@ impl Hash for Endpoint {
 
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // These fields never change.
         let inner = self.inner.original();
         f.debug_struct("Endpoint")
             .field("link", &*inner.link)
-            .field("local", &inner.local)
+            .field("local", &inner.link.local_addr())
             .finish_non_exhaustive()
     }
 }

@@ -16,9 +16,11 @@ use std::{
 };
 
 use rdmsg::{
-    CloseReason, Completion, Config, Connector, Endpoint, Error, Listener, Outgoing, SendBuffer,
-    TransportChoice,
+    CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, Outgoing,
+    SendBuffer, TransportChoice,
 };
+
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Carries TCP connections to a server until they are cut.
 struct Proxy {
@@ -42,7 +44,9 @@ impl Proxy {
         let of_thread = Arc::clone(&carried);
         thread::spawn(move || {
             for client in listener.incoming() {
-                let (client, server) = (client.unwrap(), TcpStream::connect(server).unwrap());
+                let (client, server) = (client.unwrap(), TcpStream::connect(server));
+                // The client finds its connection closed.
+                let Ok(server) = server else { continue };
                 for stream in [&client, &server] {
                     stream.set_nodelay(true).unwrap();
                 }
@@ -391,6 +395,98 @@ fn refused_send_is_told_of_room_after_the_successor() {
     }
     client.send(b"last").unwrap();
     while server.recv().unwrap() != b"last" {}
+}
+
+/// Sends numbered messages both ways until both sides have resumed `resumes` times.
+fn converse(client: &Endpoint, server: &Endpoint, resumes: u64) {
+    let mut number = 0;
+    while number < 50 || client.statistics().resumes < resumes {
+        for (from, to) in [(client, server), (server, client)] {
+            from.send(&message(number)).unwrap();
+            let received = to.recv_timeout(PATIENCE).unwrap();
+            assert!(received == message(number), "message {number}");
+        }
+        number += 1;
+    }
+    assert_eq!(client.statistics().resumes, resumes);
+}
+
+#[test]
+fn session_goes_on_at_another_address() {
+    let (listener, address) = listener();
+    let (_other, other_address) = self::listener();
+    let [first, second] = [Proxy::new(address), Proxy::new(address)];
+    let connector = Connector::new().config(&config());
+    let connector = connector.alternatives(second.address).unwrap();
+    let connector = connector.alternatives(other_address).unwrap();
+    let client = connector.connect(first.address).unwrap();
+    let server = listener.accept().unwrap();
+    converse(&client, &server, 0);
+    assert_eq!(client.peer_addr(), first.address);
+    let before = (client.local_addr(), server.peer_addr());
+    first.close();
+    converse(&client, &server, 1);
+    assert_eq!(client.peer_addr(), second.address);
+    assert_ne!(client.local_addr(), before.0);
+    assert_ne!(server.peer_addr(), before.1);
+    // The next attempt uses the last address.
+    first.open();
+    second.cut();
+    converse(&client, &server, 2);
+    assert_eq!(client.peer_addr(), second.address);
+    // Another listener of the same engine takes the session, also if the first one is gone.
+    drop(listener);
+    first.close();
+    second.close();
+    converse(&client, &server, 3);
+    assert_eq!(client.peer_addr(), other_address);
+    assert_eq!(client.local_addr(), server.peer_addr());
+    client.close().unwrap();
+    assert!(matches!(
+        server.recv(),
+        Err(Error::Disconnected(CloseReason::PeerClosed))
+    ));
+}
+
+#[test]
+fn stranger_at_an_alternative_ends_no_session() {
+    let (listener, address) = listener();
+    let proxy = Proxy::new(address);
+    // A program of another kind, and another engine.
+    let text = TcpListener::bind("127.0.0.1:0").unwrap();
+    let engine = Engine::new().unwrap();
+    let stranger = Listener::builder().config(&config()).engine(&engine);
+    let stranger = stranger.bind("127.0.0.1:0").unwrap();
+    let connector = Connector::new().config(&config());
+    let connector = connector.alternatives(text.local_addr().unwrap()).unwrap();
+    let connector = connector.alternatives(stranger.local_addr()).unwrap();
+    let (tell, asked) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        for client in text.incoming() {
+            client
+                .unwrap()
+                .write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                .unwrap();
+            let _ = tell.send(());
+        }
+    });
+    let client = connector.connect(proxy.address).unwrap();
+    let server = listener.accept().unwrap();
+    proxy.close();
+    // The second visit follows one to each address.
+    for _ in 0..2 {
+        asked.recv().unwrap();
+    }
+    proxy.open();
+    converse(&client, &server, 1);
+    assert_eq!(client.peer_addr(), proxy.address);
+    // At an address that has led to the peer the answer is final.
+    server.abort(0);
+    drop(server);
+    match client.recv_timeout(PATIENCE) {
+        Err(Error::Disconnected(CloseReason::PeerAborted(0) | CloseReason::SessionLost)) => {}
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]

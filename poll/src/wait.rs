@@ -180,12 +180,13 @@ impl Poller {
                 Some(_) | None => Ok(()),
             };
         };
+        // A thread that delivers something after this call rings the alarm. So does the engine's
+        // thread after it has taken other events into use.
+        leader.fall_asleep();
         let Some((events, has_ended)) = queue.events() else {
             return self.sleep_without_events(leader, alarm, deadline, value, ready);
         };
         let stays_readable = queue.stays_readable();
-        // A thread that delivers something after this call rings the alarm.
-        leader.fall_asleep();
         let mut progress = Progress::Nothing;
         if stays_readable {
             events.answer();
@@ -220,8 +221,9 @@ impl Poller {
         self.judge(slept, value, deadline)
     }
 
-    /// As [`sleep`](Self::sleep), while there is no completion queue: the connection was lost. A
-    /// wake follows when there is another one, or when the connection ends.
+    /// As [`sleep`](Self::sleep), behind [`Leader::fall_asleep`], while there is no completion
+    /// queue: the connection was lost. A wake follows when there is another one, or when the
+    /// connection ends.
     fn sleep_without_events<T>(
         &self,
         leader: &Leader<'_>,
@@ -230,7 +232,6 @@ impl Poller {
         value: &mut Option<T>,
         ready: &mut impl FnMut() -> Option<T>,
     ) -> Result<(), TimedOut> {
-        leader.fall_asleep();
         *value = ready();
         let slept = match value {
             Some(_) => Ok(Woken::Event),

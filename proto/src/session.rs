@@ -175,6 +175,12 @@ impl<M> Session<M> {
         self.again.iter_mut()
     }
 
+    /// Returns the epoch of the last attempt, from 0. The peer refuses it as late.
+    #[must_use]
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
     /// Begins another attempt to resume. Returns its epoch.
     pub fn begin_attempt(&mut self) -> u32 {
         self.epoch = self.epoch.wrapping_add(1);
@@ -190,7 +196,8 @@ impl<M> Session<M> {
     /// Judges an attempt of the peer to resume, which has received `received` messages.
     pub fn check_attempt(&self, epoch: u32, received: u32) -> Result<(), ResumeRefused> {
         //= PROTOCOL.md#sessions
-        //# The passive side refuses an epoch that is not higher than the last one.
+        //# The passive side refuses an epoch that is not higher than the last one with code 8, and
+        //# changes nothing.
         if epoch <= self.epoch {
             return Err(ResumeRefused::Stale);
         }

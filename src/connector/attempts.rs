@@ -5,8 +5,8 @@ use std::{
 
 use super::silent_hosts::SilentHosts;
 use crate::{
-    addresses::Addresses, error::Error, machine::rdma_addresses, transport_choice::Transport,
-    transport_choice::TransportChoice,
+    addresses::Addresses, error::Error, link::Way, machine::rdma_addresses,
+    transport_choice::Transport, transport_choice::TransportChoice,
 };
 
 /// The attempts of one connect: addresses and transports in order, within one time limit.
@@ -38,7 +38,20 @@ struct Tried {
 pub(super) struct Attempt {
     pub(super) address: SocketAddr,
     pub(super) transport: Transport,
+    /// The other transport to the address, if either may be used.
+    pub(super) other: Option<Way>,
     pub(super) deadline: Instant,
+}
+
+/// Returns the ways to an address.
+pub(super) fn ways(address: SocketAddr, transport: TransportChoice) -> impl Iterator<Item = Way> {
+    let (first, second) = match transport {
+        TransportChoice::Rdma => (Transport::Rdma, None),
+        TransportChoice::Tcp => (Transport::Tcp, None),
+        TransportChoice::Auto => (Transport::Rdma, Some(Transport::Tcp)),
+    };
+    let both = [Some(first), second].into_iter().flatten();
+    both.map(move |transport| Way::new(reachable(address, transport), transport))
 }
 
 impl Attempts {
@@ -82,9 +95,11 @@ impl Attempts {
             return None;
         }
         self.tried += 1;
+        let choice = self.transport;
         let over = |transport, deadline| Attempt {
             address: reachable(address, transport),
             transport,
+            other: ways(address, choice).find(|way| way.transport != transport),
             deadline,
         };
         let (rdma, tcp) = (Transport::Rdma, Transport::Tcp);

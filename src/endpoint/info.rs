@@ -8,7 +8,8 @@ pub struct Info {
     ///
     /// No other connection of the engine ever has it.
     pub id: u64,
-    /// The values on which the two sides agreed when the connection was established.
+    /// The values on which the two sides agreed when the connection was established. They may
+    /// change when it [resumes](crate::Config::resume).
     pub negotiated: Option<Negotiated>,
     /// The operations that the devices of both sides support; `None` when the connection has ended.
     pub capabilities: Option<Capabilities>,

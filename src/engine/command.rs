@@ -14,7 +14,7 @@ use super::{engine::EngineStatistics, promise::Pledge, relief::Desk};
 use crate::{
     config::Config,
     error::Error,
-    link::{Completion, Inflow, Link, Owner},
+    link::{Completion, Inflow, Link, Owner, Way},
     os::{Process, leak},
     poll::Mailbox,
     proto::{CloseReason, Phase},
@@ -40,8 +40,9 @@ pub(crate) enum Command {
     Unlisten { key: u64, reply: Sender<()> },
     /// Connect, and reply once.
     Connect {
-        address: SocketAddr,
-        transport: Transport,
+        way: Way,
+        /// Further ways of the session.
+        others: Vec<Way>,
         config: Config,
         data: Vec<u8>,
         deadline: Instant,
@@ -117,8 +118,6 @@ pub(crate) struct Established {
     pub(crate) completions: Receiver<Completion>,
     /// The unread bytes of a stream.
     pub(crate) inflow: Option<Arc<Inflow>>,
-    pub(crate) local: SocketAddr,
-    pub(crate) transport: Transport,
 }
 
 /// Where an established connection, or the reason that there is none, is sent.

@@ -42,6 +42,9 @@ pub(super) struct Entry {
 pub(super) enum Role {
     /// It connects.
     Active,
+    /// It connects to find out for the session of the connection with this key whether the way
+    /// works.
+    Look(u64),
     /// It was asked for by a peer; until it is established it counts as half open.
     Passive(Option<HalfOpen>),
 }
@@ -50,7 +53,7 @@ impl Role {
     /// Returns the value for its side.
     pub(super) fn choose<T>(&self, active: T, passive: T) -> T {
         match self {
-            Self::Active => active,
+            Self::Active | Self::Look(_) => active,
             Self::Passive(_) => passive,
         }
     }
@@ -124,7 +127,7 @@ impl Entry {
         let accepting = matches!(call, CmCall::CreateTransport | CmCall::Accept);
         match self.role {
             Role::Passive(_) if accepting => self.id.is_withdrawn(error),
-            Role::Active | Role::Passive(_) => false,
+            Role::Active | Role::Look(_) | Role::Passive(_) => false,
         }
     }
 
@@ -149,8 +152,6 @@ impl Entry {
             link: Owner::new(Arc::clone(&self.link)),
             completions,
             inflow: self.inflow.take(),
-            local: self.id.local_addr(),
-            transport: self.id.transport(),
         }));
     }
 

@@ -32,7 +32,7 @@ use super::{
 use crate::{
     config::Config,
     error::Error,
-    link::{Ended, Link, LinkSession, Peers},
+    link::{Ended, Link, Peers, Side, Way, Ways},
     os::{failed, millis},
     poll::{Attended, Epolls},
     poll::{Mailbox, Notice},
@@ -95,6 +95,8 @@ pub(super) struct Reactor {
     sessions: HashMap<SessionId, u64>,
     /// Those of them that were suspended, oldest first; some have been resumed.
     suspended: VecDeque<u64>,
+    /// The connection that looks for a session whether RDMA works.
+    look: Option<u64>,
     timers: Timers,
     /// Connections that threads and loops of the application poll.
     attended: Attended,
@@ -150,6 +152,7 @@ impl Reactor {
             listeners: HashMap::new(),
             sessions: HashMap::new(),
             suspended: VecDeque::new(),
+            look: None,
             timers: Timers::default(),
             attended: Attended::default(),
             late: HashMap::new(),
@@ -301,9 +304,10 @@ impl Reactor {
             // Messages of a lost connection stay in the channel beside those of the next one.
             unbounded()
         };
+        let way = Way::new(peer, id.transport());
         let link = Link::new(
             key,
-            (peer, id.transport()),
+            way,
             config.polling.on(self.processors),
             Arc::clone(&self.notices),
             conn,
@@ -312,12 +316,8 @@ impl Reactor {
         );
         self.registration.connection_came(config.longest_close());
         if !config.resume.is_zero() {
-            let is_active = matches!(role, Role::Active);
-            link.offer_session(LinkSession::new(
-                is_active,
-                config.resume,
-                config.close_timeout,
-            ));
+            let side = role.choose(Side::Active(Box::new(Ways::new(way))), Side::Passive);
+            link.offer_session(side, &config);
         }
         let inflow = config.stream.then(|| link.carry_bytes());
         let entry = Entry {
@@ -406,6 +406,7 @@ impl Reactor {
             if core.established && core.life.is_none() {
                 let engine = core.conn.peer_engine();
                 core.life = engine.map(|engine| self.peers.life_of(entry.peer.ip(), engine));
+                entry.link.set_local_addr(entry.id.local_addr());
             }
             (
                 core.established,
@@ -421,6 +422,10 @@ impl Reactor {
             turns.finish(key);
         }
         if established {
+            if let Role::Look(_) = entry.role {
+                // The peer should have refused it.
+                entry.link.abort(0);
+            }
             entry.report_established();
         }
         if sends_again {
@@ -454,6 +459,10 @@ impl Reactor {
             .connection_went(entry.config.longest_close());
         if self.exiting || entry.link.is_abandoned() {
             entry.report_undelivered(&reason);
+        }
+        if let Role::Look(key) = entry.role {
+            self.looked(key, &reason);
+            return self.report_drained();
         }
         self.past.ended += 1;
         // Memory that messages hold after the end belongs to the process, not to the engine.

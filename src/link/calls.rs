@@ -28,7 +28,6 @@ use crate::{
         Allocator, Checked, DeviceCounters, HopLimit, OneSidedOp, OutboundBuffer, Region,
         RemoteRegion,
     },
-    transport_choice::Transport,
 };
 
 /// Facts about the connection.
@@ -450,7 +449,7 @@ impl Link {
     pub(crate) fn wake(self: &Arc<Self>) {
         self.poller.wake();
         self.wake_tasks(Awaited::ANYTHING);
-        if self.transport() == Transport::Tcp {
+        if self.is_over_tcp() {
             // The answer wakes a thread that waits in the call that receives.
             let _ = self.with_core(|core| core.conn.flush());
         }

@@ -142,7 +142,11 @@ impl Core {
     /// Returns the next deadline if only the keepalive's check is due, and the peer is alive.
     /// Frames in the completion queue need no look, because they could only confirm that.
     pub(crate) fn passes_check(&mut self, now: Instant) -> Option<Option<Instant>> {
-        let life = self.life.as_ref().filter(|_| !self.sends_again())?;
+        let looks = self.look_at().is_some_and(|at| at <= now);
+        let life = self
+            .life
+            .as_ref()
+            .filter(|_| !self.sends_again() && !looks)?;
         let passes = self.conn.passes_check(life.activity(), now);
         passes.then(|| self.next_timeout())
     }

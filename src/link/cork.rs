@@ -8,7 +8,7 @@
 //! The writer may not return, and if the engine took the connection over for each pile, its thread
 //! would wake twice. So the engine looks every 1 ms while a connection holds bytes.
 
-use std::io::IoSlice;
+use std::{io::IoSlice, mem};
 
 use crate::proto::{BatchRoom, MAX_PARTS, PART_HEADER_LEN, parts};
 
@@ -29,7 +29,7 @@ pub(super) struct Cork {
     last: usize,
     /// The longest frame, with a length, at the last joining.
     frame: usize,
-    /// How many messages ever joined, and how many of them have left.
+    /// How many bytes ever joined, and how many of them have left.
     joined: u64,
     left: u64,
 }
@@ -52,12 +52,12 @@ impl Cork {
         self.bytes.len() - self.gone
     }
 
-    /// How many messages ever joined.
+    /// How many bytes ever joined.
     pub(super) fn joined(&self) -> u64 {
         self.joined
     }
 
-    /// Whether this number of all messages that joined have left.
+    /// Whether this number of all bytes that joined have left.
     pub(super) fn has_let_go(&self, joined: u64) -> bool {
         self.left >= joined
     }
@@ -83,11 +83,27 @@ impl Cork {
                 let fits = part.len().min(self.last + longest - self.bytes.len());
                 let (here, rest) = part.split_at(fits);
                 self.bytes.extend_from_slice(here);
+                self.joined += here.len() as u64;
                 self.end();
                 part = rest;
             }
         }
         room - left
+    }
+
+    /// Cuts the bytes into messages of up to `longest` bytes. The frames of the next connection of
+    /// a session may have another length.
+    pub(super) fn fit(&mut self, longest: usize) {
+        if self.is_empty() {
+            return;
+        }
+        let before = mem::take(self);
+        let rest = &before.bytes[before.gone..];
+        for (start, len) in parts(rest) {
+            let message = IoSlice::new(&rest[start as usize..][..len as usize]);
+            self.extend(&[message], longest, usize::MAX);
+        }
+        (self.joined, self.left) = (before.joined, before.left);
     }
 
     /// A message begins, whose length is not known yet.
@@ -98,7 +114,6 @@ impl Cork {
         }
         self.bytes.extend_from_slice(&[0; PART_HEADER_LEN]);
         self.last = self.bytes.len();
-        self.joined += 1;
     }
 
     /// It ends here.
@@ -134,7 +149,7 @@ impl Cork {
     /// These messages have left.
     pub(super) fn let_go(&mut self, front: Front) {
         self.gone += front.len;
-        self.left += front.count as u64;
+        self.left += (front.len - front.count * PART_HEADER_LEN) as u64;
         // A byte is moved once at most, on average.
         if 2 * self.gone >= self.bytes.len() {
             self.bytes.drain(..self.gone);
@@ -181,6 +196,36 @@ mod tests {
             cork.let_go(front);
         }
         assert_eq!(left, written);
+        assert!(cork.has_let_go(cork.joined()));
+    }
+
+    #[test]
+    fn bytes_of_a_stream_fit_shorter_and_longer_frames() {
+        let mut cork = Cork::default();
+        let bytes: Vec<u8> = (0..100).collect();
+        assert_eq!(cork.extend(&[IoSlice::new(&bytes)], 64, 1000), 100);
+        let (joined, mut left) = (cork.joined(), Vec::new());
+        for longest in [16, 7, 50] {
+            cork.fit(longest);
+            let room = BatchRoom {
+                messages: 1,
+                bytes: longest,
+            };
+            let front = cork.front(room);
+            assert_eq!(cork.payload(front).len(), longest);
+            left.extend_from_slice(cork.payload(front));
+            cork.let_go(front);
+            assert!(!cork.has_let_go(joined));
+            assert_eq!(cork.extend(&[IoSlice::new(b"x")], longest, 1000), 1);
+        }
+        while !cork.is_empty() {
+            let front = cork.front(EVERYTHING);
+            for (start, len) in parts(&cork.bytes[cork.gone..]).take(front.count) {
+                left.extend_from_slice(&cork.bytes[cork.gone..][start as usize..][..len as usize]);
+            }
+            cork.let_go(front);
+        }
+        assert_eq!(left, [&bytes[..], b"xxx"].concat());
         assert!(cork.has_let_go(cork.joined()));
     }
 

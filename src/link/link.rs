@@ -3,7 +3,7 @@ use std::{
     net::SocketAddr,
     ops::Deref,
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc, Mutex, MutexGuard, OnceLock,
         atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering},
     },
     time::Instant,
@@ -17,7 +17,8 @@ use super::{
     deferred::{Deferred, Later},
     message::{Handoff, Home, Place},
     outbox::Taker,
-    session::LinkSession,
+    session::{LinkSession, Side},
+    ways::{Route, Way},
 };
 use crate::{
     config::Config,
@@ -56,8 +57,15 @@ const OVER: u8 = 2;
 pub(crate) struct Link {
     /// The connection's number in its engine.
     pub(crate) key: u64,
-    peer: SocketAddr,
-    transport: Transport,
+    /// The way of the first connection, and the address of this side on it.
+    first: Way,
+    first_local: OnceLock<SocketAddr>,
+    /// The same of the last connection. No other lock is taken under this one.
+    route: Arc<Mutex<Route>>,
+    /// Whether the present connection or attempt is over TCP.
+    over_tcp: AtomicBool,
+    /// Whether a session was offered.
+    resumes: AtomicBool,
     pub(super) poll: Mutex<Option<PollSide>>,
     core: Mutex<Core>,
     /// Decides which thread polls, and wakes waiting threads.
@@ -91,7 +99,7 @@ pub(crate) struct Link {
 impl Link {
     pub(crate) fn new(
         key: u64,
-        (peer, transport): (SocketAddr, Transport),
+        way: Way,
         polling: Polling,
         notices: Arc<Mailbox<Notice>>,
         conn: Connection,
@@ -102,8 +110,11 @@ impl Link {
         let core = Core::new(conn, completions, Arc::clone(&set_aside), most_ids);
         Arc::new(Self {
             key,
-            peer,
-            transport,
+            first: way,
+            first_local: OnceLock::new(),
+            route: Arc::new(Mutex::new(Route::new(way, None))),
+            over_tcp: AtomicBool::new(way.transport == Transport::Tcp),
+            resumes: AtomicBool::new(false),
             poll: Mutex::new(None),
             core: Mutex::new(core),
             poller: Poller::new(polling, Line::new(key, Arc::clone(&notices))),
@@ -126,11 +137,11 @@ impl Link {
     /// completions. It has ended with [`CloseReason::Forked`].
     pub(crate) fn forked() -> (Arc<Self>, Receiver<Completion>) {
         let (sender, completions) = bounded(1);
-        let transport = Transport::Tcp;
+        let (nowhere, transport) = (SocketAddr::from(([0; 4], 0)), Transport::Tcp);
         let params = Config::default().params(transport);
         let link = Self::new(
             0,
-            (SocketAddr::from(([0; 4], 0)), transport),
+            Way::new(nowhere, transport),
             Polling::default(),
             Mailbox::closed(),
             Connection::connect(params, 0, b"", Instant::now()),
@@ -148,12 +159,37 @@ impl Link {
 
     // Facts about the connection.
 
+    /// The way of the last connection, and the address of this side. In a child that inherits the
+    /// connection, which takes no lock: those of the first one.
+    fn route(&self) -> Route {
+        if self.is_inherited() {
+            Route::new(self.first, self.first_local.get().copied())
+        } else {
+            *lock(&self.route)
+        }
+    }
+
+    /// The connection is established, and this side has this address.
+    pub(crate) fn set_local_addr(&self, local: SocketAddr) {
+        self.first_local.get_or_init(|| local);
+        lock(&self.route).local = local;
+    }
+
     pub(crate) fn peer_addr(&self) -> SocketAddr {
-        self.peer
+        self.route().way.address
+    }
+
+    pub(crate) fn local_addr(&self) -> SocketAddr {
+        self.route().local
     }
 
     pub(crate) fn transport(&self) -> Transport {
-        self.transport
+        self.route().way.transport
+    }
+
+    /// Whether the present connection or attempt is over TCP. Takes no lock.
+    pub(super) fn is_over_tcp(&self) -> bool {
+        self.over_tcp.load(Ordering::Acquire)
     }
 
     /// How the connection ended, once it has.
@@ -383,16 +419,26 @@ impl Link {
 
     // Sessions.
 
-    /// Offers a session.
-    pub(crate) fn offer_session(&self, session: LinkSession) {
+    /// Offers a session, before the connection is established.
+    pub(crate) fn offer_session(&self, side: Side, config: &Config) {
+        self.resumes.store(true, Ordering::Relaxed);
+        let session = LinkSession::new(side, config, Arc::clone(&self.route));
         self.core().session = Some(Box::new(session));
     }
 
-    /// An attempt to resume the session begins, with this state machine.
-    pub(crate) fn attempt(self: &Arc<Self>, conn: Connection) {
+    /// Whether a session was offered, so that the transport may change.
+    pub(super) fn resumes(&self) -> bool {
+        self.resumes.load(Ordering::Relaxed)
+    }
+
+    /// An attempt to resume the session begins over this way, with this state machine.
+    pub(crate) fn attempt(self: &Arc<Self>, conn: Connection, way: Way) {
+        // There is no transport now.
+        let over_tcp = way.transport == Transport::Tcp;
+        self.over_tcp.store(over_tcp, Ordering::Release);
         self.in_engine(|core| {
             let (link, generation) = (Arc::clone(self), core.generation());
-            core.attempt(conn, Arc::new(Ring { link, generation }));
+            core.attempt(conn, way, Arc::new(Ring { link, generation }));
         });
     }
 
@@ -540,7 +586,7 @@ impl fmt::Display for Ring {
 
 impl fmt::Display for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "conn {} to {}", self.key, self.peer)
+        write!(f, "conn {} to {}", self.key, self.peer_addr())
     }
 }
 
@@ -548,7 +594,7 @@ impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Link")
             .field("key", &self.key)
-            .field("peer", &self.peer)
+            .field("peer", &self.peer_addr())
             .finish_non_exhaustive()
     }
 }
@@ -595,7 +641,7 @@ mod tests {
         let params = Config::default().params(Transport::Rdma);
         let link = Link::new(
             16,
-            (SocketAddr::from(([10, 8, 0, 1], 7471)), Transport::Rdma),
+            Way::new(SocketAddr::from(([10, 8, 0, 1], 7471)), Transport::Rdma),
             Polling::default(),
             Mailbox::new().unwrap(),
             Connection::connect(params, 1, b"", Instant::now()),

@@ -14,6 +14,7 @@
 //! | under the lock of the state machine: inputs, outputs, deliveries | `core` |
 //! | sends; bytes that are held back while the window is full | `send`; `cork` |
 //! | sessions; between the loss of a connection and the next | `session`; `suspension` |
+//! | addresses and transports to the peer of a session | `ways` |
 //! | reports to the application; their order; its channel | `reports`; `sent_order`; `outbox` |
 //! | messages and the places that their drop gives back; unread bytes | `message`; `inflow` |
 //!
@@ -37,6 +38,7 @@ mod send;
 mod sent_order;
 mod session;
 mod suspension;
+mod ways;
 
 pub use self::{
     completion::{Completion, Immediate},
@@ -52,6 +54,7 @@ pub(crate) use self::{
     message::Handoff,
     outbox::GroupQueue,
     send::{Sending, total},
-    session::LinkSession,
-    suspension::Next,
+    session::Side,
+    suspension::{Next, Resume},
+    ways::{Way, Ways},
 };

@@ -23,7 +23,6 @@ use crate::{
     proto::{DrainSide, Note},
     status::OsError,
     transport::{BATCH, CompletionEvents, Done, PollSide, WAITS_FOR},
-    transport_choice::Transport,
 };
 
 #[cfg(feature = "tokio")]
@@ -355,7 +354,7 @@ impl Completions for Queue<'_> {
     }
 
     fn stays_readable(&self) -> bool {
-        self.link.transport() == Transport::Tcp
+        self.link.is_over_tcp()
     }
 
     fn without_handoff(&self) -> Self {
@@ -430,8 +429,9 @@ impl Link {
             }
         }
         match interest {
-            // Over TCP a look costs a system call, which waits until something is readable.
-            Interest::Readable if self.transport() == Transport::Rdma => {
+            // Over TCP a look costs a system call, which waits until something is readable. A
+            // connection that resumes may change to RDMA, and keeps its fd.
+            Interest::Readable if !self.is_over_tcp() || self.resumes() => {
                 self.poller.loop_fd(readiness)
             }
             Interest::Readable | Interest::Writable => readiness.fd(),

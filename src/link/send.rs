@@ -200,11 +200,10 @@ impl Core {
     ) -> Result<Attempt, TrySendError> {
         let len = message.len;
         let refused = |refused| refused_send(refused, len);
-        let exposed = !eager && matches!(message.content, Content::Exposed(_));
+        let exposed = matches!(message.content, Content::Exposed(_));
         if exposed && message.generation != self.generation {
-            // The key is that of an earlier connection.
+            // The key is that of an earlier connection. This one may have another eager size.
             message.hide();
-            return Ok(Attempt::NotExposed);
         }
         let Some(queues) = &mut self.queues else {
             return Err(TrySendError::Failed(Error::Disconnected(self.reason())));

@@ -4,11 +4,17 @@
 use std::{
     io::IoSlice,
     mem,
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
-use super::{core::Core, send::refused_send};
+use super::{
+    core::Core,
+    send::refused_send,
+    ways::{Route, Way, Ways},
+};
 use crate::{
+    config::Config,
     error::{Error, TrySendError},
     proto::{CloseReason, Connection, PART_HEADER_LEN, Session, SessionId, Statistics, parts},
     transport::OutboundBuffer,
@@ -23,7 +29,9 @@ pub(crate) struct LinkSession {
     pub(super) messages: Session<Kept>,
     /// The identity, once the passive side has chosen one.
     pub(super) id: Option<SessionId>,
-    pub(super) is_active: bool,
+    pub(super) side: Side,
+    /// The way of the last connection.
+    pub(super) route: Arc<Mutex<Route>>,
     /// The bound on a suspension.
     pub(super) timeout: Duration,
     /// The bound on a close.
@@ -41,6 +49,13 @@ pub(crate) struct LinkSession {
     pub(super) held: u32,
     /// Buffers of messages that are no longer kept.
     pub(super) spare: Vec<Vec<u8>>,
+}
+
+/// Which side of the session this is.
+pub(crate) enum Side {
+    /// It connects, over these ways.
+    Active(Box<Ways>),
+    Passive,
 }
 
 pub(super) enum State {
@@ -68,8 +83,8 @@ pub(super) enum Step {
     Lost,
     /// Nothing is under way until this time.
     Idle(Instant),
-    /// A connection is being established.
-    Attempt,
+    /// A connection is being established this way.
+    Attempt(Way),
 }
 
 /// A message that may have to be sent again.
@@ -86,13 +101,14 @@ pub(super) enum Bytes {
 }
 
 impl LinkSession {
-    pub(crate) fn new(is_active: bool, timeout: Duration, close_timeout: Duration) -> Self {
+    pub(super) fn new(side: Side, config: &Config, route: Arc<Mutex<Route>>) -> Self {
         Self {
             messages: Session::default(),
             id: None,
-            is_active,
-            timeout,
-            close_timeout,
+            side,
+            route,
+            timeout: config.resume,
+            close_timeout: config.close_timeout,
             state: State::Working,
             finished: false,
             closing: None,
@@ -140,6 +156,14 @@ impl LinkSession {
                 copy.clear();
                 self.spare.push(copy);
             }
+        }
+    }
+
+    /// Returns the ways to the peer, if this side connects.
+    pub(super) fn ways(&mut self) -> Option<&mut Ways> {
+        match &mut self.side {
+            Side::Active(ways) => Some(ways),
+            Side::Passive => None,
         }
     }
 

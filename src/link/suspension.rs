@@ -19,10 +19,12 @@ use super::{
     reports::{report, report_failed},
     send::{Attempt, Sending},
     sent_order::Unproven,
-    session::{Bytes, State, Step, Suspension},
+    session::{Bytes, Side, State, Step, Suspension},
+    ways::Way,
 };
 use crate::{
     error::TrySendError,
+    os::lock,
     proto::{
         CloseReason, CmInput, Connection, Note, ResumeRefused, ResumeRequest, SESSION_ID_LEN,
         SessionId, Violation,
@@ -41,24 +43,37 @@ pub(crate) enum Next {
     Remove,
     /// Begin an attempt, if this side connects, or wait for the peer until the deadline.
     Attempt,
+    /// Look whether this way works.
+    Look(Way, ResumeRequest),
     Nothing,
 }
 
+/// An attempt of the active side.
+pub(crate) struct Resume {
+    pub(crate) way: Way,
+    pub(crate) request: ResumeRequest,
+    /// The time until the session ends.
+    pub(crate) left: Duration,
+}
+
 /// Whether an attempt that ended for this reason is the last one. A wrong number of the peer ends
-/// its attempt alone.
-fn ends_session(reason: &CloseReason) -> bool {
-    matches!(
-        reason,
+/// its attempt alone. The answer of another program ends the session only if the way `is_known` to
+/// have led to the peer.
+fn ends_session(reason: &CloseReason, is_known: bool) -> bool {
+    match reason {
         CloseReason::SessionLost
-            | CloseReason::NotRdmsg
-            | CloseReason::PeerIsRsocket
-            | CloseReason::PeerIncompatible(_)
-            | CloseReason::PeerAborted(_)
-            | CloseReason::LocallyClosed
-            | CloseReason::LocallyAborted
-            | CloseReason::WakerPanicked
-            | CloseReason::Forked
-    )
+        | CloseReason::NotRdmsg
+        | CloseReason::PeerIsRsocket
+        | CloseReason::PeerIncompatible(_) => is_known,
+        reason => matches!(
+            reason,
+            CloseReason::PeerAborted(_)
+                | CloseReason::LocallyClosed
+                | CloseReason::LocallyAborted
+                | CloseReason::WakerPanicked
+                | CloseReason::Forked
+        ),
+    }
 }
 
 /// The loss of a connection.
@@ -83,7 +98,11 @@ impl Core {
             State::Suspended(suspension) => {
                 let delivered = false;
                 let is_over = suspension.deadline <= now;
-                if is_over || ends_session(&ended.reason) {
+                let is_known = match &session.side {
+                    Side::Active(ways) => ways.is_known(),
+                    Side::Passive => true,
+                };
+                if is_over || ends_session(&ended.reason, is_known) {
                     let reason = if is_over || !suspension.reason.is_loss() {
                         suspension.reason.clone()
                     } else {
@@ -91,10 +110,14 @@ impl Core {
                     };
                     return Some(Ended { reason, delivered });
                 }
-                let text = format_args!("cannot resume yet: {}", ended.reason);
-                self.deferred.log(Note::new(Level::Debug, text));
                 suspension.failed += 1;
                 suspension.step = Step::Lost;
+                if let Side::Active(ways) = &mut session.side {
+                    let (way, reason) = (ways.present(), &ended.reason);
+                    let text = format_args!("cannot resume at {way} yet: {reason}");
+                    self.deferred.log(Note::new(Level::Debug, text));
+                    ways.failed();
+                }
                 self.cm_ops.clear();
                 self.established = false;
                 self.life = None;
@@ -154,8 +177,13 @@ impl Core {
         self.established = false;
         self.generation += 1;
         self.ring = None;
-        let text = format_args!("lost its connection, and resumes: {reason}");
-        self.deferred.log(Note::new(Level::Warn, text));
+        let is_for_better = session.ways().is_some_and(|ways| ways.lost(now));
+        self.deferred.log(if is_for_better {
+            Note::new(Level::Info, format_args!("leaves TCP, because RDMA works"))
+        } else {
+            let text = format_args!("lost its connection, and resumes: {reason}");
+            Note::new(Level::Warn, text)
+        });
         let deadline = now + session.timeout;
         session.state = State::Suspended(Suspension {
             since: now,
@@ -204,17 +232,28 @@ impl Core {
         match suspension.map(|suspension| suspension.step) {
             Some(Step::Lost) => Next::Remove,
             Some(Step::Idle(at)) if at <= now => Next::Attempt,
-            Some(Step::Idle(_) | Step::Attempt) | None => Next::Nothing,
+            Some(Step::Idle(_) | Step::Attempt(_)) => Next::Nothing,
+            None => match self.look(now) {
+                Some((way, request)) => Next::Look(way, request),
+                None => Next::Nothing,
+            },
         }
     }
 
     /// The transport of the last connection is gone. The next attempt follows after a wait, which
     /// `fraction` varies: it is between 0 and 1.
     pub(crate) fn removed(&mut self, fraction: f64, now: Instant) {
-        if let Some(suspension) = self.session.as_mut().and_then(|it| it.suspension()) {
-            let wait = match suspension.failed {
-                0 => Duration::ZERO,
-                failed => (FIRST_WAIT * (1 << (failed - 1).min(6))).min(LONGEST_WAIT),
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        if let State::Suspended(suspension) = &mut session.state {
+            let rounds = match &session.side {
+                Side::Active(ways) => ways.rounds(suspension.failed),
+                Side::Passive => (0, false),
+            };
+            let wait = match rounds {
+                (0, _) | (_, true) => Duration::ZERO,
+                (rounds, false) => (FIRST_WAIT * (1 << (rounds - 1).min(6))).min(LONGEST_WAIT),
             };
             let wait = wait / 2 + wait.mul_f64(fraction / 2.0);
             suspension.step = Step::Idle(now + wait);
@@ -224,15 +263,15 @@ impl Core {
     /// Returns the time at which the engine's thread looks at the connection again.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let session = self.session.as_ref();
-        match session.map(|session| (&session.state, session.is_active)) {
-            Some((State::Suspended(suspension), is_active)) => match suspension.step {
-                Step::Idle(at) if is_active => Some(at.min(suspension.deadline)),
-                Step::Idle(_) => Some(suspension.deadline),
-                Step::Lost => None,
-                Step::Attempt => self.conn.next_timeout(),
+        match session.map(|session| (&session.state, &session.side)) {
+            Some((State::Suspended(suspension), side)) => match (suspension.step, side) {
+                (Step::Idle(at), Side::Active(_)) => Some(at.min(suspension.deadline)),
+                (Step::Idle(_), Side::Passive) => Some(suspension.deadline),
+                (Step::Lost, _) => None,
+                (Step::Attempt(_), _) => self.conn.next_timeout(),
             },
             Some((State::Working, _)) | None => {
-                let times = [self.conn.next_timeout(), self.close_by()];
+                let times = [self.conn.next_timeout(), self.close_by(), self.look_at()];
                 times.into_iter().flatten().min()
             }
         }
@@ -253,7 +292,7 @@ impl Core {
         let reason = match &session.state {
             State::Working if late => CloseReason::LocallyClosed,
             State::Suspended(suspension)
-                if suspension.step != Step::Attempt && suspension.deadline <= now =>
+                if !matches!(suspension.step, Step::Attempt(_)) && suspension.deadline <= now =>
             {
                 suspension.reason.clone()
             }
@@ -273,9 +312,10 @@ impl Core {
         true
     }
 
-    /// Begins an attempt of the active side: returns its request, and the time that is left.
-    pub(crate) fn resume_request(&mut self, now: Instant) -> Option<(ResumeRequest, Duration)> {
-        let session = self.session.as_mut().filter(|session| session.is_active)?;
+    /// Begins an attempt of the active side.
+    pub(crate) fn resume(&mut self, now: Instant) -> Option<Resume> {
+        let session = self.session.as_mut()?;
+        let way = session.ways()?.present();
         let id = session.id?;
         let left = session.suspension()?.deadline.checked_duration_since(now)?;
         let request = ResumeRequest {
@@ -283,7 +323,7 @@ impl Core {
             epoch: session.messages.begin_attempt(),
             received: session.messages.received(),
         };
-        Some((request, left))
+        Some(Resume { way, request, left })
     }
 
     /// Takes the number of messages that the application has of earlier connections.
@@ -292,13 +332,13 @@ impl Core {
         u16::try_from(held).unwrap_or(u16::MAX)
     }
 
-    /// An attempt begins, with this state machine. Messages of its connection give their place back
-    /// to `ring`.
-    pub(crate) fn attempt(&mut self, conn: Connection, ring: Arc<dyn Home>) {
+    /// An attempt begins this way, with this state machine. Messages of its connection give their
+    /// place back to `ring`.
+    pub(crate) fn attempt(&mut self, conn: Connection, way: Way, ring: Arc<dyn Home>) {
         self.conn = conn;
         self.ring = Some(ring);
         if let Some(suspension) = self.session.as_mut().and_then(|it| it.suspension()) {
-            suspension.step = Step::Attempt;
+            suspension.step = Step::Attempt(way);
         }
     }
 
@@ -332,7 +372,7 @@ impl Core {
         let session = self.session.as_mut()?;
         match session.suspension()?.step {
             Step::Idle(_) => Some(session.messages.received()),
-            Step::Lost | Step::Attempt => None,
+            Step::Lost | Step::Attempt(_) => None,
         }
     }
 
@@ -352,7 +392,7 @@ impl Core {
         match &mut session.state {
             State::Working => self.lose(now),
             // A connection that is not established has delivered nothing.
-            State::Suspended(suspension) if suspension.step == Step::Attempt => {
+            State::Suspended(suspension) if matches!(suspension.step, Step::Attempt(_)) => {
                 suspension.step = Step::Lost;
                 self.cm_ops.clear();
             }
@@ -390,7 +430,8 @@ impl Core {
         let data = self.conn.peer_data();
         let received = match &session.state {
             State::Working => {
-                if session.is_active {
+                if let Side::Active(ways) = &mut session.side {
+                    ways.arrived(Instant::now());
                     match data.split_first_chunk::<SESSION_ID_LEN>() {
                         Some((id, data)) => {
                             session.id = Some(SessionId(*id));
@@ -401,8 +442,10 @@ impl Core {
                 }
                 return;
             }
-            State::Suspended(suspension) if !session.is_active => Some(suspension.peer_received),
-            State::Suspended(_) => data.try_into().ok().map(u32::from_be_bytes),
+            State::Suspended(suspension) => match &session.side {
+                Side::Active(_) => data.try_into().ok().map(u32::from_be_bytes),
+                Side::Passive => Some(suspension.peer_received),
+            },
         };
         let violation = Violation::new("session", data.len() as u64, "4 bytes of a number");
         let resumed = received.ok_or(violation);
@@ -421,20 +464,34 @@ impl Core {
                 return self.conn.handle_violation(violation, Instant::now());
             }
         }
-        let State::Suspended(suspension) = mem::replace(&mut session.state, State::Working) else {
+        let before = mem::replace(&mut session.state, State::Working);
+        let State::Suspended(Suspension {
+            since,
+            step: Step::Attempt(way),
+            ..
+        }) = before
+        else {
             return;
         };
+        if let Some(ways) = session.ways() {
+            ways.arrived(Instant::now());
+        }
         let again = session.messages.suspended_mut().count();
         let text = format_args!(
-            "resumed after {:?}; {again} messages are sent again",
-            suspension.since.elapsed()
+            "resumed over {} after {:?}; {again} messages are sent again",
+            way.transport,
+            since.elapsed()
         );
+        lock(&session.route).way = way;
         let past = self.past.get_or_insert_default();
         past.resumes += 1;
         past.resent += again as u64;
         self.deferred.log(Note::new(Level::Warn, text));
         #[cfg(feature = "tokio")]
         self.deferred.later.push(Later::EnterRuntime);
+        if let Some(both) = self.conn.negotiated() {
+            self.cork.fit(both.send_eager as usize);
+        }
         self.deferred.drive = true;
         self.deferred.wake = true;
         self.go_on();

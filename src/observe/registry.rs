@@ -66,7 +66,6 @@ struct Registry {
 
 struct Entry {
     link: Arc<Link>,
-    local: SocketAddr,
     since: Instant,
 }
 
@@ -104,7 +103,7 @@ impl Registry {
             ConnectionSnapshot {
                 id: *id,
                 peer: entry.link.peer_addr(),
-                local: entry.local,
+                local: entry.link.local_addr(),
                 transport: entry.link.transport(),
                 age: entry.since.elapsed(),
                 is_closed: entry.link.ended().is_some(),
@@ -128,7 +127,7 @@ impl Registered {
     }
 
     /// Enters a new connection, if connections are kept track of.
-    pub(crate) fn enter(link: &Arc<Link>, local: SocketAddr) -> Self {
+    pub(crate) fn enter(link: &Arc<Link>) -> Self {
         if !ENABLED.load(Ordering::Relaxed) {
             return Self(None);
         }
@@ -137,7 +136,6 @@ impl Registered {
         registry.next += 1;
         let entry = Entry {
             link: Arc::clone(link),
-            local,
             since: Instant::now(),
         };
         registry.connections.insert(id, entry);

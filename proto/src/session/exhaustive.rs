@@ -22,7 +22,7 @@ use std::{
 };
 
 use self::{
-    scope::{A, Mistake, P, Scope, scope},
+    scope::{A, Mistake, P, Scope, looking, scope},
     world::{Act, World},
 };
 use super::{ResumeRefused, Session};
@@ -45,6 +45,10 @@ const SMALL: &[Scope] = &[
     scope([1, 1], [0, 0], 1, [2, 3], u32::MAX),
     scope([3, 2], [0b101, 0b01], 2, [2, 1], u32::MAX),
     scope([2, 2], [0b01, 0b10], 2, [2, 0], 0),
+    // Moves to another way and back.
+    looking(2, scope([2, 1], [0, 0], 1, [1, 1], u32::MAX)),
+    looking(2, scope([1, 1], [0, 0], 1, [0, 2], 0)),
+    looking(1, scope([2, 1], [0b1, 0], 2, [1, 1], u32::MAX)),
 ];
 
 /// A state as 128 bits.
@@ -163,7 +167,8 @@ fn visit_every_state_of_small_scopes() {
         assert_eq!(found.violation, None, "{scope:?}");
         kinds.extend(found.kinds);
     }
-    let all = "Cut Dial Establish Leave LoseRequest Read RepeatRequest Report Request Send Take";
+    let all =
+        "Cut Dial Establish Leave Look LoseRequest Read RepeatRequest Report Request Send Take";
     assert!(kinds.iter().eq(all.split(' ')), "{kinds:?}");
 }
 

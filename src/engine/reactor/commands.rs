@@ -15,7 +15,7 @@ use super::{
 use crate::{
     config::Config,
     error::Error,
-    link::Link,
+    link::{Link, Way},
     poll::{Notice, NoticeKind},
     proto::{CloseReason, Connection, REPLY_DATA_MAX, SESSION_ID_LEN},
     transport::{ConnectionId, ListenId},
@@ -90,8 +90,8 @@ impl Reactor {
                 let _ = reply.send(());
             }
             Command::Connect {
-                address,
-                transport,
+                way,
+                others,
                 config,
                 data,
                 deadline,
@@ -100,7 +100,7 @@ impl Reactor {
                 if self.refusing {
                     reply.send(Err(Error::EngineShutDown));
                 } else {
-                    self.connect((transport, address), config, &data, deadline, reply);
+                    self.connect((way, others), config, &data, deadline, reply);
                 }
             }
             Command::Accept {
@@ -244,7 +244,7 @@ impl Reactor {
 
     fn connect(
         &mut self,
-        (transport, address): (Transport, SocketAddr),
+        (way, others): (Way, Vec<Way>),
         config: Config,
         data: &[u8],
         deadline: Instant,
@@ -254,16 +254,17 @@ impl Reactor {
         if !reply.begin(key) {
             return;
         }
-        let id = match ConnectionId::new(transport, &self.manager, key) {
+        let id = match ConnectionId::new(way.transport, &self.manager, key) {
             Ok(id) => id,
             Err(error) => return reply.send(Err(Error::from_os(error))),
         };
         let now = Instant::now();
-        let mut params = self.params(&config, transport);
+        let mut params = self.params(&config, way.transport);
         // The remaining time.
         params.connect_timeout = deadline.saturating_duration_since(now);
         let conn = Connection::connect(params, random(), data, now);
-        self.adopt(key, conn, address, config, id, Role::Active);
+        let link = self.adopt(key, conn, way.address, config, id, Role::Active);
+        link.core().add_ways(others);
         if let Some(entry) = self.links.get_mut(&key) {
             entry.reply = Some(reply);
         }

@@ -9,10 +9,12 @@ use std::{
 
 use super::{Reactor, events::report_refusal, random};
 use crate::{
+    config::Config,
     engine::entry::Role,
-    link::Next,
+    link::{Next, Resume, Way},
     proto::{
-        Connection, Reject, ResumeRefused, ResumeRequest, SESSION_ID_LEN, SessionId, SessionOffer,
+        CloseReason, CmCall, Connection, Params, Reject, ResumeRefused, ResumeRequest,
+        SESSION_ID_LEN, SessionId, SessionOffer,
     },
     transport::{ConnectRequest, ConnectionId},
 };
@@ -42,8 +44,12 @@ impl Reactor {
             }
             Next::Attempt => match entry.role {
                 Role::Active => self.resume(key),
-                Role::Passive(_) => false,
+                Role::Look(_) | Role::Passive(_) => false,
             },
+            Next::Look(way, request) => {
+                self.look(key, way, &request);
+                false
+            }
             Next::Remove => {
                 if entry.link.is_released() {
                     self.remove_transport(key);
@@ -104,26 +110,78 @@ impl Reactor {
     /// Begins an attempt of the active side. Returns false if the time is over.
     fn resume(&mut self, key: u64) -> bool {
         let now = Instant::now();
-        let Some(entry) = self.links.get(&key) else {
+        let Some(entry) = self.links.get_mut(&key) else {
             return false;
         };
-        let (request, held) = {
+        let (resume, held) = {
             let mut core = entry.link.core();
-            (core.resume_request(now), core.held_of_session())
+            (core.resume(now), core.held_of_session())
         };
-        let Some((request, left)) = request else {
+        let Some(Resume { way, request, left }) = resume else {
             return false;
         };
-        let (link, transport) = (entry.link.clone(), entry.id.transport());
-        let mut params = self.params(&entry.config, transport);
+        debug!("{}: tries to resume at {way}", entry.link);
+        let id = ConnectionId::new(way.transport, &self.manager, key);
+        entry.peer = way.address;
+        let (link, config) = (Arc::clone(&entry.link), entry.config.clone());
+        let mut params = self.params_of_attempt(&config, way, left);
+        params.held = held;
+        let conn = Connection::connect(params, random(), &request.emit(), now);
+        link.attempt(conn, way);
+        match (id, self.links.get_mut(&key)) {
+            (Ok(id), Some(entry)) => entry.id = id,
+            (Err(error), _) => {
+                link.in_engine(|core| core.conn.handle_cm_failure(CmCall::CreateId, error, now));
+            }
+            (Ok(_), None) => {}
+        }
+        self.drive(key);
+        true
+    }
+
+    fn params_of_attempt(&self, config: &Config, way: Way, left: Duration) -> Params {
+        let mut params = self.params(config, way.transport);
         params.connect_timeout = left.min(ATTEMPT);
         params.retry_refused = false;
         params.session = SessionOffer::Resume;
-        params.held = held;
+        params
+    }
+
+    /// Asks the peer over a way whether it works, with a request that the peer refuses as late. An
+    /// engine asks one at a time, so these requests delay no connection of the program for long.
+    fn look(&mut self, of: u64, way: Way, request: &ResumeRequest) {
+        let key = self.new_key();
+        let Some(entry) = self.links.get(&of) else {
+            return;
+        };
+        let now = Instant::now();
+        let id = match ConnectionId::new(way.transport, &self.manager, key) {
+            Ok(id) if self.look.is_none() && !self.refusing => id,
+            Ok(_) | Err(_) => return entry.link.in_engine(|core| core.looked(false, now)),
+        };
+        let config = entry
+            .config
+            .clone()
+            .with(|config| config.resume = Duration::ZERO);
+        let params = self.params_of_attempt(&config, way, ATTEMPT);
         let conn = Connection::connect(params, random(), &request.emit(), now);
-        link.attempt(conn);
+        self.look = Some(key);
+        self.adopt(key, conn, way.address, config, id, Role::Look(of));
         self.drive(key);
-        true
+    }
+
+    /// The look for a session has ended for this reason.
+    pub(super) fn looked(&mut self, of: u64, reason: &CloseReason) {
+        self.look = None;
+        // The peer knows the session, and its answer came back.
+        let works = matches!(reason, CloseReason::PeerBusy);
+        if let Some(entry) = self.links.get(&of) {
+            debug!("{}: looked for RDMA: {reason}", entry.link);
+            entry
+                .link
+                .in_engine(|core| core.looked(works, Instant::now()));
+            self.drive(of);
+        }
     }
 
     /// A peer asks to resume a session.
@@ -174,7 +232,9 @@ impl Reactor {
             core.set_peer_received(request.received);
             (core.accept_attempt(), core.held_of_session())
         };
-        let mut params = self.params(&entry.config, asked.transport());
+        let transport = asked.transport();
+        let peer = asked.peer_addr().unwrap_or(entry.peer);
+        let mut params = self.params(&entry.config, transport);
         params.held = held;
         let conn = Connection::requested(params, asked.private_data(), asked.reads(), now);
         let (received, conn) = match (received, conn) {
@@ -187,7 +247,8 @@ impl Reactor {
         };
         entry.id = ConnectionId::of_request(asked, key);
         entry.id.set_ack_timeout(&entry.config);
-        entry.link.attempt(conn);
+        entry.peer = peer;
+        entry.link.attempt(conn, Way::new(peer, transport));
         entry
             .link
             .in_engine(|core| core.conn.accept(&received.to_be_bytes(), now));

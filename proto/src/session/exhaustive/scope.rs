@@ -16,6 +16,9 @@ pub(super) struct Scope {
     pub(super) cuts: u8,
     /// The number of times that a side gives up a connection or an attempt that works.
     pub(super) suspicions: u8,
+    /// The number of times that the active side looks whether another way works. It may leave its
+    /// connection for the way, which is one of the `suspicions`.
+    pub(super) looks: u8,
     /// The number of each side's first message.
     pub(super) start: u32,
     pub(super) mistake: Option<Mistake>,
@@ -50,9 +53,15 @@ pub(super) const fn scope(
         window,
         cuts,
         suspicions,
+        looks: 0,
         start,
         mistake: None,
     }
+}
+
+/// Returns the scope with this number of looks at other ways.
+pub(super) const fn looking(looks: u8, scope: Scope) -> Scope {
+    Scope { looks, ..scope }
 }
 
 impl Scope {

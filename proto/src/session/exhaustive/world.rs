@@ -32,6 +32,8 @@ pub(super) enum Act {
     RepeatRequest(usize),
     /// The side takes its attempt for established.
     Establish(usize),
+    /// The active side asks over another way, with the epoch of its connection.
+    Look,
 }
 
 /// The connection of a side.
@@ -99,6 +101,7 @@ pub(super) struct World {
     requests: Vec<(u32, u32)>,
     cuts: u8,
     suspicions: u8,
+    looks: u8,
 }
 
 type Judged = Result<(), &'static str>;
@@ -169,6 +172,7 @@ impl World {
             requests: Vec::new(),
             cuts: scope.cuts,
             suspicions: scope.suspicions,
+            looks: scope.looks,
         }
     }
 
@@ -230,6 +234,9 @@ impl World {
                     }
                 }
             }
+            if let (A, Link::Working(_), 1..) = (at, side.link, self.looks) {
+                acts.push(Act::Look);
+            }
             match side.link.epoch() {
                 None if at == A => acts.push(Act::Dial),
                 Some(epoch) if self.suspicions > 0 || self.is_hopeless(at, epoch) => {
@@ -286,6 +293,11 @@ impl World {
                 let epoch = side.session.begin_attempt();
                 side.link = Link::Attempt(epoch);
                 self.requests.push((epoch, side.session.received()));
+            }
+            Act::Look => {
+                self.looks -= 1;
+                let session = &self.sides[A].session;
+                self.requests.push((session.epoch(), session.received()));
             }
             Act::Request(index) => self.answer(index, scope)?,
             Act::LoseRequest(index) => {

@@ -1,0 +1,334 @@
+//! The ways to the peer of a session: its addresses, and the transport to each.
+
+use std::{
+    fmt,
+    net::{Ipv4Addr, SocketAddr},
+    time::{Duration, Instant},
+};
+
+use super::{
+    core::Core,
+    session::{LinkSession, Side},
+};
+use crate::{proto::ResumeRequest, transport_choice::Transport};
+
+/// The wait before the first look whether RDMA works again. It doubles from look to look.
+const FIRST_LOOK: Duration = Duration::from_secs(1);
+const LONGEST_LOOK: Duration = Duration::from_secs(60);
+
+/// An address of the peer and a transport to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Way {
+    pub(crate) address: SocketAddr,
+    pub(crate) transport: Transport,
+}
+
+/// The way of a connection, and the address of this side. They change when the session resumes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Route {
+    pub(super) way: Way,
+    pub(super) local: SocketAddr,
+}
+
+/// The ways of the side that connects.
+pub(crate) struct Ways {
+    /// At least one, in the order of the attempts. The first one is that of the first connection.
+    all: Vec<Way>,
+    /// Which of them have led to the peer.
+    known: Vec<bool>,
+    /// The index of the way of the present connection or attempt.
+    at: usize,
+    /// When the present connection was established.
+    since: Instant,
+    look: Look,
+    /// The wait before the next look.
+    wait: Duration,
+    /// The index of the way of the last look.
+    looked: usize,
+}
+
+/// The look whether a way over RDMA works, while the connection goes over TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Look {
+    No,
+    Due(Instant),
+    /// The engine's thread tries the way.
+    Trying,
+    /// The way works, and the connection over TCP ends for it.
+    Found,
+}
+
+impl Way {
+    pub(crate) fn new(address: SocketAddr, transport: Transport) -> Self {
+        Self { address, transport }
+    }
+}
+
+impl Route {
+    /// Without the address of this side it is `0.0.0.0:0`.
+    pub(super) fn new(way: Way, local: Option<SocketAddr>) -> Self {
+        let local = local.unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into());
+        Self { way, local }
+    }
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} over {}", self.address, self.transport)
+    }
+}
+
+impl Ways {
+    /// The first connection goes over this way.
+    pub(crate) fn new(first: Way) -> Self {
+        Self {
+            all: vec![first],
+            known: vec![false],
+            at: 0,
+            since: Instant::now(),
+            look: Look::No,
+            wait: FIRST_LOOK,
+            looked: 0,
+        }
+    }
+
+    /// Adds these ways behind the others, before the first connection is established.
+    pub(super) fn add(&mut self, others: impl IntoIterator<Item = Way>) {
+        for way in others {
+            if !self.all.contains(&way) {
+                self.all.push(way);
+                self.known.push(false);
+            }
+        }
+        // So that the first look is at the first way.
+        self.looked = self.all.len() - 1;
+    }
+
+    /// Returns the way of the present connection or attempt.
+    pub(super) fn present(&self) -> Way {
+        self.all[self.at]
+    }
+
+    /// Whether the present way has led to the peer before.
+    pub(super) fn is_known(&self) -> bool {
+        self.known[self.at]
+    }
+
+    /// An attempt has failed. The next one goes over the next way.
+    pub(super) fn failed(&mut self) {
+        self.at = (self.at + 1) % self.all.len();
+    }
+
+    /// Returns the number of times that `attempts` have gone over all ways, and whether some ways
+    /// are left in the present round.
+    pub(super) fn rounds(&self, attempts: u32) -> (u32, bool) {
+        let len = u32::try_from(self.all.len()).unwrap_or(u32::MAX);
+        (attempts / len, !attempts.is_multiple_of(len))
+    }
+
+    /// A connection is established over the present way.
+    pub(super) fn arrived(&mut self, now: Instant) {
+        self.known[self.at] = true;
+        self.since = now;
+        let is_rdma = |way: &Way| way.transport == Transport::Rdma;
+        self.look = if !is_rdma(&self.present()) && self.all.iter().any(is_rdma) {
+            Look::Due(now + self.wait)
+        } else {
+            Look::No
+        };
+    }
+
+    /// The connection is lost. Returns whether it ends for a better way.
+    pub(super) fn lost(&mut self, now: Instant) -> bool {
+        let is_rdma = self.present().transport == Transport::Rdma;
+        if is_rdma && now.duration_since(self.since) >= LONGEST_LOOK {
+            self.wait = FIRST_LOOK;
+        }
+        let found = self.look == Look::Found;
+        if found {
+            self.at = self.looked;
+        }
+        self.look = Look::No;
+        found
+    }
+
+    /// Returns the time of the next look.
+    pub(super) fn look_at(&self) -> Option<Instant> {
+        match self.look {
+            Look::Due(at) => Some(at),
+            Look::No | Look::Trying | Look::Found => None,
+        }
+    }
+
+    /// Begins a look that is due. Returns the way.
+    pub(super) fn look(&mut self, now: Instant) -> Option<Way> {
+        if self.look_at()? > now {
+            return None;
+        }
+        self.wait = (self.wait * 2).min(LONGEST_LOOK);
+        self.look = Look::Trying;
+        let len = self.all.len();
+        let mut later = (self.looked + 1..=self.looked + len).map(|index| index % len);
+        self.looked = later.find(|index| self.all[*index].transport == Transport::Rdma)?;
+        Some(self.all[self.looked])
+    }
+
+    /// A look ends. Returns whether the connection ends for the way, because that works.
+    pub(super) fn looked(&mut self, works: bool, now: Instant) -> bool {
+        if self.look != Look::Trying {
+            return false;
+        }
+        self.look = if works {
+            Look::Found
+        } else {
+            Look::Due(now + self.wait)
+        };
+        works
+    }
+}
+
+/// The ways of a session.
+impl Core {
+    /// Adds ways to that of the first connection.
+    pub(crate) fn add_ways(&mut self, others: Vec<Way>) {
+        if let Some(ways) = self.session.as_mut().and_then(|session| session.ways()) {
+            ways.add(others);
+        }
+    }
+
+    /// Begins a look whether RDMA works, if one is due. The peer refuses the request as late, which
+    /// proves the way and changes nothing.
+    pub(super) fn look(&mut self, now: Instant) -> Option<(Way, ResumeRequest)> {
+        let is_open = self.may_move();
+        let session = self.session.as_mut().filter(|_| is_open)?;
+        let id = session.id?;
+        let way = session.ways()?.look(now)?;
+        let request = ResumeRequest {
+            id,
+            epoch: session.messages.epoch(),
+            received: session.messages.received(),
+        };
+        Some((way, request))
+    }
+
+    /// Whether the connection works and is not about to end.
+    fn may_move(&self) -> bool {
+        let is_wanted = |session: &LinkSession| session.closing.is_none() && !session.is_aborted;
+        self.established
+            && !self.is_barred()
+            && self.conn.close_reason().is_none()
+            && self.ended.is_none()
+            && self.session.as_deref().is_some_and(is_wanted)
+    }
+
+    /// A look has ended. If the way `works`, the connection ends for it, and the session resumes.
+    pub(crate) fn looked(&mut self, works: bool, now: Instant) {
+        let may_move = self.may_move();
+        let ways = self.session.as_mut().and_then(|session| session.ways());
+        if ways.is_some_and(|ways| ways.looked(works && may_move, now)) {
+            self.lose(now);
+        }
+    }
+
+    /// Returns the time of the next look for a better way.
+    pub(super) fn look_at(&self) -> Option<Instant> {
+        match &self.session.as_ref()?.side {
+            Side::Active(ways) if self.may_move() => ways.look_at(),
+            Side::Active(_) | Side::Passive => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn way(host: u8, transport: Transport) -> Way {
+        Way::new(SocketAddr::from(([10, 8, 0, host], 7471)), transport)
+    }
+
+    fn of(first: Way, others: &[Way]) -> Ways {
+        let mut ways = Ways::new(first);
+        ways.add(others.iter().copied());
+        ways
+    }
+
+    const RDMA: Transport = Transport::Rdma;
+    const TCP: Transport = Transport::Tcp;
+
+    #[test]
+    fn attempts_go_over_all_ways_in_turn_from_the_present_one() {
+        let [a, b, c] = [way(1, RDMA), way(1, TCP), way(2, RDMA)];
+        let mut ways = of(a, &[b, a, c, b]);
+        let mut order = Vec::new();
+        for attempts in 0..7 {
+            order.push(ways.present());
+            let (rounds, others_left) = ways.rounds(attempts);
+            assert_eq!((rounds, others_left), (attempts / 3, attempts % 3 != 0));
+            ways.failed();
+        }
+        assert_eq!(order, [a, b, c, a, b, c, a]);
+        let now = Instant::now();
+        ways.arrived(now);
+        assert_eq!(ways.present(), b, "the next loss begins here");
+        assert!(ways.is_known());
+        assert!(!ways.lost(now));
+        ways.failed();
+        assert_eq!(ways.present(), c);
+        assert!(!ways.is_known());
+    }
+
+    #[test]
+    fn looks_for_rdma_while_over_tcp() {
+        let [a, b, c] = [way(1, TCP), way(1, RDMA), way(2, RDMA)];
+        let mut ways = of(a, &[b, c]);
+        let mut now = Instant::now();
+        ways.arrived(now);
+        for (seconds, over) in [
+            (1, b),
+            (2, c),
+            (4, b),
+            (8, c),
+            (16, b),
+            (32, c),
+            (60, b),
+            (60, c),
+        ] {
+            let at = ways.look_at().unwrap();
+            assert_eq!(at, now + Duration::from_secs(seconds));
+            assert_eq!(ways.look(at - Duration::from_millis(1)), None);
+            assert_eq!(ways.look(at), Some(over));
+            assert_eq!(ways.look_at(), None, "one at a time");
+            now = at;
+            assert!(!ways.looked(false, now));
+        }
+        ways.look(ways.look_at().unwrap()).unwrap();
+        assert!(ways.looked(true, now));
+        assert!(ways.lost(now));
+        assert_eq!(ways.present(), b);
+        ways.arrived(now);
+        assert_eq!(ways.look_at(), None);
+        assert!(!ways.looked(true, now), "a late answer");
+        // The waits stay long after a short time over RDMA, and only then.
+        for (worked, wait) in [(59, 60), (60, 1)] {
+            now += Duration::from_secs(worked);
+            assert!(!ways.lost(now));
+            while ways.present() != a {
+                ways.failed();
+            }
+            ways.arrived(now);
+            assert_eq!(ways.look_at(), Some(now + Duration::from_secs(wait)));
+            while ways.present() != b {
+                ways.failed();
+            }
+            ways.arrived(now);
+        }
+    }
+
+    #[test]
+    fn looks_for_nothing_without_rdma() {
+        let mut ways = of(way(1, TCP), &[way(2, TCP)]);
+        ways.arrived(Instant::now());
+        assert_eq!(ways.look_at(), None);
+    }
+}
