@@ -16,6 +16,8 @@ pub(super) struct Scope {
     pub(super) cuts: u8,
     /// The number of times that a side gives up a connection or an attempt that works.
     pub(super) suspicions: u8,
+    /// The number of requests of a stranger that knows the session.
+    pub(super) strangers: u8,
     /// The number of each side's first message.
     pub(super) start: u32,
     pub(super) mistake: Option<Mistake>,
@@ -34,6 +36,10 @@ pub(super) enum Mistake {
     RepeatEverything,
     /// The passive side accepts a request that is older than the last one.
     AcceptOldRequest,
+    /// The passive side gives its connection up for a request alone.
+    TrustRequest,
+    /// The epoch of a request that is refused counts.
+    TakeRefusedEpoch,
 }
 
 /// Makes a scope of the fields in their order, without a mistake.
@@ -50,12 +56,17 @@ pub(super) const fn scope(
         window,
         cuts,
         suspicions,
+        strangers: 0,
         start,
         mistake: None,
     }
 }
 
 impl Scope {
+    pub(super) const fn with_strangers(self, strangers: u8) -> Self {
+        Self { strangers, ..self }
+    }
+
     /// Whether a message of a side is above the eager size.
     pub(super) fn is_large(&self, at: usize, message: u8) -> bool {
         self.large[at] >> message & 1 == 1
