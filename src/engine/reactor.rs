@@ -28,6 +28,7 @@ use super::{
     listening::Listening,
     relief::Work,
     timers::Timers,
+    tombstones::Tombstones,
 };
 use crate::{
     config::Config,
@@ -95,6 +96,8 @@ pub(super) struct Reactor {
     sessions: HashMap<SessionId, u64>,
     /// Those of them that were suspended, oldest first; some have been resumed.
     suspended: VecDeque<u64>,
+    /// Those that ended with a close.
+    closed: Tombstones,
     timers: Timers,
     /// Connections that threads and loops of the application poll.
     attended: Attended,
@@ -150,6 +153,7 @@ impl Reactor {
             listeners: HashMap::new(),
             sessions: HashMap::new(),
             suspended: VecDeque::new(),
+            closed: Tombstones::default(),
             timers: Timers::default(),
             attended: Attended::default(),
             late: HashMap::new(),
@@ -445,11 +449,9 @@ impl Reactor {
         };
         let turns = entry.role.choose(&mut self.connects, &mut self.accepts);
         turns.leave(key);
-        if let Some(id) = entry.session {
-            self.sessions.remove(&id);
-        }
         entry.link.end_watch();
         entry.link.uninstall();
+        self.bury_session(&mut entry);
         self.registration
             .connection_went(entry.config.longest_close());
         if self.exiting || entry.link.is_abandoned() {

@@ -21,6 +21,7 @@
 //! connection only as their [`Home`](message::Home).
 
 mod calls;
+mod claims;
 mod completion;
 mod core;
 mod cork;

@@ -22,8 +22,7 @@ use super::{
 use crate::{
     error::TrySendError,
     proto::{
-        CloseReason, CmInput, Connection, Note, ResumeRefused, ResumeRequest, SESSION_ID_LEN,
-        SessionId, Violation,
+        CloseReason, CmInput, Connection, Note, ResumeRequest, SESSION_ID_LEN, SessionId, Violation,
     },
     transport::{Allocator, Posted},
 };
@@ -31,6 +30,10 @@ use crate::{
 /// The wait before the second attempt. It doubles from attempt to attempt.
 const FIRST_WAIT: Duration = Duration::from_millis(25);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
+/// The greatest number of failures that count behind a busy peer: it answers, and may only wait for
+/// its own connection to be silent.
+const PATIENT: u32 = 4;
 
 /// What the engine's thread does next for a suspended session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,35 +66,44 @@ fn ends_session(reason: &CloseReason) -> bool {
 impl Core {
     /// Returns the end of a connection, unless its session survives it.
     pub(super) fn survive(&mut self, ended: Ended) -> Option<Ended> {
+        let over = self.conn.session_over();
+        if let Some(ended) = over.and_then(|over| self.conclude(over)) {
+            return Some(ended);
+        }
         let Some(session) = &mut self.session else {
             return Some(ended);
         };
         let now = Instant::now();
         match &mut session.state {
-            State::Working
-                if self.established && self.conn.is_lost(&ended.reason) && !session.is_aborted =>
+            State::Working(_)
+                if self.established
+                    && !session.is_aborted
+                    && (self.conn.is_lost(&ended.reason)
+                        // The peer cannot ask, so this side tells it.
+                        || (session.is_active && self.conn.leaves_peer_in_doubt(&ended.reason))) =>
             {
                 if !ended.reason.is_loss() {
                     session.closing.get_or_insert(now + session.close_timeout);
                 }
-                self.suspend(ended.reason, now);
+                self.suspend(ended, now);
                 None
             }
-            State::Working => Some(ended),
+            State::Working(_) => Some(ended),
             State::Suspended(suspension) => {
-                let delivered = false;
                 let is_over = suspension.deadline <= now;
                 if is_over || ends_session(&ended.reason) {
-                    let reason = if is_over || !suspension.reason.is_loss() {
-                        suspension.reason.clone()
-                    } else {
-                        ended.reason
-                    };
-                    return Some(Ended { reason, delivered });
+                    let mut end = suspension.end();
+                    if !is_over && end.reason.is_loss() {
+                        end.reason = ended.reason;
+                    }
+                    return Some(end);
                 }
                 let text = format_args!("cannot resume yet: {}", ended.reason);
                 self.deferred.log(Note::new(Level::Debug, text));
                 suspension.failed += 1;
+                if ended.reason == CloseReason::PeerBusy {
+                    suspension.failed = suspension.failed.min(PATIENT);
+                }
                 suspension.step = Step::Lost;
                 self.cm_ops.clear();
                 self.established = false;
@@ -103,11 +115,15 @@ impl Core {
     }
 
     /// The connection was lost, and has delivered everything that had come.
-    fn suspend(&mut self, reason: CloseReason, now: Instant) {
+    fn suspend(&mut self, ended: Ended, now: Instant) {
         let Some(session) = &mut self.session else {
             return;
         };
+        let Ended { reason, delivered } = ended;
         session.trim(&self.conn);
+        if delivered {
+            while session.messages.take_confirmed(0, 0).is_some() {}
+        }
         session.messages.suspend(self.conn.delivered_messages());
         session.held += self.conn.held_messages();
         let past = self.past.get_or_insert_default();
@@ -160,6 +176,7 @@ impl Core {
                 .closing
                 .map_or(deadline, |close| close.min(deadline)),
             reason,
+            delivered,
             step: Step::Lost,
             failed: 0,
             peer_received: 0,
@@ -170,6 +187,7 @@ impl Core {
 
     /// Reports the messages that a suspended session did not deliver.
     pub(super) fn fail_kept(&mut self, reason: &CloseReason) {
+        self.over = self.leave_numbers(reason);
         if let Some(session) = &mut self.session {
             session.messages.suspend(0);
             for kept in session.messages.suspended_mut() {
@@ -230,7 +248,7 @@ impl Core {
                 Step::Lost => None,
                 Step::Attempt => self.conn.next_timeout(),
             },
-            Some((State::Working, _)) | None => {
+            Some((State::Working(_), _)) | None => {
                 let times = [self.conn.next_timeout(), self.close_by()];
                 times.into_iter().flatten().min()
             }
@@ -249,26 +267,26 @@ impl Core {
         let Some(session) = &mut self.session else {
             return false;
         };
-        let reason = match &session.state {
-            State::Working if late => CloseReason::LocallyClosed,
+        match &session.state {
+            State::Working(_) if late => self.cut_off(CloseReason::LocallyClosed),
             State::Suspended(suspension)
                 if suspension.step != Step::Attempt && suspension.deadline <= now =>
             {
-                suspension.reason.clone()
+                let ended = suspension.end();
+                self.end(ended);
             }
-            State::Working | State::Suspended(_) => return false,
-        };
-        self.cut_off(reason);
+            State::Working(_) | State::Suspended(_) => return false,
+        }
         true
     }
 
     /// Ends a suspension, because others came after it. Returns whether there was one.
     pub(crate) fn give_way(&mut self) -> bool {
         let suspension = self.session.as_mut().and_then(|it| it.suspension());
-        let Some(reason) = suspension.map(|suspension| suspension.reason.clone()) else {
+        let Some(ended) = suspension.map(|suspension| suspension.end()) else {
             return false;
         };
-        self.cut_off(reason);
+        self.end(ended);
         true
     }
 
@@ -335,31 +353,6 @@ impl Core {
         }
     }
 
-    /// Judges the peer's request, and fences the last connection: it delivers nothing more.
-    pub(crate) fn supersede(
-        &mut self,
-        request: &ResumeRequest,
-        now: Instant,
-    ) -> Result<(), ResumeRefused> {
-        let Some(session) = &mut self.session else {
-            return Err(ResumeRefused::Stale);
-        };
-        session
-            .messages
-            .check_attempt(request.epoch, request.received)?;
-        session.messages.take_attempt(request.epoch);
-        match &mut session.state {
-            State::Working => self.lose(now),
-            // A connection that is not established has delivered nothing.
-            State::Suspended(suspension) if suspension.step == Step::Attempt => {
-                suspension.step = Step::Lost;
-                self.cm_ops.clear();
-            }
-            State::Suspended(_) => {}
-        }
-        Ok(())
-    }
-
     /// Ends a connection that the peer has given up, unless it is suspended.
     pub(crate) fn lose(&mut self, now: Instant) {
         if !self.is_suspended() {
@@ -382,13 +375,14 @@ impl Core {
         let Some(session) = &mut self.session else {
             return;
         };
-        if !self.conn.has_session() {
+        let has_session = self.conn.has_session();
+        if !has_session && matches!(session.state, State::Working(_)) {
             self.session = None;
             return;
         }
         let data = self.conn.peer_data();
         let received = match &session.state {
-            State::Working => {
+            State::Working(_) => {
                 if session.is_active {
                     match data.split_first_chunk::<SESSION_ID_LEN>() {
                         Some((id, data)) => {
@@ -403,8 +397,10 @@ impl Core {
             State::Suspended(suspension) if !session.is_active => Some(suspension.peer_received),
             State::Suspended(_) => data.try_into().ok().map(u32::from_be_bytes),
         };
+        //= PROTOCOL.md#sessions
+        //# A reply without bit 4, or with another length, is a violation as well.
         let violation = Violation::new("session", data.len() as u64, "4 bytes of a number");
-        let resumed = received.ok_or(violation);
+        let resumed = received.filter(|_| has_session).ok_or(violation);
         let arrived = resumed.and_then(|received| {
             let arrived = session.messages.resume(received)?;
             Ok(arrived.filter_map(|kept| kept.id).collect::<Vec<_>>())
@@ -420,9 +416,14 @@ impl Core {
                 return self.conn.handle_violation(violation, Instant::now());
             }
         }
-        let State::Suspended(suspension) = mem::replace(&mut session.state, State::Working) else {
+        let State::Suspended(suspension) = mem::replace(&mut session.state, State::Working(None))
+        else {
             return;
         };
+        // The peer closes again, which this side answers again.
+        if let CloseReason::PeerClosed | CloseReason::Truncated { .. } = suspension.reason {
+            session.closing = None;
+        }
         let again = session.messages.suspended_mut().count();
         let text = format_args!(
             "resumed after {:?}; {again} messages are sent again",
@@ -461,7 +462,7 @@ impl Core {
     /// Whether messages wait to be sent again on a connection that works.
     pub(crate) fn sends_again(&self) -> bool {
         self.session.as_ref().is_some_and(|session| {
-            matches!(session.state, State::Working) && session.messages.repeats()
+            matches!(session.state, State::Working(_)) && session.messages.repeats()
         })
     }
 
@@ -469,7 +470,7 @@ impl Core {
     /// thread calls it once for each, and releases the lock in between.
     pub(super) fn send_again(&mut self, allocator: Option<&Allocator>) -> bool {
         let next = match &mut self.session {
-            Some(session) if matches!(session.state, State::Working) => {
+            Some(session) if matches!(session.state, State::Working(_)) => {
                 session.messages.next_again()
             }
             Some(_) | None => None,
