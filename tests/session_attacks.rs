@@ -317,7 +317,7 @@ fn impossible_numbers_are_refused() {
     assert_eq!(scene.raw.receive(), [3]);
     assert_eq!(scene.raw.receive(), [4]);
     scene.lose();
-    // It would take back what it has said.
+    // The peer has confirmed three.
     let (_, answer) = scene.ask(2);
     assert_eq!(answer, Answer::Rejected(BUSY, 0, 0));
     scene.resume(5, 1);

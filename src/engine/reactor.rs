@@ -96,7 +96,7 @@ pub(super) struct Reactor {
     sessions: HashMap<SessionId, u64>,
     /// Those of them that were suspended, oldest first; some have been resumed.
     suspended: VecDeque<u64>,
-    /// Those that ended with a close.
+    /// The numbers of sessions that ended with a close.
     closed: Tombstones,
     timers: Timers,
     /// Connections that threads and loops of the application poll.

@@ -1,4 +1,4 @@
-//! The numbers of sessions that this engine has closed, for peers that were cut off meanwhile.
+//! The numbers of sessions that this engine has closed while their peers were cut off.
 
 use std::{
     collections::VecDeque,

@@ -79,7 +79,7 @@ impl Core {
                 if self.established
                     && !session.is_aborted
                     && (self.conn.is_lost(&ended.reason)
-                        // The peer cannot ask, so this side tells it.
+                        // The peer cannot ask, so this side resumes.
                         || (session.is_active && self.conn.leaves_peer_in_doubt(&ended.reason))) =>
             {
                 if !ended.reason.is_loss() {

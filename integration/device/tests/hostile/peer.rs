@@ -96,7 +96,7 @@ impl Server {
         (peer, asked)
     }
 
-    /// As `answer_next`, for a request that comes to a connection.
+    /// As `answer_next`, and waits until the connection is established.
     pub(crate) fn accept_next(&self, private_data: &[u8]) -> (Peer, Vec<u8>) {
         let (mut peer, asked) = self.answer_next(private_data);
         self.await_event(CmEventType::ESTABLISHED);
