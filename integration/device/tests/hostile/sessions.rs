@@ -7,7 +7,7 @@ use rdmsg::{Config, Endpoint, status::CmEventType};
 use toolbox::{Deadline, PATIENCE};
 
 use crate::{
-    peer::{Peer, Server},
+    peer::Peer,
     scene::{Scene, config},
     wire::{DATA, Frame, HEADER_LEN, Hello, PING, PONG},
 };
