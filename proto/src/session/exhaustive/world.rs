@@ -268,8 +268,11 @@ impl World {
 
     /// Whether the active side answers a ping over the connection of the passive side.
     fn answers(&self) -> bool {
-        let link = self.sides[P].link;
-        matches!(link, Link::Working(epoch) if self.sides[A].link == link && !self.is_hopeless(A, epoch))
+        let [active, passive] = [A, P].map(|at| self.sides[at].link);
+        match passive {
+            Link::Working(epoch) => active == passive && !self.is_hopeless(A, epoch),
+            Link::Idle | Link::Attempt(_) => false,
+        }
     }
 
     /// Makes a step, and judges it.
