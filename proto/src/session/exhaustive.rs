@@ -7,9 +7,10 @@
 //!
 //! The model simplifies in three points. A message on the wire that arrives is taken at once,
 //! because a side that leaves a connection first takes everything that has arrived. A report of
-//! grants takes no time, because a report that arrives later changes nothing that the sender has done
-//! before. The passive side refuses one request for its ping, and finds at the next one whether the
-//! active side has answered: further requests that it refuses are requests that get lost.
+//! grants takes no time, because a report that arrives later changes nothing that the sender has
+//! done before. The passive side refuses one request for its ping, and finds at the next one
+//! whether the active side has answered: further requests that it refuses are requests that get
+//! lost.
 
 mod scope;
 mod world;
