@@ -147,7 +147,9 @@ pub(super) fn is_rsocket(bytes: &[u8]) -> bool {
 /// The private data of a connection manager message.
 ///
 /// On the heap, because it is part of outputs, which are moved for every message.
-#[derive(Clone, PartialEq, Eq)]
+/// No log shows them, because they may have the identity of a session.
+#[derive(Clone, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 pub struct PrivateBytes(Vec<u8>);
 
 impl PrivateBytes {
@@ -158,6 +160,12 @@ impl PrivateBytes {
     /// Appends bytes. The callers keep within the limits of the message.
     pub(super) fn put(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
+    }
+}
+
+impl From<&[u8]> for PrivateBytes {
+    fn from(bytes: &[u8]) -> Self {
+        Self(bytes.to_vec())
     }
 }
 

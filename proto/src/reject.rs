@@ -1,4 +1,7 @@
-use super::hello::{PrivateBytes, Reader};
+use super::{
+    SessionOver,
+    hello::{PrivateBytes, Reader},
+};
 
 /// The first bytes of a rejection: `rdmR`.
 const MAGIC: u32 = 0x7264_6d52;
@@ -34,11 +37,13 @@ pub enum RejectCode {
     Stream = 9,
     /// The rejecting side does not know the session that the request resumes.
     Session = 10,
+    /// The rejecting side has closed the session that the request resumes.
+    Over = 11,
 }
 
 impl RejectCode {
     /// All codes, in the order of their numbers.
-    pub(super) const ALL: [Self; 11] = [
+    pub(super) const ALL: [Self; 12] = [
         Self::Application,
         Self::Version,
         Self::Window,
@@ -50,6 +55,7 @@ impl RejectCode {
         Self::Busy,
         Self::Stream,
         Self::Session,
+        Self::Over,
     ];
 
     fn parse(number: u16) -> Option<Self> {
@@ -70,6 +76,7 @@ impl RejectCode {
             Self::Busy => "busy",
             Self::Stream => "stream",
             Self::Session => "session",
+            Self::Over => "over",
         }
     }
 }
@@ -102,6 +109,28 @@ impl Reject {
         own: 0,
         theirs: 0,
     };
+
+    /// Returns the rejection of a request to resume a session that this side has closed.
+    pub fn over(over: SessionOver) -> Self {
+        //= PROTOCOL.md#sessions
+        //# The rejection has the numbers of messages that the passive side has received (`own`) and
+        //# sent (`theirs`) in all.
+        Self {
+            code: RejectCode::Over,
+            own: over.received.into(),
+            theirs: over.sent.into(),
+        }
+    }
+
+    /// Returns the numbers of a session that the peer has closed, if this rejects a request to
+    /// resume it.
+    pub(super) fn session_over(&self) -> Option<SessionOver> {
+        let is_over = self.code == RejectCode::Over;
+        is_over.then_some(SessionOver {
+            received: self.own as u32,
+            sent: self.theirs as u32,
+        })
+    }
 
     /// Serializes the rejection, followed by the application's bytes.
     pub fn emit(&self, data: &[u8]) -> PrivateBytes {
@@ -160,6 +189,9 @@ mod tests {
             (6, RejectCode::ResponderResources),
             (7, RejectCode::InitiatorDepth),
             (8, RejectCode::Busy),
+            (9, RejectCode::Stream),
+            (10, RejectCode::Session),
+            (11, RejectCode::Over),
         ] {
             let reject = Reject {
                 code,

@@ -45,10 +45,12 @@ pub(super) struct Attempt {
 
 /// Returns the ways to an address.
 pub(super) fn ways(address: SocketAddr, transport: TransportChoice) -> impl Iterator<Item = Way> {
-    let (first, second) = match transport {
+    let (first, second) = match transport.resolved() {
         TransportChoice::Rdma => (Transport::Rdma, None),
         TransportChoice::Tcp => (Transport::Tcp, None),
-        TransportChoice::Auto => (Transport::Rdma, Some(Transport::Tcp)),
+        TransportChoice::Auto | TransportChoice::Environment => {
+            (Transport::Rdma, Some(Transport::Tcp))
+        }
     };
     let both = [Some(first), second].into_iter().flatten();
     both.map(move |transport| Way::new(reachable(address, transport), transport))

@@ -19,6 +19,7 @@ mod promise;
 mod reactor;
 mod relief;
 mod timers;
+mod tombstones;
 
 pub use self::{
     command::Request,

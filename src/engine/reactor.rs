@@ -28,6 +28,7 @@ use super::{
     listening::Listening,
     relief::Work,
     timers::Timers,
+    tombstones::Tombstones,
 };
 use crate::{
     config::Config,
@@ -97,6 +98,8 @@ pub(super) struct Reactor {
     suspended: VecDeque<u64>,
     /// The connection that looks for a session whether RDMA works.
     look: Option<u64>,
+    /// The numbers of sessions that ended with a close.
+    closed: Tombstones,
     timers: Timers,
     /// Connections that threads and loops of the application poll.
     attended: Attended,
@@ -153,6 +156,7 @@ impl Reactor {
             sessions: HashMap::new(),
             suspended: VecDeque::new(),
             look: None,
+            closed: Tombstones::default(),
             timers: Timers::default(),
             attended: Attended::default(),
             late: HashMap::new(),
@@ -450,11 +454,9 @@ impl Reactor {
         };
         let turns = entry.role.choose(&mut self.connects, &mut self.accepts);
         turns.leave(key);
-        if let Some(id) = entry.session {
-            self.sessions.remove(&id);
-        }
         entry.link.end_watch();
         entry.link.uninstall();
+        self.bury_session(&mut entry);
         self.registration
             .connection_went(entry.config.longest_close());
         if self.exiting || entry.link.is_abandoned() {

@@ -28,8 +28,8 @@ use super::{
 use crate::{
     error::Error,
     proto::{
-        Arrival, Clock, CloseReason, CmOp, Connection, Event, HEADER_LEN, Note, Output, Statistics,
-        Work, parts,
+        Arrival, Clock, CloseReason, CmOp, Connection, Event, HEADER_LEN, Note, Output,
+        SessionOver, Statistics, Work, parts,
     },
     status::OsError,
     transport::{Done, Posted, ReceiveShare, WorkQueues},
@@ -64,6 +64,8 @@ pub(crate) struct Core {
     pub(super) past: Option<Box<Statistics>>,
     /// The part that survives the loss of the connection.
     pub(crate) session: Option<Box<LinkSession>>,
+    /// The numbers of the session, once this side has closed it.
+    pub(crate) over: Option<SessionOver>,
     /// Which of the session's connections this is, from 0.
     pub(super) generation: u32,
     /// To which messages of a connection that resumes a session give their place back.
@@ -120,6 +122,7 @@ impl Core {
             completions: Some(Outbox::new(completions)),
             past: None,
             session: None,
+            over: None,
             generation: 0,
             ring: None,
             finish_came: false,
@@ -313,7 +316,7 @@ impl Core {
 
     /// Reports the end to the application, after the failure of everything that it ends. Only the
     /// first end counts: the state machine does not know of [`cut_off`](Self::cut_off).
-    fn end(&mut self, mut ended: Ended) {
+    pub(super) fn end(&mut self, mut ended: Ended) {
         if self.ended.is_some() {
             return;
         }

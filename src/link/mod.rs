@@ -22,6 +22,7 @@
 //! connection only as their [`Home`](message::Home).
 
 mod calls;
+mod claims;
 mod completion;
 mod core;
 mod cork;

@@ -9,6 +9,7 @@ use std::{
 };
 
 use super::{
+    completion::Ended,
     core::Core,
     send::refused_send,
     ways::{Route, Way, Ways},
@@ -16,7 +17,9 @@ use super::{
 use crate::{
     config::Config,
     error::{Error, TrySendError},
-    proto::{CloseReason, Connection, PART_HEADER_LEN, Session, SessionId, Statistics, parts},
+    proto::{
+        CloseReason, Connection, PART_HEADER_LEN, Proof, Session, SessionId, Statistics, parts,
+    },
     transport::OutboundBuffer,
 };
 
@@ -59,10 +62,18 @@ pub(crate) enum Side {
 }
 
 pub(super) enum State {
-    /// There is a connection.
-    Working,
+    /// There is a connection, which may be in doubt.
+    Working(Option<Doubt>),
     /// The connection was lost.
     Suspended(Suspension),
+}
+
+/// A connection that the peer may have left, because a request to resume its session has come.
+pub(super) struct Doubt {
+    /// The pong by which the peer answers, on that connection.
+    pub(super) answer: Proof,
+    /// The end of the time for the answer.
+    pub(super) until: Instant,
 }
 
 pub(super) struct Suspension {
@@ -70,11 +81,23 @@ pub(super) struct Suspension {
     pub(super) deadline: Instant,
     /// Why the connection was lost.
     pub(super) reason: CloseReason,
+    /// Whether the peer has received everything, and closed.
+    pub(super) delivered: bool,
     pub(super) step: Step,
     /// The number of attempts that failed.
     pub(super) failed: u32,
     /// The number of messages that the peer has received, from its request.
     pub(super) peer_received: u32,
+}
+
+impl Suspension {
+    /// The end of a session that is not resumed.
+    pub(super) fn end(&self) -> Ended {
+        Ended {
+            reason: self.reason.clone(),
+            delivered: self.delivered,
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -109,7 +132,7 @@ impl LinkSession {
             route,
             timeout: config.resume,
             close_timeout: config.close_timeout,
-            state: State::Working,
+            state: State::Working(None),
             finished: false,
             closing: None,
             is_aborted: false,
@@ -169,7 +192,7 @@ impl LinkSession {
 
     pub(super) fn suspension(&mut self) -> Option<&mut Suspension> {
         match &mut self.state {
-            State::Working => None,
+            State::Working(_) => None,
             State::Suspended(suspension) => Some(suspension),
         }
     }

@@ -26,8 +26,7 @@ use crate::{
     error::TrySendError,
     os::lock,
     proto::{
-        CloseReason, CmInput, Connection, Note, ResumeRefused, ResumeRequest, SESSION_ID_LEN,
-        SessionId, Violation,
+        CloseReason, CmInput, Connection, Note, ResumeRequest, SESSION_ID_LEN, SessionId, Violation,
     },
     transport::{Allocator, Posted},
 };
@@ -80,35 +79,42 @@ fn ends_session(reason: &CloseReason, is_known: bool) -> bool {
 impl Core {
     /// Returns the end of a connection, unless its session survives it.
     pub(super) fn survive(&mut self, ended: Ended) -> Option<Ended> {
+        let over = self.conn.session_over();
+        if let Some(ended) = over.and_then(|over| self.conclude(over)) {
+            return Some(ended);
+        }
         let Some(session) = &mut self.session else {
             return Some(ended);
         };
         let now = Instant::now();
         match &mut session.state {
-            State::Working
-                if self.established && self.conn.is_lost(&ended.reason) && !session.is_aborted =>
+            State::Working(_)
+                if self.established
+                    && !session.is_aborted
+                    && (self.conn.is_lost(&ended.reason)
+                        // The peer cannot ask, so this side resumes.
+                        || (matches!(session.side, Side::Active(_))
+                            && self.conn.leaves_peer_in_doubt(&ended.reason))) =>
             {
                 if !ended.reason.is_loss() {
                     session.closing.get_or_insert(now + session.close_timeout);
                 }
-                self.suspend(ended.reason, now);
+                self.suspend(ended, now);
                 None
             }
-            State::Working => Some(ended),
+            State::Working(_) => Some(ended),
             State::Suspended(suspension) => {
-                let delivered = false;
                 let is_over = suspension.deadline <= now;
                 let is_known = match &session.side {
                     Side::Active(ways) => ways.is_known(),
                     Side::Passive => true,
                 };
                 if is_over || ends_session(&ended.reason, is_known) {
-                    let reason = if is_over || !suspension.reason.is_loss() {
-                        suspension.reason.clone()
-                    } else {
-                        ended.reason
-                    };
-                    return Some(Ended { reason, delivered });
+                    let mut end = suspension.end();
+                    if !is_over && end.reason.is_loss() {
+                        end.reason = ended.reason;
+                    }
+                    return Some(end);
                 }
                 suspension.failed += 1;
                 suspension.step = Step::Lost;
@@ -116,7 +122,11 @@ impl Core {
                     let (way, reason) = (ways.present(), &ended.reason);
                     let text = format_args!("cannot resume at {way} yet: {reason}");
                     self.deferred.log(Note::new(Level::Debug, text));
-                    ways.failed();
+                    if *reason == CloseReason::PeerBusy {
+                        suspension.failed = ways.busy(suspension.failed);
+                    } else {
+                        ways.failed();
+                    }
                 }
                 self.cm_ops.clear();
                 self.established = false;
@@ -128,11 +138,15 @@ impl Core {
     }
 
     /// The connection was lost, and has delivered everything that had come.
-    fn suspend(&mut self, reason: CloseReason, now: Instant) {
+    fn suspend(&mut self, ended: Ended, now: Instant) {
         let Some(session) = &mut self.session else {
             return;
         };
+        let Ended { reason, delivered } = ended;
         session.trim(&self.conn);
+        if delivered {
+            while session.messages.take_confirmed(0, 0).is_some() {}
+        }
         let unconfirmed = session.messages.suspend(self.conn.delivered_messages());
         session.held += self.conn.held_messages();
         let past = self.past.get_or_insert_default();
@@ -191,6 +205,7 @@ impl Core {
                 .closing
                 .map_or(deadline, |close| close.min(deadline)),
             reason,
+            delivered,
             step: Step::Lost,
             failed: 0,
             peer_received: 0,
@@ -201,6 +216,7 @@ impl Core {
 
     /// Reports the messages that a suspended session did not deliver.
     pub(super) fn fail_kept(&mut self, reason: &CloseReason) {
+        self.over = self.leave_numbers(reason);
         if let Some(session) = &mut self.session {
             // The order had the ids of the messages that this connection has sent.
             let reported = session.messages.suspend(0);
@@ -270,7 +286,7 @@ impl Core {
                 (Step::Lost, _) => None,
                 (Step::Attempt(_), _) => self.conn.next_timeout(),
             },
-            Some((State::Working, _)) | None => {
+            Some((State::Working(_), _)) | None => {
                 let times = [self.conn.next_timeout(), self.close_by(), self.look_at()];
                 times.into_iter().flatten().min()
             }
@@ -289,26 +305,26 @@ impl Core {
         let Some(session) = &mut self.session else {
             return false;
         };
-        let reason = match &session.state {
-            State::Working if late => CloseReason::LocallyClosed,
+        match &session.state {
+            State::Working(_) if late => self.cut_off(CloseReason::LocallyClosed),
             State::Suspended(suspension)
                 if !matches!(suspension.step, Step::Attempt(_)) && suspension.deadline <= now =>
             {
-                suspension.reason.clone()
+                let ended = suspension.end();
+                self.end(ended);
             }
-            State::Working | State::Suspended(_) => return false,
-        };
-        self.cut_off(reason);
+            State::Working(_) | State::Suspended(_) => return false,
+        }
         true
     }
 
     /// Ends a suspension, because others came after it. Returns whether there was one.
     pub(crate) fn give_way(&mut self) -> bool {
         let suspension = self.session.as_mut().and_then(|it| it.suspension());
-        let Some(reason) = suspension.map(|suspension| suspension.reason.clone()) else {
+        let Some(ended) = suspension.map(|suspension| suspension.end()) else {
             return false;
         };
-        self.cut_off(reason);
+        self.end(ended);
         true
     }
 
@@ -376,31 +392,6 @@ impl Core {
         }
     }
 
-    /// Judges the peer's request, and fences the last connection: it delivers nothing more.
-    pub(crate) fn supersede(
-        &mut self,
-        request: &ResumeRequest,
-        now: Instant,
-    ) -> Result<(), ResumeRefused> {
-        let Some(session) = &mut self.session else {
-            return Err(ResumeRefused::Stale);
-        };
-        session
-            .messages
-            .check_attempt(request.epoch, request.received)?;
-        session.messages.take_attempt(request.epoch);
-        match &mut session.state {
-            State::Working => self.lose(now),
-            // A connection that is not established has delivered nothing.
-            State::Suspended(suspension) if matches!(suspension.step, Step::Attempt(_)) => {
-                suspension.step = Step::Lost;
-                self.cm_ops.clear();
-            }
-            State::Suspended(_) => {}
-        }
-        Ok(())
-    }
-
     /// Ends a connection that the peer has given up, unless it is suspended.
     pub(crate) fn lose(&mut self, now: Instant) {
         if !self.is_suspended() {
@@ -423,13 +414,14 @@ impl Core {
         let Some(session) = &mut self.session else {
             return;
         };
-        if !self.conn.has_session() {
+        let has_session = self.conn.has_session();
+        if !has_session && matches!(session.state, State::Working(_)) {
             self.session = None;
             return;
         }
         let data = self.conn.peer_data();
         let received = match &session.state {
-            State::Working => {
+            State::Working(_) => {
                 if let Side::Active(ways) = &mut session.side {
                     ways.arrived(Instant::now());
                     match data.split_first_chunk::<SESSION_ID_LEN>() {
@@ -447,8 +439,10 @@ impl Core {
                 Side::Passive => Some(suspension.peer_received),
             },
         };
+        //= PROTOCOL.md#sessions
+        //# A reply without bit 4, or with another length, is a violation as well.
         let violation = Violation::new("session", data.len() as u64, "4 bytes of a number");
-        let resumed = received.ok_or(violation);
+        let resumed = received.filter(|_| has_session).ok_or(violation);
         let arrived = resumed.and_then(|received| {
             let arrived = session.messages.resume(received)?;
             Ok(arrived.filter_map(|kept| kept.id).collect::<Vec<_>>())
@@ -464,15 +458,20 @@ impl Core {
                 return self.conn.handle_violation(violation, Instant::now());
             }
         }
-        let before = mem::replace(&mut session.state, State::Working);
+        let before = mem::replace(&mut session.state, State::Working(None));
         let State::Suspended(Suspension {
             since,
+            reason,
             step: Step::Attempt(way),
             ..
         }) = before
         else {
             return;
         };
+        // The peer closes again, which this side answers again.
+        if let CloseReason::PeerClosed | CloseReason::Truncated { .. } = reason {
+            session.closing = None;
+        }
         if let Some(ways) = session.ways() {
             ways.arrived(Instant::now());
         }
@@ -521,7 +520,7 @@ impl Core {
     /// Whether messages wait to be sent again on a connection that works.
     pub(crate) fn sends_again(&self) -> bool {
         self.session.as_ref().is_some_and(|session| {
-            matches!(session.state, State::Working) && session.messages.repeats()
+            matches!(session.state, State::Working(_)) && session.messages.repeats()
         })
     }
 
@@ -529,7 +528,7 @@ impl Core {
     /// thread calls it once for each, and releases the lock in between.
     pub(super) fn send_again(&mut self, allocator: Option<&Allocator>) -> bool {
         let next = match &mut self.session {
-            Some(session) if matches!(session.state, State::Working) => {
+            Some(session) if matches!(session.state, State::Working(_)) => {
                 session.messages.next_again()
             }
             Some(_) | None => None,

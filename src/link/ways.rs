@@ -16,6 +16,9 @@ use crate::{proto::ResumeRequest, transport_choice::Transport};
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 const LONGEST_LOOK: Duration = Duration::from_secs(60);
 
+/// The greatest number of rounds that count at a busy peer.
+const MOST_BUSY_ROUNDS: u32 = 4;
+
 /// An address of the peer and a transport to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Way {
@@ -117,6 +120,17 @@ impl Ways {
     /// An attempt has failed. The next one goes over the next way.
     pub(super) fn failed(&mut self) {
         self.at = (self.at + 1) % self.all.len();
+    }
+
+    /// The peer was busy at the last of this number of attempts. It may only wait until its own
+    /// connection is silent, so the next attempt goes over the same way after a short wait. Returns
+    /// the number of attempts that determines this wait.
+    pub(super) fn busy(&self, attempts: u32) -> u32 {
+        let len = u32::try_from(self.all.len()).unwrap_or(u32::MAX);
+        attempts
+            .div_ceil(len)
+            .min(MOST_BUSY_ROUNDS)
+            .saturating_mul(len)
     }
 
     /// Returns the number of times that `attempts` have gone over all ways, and whether some ways
@@ -268,6 +282,9 @@ mod tests {
             ways.failed();
         }
         assert_eq!(order, [a, b, c, a, b, c, a]);
+        for (attempts, rounds) in [(1, 1), (3, 1), (4, 2), (12, 4), (13, 4)] {
+            assert_eq!(ways.rounds(ways.busy(attempts)), (rounds, false));
+        }
         let now = Instant::now();
         ways.arrived(now);
         assert_eq!(ways.present(), b, "the next loss begins here");

@@ -5,13 +5,13 @@ use std::{collections::VecDeque, mem, time::Instant};
 use super::{
     Connection,
     receiving::Incoming,
-    refusal::{compatible, rejection, unreadable},
+    refusal::{compatible, malformed_resume, rejection, unreadable},
     setup::{Agreed, Early, Progress, Setup},
     side::Side,
 };
 use crate::{
     CloseReason, CmInput, CmOp, Mismatch, Params, Phase, ReadDepth, Refusal, SessionOffer,
-    hello::{Hello, HelloError, SESSION, VERSION},
+    hello::{Hello, HelloError, PrivateBytes, RESUMES, SESSION, VERSION},
     reason::Violation,
     reject::{Reject, RejectCode},
 };
@@ -34,9 +34,9 @@ enum Step {
     Requested,
     /// The application has accepted, with these bytes. The reply waits until the engine has time
     /// for it.
-    Accepted(Vec<u8>),
+    Accepted(PrivateBytes),
     /// The reply, with these bytes, waits for the transport.
-    Preparing(Vec<u8>),
+    Preparing(PrivateBytes),
     /// The reply has been sent; neither ESTABLISHED nor a frame has come.
     Replied,
 }
@@ -74,6 +74,13 @@ impl Connection {
             let Mismatch { ours, theirs, .. } = mismatch;
             return refuse(code, ours, theirs, CloseReason::PeerIncompatible(mismatch));
         }
+        //= PROTOCOL.md#sessions
+        //# The passive side rejects with code 10 if it does not know the session, or if a request
+        //# with bit 5 does not have this form.
+        if hello.features & RESUMES != 0 && Self::resume_request(private_data).is_none() {
+            let cause = malformed_resume(data.len());
+            return refuse(RejectCode::Session, 0, data.len() as u64, cause);
+        }
         if hello.features & SESSION == 0 {
             params.session = SessionOffer::None;
         }
@@ -83,7 +90,7 @@ impl Connection {
             step: Step::Requested,
         };
         let mut this = Self::new(Side::new(params), Setup::Accepting(accepting));
-        this.side.peer_data = data.to_vec();
+        this.side.peer_data = data.into();
         Ok(this)
     }
 }
@@ -112,7 +119,7 @@ impl Accepting {
     /// Takes the application's consent.
     pub(super) fn accept(&mut self, side: &mut Side, data: &[u8], now: Instant) {
         if let Step::Requested = self.step {
-            self.step = Step::Accepted(data.to_vec());
+            self.step = Step::Accepted(data.into());
             self.deadline = now + side.params.connect_timeout;
             side.cm(CmOp::AwaitTurn);
         }

@@ -17,7 +17,7 @@ use log::Level;
 use rdma_status::WcStatus;
 
 use super::{
-    open::{Open, Phase},
+    open::{LostInClose, Open, Phase},
     side::Side,
     transfer::{PeerClose, Transfer},
 };
@@ -295,7 +295,15 @@ impl Open {
         if let Phase::Closing(closing) = &self.phase
             && matches!(closing.role, Role::Initiator | Role::Responder)
         {
-            self.lost_in_close = reason.is_loss() && !self.transfer.delivered();
+            self.lost_in_close = if !reason.is_loss() {
+                LostInClose::No
+            } else if !self.transfer.delivered() {
+                LostInClose::Here
+            } else if !self.transfer.control.is_final_frame_acknowledged() {
+                LostInClose::AtPeer
+            } else {
+                LostInClose::No
+            };
         }
         match &self.phase {
             Phase::Established | Phase::Closing(_) => {

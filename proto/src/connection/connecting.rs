@@ -16,8 +16,10 @@ use super::{
     side::Side,
 };
 use crate::{
-    CloseReason, CmInput, CmOp, Mismatch, Params, Phase, ReadDepth, SessionOffer, hello::Hello,
+    CloseReason, CmInput, CmOp, Mismatch, Params, Phase, ReadDepth, SessionOffer,
+    hello::{Hello, PrivateBytes},
     reason::Violation,
+    reject::Reject,
 };
 
 /// Attempts to connect.
@@ -33,7 +35,7 @@ pub(super) struct Connecting {
     /// The failure of the last one, which is more specific than a timeout.
     last: Option<CloseReason>,
     /// The application's bytes in the request.
-    data: Vec<u8>,
+    data: PrivateBytes,
     step: Step,
 }
 
@@ -92,7 +94,7 @@ impl Connection {
             backoff: FIRST_BACKOFF,
             jitter: Jitter(seed),
             last: None,
-            data: data.to_vec(),
+            data: data.into(),
             step: Step::Waiting,
         };
         let mut side = Side::new(params);
@@ -183,6 +185,8 @@ impl Connecting {
                 },
             ) => {
                 let resumes = side.params.session == SessionOffer::Resume;
+                let rejected = Reject::parse(private_data).filter(|_| resumes);
+                side.over = rejected.and_then(|(reject, _)| reject.session_over());
                 let cause = match rejection(reason, private_data) {
                     // Of a request that resumes nothing.
                     CloseReason::SessionLost if !resumes => {
@@ -369,7 +373,7 @@ fn agree(
     //# The active side disconnects if it cannot accept the hello in the reply.
     compatible(&side.params, &hello, reads)
         .map_err(|(_, mismatch)| CloseReason::PeerIncompatible(mismatch))?;
-    side.peer_data = data.to_vec();
+    side.peer_data = data.into();
     Ok(Some(Agreed {
         hello,
         early,

@@ -21,8 +21,8 @@ use crate::{Activity, CmInput, CmOp, Event, Output, hello::Hello};
 pub(super) struct Open {
     pub(super) phase: Phase,
     pub(super) transfer: Transfer,
-    /// Whether the connection was lost during the close handshake.
-    pub(super) lost_in_close: bool,
+    /// The result of a close handshake during which the connection was lost.
+    pub(super) lost_in_close: LostInClose,
 }
 
 #[derive(Debug)]
@@ -36,6 +36,18 @@ pub(super) enum Phase {
     Draining(Draining),
 }
 
+/// The sides that do not know the result of a close handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
+pub(super) enum LostInClose {
+    /// The connection was not lost, or not during a close.
+    No,
+    /// This side, and perhaps the peer.
+    Here,
+    /// The peer, perhaps: its device has not acknowledged the last frame of this side.
+    AtPeer,
+}
+
 impl Open {
     /// Begins the exchange of messages with the peer that sent this hello.
     pub(super) fn new(side: &mut Side, hello: &Hello, now: Instant) -> Self {
@@ -46,7 +58,7 @@ impl Open {
         Self {
             phase: Phase::Established,
             transfer,
-            lost_in_close: false,
+            lost_in_close: LostInClose::No,
         }
     }
 

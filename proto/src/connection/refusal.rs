@@ -5,6 +5,7 @@ use rdma_status::RejectReason;
 use crate::{
     CloseReason, Mismatch, Params, ReadDepth,
     hello::{Hello, HelloError, STREAM, VERSION, is_rsocket},
+    reason::Violation,
     reject::{Reject, RejectCode},
 };
 
@@ -19,6 +20,13 @@ pub(super) fn unreadable(error: HelloError) -> CloseReason {
             theirs: theirs.into(),
         }),
     }
+}
+
+/// Returns the cause of a request to resume a session that has not the form of one.
+pub(super) fn malformed_resume(len: usize) -> CloseReason {
+    let field = RejectCode::Session.field();
+    let violation = Violation::new(field, len as u64, "the 20 bytes of a request to resume one");
+    CloseReason::ProtocolViolation(violation)
 }
 
 /// Checks whether two sides can work together at all. Without READs in both directions no large
@@ -106,7 +114,7 @@ pub(super) fn rejection(reason: RejectReason, private_data: &[u8]) -> CloseReaso
         )) => CloseReason::PeerBusy,
         Some((
             Reject {
-                code: RejectCode::Session,
+                code: RejectCode::Session | RejectCode::Over,
                 ..
             },
             _,

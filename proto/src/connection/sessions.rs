@@ -1,8 +1,8 @@
 //! The numbers of a connection that its [`Session`](crate::Session) needs.
 
-use super::Connection;
+use super::{Connection, open::LostInClose};
 use crate::{
-    CloseReason, ResumeRequest, SessionOffer,
+    CloseReason, ResumeRequest, SessionOffer, SessionOver,
     hello::{Hello, RESUMES, SESSION},
 };
 
@@ -12,7 +12,10 @@ impl Connection {
     #[must_use]
     pub fn resume_request(private_data: &[u8]) -> Option<ResumeRequest> {
         let (hello, data) = Hello::parse(private_data).ok()?;
-        let resumes = hello.features & RESUMES != 0;
+        //= PROTOCOL.md#sessions
+        //# To resume, the active side sends a request with bits 4 and 5 of `features`, in which
+        //# these 20 bytes take the place of the application's:
+        let resumes = hello.features & (SESSION | RESUMES) == SESSION | RESUMES;
         resumes.then(|| ResumeRequest::parse(data)).flatten()
     }
 
@@ -21,6 +24,12 @@ impl Connection {
     pub fn has_session(&self) -> bool {
         let theirs = self.peer_hello().map_or(0, |hello| hello.features);
         self.side.params.session != SessionOffer::None && theirs & SESSION != 0
+    }
+
+    /// Returns the numbers of the session that this side resumes, if the peer has closed it.
+    #[must_use]
+    pub fn session_over(&self) -> Option<SessionOver> {
+        self.side.over
     }
 
     /// Has the reply offer no session.
@@ -32,9 +41,22 @@ impl Connection {
     /// during the close handshake.
     #[must_use]
     pub fn is_lost(&self, reason: &CloseReason) -> bool {
-        let lost_in_close = self.opened().is_some_and(|open| open.lost_in_close);
+        reason.is_loss() || self.lost_in_close(reason) == LostInClose::Here
+    }
+
+    /// Whether the connection was lost during the close handshake, of which only the peer may not
+    /// know the result.
+    #[must_use]
+    pub fn leaves_peer_in_doubt(&self, reason: &CloseReason) -> bool {
+        self.lost_in_close(reason) == LostInClose::AtPeer
+    }
+
+    fn lost_in_close(&self, reason: &CloseReason) -> LostInClose {
         let closes = reason.is_clean() || matches!(reason, CloseReason::Truncated { .. });
-        reason.is_loss() || (closes && lost_in_close)
+        match self.opened() {
+            Some(open) if closes => open.lost_in_close,
+            Some(_) | None => LostInClose::No,
+        }
     }
 
     /// Returns the number of messages that were delivered. A large message that was not read whole

@@ -3,8 +3,10 @@
 use std::{sync::Arc, time::Instant};
 
 use crate::{
-    Account, CmOp, Output, Params, SessionOffer, Topic, TransportTraits,
-    hello::{ATOMIC, BATCHES, Hello, RESUMES, SESSION, STREAM, VERSION, WRITE_WITH_IMM},
+    Account, CmOp, Output, Params, SessionOffer, SessionOver, Topic, TransportTraits,
+    hello::{
+        ATOMIC, BATCHES, Hello, PrivateBytes, RESUMES, SESSION, STREAM, VERSION, WRITE_WITH_IMM,
+    },
     output::Outputs,
     reason::Violation,
 };
@@ -18,7 +20,9 @@ pub(super) struct Side {
     /// The properties of the transport, once there is one.
     pub(super) traits: Option<TransportTraits>,
     /// The application's bytes in the hello of the peer; empty before it is known.
-    pub(super) peer_data: Vec<u8>,
+    pub(super) peer_data: PrivateBytes,
+    /// The numbers in the peer's rejection, if it has closed the session that this side resumes.
+    pub(super) over: Option<SessionOver>,
     /// The account of receives that are shared with other connections, while this connection has a
     /// share of it.
     pub(super) account: Option<Arc<Account>>,
@@ -34,7 +38,8 @@ impl Side {
             params,
             outputs: Outputs::new(),
             traits: None,
-            peer_data: Vec::new(),
+            peer_data: PrivateBytes::new(),
+            over: None,
             account: None,
             exposed_writable: false,
             reported_timeout: None,

@@ -5,10 +5,12 @@
 //! state in which all messages are delivered. So the path to a violation that the search prints is
 //! a shortest one.
 //!
-//! The model simplifies in two points. A message on the wire that arrives is taken at once, because
-//! a side that leaves a connection first takes everything that has arrived. A report of grants
-//! takes no time, because a report that arrives later changes nothing that the sender has done
-//! before.
+//! The model simplifies in three points. A message on the wire that arrives is taken at once,
+//! because a side that leaves a connection first takes everything that has arrived. A report of
+//! grants takes no time, because a report that arrives later changes nothing that the sender has
+//! done before. The passive side refuses one request for its ping, and finds at the next one
+//! whether the active side has answered: further requests that it refuses are requests that get
+//! lost.
 
 mod scope;
 mod world;
@@ -49,6 +51,8 @@ const SMALL: &[Scope] = &[
     looking(2, scope([2, 1], [0, 0], 1, [1, 1], u32::MAX)),
     looking(2, scope([1, 1], [0, 0], 1, [0, 2], 0)),
     looking(1, scope([2, 1], [0b1, 0], 2, [1, 1], u32::MAX)),
+    scope([2, 1], [0, 0], 1, [2, 1], u32::MAX).with_strangers(2),
+    scope([1, 2], [0, 0b01], 1, [1, 1], 0).with_strangers(3),
 ];
 
 /// A state as 128 bits.
@@ -167,8 +171,8 @@ fn visit_every_state_of_small_scopes() {
         assert_eq!(found.violation, None, "{scope:?}");
         kinds.extend(found.kinds);
     }
-    let all =
-        "Cut Dial Establish Leave Look LoseRequest Read RepeatRequest Report Request Send Take";
+    let all = "Cut Dial Establish Leave Look LoseRequest Read RepeatRequest Report Request Send Stranger \
+         Take";
     assert!(kinds.iter().eq(all.split(' ')), "{kinds:?}");
 }
 
@@ -182,15 +186,14 @@ fn find_each_mistake() {
         (TrustDevice, "a message is forgotten that was not delivered"),
         (SendBeforeCount, TWICE),
         (RepeatEverything, TWICE),
-        (
-            AcceptOldRequest,
-            "an old request ends a connection that works",
-        ),
+        (AcceptOldRequest, "a request ends a connection that works"),
+        (TrustRequest, "a request ends a connection that works"),
+        (TakeRefusedEpoch, "not all messages can be delivered"),
     ];
     for (mistake, expected) in cases {
         let scope = Scope {
             mistake: Some(mistake),
-            ..SMALLEST
+            ..SMALLEST.with_strangers(1)
         };
         let violation = search(&scope).violation.expect("it is found");
         println!("{mistake:?}: {violation}");

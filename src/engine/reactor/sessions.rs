@@ -10,7 +10,7 @@ use std::{
 use super::{Reactor, events::report_refusal, random};
 use crate::{
     config::Config,
-    engine::entry::Role,
+    engine::entry::{Entry, Role},
     link::{Next, Resume, Way},
     proto::{
         CloseReason, CmCall, Connection, Params, Reject, ResumeRefused, ResumeRequest,
@@ -189,16 +189,28 @@ impl Reactor {
         let key = self.sessions.get(&request.id).copied();
         let entry = key.and_then(|key| Some((key, self.links.get_mut(&key)?)));
         let Some((key, entry)) = entry else {
+            if let Some(over) = self.closed.find(&request.id, Instant::now()) {
+                return asked.reject(&Reject::over(over).emit(&[]));
+            }
             if let Some(peer) = asked.peer_addr() {
                 report_refusal(peer, &"its session is not known here");
             }
             return asked.reject(&Reject::SESSION.emit(&[]));
         };
+        // The peer's answer on the last connection may be in the queue.
+        if !entry.link.catch_up() {
+            return asked.reject(&Reject::BUSY.emit(&[]));
+        }
         let superseded = entry
             .link
             .in_engine(|core| core.supersede(request, Instant::now()));
         match superseded {
-            Ok(()) => {
+            Ok(false) => {
+                debug!("{}: the peer may still use the connection", entry.link);
+                asked.reject(&Reject::BUSY.emit(&[]));
+                self.drive(key);
+            }
+            Ok(true) => {
                 debug!("{}: the peer resumes the session", entry.link);
                 entry.asked = Some(Box::new(asked));
                 let removed = entry.link.core().accept_attempt().is_some();
@@ -215,6 +227,22 @@ impl Reactor {
                 warn_sparsely!("{}: refused to resume the session: {violation}", entry.link);
                 asked.reject(&Reject::BUSY.emit(&[]));
             }
+        }
+    }
+
+    /// Forgets the session of a connection that has ended, except for the numbers of a closed one.
+    pub(super) fn bury_session(&mut self, entry: &mut Entry) {
+        let Some(id) = entry.session else { return };
+        self.sessions.remove(&id);
+        let over = entry.link.core().over;
+        if let Some(over) = over {
+            let timeout = entry.config.resume;
+            self.closed.add(id, over, timeout, Instant::now());
+        }
+        if let Some(asked) = entry.asked.take()
+            && let Some(request) = Connection::resume_request(asked.private_data())
+        {
+            self.handle_resume(*asked, &request);
         }
     }
 

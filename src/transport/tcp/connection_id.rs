@@ -169,7 +169,10 @@ impl ConnectionId {
 
 impl Drop for ConnectionId {
     fn drop(&mut self) {
-        self.manager.forget(self.key);
+        // Without a socket the key may be that of a later id, which resumes a session.
+        if !matches!(self.carrier, Carrier::Nothing) {
+            self.manager.forget(self.key);
+        }
     }
 }
 

@@ -245,8 +245,8 @@ fn a_rejection_of_any_bytes_is_a_rejection() {
 fn promises_without_bounds_are_bounded_here() {
     let scene = Scene::new();
     let hello = Hello {
-        // All that are not known; it is no byte stream.
-        features: !1,
+        // All that are not known; it is no byte stream, and resumes no session.
+        features: !(1 | 32),
         window: u16::MAX,
         reserved: u16::MAX,
         eager_size: u32::MAX,

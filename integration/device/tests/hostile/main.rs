@@ -14,6 +14,7 @@ mod noise;
 mod pace;
 mod peer;
 mod scene;
+mod sessions;
 mod shared;
 mod silent;
 

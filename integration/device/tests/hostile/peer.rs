@@ -87,6 +87,37 @@ impl Server {
         peer
     }
 
+    /// Accepts the next request with these bytes, and goes on. Returns those of the request.
+    pub(crate) fn answer_next(&self, private_data: &[u8]) -> (Peer, Vec<u8>) {
+        let mut event = self.await_event(CmEventType::CONNECT_REQUEST);
+        let asked = event.private_data().to_vec();
+        let mut peer = Peer::of(event.take_request().unwrap(), self.channel.clone());
+        peer.id.accept(&param(private_data, Depth::MOST)).unwrap();
+        (peer, asked)
+    }
+
+    /// As `answer_next`, and waits until the connection is established.
+    pub(crate) fn accept_next(&self, private_data: &[u8]) -> (Peer, Vec<u8>) {
+        let (mut peer, asked) = self.answer_next(private_data);
+        self.await_event(CmEventType::ESTABLISHED);
+        if Lab::get().is_iwarp() {
+            assert_eq!(peer.receive()[0], PING, "who connects speaks first");
+            peer.send(&first(PONG, private_data));
+        }
+        (peer, asked)
+    }
+
+    /// The next event of this kind. Others are of connections before this one.
+    fn await_event(&self, kind: CmEventType) -> CmEvent {
+        loop {
+            let event = self.channel.wait_event(PATIENCE).unwrap();
+            let event = event.unwrap_or_else(|| panic!("no {kind} came"));
+            if event.event() == kind {
+                return event;
+            }
+        }
+    }
+
     /// Accepts the next request, which comes to a connection.
     pub(crate) fn accept(self, private_data: &[u8]) -> Peer {
         let mut peer = self.answer(private_data);
@@ -114,12 +145,23 @@ impl Peer {
     pub(crate) fn connect(addr: SocketAddr, private_data: &[u8]) -> Self {
         let mut peer = Self::request(addr, private_data);
         expect(&peer.channel, CmEventType::ESTABLISHED);
-        if Lab::get().is_iwarp() {
-            peer.send(&first(PING, private_data));
-            peer.nudge_until_heard();
-            assert_eq!(peer.receive()[0], PONG);
-        }
+        peer.greet(private_data);
         peer
+    }
+
+    /// Sends the first frame, if the side that connects has to.
+    pub(crate) fn greet(&mut self, private_data: &[u8]) {
+        if Lab::get().is_iwarp() {
+            self.send(&first(PING, private_data));
+            self.nudge_until_heard();
+            assert_eq!(self.receive()[0], PONG);
+        }
+    }
+
+    /// The answer to a request.
+    pub(crate) fn answer(&self) -> CmEvent {
+        let answer = self.channel.wait_event(PATIENCE).unwrap();
+        answer.expect("an answer comes")
     }
 
     /// Asks for a connection.

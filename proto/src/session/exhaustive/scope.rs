@@ -19,6 +19,8 @@ pub(super) struct Scope {
     /// The number of times that the active side looks whether another way works. It may leave its
     /// connection for the way, which is one of the `suspicions`.
     pub(super) looks: u8,
+    /// The number of requests of a stranger that knows the session.
+    pub(super) strangers: u8,
     /// The number of each side's first message.
     pub(super) start: u32,
     pub(super) mistake: Option<Mistake>,
@@ -37,6 +39,10 @@ pub(super) enum Mistake {
     RepeatEverything,
     /// The passive side accepts a request that is older than the last one.
     AcceptOldRequest,
+    /// The passive side gives its connection up for a request alone.
+    TrustRequest,
+    /// The epoch of a request that is refused counts.
+    TakeRefusedEpoch,
 }
 
 /// Makes a scope of the fields in their order, without a mistake.
@@ -54,6 +60,7 @@ pub(super) const fn scope(
         cuts,
         suspicions,
         looks: 0,
+        strangers: 0,
         start,
         mistake: None,
     }
@@ -65,6 +72,10 @@ pub(super) const fn looking(looks: u8, scope: Scope) -> Scope {
 }
 
 impl Scope {
+    pub(super) const fn with_strangers(self, strangers: u8) -> Self {
+        Self { strangers, ..self }
+    }
+
     /// Whether a message of a side is above the eager size.
     pub(super) fn is_large(&self, at: usize, message: u8) -> bool {
         self.large[at] >> message & 1 == 1

@@ -30,6 +30,8 @@ pub(super) enum Act {
     LoseRequest(usize),
     /// The network repeats the request.
     RepeatRequest(usize),
+    /// A stranger that knows the session asks for it, while both sides use their connection.
+    Stranger,
     /// The side takes its attempt for established.
     Establish(usize),
     /// The active side asks over another way, with the epoch of its connection.
@@ -102,7 +104,13 @@ pub(super) struct World {
     cuts: u8,
     suspicions: u8,
     looks: u8,
+    strangers: u8,
+    /// Whether the passive side has refused a request because its connection worked.
+    is_doubted: bool,
 }
+
+/// A search in which the active side needs more attempts has found that it cannot resume.
+const MOST_EPOCHS: u32 = 16;
 
 type Judged = Result<(), &'static str>;
 
@@ -173,6 +181,8 @@ impl World {
             cuts: scope.cuts,
             suspicions: scope.suspicions,
             looks: scope.looks,
+            strangers: scope.strangers,
+            is_doubted: false,
         }
     }
 
@@ -238,7 +248,7 @@ impl World {
                 acts.push(Act::Look);
             }
             match side.link.epoch() {
-                None if at == A => acts.push(Act::Dial),
+                None if at == A && side.session.epoch < MOST_EPOCHS => acts.push(Act::Dial),
                 Some(epoch) if self.suspicions > 0 || self.is_hopeless(at, epoch) => {
                     acts.push(Act::Leave(at));
                 }
@@ -257,7 +267,19 @@ impl World {
                 acts.extend([Act::LoseRequest(index), Act::RepeatRequest(index)]);
             }
         }
+        if self.strangers > 0 && self.answers() {
+            acts.push(Act::Stranger);
+        }
         acts
+    }
+
+    /// Whether the active side answers a ping over the connection of the passive side.
+    fn answers(&self) -> bool {
+        let [active, passive] = [A, P].map(|at| self.sides[at].link);
+        match passive {
+            Link::Working(epoch) => active == passive && !self.is_hopeless(A, epoch),
+            Link::Idle | Link::Attempt(_) => false,
+        }
     }
 
     /// Makes a step, and judges it.
@@ -299,7 +321,15 @@ impl World {
                 let session = &self.sides[A].session;
                 self.requests.push((session.epoch(), session.received()));
             }
-            Act::Request(index) => self.answer(index, scope)?,
+            Act::Request(index) => {
+                let (epoch, received) = self.requests.remove(index);
+                self.answer(epoch, received, scope)?;
+            }
+            Act::Stranger => {
+                self.strangers -= 1;
+                let received = self.sides[P].session.front;
+                self.answer(u32::MAX, received, scope)?;
+            }
             Act::LoseRequest(index) => {
                 self.cuts -= 1;
                 self.requests.remove(index);
@@ -389,6 +419,7 @@ impl World {
 
     /// A side's connection or attempt ends, and delivers nothing more.
     fn leave(&mut self, at: usize, scope: &Scope) {
+        self.is_doubted &= at != P;
         let side = &mut self.sides[at];
         let old = mem::replace(&mut side.link, Link::Idle);
         let is_working = matches!(old, Link::Working(_));
@@ -412,20 +443,26 @@ impl World {
     }
 
     /// The passive side answers a request.
-    fn answer(&mut self, index: usize, scope: &Scope) -> Judged {
-        let (epoch, received) = self.requests.remove(index);
+    fn answer(&mut self, epoch: u32, received: u32, scope: &Scope) -> Judged {
+        let mut trusts = scope.mistake == Some(Mistake::TrustRequest);
         match self.sides[P].session.check_attempt(epoch, received) {
             Err(ResumeRefused::Stale) if scope.mistake != Some(Mistake::AcceptOldRequest) => {
                 return Ok(());
             }
             Err(ResumeRefused::Impossible(_)) => return Err("a true number is refused"),
-            Ok(()) | Err(ResumeRefused::Stale) => {}
+            Err(ResumeRefused::Stale) => trusts = true,
+            Ok(()) => {}
         }
-        if let Link::Working(used) = self.sides[A].link
-            && self.sides[P].link == Link::Working(used)
-            && !self.is_hopeless(A, used)
-        {
-            return Err("an old request ends a connection that works");
+        let is_working = matches!(self.sides[P].link, Link::Working(_));
+        if is_working && !trusts && (self.answers() || !self.is_doubted) {
+            self.is_doubted = true;
+            if scope.mistake == Some(Mistake::TakeRefusedEpoch) {
+                self.sides[P].session.take_attempt(epoch);
+            }
+            return Ok(());
+        }
+        if self.answers() {
+            return Err("a request ends a connection that works");
         }
         self.sides[P].session.take_attempt(epoch);
         self.leave(P, scope);

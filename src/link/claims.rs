@@ -1,0 +1,143 @@
+//! The peer's claims about a session: that it has lost the connection, or closed the session.
+
+use std::time::{Duration, Instant};
+
+use log::Level;
+
+use super::{
+    completion::{Completion, Ended},
+    core::Core,
+    reports::report,
+    session::{Doubt, Side, State, Step},
+};
+use crate::proto::{CloseReason, Note, ResumeRefused, ResumeRequest, SessionOver, Violation};
+
+/// The time for the answer of a peer that uses the last connection. A peer that answers later loses
+/// that connection to a request with the right identity, and resumes in turn.
+const ANSWER: Duration = Duration::from_millis(250);
+
+/// The engine's thread.
+impl Core {
+    /// Judges the peer's request, and fences the last connection: it delivers nothing more. Returns
+    /// false and changes nothing while the peer may still use that connection: the caller refuses
+    /// the request, and the peer repeats it.
+    ///
+    /// The caller has taken everything that has arrived.
+    pub(crate) fn supersede(
+        &mut self,
+        request: &ResumeRequest,
+        now: Instant,
+    ) -> Result<bool, ResumeRefused> {
+        let Some(session) = &mut self.session else {
+            return Err(ResumeRefused::Stale);
+        };
+        session
+            .messages
+            .check_attempt(request.epoch, request.received)?;
+        if self.is_in_use(now) {
+            return Ok(false);
+        }
+        let Some(session) = &mut self.session else {
+            return Err(ResumeRefused::Stale);
+        };
+        session.messages.take_attempt(request.epoch);
+        match &mut session.state {
+            State::Working(_) => self.lose(now),
+            // A connection that is not established has delivered nothing.
+            State::Suspended(suspension) if matches!(suspension.step, Step::Attempt(_)) => {
+                suspension.step = Step::Lost;
+                self.cm_ops.clear();
+            }
+            State::Suspended(_) => {}
+        }
+        Ok(true)
+    }
+
+    /// Whether the peer may use the connection that works here: it has answered a ping, or has some
+    /// time left for that.
+    fn is_in_use(&mut self, now: Instant) -> bool {
+        let Some(session) = &mut self.session else {
+            return false;
+        };
+        let State::Working(doubt) = &mut session.state else {
+            return false;
+        };
+        //= PROTOCOL.md#sessions
+        //# While the last connection works there, the passive side must not give it up for a
+        //# request alone: it sends a Ping over it, and refuses the request if the Pong comes.
+        match doubt {
+            Some(Doubt { answer, until }) if !self.conn.has_proof(*answer) => now < *until,
+            // The peer has left the connection before it sends a request. So only the pong of a
+            // later ping counts, and nothing else that still arrives.
+            Some(_) | None => {
+                let until = now + ANSWER;
+                *doubt = self
+                    .conn
+                    .prove_arrival()
+                    .map(|answer| Doubt { answer, until });
+                doubt.is_some()
+            }
+        }
+    }
+}
+
+impl Core {
+    /// The peer has closed the session while this side was cut off. Reports the messages that have
+    /// arrived. Returns the end; `None` if the numbers are impossible.
+    pub(super) fn conclude(&mut self, over: SessionOver) -> Option<Ended> {
+        let session = self.session.as_mut()?;
+        let State::Suspended(suspension) = &session.state else {
+            return None;
+        };
+        let missing = over.sent.wrapping_sub(session.messages.received());
+        let arrived = if i32::try_from(missing).is_err() {
+            let expected = "at least the number of messages that have arrived";
+            Err(Violation::new("sent", over.sent.into(), expected))
+        } else {
+            let arrived = session.messages.resume(over.received);
+            arrived.map(|arrived| arrived.filter_map(|kept| kept.id).collect::<Vec<_>>())
+        };
+        let arrived = match arrived {
+            Ok(arrived) => arrived,
+            Err(violation) => {
+                let text = format_args!("the peer violated the protocol: {violation}");
+                self.deferred.log(Note::new(Level::Warn, text));
+                return None;
+            }
+        };
+        let reason = match &suspension.reason {
+            _ if missing > 0 => CloseReason::Truncated {
+                missing: missing.into(),
+            },
+            reason if reason.is_clean() => reason.clone(),
+            _ if session.closing.is_some() => CloseReason::LocallyClosed,
+            _ => CloseReason::PeerClosed,
+        };
+        let delivered = !session.messages.repeats();
+        for id in arrived {
+            report(&mut self.completions, Completion::Sent(id));
+        }
+        Some(Ended { reason, delivered })
+    }
+
+    /// Returns the numbers of a session of the passive side that ends with a close, for a peer that
+    /// is cut off.
+    pub(super) fn leave_numbers(&self, reason: &CloseReason) -> Option<SessionOver> {
+        let session = self.session.as_deref()?;
+        if let Side::Active(_) = session.side {
+            return None;
+        }
+        let closes = reason.is_clean() || matches!(reason, CloseReason::Truncated { .. });
+        let closes_cut_off = session.closing.is_some() && reason.is_loss();
+        if !(closes || closes_cut_off) {
+            return None;
+        }
+        let before = session.messages.received();
+        let received = match session.state {
+            State::Working(_) => before.wrapping_add(self.conn.delivered_messages()),
+            State::Suspended(_) => before,
+        };
+        let sent = session.messages.sent();
+        Some(SessionOver { received, sent })
+    }
+}

@@ -1,0 +1,75 @@
+//! The log lines of a test program.
+
+use std::{
+    fmt::Write,
+    sync::{Condvar, Mutex, Once},
+};
+
+use log::{LevelFilter, Log, Metadata, Record};
+
+use crate::tcp_peer::PATIENCE;
+
+/// All lines since the first [`collect`](Self::collect).
+pub(crate) struct Lines {
+    lines: Mutex<Vec<String>>,
+    added: Condvar,
+}
+
+static LINES: Lines = Lines {
+    lines: Mutex::new(Vec::new()),
+    added: Condvar::new(),
+};
+
+impl Lines {
+    pub(crate) fn collect() -> &'static Self {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| {
+            log::set_logger(&LINES).unwrap();
+            log::set_max_level(LevelFilter::Trace);
+        });
+        &LINES
+    }
+
+    /// Waits until this number of lines have contained `text`.
+    pub(crate) fn wait_for(&self, text: &str, number: usize) {
+        let found = |lines: &mut Vec<String>| {
+            lines.iter().filter(|line| line.contains(text)).count() >= number
+        };
+        let lines = self.lines.lock().unwrap();
+        let waited = self
+            .added
+            .wait_timeout_while(lines, PATIENCE, |lines| !found(lines));
+        let is_over = waited.unwrap().1.timed_out();
+        assert!(!is_over, "no line {number} with: {text}");
+    }
+
+    /// Checks that no line has the first bytes of a secret, in any of the usual forms.
+    pub(crate) fn assert_secret(&self, secret: &[u8]) {
+        let secret = &secret[..4];
+        let decimal = format!("{secret:?}");
+        let mut hex = String::new();
+        for byte in secret {
+            write!(hex, "{byte:02x}").unwrap();
+        }
+        let text = String::from_utf8_lossy(secret);
+        for line in &*self.lines.lock().unwrap() {
+            for form in [decimal.trim_matches(['[', ']']), &hex, &text] {
+                assert!(!line.to_lowercase().contains(form), "{line}");
+            }
+        }
+    }
+}
+
+impl Log for Lines {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        let line = record.args().to_string();
+        self.lines.lock().unwrap().push(line);
+        self.added.notify_all();
+    }
+
+    fn flush(&self) {}
+}

@@ -1,0 +1,330 @@
+//! Peers of sessions over TCP whose bytes a test writes, and a proxy that records requests.
+
+use std::{
+    io::{self, Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    sync::{Arc, Mutex},
+    thread,
+};
+
+use crate::tcp_peer::{PATIENCE, frame_with, pdu};
+
+/// Bits of `features`.
+pub(crate) const SESSION: u16 = 16;
+pub(crate) const RESUMES: u16 = 32;
+
+/// Codes of rejections.
+pub(crate) const BUSY: u16 = 8;
+pub(crate) const UNKNOWN: u16 = 10;
+pub(crate) const OVER: u16 = 11;
+
+/// Kinds of frames.
+pub(crate) const PING: u8 = 3;
+pub(crate) const PONG: u8 = 4;
+
+pub(crate) const WINDOW: u32 = 4;
+
+/// The answer to a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// With the bytes behind the hello.
+    Accepted(Vec<u8>),
+    /// With the code, and the numbers of both sides.
+    Rejected(u16, u64, u64),
+}
+
+/// The private data of a request or a reply.
+pub(crate) fn hello(features: u16, data: &[u8]) -> Vec<u8> {
+    let mut hello = b"rdms\x03".to_vec();
+    hello.push(36 + data.len() as u8);
+    hello.extend(features.to_be_bytes());
+    hello.extend((WINDOW as u16).to_be_bytes());
+    hello.extend(b"\0\0\0\0\x03\xe8");
+    hello.extend((1_u64 << 20).to_be_bytes());
+    hello.extend([0; 4]);
+    hello.extend(7_u64.to_be_bytes());
+    hello.extend(data);
+    hello
+}
+
+fn setup(kind: u8, private_data: &[u8]) -> Vec<u8> {
+    let head = [
+        b'r',
+        b'd',
+        b'm',
+        b't',
+        1,
+        kind,
+        16,
+        private_data.len() as u8,
+    ];
+    [&head, private_data].concat()
+}
+
+/// The bytes behind the hello of a request to resume.
+pub(crate) fn resume_data(id: &[u8; 12], epoch: u32, received: u32) -> Vec<u8> {
+    let numbers = [epoch.to_be_bytes(), received.to_be_bytes()];
+    [&id[..], numbers.as_flattened()].concat()
+}
+
+/// Returns the numbers of a request to resume this session.
+pub(crate) fn epoch_and_received(data: &[u8], id: &[u8; 12]) -> (u32, u32) {
+    assert_eq!((data.len(), &data[..12]), (20, &id[..]));
+    let number = |at: usize| u32::from_be_bytes(data[at..at + 4].try_into().unwrap());
+    (number(12), number(16))
+}
+
+/// Sends a request, and returns the answer.
+pub(crate) fn ask(address: SocketAddr, features: u16, data: &[u8]) -> (Raw, Answer) {
+    let mut raw = Raw::connect(address);
+    raw.request(features, data);
+    let answer = raw.answer();
+    (raw, answer)
+}
+
+/// Sends a request to resume.
+pub(crate) fn request(
+    address: SocketAddr,
+    id: &[u8; 12],
+    epoch: u32,
+    received: u32,
+) -> (Raw, Answer) {
+    let data = resume_data(id, epoch, received);
+    ask(address, SESSION | RESUMES, &data)
+}
+
+/// One side of a connection.
+pub(crate) struct Raw {
+    stream: TcpStream,
+    pub(crate) granted: u32,
+    frames: u16,
+    requests: u32,
+}
+
+impl Raw {
+    fn over(stream: TcpStream) -> Self {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Self {
+            stream,
+            granted: WINDOW,
+            frames: 0,
+            requests: 0,
+        }
+    }
+
+    pub(crate) fn connect(address: SocketAddr) -> Self {
+        Self::over(TcpStream::connect(address).unwrap())
+    }
+
+    pub(crate) fn local_addr(&self) -> SocketAddr {
+        self.stream.local_addr().unwrap()
+    }
+
+    pub(crate) fn hang_up(&self) {
+        self.stream.shutdown(Shutdown::Both).unwrap();
+    }
+
+    pub(crate) fn write(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
+    }
+
+    pub(crate) fn request(&mut self, features: u16, data: &[u8]) {
+        self.write(&setup(1, &hello(features, data)));
+    }
+
+    /// Reads the kind and the private data of a setup message.
+    fn read_setup(&mut self) -> io::Result<(u8, Vec<u8>)> {
+        let setup = read_setup(&mut self.stream)?;
+        Ok((setup[5], setup[8..].to_vec()))
+    }
+
+    pub(crate) fn answer(&mut self) -> Answer {
+        self.try_answer().expect("an answer comes")
+    }
+
+    /// Returns `None` if the other side closes the connection instead.
+    pub(crate) fn try_answer(&mut self) -> Option<Answer> {
+        let (kind, data) = self.read_setup().ok()?;
+        if kind == 2 {
+            return Some(Answer::Accepted(data[36..].to_vec()));
+        }
+        assert_eq!((kind, &data[..6]), (3, &b"rdmR\x03\x18"[..]));
+        let number = |at: usize| u64::from_be_bytes(data[at..at + 8].try_into().unwrap());
+        let code = u16::from_be_bytes([data[6], data[7]]);
+        Some(Answer::Rejected(code, number(8), number(16)))
+    }
+
+    /// Sends a message.
+    pub(crate) fn send(&mut self, payload: &[u8]) {
+        let frame = frame_with(self.granted, self.frames, payload);
+        self.frames += 1;
+        self.write(&pdu(1, 0, &frame));
+    }
+
+    /// Sends a control frame.
+    pub(crate) fn control(&mut self, kind: u8) {
+        let mut frame = frame_with(self.granted, self.frames, b"");
+        frame[0] = kind;
+        self.frames += 1;
+        self.write(&pdu(1, 0, &frame));
+    }
+
+    /// Reads the next frame, and acknowledges it if that is wanted.
+    fn frame(&mut self) -> Vec<u8> {
+        loop {
+            let mut prefix = [0; 8];
+            self.stream.read_exact(&mut prefix).unwrap();
+            let [kind, flags, _, _, len @ ..] = prefix;
+            let mut rest = vec![0; u32::from_be_bytes(len) as usize];
+            self.stream.read_exact(&mut rest).unwrap();
+            if kind != 1 {
+                continue;
+            }
+            self.requests += 1;
+            if flags & 1 != 0 {
+                self.write(&pdu(16, 0, &self.requests.to_be_bytes()));
+            }
+            return rest;
+        }
+    }
+
+    /// Returns the kind of the next frame.
+    pub(crate) fn next_kind(&mut self) -> u8 {
+        self.frame()[0]
+    }
+
+    /// Returns the next message.
+    pub(crate) fn receive(&mut self) -> Vec<u8> {
+        loop {
+            let frame = self.frame();
+            if frame[0] == 1 {
+                return frame[16..].to_vec();
+            }
+        }
+    }
+}
+
+/// A listener whose answers a test writes.
+pub(crate) struct Server(TcpListener);
+
+impl Server {
+    pub(crate) fn new() -> Self {
+        Self(TcpListener::bind("127.0.0.1:0").unwrap())
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.0.local_addr().unwrap()
+    }
+
+    /// Takes the next request. Returns the connection, and the bytes behind the hello.
+    fn take(&self) -> (Raw, Vec<u8>) {
+        let mut raw = Raw::over(self.0.accept().unwrap().0);
+        let (kind, data) = raw.read_setup().unwrap();
+        assert_eq!(kind, 1);
+        (raw, data[36..].to_vec())
+    }
+
+    /// Accepts the next request with these bytes behind the hello.
+    pub(crate) fn accept(&self, features: u16, data: &[u8]) -> (Raw, Vec<u8>) {
+        let (mut raw, asked) = self.take();
+        raw.write(&setup(2, &hello(features, data)));
+        (raw, asked)
+    }
+
+    pub(crate) fn reject(&self, code: u16, own: u64, theirs: u64) {
+        let (mut raw, _) = self.take();
+        let mut reject = b"rdmR\x03\x18".to_vec();
+        reject.extend(code.to_be_bytes());
+        reject.extend(own.to_be_bytes());
+        reject.extend(theirs.to_be_bytes());
+        raw.write(&setup(3, &reject));
+    }
+}
+
+/// A proxy that records the first bytes of each connection, as any host on the path can.
+pub(crate) struct Recorder {
+    pub(crate) address: SocketAddr,
+    record: Arc<Mutex<Record>>,
+}
+
+#[derive(Default)]
+struct Record {
+    requests: Vec<Vec<u8>>,
+    replies: Vec<Vec<u8>>,
+    streams: Vec<TcpStream>,
+}
+
+impl Recorder {
+    pub(crate) fn new(server: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let record = Arc::new(Mutex::new(Record::default()));
+        let of_thread = Arc::clone(&record);
+        thread::spawn(move || {
+            for client in listener.incoming() {
+                let (client, server) = (client.unwrap(), TcpStream::connect(server).unwrap());
+                for stream in [&client, &server] {
+                    stream.set_nodelay(true).unwrap();
+                }
+                let mut record = of_thread.lock().unwrap();
+                for (from, to, is_request) in [(&client, &server, true), (&server, &client, false)]
+                {
+                    let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                    let record = Arc::clone(&of_thread);
+                    thread::spawn(move || carry(from, to, &record, is_request));
+                }
+                record.streams.extend([client, server]);
+            }
+        });
+        Self { address, record }
+    }
+
+    /// Returns the identity in the first reply.
+    pub(crate) fn session(&self) -> [u8; 12] {
+        let record = self.record.lock().unwrap();
+        record.replies[0][8 + 36..].try_into().unwrap()
+    }
+
+    /// Returns the number of requests.
+    pub(crate) fn requests(&self) -> usize {
+        self.record.lock().unwrap().requests.len()
+    }
+
+    pub(crate) fn last_request(&self) -> Vec<u8> {
+        self.record.lock().unwrap().requests.last().unwrap().clone()
+    }
+
+    /// Ends all connections.
+    pub(crate) fn cut(&self) {
+        for stream in self.record.lock().unwrap().streams.drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+fn read_setup(from: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; 8];
+    from.read_exact(&mut bytes)?;
+    assert_eq!(bytes[..5], *b"rdmt\x01");
+    bytes.resize(8 + usize::from(bytes[7]), 0);
+    from.read_exact(&mut bytes[8..])?;
+    Ok(bytes)
+}
+
+fn carry(mut from: TcpStream, mut to: TcpStream, record: &Mutex<Record>, is_request: bool) {
+    let _: io::Result<()> = (|| {
+        let setup = read_setup(&mut from)?;
+        {
+            let mut record = record.lock().unwrap();
+            let Record {
+                requests, replies, ..
+            } = &mut *record;
+            let list = if is_request { requests } else { replies };
+            list.push(setup.clone());
+        }
+        to.write_all(&setup)?;
+        io::copy(&mut from, &mut to)?;
+        to.shutdown(Shutdown::Write)
+    })();
+}

@@ -1,0 +1,471 @@
+//! Attacks on sessions over TCP: requests to resume that no honest side sends, and answers to them.
+//! Each ends its own attempt, and the session delivers each message once.
+
+use std::{net::SocketAddr, thread, time::Duration};
+
+use rdmsg::{CloseReason, Completion, Config, Connector, Endpoint, Engine, Listener, Outgoing};
+
+use log_lines::Lines;
+use raw_session::{
+    Answer, BUSY, OVER, PING, PONG, RESUMES, Raw, Recorder, SESSION, Server, UNKNOWN, WINDOW, ask,
+    epoch_and_received, request, resume_data,
+};
+use tcp_peer::PATIENCE;
+
+mod log_lines;
+mod raw_session;
+#[expect(dead_code, reason = "other tests use the rest of it")]
+mod tcp_peer;
+
+fn config() -> Config {
+    Config::default().with(|config| {
+        config.resume = Duration::from_secs(60);
+        config.eager_size = Some(1000);
+        config.receive_window = 8;
+        config.transport = rdmsg::TransportChoice::Tcp;
+        config.keepalive_interval = None;
+    })
+}
+
+fn listen(engine: &Engine, config: &Config) -> Listener {
+    let builder = Listener::builder().config(config).engine(engine);
+    builder.bind("127.0.0.1:0").unwrap()
+}
+
+/// A session between an endpoint and a peer whose bytes the test writes.
+struct Scene {
+    lines: &'static Lines,
+    listener: Listener,
+    server: Endpoint,
+    raw: Raw,
+    /// The address that the log shows.
+    address: SocketAddr,
+    id: [u8; 12],
+    /// The epoch of the last request.
+    epoch: u32,
+    losses: usize,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let lines = Lines::collect();
+        let listener = listen(&Engine::new().unwrap(), &config());
+        let address = listener.local_addr();
+        let (raw, answer) = ask(address, SESSION, b"");
+        let Answer::Accepted(data) = answer else {
+            panic!("{answer:?}")
+        };
+        Self {
+            lines,
+            server: listener.accept_timeout(PATIENCE).unwrap(),
+            address: raw.local_addr(),
+            listener,
+            raw,
+            losses: 0,
+            id: data[..].try_into().unwrap(),
+            epoch: 0,
+        }
+    }
+
+    /// The peer's connection ends, which the endpoint has noticed.
+    fn lose(&mut self) {
+        let lost = format!("to {}: lost its connection", self.address);
+        self.losses += 1;
+        self.raw.hang_up();
+        self.lines.wait_for(&lost, self.losses);
+    }
+
+    /// Sends a request with the next epoch.
+    fn ask(&mut self, received: u32) -> (Raw, Answer) {
+        self.epoch += 1;
+        request(self.listener.local_addr(), &self.id, self.epoch, received)
+    }
+
+    /// Resumes the session. The endpoint has received `theirs` messages.
+    fn resume(&mut self, received: u32, theirs: u32) {
+        let (raw, answer) = self.ask(received);
+        assert_eq!(answer, Answer::Accepted(theirs.to_be_bytes().to_vec()));
+        self.raw = raw;
+    }
+
+    /// A message each way.
+    fn assert_well(&mut self) {
+        self.raw.send(b"well");
+        assert_eq!(self.server.recv_timeout(PATIENCE).unwrap(), b"well");
+        self.server.send(b"so am I").unwrap();
+        assert_eq!(self.raw.receive(), b"so am I");
+    }
+}
+
+/// An honest session through a proxy, which a stranger may know.
+struct Honest {
+    lines: &'static Lines,
+    engine: Engine,
+    listener: Listener,
+    client: Endpoint,
+    server: Endpoint,
+    proxy: Recorder,
+}
+
+impl Honest {
+    fn new() -> Self {
+        let lines = Lines::collect();
+        let engine = Engine::new().unwrap();
+        let listener = listen(&engine, &config());
+        let proxy = Recorder::new(listener.local_addr());
+        let connector = Connector::new().config(&config());
+        let client = connector.connect(proxy.address).unwrap();
+        Self {
+            lines,
+            server: listener.accept_timeout(PATIENCE).unwrap(),
+            engine,
+            listener,
+            client,
+            proxy,
+        }
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.listener.local_addr()
+    }
+
+    fn assert_well(&self, resumes: u64) {
+        for (from, to) in [(&self.client, &self.server), (&self.server, &self.client)] {
+            from.send(b"well").unwrap();
+            assert_eq!(to.recv_timeout(PATIENCE).unwrap(), b"well");
+            assert!(to.try_recv().unwrap().is_none());
+            assert_eq!(to.statistics().resumes, resumes);
+        }
+    }
+}
+
+#[test]
+fn guessed_identities_are_not_known() {
+    let honest = Honest::new();
+    let id = honest.proxy.session();
+    for at in 0..id.len() {
+        let mut guess = id;
+        guess[at] ^= 1;
+        let (_, answer) = request(honest.address(), &guess, 1, 0);
+        assert_eq!(answer, Answer::Rejected(UNKNOWN, 0, 0), "byte {at}");
+    }
+    // Another engine, without sessions.
+    let plain = config().with(|config| config.resume = Duration::ZERO);
+    let other = listen(&Engine::new().unwrap(), &plain);
+    let (_, answer) = request(other.local_addr(), &id, 1, 0);
+    assert_eq!(answer, Answer::Rejected(UNKNOWN, 0, 0));
+    assert!(other.try_accept().unwrap().is_none());
+    assert!(honest.listener.try_accept().unwrap().is_none());
+    honest.assert_well(0);
+}
+
+#[test]
+fn storm_of_guesses_leaves_no_connection() {
+    let honest = Honest::new();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0..2000_u32 {
+                let mut guess = [0x5a; 12];
+                guess[..4].copy_from_slice(&number.to_be_bytes());
+                let (_, answer) = request(honest.address(), &guess, 1, 0);
+                assert_eq!(answer, Answer::Rejected(UNKNOWN, 0, 0));
+            }
+        });
+        for _ in 0..200 {
+            honest.assert_well(0);
+        }
+    });
+    let statistics = honest.engine.statistics().unwrap();
+    assert_eq!((statistics.connections, statistics.ended), (1, 0));
+    assert!(honest.listener.try_accept().unwrap().is_none());
+}
+
+#[test]
+fn stranger_is_refused_while_connection_works() {
+    let honest = Honest::new();
+    let id = honest.proxy.session();
+    for epoch in [1, 2, 1000, u32::MAX] {
+        let (_, answer) = request(honest.address(), &id, epoch, 0);
+        assert_eq!(answer, Answer::Rejected(BUSY, 0, 0));
+        // The pong of this ping comes behind that of the request.
+        honest.server.flush().unwrap();
+        honest.assert_well(0);
+    }
+    // A refused epoch does not count.
+    honest.proxy.cut();
+    honest.assert_well(1);
+}
+
+#[test]
+fn silent_connection_gives_way_to_later_request() {
+    let mut scene = Scene::new();
+    scene.raw.send(b"before");
+    assert_eq!(scene.server.recv_timeout(PATIENCE).unwrap(), b"before");
+    let (_, first) = scene.ask(0);
+    assert_eq!(first, Answer::Rejected(BUSY, 0, 0));
+    // The endpoint pings over the connection that works as far as it knows.
+    assert_eq!(scene.raw.next_kind(), PING);
+    scene.raw.send(b"a message is no answer");
+    assert_eq!(
+        scene.server.recv_timeout(PATIENCE).unwrap(),
+        b"a message is no answer"
+    );
+    loop {
+        let (raw, answer) = scene.ask(0);
+        match answer {
+            Answer::Rejected(BUSY, 0, 0) => thread::sleep(Duration::from_millis(10)),
+            answer => {
+                assert_eq!(answer, Answer::Accepted(vec![0, 0, 0, 2]));
+                scene.raw = raw;
+                break;
+            }
+        }
+    }
+    scene.assert_well();
+}
+
+#[test]
+fn answer_to_earlier_ping_proves_nothing() {
+    let mut scene = Scene::new();
+    thread::scope(|scope| {
+        let server = &scene.server;
+        let flush = scope.spawn(move || server.flush());
+        assert_eq!(scene.raw.next_kind(), PING);
+        let id = scene.id;
+        let (_, first) = request(scene.listener.local_addr(), &id, 1, 0);
+        assert_eq!(first, Answer::Rejected(BUSY, 0, 0));
+        // It was on its way when the peer left the connection.
+        scene.raw.control(PONG);
+        flush.join().unwrap().unwrap();
+    });
+    assert_eq!(scene.raw.next_kind(), PING);
+    scene.epoch = 1;
+    while let (_, Answer::Rejected(BUSY, 0, 0)) = scene.ask(0) {
+        thread::sleep(Duration::from_millis(10));
+    }
+    let resumes = format!("to {}: the peer resumes the session", scene.address);
+    scene.lines.wait_for(&resumes, 1);
+}
+
+#[test]
+fn recorded_request_is_refused_when_repeated() {
+    let honest = Honest::new();
+    honest.proxy.cut();
+    honest.assert_well(1);
+    let recorded = honest.proxy.last_request();
+    assert_eq!(recorded.len(), 8 + 56);
+    for _ in 0..5 {
+        let mut raw = Raw::connect(honest.address());
+        raw.write(&recorded);
+        assert_eq!(raw.answer(), Answer::Rejected(BUSY, 0, 0));
+    }
+    honest.assert_well(1);
+    honest.proxy.cut();
+    let mut raw = Raw::connect(honest.address());
+    raw.write(&recorded);
+    assert_eq!(raw.answer(), Answer::Rejected(BUSY, 0, 0));
+    honest.assert_well(2);
+}
+
+#[test]
+fn end_of_resumed_connection_is_noticed() {
+    let mut scene = Scene::new();
+    scene.lose();
+    scene.resume(0, 0);
+    scene.lose();
+    scene.resume(0, 0);
+    scene.assert_well();
+}
+
+#[test]
+fn epoch_that_does_not_grow_is_refused() {
+    let mut scene = Scene::new();
+    scene.lose();
+    scene.epoch = 4;
+    scene.resume(0, 0);
+    for suspended in [false, true] {
+        if suspended {
+            scene.lose();
+        }
+        for epoch in [5, 4, 1, 0] {
+            let (_, answer) = request(scene.listener.local_addr(), &scene.id, epoch, 0);
+            assert_eq!(answer, Answer::Rejected(BUSY, 0, 0), "{epoch}");
+        }
+    }
+    scene.resume(0, 0);
+    scene.assert_well();
+}
+
+#[test]
+fn impossible_numbers_are_refused() {
+    let mut scene = Scene::new();
+    for number in 0..4_u8 {
+        scene.server.send(&[number]).unwrap();
+        assert_eq!(scene.raw.receive(), [number]);
+    }
+    // The peer has released two of them.
+    scene.raw.granted = WINDOW + 2;
+    scene.raw.send(b"granted");
+    assert_eq!(scene.server.recv_timeout(PATIENCE).unwrap(), b"granted");
+    scene.server.send(&[4]).unwrap();
+    scene.lose();
+    for received in [0, 1, 6, 1 << 31, u32::MAX] {
+        let (_, answer) = scene.ask(received);
+        assert_eq!(answer, Answer::Rejected(BUSY, 0, 0), "{received}");
+    }
+    scene.resume(3, 1);
+    assert_eq!(scene.raw.receive(), [3]);
+    assert_eq!(scene.raw.receive(), [4]);
+    scene.lose();
+    // The peer has confirmed three.
+    let (_, answer) = scene.ask(2);
+    assert_eq!(answer, Answer::Rejected(BUSY, 0, 0));
+    scene.resume(5, 1);
+    scene.assert_well();
+}
+
+#[test]
+fn request_of_another_form_is_refused() {
+    let mut scene = Scene::new();
+    scene.lose();
+    let address = scene.listener.local_addr();
+    let whole = [&scene.id[..], &[0, 0, 0, 9], &[0; 4], &[0; 40]].concat();
+    for len in [0, 1, 11, 12, 16, 19, 21, 60] {
+        let (_, answer) = ask(address, SESSION | RESUMES, &whole[..len]);
+        let expected = Answer::Rejected(UNKNOWN, 0, len as u64);
+        assert_eq!(answer, expected, "{len} bytes");
+    }
+    let (_, answer) = ask(address, RESUMES, &whole[..20]);
+    assert_eq!(answer, Answer::Rejected(UNKNOWN, 0, 20), "without bit 4");
+    assert!(scene.listener.try_accept().unwrap().is_none());
+    scene.resume(0, 0);
+    scene.assert_well();
+}
+
+#[test]
+fn one_of_two_requests_at_a_time_gets_the_session() {
+    for second in [1, 2] {
+        let mut scene = Scene::new();
+        scene.lose();
+        let address = scene.listener.local_addr();
+        let mut both = [1, second].map(|epoch| {
+            let mut raw = Raw::connect(address);
+            let data = resume_data(&scene.id, epoch, 0);
+            raw.request(SESSION | RESUMES, &data);
+            raw
+        });
+        let answers = both.each_mut().map(Raw::try_answer);
+        let accepted = Some(Answer::Accepted(vec![0; 4]));
+        // The order of their arrival is open.
+        let winner = answers.iter().rposition(|answer| *answer == accepted);
+        let winner = winner.unwrap_or_else(|| panic!("{answers:?}"));
+        if second == 1 || winner == 0 {
+            let busy = Some(Answer::Rejected(BUSY, 0, 0));
+            assert_eq!(answers[1 - winner], busy);
+        }
+        scene.raw = both.into_iter().nth(winner).unwrap();
+        scene.assert_well();
+    }
+}
+
+/// Connects to a server that chooses this identity.
+fn connect_to(server: &Server, id: &[u8; 12]) -> (Endpoint, Raw) {
+    let address = server.address();
+    let connecting = thread::spawn(move || {
+        let connector = Connector::new().config(&config());
+        connector.connect(address).unwrap()
+    });
+    let (raw, _) = server.accept(SESSION, id);
+    (connecting.join().unwrap(), raw)
+}
+
+#[test]
+fn wrong_answers_end_their_attempt_alone() {
+    let lines = Lines::collect();
+    let (server, id) = (Server::new(), *b"twelve bytes");
+    let (client, mut raw) = connect_to(&server, &id);
+    client.send(Outgoing::from(b"once").with_id(7)).unwrap();
+    assert_eq!(raw.receive(), b"once");
+    raw.send(b"received");
+    assert_eq!(client.recv_timeout(PATIENCE).unwrap(), b"received");
+    raw.hang_up();
+    let mut last = 0;
+    for (features, data) in [
+        (SESSION, &[][..]),
+        (SESSION, &[0, 0, 0]),
+        (SESSION, &[0, 0, 0, 0, 0]),
+        (SESSION, &id),
+        (0, &[0, 0, 0, 0]),
+        (SESSION, &[0, 0, 0, 2]),
+        (SESSION, &[0xff; 4]),
+        (SESSION, &[0, 0, 0, 1]),
+    ] {
+        let (next, asked) = server.accept(features, data);
+        let (epoch, received) = epoch_and_received(&asked, &id);
+        assert!(epoch > last, "{epoch} follows {last}");
+        assert_eq!(received, 1, "{features}, {data:?}");
+        (last, raw) = (epoch, next);
+    }
+    client.send(b"twice is not sent").unwrap();
+    assert_eq!(raw.receive(), b"twice is not sent");
+    raw.send(b"well");
+    assert_eq!(client.recv_timeout(PATIENCE).unwrap(), b"well");
+    assert_eq!(client.statistics().resumes, 1);
+    assert!(matches!(
+        client.next_completion_timeout(PATIENCE).unwrap(),
+        Completion::Sent(7)
+    ));
+    lines.assert_secret(&id);
+}
+
+#[test]
+fn forged_numbers_of_closed_session_confirm_nothing() {
+    for (received, sent) in [
+        (2_u64, 0_u64),
+        (u64::from(u32::MAX), 0),
+        (1, u64::from(u32::MAX)),
+    ] {
+        let server = Server::new();
+        let (client, mut raw) = connect_to(&server, b"twelve bytes");
+        client.send(b"sent").unwrap();
+        assert_eq!(raw.receive(), b"sent");
+        raw.hang_up();
+        server.reject(OVER, received, sent);
+        let end = loop {
+            match client.next_completion_timeout(PATIENCE).unwrap() {
+                Completion::Disconnected(reason) => break reason,
+                other => println!("{other:?}"),
+            }
+        };
+        assert_eq!(end, CloseReason::SessionLost, "{received}, {sent}");
+        assert!(client.close().is_err());
+    }
+}
+
+#[test]
+fn clean_close_asks_for_nothing() {
+    for client_closes in [true, false] {
+        let honest = Honest::new();
+        honest.assert_well(0);
+        let (closer, other) = match client_closes {
+            true => (&honest.client, &honest.server),
+            false => (&honest.server, &honest.client),
+        };
+        closer.close().unwrap();
+        assert!(other.recv_timeout(PATIENCE).is_err());
+        other.close().unwrap();
+        assert_eq!(honest.proxy.requests(), 1);
+    }
+}
+
+/// The identity is the permission to take the session over.
+#[test]
+fn identities_are_not_logged() {
+    let honest = Honest::new();
+    let id = honest.proxy.session();
+    honest.proxy.cut();
+    honest.assert_well(1);
+    let (_, answer) = request(honest.address(), &id, 0, 0);
+    assert_eq!(answer, Answer::Rejected(BUSY, 0, 0));
+    honest.lines.assert_secret(&id);
+}
