@@ -17,7 +17,7 @@ use super::{
     reports::{report, report_failed},
     send::{Attempt, Sending},
     sent_order::Unproven,
-    session::{Bytes, State, Step, Suspension},
+    session::{State, Step, Suspension},
 };
 use crate::{
     error::TrySendError,
@@ -25,7 +25,7 @@ use crate::{
         CloseReason, CmInput, Connection, Note, ResumeRefused, ResumeRequest, SESSION_ID_LEN,
         SessionId, Violation,
     },
-    transport::{Allocator, Posted},
+    transport::{Allocator, Exposed, Posted},
 };
 
 /// The wait before the second attempt. It doubles from attempt to attempt.
@@ -107,14 +107,15 @@ impl Core {
         let Some(session) = &mut self.session else {
             return;
         };
-        session.trim(&self.conn);
-        session.messages.suspend(self.conn.delivered_messages());
+        let known = self.conn.unconfirmed();
+        let delivered = self.conn.delivered_messages();
+        session.messages.suspend(delivered, known);
         session.held += self.conn.held_messages();
         let past = self.past.get_or_insert_default();
         **past += self.conn.statistics().counters();
         // Ids that wait are those of the last messages; others have been reported.
         let mut waiting: Vec<_> = self.order.abandon().collect();
-        for kept in session.messages.suspended_mut().rev() {
+        for (kept, _) in session.messages.suspended_mut().rev() {
             match kept.id {
                 Some(id) if waiting.last() == Some(&id) => {
                     waiting.pop();
@@ -137,11 +138,9 @@ impl Core {
         // They are the last of those that were exposed. The peer has taken the others, also if a
         // frame that could not be posted made it seem otherwise.
         let mut exposed = exposed.into_iter().flatten().rev();
-        for kept in session.messages.suspended_mut().rev() {
-            if let Bytes::Exposed = kept.bytes
-                && let Some(exposed) = exposed.next()
-            {
-                kept.bytes = Bytes::Memory(exposed.take_back());
+        for (kept, is_large) in session.messages.suspended_mut().rev() {
+            if is_large && kept.memory.is_none() {
+                kept.memory = exposed.next().map(Exposed::take_back);
             }
         }
         self.unproven = Unproven::default();
@@ -154,7 +153,7 @@ impl Core {
         let text = format_args!("lost its connection, and resumes: {reason}");
         self.deferred.log(Note::new(Level::Warn, text));
         let deadline = now + session.timeout;
-        session.state = State::Suspended(Suspension {
+        session.state = State::Suspended(Box::new(Suspension {
             since: now,
             deadline: session
                 .closing
@@ -163,20 +162,16 @@ impl Core {
             step: Step::Lost,
             failed: 0,
             peer_received: 0,
-        });
+        }));
         self.deferred.drive = true;
         self.deferred.wake = true;
     }
 
-    /// Reports the messages that a suspended session did not deliver.
+    /// Reports the messages that the session has not sent again. The others are in the order.
     pub(super) fn fail_kept(&mut self, reason: &CloseReason) {
         if let Some(session) = &mut self.session {
-            session.messages.suspend(0);
-            for kept in session.messages.suspended_mut() {
-                // Those of a connection that works are in the order.
-                if matches!(session.state, State::Suspended(_)) {
-                    report_failed(kept.id, reason, &mut self.completions);
-                }
+            for (kept, _) in session.messages.suspended_mut() {
+                report_failed(kept.id, reason, &mut self.completions);
             }
         }
         self.session = None;
@@ -344,6 +339,7 @@ impl Core {
         let Some(session) = &mut self.session else {
             return Err(ResumeRefused::Stale);
         };
+        session.messages.confirm(self.conn.unconfirmed());
         session
             .messages
             .check_attempt(request.epoch, request.received)?;
@@ -423,15 +419,13 @@ impl Core {
         let State::Suspended(suspension) = mem::replace(&mut session.state, State::Working) else {
             return;
         };
-        let again = session.messages.suspended_mut().count();
-        let text = format_args!(
-            "resumed after {:?}; {again} messages are sent again",
-            suspension.since.elapsed()
-        );
+        let resent = session.messages.suspended_mut().count() as u64;
+        let gap = suspension.since.elapsed();
+        let text = format_args!("resumed after {gap:?}; {resent} messages are sent again");
+        self.deferred.log(Note::new(Level::Warn, text));
         let past = self.past.get_or_insert_default();
         past.resumes += 1;
-        past.resent += again as u64;
-        self.deferred.log(Note::new(Level::Warn, text));
+        past.resent += resent;
         self.deferred.drive = true;
         self.deferred.wake = true;
         self.go_on();
@@ -475,10 +469,9 @@ impl Core {
             Some(_) | None => None,
         };
         let Some(kept) = next else { return false };
-        let bytes = match &kept.bytes {
-            Bytes::Copy(copy) => copy,
-            Bytes::Memory(memory) => memory.bytes(),
-            Bytes::Exposed => &[],
+        let bytes = match &kept.memory {
+            None => &kept.copy,
+            Some(memory) => memory.bytes(),
         };
         let slices = [IoSlice::new(bytes)];
         let mut sending = Sending::new(&slices, kept.id);
@@ -502,7 +495,8 @@ impl Core {
             return more;
         }
         if let Some(session) = &mut self.session {
-            session.messages.put_back(kept);
+            let is_large = kept.memory.is_some();
+            session.messages.put_back(kept, is_large);
         }
         false
     }
