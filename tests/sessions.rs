@@ -13,7 +13,7 @@ use std::{
 
 use rdmsg::{
     CloseReason, Completion, Config, Connector, Endpoint, Error, Listener, Outgoing, SendBuffer,
-    TransportChoice,
+    Transport, TransportChoice,
 };
 
 /// Carries TCP connections to a server until they are cut.
@@ -379,4 +379,57 @@ fn every_message_may_be_followed_by_a_cut() {
         assert!(server.recv().unwrap() == message(number));
     }
     assert!(client.statistics().resumes > 0);
+}
+
+#[test]
+fn loss_and_resumption_come_in_order_with_messages() {
+    let (client, server, proxy, _listener) = pair();
+    for turn in 1..=2 {
+        server.send(b"before").unwrap();
+        server.flush().unwrap();
+        proxy.close();
+        let next = || client.next_completion().unwrap();
+        assert!(matches!(next(), Completion::Received(message) if message == b"before"));
+        assert!(matches!(next(), Completion::Suspended { reason } if reason.is_loss()));
+        proxy.open();
+        server.send(b"after").unwrap();
+        let Completion::Resumed {
+            number,
+            resent,
+            transport,
+        } = next()
+        else {
+            panic!("no resumption")
+        };
+        assert_eq!((number, resent, transport), (turn, 0, Transport::Tcp));
+        assert_eq!(client.statistics().resumes, turn);
+        assert!(matches!(next(), Completion::Received(message) if message == b"after"));
+    }
+}
+
+#[test]
+fn untaken_losses_fill_no_channel() {
+    let (client, server, proxy, _listener) = pair();
+    for number in 0..20 {
+        proxy.cut();
+        client.send(&message(number)).unwrap();
+        client.flush().unwrap();
+        drop(server.recv().unwrap());
+    }
+    let resumes = [&client, &server].map(|side| side.statistics().resumes);
+    assert_eq!(resumes, [20; 2]);
+    client.close().unwrap();
+    // The side that sends has one pair, and the side that receives has dropped its own.
+    let mut came = Vec::new();
+    loop {
+        match client.next_completion().unwrap() {
+            Completion::Suspended { .. } => came.push("suspended"),
+            Completion::Resumed { number: 1, .. } => came.push("resumed"),
+            Completion::Disconnected(_) => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(came, ["suspended", "resumed"]);
+    assert!(server.recv().is_err());
+    assert!(server.try_next_completion().is_err());
 }

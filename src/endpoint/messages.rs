@@ -414,8 +414,10 @@ impl Endpoint {
                     break Some(Err(Error::Disconnected(reason)));
                 }
                 Ok(Completion::Finished) => break Some(Err(Error::PeerFinished)),
-                // A program that calls `recv` has no use for it.
-                Ok(Completion::Room) => {}
+                // A program that calls `recv` has no use for these.
+                Ok(
+                    Completion::Room | Completion::Suspended { .. } | Completion::Resumed { .. },
+                ) => {}
                 Ok(other) => self.set_aside(other),
                 Err(TryRecvError::Empty | TryRecvError::Disconnected) => break self.take_end(),
             }

@@ -152,6 +152,9 @@ impl Core {
         self.ring = None;
         let text = format_args!("lost its connection, and resumes: {reason}");
         self.deferred.log(Note::new(Level::Warn, text));
+        let suspended = Completion::Suspended {
+            reason: reason.clone(),
+        };
         let deadline = now + session.timeout;
         session.state = State::Suspended(Box::new(Suspension {
             since: now,
@@ -164,7 +167,7 @@ impl Core {
             peer_received: 0,
         }));
         self.deferred.drive = true;
-        self.deferred.wake = true;
+        self.report_of_session(suspended);
     }
 
     /// Reports the messages that the session has not sent again. The others are in the order.
@@ -426,8 +429,17 @@ impl Core {
         let past = self.past.get_or_insert_default();
         past.resumes += 1;
         past.resent += resent;
+        past.longest_gap_ms = past.longest_gap_ms.max(gap.as_millis() as u64);
+        let number = past.resumes;
         self.deferred.drive = true;
-        self.deferred.wake = true;
+        if let Some(queues) = &self.queues {
+            let transport = queues.transport();
+            self.report_of_session(Completion::Resumed {
+                number,
+                resent,
+                transport,
+            });
+        }
         self.go_on();
     }
 
