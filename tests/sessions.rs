@@ -13,7 +13,7 @@ use std::{
 
 use rdmsg::{
     CloseReason, Completion, Config, Connector, Endpoint, Error, Listener, Outgoing, SendBuffer,
-    Transport, TransportChoice,
+    Transport, TransportChoice, TrySendError,
 };
 
 /// Carries TCP connections to a server until they are cut.
@@ -381,6 +381,14 @@ fn every_message_may_be_followed_by_a_cut() {
     assert!(client.statistics().resumes > 0);
 }
 
+/// Waits until the connection is lost.
+fn wait_for_loss(endpoint: &Endpoint) {
+    match endpoint.next_completion().unwrap() {
+        Completion::Suspended { reason } => assert!(reason.is_loss(), "{reason}"),
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn loss_and_resumption_come_in_order_with_messages() {
     let (client, server, proxy, _listener) = pair();
@@ -432,4 +440,45 @@ fn untaken_losses_fill_no_channel() {
     assert_eq!(came, ["suspended", "resumed"]);
     assert!(server.recv().is_err());
     assert!(server.try_next_completion().is_err());
+}
+
+#[test]
+fn send_buffer_waits_for_the_successor() {
+    let (client, server, proxy, _listener) = pair();
+    proxy.close();
+    wait_for_loss(&client);
+    assert!(matches!(
+        SendBuffer::try_new(&client, 5),
+        Err(TrySendError::Full)
+    ));
+    assert!(matches!(
+        SendBuffer::new_timeout(&client, 5, Duration::from_millis(1)),
+        Err(Error::TimedOut)
+    ));
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| SendBuffer::new(&client, 5));
+        proxy.open();
+        let mut buffer = waiting.join().unwrap().unwrap();
+        buffer.copy_from_slice(b"whole");
+        client.send(buffer).unwrap();
+    });
+    assert_eq!(server.recv().unwrap(), b"whole");
+    // The refused call gets a report of room.
+    while !matches!(client.next_completion().unwrap(), Completion::Room) {}
+    assert_eq!(SendBuffer::try_new(&client, 7).unwrap().len(), 7);
+}
+
+#[test]
+fn send_buffer_stops_waiting_at_the_end() {
+    let (client, _server, proxy, _listener) = pair();
+    proxy.close();
+    wait_for_loss(&client);
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| SendBuffer::new(&client, 5));
+        client.abort(7);
+        assert!(matches!(
+            waiting.join().unwrap(),
+            Err(Error::Disconnected(CloseReason::LocallyAborted))
+        ));
+    });
 }

@@ -287,9 +287,25 @@ impl Endpoint {
         result
     }
 
-    /// Allocates memory for a message of this connection.
-    pub(crate) fn outbound_buffer(&self, len: usize) -> Result<OutboundBuffer, Error> {
-        self.inner.link.buffer(len)
+    /// Allocates memory for a message of this connection, and waits for it while the connection is
+    /// lost.
+    pub(crate) fn outbound_buffer(
+        &self,
+        len: usize,
+        deadline: &Deadline,
+    ) -> Result<OutboundBuffer, Error> {
+        match self.inner.link.try_buffer(len) {
+            Err(TrySendError::Full) => {
+                self.wait_for_room(deadline, || self.inner.link.try_buffer(len))
+            }
+            Err(TrySendError::Failed(error)) => Err(error),
+            Ok(buffer) => Ok(buffer),
+        }
+    }
+
+    /// Allocates memory for a message of this connection, and never waits.
+    pub(crate) fn try_outbound_buffer(&self, len: usize) -> Result<OutboundBuffer, TrySendError> {
+        self.try_in_room(|| self.inner.link.try_buffer(len))
     }
 
     /// Makes an attempt that does not wait for room. If there is none, requests a notification of
