@@ -1,9 +1,15 @@
 use std::{
     fmt,
     ops::{Deref, DerefMut},
+    time::Duration,
 };
 
-use crate::{endpoint::Endpoint, error::Error, transport::OutboundBuffer};
+use crate::{
+    endpoint::Endpoint,
+    error::{Error, TrySendError},
+    link::Deadline,
+    transport::OutboundBuffer,
+};
 
 /// Memory to be filled and sent as one message without a copy.
 ///
@@ -37,15 +43,43 @@ pub struct SendBuffer {
 impl SendBuffer {
     /// Allocates memory of `len` bytes for a message on this connection.
     ///
-    /// With [`Config::resume`](crate::Config::resume) the thread waits while the connection is
-    /// lost, also in a task.
+    /// With [`Config::resume`](crate::Config::resume) it waits without a limit while the connection
+    /// is lost, because the memory belongs to the next connection. A task calls
+    /// [`try_new`](Self::try_new), which does not wait.
     ///
     /// # Errors
     ///
     /// * [`Error::Os`] when there is no memory.
     /// * [`Error::Disconnected`] when the connection has ended.
     pub fn new(endpoint: &Endpoint, len: usize) -> Result<Self, Error> {
-        let memory = Some(endpoint.outbound_buffer(len)?);
+        Self::until(endpoint, len, &Deadline::never())
+    }
+
+    /// Allocates memory of `len` bytes, waiting no longer than `timeout` while the connection is
+    /// lost.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TimedOut`] when the connection was not resumed in time. Otherwise those of
+    /// [`new`](Self::new).
+    pub fn new_timeout(endpoint: &Endpoint, len: usize, timeout: Duration) -> Result<Self, Error> {
+        Self::until(endpoint, len, &Deadline::after(timeout))
+    }
+
+    /// Allocates memory of `len` bytes, and never waits.
+    ///
+    /// # Errors
+    ///
+    /// * [`TrySendError::Full`] when there is no memory because the connection is lost. When it is
+    ///   resumed, the program gets the same report of room as after [`Endpoint::try_send`].
+    /// * [`TrySendError::Failed`] with an error of [`new`](Self::new).
+    pub fn try_new(endpoint: &Endpoint, len: usize) -> Result<Self, TrySendError> {
+        let memory = Some(endpoint.try_outbound_buffer(len)?);
+        Ok(Self { memory })
+    }
+
+    fn until(endpoint: &Endpoint, len: usize, deadline: &Deadline) -> Result<Self, Error> {
+        let memory = Some(endpoint.outbound_buffer(len, deadline)?);
         Ok(Self { memory })
     }
 

@@ -17,7 +17,7 @@ use std::{
 
 use rdmsg::{
     CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, Outgoing,
-    SendBuffer, TransportChoice,
+    SendBuffer, Transport, TransportChoice, TrySendError,
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -528,4 +528,106 @@ fn every_message_may_be_followed_by_a_cut() {
         assert!(server.recv().unwrap() == message(number));
     }
     assert!(client.statistics().resumes > 0);
+}
+
+/// Waits until the connection is lost.
+fn wait_for_loss(endpoint: &Endpoint) {
+    match endpoint.next_completion().unwrap() {
+        Completion::Suspended { reason } => assert!(reason.is_loss(), "{reason}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn loss_and_resumption_come_in_order_with_messages() {
+    let (client, server, proxy, _listener) = pair();
+    for turn in 1..=2 {
+        server.send(b"before").unwrap();
+        server.flush().unwrap();
+        proxy.close();
+        let next = || client.next_completion().unwrap();
+        assert!(matches!(next(), Completion::Received(message) if message == b"before"));
+        assert!(matches!(next(), Completion::Suspended { reason } if reason.is_loss()));
+        proxy.open();
+        server.send(b"after").unwrap();
+        let Completion::Resumed {
+            number,
+            resent,
+            transport,
+        } = next()
+        else {
+            panic!("no resumption")
+        };
+        assert_eq!((number, resent, transport), (turn, 0, Transport::Tcp));
+        assert_eq!(client.statistics().resumes, turn);
+        assert!(matches!(next(), Completion::Received(message) if message == b"after"));
+    }
+}
+
+#[test]
+fn untaken_losses_fill_no_channel() {
+    let (client, server, proxy, _listener) = pair();
+    for number in 0..20 {
+        proxy.cut();
+        client.send(&message(number)).unwrap();
+        client.flush().unwrap();
+        drop(server.recv().unwrap());
+    }
+    let resumes = [&client, &server].map(|side| side.statistics().resumes);
+    assert_eq!(resumes, [20; 2]);
+    client.close().unwrap();
+    // The side that sends has one pair, and the side that receives has dropped its own.
+    let mut came = Vec::new();
+    loop {
+        match client.next_completion().unwrap() {
+            Completion::Suspended { .. } => came.push("suspended"),
+            Completion::Resumed { number: 1, .. } => came.push("resumed"),
+            Completion::Disconnected(_) => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(came, ["suspended", "resumed"]);
+    assert!(server.recv().is_err());
+    assert!(server.try_next_completion().is_err());
+}
+
+#[test]
+fn send_buffer_waits_for_the_successor() {
+    let (client, server, proxy, _listener) = pair();
+    proxy.close();
+    wait_for_loss(&client);
+    assert!(matches!(
+        SendBuffer::try_new(&client, 5),
+        Err(TrySendError::Full)
+    ));
+    assert!(matches!(
+        SendBuffer::new_timeout(&client, 5, Duration::from_millis(1)),
+        Err(Error::TimedOut)
+    ));
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| SendBuffer::new(&client, 5));
+        proxy.open();
+        let mut buffer = waiting.join().unwrap().unwrap();
+        buffer.copy_from_slice(b"whole");
+        client.send(buffer).unwrap();
+    });
+    assert_eq!(server.recv().unwrap(), b"whole");
+    // The refused call gets a report of room.
+    while !matches!(client.next_completion().unwrap(), Completion::Room) {}
+    assert_eq!(SendBuffer::try_new(&client, 7).unwrap().len(), 7);
+}
+
+#[test]
+fn send_buffer_stops_waiting_at_the_end() {
+    let (client, _server, proxy, _listener) = pair();
+    proxy.close();
+    wait_for_loss(&client);
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| SendBuffer::new(&client, 5));
+        client.abort(7);
+        assert!(matches!(
+            waiting.join().unwrap(),
+            Err(Error::Disconnected(CloseReason::LocallyAborted))
+        ));
+    });
 }

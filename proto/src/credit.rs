@@ -60,6 +60,11 @@ impl SendCredit {
         self.limit.wrapping_sub(self.sent)
     }
 
+    /// Returns the peer's window.
+    pub(super) fn window(&self) -> u32 {
+        self.window
+    }
+
     /// Returns the greatest number of data frames that the peer may not have received: a grant is
     /// at most its window beyond those.
     #[inline]

@@ -60,6 +60,8 @@ pub use self::{
     reason::{CloseReason, Mismatch, PeerTimeout, Phase, RAISE_MEMLOCK, Violation},
     reject::{REJECT_DATA_MAX, Reject, RejectCode},
     send_ring::{CONTROL_SENDS, READS},
-    session::{ResumeRefused, ResumeRequest, SESSION_ID_LEN, Session, SessionId, SessionOver},
+    session::{
+        ResumeRefused, ResumeRequest, SESSION_ID_LEN, Session, SessionId, SessionOver, Unconfirmed,
+    },
     statistics::Statistics,
 };

@@ -23,6 +23,7 @@ use std::{
     fmt,
     hash::{Hash, Hasher},
     hint::black_box,
+    mem,
 };
 
 use crate::reason::Violation;
@@ -123,6 +124,18 @@ pub enum ResumeRefused {
     Impossible(Violation),
 }
 
+/// Bounds on the messages of a connection that the peer may not have received.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Unconfirmed {
+    /// The greatest number of messages that the peer may not have received.
+    pub messages: u32,
+    /// The number of messages above the eager size that the peer has not read. The peer has received
+    /// neither these nor the messages behind them.
+    pub large: u32,
+    /// The greatest number of messages that an honest peer ever leaves unconfirmed.
+    pub most: u32,
+}
+
 /// One side of a session, with its unconfirmed messages as values of `M`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Session<M> {
@@ -132,15 +145,19 @@ pub struct Session<M> {
     received: u32,
     /// The number of the oldest message that is kept, or of the next one.
     front: u32,
-    /// Messages of this connection that are not known to be received, oldest first.
-    kept: VecDeque<Kept<M>>,
-    /// The number of those in `kept` that are above the eager size.
-    large: u32,
+    /// The last messages of this connection. Once there are [`Unconfirmed::most`] of them, the next
+    /// one takes the place of the oldest.
+    ring: Vec<Kept<M>>,
+    /// The place of the next message in `ring`.
+    next: usize,
+    /// The number of messages of this connection behind the last one that is known to be received.
+    /// The ring lacks the oldest of them if an honest peer has received these.
+    kept: u32,
     /// Messages of earlier connections that will be sent again, oldest first.
-    again: VecDeque<M>,
+    again: VecDeque<Kept<M>>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Kept<M> {
     message: M,
     is_large: bool,
@@ -152,36 +169,67 @@ impl<M> Default for Session<M> {
             epoch: 0,
             received: 0,
             front: 0,
-            kept: VecDeque::new(),
-            large: 0,
+            ring: Vec::new(),
+            next: 0,
+            kept: 0,
             again: VecDeque::new(),
         }
     }
 }
 
-impl<M> Session<M> {
+impl<M: Default> Session<M> {
     // While a connection works.
 
-    /// Keeps a message that was sent.
-    pub fn keep(&mut self, message: M, is_large: bool) {
-        self.large += u32::from(is_large);
-        self.kept.push_back(Kept { message, is_large });
+    /// Returns the place of a message that was sent. The caller writes the message there, over an
+    /// earlier one.
+    #[inline]
+    pub fn keep(&mut self, is_large: bool, known: impl FnOnce() -> Unconfirmed) -> &mut M {
+        if self.next == self.ring.len() {
+            self.turn(known());
+        }
+        let kept = &mut self.ring[self.next];
+        self.next += 1;
+        self.kept += 1;
+        kept.is_large = is_large;
+        &mut kept.message
     }
 
-    /// Takes the oldest message, if it is known to be received: at most `unconfirmed` messages of
-    /// this connection are not, and `untaken` of those above the eager size are not read.
-    pub fn take_confirmed(&mut self, unconfirmed: u32, untaken: u32) -> Option<M> {
-        if self.kept.len() <= unconfirmed as usize {
-            return None;
+    /// Makes a place at the end of the ring, or continues at its begin.
+    #[inline(never)]
+    fn turn(&mut self, known: Unconfirmed) {
+        if self.ring.len() < known.most as usize {
+            self.ring.push(Kept::default());
+        } else {
+            self.confirm(known);
+            self.next = 0;
         }
-        if self.kept.front()?.is_large {
-            if self.large <= untaken {
-                return None;
+    }
+
+    /// Forgets the messages that are known to be received.
+    pub fn confirm(&mut self, known: Unconfirmed) {
+        let untaken = match known.large.checked_sub(1) {
+            None => 0,
+            Some(newer) => {
+                let places = (1..).zip(self.places());
+                let mut large = places.filter(|(_, at)| self.ring[*at].is_large);
+                large
+                    .nth(newer as usize)
+                    .map_or(u32::MAX, |(count, _)| count)
             }
-            self.large -= 1;
-        }
-        self.front = self.front.wrapping_add(1);
-        self.kept.pop_front().map(|kept| kept.message)
+        };
+        let kept = known.messages.max(untaken);
+        let kept = kept.min(self.kept).min(self.ring.len() as u32);
+        self.front = self.front.wrapping_add(self.kept - kept);
+        self.kept = kept;
+    }
+
+    /// Returns the places of the messages in the ring, newest first.
+    fn places(&self) -> impl Iterator<Item = usize> + use<M> {
+        let (next, len) = (self.next, self.ring.len());
+        (0..next)
+            .rev()
+            .chain((next..len).rev())
+            .take(self.kept as usize)
     }
 
     // The loss of a connection.
@@ -189,19 +237,25 @@ impl<M> Session<M> {
     /// The connection was lost, and can deliver nothing more: it has delivered `received` messages.
     /// Returns the number of messages that were sent over it and may have to be sent again. They
     /// are the oldest.
-    pub fn suspend(&mut self, received: u32) -> usize {
+    pub fn suspend(&mut self, received: u32, known: Unconfirmed) -> usize {
         self.received = self.received.wrapping_add(received);
-        let sent = self.kept.len();
-        for Kept { message, .. } in self.kept.drain(..).rev() {
-            self.again.push_front(message);
+        self.confirm(known);
+        let sent = self.kept as usize;
+        for at in self.places() {
+            self.again.push_front(mem::take(&mut self.ring[at]));
         }
-        self.large = 0;
+        self.ring = Vec::new();
+        (self.next, self.kept) = (0, 0);
         sent
     }
 
-    /// Returns the messages that will be sent again, oldest first.
-    pub fn suspended_mut(&mut self) -> impl DoubleEndedIterator<Item = &mut M> + ExactSizeIterator {
-        self.again.iter_mut()
+    /// Returns the messages that will be sent again, oldest first, and whether each is above the
+    /// eager size.
+    pub fn suspended_mut(
+        &mut self,
+    ) -> impl DoubleEndedIterator<Item = (&mut M, bool)> + ExactSizeIterator {
+        let again = self.again.iter_mut();
+        again.map(|kept| (&mut kept.message, kept.is_large))
     }
 
     /// Returns the epoch of the last attempt, from 0. The peer refuses it as late.
@@ -225,7 +279,7 @@ impl<M> Session<M> {
     /// Returns the number of messages that were sent in all.
     #[must_use]
     pub fn sent(&self) -> u32 {
-        let unconfirmed = self.kept.len() + self.again.len();
+        let unconfirmed = self.kept as usize + self.again.len();
         self.front.wrapping_add(unconfirmed as u32)
     }
 
@@ -250,7 +304,7 @@ impl<M> Session<M> {
         //= PROTOCOL.md#sessions
         //# A number above that of the messages sent, or below that of the messages known to be
         //# received, is a violation.
-        let unconfirmed = self.kept.len() + self.again.len();
+        let unconfirmed = self.kept as usize + self.again.len();
         if received.wrapping_sub(self.front) as usize > unconfirmed {
             return Err(Violation::new(
                 "received",
@@ -264,11 +318,11 @@ impl<M> Session<M> {
     /// A connection resumes the session: the peer has received this many messages in all. Returns
     /// those of them that were to be sent again. Nothing has been sent over the connection.
     pub fn resume(&mut self, received: u32) -> Result<impl Iterator<Item = M>, Violation> {
-        debug_assert!(self.kept.is_empty(), "nothing is sent before the number");
+        debug_assert_eq!(self.kept, 0, "nothing is sent before the number");
         self.check_received(received)?;
         let count = received.wrapping_sub(self.front) as usize;
         self.front = received;
-        Ok(self.again.drain(..count))
+        Ok(self.again.drain(..count).map(|kept| kept.message))
     }
 
     /// Whether messages are to be sent again, before any other.
@@ -280,11 +334,11 @@ impl<M> Session<M> {
     /// Takes the next message that is to be sent again. The caller sends it, and so
     /// [keeps](Self::keep) it, or [puts it back](Self::put_back).
     pub fn next_again(&mut self) -> Option<M> {
-        self.again.pop_front()
+        self.again.pop_front().map(|kept| kept.message)
     }
 
     /// Puts a message back for which there is no room.
-    pub fn put_back(&mut self, message: M) {
-        self.again.push_front(message);
+    pub fn put_back(&mut self, message: M, is_large: bool) {
+        self.again.push_front(Kept { message, is_large });
     }
 }

@@ -34,6 +34,9 @@ pub struct Statistics {
     pub resumes: u64,
     /// Messages that were sent again after that.
     pub resent: u64,
+    /// The longest time in milliseconds from the notice of a loss to the resumption. A sum has the
+    /// longest of all connections.
+    pub longest_gap_ms: u64,
     /// Receive buffers that are not posted now: messages up to the eager size that the application
     /// or its channel holds.
     pub buffers_held: u64,
@@ -60,6 +63,7 @@ impl Statistics {
         pings_sent: 0,
         resumes: 0,
         resent: 0,
+        longest_gap_ms: 0,
         buffers_held: 0,
         large_bytes_held: 0,
         large_bytes_exposed: 0,
@@ -99,6 +103,7 @@ impl AddAssign for Statistics {
             pings_sent,
             resumes,
             resent,
+            longest_gap_ms,
             buffers_held,
             large_bytes_held,
             large_bytes_exposed,
@@ -116,6 +121,7 @@ impl AddAssign for Statistics {
         self.pings_sent += pings_sent;
         self.resumes += resumes;
         self.resent += resent;
+        self.longest_gap_ms = self.longest_gap_ms.max(longest_gap_ms);
         self.buffers_held += buffers_held;
         self.large_bytes_held += large_bytes_held;
         self.large_bytes_exposed += large_bytes_exposed;

@@ -287,9 +287,25 @@ impl Endpoint {
         result
     }
 
-    /// Allocates memory for a message of this connection.
-    pub(crate) fn outbound_buffer(&self, len: usize) -> Result<OutboundBuffer, Error> {
-        self.inner.link.buffer(len)
+    /// Allocates memory for a message of this connection, and waits for it while the connection is
+    /// lost.
+    pub(crate) fn outbound_buffer(
+        &self,
+        len: usize,
+        deadline: &Deadline,
+    ) -> Result<OutboundBuffer, Error> {
+        match self.inner.link.try_buffer(len) {
+            Err(TrySendError::Full) => {
+                self.wait_for_room(deadline, || self.inner.link.try_buffer(len))
+            }
+            Err(TrySendError::Failed(error)) => Err(error),
+            Ok(buffer) => Ok(buffer),
+        }
+    }
+
+    /// Allocates memory for a message of this connection, and never waits.
+    pub(crate) fn try_outbound_buffer(&self, len: usize) -> Result<OutboundBuffer, TrySendError> {
+        self.try_in_room(|| self.inner.link.try_buffer(len))
     }
 
     /// Makes an attempt that does not wait for room. If there is none, requests a notification of
@@ -414,8 +430,10 @@ impl Endpoint {
                     break Some(Err(Error::Disconnected(reason)));
                 }
                 Ok(Completion::Finished) => break Some(Err(Error::PeerFinished)),
-                // A program that calls `recv` has no use for it.
-                Ok(Completion::Room) => {}
+                // A program that calls `recv` has no use for these.
+                Ok(
+                    Completion::Room | Completion::Suspended { .. } | Completion::Resumed { .. },
+                ) => {}
                 Ok(other) => self.set_aside(other),
                 Err(TryRecvError::Empty | TryRecvError::Disconnected) => break self.take_end(),
             }

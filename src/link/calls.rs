@@ -21,7 +21,7 @@ use crate::proto::SendRefused;
 use crate::{
     error::{Error, TrySendError},
     os::lock,
-    poll::{Awaited, Deadline},
+    poll::Awaited,
     proto::{Capabilities, Negotiated, Statistics},
     remote_access::RemoteAccess,
     transport::{
@@ -148,21 +148,20 @@ impl Link {
         !core.has_reports() || (waited < Taker::PATIENCE && is_taken())
     }
 
-    /// Allocates a buffer of `len` bytes for a message of this connection's.
-    pub(crate) fn buffer(self: &Arc<Self>, len: usize) -> Result<OutboundBuffer, Error> {
-        let without_deadline = &Deadline::never();
-        let allocator = match self.allocator() {
-            Some(allocator) => allocator,
-            // A session that is suspended has none for a while.
-            None => self
-                .wait_until(without_deadline, None, || match self.allocator() {
-                    Some(allocator) => Some(Ok(allocator)),
-                    None if self.core().is_suspended() => None,
-                    None => Some(Err(self.disconnected())),
-                })
-                .unwrap_or(Err(Error::TimedOut))?,
+    /// Allocates a buffer of `len` bytes for a message of this connection's. A session that is
+    /// suspended has no memory: that of an attempt to resume may go with it.
+    pub(crate) fn try_buffer(&self, len: usize) -> Result<OutboundBuffer, TrySendError> {
+        let is_suspended = {
+            let core = self.core();
+            core.check_not_ended()?;
+            core.is_suspended()
         };
-        allocator.buffer(len).map_err(Error::from_os)
+        match self.allocator() {
+            Some(allocator) if !is_suspended => {
+                Ok(allocator.buffer(len).map_err(Error::from_os)?)
+            }
+            Some(_) | None => Err(TrySendError::Full),
+        }
     }
 
     /// Returns the allocator of the present connection, and which of the session's this is.

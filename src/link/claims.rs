@@ -31,6 +31,7 @@ impl Core {
         let Some(session) = &mut self.session else {
             return Err(ResumeRefused::Stale);
         };
+        session.messages.confirm(self.conn.unconfirmed());
         session
             .messages
             .check_attempt(request.epoch, request.received)?;
@@ -65,7 +66,7 @@ impl Core {
         //= PROTOCOL.md#sessions
         //# While the last connection works there, the passive side must not give it up for a
         //# request alone: it sends a Ping over it, and refuses the request if the Pong comes.
-        match doubt {
+        match doubt.as_deref() {
             Some(Doubt { answer, until }) if !self.conn.has_proof(*answer) => now < *until,
             // The peer has left the connection before it sends a request. So only the pong of a
             // later ping counts, and nothing else that still arrives.
@@ -74,7 +75,7 @@ impl Core {
                 *doubt = self
                     .conn
                     .prove_arrival()
-                    .map(|answer| Doubt { answer, until });
+                    .map(|answer| Box::new(Doubt { answer, until }));
                 doubt.is_some()
             }
         }

@@ -1,5 +1,5 @@
 use super::message::Message;
-use crate::proto::CloseReason;
+use crate::{proto::CloseReason, transport_choice::Transport};
 
 /// Something that happened on a connection.
 ///
@@ -63,6 +63,59 @@ pub enum Completion {
     /// [`Endpoint::recv`](crate::Endpoint::recv) drops it. Programs that have requested the
     /// [fd](crate::Interest::Writable) for the same event do not get it.
     Room,
+    /// The connection was lost, and its session goes on.
+    ///
+    /// Only connections with [`Config::resume`](crate::Config::resume) have it. It comes after all
+    /// messages that arrived before the loss. [`Resumed`](Self::Resumed) follows, or the end. Calls
+    /// that send or wait go on waiting in between.
+    ///
+    /// At most one pair of `Suspended` and `Resumed` waits to be taken: while it does, later losses
+    /// are not reported. [`Endpoint::recv`](crate::Endpoint::recv) drops both, and a
+    /// [`Stream`](crate::Stream) has neither.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// use rdmsg::{Completion, Config, Connector};
+    ///
+    /// # fn main() -> Result<(), rdmsg::Error> {
+    /// let config = Config::default().with(|config| config.resume = Duration::from_secs(30));
+    /// let endpoint = Connector::new().config(&config).connect("10.8.0.1:7471")?;
+    /// loop {
+    ///     match endpoint.next_completion()? {
+    ///         Completion::Received(message) => println!("{} bytes", message.len()),
+    ///         Completion::Suspended { reason } => println!("no connection: {reason}"),
+    ///         Completion::Resumed {
+    ///             number,
+    ///             resent,
+    ///             transport,
+    ///         } => println!("resumption {number} over {transport}, {resent} messages sent again"),
+    ///         Completion::Disconnected(reason) => break println!("{reason}"),
+    ///         _ => {}
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    Suspended {
+        /// The reason of the loss.
+        reason: CloseReason,
+    },
+    /// The session has another connection.
+    ///
+    /// It comes before all messages that arrive over it, and only after
+    /// [`Suspended`](Self::Suspended).
+    Resumed {
+        /// The number of resumptions so far, this one included:
+        /// [`Statistics::resumes`](crate::Statistics::resumes).
+        number: u64,
+        /// The number of messages that this side sends again.
+        resent: u64,
+        /// The transport of the connection.
+        transport: Transport,
+    },
     /// The connection has ended. It comes once, after all other completions.
     Disconnected(CloseReason),
 }
@@ -80,6 +133,8 @@ impl Completion {
             | Self::Immediate(_)
             | Self::Room
             | Self::Finished
+            | Self::Suspended { .. }
+            | Self::Resumed { .. }
             | Self::Disconnected(_) => None,
         }
     }

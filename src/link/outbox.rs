@@ -26,6 +26,11 @@ pub(crate) struct Outbox {
     reports: VecDeque<u64>,
     /// Place of the last [`Completion::Room`] that may still wait to be taken.
     room: Option<u64>,
+    /// Place of the last [`Completion::Suspended`] or [`Completion::Resumed`] that may still wait
+    /// to be taken.
+    session: Option<u64>,
+    /// Whether the last loss was not reported.
+    silent: bool,
 }
 
 /// A connection's place in a group.
@@ -44,6 +49,8 @@ impl Outbox {
             member: None,
             reports: VecDeque::new(),
             room: None,
+            session: None,
+            silent: false,
         }
     }
 
@@ -114,6 +121,20 @@ impl Outbox {
         self.room.is_some()
     }
 
+    /// Appends [`Completion::Suspended`], unless an earlier pair has not been taken, or
+    /// [`Completion::Resumed`] after it. Returns whether it did. A stream has neither.
+    pub(super) fn put_of_session(&mut self, completion: Completion) -> bool {
+        if let Completion::Suspended { .. } = completion {
+            let taken = self.taken();
+            self.silent = self.inflow.is_some() || self.session.is_some_and(|at| at >= taken);
+        }
+        if self.silent {
+            return false;
+        }
+        self.session = self.put_at(completion).ok();
+        self.session.is_some()
+    }
+
     /// Returns the number of completions with ids that wait to be taken. Messages do not count:
     /// the peer has credit for those.
     pub(super) fn reports(&mut self) -> usize {
@@ -163,6 +184,7 @@ impl Outbox {
         });
         self.reports.clear();
         self.room = None;
+        self.session = None;
     }
 
     /// From now on everything goes to the own channel.
@@ -170,6 +192,7 @@ impl Outbox {
         self.member = None;
         self.reports.clear();
         self.room = None;
+        self.session = None;
     }
 }
 
@@ -281,7 +304,7 @@ mod tests {
     use crossbeam_channel::{Receiver, bounded};
 
     use super::*;
-    use crate::proto::CloseReason;
+    use crate::{proto::CloseReason, transport_choice::Transport};
 
     fn outbox() -> (Outbox, Receiver<Completion>) {
         let (own, receiver) = bounded(16);
@@ -339,6 +362,38 @@ mod tests {
             own.recv().unwrap();
             assert_eq!(outbox.reports(), left);
         }
+    }
+
+    #[test]
+    fn one_pair_of_a_session_waits_to_be_taken() {
+        let (mut outbox, own) = outbox();
+        let suspended = || {
+            let reason = CloseReason::PeerDisconnected;
+            Completion::Suspended { reason }
+        };
+        let resumed = |number| Completion::Resumed {
+            number,
+            resent: 0,
+            transport: Transport::Tcp,
+        };
+        assert!(outbox.put_of_session(suspended()));
+        assert!(outbox.put_of_session(resumed(1)));
+        assert!(matches!(own.recv(), Ok(Completion::Suspended { .. })));
+        assert!(!outbox.put_of_session(suspended()));
+        assert!(matches!(
+            own.recv(),
+            Ok(Completion::Resumed { number: 1, .. })
+        ));
+        assert!(!outbox.put_of_session(resumed(2)), "its loss was left out");
+        assert!(outbox.put_of_session(suspended()));
+        assert!(matches!(own.recv(), Ok(Completion::Suspended { .. })));
+        assert!(outbox.put_of_session(resumed(3)));
+        assert!(matches!(
+            own.recv(),
+            Ok(Completion::Resumed { number: 3, .. })
+        ));
+        outbox.carry_bytes();
+        assert!(!outbox.put_of_session(suspended()), "a stream has none");
     }
 
     #[test]

@@ -171,10 +171,15 @@ impl Core {
                 self.deferred.later.push(Later::Drop(completion));
                 continue;
             };
-            if let Completion::Room = completion {
-                outbox.put_room();
-            } else if let Err(refused) = outbox.put(completion) {
-                self.deferred.later.push(Later::Drop(refused));
+            match completion {
+                Completion::Room => drop(outbox.put_room()),
+                Completion::Suspended { .. } | Completion::Resumed { .. } => {
+                    outbox.put_of_session(completion);
+                }
+                completion => {
+                    let refused = outbox.put(completion).err();
+                    self.deferred.later.extend(refused.map(Later::Drop));
+                }
             }
         }
     }
@@ -188,6 +193,16 @@ impl Core {
             self.deferred.arrived = true;
             self.deferred.wake = true;
         }
+    }
+}
+
+/// Sessions.
+impl Core {
+    /// Reports the loss of a connection, or its successor.
+    pub(super) fn report_of_session(&mut self, completion: Completion) {
+        let outbox = self.completions.as_mut();
+        self.deferred.arrived |= outbox.is_some_and(|outbox| outbox.put_of_session(completion));
+        self.deferred.wake = true;
     }
 }
 

@@ -116,7 +116,7 @@ impl<'a> Sending<'a> {
 }
 
 /// Keeps a message that was sent for the session.
-#[inline(never)]
+#[inline(always)]
 fn keep(session: &mut LinkSession, conn: &Connection, message: &Sending<'_>) {
     match &message.content {
         Content::Parts(parts) => session.keep(conn, parts, message.id),

@@ -23,10 +23,6 @@ use crate::{
     transport::OutboundBuffer,
 };
 
-/// The number of buffers for copies that are kept for reuse, and the bytes of the longest of them.
-const SPARE: usize = 64;
-const LONGEST_SPARE: usize = 4096;
-
 /// The session of a connection. Until both hellos are known, that which this side offers.
 pub(crate) struct LinkSession {
     pub(super) messages: Session<Kept>,
@@ -47,11 +43,9 @@ pub(crate) struct LinkSession {
     /// Whether the application has aborted.
     pub(super) is_aborted: bool,
     /// The application's bytes in the peer's first hello.
-    pub(super) peer_data: Vec<u8>,
+    pub(super) peer_data: Box<[u8]>,
     /// Messages of earlier connections that the application has.
     pub(super) held: u32,
-    /// Buffers of messages that are no longer kept.
-    pub(super) spare: Vec<Vec<u8>>,
 }
 
 /// Which side of the session this is.
@@ -61,11 +55,14 @@ pub(crate) enum Side {
     Passive,
 }
 
+/// A server has many sessions that are idle.
+const _: () = assert!(size_of::<LinkSession>() <= 200);
+
 pub(super) enum State {
     /// There is a connection, which may be in doubt.
-    Working(Option<Doubt>),
+    Working(Option<Box<Doubt>>),
     /// The connection was lost.
-    Suspended(Suspension),
+    Suspended(Box<Suspension>),
 }
 
 /// A connection that the peer may have left, because a request to resume its session has come.
@@ -111,16 +108,13 @@ pub(super) enum Step {
 }
 
 /// A message that may have to be sent again.
+#[derive(Default)]
 pub(super) struct Kept {
-    pub(super) bytes: Bytes,
+    /// The bytes of a message up to the eager size.
+    pub(super) copy: Vec<u8>,
+    /// The bytes of a longer one, after the loss of the connection over which it was exposed.
+    pub(super) memory: Option<OutboundBuffer>,
     pub(super) id: Option<u64>,
-}
-
-pub(super) enum Bytes {
-    Copy(Vec<u8>),
-    /// The memory is exposed to the peer.
-    Exposed,
-    Memory(OutboundBuffer),
 }
 
 impl LinkSession {
@@ -136,28 +130,27 @@ impl LinkSession {
             finished: false,
             closing: None,
             is_aborted: false,
-            peer_data: Vec::new(),
+            peer_data: Box::default(),
             held: 0,
-            spare: Vec::new(),
         }
     }
 
-    /// Keeps a message that was sent, and lets those go that the peer is known to have received.
+    /// Keeps a copy of a message that was sent.
+    #[inline(always)]
     pub(super) fn keep(&mut self, conn: &Connection, message: &[IoSlice<'_>], id: Option<u64>) {
-        let mut copy = self.spare.pop().unwrap_or_default();
+        let kept = self.messages.keep(false, || conn.unconfirmed());
+        kept.id = id;
+        kept.copy.clear();
         for part in message {
-            copy.extend_from_slice(part);
+            kept.copy.extend_from_slice(part);
         }
-        let bytes = Bytes::Copy(copy);
-        self.messages.keep(Kept { bytes, id }, false);
-        self.trim(conn);
     }
 
     /// Keeps a message above the eager size.
     pub(super) fn keep_large(&mut self, conn: &Connection, id: Option<u64>) {
-        let bytes = Bytes::Exposed;
-        self.messages.keep(Kept { bytes, id }, true);
-        self.trim(conn);
+        let kept = self.messages.keep(true, || conn.unconfirmed());
+        kept.id = id;
+        kept.copy.clear();
     }
 
     /// Keeps the messages of a batch, each behind its length.
@@ -169,17 +162,12 @@ impl LinkSession {
         debug_assert!(payload.len() >= PART_HEADER_LEN, "a batch has messages");
     }
 
-    pub(super) fn trim(&mut self, conn: &Connection) {
-        let (unconfirmed, untaken) = conn.unconfirmed();
-        while let Some(kept) = self.messages.take_confirmed(unconfirmed, untaken) {
-            if let Bytes::Copy(mut copy) = kept.bytes
-                && self.spare.len() < SPARE
-                && copy.capacity() <= LONGEST_SPARE
-            {
-                copy.clear();
-                self.spare.push(copy);
-            }
-        }
+    /// Whether its connection sends new messages, unless that ends.
+    #[inline]
+    fn is_open(&self) -> bool {
+        matches!(self.state, State::Working(_))
+            && self.closing.is_none()
+            && !self.messages.repeats()
     }
 
     /// Returns the ways to the peer, if this side connects.
@@ -227,7 +215,11 @@ impl Core {
     /// Refuses a send after the end, and puts off one that has to wait for the session.
     #[inline]
     pub(super) fn check_sendable(&self) -> Result<(), TrySendError> {
-        if self.ended.is_none() && self.session.is_none() {
+        let is_open = match &self.session {
+            None => true,
+            Some(session) => session.is_open() && !self.conn.is_ending(),
+        };
+        if is_open && self.ended.is_none() {
             return Ok(());
         }
         self.check_session_sendable()

@@ -19,16 +19,17 @@ use super::{
     reports::{report, report_failed},
     send::{Attempt, Sending},
     sent_order::Unproven,
-    session::{Bytes, Side, State, Step, Suspension},
+    session::{Side, State, Step, Suspension},
     ways::Way,
 };
 use crate::{
     error::TrySendError,
     os::lock,
     proto::{
-        CloseReason, CmInput, Connection, Note, ResumeRequest, SESSION_ID_LEN, SessionId, Violation,
+        CloseReason, CmInput, Connection, Note, ResumeRequest, SESSION_ID_LEN, SessionId,
+        Unconfirmed, Violation,
     },
-    transport::{Allocator, Posted},
+    transport::{Allocator, Exposed, Posted},
 };
 
 /// The wait before the second attempt. It doubles from attempt to attempt.
@@ -143,18 +144,20 @@ impl Core {
             return;
         };
         let Ended { reason, delivered } = ended;
-        session.trim(&self.conn);
-        if delivered {
-            while session.messages.take_confirmed(0, 0).is_some() {}
-        }
-        let unconfirmed = session.messages.suspend(self.conn.delivered_messages());
+        let known = if delivered {
+            Unconfirmed::default()
+        } else {
+            self.conn.unconfirmed()
+        };
+        let received = self.conn.delivered_messages();
+        let unconfirmed = session.messages.suspend(received, known);
         session.held += self.conn.held_messages();
         let past = self.past.get_or_insert_default();
         **past += self.conn.statistics().counters();
         // Ids that wait are those of the last messages of this connection; others have been
         // reported. It has not sent the messages behind them.
         let mut waiting: Vec<_> = self.order.abandon().collect();
-        for kept in session.messages.suspended_mut().take(unconfirmed).rev() {
+        for (kept, _) in session.messages.suspended_mut().take(unconfirmed).rev() {
             match kept.id {
                 Some(id) if waiting.last() == Some(&id) => {
                     waiting.pop();
@@ -177,11 +180,9 @@ impl Core {
         // They are the last of those that were exposed. The peer has taken the others, also if a
         // frame that could not be posted made it seem otherwise.
         let mut exposed = exposed.into_iter().flatten().rev();
-        for kept in session.messages.suspended_mut().rev() {
-            if let Bytes::Exposed = kept.bytes
-                && let Some(exposed) = exposed.next()
-            {
-                kept.bytes = Bytes::Memory(exposed.take_back());
+        for (kept, is_large) in session.messages.suspended_mut().rev() {
+            if is_large && kept.memory.is_none() {
+                kept.memory = exposed.next().map(Exposed::take_back);
             }
         }
         self.unproven = Unproven::default();
@@ -198,8 +199,11 @@ impl Core {
             let text = format_args!("lost its connection, and resumes: {reason}");
             Note::new(Level::Warn, text)
         });
+        let suspended = Completion::Suspended {
+            reason: reason.clone(),
+        };
         let deadline = now + session.timeout;
-        session.state = State::Suspended(Suspension {
+        session.state = State::Suspended(Box::new(Suspension {
             since: now,
             deadline: session
                 .closing
@@ -209,18 +213,16 @@ impl Core {
             step: Step::Lost,
             failed: 0,
             peer_received: 0,
-        });
+        }));
         self.deferred.drive = true;
-        self.deferred.wake = true;
+        self.report_of_session(suspended);
     }
 
-    /// Reports the messages that a suspended session did not deliver.
+    /// Reports the messages that the session has not sent again. The others are in the order.
     pub(super) fn fail_kept(&mut self, reason: &CloseReason) {
         self.over = self.leave_numbers(reason);
         if let Some(session) = &mut self.session {
-            // The order had the ids of the messages that this connection has sent.
-            let reported = session.messages.suspend(0);
-            for kept in session.messages.suspended_mut().skip(reported) {
+            for (kept, _) in session.messages.suspended_mut() {
                 report_failed(kept.id, reason, &mut self.completions);
             }
         }
@@ -372,7 +374,7 @@ impl Core {
     pub(crate) fn begin_session(&mut self, id: SessionId) {
         if let Some(session) = &mut self.session {
             session.id = Some(id);
-            session.peer_data = self.conn.peer_data().to_vec();
+            session.peer_data = self.conn.peer_data().into();
         }
     }
 
@@ -427,7 +429,7 @@ impl Core {
                     match data.split_first_chunk::<SESSION_ID_LEN>() {
                         Some((id, data)) => {
                             session.id = Some(SessionId(*id));
-                            session.peer_data = data.to_vec();
+                            session.peer_data = data.into();
                         }
                         None => self.session = None,
                     }
@@ -459,40 +461,46 @@ impl Core {
             }
         }
         let before = mem::replace(&mut session.state, State::Working(None));
-        let State::Suspended(Suspension {
-            since,
-            reason,
-            step: Step::Attempt(way),
-            ..
-        }) = before
-        else {
+        let State::Suspended(suspension) = before else {
+            return;
+        };
+        let Step::Attempt(way) = suspension.step else {
             return;
         };
         // The peer closes again, which this side answers again.
-        if let CloseReason::PeerClosed | CloseReason::Truncated { .. } = reason {
+        if let CloseReason::PeerClosed | CloseReason::Truncated { .. } = suspension.reason {
             session.closing = None;
         }
         if let Some(ways) = session.ways() {
             ways.arrived(Instant::now());
         }
-        let again = session.messages.suspended_mut().count();
+        let resent = session.messages.suspended_mut().count() as u64;
+        let gap = suspension.since.elapsed();
         let text = format_args!(
-            "resumed over {} after {:?}; {again} messages are sent again",
-            way.transport,
-            since.elapsed()
+            "resumed over {} after {gap:?}; {resent} messages are sent again",
+            way.transport
         );
         lock(&session.route).way = way;
+        self.deferred.log(Note::new(Level::Warn, text));
         let past = self.past.get_or_insert_default();
         past.resumes += 1;
-        past.resent += again as u64;
-        self.deferred.log(Note::new(Level::Warn, text));
+        past.resent += resent;
+        past.longest_gap_ms = past.longest_gap_ms.max(gap.as_millis() as u64);
+        let number = past.resumes;
         #[cfg(feature = "tokio")]
         self.deferred.later.push(Later::EnterRuntime);
         if let Some(both) = self.conn.negotiated() {
             self.cork.fit(both.send_eager as usize);
         }
         self.deferred.drive = true;
-        self.deferred.wake = true;
+        if let Some(queues) = &self.queues {
+            let transport = queues.transport();
+            self.report_of_session(Completion::Resumed {
+                number,
+                resent,
+                transport,
+            });
+        }
         self.go_on();
     }
 
@@ -534,10 +542,9 @@ impl Core {
             Some(_) | None => None,
         };
         let Some(kept) = next else { return false };
-        let bytes = match &kept.bytes {
-            Bytes::Copy(copy) => copy,
-            Bytes::Memory(memory) => memory.bytes(),
-            Bytes::Exposed => &[],
+        let bytes = match &kept.memory {
+            None => &kept.copy,
+            Some(memory) => memory.bytes(),
         };
         let slices = [IoSlice::new(bytes)];
         let mut sending = Sending::new(&slices, kept.id);
@@ -561,7 +568,8 @@ impl Core {
             return more;
         }
         if let Some(session) = &mut self.session {
-            session.messages.put_back(kept);
+            let is_large = kept.memory.is_some();
+            session.messages.put_back(kept, is_large);
         }
         false
     }

@@ -92,6 +92,12 @@ const SAMPLES: &[Sample] = &[
         |it| it.resent,
     ),
     (
+        "longest_gap_milliseconds",
+        Kind::Gauge,
+        "Longest time from the loss of a connection to its resumption.",
+        |it| it.longest_gap_ms,
+    ),
+    (
         "buffers_held",
         Kind::Gauge,
         "Receive buffers whose messages the application holds.",

@@ -12,7 +12,7 @@ use rdmsg::{Completion, Endpoint, Message, Outgoing};
 use toolbox::Side;
 
 use crate::{
-    manner::{Manner, Way},
+    manner::Way,
     traffic::{Reading, SILENCE, Traffic},
 };
 
@@ -69,7 +69,7 @@ pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
 pub(crate) fn measure(traffic: &Traffic) -> Result<Reading> {
     let start = Instant::now();
     let mut busy = traffic.clone();
-    busy.manner = Manner::DEFAULT.with(Way::Busy);
+    busy.manner = busy.manner.with(Way::Busy);
     let endpoint = busy.endpoints(Side::Client)?.pop().context("none")?;
     let mut told = TcpStream::connect(traffic.server).context("the server is deaf")?;
     told.set_read_timeout(Some(SILENCE))?;

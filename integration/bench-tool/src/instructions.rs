@@ -43,18 +43,27 @@ pub(crate) fn prepare() -> Result<()> {
 
 /// Measures single calls, and adds their rows.
 pub(crate) fn add_calls(conductor: &mut Conductor) {
-    conductor.say("single calls");
-    let Some(costs) = conductor.attempt("single calls", OURS, single_calls) else {
+    let plain = Manner::DEFAULT.with(Way::Event);
+    add_calls_of(conductor, plain, "", [200.0, 200.0, 120.0]);
+    // A send may execute 30 more, for the copy that it keeps.
+    let resuming = plain.with(Way::Resume);
+    add_calls_of(conductor, resuming, " with resume", [230.0, 200.0, 120.0]);
+}
+
+fn add_calls_of(conductor: &mut Conductor, manner: Manner, suffix: &str, limits: [f64; 3]) {
+    let what = format!("single calls{suffix}");
+    conductor.say(&what);
+    let costs = conductor.attempt(&what, OURS, |this| single_calls(this, manner));
+    let Some(costs) = costs else {
         return;
     };
-    let limits = [200.0, 200.0, 120.0];
     for ((name, cost), limit) in calls::NAMES.into_iter().zip(costs).zip(limits) {
         for (measure, count, limit) in [
             (Measure::Call, cost.instructions, limit),
             (Measure::Allocations, cost.allocations, 0.0),
         ] {
             let ours = Side {
-                name: name.to_owned(),
+                name: format!("{name}{suffix}"),
                 figures: vec![count as f64 / CALLS as f64],
             };
             conductor.report.rows.push(Row {
@@ -69,9 +78,9 @@ pub(crate) fn add_calls(conductor: &mut Conductor) {
     }
 }
 
-fn single_calls(conductor: &mut Conductor) -> Result<Vec<Cost>> {
+fn single_calls(conductor: &mut Conductor, manner: Manner) -> Result<Vec<Cost>> {
     let run = Run {
-        program: Program::Rdmsg(Manner::DEFAULT.with(Way::Event)),
+        program: Program::Rdmsg(manner),
         measure: Measure::Call,
         size: calls::SIZE,
         count: CALLS,

@@ -1,4 +1,4 @@
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, time::Duration};
 
 use anyhow::{Error, Result, bail};
 use clap::ValueEnum;
@@ -40,6 +40,8 @@ pub(crate) enum Way {
     Small,
     /// All connections share one pool of receives.
     Shared,
+    /// Connections that are lost are resumed.
+    Resume,
     /// The server waits with epoll for the connections' event_fd.
     EventFd,
     /// A TCP socket of std replaces this library.
@@ -56,6 +58,9 @@ const LEAST_DEPTH: u16 = 8;
 /// The number of shared receives that each connection reserves, as `Config::shared_receive`
 /// describes.
 const SHARE: u32 = 28;
+
+/// How long a connection survives a loss, as `Config::resume` says.
+const RESUME: Duration = Duration::from_secs(30);
 
 impl Manner {
     pub(crate) const DEFAULT: Self = Self {
@@ -76,11 +81,14 @@ impl Manner {
     /// Returns the configuration for messages of this size.
     pub(crate) fn config(self, size: usize) -> Config {
         let mut config = Config::default();
+        if self.has(Way::Event) {
+            config.polling = Polling::Event;
+        }
         if self.has(Way::Busy) {
             config.polling = Polling::Busy;
         }
-        if self.has(Way::Event) {
-            config.polling = Polling::Event;
+        if self.has(Way::Resume) {
+            config.resume = RESUME;
         }
         if self.has(Way::Eager) {
             let depth = u16::try_from(RING_BYTES / size).unwrap_or(u16::MAX);

@@ -609,13 +609,31 @@ fn a_session_survives_cuts_of_the_link() {
             }
         });
         let mut number = 0;
-        while endpoint.try_recv().unwrap().is_none() {
+        let (mut losses, mut resumptions) = (0, Vec::new());
+        loop {
+            match endpoint.try_next_completion().unwrap() {
+                Some(Completion::Received(_)) => break,
+                Some(Completion::Suspended { reason }) => {
+                    assert!(reason.is_loss(), "{reason}");
+                    losses += 1;
+                }
+                Some(Completion::Resumed {
+                    number, transport, ..
+                }) => {
+                    assert_eq!(transport, endpoint.transport());
+                    resumptions.push(number);
+                    assert_eq!(losses, resumptions.len());
+                }
+                Some(other) => panic!("{other:?}"),
+                None => {}
+            }
             endpoint.send(&numbered(number)).unwrap();
             number += 1;
             if number % 16 == 0 {
                 thread::sleep(Duration::from_millis(1));
             }
         }
+        assert!(!resumptions.is_empty() && resumptions.is_sorted());
         endpoint.send(b"last").unwrap();
         assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *b"all came");
         cuts.join().unwrap();

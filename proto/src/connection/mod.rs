@@ -196,6 +196,16 @@ impl Connection {
         }
     }
 
+    /// Whether the connection is ending, or has ended.
+    #[inline]
+    pub fn is_ending(&self) -> bool {
+        match &self.state {
+            State::Setup(_) => false,
+            State::Open(open) => !open.is_established(),
+            State::Closed(_) => true,
+        }
+    }
+
     /// Whether the connection ends, and an event is waited for that has the cause.
     pub fn is_ending_for_a_cause_to_come(&self) -> bool {
         matches!(&self.state, State::Open(open) if open.awaits_cause())

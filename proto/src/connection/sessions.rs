@@ -2,8 +2,9 @@
 
 use super::{Connection, open::LostInClose};
 use crate::{
-    CloseReason, ResumeRequest, SessionOffer, SessionOver,
+    CloseReason, ResumeRequest, SessionOffer, SessionOver, Unconfirmed,
     hello::{Hello, RESUMES, SESSION},
+    outbound::LARGE_IN_FLIGHT,
 };
 
 /// Sessions.
@@ -88,17 +89,19 @@ impl Connection {
         }
     }
 
-    /// Returns the greatest number of messages that were sent and may not have been received, and
-    /// the number of large ones that were not taken.
-    #[inline]
+    /// Returns the bounds on the messages that were sent and may not have been received.
     #[must_use]
-    pub fn unconfirmed(&self) -> (u32, u32) {
-        self.opened().map_or((0, 0), |open| {
-            let transfer = &open.transfer;
-            (
-                transfer.send_credit.unconfirmed(),
-                transfer.outbound.untaken(),
-            )
-        })
+    pub fn unconfirmed(&self) -> Unconfirmed {
+        let Some(open) = self.opened() else {
+            return Unconfirmed::default();
+        };
+        let transfer = &open.transfer;
+        Unconfirmed {
+            messages: transfer.send_credit.unconfirmed(),
+            large: transfer.outbound.untaken(),
+            // The receive of a large message is posted again at once, so its credit comes back
+            // before it is read. All others hold theirs until they are delivered.
+            most: transfer.send_credit.window() + LARGE_IN_FLIGHT,
+        }
     }
 }

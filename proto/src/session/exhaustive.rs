@@ -27,7 +27,7 @@ use self::{
     scope::{A, Mistake, P, Scope, looking, scope},
     world::{Act, World},
 };
-use super::{ResumeRefused, Session};
+use super::{ResumeRefused, Session, Unconfirmed};
 
 /// The number of states that fit memory.
 const MOST_STATES: usize = 8_000_000;
@@ -183,6 +183,7 @@ fn find_each_mistake() {
     let cases = [
         (CountBeforeFence(A), TWICE),
         (CountBeforeFence(P), TWICE),
+        (KeepWindow, "a message is forgotten that was not delivered"),
         (TrustDevice, "a message is forgotten that was not delivered"),
         (SendBeforeCount, TWICE),
         (RepeatEverything, TWICE),
@@ -191,9 +192,13 @@ fn find_each_mistake() {
         (TakeRefusedEpoch, "not all messages can be delivered"),
     ];
     for (mistake, expected) in cases {
+        let scope = match mistake {
+            KeepWindow => scope([2, 0], [0b01, 0], 1, [1, 0], 0),
+            _ => SMALLEST,
+        };
         let scope = Scope {
             mistake: Some(mistake),
-            ..SMALLEST.with_strangers(1)
+            ..scope.with_strangers(1)
         };
         let violation = search(&scope).violation.expect("it is found");
         println!("{mistake:?}: {violation}");
@@ -204,13 +209,15 @@ fn find_each_mistake() {
 #[test]
 fn wrong_numbers_and_old_epochs_are_refused() {
     let mut session = Session::default();
+    let known = Unconfirmed {
+        messages: 3,
+        large: 0,
+        most: 4,
+    };
     for number in 0..5 {
-        session.keep(number, false);
+        *session.keep(false, || known) = number;
     }
-    assert_eq!(session.take_confirmed(3, 0), Some(0));
-    assert_eq!(session.take_confirmed(3, 0), Some(1));
-    assert_eq!(session.take_confirmed(3, 0), None);
-    session.suspend(0);
+    session.suspend(0, known);
     for (received, is_right) in [(0, false), (1, false), (2, true), (5, true), (6, false)] {
         let judged = session.check_attempt(1, received);
         assert_eq!(judged.is_ok(), is_right, "{received}");
@@ -225,4 +232,23 @@ fn wrong_numbers_and_old_epochs_are_refused() {
     let received: Vec<_> = session.resume(4).unwrap().collect();
     assert_eq!(received, [2, 3]);
     assert_eq!(session.next_again(), Some(4));
+}
+
+#[test]
+fn grants_without_reads_fill_no_memory() {
+    let known = Unconfirmed {
+        messages: 1,
+        large: 1,
+        most: 5,
+    };
+    let mut session = Session::default();
+    for number in 0..1000 {
+        *session.keep(number == 0, || known) = number;
+    }
+    assert_eq!(session.ring.len(), 5);
+    session.suspend(0, known);
+    // The grants mean that the peer has received all messages before the last five.
+    let judged = session.check_attempt(1, 994);
+    assert!(matches!(judged, Err(ResumeRefused::Impossible(_))));
+    assert_eq!(session.check_attempt(1, 995), Ok(()));
 }

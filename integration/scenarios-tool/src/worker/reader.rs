@@ -100,7 +100,8 @@ impl Reader {
                 operations.map_or(Ok(()), |operations| operations.check_read(id))
             }
             // The sender waits for room by itself.
-            Ok(Completion::Room) | Err(Error::TimedOut) => Ok(()),
+            Ok(Completion::Room | Completion::Suspended { .. } | Completion::Resumed { .. })
+            | Err(Error::TimedOut) => Ok(()),
             Ok(Completion::Disconnected(reason)) | Err(Error::Disconnected(reason)) => {
                 return Some(self.end(End::new(&reason)));
             }

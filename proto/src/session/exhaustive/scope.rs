@@ -31,6 +31,8 @@ pub(super) struct Scope {
 pub(super) enum Mistake {
     /// This side counts its messages while its last connection still delivers some.
     CountBeforeFence(usize),
+    /// A side keeps the messages of one window of the peer only.
+    KeepWindow,
     /// Each message counts as received when the device has sent it.
     TrustDevice,
     /// A side sends before it has the peer's number.
@@ -79,5 +81,11 @@ impl Scope {
     /// Whether a message of a side is above the eager size.
     pub(super) fn is_large(&self, at: usize, message: u8) -> bool {
         self.large[at] >> message & 1 == 1
+    }
+
+    /// The greatest number of messages above the eager size that are in flight.
+    pub(super) fn most_large(&self) -> u32 {
+        let most = self.large.map(u8::count_ones).into_iter().max();
+        most.unwrap_or(0)
     }
 }

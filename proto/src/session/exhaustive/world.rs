@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::scope::{A, Mistake, P, Scope};
-use crate::session::{ResumeRefused, Session};
+use crate::session::{ResumeRefused, Session, Unconfirmed};
 
 /// A step of a side or of the network. The first field is the side or the request, the second one
 /// the epoch of the connection.
@@ -114,6 +114,25 @@ const MOST_EPOCHS: u32 = 16;
 
 type Judged = Result<(), &'static str>;
 
+impl Flow {
+    /// Returns the bounds that the driver passes.
+    fn known(&self, scope: &Scope) -> Unconfirmed {
+        let (messages, large) = match scope.mistake {
+            Some(Mistake::TrustDevice) => (0, 0),
+            _ => (scope.window - self.available, self.untaken),
+        };
+        let most = match scope.mistake {
+            Some(Mistake::KeepWindow) => scope.window.into(),
+            _ => u32::from(scope.window) + scope.most_large(),
+        };
+        Unconfirmed {
+            messages: messages.into(),
+            large: large.into(),
+            most,
+        }
+    }
+}
+
 impl Conn {
     fn new(scope: &Scope, open: [bool; 2], received: [u32; 2]) -> Self {
         let flow = Flow {
@@ -135,18 +154,6 @@ impl Conn {
 }
 
 impl Side {
-    /// Forgets messages as the driver does, after each send and at the end of a connection.
-    fn trim(&mut self, flow: &Flow, scope: &Scope) {
-        let (unconfirmed, untaken) = match scope.mistake {
-            Some(Mistake::TrustDevice) => (0, 0),
-            _ => (scope.window - flow.available, flow.untaken),
-        };
-        while let Some(_received) = self
-            .session
-            .take_confirmed(unconfirmed.into(), untaken.into())
-        {}
-    }
-
     fn deliver(&mut self, message: u8) -> Judged {
         if message < self.delivered {
             return Err("a message is delivered twice");
@@ -366,12 +373,11 @@ impl World {
             side.sent - 1
         });
         let is_large = scope.is_large(at, message);
-        side.session.keep(message, is_large);
         if let Some(conn) = self.conns.get_mut(&epoch) {
             let flow = &mut conn.flows[at];
             flow.available -= 1;
             flow.untaken += u8::from(is_large);
-            side.trim(flow, scope);
+            *side.session.keep(is_large, || flow.known(scope)) = message;
             let is_late = self.sides[1 - at].late == Some(epoch);
             if conn.is_whole && (conn.open[1 - at] || is_late) {
                 flow.wire.push_back(message);
@@ -431,8 +437,9 @@ impl World {
         };
         conn.open[at] = false;
         if is_working {
-            side.trim(&conn.flows[at], scope);
-            side.session.suspend(conn.flows[1 - at].delivered.into());
+            let known = conn.flows[at].known(scope);
+            let delivered = conn.flows[1 - at].delivered.into();
+            side.session.suspend(delivered, known);
         }
         if is_working && scope.mistake == Some(Mistake::CountBeforeFence(at)) {
             side.late = Some(epoch);
@@ -486,7 +493,7 @@ impl World {
         if let Link::Attempt(epoch) = side.link {
             side.link = Link::Working(epoch);
         }
-        if scope.mistake == Some(Mistake::SendBeforeCount) && !side.session.kept.is_empty() {
+        if scope.mistake == Some(Mistake::SendBeforeCount) && side.session.kept > 0 {
             // The number comes after the messages to which it applies.
             return Ok(());
         }
@@ -500,12 +507,20 @@ impl World {
     fn judge(&self, scope: &Scope) -> Judged {
         for at in [A, P] {
             let Side { session, .. } = &self.sides[at];
-            let first = session.front.wrapping_sub(scope.start);
+            let kept: Vec<_> = session
+                .places()
+                .map(|at| session.ring[at].message)
+                .collect();
+            let forgotten = session.kept - kept.len() as u32;
+            let front = session.front.wrapping_add(forgotten);
+            let first = front.wrapping_sub(scope.start);
             if first > self.sides[1 - at].delivered.into() {
                 return Err("a message is forgotten that was not delivered");
             }
-            let kept = session.kept.iter().map(|kept| &kept.message);
-            let all = kept.chain(&session.again).copied();
+            let all = kept
+                .into_iter()
+                .rev()
+                .chain(session.again.iter().map(|kept| kept.message));
             if !all.eq(first as u8..self.sides[at].sent) {
                 return Err("the kept messages are not those from the oldest on");
             }
