@@ -30,17 +30,15 @@ impl Lines {
         &LINES
     }
 
-    /// Waits until this number of lines have contained `text`.
-    pub(crate) fn wait_for(&self, text: &str, number: usize) {
-        let found = |lines: &mut Vec<String>| {
-            lines.iter().filter(|line| line.contains(text)).count() >= number
-        };
+    /// Waits until a line contains `text`.
+    pub(crate) fn wait_for(&self, text: &str) {
+        let found = |lines: &mut Vec<String>| lines.iter().any(|line| line.contains(text));
         let lines = self.lines.lock().unwrap();
         let waited = self
             .added
             .wait_timeout_while(lines, PATIENCE, |lines| !found(lines));
         let is_over = waited.unwrap().1.timed_out();
-        assert!(!is_over, "no line {number} with: {text}");
+        assert!(!is_over, "no line with: {text}");
     }
 
     /// Checks that no line has the first bytes of a secret, in any of the usual forms.
