@@ -240,13 +240,12 @@ impl<M: Default> Session<M> {
     pub fn suspend(&mut self, received: u32, known: Unconfirmed) -> usize {
         self.received = self.received.wrapping_add(received);
         self.confirm(known);
-        let sent = self.kept as usize;
         for at in self.places() {
             self.again.push_front(mem::take(&mut self.ring[at]));
         }
         self.ring = Vec::new();
-        (self.next, self.kept) = (0, 0);
-        sent
+        self.next = 0;
+        mem::take(&mut self.kept) as usize
     }
 
     /// Returns the messages that will be sent again, oldest first, and whether each is above the

@@ -66,8 +66,8 @@ impl Core {
         //= PROTOCOL.md#sessions
         //# While the last connection works there, the passive side must not give it up for a
         //# request alone: it sends a Ping over it, and refuses the request if the Pong comes.
-        match doubt.as_deref() {
-            Some(Doubt { answer, until }) if !self.conn.has_proof(*answer) => now < *until,
+        match doubt {
+            Some(doubt) if !self.conn.has_proof(doubt.answer) => now < doubt.until,
             // The peer has left the connection before it sends a request. So only the pong of a
             // later ping counts, and nothing else that still arrives.
             Some(_) | None => {

@@ -48,15 +48,15 @@ pub(crate) struct LinkSession {
     pub(super) held: u32,
 }
 
+/// A server has many sessions that are idle.
+const _: () = assert!(size_of::<LinkSession>() <= 200);
+
 /// Which side of the session this is.
 pub(crate) enum Side {
     /// It connects, over these ways.
     Active(Box<Ways>),
     Passive,
 }
-
-/// A server has many sessions that are idle.
-const _: () = assert!(size_of::<LinkSession>() <= 200);
 
 pub(super) enum State {
     /// There is a connection, which may be in doubt.

@@ -26,8 +26,7 @@ use crate::{
     error::TrySendError,
     os::lock,
     proto::{
-        CloseReason, CmInput, Connection, Note, ResumeRequest, SESSION_ID_LEN, SessionId,
-        Unconfirmed, Violation,
+        CloseReason, CmInput, Connection, Note, ResumeRequest, SESSION_ID_LEN, SessionId, Violation,
     },
     transport::{Allocator, Exposed, Posted},
 };
@@ -144,11 +143,10 @@ impl Core {
             return;
         };
         let Ended { reason, delivered } = ended;
-        let known = if delivered {
-            Unconfirmed::default()
-        } else {
-            self.conn.unconfirmed()
-        };
+        let mut known = self.conn.unconfirmed();
+        if delivered {
+            (known.messages, known.large) = (0, 0);
+        }
         let received = self.conn.delivered_messages();
         let unconfirmed = session.messages.suspend(received, known);
         session.held += self.conn.held_messages();
@@ -464,43 +462,45 @@ impl Core {
         let State::Suspended(suspension) = before else {
             return;
         };
-        let Step::Attempt(way) = suspension.step else {
+        let Suspension {
+            since,
+            reason,
+            step,
+            ..
+        } = *suspension;
+        let Step::Attempt(way) = step else {
             return;
         };
         // The peer closes again, which this side answers again.
-        if let CloseReason::PeerClosed | CloseReason::Truncated { .. } = suspension.reason {
+        if let CloseReason::PeerClosed | CloseReason::Truncated { .. } = reason {
             session.closing = None;
         }
         if let Some(ways) = session.ways() {
             ways.arrived(Instant::now());
         }
         let resent = session.messages.suspended_mut().count() as u64;
-        let gap = suspension.since.elapsed();
+        let (gap, transport) = (since.elapsed(), way.transport);
         let text = format_args!(
-            "resumed over {} after {gap:?}; {resent} messages are sent again",
-            way.transport
+            "resumed over {transport} after {gap:?}; {resent} messages are sent again"
         );
         lock(&session.route).way = way;
-        self.deferred.log(Note::new(Level::Warn, text));
         let past = self.past.get_or_insert_default();
         past.resumes += 1;
         past.resent += resent;
         past.longest_gap_ms = past.longest_gap_ms.max(gap.as_millis() as u64);
         let number = past.resumes;
+        self.deferred.log(Note::new(Level::Warn, text));
         #[cfg(feature = "tokio")]
         self.deferred.later.push(Later::EnterRuntime);
         if let Some(both) = self.conn.negotiated() {
             self.cork.fit(both.send_eager as usize);
         }
         self.deferred.drive = true;
-        if let Some(queues) = &self.queues {
-            let transport = queues.transport();
-            self.report_of_session(Completion::Resumed {
-                number,
-                resent,
-                transport,
-            });
-        }
+        self.report_of_session(Completion::Resumed {
+            number,
+            resent,
+            transport,
+        });
         self.go_on();
     }
 

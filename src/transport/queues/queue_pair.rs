@@ -9,7 +9,7 @@ use super::{
 };
 #[cfg(feature = "rdma")]
 use crate::transport::rdma;
-use crate::{proto::MovedBytes, status::OsError, transport::tcp, transport_choice::Transport};
+use crate::{proto::MovedBytes, status::OsError, transport::tcp};
 
 /// The queue pair of one connection.
 #[derive(Debug)]
@@ -32,13 +32,6 @@ pub(crate) enum SharedReceiveQueue {
 }
 
 impl QueuePair {
-    pub(super) fn transport(&self) -> Transport {
-        by_transport!(self, {
-            Rdma(_) => Transport::Rdma,
-            Tcp(_) => Transport::Tcp,
-        })
-    }
-
     /// The longest message whose bytes are copied into the work request, where any are.
     pub(super) fn max_inline(&self) -> Option<usize> {
         by_transport!(self, {

@@ -34,7 +34,6 @@ use crate::{
     proto::{HEADER_LEN, MovedBytes, Read, Transmit},
     status::OsError,
     transport::memory::{Allocator, Domain, InboundPool, RecvSlice, Registration, received_bytes},
-    transport_choice::Transport,
 };
 
 /// A connection's queue pair and buffers.
@@ -107,10 +106,6 @@ impl WorkQueues {
     /// Moves the queue pair to its error state, in which it takes no receives.
     pub(crate) fn fail(&self) -> Result<(), OsError> {
         self.qp.fail()
-    }
-
-    pub(crate) fn transport(&self) -> Transport {
-        self.qp.transport()
     }
 
     /// Returns the counters of bytes, if the transport has them.
