@@ -237,7 +237,10 @@ fn answer_to_earlier_ping_proves_nothing() {
     while let (_, Answer::Rejected(BUSY, 0, 0)) = scene.ask(0) {
         thread::sleep(Duration::from_millis(10));
     }
-    let resumes = format!("to {}: the peer resumes the session", scene.raw.local_addr());
+    let resumes = format!(
+        "to {}: the peer resumes the session",
+        scene.raw.local_addr()
+    );
     scene.lines.wait_for(&resumes);
 }
 
