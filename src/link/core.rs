@@ -3,10 +3,7 @@
 
 use std::{
     collections::VecDeque,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, atomic::AtomicUsize},
     time::Instant,
 };
 
@@ -23,7 +20,7 @@ use super::{
     reports::report_failed,
     sent_order::{Gone, SentOrder, Unproven},
     session::LinkSession,
-    suspension::home_of,
+    successor::home_of,
 };
 use crate::{
     error::Error,
@@ -76,10 +73,10 @@ pub(crate) struct Core {
     pub(super) room_wanted: bool,
     pub(super) deferred: Deferred,
     /// The number of completions that a `recv` took from the channel and set aside.
-    set_aside: Arc<AtomicUsize>,
+    pub(super) set_aside: Arc<AtomicUsize>,
     /// The number of operations that may be in flight, or reported and not taken. The channel has a
     /// place for each.
-    most_ids: usize,
+    pub(super) most_ids: usize,
 }
 
 /// Reads the clock when it is asked.
@@ -361,22 +358,6 @@ impl Core {
             reason,
             delivered: false,
         });
-    }
-
-    /// Whether the channel has a place for the completion of one more operation.
-    pub(crate) fn may_report_one_more(&mut self) -> bool {
-        let (Some(queues), Some(completions)) = (&self.queues, &mut self.completions) else {
-            // The connection has ended, which is reported soon enough.
-            return true;
-        };
-        let ids = queues.in_flight.slots.operations() + self.unproven.writes() + self.order.ids();
-        ids + completions.reports() + self.set_aside.load(Ordering::Relaxed) < self.most_ids
-    }
-
-    /// Whether a completion waits to be taken.
-    pub(super) fn has_reports(&mut self) -> bool {
-        let reports = self.completions.as_mut().map_or(0, Outbox::reports);
-        reports + self.set_aside.load(Ordering::Relaxed) > 0
     }
 
     /// Whether a marker completes behind the last receive.

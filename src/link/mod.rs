@@ -38,6 +38,7 @@ mod reports;
 mod send;
 mod sent_order;
 mod session;
+mod successor;
 mod suspension;
 mod ways;
 

@@ -1,7 +1,10 @@
 //! Reports to the application: completions of sends and operations, and room for a send, in the
 //! connection's channel or the group's.
 
-use std::{iter, sync::Arc};
+use std::{
+    iter,
+    sync::{Arc, atomic::Ordering},
+};
 
 use log::Level;
 
@@ -134,6 +137,22 @@ impl Core {
 
 /// The group.
 impl Core {
+    /// Whether the channel has a place for the completion of one more operation.
+    pub(crate) fn may_report_one_more(&mut self) -> bool {
+        let (Some(queues), Some(completions)) = (&self.queues, &mut self.completions) else {
+            // The connection has ended, which is reported soon enough.
+            return true;
+        };
+        let ids = queues.in_flight.slots.operations() + self.unproven.writes() + self.order.ids();
+        ids + completions.reports() + self.set_aside.load(Ordering::Relaxed) < self.most_ids
+    }
+
+    /// Whether a completion waits to be taken.
+    pub(super) fn has_reports(&mut self) -> bool {
+        let reports = self.completions.as_mut().map_or(0, Outbox::reports);
+        reports + self.set_aside.load(Ordering::Relaxed) > 0
+    }
+
     pub(super) fn is_grouped(&self) -> bool {
         let outbox = self.completions.as_ref();
         outbox.is_some_and(|outbox| outbox.is_grouped())

@@ -2,33 +2,24 @@
 //! core. The engine's thread makes the attempts: see `engine/reactor/sessions.rs`.
 
 use std::{
-    io::IoSlice,
-    mem,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use log::Level;
 
-#[cfg(feature = "tokio")]
-use super::deferred::Later;
 use super::{
     completion::{Completion, Ended},
-    core::{Core, Recipient},
+    core::Core,
     message::{Batches, Home, Place},
     reports::{report, report_failed},
-    send::{Attempt, Sending},
     sent_order::Unproven,
     session::{Side, State, Step, Suspension},
     ways::Way,
 };
 use crate::{
-    error::TrySendError,
-    os::lock,
-    proto::{
-        CloseReason, CmInput, Connection, Note, ResumeRequest, SESSION_ID_LEN, SessionId, Violation,
-    },
-    transport::{Allocator, Exposed, Posted},
+    proto::{CloseReason, CmInput, Connection, Note, ResumeRequest, SessionId},
+    transport::{Exposed, Posted},
 };
 
 /// The wait before the second attempt. It doubles from attempt to attempt.
@@ -404,184 +395,5 @@ impl Core {
         if let Some(suspension) = self.session.as_mut().and_then(|it| it.suspension()) {
             suspension.peer_received = received;
         }
-    }
-}
-
-/// The successor of a lost connection.
-impl Core {
-    /// A connection is established: it begins a session, resumes it, or has none.
-    pub(super) fn session_established(&mut self) {
-        let Some(session) = &mut self.session else {
-            return;
-        };
-        let has_session = self.conn.has_session();
-        if !has_session && matches!(session.state, State::Working(_)) {
-            self.session = None;
-            return;
-        }
-        let data = self.conn.peer_data();
-        let received = match &session.state {
-            State::Working(_) => {
-                if let Side::Active(ways) = &mut session.side {
-                    ways.arrived(Instant::now());
-                    match data.split_first_chunk::<SESSION_ID_LEN>() {
-                        Some((id, data)) => {
-                            session.id = Some(SessionId(*id));
-                            session.peer_data = data.into();
-                        }
-                        None => self.session = None,
-                    }
-                }
-                return;
-            }
-            State::Suspended(suspension) => match &session.side {
-                Side::Active(_) => data.try_into().ok().map(u32::from_be_bytes),
-                Side::Passive => Some(suspension.peer_received),
-            },
-        };
-        //= PROTOCOL.md#sessions
-        //# A reply without bit 4, or with another length, is a violation as well.
-        let violation = Violation::new("session", data.len() as u64, "4 bytes of a number");
-        let resumed = received.filter(|_| has_session).ok_or(violation);
-        let arrived = resumed.and_then(|received| {
-            let arrived = session.messages.resume(received)?;
-            Ok(arrived.filter_map(|kept| kept.id).collect::<Vec<_>>())
-        });
-        match arrived {
-            Ok(arrived) => {
-                for id in arrived {
-                    report(&mut self.completions, Completion::Sent(id));
-                }
-                self.deferred.arrived = true;
-            }
-            Err(violation) => {
-                return self.conn.handle_violation(violation, Instant::now());
-            }
-        }
-        let before = mem::replace(&mut session.state, State::Working(None));
-        let State::Suspended(suspension) = before else {
-            return;
-        };
-        let Suspension {
-            since,
-            reason,
-            step,
-            ..
-        } = *suspension;
-        let Step::Attempt(way) = step else {
-            return;
-        };
-        // The peer closes again, which this side answers again.
-        if let CloseReason::PeerClosed | CloseReason::Truncated { .. } = reason {
-            session.closing = None;
-        }
-        if let Some(ways) = session.ways() {
-            ways.arrived(Instant::now());
-        }
-        let resent = session.messages.suspended_mut().count() as u64;
-        let (gap, transport) = (since.elapsed(), way.transport);
-        let text = format_args!(
-            "resumed over {transport} after {gap:?}; {resent} messages are sent again"
-        );
-        lock(&session.route).way = way;
-        let past = self.past.get_or_insert_default();
-        past.resumes += 1;
-        past.resent += resent;
-        past.longest_gap_ms = past.longest_gap_ms.max(gap.as_millis() as u64);
-        let number = past.resumes;
-        self.deferred.log(Note::new(Level::Warn, text));
-        #[cfg(feature = "tokio")]
-        self.deferred.later.push(Later::EnterRuntime);
-        if let Some(both) = self.conn.negotiated() {
-            self.cork.fit(both.send_eager as usize);
-        }
-        self.deferred.drive = true;
-        self.report_of_session(Completion::Resumed {
-            number,
-            resent,
-            transport,
-        });
-        self.go_on();
-    }
-
-    /// Finishes and closes after the last message that was sent again, if that was asked for.
-    fn go_on(&mut self) {
-        let Some(session) = self.session.as_ref().filter(|_| !self.is_barred()) else {
-            return;
-        };
-        let (finished, closing) = (session.finished, session.closing);
-        if self.holds_back() {
-            self.conn.hold();
-        }
-        if finished {
-            // It is refused at the end of the connection alone.
-            let _ = self.conn.finish();
-        }
-        if closing.is_some() {
-            self.conn.close(Instant::now());
-        }
-        self.deferred.room = true;
-        self.deferred.wake = true;
-        self.room_came();
-    }
-
-    /// Whether messages wait to be sent again on a connection that works.
-    pub(crate) fn sends_again(&self) -> bool {
-        self.session.as_ref().is_some_and(|session| {
-            matches!(session.state, State::Working(_)) && session.messages.repeats()
-        })
-    }
-
-    /// Sends the next message again. Returns whether there is another one to send now. The engine's
-    /// thread calls it once for each, and releases the lock in between.
-    pub(super) fn send_again(&mut self, allocator: Option<&Allocator>) -> bool {
-        let next = match &mut self.session {
-            Some(session) if matches!(session.state, State::Working(_)) => {
-                session.messages.next_again()
-            }
-            Some(_) | None => None,
-        };
-        let Some(kept) = next else { return false };
-        let bytes = match &kept.memory {
-            None => &kept.copy,
-            Some(memory) => memory.bytes(),
-        };
-        let slices = [IoSlice::new(bytes)];
-        let mut sending = Sending::new(&slices, kept.id);
-        let mut sent = self.send_now(&mut sending);
-        if let (Ok(Attempt::NotExposed), Some(allocator)) = (&sent, allocator) {
-            sent = match sending.expose(allocator, self.generation) {
-                Ok(()) => self.send_now(&mut sending),
-                Err(error) => {
-                    let text = format_args!("cannot send a message again: {error}");
-                    self.deferred.log(Note::new(Level::Warn, text));
-                    Err(TrySendError::Full)
-                }
-            };
-        }
-        drop(sending);
-        if let Ok(Attempt::Sent) = sent {
-            let more = self.is_barred();
-            if !more {
-                self.go_on();
-            }
-            return more;
-        }
-        if let Some(session) = &mut self.session {
-            let is_large = kept.memory.is_some();
-            session.messages.put_back(kept, is_large);
-        }
-        false
-    }
-}
-
-/// Returns the object to which messages of the present connection give their place back.
-pub(super) fn home_of<H: Home + 'static>(
-    ring: &Option<Arc<dyn Home>>,
-    to: &Recipient<'_, H>,
-) -> Arc<dyn Home> {
-    match ring {
-        None => Arc::clone(to.home) as Arc<dyn Home>,
-        Some(ring) => Arc::clone(ring),
     }
 }
