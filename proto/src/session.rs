@@ -129,8 +129,8 @@ pub enum ResumeRefused {
 pub struct Unconfirmed {
     /// The greatest number of messages that the peer may not have received.
     pub messages: u32,
-    /// The number of messages above the eager size that the peer has not read. The peer has received
-    /// neither these nor the messages behind them.
+    /// The number of messages above the eager size that the peer has not read. The peer has
+    /// received neither these nor the messages behind them.
     pub large: u32,
     /// The greatest number of messages that an honest peer ever leaves unconfirmed.
     pub most: u32,

@@ -28,8 +28,8 @@ pub(super) enum Later {
     Close(Outbox),
     /// Drop a completion that has no receiver. The release of its message takes the locks.
     Drop(Completion),
-    /// Have the runtime of the tasks watch the next connection of the session. The runtime has locks
-    /// of its own.
+    /// Have the runtime of the tasks watch the next connection of the session. The runtime has
+    /// locks of its own.
     #[cfg(feature = "tokio")]
     EnterRuntime,
     /// Write a line to the log.

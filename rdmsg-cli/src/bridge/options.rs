@@ -78,8 +78,8 @@ pub(crate) struct Options {
     pub(crate) threads: Option<usize>,
 
     /// How long a connection that was lost between the bridges waits for the network, 0 to 3600.
-    /// The plain ends notice only a pause. Both bridges need it; the smaller time counts. With 0, or
-    /// after a restart of either bridge, a lost connection is reset. The bridge of the service
+    /// The plain ends notice only a pause. Both bridges need it; the smaller time counts. With 0,
+    /// or after a restart of either bridge, a lost connection is reset. The bridge of the service
     /// keeps up to 1024 lost connections.
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = resume)]
     pub(crate) resume: Duration,

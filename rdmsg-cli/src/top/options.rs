@@ -14,7 +14,7 @@ use crate::duration::positive;
 ///               instead while the connection is lost and may be resumed
 ///   MSG/S       messages a second, both ways
 ///   STALLS      sends a second that had to wait, because the peer reads slower
-///   RESUMES     how often the connection was resumed, and the messages sent again for that (RESENT)
+///   RESUMES     how often the connection was resumed; RESENT: the messages sent again for that
 ///   HELD        messages that the process has received and not dropped: their peers wait for room
 #[derive(Args, Debug)]
 #[command(

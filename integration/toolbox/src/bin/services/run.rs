@@ -217,8 +217,8 @@ impl Run {
         Ok(format!("{error:?}, {took:.1} s"))
     }
 
-    /// Drops all RDMA packets for a while under a running client, which has to end well. Returns the
-    /// time from the repair to that end. A quick run drops none.
+    /// Drops all RDMA packets for a while under a running client, which has to end well. Returns
+    /// the time from the repair to that end. A quick run drops none.
     fn outage(&mut self, line: &str, begun: &Begun, text: &str) -> Result<String> {
         let mut client = self.begin(line, begun)?;
         if self.cuts {
