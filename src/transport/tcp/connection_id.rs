@@ -145,8 +145,13 @@ impl ConnectionId {
         Ok(())
     }
 
-    /// Closes the socket, as far as this is concerned: the next attempt gets another.
+    /// Gives the socket up. The connection manager reports nothing more of it, also if its queues
+    /// still have it. The next attempt gets another socket with the same key.
     pub(crate) fn discard(&mut self) {
+        let Ok(socket) = self.carrier.fd() else {
+            return;
+        };
+        self.manager.unwatch(socket);
         self.manager.forget(self.key);
         self.carrier = Carrier::Nothing;
     }
@@ -170,9 +175,7 @@ impl ConnectionId {
 impl Drop for ConnectionId {
     fn drop(&mut self) {
         // Without a socket the key may be that of a later id, which resumes a session.
-        if !matches!(self.carrier, Carrier::Nothing) {
-            self.manager.forget(self.key);
-        }
+        self.discard();
     }
 }
 

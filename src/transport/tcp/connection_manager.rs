@@ -255,6 +255,12 @@ impl ConnectionManager {
         drop(reports);
     }
 
+    /// Ends the events of a socket, whose key another socket may get.
+    pub(super) fn unwatch(&self, socket: impl AsFd) {
+        // It fails if the socket was never watched.
+        let _ = self.inner.epoll.delete(socket);
+    }
+
     /// Reports nothing more of this connection or listener.
     pub(super) fn forget(&self, key: u64) {
         let mut state = lock(&self.inner.state);
@@ -444,8 +450,10 @@ impl Watch {
             Self::ENDS
         };
         let mut event = EpollEvent::new(flags, self.token);
-        if let Err(errno) = self.epoll.modify(socket, &mut event) {
-            error_sparsely!("epoll_ctl: {errno}");
+        match self.epoll.modify(socket, &mut event) {
+            // The connection manager does not watch it any more.
+            Ok(()) | Err(nix::Error::ENOENT) => {}
+            Err(errno) => error_sparsely!("epoll_ctl: {errno}"),
         }
     }
 
