@@ -198,12 +198,21 @@ impl RecvCredit {
         self.patient |= self.held() == 0;
     }
 
-    /// Promises one receive more, if they are fewer than the window: the application has released a
-    /// message of an earlier connection, whose place the first credits left out.
-    pub(super) fn widen(&mut self) {
-        if self.promised() < self.window {
-            self.limit = self.limit.wrapping_add(1);
-        }
+    /// Counts a receive that is not posted again, because the connection ends.
+    #[inline]
+    pub(super) fn give_up(&mut self) {
+        debug_assert!(
+            self.released != self.received,
+            "no more is released than was received"
+        );
+        self.released = self.released.wrapping_add(1);
+    }
+
+    /// Promises all receives of the window but `held`, which stand for messages of earlier
+    /// connections. It takes no promise back.
+    pub(super) fn leave_out(&mut self, held: u32) {
+        let more = self.window.saturating_sub(held + self.promised());
+        self.limit = self.limit.wrapping_add(more);
     }
 
     /// Returns the number of receives that are promised to the peer, or hold its messages.
@@ -324,6 +333,22 @@ mod tests {
         assert!(!credit.grant_due(), "the peer has one left");
         credit.receive(1);
         assert!(credit.grant_due(), "and now none");
+    }
+
+    #[test]
+    fn messages_of_earlier_connections_narrow_the_window() {
+        let mut credit = RecvCredit::new(8, 3, u32::MAX);
+        credit.leave_out(5);
+        assert_eq!(credit.promised(), 3, "as the hello says");
+        credit.receive(2);
+        credit.leave_out(4);
+        assert_eq!((credit.promised(), credit.held()), (4, 2));
+        credit.leave_out(6);
+        assert_eq!(credit.promised(), 4, "a promise is not taken back");
+        credit.leave_out(0);
+        assert_eq!(credit.promised(), 8);
+        credit.give_up();
+        assert_eq!((credit.promised(), credit.held()), (7, 1));
     }
 
     #[test]

@@ -559,7 +559,7 @@ impl Core {
             Place::Part(buffer) if self.batches.take(buffer) => self.release(buffer),
             // Its receive follows with the last of them: the peer has credit for the others alone.
             Place::Part(_) if self.conn.accepts_receives() => self.conn.release(SystemClock),
-            Place::Part(_) => {}
+            Place::Part(_) => self.conn.give_up_receive(),
             Place::Copied(len) => self.conn.release_copied(len, SystemClock),
             Place::Large(len) => self.conn.release_large(len, SystemClock),
         }
@@ -572,7 +572,7 @@ impl Core {
             // Others can use it whatever has become of this connection.
             (Some(share), _) => share.give_back(buffer),
             (None, Some(queues)) if self.conn.accepts_receives() => queues.post_recv(buffer),
-            (None, _) => return,
+            (None, _) => return self.conn.give_up_receive(),
         };
         match posted {
             Ok(()) if self.conn.accepts_receives() => self.conn.release(SystemClock),

@@ -8,7 +8,7 @@ use log::Level;
 use super::deferred::Later;
 use super::{
     completion::Completion,
-    core::{Core, Recipient},
+    core::{Core, Recipient, SystemClock},
     message::Home,
     reports::report,
     send::{Attempt, Sending},
@@ -106,6 +106,8 @@ impl Core {
         self.deferred.log(Note::new(Level::Warn, text));
         #[cfg(feature = "tokio")]
         self.deferred.later.push(Later::EnterRuntime);
+        // The application has released messages since the attempt began.
+        self.conn.set_held(session.held, SystemClock);
         if let Some(both) = self.conn.negotiated() {
             self.cork.fit(both.send_eager as usize);
         }

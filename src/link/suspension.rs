@@ -10,7 +10,7 @@ use log::Level;
 
 use super::{
     completion::{Completion, Ended},
-    core::Core,
+    core::{Core, SystemClock},
     message::{Batches, Home, Place},
     reports::{report, report_failed},
     sent_order::Unproven,
@@ -226,8 +226,8 @@ impl Core {
         };
         if let Some(session) = &mut self.session {
             session.held = session.held.saturating_sub(1);
+            self.conn.set_held(session.held, SystemClock);
         }
-        self.conn.widen();
     }
 }
 

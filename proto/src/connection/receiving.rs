@@ -217,6 +217,8 @@ impl Open {
         // Nothing of the frame is kept.
         if self.reposts(side) {
             side.outputs.push(Output::Release(buffer));
+        } else {
+            self.transfer.recv_credit.give_up();
         }
         self.read_on(side, now);
         Ok(())

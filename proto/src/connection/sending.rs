@@ -62,8 +62,14 @@ impl Open {
     /// Counts a receive that has been posted again.
     #[inline]
     pub(super) fn release(&mut self, side: &mut Side, now: impl Clock) {
+        self.transfer.recv_credit.release(side.account.as_deref());
+        self.promise(side, now);
+    }
+
+    /// Grants the receives that the peer may use, or waits for more of them.
+    #[inline]
+    pub(super) fn promise(&mut self, side: &mut Side, now: impl Clock) {
         let transfer = &mut self.transfer;
-        transfer.recv_credit.release(side.account.as_deref());
         match self.phase {
             Phase::Established => transfer.watch_grant(now),
             Phase::Closing(_) | Phase::Draining(_) => transfer.recv_credit.lose_patience(),

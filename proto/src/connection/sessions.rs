@@ -2,7 +2,7 @@
 
 use super::{Connection, open::LostInClose};
 use crate::{
-    CloseReason, ResumeRequest, SessionOffer, SessionOver, Unconfirmed,
+    Clock, CloseReason, ResumeRequest, SessionOffer, SessionOver, Unconfirmed,
     hello::{Hello, RESUMES, SESSION},
     outbound::LARGE_IN_FLIGHT,
 };
@@ -80,12 +80,20 @@ impl Connection {
         })
     }
 
-    /// Takes notice that the application has released a message of an earlier connection of the
-    /// session.
-    pub fn widen(&mut self) {
+    /// Takes notice that the application has released a message whose receive is not posted again,
+    /// because the connection ends.
+    pub fn give_up_receive(&mut self) {
+        if let Some((open, _)) = self.open() {
+            open.transfer.recv_credit.give_up();
+        }
+    }
+
+    /// Takes notice that the application has `held` messages of earlier connections of the session,
+    /// and no more. The peer may use the rest of the window.
+    pub fn set_held(&mut self, held: u32, now: impl Clock) {
         if let Some((open, side)) = self.open() {
-            open.transfer.recv_credit.widen();
-            open.grant_if_due(side);
+            open.transfer.recv_credit.leave_out(held);
+            open.promise(side, now);
         }
     }
 
