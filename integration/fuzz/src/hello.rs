@@ -65,6 +65,12 @@ fn is_rsocket(bytes: &[u8]) -> bool {
         && bytes[20..24] == [0, 0, 0, 2]
 }
 
+/// Whether a good hello has bit 5 of a request to resume a session, and not the form of one.
+fn is_malformed_resume(bytes: &[u8]) -> bool {
+    let has = |bit: u8| bytes[7] >> bit & 1 == 1;
+    has(5) && !(has(4) && bytes[5] == 56)
+}
+
 fn mismatch(field: &'static str, ours: u64, theirs: u64) -> CloseReason {
     CloseReason::PeerIncompatible(Mismatch {
         field,
@@ -80,6 +86,7 @@ pub fn one_hello(bytes: &[u8]) {
     match Connection::requested(params(), bytes, BOTH_WAYS, now) {
         Ok(mut conn) => {
             check(&conn, &verdict);
+            assert!(!is_malformed_resume(bytes));
             assert!(conn.next_timeout().is_some());
             conn.accept(b"data", now);
             conn.take_turn(now);
@@ -94,7 +101,13 @@ pub fn one_hello(bytes: &[u8]) {
             assert_eq!(accepts.count(), 1);
         }
         Err(refusal) => {
-            assert_eq!(Err(refusal.reason), verdict);
+            match refusal.reason {
+                CloseReason::ProtocolViolation(violation) => {
+                    assert_eq!(violation.field(), "session");
+                    assert!(verdict.is_ok() && is_malformed_resume(bytes));
+                }
+                reason => assert_eq!(Err(reason), verdict),
+            }
             assert_eq!(refusal.private_data.len(), 24);
             assert_eq!(refusal.private_data[..6], *b"rdmR\x03\x18");
         }

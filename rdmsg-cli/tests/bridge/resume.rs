@@ -43,7 +43,7 @@ impl Way {
 
     fn mend(&mut self) {
         self.proxy.mend();
-        await_line(&mut self.near.process, "resumed after");
+        await_line(&mut self.near.process, "resumed over TCP after");
     }
 
     /// Both bridges report this of their connections.

@@ -167,7 +167,7 @@ mod tests {
             test
         };
         let tests = DeviceTests {
-            one: ["removal", "devices"].map(named).into(),
+            one: ["removal", "devices", "shortage"].map(named).into(),
             two: vec![named("two_hosts")],
         };
         let tracks = |group| listed(group, &tests, true).unwrap();
@@ -182,9 +182,9 @@ mod tests {
             [("cost", 1), ("lints", 2), ("exhaustive", 1)]
         );
         let (two, names) = (counts("two"), ["faults", "interop", "services", "ends"]);
-        assert_eq!(two.iter().map(|(_, count)| count).sum::<usize>(), 10);
+        assert_eq!(two.iter().map(|(_, count)| count).sum::<usize>(), 11);
         assert!(names.iter().zip(&two).all(|(name, two)| *name == two.0));
-        let ends = &tracks("two")[3].steps[2];
+        let ends = &tracks("two")[3].steps[3];
         let line = "integration/lab exec --hosts 2 --may-die b --timeout 240 -- /built/two_hosts \
                     --ignored --exact a_cut_link_is_noticed_on_both_sides";
         assert_eq!(ends.line, words(line));
