@@ -119,8 +119,8 @@ pub struct SessionOver {
 pub enum ResumeRefused {
     /// A later attempt has come already.
     Stale,
-    /// The peer claims to have received a message that was not sent, or not to have received one
-    /// that it has confirmed.
+    /// The peer's number is above that of the messages sent, or below that of the messages that it
+    /// has confirmed.
     Impossible(Violation),
 }
 

@@ -249,7 +249,7 @@ impl Link {
         }
         let piece = self.send_limit().min(self.core().conn.stream_piece());
         if piece == 0 {
-            // The connection was lost meanwhile, or has ended: the next try finds that.
+            // The connection was lost in between, or has ended: the next try finds that.
             return Err(TrySendError::Full);
         }
         self.try_write_large(parts, usize::try_from(piece).unwrap_or(usize::MAX))

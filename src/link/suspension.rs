@@ -166,7 +166,7 @@ impl Core {
             }
             queues.in_flight.take_exposed()
         });
-        // They are the last of those that were exposed. The peer has taken the others, also if a
+        // The kept ones are the last exposed. The peer has taken the others, also if a
         // frame that could not be posted made it seem otherwise.
         let mut exposed = exposed.into_iter().flatten().rev();
         for (kept, is_large) in session.messages.suspended_mut().rev() {

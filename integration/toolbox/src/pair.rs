@@ -5,7 +5,7 @@ use rdmsg::{CloseReason, Config, Connector, Endpoint, Error, Listener};
 use crate::{Lab, PATIENCE};
 
 /// Returns the active and the passive end of a connection from this host to itself, on the shared
-/// engine. It waits as long as a busy machine needs.
+/// engine. It sets no time limit.
 ///
 /// # Panics
 ///

@@ -451,7 +451,7 @@ impl Watch {
         };
         let mut event = EpollEvent::new(flags, self.token);
         match self.epoll.modify(socket, &mut event) {
-            // The connection manager does not watch it any more.
+            // `unwatch` has removed the socket.
             Ok(()) | Err(nix::Error::ENOENT) => {}
             Err(errno) => error_sparsely!("epoll_ctl: {errno}"),
         }
