@@ -88,8 +88,8 @@ impl Connection {
         }
     }
 
-    /// Sets the number of messages of earlier connections that the application still holds. The peer
-    /// may use the rest of the window.
+    /// Sets the number of messages of earlier connections that the application still holds. The
+    /// peer may use the rest of the window.
     pub fn set_held(&mut self, held: u32, now: impl Clock) {
         if let Some((open, side)) = self.open() {
             open.transfer.recv_credit.leave_out(held);
