@@ -30,7 +30,7 @@ impl NoTransport {
 
     /// The system refused to set the traffic class of packets.
     pub(super) fn without_traffic_class(value: u8, error: OsError) -> Self {
-        let allowed = format!("None only: {error}");
+        let allowed = format!("only None on this system: {error}");
         Self::refused("traffic_class", value, allowed, error)
     }
 
