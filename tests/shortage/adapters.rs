@@ -161,7 +161,8 @@ fn refused_traffic_class_is_named() {
             bystander.assert_well();
         }
         let named = format!(
-            "invalid configuration: traffic_class is 104, allowed is only None on this system: {call}: {refusal}"
+            "invalid configuration: traffic_class is 104, allowed is only None on this system: \
+             {call}: {refusal}"
         );
         assert_eq!(texts[..2], [named.as_str(), &named]);
         if let Some(of_peer) = texts.get(2) {
