@@ -15,6 +15,8 @@ pub(crate) enum Kind {
     /// Several messages of the application: see [`Batch`](super::batch::Batch). Takes a credit for
     /// each.
     Batch,
+    /// A part of one message of the application. Takes a credit.
+    Fragment,
     /// No message: takes no credit, and has no payload.
     Control(Control),
 }
@@ -44,7 +46,7 @@ pub(crate) enum Control {
 
 impl Kind {
     /// All kinds, in the order of their numbers.
-    pub(super) const ALL: [Self; 11] = [
+    pub(super) const ALL: [Self; 12] = [
         Self::Data,
         Self::Control(Control::Grant),
         Self::Control(Control::Ping),
@@ -56,6 +58,7 @@ impl Kind {
         Self::Control(Control::Finish),
         Self::Rendezvous,
         Self::Batch,
+        Self::Fragment,
     ];
 
     /// Returns the number on the wire.
@@ -72,6 +75,7 @@ impl Kind {
             Self::Control(Control::Finish) => 9,
             Self::Rendezvous => 16,
             Self::Batch => 17,
+            Self::Fragment => 18,
         }
     }
 
@@ -119,7 +123,7 @@ pub(crate) struct Header {
     pub sequence: u16,
     /// The number of data frames that the receiver of this frame may have sent, modulo 2³².
     pub grant: u32,
-    /// The length in bytes of the payload.
+    /// The length in bytes of the payload; in a Fragment, of the message from the payload on.
     pub len: u32,
     /// In an Abort the application's code, in a Failure the reason, in all others the number of
     /// large messages of the receiver of this frame that have been read, modulo 2³².
@@ -201,6 +205,7 @@ impl Header {
             Kind::Data
             | Kind::Rendezvous
             | Kind::Batch
+            | Kind::Fragment
             | Kind::Control(
                 Control::Grant
                 | Control::Ping
@@ -218,7 +223,7 @@ impl Header {
         //# | 1 | 1 | flags | 0 |
         //# | 2 | 2 | sequence | number of frames sent before this one, modulo 2¹⁶ |
         //# | 4 | 4 | grant | total of [data frames](#credits) that the receiver may have sent |
-        //# | 8 | 4 | length | bytes of payload behind the header: all that the receive holds |
+        //# | 8 | 4 | length | bytes of payload behind the header; Fragment: more, see below |
         //# | 12 | 4 | argument | Abort, Failure: a code. All others: *taken* |
         let mut bytes = [0; HEADER_LEN];
         bytes[0] = self.kind.number();
@@ -265,14 +270,13 @@ impl Header {
             len: word(header, 8),
             arg: word(header, 12),
         };
-        if parsed.len as usize != payload.len() {
-            return Err(Violation::new(
-                "len",
-                parsed.len.into(),
-                "the length of what was received",
-            ));
-        }
+        let (received, len) = (payload.len(), parsed.len as usize);
         let (fits, expected) = match kind {
+            Kind::Fragment => (
+                (1..=len).contains(&received),
+                "at least the length of what was received, which is not 0",
+            ),
+            _ if len != received => (false, "the length of what was received"),
             Kind::Data | Kind::Batch => (true, ""),
             Kind::Rendezvous => (payload.len() == DESCRIPTOR_LEN, "24 in a rendezvous"),
             Kind::Control(_) => (payload.is_empty(), "0 in a control frame"),
@@ -376,9 +380,10 @@ mod tests {
             (Kind::Control(Control::Finish), 9, control),
             (Kind::Rendezvous, 16, rendezvous),
             (Kind::Batch, 17, &data[..]),
+            (Kind::Fragment, 18, &data[..]),
         ] {
             let payload = match kind {
-                Kind::Data | Kind::Batch => b"hello".to_vec(),
+                Kind::Data | Kind::Batch | Kind::Fragment => b"hello".to_vec(),
                 Kind::Rendezvous => descriptor.emit().to_vec(),
                 Kind::Control(_) => Vec::new(),
             };
@@ -402,7 +407,7 @@ mod tests {
 
     #[test]
     fn other_numbers_are_unknown() {
-        for number in [0, 10, 15, 18, 255] {
+        for number in [0, 10, 15, 19, 255] {
             let mut frame = [0; HEADER_LEN];
             frame[0] = number;
             assert_eq!(Header::parse(&frame).unwrap_err().field(), "kind");
@@ -419,19 +424,29 @@ mod tests {
             grant in any::<u32>(),
             arg in any::<u32>(),
             data in prop::collection::vec(any::<u8>(), 0..40),
+            more in 0..9_u32,
             addr in any::<u32>(),
             len in 1..u64::from(u32::MAX),
         ) {
             let descriptor = Descriptor { addr: addr.into(), len, rkey: arg };
             let payload = match kind {
                 Kind::Data | Kind::Batch => data,
+                Kind::Fragment => [&data[..], b"x"].concat(),
                 Kind::Rendezvous => descriptor.emit().to_vec(),
                 Kind::Control(_) => Vec::new(),
             };
-            let header = Header { kind, sequence, grant, len: payload.len() as u32, arg };
+            let more = if kind == Kind::Fragment { more } else { 0 };
+            let header = Header { kind, sequence, grant, len: payload.len() as u32 + more, arg };
             let frame = [&header.emit()[..], &payload].concat();
             prop_assert_eq!(Header::parse(&frame), Ok(header));
-            prop_assert!(Header::parse(&frame[..frame.len() - 1]).is_err(), "cut short");
+            // A message in fragments that is cut short has too little in the end.
+            let is_cut = Header::parse(&frame[..frame.len() - 1]).is_err();
+            prop_assert!(is_cut || (kind == Kind::Fragment && payload.len() > 1));
+            if kind == Kind::Fragment {
+                prop_assert!(Header::parse(&frame[..HEADER_LEN]).is_err(), "it is empty");
+                let longer = [&frame[..], &[0; 9]].concat();
+                prop_assert!(Header::parse(&longer).is_err(), "more than the message");
+            }
             if kind == Kind::Rendezvous {
                 prop_assert_eq!(Descriptor::parse(&frame), Ok(descriptor));
             }

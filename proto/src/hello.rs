@@ -18,6 +18,8 @@ pub(super) const WRITE_WITH_IMM: u16 = 8;
 pub(super) const SESSION: u16 = 16;
 /// Set in a request that resumes a session.
 pub(super) const RESUMES: u16 = 32;
+/// The feature of a side that takes messages in several frames.
+pub(super) const FRAGMENTS: u16 = 64;
 /// The length in bytes of a hello without the application's bytes.
 const LEN: usize = 36;
 

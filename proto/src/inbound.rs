@@ -5,7 +5,7 @@ use std::{collections::VecDeque, time::Instant};
 use super::{
     frame::{Descriptor, Kind},
     outbound::LARGE_IN_FLIGHT,
-    output::{Arrival, Read},
+    output::{Arrival, FragmentCopy, Read},
     pace::Pace,
     reason::Violation,
     send_ring::READS,
@@ -13,9 +13,10 @@ use super::{
 
 /// The queue of messages that wait for a large one, and the reads of large ones.
 ///
-/// A large message gets its place in memory first, which may take some time. Then it is read in
-/// chunks, for each of which memory is prepared, and then delivered. Reads complete in the order in
-/// which they were posted, so large messages complete in the order in which they were announced.
+/// A large message gets its place in memory first, which may take some time. An announced one is
+/// then read in chunks, for each of which memory is prepared. One in fragments is copied there,
+/// frame by frame. Reads complete in the order in which they were posted, and copies at once, so
+/// large messages complete in the order in which they began to arrive.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Inbound {
@@ -27,9 +28,9 @@ pub(super) struct Inbound {
     demand: Demand,
     /// The lengths of the reads in progress, oldest first.
     reads: VecDeque<u64>,
-    /// The number of chunks that have been read.
+    /// The number of chunks that have been read, and of fragments that have arrived.
     chunks: u64,
-    /// The number of bytes that have been read.
+    /// The number of bytes in both.
     bytes: u64,
     pace: Pace,
     /// The number of large messages started, which is the id of the next one.
@@ -61,6 +62,8 @@ pub(super) enum Step {
     Prepare { id: u32, offset: u64, len: u64 },
     /// Post the read of a chunk.
     Read(Read),
+    /// Copy a fragment to its place.
+    Copy(FragmentCopy),
 }
 
 /// What is missing before more is read: one thing at a time.
@@ -77,6 +80,8 @@ enum Demand {
     Memory(Read),
     /// A slot of the send ring for this read, and nothing else.
     Slot(Read),
+    /// Memory for this fragment.
+    Copy(FragmentCopy),
 }
 
 /// An element of the queue.
@@ -88,19 +93,62 @@ enum Queued {
     Large(Large),
 }
 
-/// A large message that is read, or will be.
+/// A message that gets memory of its own.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 struct Large {
-    descriptor: Descriptor,
+    len: u64,
+    source: Source,
     /// Its id, once it is started.
     id: Option<u32>,
     /// Whether it has its place in memory.
     has_place: bool,
-    /// Bytes for which reads were posted.
+    /// Bytes for which reads were posted, or that were copied.
     requested: u64,
-    /// Bytes that have been read.
+    /// Bytes that have been read or copied.
     completed: u64,
+}
+
+/// Where the bytes of a large message come from.
+#[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Hash))]
+enum Source {
+    /// The peer's memory, from which this side reads them.
+    Memory { addr: u64, rkey: u32 },
+    /// Frames of the peer.
+    Fragments {
+        /// Bytes that have arrived.
+        arrived: u64,
+        /// Fragments that are not copied yet: their receive buffers and lengths, oldest first.
+        waiting: VecDeque<(u32, u32)>,
+    },
+}
+
+impl Large {
+    fn new(len: u64, source: Source) -> Self {
+        Self {
+            len,
+            source,
+            id: None,
+            has_place: false,
+            requested: 0,
+            completed: 0,
+        }
+    }
+
+    fn is_complete(&self) -> bool {
+        self.completed == self.len
+    }
+}
+
+impl Queued {
+    /// Returns the large message, if it is not complete.
+    fn incomplete(&self) -> Option<&Large> {
+        match self {
+            Self::Large(large) if !large.is_complete() => Some(large),
+            Self::Large(_) | Self::Arrival(_) => None,
+        }
+    }
 }
 
 impl Inbound {
@@ -159,40 +207,78 @@ impl Inbound {
             return Err(Kind::Rendezvous.unexpected("no more large messages in flight than agreed"));
         }
         self.announced = self.announced.wrapping_add(1);
-        self.incomplete += 1;
-        self.queue.push_back(Queued::Large(Large {
-            descriptor,
-            id: None,
-            has_place: false,
-            requested: 0,
-            completed: 0,
-        }));
+        let Descriptor { addr, len, rkey } = descriptor;
+        self.begin(Large::new(len, Source::Memory { addr, rkey }));
         Ok(())
     }
 
-    /// Returns the next step of reading announced messages, if it may be taken now. The caller
-    /// fills in the slot of a read.
-    pub(super) fn next_step(&mut self) -> Option<Step> {
+    fn begin(&mut self, large: Large) {
+        self.incomplete += 1;
+        self.queue.push_back(Queued::Large(large));
+    }
+
+    /// Returns the number of bytes that are missing of the message whose fragments arrive.
+    #[inline]
+    pub(super) fn missing(&self) -> Option<u64> {
+        match self.queue.back()? {
+            Queued::Large(Large {
+                len,
+                source: Source::Fragments { arrived, .. },
+                ..
+            }) => Some(len - arrived).filter(|missing| *missing > 0),
+            Queued::Large(_) | Queued::Arrival(_) => None,
+        }
+    }
+
+    /// Takes a fragment with `len` bytes of payload, behind whose start `rest` bytes of its message
+    /// are to come. The caller has checked both.
+    pub(super) fn fragment(&mut self, buffer: u32, len: u32, rest: u32) {
+        if self.missing().is_none() {
+            let source = Source::Fragments {
+                arrived: 0,
+                waiting: VecDeque::new(),
+            };
+            self.begin(Large::new(rest.into(), source));
+        }
+        self.chunks += 1;
+        self.bytes += u64::from(len);
+        if let Some(Queued::Large(Large {
+            source: Source::Fragments { arrived, waiting },
+            ..
+        })) = self.queue.back_mut()
+        {
+            *arrived += u64::from(len);
+            waiting.push_back((buffer, len));
+        }
+    }
+
+    /// Returns the next step of reading or copying large messages, if it may be taken now. The
+    /// caller fills in the slot of a read; `has_slot` is set if there is one.
+    pub(super) fn next_step(&mut self, has_slot: bool) -> Option<Step> {
         match self.demand {
-            Demand::Place { .. } | Demand::Memory(_) => return None,
-            Demand::Slot(read) => {
+            Demand::Slot(read) if has_slot => {
                 self.demand = Demand::Nothing;
                 return Some(self.read(read));
             }
+            Demand::Place { .. } | Demand::Memory(_) | Demand::Copy(_) | Demand::Slot(_) => {
+                return None;
+            }
             Demand::Nothing => {}
         }
-        if self.reads.len() >= self.pace.depth() || self.incomplete == 0 {
+        if self.incomplete == 0 {
             return None;
         }
         let alone = self.held == 0 && self.copied == 0;
         let (may_hold_more, room) = (self.held < self.most_held, self.room());
+        let may_read = has_slot && self.reads.len() < self.pace.depth();
         let large = self.queue.iter_mut().find_map(|queued| match queued {
-            Queued::Large(large) if large.requested < large.descriptor.len => Some(large),
+            Queued::Large(large) if large.requested < large.len => Some(large),
             Queued::Large(_) | Queued::Arrival(_) => None,
         })?;
-        let Descriptor { addr, len, rkey } = large.descriptor;
-        match large.id {
-            Some(id) if large.has_place => {
+        let len = large.len;
+        match (large.id, &large.source) {
+            (_, Source::Memory { .. }) if !may_read => return None,
+            (Some(id), Source::Memory { addr, rkey }) if large.has_place => {
                 let offset = large.requested;
                 self.demand = Demand::Memory(Read {
                     slot: u32::MAX,
@@ -203,10 +289,20 @@ impl Inbound {
                     //# message as taken.
                     len: (len - offset).min(self.pace.chunk()),
                     remote_addr: addr + offset,
-                    rkey,
+                    rkey: *rkey,
                 });
             }
-            None if alone || (may_hold_more && len <= room) => {
+            (Some(id), Source::Fragments { waiting, .. }) if large.has_place => {
+                let (buffer, len) = *waiting.front()?;
+                let offset = large.requested;
+                self.demand = Demand::Copy(FragmentCopy {
+                    id,
+                    offset,
+                    buffer,
+                    len,
+                });
+            }
+            (None, _) if alone || (may_hold_more && len <= room) => {
                 let id = self.started;
                 large.id = Some(id);
                 self.started = id.wrapping_add(1);
@@ -214,7 +310,7 @@ impl Inbound {
                 self.held_bytes = self.held_bytes.saturating_add(len);
                 self.demand = Demand::Place { id, len };
             }
-            Some(_) | None => return None,
+            (Some(_) | None, _) => return None,
         }
         self.demanded()
     }
@@ -227,19 +323,24 @@ impl Inbound {
             Demand::Memory(Read {
                 id, offset, len, ..
             }) => Some(Step::Prepare { id, offset, len }),
+            Demand::Copy(copy) => Some(Step::Copy(copy)),
         }
     }
 
     fn read(&mut self, read: Read) -> Step {
-        for queued in &mut self.queue {
-            if let Queued::Large(large) = queued
-                && large.id == Some(read.id)
-            {
-                large.requested += read.len;
-            }
+        if let Some(large) = self.started(read.id) {
+            large.requested += read.len;
         }
         self.reads.push_back(read.len);
         Step::Read(read)
+    }
+
+    /// Returns the queued large message of this id.
+    fn started(&mut self, id: u32) -> Option<&mut Large> {
+        self.queue.iter_mut().find_map(|queued| match queued {
+            Queued::Large(large) if large.id == Some(id) => Some(large),
+            Queued::Large(_) | Queued::Arrival(_) => None,
+        })
     }
 
     /// Records that the large message of this id has its place in memory.
@@ -249,13 +350,28 @@ impl Inbound {
             return;
         }
         self.demand = Demand::Nothing;
-        for queued in &mut self.queue {
-            if let Queued::Large(large) = queued
-                && large.id == Some(id)
-            {
-                large.has_place = true;
-            }
+        if let Some(large) = self.started(id) {
+            large.has_place = true;
         }
+    }
+
+    /// Records that the fragment of the last [`Step::Copy`] is at its place. Returns its receive
+    /// buffer, which is free.
+    pub(super) fn fragment_copied(&mut self) -> Option<u32> {
+        let Demand::Copy(copy) = self.demand else {
+            debug_assert!(false, "the copy was asked for");
+            return None;
+        };
+        self.demand = Demand::Nothing;
+        let large = self.started(copy.id)?;
+        large.requested += u64::from(copy.len);
+        large.completed = large.requested;
+        let is_complete = large.is_complete();
+        if let Source::Fragments { waiting, .. } = &mut large.source {
+            waiting.pop_front();
+        }
+        self.incomplete -= u32::from(is_complete);
+        Some(copy.buffer)
     }
 
     /// Records that memory is ready for the first `len` bytes of the next chunk, or all of it.
@@ -275,23 +391,25 @@ impl Inbound {
         !self.reads.is_empty()
     }
 
-    /// Returns the number of chunks that have been read.
+    /// Whether bytes of a large message are on their way from the peer.
+    pub(super) fn awaits_bytes(&self) -> bool {
+        self.is_reading() || self.missing().is_some()
+    }
+
+    /// Returns the number of chunks that have been read, and of fragments that have arrived.
     pub(super) fn chunks(&self) -> u64 {
         self.chunks
     }
 
-    /// Returns the number of bytes that have been read.
+    /// Returns the number of bytes in both.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Returns the number of bytes that have been read of incomplete messages.
+    /// Returns the number of bytes of incomplete messages that are at their place.
     pub(super) fn incomplete_bytes(&self) -> u64 {
-        let completed = |queued: &Queued| match queued {
-            Queued::Large(large) if large.completed < large.descriptor.len => large.completed,
-            Queued::Large(_) | Queued::Arrival(_) => 0,
-        };
-        self.queue.iter().map(completed).sum()
+        let incomplete = self.queue.iter().filter_map(Queued::incomplete);
+        incomplete.map(|large| large.completed).sum()
     }
 
     /// Records that a read is posted while none is in progress.
@@ -308,13 +426,14 @@ impl Inbound {
         self.chunks += 1;
         self.bytes += chunk;
         self.pace.completed(chunk, now);
+        // Messages in front of it have been copied, or are read before.
         let large = self.queue.iter_mut().find_map(|queued| match queued {
-            Queued::Large(large) if large.completed < large.descriptor.len => Some(large),
+            Queued::Large(large) if large.completed < large.requested => Some(large),
             Queued::Large(_) | Queued::Arrival(_) => None,
         });
         if let Some(large) = large {
             large.completed += chunk;
-            if large.completed == large.descriptor.len {
+            if large.is_complete() {
                 self.incomplete -= 1;
                 //= PROTOCOL.md#large-messages
                 //# The receiver counts in *taken* the large messages that it has read whole.
@@ -326,9 +445,12 @@ impl Inbound {
     /// Returns the rkey of the large message that is being read.
     pub(super) fn rkey_being_read(&self) -> Option<u32> {
         self.queue.iter().find_map(|queued| match queued {
-            Queued::Large(large) if large.completed < large.requested => {
-                Some(large.descriptor.rkey)
-            }
+            Queued::Large(Large {
+                source: Source::Memory { rkey, .. },
+                requested,
+                completed,
+                ..
+            }) if completed < requested => Some(*rkey),
             Queued::Large(_) | Queued::Arrival(_) => None,
         })
     }
@@ -337,15 +459,12 @@ impl Inbound {
     pub(super) fn pop(&mut self) -> Option<Arrival> {
         match self.queue.front()? {
             Queued::Large(Large {
-                descriptor,
                 id: Some(id),
+                len,
                 completed,
                 ..
-            }) if *completed == descriptor.len => {
-                let arrival = Arrival::Large {
-                    id: *id,
-                    len: descriptor.len,
-                };
+            }) if completed == len => {
+                let arrival = Arrival::Large { id: *id, len: *len };
                 self.queue.pop_front();
                 Some(arrival)
             }
@@ -410,14 +529,18 @@ impl Inbound {
     /// Returns the number of those that hold receives.
     pub(super) fn waiting(&self) -> u32 {
         let receives = |queued: &Queued| match queued {
-            Queued::Arrival(Arrival::Finish) | Queued::Large(_) => 0,
+            Queued::Arrival(Arrival::Finish) => 0,
             Queued::Arrival(Arrival::Batch { count, .. }) => *count,
             Queued::Arrival(_) => 1,
+            Queued::Large(large) => match &large.source {
+                Source::Memory { .. } => 0,
+                Source::Fragments { waiting, .. } => waiting.len() as u32,
+            },
         };
         self.queue.iter().map(receives).sum()
     }
 
-    /// Whether every large message that was announced has been read.
+    /// Whether every large message has been read or copied.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.incomplete == 0

@@ -45,15 +45,15 @@ pub mod testing;
 pub use self::{
     account::Account,
     batch::{MAX_PARTS, PART_HEADER_LEN, Parts, parts},
-    connection::{Activity, Connection, Flush, MovedBytes, Proof},
+    connection::{Activity, Connection, Flush, MovedBytes, Proof, Way},
     credit::CONTROL_RECEIVES,
     frame::{Descriptor, HEADER_LEN},
     gauge::{Gauge, Host, Part},
     hello::{PrivateBytes, REPLY_DATA_MAX, REQUEST_DATA_MAX},
     negotiated::{Capabilities, Negotiated, ReadDepth},
     output::{
-        Arrival, BatchRoom, Clock, CmCall, CmInput, CmOp, DrainSide, Event, Note, Output, Read,
-        Refusal, SendRefused, Topic, Transmit, TransportTraits, Work,
+        Arrival, BatchRoom, Clock, CmCall, CmInput, CmOp, DrainSide, Event, FragmentCopy, Note,
+        Output, Read, Refusal, SendRefused, Topic, Transmit, TransportTraits, Work,
     },
     pace::{LONGEST_CHUNK, SHORTEST_CHUNK},
     params::{Params, SessionOffer},

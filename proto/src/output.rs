@@ -123,6 +123,9 @@ pub enum Output {
     /// Post the read of a chunk of the peer's large message. Its completion is reported with
     /// `handle_read`.
     Read(Read),
+    /// Copy a fragment of a large message to its place, and report it with `handle_copied`. While
+    /// there is no memory, this may be repeated.
+    Copy(FragmentCopy),
     /// Post a write of nothing in this slot of the send ring, signalled: the peer's device notices
     /// that something has come, its library does not.
     Nudge { slot: u32 },
@@ -351,7 +354,7 @@ pub enum Arrival {
     /// Several messages, with their lengths, in a receive buffer, which is not posted until all of
     /// them are released.
     Batch { buffer: u32, len: u32, count: u32 },
-    /// A large message that was read whole. Its memory counts as held until `release_large`.
+    /// A large message that was read or copied whole. Its memory counts as held until `release_large`.
     Large { id: u32, len: u64 },
     /// Immediate data with which the peer wrote `len` bytes to this side's memory. It consumed a
     /// receive buffer, which is not posted until `release`.
@@ -378,6 +381,19 @@ pub struct Read {
     pub len: u64,
     pub remote_addr: u64,
     pub rkey: u32,
+}
+
+/// A fragment in a receive buffer, to be copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
+pub struct FragmentCopy {
+    /// The large message of which it is a part: see [`Read::id`].
+    pub id: u32,
+    /// The place of its bytes in the message.
+    pub offset: u64,
+    /// The receive buffer, in which its bytes follow the header.
+    pub buffer: u32,
+    pub len: u32,
 }
 
 /// A frame to be posted.

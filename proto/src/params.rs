@@ -24,6 +24,9 @@ pub struct Params {
     pub read_timeout: Duration,
     /// The slots of the send ring for data, in addition to `READS` and `CONTROL_SENDS`.
     pub send_slots: u32,
+    /// The number of frames in which a message above the eager size is sent at most; with 1 the
+    /// peer reads each from this side's memory.
+    pub most_fragments: u32,
     /// The bytes of messages behind which the peer's side acknowledges.
     pub most_unsignalled: u32,
     /// The bound on establishing the connection, retries included.

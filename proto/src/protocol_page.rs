@@ -12,7 +12,7 @@ use std::{fs, path::Path};
 use super::{
     CONTROL_RECEIVES, HEADER_LEN, REJECT_DATA_MAX, REPLY_DATA_MAX, REQUEST_DATA_MAX,
     frame::{DESCRIPTOR_LEN, Descriptor, Header, Kind},
-    hello::{BATCHES, Hello, VERSION},
+    hello::{BATCHES, FRAGMENTS, Hello, VERSION},
     outbound::LARGE_IN_FLIGHT,
     reject::{Reject, RejectCode},
 };
@@ -55,7 +55,7 @@ fn codes_of_rejections_are_as_protocol_md_says() {
 #[test]
 fn kinds_of_frames_are_as_protocol_md_says() {
     let name = |kind| match kind {
-        Kind::Data | Kind::Rendezvous | Kind::Batch => format!("{kind:?}"),
+        Kind::Data | Kind::Rendezvous | Kind::Batch | Kind::Fragment => format!("{kind:?}"),
         Kind::Control(control) => format!("{control:?}"),
     };
     let kinds = Kind::ALL.map(|kind| (kind.number().to_string(), name(kind)));
@@ -66,7 +66,7 @@ fn kinds_of_frames_are_as_protocol_md_says() {
 fn the_examples_are_as_protocol_md_says() {
     let hello = Hello {
         version: VERSION,
-        features: BATCHES,
+        features: BATCHES | FRAGMENTS,
         window: 32,
         credits: 0,
         eager_size: 16 << 10,
@@ -104,6 +104,9 @@ fn the_examples_are_as_protocol_md_says() {
     let messages = b"\0\0\0\x02hi\0\0\0\0\0\0\0\x05there";
     let batch = [&header(Kind::Batch, 2, 19)[..], messages].concat();
     assert_eq!(batch, example("batch"));
+    let first = [&header(Kind::Fragment, 3, 7)[..], b"good"].concat();
+    let last = [&header(Kind::Fragment, 4, 3)[..], b"bye"].concat();
+    assert_eq!([first, last].concat(), example("fragments"));
 }
 
 #[test]

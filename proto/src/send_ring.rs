@@ -60,10 +60,16 @@ impl SendRing {
         }
     }
 
+    /// Returns the number of slots for data that are free.
+    #[inline]
+    pub(super) fn room_for_data(&self) -> u32 {
+        (self.slots - self.used).saturating_sub(READS + CONTROL_SENDS)
+    }
+
     /// Whether there is a slot for data.
     #[inline]
     pub(super) fn has_room_for_data(&self) -> bool {
-        self.slots - self.used > READS + CONTROL_SENDS
+        self.room_for_data() > 0
     }
 
     /// Whether there is a slot for a read.

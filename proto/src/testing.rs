@@ -37,6 +37,7 @@ pub fn parse_frame(bytes: &[u8]) {
                 assert!(descriptor.addr.checked_add(descriptor.len).is_some());
             }
         }
+        Kind::Fragment => assert!((1..=header.len as usize).contains(&payload.len())),
         Kind::Data | Kind::Control(_) => {}
     }
 }
@@ -231,8 +232,9 @@ mod tests {
                 count += usize::from(Header::parse(&bytes).is_ok());
             });
         }
-        // With no payload all kinds but a Rendezvous, with one byte a Data and a Batch.
-        assert_eq!(count, 10 + 2 * 3);
+        // With no payload all kinds but a Rendezvous and a Fragment, with one byte a Data and a
+        // Batch. A Fragment has one byte of 1, or one to three of 24.
+        assert_eq!(count, 10 + 2 * 3 + 3 + (3 + 9 + 27));
     }
 
     #[test]

@@ -19,6 +19,7 @@ pub(crate) fn params() -> Params {
         longest_chunk: 1 << 20,
         read_timeout: Duration::from_secs(30),
         send_slots: 4,
+        most_fragments: 4,
         most_unsignalled: 64 << 10,
         connect_timeout: Duration::from_secs(5),
         resolve_timeout: Duration::from_secs(2),

@@ -2,7 +2,13 @@
 
 use std::time::Instant;
 
-use super::{Connection, State, open::Open, setup::Setup, side::Side, transfer::Transfer};
+use super::{
+    Connection, State,
+    open::Open,
+    setup::Setup,
+    side::Side,
+    transfer::{Transfer, Way},
+};
 use crate::{
     BatchRoom, Clock, CloseReason, Descriptor, SendRefused, Transmit,
     frame::{Control, NOT_TAKEN, WAKER_PANICKED},
@@ -169,6 +175,21 @@ impl Connection {
             open.sending()?
         };
         transfer.operate(takes_receive)
+    }
+
+    /// Returns the way in which a message of `len` bytes is sent now.
+    #[inline]
+    pub fn way(&self, len: usize) -> Way {
+        self.opened()
+            .map_or(Way::Frame, |open| open.transfer.way(len))
+    }
+
+    /// Assigns a slot and a header to the part of a message of `len` bytes that begins at `offset`.
+    /// Returns the length of the part as well. The caller posts all parts at once, after
+    /// [`way`](Self::way) returned [`Way::Fragments`] and [`may_send`](Self::may_send) no refusal.
+    pub fn send_fragment(&mut self, len: u32, offset: u32) -> Result<(Transmit, u32), SendRefused> {
+        let (open, _) = self.open_for_sending()?;
+        Ok(open.sending_messages()?.send_fragment(len, offset))
     }
 
     /// Whether a message of `len` bytes goes into a frame of its own.

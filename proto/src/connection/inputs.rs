@@ -251,8 +251,17 @@ impl Connection {
         }
     }
 
-    /// Takes the failure of the system to provide the memory of the last [`Output::Begin`] or
-    /// [`Output::Prepare`]. The output is repeated later.
+    /// Takes notice that the fragment of the last [`Output::Copy`] is at its place.
+    pub fn handle_copied(&mut self, now: impl Clock) {
+        if let Some((open, side)) = self.open() {
+            open.transfer.timers.read_watchdog.memory_found();
+            open.on_copied(side, now);
+        }
+        self.end_if_drained();
+    }
+
+    /// Takes the failure of the system to provide the memory of the last [`Output::Begin`],
+    /// [`Output::Prepare`] or [`Output::Copy`]. The output is repeated later.
     pub fn handle_out_of_memory(&mut self, error: OsError, now: Instant) {
         if let Some((open, side)) = self.open() {
             open.on_out_of_memory(side, error, now);

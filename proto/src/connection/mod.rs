@@ -20,6 +20,7 @@ mod transfer;
 pub use self::{
     commands::{Flush, Proof},
     keepalive::{Activity, MovedBytes},
+    transfer::Way,
 };
 
 #[cfg(test)]

@@ -33,15 +33,14 @@ impl Open {
     }
 
     /// Reads more of the peer's large messages, as far as there are slots and memory, while the
-    /// queue pair works.
+    /// queue pair works. Copies fragments, also those that arrived before it failed.
     pub(super) fn read_on(&mut self, side: &mut Side, now: impl Clock) {
-        if !self.is_connected() {
-            return;
-        }
+        let is_connected = self.is_connected();
         let transfer = &mut self.transfer;
-        while transfer.ring.has_room_for_reads() {
+        loop {
             let idle = !transfer.inbound.is_reading();
-            let Some(step) = transfer.inbound.next_step() else {
+            let has_slot = is_connected && transfer.ring.has_room_for_reads();
+            let Some(step) = transfer.inbound.next_step(has_slot) else {
                 return;
             };
             let output = match step {
@@ -56,10 +55,24 @@ impl Open {
                     let (slot, _) = transfer.ring.take(true);
                     Output::Read(Read { slot, ..chunk })
                 }
-                Step::Begin { .. } | Step::Prepare { .. } => output(step),
+                Step::Begin { .. } | Step::Prepare { .. } | Step::Copy(_) => output(step),
             };
             side.outputs.push(output);
         }
+    }
+
+    /// Takes notice that a fragment is at its place. Its receive is free.
+    pub(super) fn on_copied(&mut self, side: &mut Side, now: impl Clock) {
+        let Some(buffer) = self.transfer.inbound.fragment_copied() else {
+            return;
+        };
+        self.let_go_of(side, buffer);
+        if self.transfer.heard != Heard::Nothing {
+            self.deliver(side);
+        }
+        self.read_on(side, now);
+        self.acknowledge_close(side);
+        self.disconnect_if_done(side, now);
     }
 
     pub(super) fn on_out_of_memory(&mut self, side: &mut Side, error: OsError, now: Instant) {
@@ -70,8 +83,9 @@ impl Open {
 
     /// Repeats the output for which there was no memory, as some may have been freed.
     pub(super) fn retry_memory(&mut self, side: &mut Side) {
-        if self.is_connected()
-            && let Some(step) = self.transfer.inbound.demanded()
+        let is_connected = self.is_connected();
+        if let Some(step) = self.transfer.inbound.demanded()
+            && (is_connected || matches!(step, Step::Copy(_)))
         {
             self.transfer.timers.read_watchdog.retrying();
             side.outputs.push(output(step));
@@ -87,7 +101,7 @@ impl Open {
     /// Acts on the deadlines of reading that have passed.
     pub(super) fn on_reading_timeout(&mut self, side: &mut Side, now: Instant) {
         let transfer = &mut self.transfer;
-        let (progress, reading) = (transfer.progress(), transfer.inbound.is_reading());
+        let (progress, reading) = (transfer.progress(), transfer.inbound.awaits_bytes());
         let verdict = transfer.timers.read_watchdog.check(progress, reading, now);
         self.act_on(side, verdict, now);
     }
@@ -146,5 +160,6 @@ fn output(step: Step) -> Output {
         Step::Begin { id, len } => Output::Begin { id, len },
         Step::Prepare { id, offset, len } => Output::Prepare { id, offset, len },
         Step::Read(read) => Output::Read(read),
+        Step::Copy(copy) => Output::Copy(copy),
     }
 }

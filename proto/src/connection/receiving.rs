@@ -18,8 +18,13 @@ pub(super) enum Incoming {
     Data(Header),
     Rendezvous(Header, Descriptor),
     Batch(Header, Batch),
+    /// With the length of its payload.
+    Fragment(Header, u32),
     Control(Control, Header),
-    Immediate { imm_data: u32, len: u32 },
+    Immediate {
+        imm_data: u32,
+        len: u32,
+    },
 }
 
 impl Incoming {
@@ -29,6 +34,8 @@ impl Incoming {
             Kind::Data => Self::Data(header),
             Kind::Rendezvous => Self::Rendezvous(header, Descriptor::parse(frame)?),
             Kind::Batch => Self::Batch(header, Batch::parse(&frame[HEADER_LEN..])?),
+            // No longer than the message, whose length is a `u32`.
+            Kind::Fragment => Self::Fragment(header, (frame.len() - HEADER_LEN) as u32),
             Kind::Control(control) => Self::Control(control, header),
         })
     }
@@ -124,6 +131,9 @@ impl Open {
                 self.on_rendezvous(side, buffer, header, descriptor, now)?;
             }
             Incoming::Batch(header, batch) => self.on_batch(side, buffer, header, batch)?,
+            Incoming::Fragment(header, len) => {
+                self.on_fragment(side, buffer, header, len, now)?;
+            }
             Incoming::Control(control, header) => self.on_control(side, control, header, now)?,
             Incoming::Immediate { imm_data, len } => {
                 self.on_immediate(side, buffer, imm_data, len)?
@@ -215,12 +225,60 @@ impl Open {
         transfer.counters.bytes_received += descriptor.len;
         transfer.counters.large_received += 1;
         // Nothing of the frame is kept.
+        self.let_go_of(side, buffer);
+        self.read_on(side, now);
+        Ok(())
+    }
+
+    /// Has the receive of a data frame released, of which nothing is kept.
+    pub(super) fn let_go_of(&mut self, side: &mut Side, buffer: u32) {
         if self.reposts(side) {
             side.outputs.push(Output::Release(buffer));
         } else {
             self.transfer.recv_credit.give_up();
         }
+    }
+
+    /// Takes a part of a message, of `len` bytes.
+    fn on_fragment(
+        &mut self,
+        side: &mut Side,
+        buffer: u32,
+        header: Header,
+        len: u32,
+        now: impl Clock,
+    ) -> Result<(), Violation> {
+        self.take_numbers(side, header)?;
+        let transfer = &mut self.transfer;
+        transfer.take_credits(Kind::Fragment, 1)?;
+        let rest = header.len;
+        //= PROTOCOL.md#frames
+        //# The length in each is the length in the one before it, less the payload of that.
+        let (fits, expected) = match transfer.inbound.missing() {
+            _ if len > side.params.eager_size => {
+                (false, "no more than the largest eager frame of the hello")
+            }
+            None => (
+                u64::from(rest) <= side.params.max_message,
+                "no more than the largest message of the hello",
+            ),
+            Some(missing) => (u64::from(rest) == missing, "the rest of the message"),
+        };
+        if !fits {
+            return Err(Violation::new("len", rest.into(), expected));
+        }
+        if transfer.inbound.missing().is_none() {
+            transfer.counters.messages_received += 1;
+            transfer.counters.bytes_received += u64::from(rest);
+        }
+        transfer.inbound.fragment(buffer, len, rest);
+        transfer.unended += u32::from(rest > len);
+        if rest > len && !transfer.timers.read_watchdog.is_watching() {
+            let seen = transfer.progress();
+            transfer.timers.read_watchdog.read_posted(seen, now.now());
+        }
         self.read_on(side, now);
+        self.grant_if_due(side);
         Ok(())
     }
 
@@ -286,6 +344,7 @@ impl Open {
             Control::Finish => {
                 //= PROTOCOL.md#half-close
                 //# A Finish is sent once at most, and not after a Close.
+                transfer.check_order(Kind::Control(control))?;
                 if transfer.has_peer_closed() || transfer.heard == Heard::NoMessages {
                     let expected = "one finish, before the sender's close";
                     return Err(Kind::Control(control).unexpected(expected));
@@ -293,7 +352,10 @@ impl Open {
                 transfer.heard = Heard::NoMessages;
                 self.arrive(side, Arrival::Finish);
             }
-            Control::Close => self.on_close_frame(side, now)?,
+            Control::Close => {
+                transfer.check_order(Kind::Control(control))?;
+                self.on_close_frame(side, now)?;
+            }
             Control::CloseAck => self.on_close_ack(side, now)?,
             //= PROTOCOL.md#closing
             //# The receiver of an Abort ignores everything behind it and disconnects.

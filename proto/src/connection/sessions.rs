@@ -66,8 +66,14 @@ impl Connection {
     pub fn delivered_messages(&self) -> u32 {
         self.opened().map_or(0, |open| {
             let transfer = &open.transfer;
-            let undelivered = transfer.inbound.undelivered() as u32;
-            transfer.recv_credit.received().wrapping_sub(undelivered)
+            // A message of which fragments are missing counts no frame that ends it.
+            let cut = u64::from(transfer.inbound.missing().is_some());
+            let undelivered = transfer.inbound.undelivered() - cut;
+            let messages = transfer
+                .recv_credit
+                .received()
+                .wrapping_sub(transfer.unended);
+            messages.wrapping_sub(undelivered as u32)
         })
     }
 

@@ -5,7 +5,8 @@ use std::{sync::Arc, time::Instant};
 use crate::{
     Account, CmOp, Output, Params, SessionOffer, SessionOver, Topic, TransportTraits,
     hello::{
-        ATOMIC, BATCHES, Hello, PrivateBytes, RESUMES, SESSION, STREAM, VERSION, WRITE_WITH_IMM,
+        ATOMIC, BATCHES, FRAGMENTS, Hello, PrivateBytes, RESUMES, SESSION, STREAM, VERSION,
+        WRITE_WITH_IMM,
     },
     output::Outputs,
     reason::Violation,
@@ -73,6 +74,7 @@ impl Side {
         let able = self.traits.map(|traits| traits.capabilities);
         [
             (BATCHES, true),
+            (FRAGMENTS, true),
             (STREAM, self.params.stream),
             (ATOMIC, able.is_some_and(|able| able.atomic)),
             (WRITE_WITH_IMM, able.is_some_and(|able| able.write_with_imm)),

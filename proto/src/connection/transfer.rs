@@ -11,7 +11,7 @@ use crate::{
     BatchRoom, Clock, Negotiated, PART_HEADER_LEN, Params, SendRefused, Statistics, Transmit,
     credit::{RecvCredit, SendCredit},
     frame::{Control, DESCRIPTOR_LEN, Header, Kind, Sequence},
-    hello::{BATCHES, Hello},
+    hello::{BATCHES, FRAGMENTS, Hello},
     inbound::Inbound,
     outbound::Outbound,
     read_watchdog::{Progress, ReadWatchdog},
@@ -28,6 +28,8 @@ pub(super) struct Transfer {
     negotiated: Negotiated,
     /// Whether the peer takes several messages in a frame.
     pub(super) takes_batches: bool,
+    /// The number of frames in which a message is sent at most.
+    most_fragments: u32,
     pub(super) sequence: Sequence,
     pub(super) send_credit: SendCredit,
     pub(super) recv_credit: RecvCredit,
@@ -56,11 +58,41 @@ pub(super) struct Transfer {
     pub(super) heard: Heard,
     /// Whether this side has finished.
     pub(super) finished: bool,
-    /// The length of the shortest large message that was refused as blocked since the last
-    /// [`Event::Writable`](crate::Event::Writable); 0 for anything that is not large.
-    blocked: Option<u64>,
+    /// The number of data frames of the peer that did not end a message.
+    pub(super) unended: u32,
+    /// The least that a send lacked which was refused as blocked since the last
+    /// [`Event::Writable`](crate::Event::Writable).
+    blocked: Option<Lack>,
     pub(super) control: ControlQueue,
     pub(super) peer_close: PeerClose,
+}
+
+/// The way in which a message of some length is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// In a frame of its own.
+    Frame,
+    /// In this number of frames.
+    Fragments(u32),
+    /// The peer reads it from this side's memory.
+    Announcement,
+}
+
+/// What a send needs, in addition to a credit.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(test, derive(Hash))]
+struct Lack {
+    /// The number of slots.
+    slots: u32,
+    /// The number of bytes that may be exposed to the peer.
+    exposed: u64,
+}
+
+impl Lack {
+    const A_SLOT: Self = Self {
+        slots: 1,
+        exposed: 0,
+    };
 }
 
 /// What is taken of what the peer sends.
@@ -101,6 +133,11 @@ impl Transfer {
             hello: *hello,
             negotiated: Negotiated::new(params, hello),
             takes_batches: hello.features & BATCHES != 0,
+            most_fragments: if hello.features & FRAGMENTS != 0 {
+                params.most_fragments.min(params.send_slots)
+            } else {
+                1
+            },
             sequence: Sequence::new(start as u16),
             send_credit: SendCredit::new(hello.window, granted, start),
             recv_credit: RecvCredit::new(params.window, params.credits(), start),
@@ -123,6 +160,7 @@ impl Transfer {
             is_wanted: false,
             heard: Heard::Everything,
             finished: false,
+            unended: 0,
             blocked: None,
             control: ControlQueue::default(),
             peer_close: PeerClose::None,
@@ -245,16 +283,35 @@ impl Transfer {
 
     // Sending.
 
-    //= PROTOCOL.md#hello
-    //# A message of at most the receiver's eager size may be sent as a data frame, a longer one
-    //# must be announced (see [Large messages](#large-messages)).
     #[inline]
     pub(super) fn is_eager(&self, len: usize) -> bool {
         len as u64 <= self.negotiated.send_eager.into()
     }
 
+    /// Returns the way in which a message of `len` bytes is sent now.
+    #[inline]
+    pub(super) fn way(&self, len: usize) -> Way {
+        //= PROTOCOL.md#hello
+        //# A message of at most the receiver's eager size may be sent as a data frame, a longer one
+        //# must be sent in Fragments or announced (see [Large messages](#large-messages)).
+        if self.is_eager(len) {
+            return Way::Frame;
+        }
+        let count = (len as u64).div_ceil(self.negotiated.send_eager.into());
+        //= PROTOCOL.md#frames
+        //# The first must not be sent before there are credits for all of them.
+        if count <= u64::from(self.most_fragments.min(self.send_credit.available())) {
+            Way::Fragments(count as u32)
+        } else {
+            Way::Announcement
+        }
+    }
+
     pub(super) fn may_send(&mut self, len: usize) -> Result<(), SendRefused> {
-        let len = len as u64;
+        self.check_room(len as u64, self.way(len))
+    }
+
+    fn check_room(&mut self, len: u64, way: Way) -> Result<(), SendRefused> {
         //= PROTOCOL.md#hello
         //# One longer than the receiver's largest message must not be sent at all.
         if len > self.negotiated.send_limit {
@@ -262,33 +319,45 @@ impl Transfer {
                 limit: self.negotiated.send_limit,
             });
         }
-        let large = len > self.negotiated.send_eager.into();
+        let lack = match way {
+            Way::Frame => Lack::A_SLOT,
+            Way::Fragments(slots) => Lack { slots, exposed: 0 },
+            Way::Announcement => Lack {
+                exposed: len,
+                ..Lack::A_SLOT
+            },
+        };
         //= PROTOCOL.md#credits
         //# A side must not send data frame number *n* before it has received a grant of at least
-        //# *n*. The numbers begin at 1; a Rendezvous counts once, a Batch once for each message.
-        if self.send_credit.available() == 0
-            || !self.ring.has_room_for_data()
-            || (large && !self.outbound.has_room_for(len))
-        {
-            self.block(if large { len } else { 0 });
+        //# *n*. The numbers begin at 1; a Rendezvous and a Fragment count once, a Batch once for
+        //# each message.
+        if self.send_credit.available() == 0 || !self.has(lack) {
+            self.block(lack);
             return Err(SendRefused::Blocked);
         }
         Ok(())
     }
 
-    /// Remembers that a send was refused, of a large message of `large` bytes if that is not 0.
-    fn block(&mut self, large: u64) {
+    fn has(&self, lack: Lack) -> bool {
+        self.ring.room_for_data() >= lack.slots
+            && (lack.exposed == 0 || self.outbound.has_room_for(lack.exposed))
+    }
+
+    /// Remembers that a send was refused which needs this much.
+    fn block(&mut self, lack: Lack) {
         self.counters.stalls += 1;
-        self.blocked = Some(self.blocked.map_or(large, |other| other.min(large)));
+        let least = self.blocked.map_or(lack, |other| Lack {
+            slots: other.slots.min(lack.slots),
+            exposed: other.exposed.min(lack.exposed),
+        });
+        self.blocked = Some(least);
     }
 
     /// Whether a send that was refused may be tried again. Forgets about it then.
     pub(super) fn take_writable(&mut self) -> bool {
-        let writable = self.blocked.is_some_and(|large| {
-            self.send_credit.available() > 0
-                && self.ring.has_room_for_data()
-                && (large == 0 || self.outbound.has_room_for(large))
-        });
+        let writable = self
+            .blocked
+            .is_some_and(|lack| self.send_credit.available() > 0 && self.has(lack));
         if writable {
             self.blocked = None;
         }
@@ -339,9 +408,23 @@ impl Transfer {
         self.data_frame(Kind::Batch, len as u32)
     }
 
+    /// Sends the part of a message of `len` bytes that begins at `offset`. Returns its length as
+    /// well. The caller has found out with `way` and `may_send` that there is room for all parts.
+    pub(super) fn send_fragment(&mut self, len: u32, offset: u32) -> (Transmit, u32) {
+        let rest = len - offset;
+        if offset == 0 {
+            self.counters.messages_sent += 1;
+            self.counters.bytes_sent += u64::from(len);
+        }
+        let payload = rest.min(self.negotiated.send_eager);
+        self.send_credit.take(1);
+        let arg = self.inbound.report_taken();
+        let slot = self.ring.take_data(payload);
+        (self.frame(Kind::Fragment, rest, arg, slot), payload)
+    }
+
     pub(super) fn send_large(&mut self, len: u64) -> Result<Transmit, SendRefused> {
-        // No address space is so large that the length would not fit.
-        self.may_send(usize::try_from(len).unwrap_or(usize::MAX))?;
+        self.check_room(len, Way::Announcement)?;
         self.send_credit.take(1);
         self.outbound.expose(len);
         self.counters.messages_sent += 1;
@@ -352,7 +435,7 @@ impl Transfer {
 
     pub(super) fn operate(&mut self, takes_receive: bool) -> Result<u32, SendRefused> {
         if !self.ring.has_room_for_data() || (takes_receive && self.send_credit.available() == 0) {
-            self.block(0);
+            self.block(Lack::A_SLOT);
             return Err(SendRefused::Blocked);
         }
         //= PROTOCOL.md#credits
@@ -446,7 +529,19 @@ impl Transfer {
         if !self.recv_credit.allows(count) {
             return Err(kind.unexpected("no data frame without credit"));
         }
+        self.check_order(kind)?;
         self.recv_credit.receive(count);
+        Ok(())
+    }
+
+    /// Refuses a frame of this kind between two fragments of a message.
+    #[inline]
+    pub(super) fn check_order(&self, kind: Kind) -> Result<(), Violation> {
+        //= PROTOCOL.md#frames
+        //# No other data frame, no Finish and no Close comes between the Fragments of a message.
+        if kind != Kind::Fragment && self.inbound.missing().is_some() {
+            return Err(kind.unexpected("the rest of a message"));
+        }
         Ok(())
     }
 }

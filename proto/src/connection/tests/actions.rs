@@ -7,7 +7,7 @@ use super::{
     side::{Cm, InFlight, Kept, What, exposed},
 };
 use crate::{
-    BatchRoom, CloseReason, PART_HEADER_LEN, SendRefused, Work,
+    BatchRoom, CloseReason, PART_HEADER_LEN, SendRefused, Way, Work,
     connection::Flush,
     frame::{Descriptor, Header, Kind},
 };
@@ -58,6 +58,30 @@ impl Pair {
         let sent = side.conn.send_large(&descriptor).map(|transmit| {
             side.exposed.push_back(descriptor);
             side.post(transmit, &descriptor.emit());
+        });
+        self.sent(at, sent)
+    }
+
+    /// Sends the next message in fragments, with `len` bytes, a multiple of 4. Returns whether it was
+    /// accepted.
+    pub(super) fn send_fragments(&mut self, at: usize, len: u32) -> bool {
+        let side = &mut self.sides[at];
+        if side.held > 0 {
+            return false;
+        }
+        let Way::Fragments(count) = side.conn.way(len as usize) else {
+            return false;
+        };
+        let sent = side.conn.may_send(len as usize).map(|()| {
+            let (mut offset, mut frames) = (0, 0);
+            while offset < len {
+                let sent = side.conn.send_fragment(len, offset);
+                let (transmit, here) = sent.expect("there is room for all");
+                let words = side.sent.to_le_bytes().repeat(here as usize / 4);
+                side.post(transmit, &words);
+                (offset, frames) = (offset + here, frames + 1);
+            }
+            assert_eq!(frames, count);
         });
         self.sent(at, sent)
     }

@@ -12,6 +12,7 @@ mod ending;
 mod establishing;
 mod exhaustive;
 mod finishing;
+mod fragments;
 mod hostile;
 mod large;
 mod living;
@@ -40,6 +41,7 @@ fn params() -> Params {
         longest_chunk: 1 << 20,
         read_timeout: Duration::from_secs(30),
         send_slots: 4,
+        most_fragments: 4,
         most_unsignalled: 64 << 10,
         connect_timeout: Duration::from_secs(5),
         resolve_timeout: Duration::from_secs(2),

@@ -147,7 +147,9 @@ impl Pair {
                 Output::Event(Event::Established) => {
                     assert!(!std::mem::replace(&mut side.established, true), "once");
                 }
-                Output::Begin { .. } | Output::Prepare { .. } if side.starving => {
+                Output::Begin { .. } | Output::Prepare { .. } | Output::Copy(_)
+                    if side.starving =>
+                {
                     side.starved += 1;
                     side.conn.handle_out_of_memory(no_memory(), self.now);
                 }
@@ -157,6 +159,10 @@ impl Pair {
                     side.conn.handle_prepared(ready, self.now);
                 }
                 Output::Read(read) => side.read(read),
+                Output::Copy(copy) => {
+                    side.copy(copy);
+                    side.conn.handle_copied(self.now);
+                }
                 Output::Event(Event::Arrived(arrival)) => side.arrive(arrival),
                 Output::Event(Event::Answered) => side.answered += 1,
                 Output::Event(Event::Taken(count)) => {

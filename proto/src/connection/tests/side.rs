@@ -10,7 +10,7 @@ use rdma_status::WcStatus;
 
 use crate::{
     Account, Arrival, CONTROL_RECEIVES, CONTROL_SENDS, CloseReason, Connection, DrainSide,
-    HEADER_LEN, Params, READS, Read, Transmit, Work,
+    FragmentCopy, HEADER_LEN, Params, READS, Read, Transmit, Work,
     frame::{Descriptor, Kind},
     parts,
 };
@@ -197,7 +197,7 @@ impl Side {
 
     pub(super) fn post(&mut self, transmit: Transmit, payload: &[u8]) {
         let kind = transmit.header[0];
-        let data = [Kind::Data, Kind::Rendezvous, Kind::Batch];
+        let data = [Kind::Data, Kind::Rendezvous, Kind::Batch, Kind::Fragment];
         if data.iter().any(|data| data.number() == kind) {
             assert!(
                 self.slots.len() < self.params.send_slots as usize,
@@ -295,6 +295,22 @@ impl Side {
         } else {
             len
         }
+    }
+
+    /// Copies a fragment to its place, and checks that it is the next one of its message.
+    pub(super) fn copy(&mut self, copy: FragmentCopy) {
+        let bytes = &self.buffers[&copy.buffer][HEADER_LEN..];
+        assert_eq!(bytes.len(), copy.len as usize);
+        let reading = self.reads.back_mut().expect("it was started");
+        assert!(reading.has_memory);
+        assert_eq!((reading.id, reading.requested), (copy.id, copy.offset));
+        let number = u32::from_le_bytes(bytes[..4].try_into().unwrap());
+        let first = copy.offset == 0;
+        assert!(first || number == reading.number, "of the same message");
+        reading.number = number;
+        reading.requested += u64::from(copy.len);
+        reading.completed = reading.requested;
+        assert!(reading.completed <= reading.len);
     }
 
     /// Posts a read of the peer's memory.

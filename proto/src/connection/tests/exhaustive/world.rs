@@ -25,6 +25,8 @@ pub(super) enum Deed {
     Batch,
     /// Sends a message of 100 bytes, which the peer reads.
     Large,
+    /// Sends a message of 100 bytes in two frames.
+    Fragments,
     /// Has the driver hold a message back for which there is no room.
     Hold,
     /// Releases the newest message instead of the oldest.
@@ -247,6 +249,7 @@ impl World {
             add(Deed::Send, sends);
             add(Deed::Batch, sends);
             add(Deed::Large, sends);
+            add(Deed::Fragments, sends);
             add(Deed::Hold, true);
             add(Deed::ReleaseNewest, side.kept.len() > 1);
             add(Deed::Flush, side.conn.close_reason().is_none());
@@ -311,6 +314,7 @@ impl World {
             Deed::Send => return pair.send(at),
             Deed::Batch => return pair.send_batch(at, 3) > 1,
             Deed::Large => return pair.send_large(at, 100),
+            Deed::Fragments => return pair.send_fragments(at, 100),
             Deed::Hold => return pair.hold_back(at),
             Deed::ReleaseNewest => pair.release(at, false),
             Deed::Flush => {

@@ -1,0 +1,260 @@
+//! Scenes of messages that travel in several frames.
+
+use std::time::Duration;
+
+use super::{
+    hostile::violated_field,
+    pair,
+    pair::{A, B, Pair, Step},
+    params,
+};
+use crate::{
+    CloseReason, Params, Way,
+    frame::{Control, DESCRIPTOR_LEN, Header, Kind},
+};
+
+/// The eager size of both sides.
+const EAGER: u32 = 64;
+
+/// The fragment of a message of which `len` bytes are to come, with `payload` bytes.
+fn fragment(len: u32, payload: usize) -> Vec<u8> {
+    [header(Kind::Fragment, len), vec![0; payload]].concat()
+}
+
+fn header(kind: Kind, len: u32) -> Vec<u8> {
+    let header = Header {
+        kind,
+        sequence: 0,
+        grant: 4,
+        len,
+        arg: 0,
+    };
+    header.emit().to_vec()
+}
+
+#[test]
+fn fragments_arrive_as_one_message_in_order() {
+    let sides = Params {
+        window: 8,
+        send_slots: 8,
+        ..params()
+    };
+    let mut pair = Pair::established(sides.clone(), sides);
+    assert!(pair.send(A) && pair.send_fragments(A, 4 * EAGER) && pair.send(A));
+    assert!(pair.send_fragments(A, EAGER + 4));
+    pair.run();
+    assert_eq!(pair.sides[B].received, 4);
+    let sent = pair.sides[A].conn.statistics();
+    let received = pair.sides[B].conn.statistics();
+    let bytes = 4 + 4 * u64::from(EAGER) + 4 + u64::from(EAGER) + 4;
+    assert_eq!((sent.messages_sent, sent.bytes_sent), (4, bytes));
+    assert_eq!(
+        (received.messages_received, received.bytes_received),
+        (4, bytes)
+    );
+    assert_eq!(sent.large_sent, 0);
+    assert_eq!(pair.sides[B].conn.delivered_messages(), 4);
+    pair.close(A);
+    pair.run_dry();
+    pair.finish();
+    assert!(pair.delivered(A));
+}
+
+#[test]
+fn fragments_give_their_receives_back_before_the_message_is_released() {
+    let mut pair = pair();
+    for round in 1..10 {
+        assert!(pair.send_fragments(A, 4 * EAGER), "round {round}");
+        pair.run();
+        assert_eq!(pair.sides[B].received, round);
+        // The window is that of messages in memory as well.
+        if round % 4 == 0 {
+            pair.release_all(B);
+        }
+    }
+}
+
+#[test]
+fn a_message_is_announced_if_it_has_too_many_fragments_or_too_few_credits() {
+    let mut pair = pair();
+    let way = |pair: &Pair, len: u32| pair.sides[A].conn.way(len as usize);
+    assert_eq!(way(&pair, EAGER), Way::Frame);
+    assert_eq!(way(&pair, EAGER + 1), Way::Fragments(2));
+    assert_eq!(way(&pair, 4 * EAGER), Way::Fragments(4));
+    assert_eq!(way(&pair, 4 * EAGER + 1), Way::Announcement);
+    assert!(pair.send(A));
+    assert_eq!(way(&pair, 3 * EAGER), Way::Fragments(3));
+    assert_eq!(way(&pair, 3 * EAGER + 1), Way::Announcement);
+    let alone = Params {
+        window: 1,
+        ..params()
+    };
+    let pair = Pair::established(params(), alone);
+    assert_eq!(way(&pair, EAGER + 1), Way::Announcement);
+}
+
+#[test]
+fn a_send_waits_for_the_slots_of_all_fragments() {
+    let sides = Params {
+        window: 8,
+        ..params()
+    };
+    let mut pair = Pair::established(sides.clone(), sides);
+    assert!(pair.send(A));
+    assert!(
+        !pair.send_fragments(A, 4 * EAGER),
+        "one of four slots is taken"
+    );
+    assert!(!pair.sides[A].writable);
+    pair.run();
+    assert!(pair.sides[A].writable);
+    assert!(pair.send_fragments(A, 4 * EAGER));
+}
+
+#[test]
+fn fragments_wait_in_their_receives_for_memory() {
+    let sides = Params {
+        window: 8,
+        send_slots: 8,
+        ..params()
+    };
+    let mut pair = Pair::established(sides.clone(), sides);
+    pair.sides[B].starving = true;
+    assert!(pair.send_fragments(A, 2 * EAGER) && pair.send(A));
+    pair.close(A);
+    pair.run();
+    assert_eq!(pair.sides[B].received, 0);
+    assert_eq!(pair.sides[B].conn.held_messages(), 0);
+    assert!(pair.sides[A].ended.is_none(), "not all has been received");
+    pair.sides[B].starving = false;
+    pair.feed(B);
+    pair.run_dry();
+    pair.finish();
+    assert_eq!(pair.sides[B].received, 2);
+    assert_eq!(pair.reason(B), &CloseReason::PeerClosed);
+    assert!(pair.delivered(A));
+}
+
+#[test]
+fn fragments_that_arrived_before_the_end_are_delivered() {
+    let mut pair = pair();
+    assert!(pair.send_fragments(A, 2 * EAGER));
+    while pair.can(Step::Wire(A)) {
+        pair.take(Step::Wire(A));
+    }
+    // There is a place for the message before the connection fails.
+    pair.take(Step::Cq(B));
+    pair.take(Step::Memory(B));
+    pair.kill(A);
+    pair.finish();
+    assert_eq!(pair.sides[B].received, 1);
+    assert_eq!(pair.reason(B), &CloseReason::PeerDisconnected);
+}
+
+#[test]
+fn a_message_that_is_cut_off_is_not_delivered() {
+    let mut pair = pair();
+    assert!(pair.send_fragments(A, 2 * EAGER));
+    pair.take(Step::Wire(A));
+    pair.kill(A);
+    pair.finish();
+    assert_eq!(pair.sides[B].received, 0);
+    assert_eq!(pair.sides[B].conn.delivered_messages(), 0);
+    assert_eq!(pair.reason(B), &CloseReason::PeerDisconnected);
+}
+
+#[test]
+fn a_peer_that_sends_no_further_fragment_is_given_up() {
+    let mut pair = pair();
+    pair.forge(A, &fragment(EAGER + 1, 64));
+    pair.run();
+    pair.wait(Duration::from_secs(29));
+    assert!(pair.sides[B].ended.is_none());
+    pair.finish();
+    assert_eq!(pair.reason(B), &CloseReason::ReadTimeout);
+}
+
+#[test]
+fn fragments_that_do_not_fit_name_the_field() {
+    let data = [header(Kind::Data, 1), vec![0]].concat();
+    let rendezvous = [
+        header(Kind::Rendezvous, 24),
+        super::side::exposed(1, 100).emit().to_vec(),
+    ]
+    .concat();
+    assert_eq!(
+        rendezvous.len(),
+        header(Kind::Data, 0).len() + DESCRIPTOR_LEN
+    );
+    let batch = [header(Kind::Batch, 4), vec![0; 4]].concat();
+    let control = |control| header(Kind::Control(control), 0);
+    let begun = fragment(100, 50);
+    let cases: [(&str, &str, Vec<Vec<u8>>); 10] = [
+        ("an empty one", "len", vec![fragment(100, 0)]),
+        ("more than the message", "len", vec![fragment(9, 10)]),
+        (
+            "a message that is too long",
+            "len",
+            vec![fragment((8 << 20) + 1, 64)],
+        ),
+        (
+            "a message that grows",
+            "len",
+            vec![begun.clone(), fragment(51, 50)],
+        ),
+        (
+            "a message that shrinks",
+            "len",
+            vec![begun.clone(), fragment(49, 49)],
+        ),
+        ("a message in between", "kind", vec![begun.clone(), data]),
+        (
+            "an announcement in between",
+            "kind",
+            vec![begun.clone(), rendezvous],
+        ),
+        ("a batch in between", "kind", vec![begun.clone(), batch]),
+        (
+            "a finish in between",
+            "kind",
+            vec![begun.clone(), control(Control::Finish)],
+        ),
+        (
+            "a close in between",
+            "kind",
+            vec![begun, control(Control::Close)],
+        ),
+    ];
+    for (what, field, frames) in cases {
+        let mut pair = pair();
+        for frame in frames {
+            pair.forge(A, &frame);
+        }
+        pair.finish();
+        assert_eq!(violated_field(pair.reason(B)), field, "{what}");
+        assert_eq!(pair.sides[B].received, 0, "{what}");
+    }
+}
+
+#[test]
+fn control_frames_pass_between_fragments() {
+    let mut pair = pair();
+    let words = 0_u32.to_le_bytes().repeat(25);
+    pair.forge(
+        A,
+        &[&header(Kind::Fragment, 100)[..], &words[..60]].concat(),
+    );
+    pair.forge(A, &header(Kind::Control(Control::Grant), 0));
+    pair.forge(A, &[&header(Kind::Fragment, 40)[..], &words[..40]].concat());
+    pair.run();
+    assert_eq!(pair.sides[B].received, 1);
+}
+
+#[test]
+fn a_peer_without_the_feature_gets_an_announcement() {
+    let pair = Pair::near_the_wrap(params(), params());
+    assert_eq!(
+        pair.sides[A].conn.way(EAGER as usize + 1),
+        Way::Announcement
+    );
+}
