@@ -25,8 +25,8 @@ use super::{
 use crate::{
     error::Error,
     proto::{
-        Arrival, Clock, CloseReason, CmOp, Connection, Event, HEADER_LEN, Note, Output,
-        SessionOver, Statistics, Work, parts,
+        Arrival, Clock, CloseReason, CmOp, Connection, Event, FragmentCopy, HEADER_LEN, Note,
+        Output, SessionOver, Statistics, Work, parts,
     },
     status::OsError,
     transport::{Done, Posted, ReceiveShare, WorkQueues},
@@ -267,6 +267,7 @@ impl Core {
                 Output::Begin { id, len } => self.begin(id, len),
                 Output::Prepare { id, offset, len } => self.prepare(id, offset, len),
                 Output::Read(read) => self.post(|queues| queues.post_read(&read)),
+                Output::Copy(fragment) => self.copy(&fragment),
                 Output::Repost(buffer) => self.post(|queues| queues.post_recv(buffer)),
                 Output::Release(buffer) => {
                     // As if the application had had it for a moment.
@@ -396,6 +397,19 @@ impl Core {
         match inbound.prepare(offset as usize, len as usize) {
             Ok(Some(ready)) => self.conn.handle_prepared(ready as u64, SystemClock),
             Ok(None) => {}
+            Err(error) => self.starve(error),
+        }
+    }
+
+    /// Copies a fragment of a large message to its place.
+    fn copy(&mut self, fragment: &FragmentCopy) {
+        let Some(queues) = &mut self.queues else {
+            return;
+        };
+        match queues.copy_fragment(fragment) {
+            Ok(true) => self.conn.handle_copied(SystemClock),
+            // There is no memory, and a notice follows when there is.
+            Ok(false) => {}
             Err(error) => self.starve(error),
         }
     }

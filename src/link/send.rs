@@ -12,9 +12,9 @@ use super::{
 };
 use crate::{
     error::{Error, TrySendError},
-    proto::{self, BatchRoom, Connection, MAX_PARTS, PART_HEADER_LEN, SendRefused, Transmit},
+    proto::{self, BatchRoom, Connection, MAX_PARTS, PART_HEADER_LEN, SendRefused, Transmit, Way},
     status::OsError,
-    transport::{Allocator, Checked, Exposed, OutboundBuffer},
+    transport::{Allocator, Checked, Exposed, OutboundBuffer, WorkQueues},
 };
 
 /// The longest message that there can be memory for.
@@ -144,6 +144,49 @@ fn copied(
     Ok(buffer)
 }
 
+/// Posts a message of `len` bytes in fragments. The last one is `reported`.
+#[inline(never)]
+fn post_fragments(
+    conn: &mut Connection,
+    queues: &mut WorkQueues,
+    parts: &[IoSlice<'_>],
+    len: usize,
+    reported: bool,
+) -> Result<Result<(), OsError>, SendRefused> {
+    conn.may_send(len)?;
+    let mut offset = 0;
+    while offset < len {
+        // A message in fragments is no longer than a few frames.
+        let (transmit, here) = conn.send_fragment(len as u32, offset as u32)?;
+        let end = offset + here as usize;
+        let posted = queues.post_send(
+            &transmit,
+            &range_of(parts, offset, end),
+            reported && end == len,
+        );
+        if posted.is_err() {
+            return Ok(posted);
+        }
+        offset = end;
+    }
+    Ok(Ok(()))
+}
+
+/// Returns the bytes from `start` to `end` of these parts.
+fn range_of<'a>(parts: &'a [IoSlice<'_>], start: usize, end: usize) -> Vec<IoSlice<'a>> {
+    let mut at = 0;
+    let mut range = Vec::with_capacity(1);
+    for part in parts {
+        let here = at..at + part.len();
+        at = here.end;
+        let (from, to) = (start.max(here.start), end.min(here.end));
+        if from < to {
+            range.push(IoSlice::new(&part[from - here.start..to - here.start]));
+        }
+    }
+    range
+}
+
 /// A point in the sequence of sent messages.
 #[derive(Debug)]
 pub(crate) enum Flush {
@@ -168,9 +211,9 @@ impl Core {
             self.conn.may_send(len).map_err(refused)?;
             return Err(TrySendError::Full);
         }
-        let eager = self.conn.is_eager(message.len);
-        // Most messages are eager and have no id: nothing to find out first.
-        if !eager || message.id.is_some() {
+        let way = self.way(message);
+        // Most messages fit a frame and have no id: nothing to find out first.
+        if way != Way::Frame || message.id.is_some() {
             if message.len > LONGEST {
                 // Whatever the peer takes.
                 return Err(TrySendError::Failed(Error::MessageTooLong {
@@ -183,20 +226,29 @@ impl Core {
                 return Err(TrySendError::Failed(Error::CompletionsNotTaken));
             }
         }
-        self.send_checked(message, eager)
+        self.send_checked(message, way)
     }
 
     /// As [`try_send`](Self::try_send), for a message that was checked.
     pub(super) fn send_now(&mut self, message: &mut Sending<'_>) -> Result<Attempt, TrySendError> {
-        let eager = self.conn.is_eager(message.len);
-        self.send_checked(message, eager)
+        let way = self.way(message);
+        self.send_checked(message, way)
+    }
+
+    /// Returns the way in which a message is sent now.
+    #[inline(always)]
+    fn way(&self, message: &Sending<'_>) -> Way {
+        match message.content {
+            Content::Exposed(_) if message.generation == self.generation => Way::Announcement,
+            _ => self.conn.way(message.len),
+        }
     }
 
     #[inline(always)]
     fn send_checked(
         &mut self,
         message: &mut Sending<'_>,
-        eager: bool,
+        way: Way,
     ) -> Result<Attempt, TrySendError> {
         let len = message.len;
         let refused = |refused| refused_send(refused, len);
@@ -210,23 +262,32 @@ impl Core {
         };
         let reported = message.id.is_some();
         let large = matches!(message.content, Content::Exposed(_));
-        let posted = match &message.content {
-            Content::Parts(parts) if eager => {
-                let transmit = self.conn.send(message.len).map_err(refused)?;
+        let posted = match (&message.content, way) {
+            (Content::Parts(parts), Way::Frame) => {
+                let transmit = self.conn.send(len).map_err(refused)?;
                 queues.post_send(&transmit, parts, reported)
             }
-            Content::Memory(memory) if eager => {
-                let transmit = self.conn.send(message.len).map_err(refused)?;
+            (Content::Memory(memory), Way::Frame) => {
+                let transmit = self.conn.send(len).map_err(refused)?;
                 queues.post_send(&transmit, &[IoSlice::new(memory.bytes())], reported)
             }
-            Content::Parts(_) | Content::Memory(_) => return Ok(Attempt::NotExposed),
-            Content::Exposed(exposed) => {
+            (Content::Parts(parts), Way::Fragments(_)) => {
+                post_fragments(&mut self.conn, queues, parts, len, reported).map_err(refused)?
+            }
+            (Content::Memory(memory), Way::Fragments(_)) => {
+                let parts = [IoSlice::new(memory.bytes())];
+                post_fragments(&mut self.conn, queues, &parts, len, reported).map_err(refused)?
+            }
+            (Content::Parts(_) | Content::Memory(_), Way::Announcement) => {
+                return Ok(Attempt::NotExposed);
+            }
+            (Content::Exposed(exposed), _) => {
                 let descriptor = exposed.descriptor();
                 let transmit = self.conn.send_large(&descriptor).map_err(refused)?;
                 let descriptor = descriptor.emit();
                 queues.post_send(&transmit, &[IoSlice::new(&descriptor)], false)
             }
-            Content::Gone => return Ok(Attempt::Sent),
+            (Content::Gone, _) => return Ok(Attempt::Sent),
         };
         if let Err(error) = posted {
             return Err(self.post_failed(error));
@@ -543,6 +604,18 @@ mod tests {
             bytes: 1000,
         };
         assert_eq!(fitting(&many, room), (MAX_PARTS, 4 * MAX_PARTS));
+    }
+
+    #[test]
+    fn each_range_of_parts_has_its_bytes() {
+        let bytes: Vec<u8> = (0..10).collect();
+        let parts = [&bytes[..3], &[], &bytes[3..4], &bytes[4..]].map(IoSlice::new);
+        for start in 0..=bytes.len() {
+            for end in start..=bytes.len() {
+                let range = range_of(&parts, start, end).concat();
+                assert_eq!(range, &bytes[start..end]);
+            }
+        }
     }
 
     #[test]

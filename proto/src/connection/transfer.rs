@@ -8,10 +8,11 @@ use super::{
     timers::{PATIENCE, PutOff, Timers, Tracked},
 };
 use crate::{
-    BatchRoom, Clock, Negotiated, PART_HEADER_LEN, Params, SendRefused, Statistics, Transmit,
+    BatchRoom, Clock, Negotiated, PART_HEADER_LEN, Params, SendRefused, SessionOffer, Statistics,
+    Transmit,
     credit::{RecvCredit, SendCredit},
     frame::{Control, DESCRIPTOR_LEN, Header, Kind, Sequence},
-    hello::{BATCHES, FRAGMENTS, Hello},
+    hello::{BATCHES, FRAGMENTS, Hello, SESSION},
     inbound::Inbound,
     outbound::Outbound,
     read_watchdog::{Progress, ReadWatchdog},
@@ -129,14 +130,16 @@ impl Transfer {
             0 => hello.window,
             credits => credits,
         };
+        // Of a message that it keeps in fragments, a session would keep a copy of each.
+        let has_session = params.session != SessionOffer::None && hello.features & SESSION != 0;
         Self {
             hello: *hello,
             negotiated: Negotiated::new(params, hello),
             takes_batches: hello.features & BATCHES != 0,
-            most_fragments: if hello.features & FRAGMENTS != 0 {
-                params.most_fragments.min(params.send_slots)
-            } else {
+            most_fragments: if hello.features & FRAGMENTS == 0 || has_session {
                 1
+            } else {
+                params.most_fragments.min(params.send_slots)
             },
             sequence: Sequence::new(start as u16),
             send_credit: SendCredit::new(hello.window, granted, start),

@@ -17,7 +17,7 @@
 #![allow(unsafe_code)]
 
 use std::{
-    fmt, slice,
+    fmt, ptr, slice,
     sync::{Arc, Mutex},
 };
 
@@ -345,6 +345,31 @@ impl InboundBuffer {
                 Err(error)
             }
         }
+    }
+
+    /// Copies bytes to their place. Returns whether the process has room for them; a notification
+    /// follows when it has. Bytes are copied in their order.
+    pub(crate) fn fill(&mut self, offset: usize, bytes: &[u8]) -> Result<bool, OsError> {
+        let end = offset + bytes.len();
+        assert!(
+            end <= self.len,
+            "the state machine copies what was announced"
+        );
+        if !self.hold(end) {
+            return Ok(false);
+        }
+        let Some(memory) = &mut self.memory else {
+            return Ok(false);
+        };
+        memory.make_usable(end)?;
+        // SAFETY: the first `end` bytes of the mapping are memory. There is no reference to them
+        // while the message is incomplete, and the device writes none, because no read into this
+        // message is posted.
+        unsafe {
+            let to = memory.mapping.start().as_ptr().add(offset);
+            ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+        }
+        Ok(true)
     }
 
     /// Pays for the first `end` bytes. Returns whether the process has room for them.

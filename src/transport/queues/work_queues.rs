@@ -31,7 +31,7 @@ use super::{
     work_request::{Frame, RemoteAddr, SendFlags, SendOp, Sge, WorkId},
 };
 use crate::{
-    proto::{HEADER_LEN, MovedBytes, Read, Transmit},
+    proto::{FragmentCopy, HEADER_LEN, MovedBytes, Read, Transmit},
     status::OsError,
     transport::memory::{Allocator, Domain, InboundPool, RecvSlice, Registration, received_bytes},
 };
@@ -293,6 +293,16 @@ impl WorkQueues {
     pub(crate) fn frame(&self, buffer: u32, len: u32) -> &[u8] {
         let (memory, offset, len) = self.extent(buffer, len);
         received_bytes(memory, offset, len)
+    }
+
+    /// Copies a fragment from its receive buffer to the memory of its message. Returns whether the
+    /// process has room for it; a notification follows when it has.
+    pub(crate) fn copy_fragment(&mut self, fragment: &FragmentCopy) -> Result<bool, OsError> {
+        let frame = self.received(fragment.buffer, HEADER_LEN as u32 + fragment.len);
+        match self.in_flight.inbound(fragment.id) {
+            Some(inbound) => inbound.fill(fragment.offset as usize, &frame[HEADER_LEN..]),
+            None => Ok(false),
+        }
     }
 
     /// Takes the bytes of a completed receive along. The buffer must not be posted again before the

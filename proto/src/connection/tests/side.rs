@@ -68,6 +68,8 @@ pub(super) struct Reading {
     pub(super) number: u32,
     pub(super) len: u64,
     pub(super) has_memory: bool,
+    /// Whether its bytes come in frames.
+    pub(super) is_copied: bool,
     /// Bytes for which reads were posted.
     pub(super) requested: u64,
     /// Bytes that have been read.
@@ -267,6 +269,7 @@ impl Side {
             number: u32::MAX,
             len,
             has_memory: false,
+            is_copied: false,
             requested: 0,
             completed: 0,
         });
@@ -308,6 +311,7 @@ impl Side {
         let first = copy.offset == 0;
         assert!(first || number == reading.number, "of the same message");
         reading.number = number;
+        reading.is_copied = true;
         reading.requested += u64::from(copy.len);
         reading.completed = reading.requested;
         assert!(reading.completed <= reading.len);

@@ -116,7 +116,7 @@ fn check_large(me: &Side, peer: &Side) {
     if me.ended.is_some() || peer.ended.is_some() {
         return;
     }
-    for reading in &peer.reads {
+    for reading in peer.reads.iter().filter(|reading| !reading.is_copied) {
         let is_exposed = me
             .exposed
             .iter()
