@@ -52,8 +52,8 @@ impl<'a> Outgoing<'a> {
     /// Has the arrival reported as a completion with this `id`.
     ///
     /// [`Completion::Sent`](crate::Completion::Sent) comes when this message and all that were sent
-    /// before it have arrived: not before the peer's library has read every message above the eager
-    /// size among them. [`Completion::Failed`](crate::Completion::Failed) comes instead if the
+    /// before it have arrived: not before the peer's library has read every large message among
+    /// them. [`Completion::Failed`](crate::Completion::Failed) comes instead if the
     /// connection ends before that is known. Completions are in the order of sending. The
     /// application chooses the ids, which may be equal.
     ///

@@ -47,7 +47,8 @@ pub use self::{
 /// * A write leaves at once, as one message, while the peer has room; there is no delay to disable.
 ///   While it has none, writes up to 16 KiB join others, and leave together. A longer write joins
 ///   up to the [eager size](crate::Config::eager_size).
-/// * A write above the eager size is read by the peer from this side's memory, in pieces of 1 MiB.
+/// * A write of a few eager sizes leaves in several frames. The peer reads a longer one from this
+///   side's memory, in pieces of 1 MiB.
 /// * A blocking write takes all bytes. A write that times out, or does not wait, returns the number
 ///   of bytes taken, and fails if that is 0.
 ///

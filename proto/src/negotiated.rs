@@ -14,7 +14,8 @@ pub struct Negotiated {
     /// The number of messages that may be in flight from the peer.
     pub recv_window: u16,
     /// The largest message in bytes that is sent to the peer in a frame of its own: the smaller of
-    /// both sides' eager sizes. The peer reads longer ones from this side's memory.
+    /// both sides' eager sizes. Messages of a few times this length are sent in several frames. The
+    /// peer reads longer ones from this side's memory.
     pub send_eager: u32,
     /// The largest message in bytes that the peer receives.
     pub send_limit: u64,
@@ -69,7 +70,7 @@ impl fmt::Display for Negotiated {
         write!(
             f,
             "version {version}; window {send_window} out, {recv_window} in; \
-             messages up to {send_limit} B out (above {send_eager} B read by the peer), \
+             messages up to {send_limit} B out ({send_eager} B a frame), \
              {recv_limit} B in; keepalive "
         )?;
         match keepalive_interval {

@@ -29,7 +29,8 @@ impl Endpoint {
     /// an answer.
     ///
     /// A message up to the eager size ([`Negotiated::send_eager`](crate::Negotiated::send_eager),
-    /// by default 16 KiB) goes straight into a receive buffer of the peer. The peer's library reads
+    /// by default 16 KiB) goes straight into a receive buffer of the peer, and one of a few eager
+    /// sizes (3 over RDMA, 16 over TCP) into several, if so many are free. The peer's library reads
     /// a longer one from the memory of this side, independently of the peer's program. At most 4 of
     /// those and [`Config::large_memory`](crate::Config::large_memory) bytes are in flight at a
     /// time; `send` waits while there are more. A [`SendBuffer`] saves the copy of a long message.
@@ -489,7 +490,7 @@ impl Endpoint {
     /// Waits until everything that was sent so far has arrived at the peer's library.
     ///
     /// Everything includes one-sided operations. It takes one exchange with the peer, and the time
-    /// in which the peer reads messages above the eager size. It does not confirm that the peer's
+    /// in which the peer reads large messages. It does not confirm that the peer's
     /// program has received the messages.
     ///
     /// # Errors

@@ -15,8 +15,8 @@ pub enum Completion {
     Received(Message),
     /// A message that was sent with this id has arrived.
     ///
-    /// The peer's device has acknowledged it or, above the eager size, the peer's library has read
-    /// it, and also every message above the eager size that was sent before it. On iWARP, whose
+    /// The peer's device has acknowledged it or, if it is large, the peer's library has read it, and
+    /// also every large message that was sent before it. On iWARP, whose
     /// devices do not tell, the peer's library has said so. These completions come in the order of
     /// sending. They do not mean that the peer's application has received the message.
     Sent(u64),

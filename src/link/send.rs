@@ -154,22 +154,16 @@ fn post_fragments(
     reported: bool,
 ) -> Result<Result<(), OsError>, SendRefused> {
     conn.may_send(len)?;
+    let mut sends = Vec::new();
     let mut offset = 0;
     while offset < len {
         // A message in fragments is no longer than a few frames.
         let (transmit, here) = conn.send_fragment(len as u32, offset as u32)?;
         let end = offset + here as usize;
-        let posted = queues.post_send(
-            &transmit,
-            &range_of(parts, offset, end),
-            reported && end == len,
-        );
-        if posted.is_err() {
-            return Ok(posted);
-        }
+        sends.push((transmit, range_of(parts, offset, end)));
         offset = end;
     }
-    Ok(Ok(()))
+    Ok(queues.post_sends(&sends, reported))
 }
 
 /// Returns the bytes from `start` to `end` of these parts.
@@ -612,7 +606,8 @@ mod tests {
         let parts = [&bytes[..3], &[], &bytes[3..4], &bytes[4..]].map(IoSlice::new);
         for start in 0..=bytes.len() {
             for end in start..=bytes.len() {
-                let range = range_of(&parts, start, end).concat();
+                let range = range_of(&parts, start, end);
+                let range: Vec<u8> = range.iter().flat_map(|part| part.to_vec()).collect();
                 assert_eq!(range, &bytes[start..end]);
             }
         }

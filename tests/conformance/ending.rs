@@ -139,13 +139,13 @@ fn abort_is_the_reason_of_an_unconfirmed_close() {
 fn a_peer_that_reads_nothing_is_given_up_in_time() {
     let mut config = Config::default();
     config.close_timeout = Duration::from_millis(200);
-    config.max_message = 1 << 20;
-    config.large_memory = 1 << 20;
+    config.max_message = 2 << 20;
+    config.large_memory = 2 << 20;
     let (near, far) = pair_with(&config);
-    near.send(&pattern(1 << 20)).unwrap();
+    near.send(&pattern(2 << 20)).unwrap();
     // The receiver has no memory for this message until the first is dropped.
     let first = far.recv_timeout(PATIENCE).unwrap();
-    near.send(&pattern(1 << 20)).unwrap();
+    near.send(&pattern(2 << 20)).unwrap();
     let given_up = near.close().unwrap_err();
     assert!(matches!(given_up, Error::Undelivered(_)), "{given_up}");
     drop(first);

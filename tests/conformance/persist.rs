@@ -10,7 +10,7 @@ use rdmsg::{
 
 use crate::stage::{PATIENCE, Stage, pair, pattern, place};
 
-const LARGE: usize = 1 << 20;
+const LARGE: usize = 2 << 20;
 
 /// A server that ends and starts again at the same address, and connectors with another engine.
 struct Service {

@@ -194,6 +194,49 @@ impl WorkQueues {
         Ok(())
     }
 
+    /// Posts the frames of one message, each with its payload. The end of the last one is
+    /// `reported`.
+    pub(crate) fn post_sends(
+        &mut self,
+        sends: &[(Transmit, Vec<IoSlice<'_>>)],
+        reported: bool,
+    ) -> Result<(), OsError> {
+        let Some((Transmit { slot: last, .. }, _)) = sends.last() else {
+            return Ok(());
+        };
+        let frame = |(transmit, payload): &'_ (Transmit, Vec<IoSlice<'_>>)| {
+            let len = HEADER_LEN + payload.iter().map(|part| part.len()).sum::<usize>();
+            assert!(
+                transmit.slot < self.layout.send_count() && len <= self.layout.size(),
+                "the state machine names slots that exist, and checked the length"
+            );
+            len
+        };
+        let frames: Vec<_> = sends
+            .iter()
+            .map(|send| {
+                let (transmit, payload) = send;
+                let frame = Frame {
+                    header: &transmit.header,
+                    payload,
+                    len: frame(send),
+                };
+                let signalled = transmit.signalled || (reported && transmit.slot == *last);
+                (WorkId::Send(transmit.slot), frame, signalled)
+            })
+            .collect();
+        let memory = |number: usize| {
+            let place = self.staging(sends[number].0.slot)?;
+            Ok(sge(place.memory, place.offset, frames[number].1.len))
+        };
+        // SAFETY: as in `post`; each slot has room for its frame.
+        unsafe { self.qp.post_frames(&frames, memory)? };
+        if reported {
+            self.in_flight.slots.put(*last, Posted::Message);
+        }
+        Ok(())
+    }
+
     /// Reads a chunk of a large message into the memory that was prepared for it.
     pub(crate) fn post_read(&mut self, read: &Read) -> Result<(), OsError> {
         let (offset, len) = (read.offset as usize, read.len as usize);

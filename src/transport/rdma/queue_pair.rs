@@ -84,6 +84,30 @@ impl QueuePair {
     }
 }
 
+impl QueuePair {
+    /// Posts sends of one element in their order, with one call, so that the peer is not woken for
+    /// each of them.
+    ///
+    /// # Safety
+    ///
+    /// As for [`post_send`](Self::post_send), for each of them. There is one at least.
+    pub(crate) unsafe fn post_sends(&self, sends: &[(WorkId, Sge, bool)]) -> Result<(), OsError> {
+        let elements: Vec<_> = sends.iter().map(|(_, sge, _)| [raw(*sge)]).collect();
+        let sends = sends.iter().zip(&elements);
+        let requests: Vec<_> = sends
+            .map(|((id, _, signalled), sges)| RawSend {
+                wr_id: id.encode(),
+                op: verbs::SendOp::Send,
+                sges,
+                signalled: *signalled,
+                inline: false,
+            })
+            .collect();
+        // SAFETY: the caller vouches for the places and the memory.
+        unsafe { self.0.post_sends_raw(&requests) }
+    }
+}
+
 impl SharedReceiveQueue {
     pub(super) fn new(queue: verbs::SharedReceiveQueue) -> Self {
         Self(queue)

@@ -105,6 +105,22 @@ impl QueuePair {
         // SAFETY: the caller vouches for the slot.
         unsafe { self.0.post_frame(id, frame, start, signalled) }
     }
+
+    /// Posts frames of one message. It copies the bytes that the socket does not take at once to
+    /// the memory that `slot` returns for the number of a frame.
+    ///
+    /// # Safety
+    ///
+    /// As for [`post_frame`](Self::post_frame), for each of them.
+    pub(crate) unsafe fn post_frames(
+        &self,
+        frames: &[(WorkId, Frame<'_>, bool)],
+        slot: impl Fn(usize) -> Result<Sge, OsError>,
+    ) -> Result<(), OsError> {
+        let start = |number| Ok(slot(number)?.start);
+        // SAFETY: the caller vouches for the slots.
+        unsafe { self.0.post_frames(frames, start) }
+    }
 }
 
 impl Drop for QueuePair {

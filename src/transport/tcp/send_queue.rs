@@ -388,6 +388,55 @@ impl SendQueue {
         Ok(())
     }
 
+    /// Sends frames with one call while nothing else waits to be sent. It copies the bytes that the
+    /// socket does not take to the memory at the addresses that `slot` returns for the number of a
+    /// frame. If there is none, that frame is not posted, but a part of it may be on the wire.
+    ///
+    /// # Safety
+    ///
+    /// The memory has the length of its frame, and is the queue's alone until the request
+    /// completes.
+    pub(super) unsafe fn send_frames(
+        &mut self,
+        frames: &[(WorkId, Frame<'_>, bool)],
+        slot: impl Fn(usize) -> Result<*mut u8, OsError>,
+        socket: &Socket,
+    ) -> Result<(), OsError> {
+        if let Some(requests) = self.acknowledgement.take() {
+            self.writing.push(&tcp::Pdu::Ack { requests }.emit());
+        }
+        let pdu = |&(_, frame, signalled): &(WorkId, Frame<'_>, bool)| {
+            let len = frame.len as u32;
+            tcp::Pdu::Send { signalled, len }.emit()
+        };
+        let pdus: Vec<_> = frames.iter().map(|frame| (pdu(frame), frame.1)).collect();
+        let (mut taken, moved) = self.writing.send_frames(socket, &pdus);
+        for (number, (&(id, frame, signalled), (header, _))) in frames.iter().zip(&pdus).enumerate()
+        {
+            let mut memory = Span {
+                start: ptr::null_mut(),
+                len: frame.len,
+            };
+            let before = header.bytes().len();
+            if let Some(more) = taken.checked_sub(before + frame.len) {
+                self.post(id, SendOp::Send, memory, signalled);
+                self.request_sent();
+                taken = more;
+                continue;
+            }
+            memory.start = slot(number)?;
+            // SAFETY: the caller vouches for the memory.
+            unsafe { frame.copy_rest_to(memory.start, taken.saturating_sub(before)) };
+            self.post(id, SendOp::Send, memory, signalled);
+            if taken > 0 {
+                self.writing.resume(header, memory, taken);
+            }
+            taken = 0;
+            self.blocked = moved != Moved::Ended;
+        }
+        Ok(())
+    }
+
     /// Writes the gathered bytes, and returns whether the socket took all of them.
     fn write(&mut self, socket: &Socket) -> Result<bool, Broken> {
         let more = self.follows();

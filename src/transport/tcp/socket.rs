@@ -202,11 +202,33 @@ impl Socket {
             unsafe { libc::send(fd, span.start.cast(), span.len, flags) }
         } else {
             let (mut iov, count) = iovecs(spans);
-            let message = message(&mut iov, count);
+            let message = message(&mut iov[..count]);
             // SAFETY: header and parts live on this stack for the call; the caller vouches for the
             // memory.
             unsafe { libc::sendmsg(fd, &raw const message, flags) }
         };
+        let moved = moved_bytes(moved);
+        if let Moved::Some(count) = moved {
+            count_bytes(&self.sent, count);
+        }
+        moved
+    }
+
+    /// Sends the bytes of many spans that the socket takes.
+    ///
+    /// # Safety
+    ///
+    /// That of [`send`](Self::send).
+    pub(super) unsafe fn send_many(&self, spans: &[Span]) -> Moved {
+        let part = |span: &Span| libc::iovec {
+            iov_base: span.start.cast(),
+            iov_len: span.len,
+        };
+        let mut parts: Vec<_> = spans.iter().map(part).collect();
+        let message = message(&mut parts);
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: header and parts live for the call; the caller vouches for the memory.
+        let moved = unsafe { libc::sendmsg(self.fd.as_raw_fd(), &raw const message, flags) };
         let moved = moved_bytes(moved);
         if let Moved::Some(count) = moved {
             count_bytes(&self.sent, count);
@@ -230,7 +252,7 @@ impl Socket {
             unsafe { libc::recv(fd, span.start.cast(), span.len, flags) }
         } else {
             let (mut iov, count) = iovecs(spans);
-            let mut message = message(&mut iov, count);
+            let mut message = message(&mut iov[..count]);
             // SAFETY: header and parts live on this stack for the call; the caller vouches for the
             // memory.
             unsafe { libc::recvmsg(fd, &raw mut message, flags) }
@@ -277,11 +299,11 @@ fn iovecs(spans: &[Span]) -> ([libc::iovec; MAX_SPANS], usize) {
     (iov, spans.len())
 }
 
-fn message(iov: &mut [libc::iovec; MAX_SPANS], count: usize) -> libc::msghdr {
+fn message(iov: &mut [libc::iovec]) -> libc::msghdr {
     // SAFETY: the C structure holds integers and raw pointers: all zero is a valid value.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = iov.as_mut_ptr();
-    message.msg_iovlen = count as _;
+    message.msg_iovlen = iov.len() as _;
     message
 }
 

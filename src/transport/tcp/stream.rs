@@ -225,6 +225,42 @@ impl Stream {
         Ok(())
     }
 
+    /// Posts frames, of one message, as [`post_frame`](Self::post_frame) does.
+    ///
+    /// # Safety
+    ///
+    /// That of `post_frame`, for each of them.
+    pub(super) unsafe fn post_frames(
+        &self,
+        frames: &[(WorkId, Frame<'_>, bool)],
+        slot: impl Fn(usize) -> Result<*mut u8, OsError>,
+    ) -> Result<(), OsError> {
+        let mut send = lock(&self.send);
+        let open = self.phase() == Phase::Open;
+        if open && send.is_idle() {
+            // SAFETY: the caller vouches for the slots.
+            let sent = unsafe { send.send_frames(frames, slot, &self.socket) };
+            // With the lock held, so that nothing follows the part of a frame.
+            sent.inspect_err(|_| self.fail())?;
+        } else {
+            for (number, &(id, frame, signalled)) in frames.iter().enumerate() {
+                let memory = Span {
+                    start: slot(number)?,
+                    len: frame.len,
+                };
+                // SAFETY: as above.
+                unsafe { frame.copy_to(memory.start) };
+                send.post(id, SendOp::Send, memory, signalled);
+            }
+        }
+        if open && !send.is_blocked() {
+            self.send_more(&mut send, Acks::Alone);
+        } else {
+            self.watch_room(&mut send);
+        }
+        Ok(())
+    }
+
     /// Moves to the error state.
     pub(super) fn fail(&self) {
         if self.reach(Phase::Failed) {

@@ -185,6 +185,46 @@ impl Writing {
         moved
     }
 
+    /// Sends the gathered bytes, and these frames, each behind its header. Returns the number of
+    /// bytes of the frames and their headers that the socket has taken. If that is not 0, nothing
+    /// remains gathered.
+    pub(super) fn send_frames(
+        &mut self,
+        socket: &Socket,
+        frames: &[(Header, Frame<'_>)],
+    ) -> (usize, Moved) {
+        let span = |bytes: &[u8]| Span {
+            start: bytes.as_ptr().cast_mut(),
+            len: bytes.len(),
+        };
+        let mut parts = vec![span(&self.gathered[..self.len])];
+        for (header, frame) in frames {
+            parts.extend([span(header.bytes()), span(frame.header)]);
+            parts.extend(frame.payload.iter().map(|part| span(part)));
+        }
+        // SAFETY: the parts are borrowed for the call, which only reads them.
+        let moved = unsafe { socket.send_many(&parts) };
+        let count = match moved {
+            Moved::Some(count) => count,
+            Moved::Blocked | Moved::Ended => 0,
+        };
+        if count < self.len {
+            self.taken = count;
+            return (0, moved);
+        }
+        let taken = count - self.len;
+        self.clear();
+        (taken, moved)
+    }
+
+    /// Goes on with a payload behind its header, of both of which the socket has taken the first
+    /// `taken` bytes.
+    pub(super) fn resume(&mut self, header: &Header, at: Span, taken: usize) {
+        self.push(header);
+        self.put(Payload::Request { at }, Then::RequestSent);
+        self.taken = taken;
+    }
+
     /// How much of the payload the socket has taken.
     pub(super) fn taken_of_payload(&self) -> usize {
         self.taken.saturating_sub(self.len)

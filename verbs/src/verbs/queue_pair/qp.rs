@@ -245,6 +245,28 @@ impl QueuePair {
         })
     }
 
+    /// Posts sends in their order with one call, and neither checks them nor holds their memory.
+    ///
+    /// After an error the first of them may have been posted.
+    ///
+    /// # Safety
+    ///
+    /// There is a request at least, and for each [`post_send_raw`](Self::post_send_raw) is allowed.
+    ///
+    /// # Errors
+    ///
+    /// The errors of
+    /// [`ibv_post_send(3)`](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html).
+    pub unsafe fn post_sends_raw(&self, requests: &[RawSend<'_>]) -> Result<(), OsError> {
+        let mut bad_wr = ptr::null_mut();
+        RawSend::with_list(requests, |list| {
+            // SAFETY: the queue pair exists, and the list lives for the call; the caller vouches
+            // for the memory.
+            let ret = unsafe { ffi::ibv_post_send(self.as_ptr(), list, &raw mut bad_wr) };
+            cvt_errno("ibv_post_send", ret)
+        })
+    }
+
     /// Posts one receive, and neither checks it nor holds its memory.
     ///
     /// # Safety

@@ -55,6 +55,31 @@ impl RawSend<'_> {
         // SAFETY: the C structure holds integers, raw pointers and unions of them: all zero is a
         // valid value.
         let wr = unsafe { wr.assume_init_mut() };
+        self.write_to(wr);
+        post(wr)
+    }
+
+    /// Calls `post` with a list of these requests as C has it, which refers to their elements.
+    pub(in crate::verbs) fn with_list<T>(
+        requests: &[Self],
+        post: impl FnOnce(*mut ffi::ibv_send_wr) -> T,
+    ) -> T {
+        let zeroed = || {
+            // SAFETY: all zero is a valid value, as above.
+            unsafe { MaybeUninit::<ffi::ibv_send_wr>::zeroed().assume_init() }
+        };
+        let mut list: Vec<_> = requests.iter().map(|_| zeroed()).collect();
+        let mut next = ptr::null_mut();
+        for (wr, request) in list.iter_mut().zip(requests).rev() {
+            request.write_to(wr);
+            wr.next = next;
+            next = wr;
+        }
+        post(next)
+    }
+
+    #[inline]
+    fn write_to(&self, wr: &mut ffi::ibv_send_wr) {
         wr.wr_id = self.wr_id;
         wr.sg_list = elements(self.sges);
         wr.num_sge = self.sges.len() as i32;
@@ -65,7 +90,6 @@ impl RawSend<'_> {
             wr.send_flags |= ffi::ibv_send_flags::IBV_SEND_INLINE.0;
         }
         self.op.encode(wr);
-        post(wr)
     }
 }
 
