@@ -31,7 +31,7 @@ fn read(frame: &[u8]) -> Verdict {
         return Verdict::Violation("frame length");
     }
     let (kind, payload) = (frame[0], frame.len() - 16);
-    if !matches!(kind, 1..=9 | 16 | 17) {
+    if !matches!(kind, 1..=9 | 16..=18) {
         return Verdict::Violation("kind");
     }
     if frame[1] != 0 {
@@ -40,9 +40,14 @@ fn read(frame: &[u8]) -> Verdict {
     let expected = match kind {
         1 | 17 => payload,
         16 => 24,
+        18 => payload.clamp(1, (word(8) as usize).max(1)),
         _ => 0,
     };
-    if word(8) as usize != payload || payload != expected {
+    let is_len = match kind {
+        18 => payload <= word(8) as usize,
+        _ => payload == word(8) as usize,
+    };
+    if !is_len || payload != expected {
         return Verdict::Violation("len");
     }
     if kind == 16 {
@@ -82,6 +87,9 @@ fn read(frame: &[u8]) -> Verdict {
         17 if lens.len() > ours.window.into() => Verdict::Violation("kind"),
         17 if payload > ours.eager_size as usize => Verdict::Violation("len"),
         17 => Verdict::Messages(lens.len()),
+        18 if payload > ours.eager_size as usize => Verdict::Violation("len"),
+        18 if u64::from(word(8)) > ours.max_message => Verdict::Violation("len"),
+        18 => Verdict::Large,
         2 => Verdict::Nothing,
         3 => Verdict::Pong,
         4 | 7 => Verdict::Violation("kind"),
@@ -117,6 +125,7 @@ pub fn one_frame(frame: &[u8]) {
         None if device.said == [4] => Verdict::Pong,
         None if device.peer_finished => Verdict::Finish,
         None if device.inbound.iter().any(|large| large.requested > 0) => Verdict::Large,
+        None if !device.large.is_empty() => Verdict::Large,
         None if device.kept.is_empty() => Verdict::Nothing,
         None => Verdict::Messages(device.kept.len()),
     };

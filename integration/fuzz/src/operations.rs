@@ -116,9 +116,9 @@ fn sizes(input: &mut Input<'_>) -> Params {
 
 /// Returns a frame with at most one mistake, so that the connection often goes on.
 fn frame(device: &Device, input: &mut Input<'_>) -> Vec<u8> {
-    let kind = [1, 2, 3, 4, 5, 6, 7, 9, 16, 17][usize::from(input.byte() % 10)];
+    let kind = [1, 2, 3, 4, 5, 6, 7, 9, 16, 17, 18, 18][usize::from(input.byte() % 12)];
     let payload = match kind {
-        1 => vec![7; usize::from(input.byte() % 65)],
+        1 | 18 => vec![7; usize::from(input.byte() % 65)],
         16 => {
             let mut payload = input.take::<8>().to_vec();
             payload.extend(u64::from(input.word() % (5 << 20)).to_be_bytes());
@@ -136,7 +136,10 @@ fn frame(device: &Device, input: &mut Input<'_>) -> Vec<u8> {
     let most = device.credit.1.max(device.credit.0 + device.window());
     let mut bytes = vec![kind, 0, 0, 0];
     bytes.extend(count(input, device.credit.1, most).to_be_bytes());
-    bytes.extend((payload.len() as u32).to_be_bytes());
+    let rest = device.missing().filter(|_| kind == 18);
+    let more = if kind == 18 { input.byte() % 100 } else { 0 };
+    let len = rest.unwrap_or(payload.len() as u32 + u32::from(more));
+    bytes.extend(len.to_be_bytes());
     bytes.extend(count(input, device.exposed.1, device.exposed.0).to_be_bytes());
     bytes.extend(payload);
     if input.flag() {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Device;
-use crate::proto::{CONTROL_SENDS, Descriptor, PART_HEADER_LEN, READS, SendRefused};
+use crate::proto::{CONTROL_SENDS, Descriptor, PART_HEADER_LEN, READS, SendRefused, Way};
 
 /// The length of a message that is held back.
 const HELD_LEN: usize = 3;
@@ -21,6 +21,17 @@ impl Device {
             self.conn
                 .send(len)
                 .map(|transmit| self.post(&transmit, len as u32))
+        } else if let Way::Fragments(count) = self.conn.way(len) {
+            self.conn.may_send(len).map(|()| {
+                let (len, mut offset) = (len as u32, 0);
+                for _ in 0..count {
+                    let sent = self.conn.send_fragment(len, offset);
+                    let (transmit, here) = sent.expect("there is room for all");
+                    self.post(&transmit, here);
+                    offset += here;
+                }
+                assert_eq!(offset, len);
+            })
         } else {
             let descriptor = Descriptor {
                 addr: 1 << 40,

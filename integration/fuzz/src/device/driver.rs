@@ -106,12 +106,22 @@ impl Device {
         // The connection may process it later, or never: what it reads is compared with this.
         if let Some(descriptor) = large(frame) {
             self.announced += 1;
-            self.inbound.push_back(Large {
-                descriptor,
-                id: None,
-                requested: 0,
-                completed: 0,
-            });
+            self.inbound.push_back(Large::new(descriptor, 0));
+        }
+        if let Some((rest, len)) = fragment(frame) {
+            match self.inbound.back_mut().filter(|large| large.missing > 0) {
+                Some(large) if large.missing == rest => large.missing -= len,
+                // A violation.
+                Some(_) => {}
+                None => {
+                    let descriptor = Descriptor {
+                        addr: 0,
+                        len: rest.into(),
+                        rkey: 0,
+                    };
+                    self.inbound.push_back(Large::new(descriptor, rest - len));
+                }
+            }
         }
         if frame.len() >= 16 {
             let grant = u32::from_be_bytes(frame[4..8].try_into().unwrap());
@@ -157,7 +167,7 @@ impl Device {
         let first = self
             .inbound
             .iter_mut()
-            .find(|large| large.completed < large.descriptor.len)
+            .find(|large| large.completed < large.requested)
             .expect("it is being read");
         first.completed += chunk;
         self.taken += u32::from(first.completed == first.descriptor.len);
@@ -212,6 +222,14 @@ fn work(sent: &Sent) -> Work {
         Some(_) => Work::Read { slot },
         None => Work::Send { slot },
     }
+}
+
+/// Returns the length of a message from this fragment on, and that of the fragment.
+fn fragment(frame: &[u8]) -> Option<(u32, u32)> {
+    let (header, payload) = frame.split_first_chunk::<16>()?;
+    let rest = u32::from_be_bytes(header[8..12].try_into().unwrap());
+    let fits = (1..=rest as usize).contains(&payload.len());
+    (header[..2] == [18, 0] && fits).then_some((rest, payload.len() as u32))
 }
 
 /// Returns the descriptor of a frame that announces a large message.

@@ -10,7 +10,7 @@ use std::{
 
 use crate::proto::{
     Arrival, CONTROL_RECEIVES, CONTROL_SENDS, CloseReason, CmOp, Connection, Descriptor, DrainSide,
-    Event, Output, Params, READS, Read, Transmit, parts,
+    Event, FragmentCopy, Output, Params, READS, Read, Transmit, parts,
 };
 
 /// The longest chunk in which a large message is read.
@@ -33,6 +33,20 @@ pub(crate) struct Large {
     id: Option<u32>,
     pub(crate) requested: u64,
     completed: u64,
+    /// The number of bytes that fragments have yet to bring.
+    missing: u32,
+}
+
+impl Large {
+    fn new(descriptor: Descriptor, missing: u32) -> Self {
+        Self {
+            descriptor,
+            id: None,
+            requested: 0,
+            completed: 0,
+            missing,
+        }
+    }
 }
 
 /// A connection with its driver, an honest device and its queue pair, and checks of everything that
@@ -66,7 +80,7 @@ pub(crate) struct Device {
     /// Those in which several messages lie, with how many the application has.
     shared: HashMap<u32, u32>,
     /// Large messages that the application has.
-    large: VecDeque<u64>,
+    pub(crate) large: VecDeque<u64>,
     /// Large messages that are announced and not delivered, oldest first.
     pub(crate) inbound: VecDeque<Large>,
     /// The number of large messages that the peer announced.
@@ -150,7 +164,7 @@ impl Device {
                 Output::Cm(op) => self.wanted.push_back(op),
                 Output::Post(transmit) => {
                     assert!(
-                        !matches!(transmit.header[0], 1 | 16 | 17),
+                        !matches!(transmit.header[0], 1 | 16..=18),
                         "control frames only"
                     );
                     self.post(&transmit, 0);
@@ -158,12 +172,12 @@ impl Device {
                 Output::Repost(buffer) => {
                     let frame = self.filled.remove(&buffer).expect("it was received");
                     // But for control frames only what breaks the protocol.
-                    bad |= frame.first().is_none_or(|kind| matches!(kind, 1 | 16 | 17));
+                    bad |= frame.first().is_none_or(|kind| matches!(kind, 1 | 16..=18));
                     self.repost(buffer);
                 }
                 Output::Release(buffer) => {
                     let frame = self.filled.remove(&buffer).expect("it was received");
-                    assert_eq!(frame[0], 16, "large messages only");
+                    assert!(matches!(frame[0], 16 | 18), "large messages only");
                     self.released += 1;
                     self.repost(buffer);
                     self.conn.release(self.now);
@@ -171,6 +185,7 @@ impl Device {
                 Output::Begin { id, len } => self.begin(id, len),
                 Output::Prepare { len, .. } => self.conn.handle_prepared(len, self.now),
                 Output::Read(read) => self.read(&read),
+                Output::Copy(copy) => self.copy(&copy),
                 Output::Nudge { .. } => unreachable!("on iWARP only"),
                 Output::PostDrainMarkers => {
                     self.broken = true;
@@ -305,11 +320,11 @@ impl Device {
         let header = &transmit.header;
         let word = |at: usize| u32::from_be_bytes(header[at..at + 4].try_into().unwrap());
         let reserved = match header[0] {
-            1 | 16 | 17 => READS + CONTROL_SENDS,
+            1 | 16..=18 => READS + CONTROL_SENDS,
             2..=9 => 0,
             other => panic!("kind {other}"),
         };
-        assert!(!self.told_finish || !matches!(header[0], 1 | 9 | 16 | 17));
+        assert!(!self.told_finish || !matches!(header[0], 1 | 9 | 16..=18));
         assert!(
             self.held == 0 || !matches!(header[0], 5 | 9) || self.conn.close_reason().is_some(),
             "not before what is held"
@@ -320,7 +335,11 @@ impl Device {
         assert_eq!(header[2..4], self.frames_sent.to_be_bytes());
         self.frames_sent = self.frames_sent.wrapping_add(1);
         self.said.push(header[0]);
-        assert_eq!(word(8), len);
+        if header[0] == 18 {
+            assert!(len > 0 && len <= word(8));
+        } else {
+            assert_eq!(word(8), len);
+        }
         // What is granted is posted, and no grant goes back.
         let grant = word(4);
         assert!(grant >= self.reported.0 && grant <= self.released + u32::from(self.params.window));
@@ -330,7 +349,7 @@ impl Device {
             assert!(taken >= self.reported.1 && taken <= self.taken);
             self.reported.1 = taken;
         }
-        if matches!(header[0], 1 | 16 | 17) {
+        if matches!(header[0], 1 | 16..=18) {
             self.credit.0 += 1;
         }
         assert!(self.credit.0 <= self.credit.1, "no message without credit");
@@ -360,6 +379,27 @@ impl Device {
         self.take_slot(read.slot, CONTROL_SENDS, true, Some(read.len));
         let reads = self.sending.iter().filter(|sent| sent.read.is_some());
         assert!(reads.count() <= READS as usize);
+    }
+
+    fn copy(&mut self, copy: &FragmentCopy) {
+        let frame = &self.filled[&copy.buffer];
+        assert_eq!((frame[0], frame.len()), (18, 16 + copy.len as usize));
+        let first = self
+            .inbound
+            .iter_mut()
+            .find(|large| large.requested < large.descriptor.len)
+            .expect("it has begun");
+        assert_eq!((first.id, first.requested), (Some(copy.id), copy.offset));
+        first.requested += u64::from(copy.len);
+        first.completed = first.requested;
+        assert!(first.completed <= first.descriptor.len);
+        self.conn.handle_copied(self.now);
+    }
+
+    /// Returns the number of bytes that the peer has yet to send of a message in fragments.
+    pub(crate) fn missing(&self) -> Option<u32> {
+        let last = self.inbound.back()?;
+        (last.missing > 0).then_some(last.missing)
     }
 
     fn repost(&mut self, buffer: u32) {
