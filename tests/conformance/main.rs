@@ -6,6 +6,7 @@ mod completions;
 mod ending;
 mod engines;
 mod events;
+mod fragments;
 mod groups;
 mod large;
 mod listening;
