@@ -1,5 +1,5 @@
-//! Keys to large messages of the library's, kept by a peer for longer than they were given for:
-//! good for one message, exactly its bytes, until it was taken.
+//! Tests of keys to the library's large messages that a peer keeps for too long: a key is valid for
+//! one message, for exactly its bytes, and until the peer has taken it.
 
 use rdmsg::{Completion, Endpoint, Outgoing, SendBuffer, verbs::RemoteAddr};
 
@@ -14,7 +14,8 @@ use crate::{
 const MESSAGE: [u8; 5000] = [3; 5000];
 const SECRET: u8 = 0x5e;
 
-/// What of the library's memory a peer reads from `at` of the message on.
+/// Reads 64 bytes of the library's memory, from offset `at` of the offered message. Returns `None`
+/// if the device refuses.
 fn read(peer: &mut Peer, offer: &Descriptor, at: u64) -> Option<[u8; 64]> {
     peer.read(RemoteAddr {
         addr: offer.addr + at,
@@ -22,7 +23,8 @@ fn read(peer: &mut Peer, offer: &Descriptor, at: u64) -> Option<[u8; 64]> {
     })
 }
 
-/// A large message of the library's that the peer has taken, when the library knows that.
+/// Sends a large message, takes it, and waits until the library has processed that. Returns its
+/// descriptor.
 fn taken(peer: &mut Peer, endpoint: &Endpoint) -> Descriptor {
     endpoint.send(Outgoing::from(&MESSAGE).with_id(1)).unwrap();
     let offer = Descriptor::of(&peer.receive());
@@ -44,8 +46,8 @@ fn taken(peer: &mut Peer, endpoint: &Endpoint) -> Descriptor {
     offer
 }
 
-/// A peer that reads where it may not, after `prepare` with the library's side, reads nothing, and
-/// ends its own connection alone.
+/// Checks that a read outside of the permitted memory returns no bytes and ends only the connection
+/// of the peer that reads. `prepare` returns the descriptor and the offset to read.
 fn refused<T>(prepare: impl Fn(&mut Peer, &Endpoint, Role) -> (Descriptor, u64, T)) {
     let scene = Scene::new();
     for role in ROLES {
