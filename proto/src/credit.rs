@@ -29,7 +29,7 @@ use super::{account::Account, outbound::LARGE_IN_FLIGHT, reason::Violation};
 ///   sent once, and of the last two only one.
 pub const CONTROL_RECEIVES: u32 = 8 + LARGE_IN_FLIGHT;
 
-/// What this side may send.
+/// The credit of this side.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct SendCredit {
@@ -104,7 +104,7 @@ impl SendCredit {
     }
 }
 
-/// What the peer may send.
+/// The credit that this side has granted to the peer.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct RecvCredit {
