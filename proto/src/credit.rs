@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_receives_are_promised_as_far_as_there_are_any() {
+    fn promises_do_not_exceed_shared_receives() {
         let account = Account::new(56);
         assert!(account.open(8));
         let mut credit = RecvCredit::new(8, 2, u32::MAX - 1);

@@ -353,7 +353,7 @@ fn every_message_is_served_and_finds_a_receive() {
 
 #[test]
 #[ignore = "prints a table, in ten seconds of a release build"]
-fn a_hundred_thousand_connections_need_one_grant_in_four_messages() {
+fn grants_at_most_every_fourth_message_at_scale() {
     println!(
         "| load | receives | connections | cost of a message | grants a message | waits p50 \
          | p99 | longest | receives never used |\n|---|---|--:|--:|--:|--:|--:|--:|--:|"

@@ -134,7 +134,7 @@ fn limit_address_space(process: &Process, more: Option<u64>) {
 }
 
 #[test]
-fn serve_goes_on_without_a_thread_for_another_connection() {
+fn serve_survives_failed_thread_creation() {
     let (mut server, address) = serve();
     let config = Config::default().with(|c| c.transport = TransportChoice::Tcp);
     let connect = || Connector::new().config(&config).connect(&*address);
@@ -241,7 +241,7 @@ fn the_doctor_examines_any_machine() {
 }
 
 #[test]
-fn completions_and_pages_of_the_manual_know_each_command() {
+fn completions_and_manual_cover_each_command() {
     for shell in ["bash", "zsh", "fish"] {
         let printed = text(&rdmsg(&format!("completions {shell}")));
         for command in ["doctor", "serve", "ping", "bench", "top", "bridge"] {

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_says_who_may_and_how_to_become_one_of_them() {
+    fn access_text_names_group_and_remedy() {
         let mut denied = Denied {
             file: "/dev/infiniband/uverbs0".into(),
             group: Some("rdma".into()),
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_is_known_by_its_runtimes_file_or_control_group() {
+    fn container_is_detected_by_file_or_control_group() {
         let host = Root::new();
         assert!(!looks_like_one(host.path()));
         host.write("proc/1/cgroup", "0::/init.scope\n");

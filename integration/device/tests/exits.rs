@@ -118,7 +118,7 @@ fn role_sends_one_drops_and_returns() {
 
 #[test]
 #[ignore = "a program that other tests run"]
-fn role_sends_one_on_an_engine_that_it_drops_and_calls_exit() {
+fn role_sends_on_dropped_engine_and_calls_exit() {
     let engine = Engine::new().unwrap();
     let endpoint = patient().engine(&engine).connect(peer()).unwrap();
     endpoint.send(&pattern(0, 12_000_000)).unwrap();
@@ -269,11 +269,7 @@ fn what_was_sent_before_a_program_ended_arrives() {
     let roles = [
         ("role_sends_four_drops_and_returns", 4, 5_000_000),
         ("role_sends_one_drops_and_returns", 1, 12_000_000),
-        (
-            "role_sends_one_on_an_engine_that_it_drops_and_calls_exit",
-            1,
-            12_000_000,
-        ),
+        ("role_sends_on_dropped_engine_and_calls_exit", 1, 12_000_000),
         ("role_sends_one_and_returns_without_dropping", 1, 12_000_000),
     ];
     for run in 0..2 {
@@ -297,7 +293,7 @@ fn what_was_sent_before_a_program_ended_arrives() {
 }
 
 #[test]
-fn a_sender_that_is_killed_while_its_memory_is_read_is_blamed_for_nothing() {
+fn sender_killed_during_read_is_no_violation() {
     let _test = DeviceTest::within(600);
     let listener = listen(&Config::default());
     for run in 0..4 {
@@ -322,7 +318,7 @@ fn a_sender_that_is_killed_while_its_memory_is_read_is_blamed_for_nothing() {
 }
 
 #[test]
-fn a_program_whose_peer_never_reads_ends_and_says_what_it_gave_up() {
+fn program_exit_reports_undelivered_messages() {
     let _test = DeviceTest::start();
     let mut config = Config::default();
     // The first message stays unread, and the second has no memory.
@@ -361,7 +357,7 @@ fn a_program_that_owes_nothing_ends_at_once() {
 }
 
 #[test]
-fn a_request_that_waits_at_a_program_that_ends_is_rejected() {
+fn exit_rejects_pending_requests() {
     let _test = DeviceTest::start();
     let listener = listen(&Config::default());
     let child = start(
@@ -383,7 +379,7 @@ fn a_request_that_waits_at_a_program_that_ends_is_rejected() {
 }
 
 #[test]
-fn a_connection_that_a_program_left_unaccepted_is_turned_away() {
+fn exit_closes_unaccepted_connections() {
     let _test = DeviceTest::start();
     let listener = listen(&Config::default());
     let child = start(
@@ -402,7 +398,7 @@ fn a_connection_that_a_program_left_unaccepted_is_turned_away() {
 }
 
 #[test]
-fn a_forked_child_ends_at_once_and_leaves_its_parents_connections_alone() {
+fn forked_child_exit_keeps_parents_connections() {
     let _test = DeviceTest::start();
     let listener = listen(&Config::default());
     let address = listener.local_addr();
@@ -424,7 +420,7 @@ fn a_forked_child_ends_at_once_and_leaves_its_parents_connections_alone() {
 }
 
 #[test]
-fn a_program_may_end_in_its_engines_thread_or_its_logger() {
+fn program_may_exit_in_engine_thread_or_logger() {
     let _test = DeviceTest::start();
     let listener = listen(&Config::default());
     let address = listener.local_addr();

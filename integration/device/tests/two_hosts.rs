@@ -93,7 +93,7 @@ fn messages_come_back_as_they_went() {
 }
 
 #[test]
-fn large_messages_cross_the_wire_both_ways_and_in_order() {
+fn large_messages_keep_order_in_both_directions() {
     let sizes = [1, 20_000, 3 << 20, 100, 1 << 20, 0, 70_000];
     let talk = |endpoint: Endpoint, closes: bool| {
         let sender = thread::spawn({

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_counted_guest_has_one_processor_and_a_clock_of_instructions() {
+    fn counted_guest_has_one_processor_and_counting_clock() {
         assert_eq!(
             Accel::Counted.options(2),
             "-accel tcg,thread=single -cpu qemu64 -icount shift=0,sleep=on -smp 1"

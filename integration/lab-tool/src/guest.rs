@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_a_guest_does_not_have_is_refused_with_the_reason() {
+    fn program_missing_in_guest_is_refused_with_reason() {
         // Not `env::temp_dir`, which may be elsewhere.
         let dir = PathBuf::from(format!("/tmp/lab-hidden.{}", std::process::id()));
         fs::create_dir(&dir).unwrap();

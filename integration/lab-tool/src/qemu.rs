@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_still_sent_to_a_machine_that_is_gone_is_taken() {
+    fn leftover_packets_of_ended_machine_are_read() {
         let (mut other, link) = UnixStream::pair().unwrap();
         let (port, of_guest) = UnixStream::pair().unwrap();
         link.set_nonblocking(true).unwrap();

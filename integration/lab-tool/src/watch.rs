@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_may_die_fails_nothing_and_hides_nothing() {
+    fn permitted_death_of_host_hides_no_failure() {
         const LIMIT: Duration = Duration::from_secs(60);
         let may_die = ["b".to_owned()];
         for status in [0, 3] {
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_heard_of_an_earlier_boot_is_dropped_but_a_signal_is_not() {
+    fn reboot_discards_host_events_but_no_signal() {
         const LIMIT: Duration = Duration::from_secs(60);
         let boot = watch([lost(1)]);
         assert!(boot.ready(2, LIMIT).is_err());

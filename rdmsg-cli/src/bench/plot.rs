@@ -235,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_for_each_transport_and_ticks_that_people_count_with() {
+    fn plot_has_line_per_transport_and_round_ticks() {
         let plots = testing::plots();
         assert_eq!(plots.len(), 1, "nothing else was measured");
         let plot = &plots[0];

@@ -121,7 +121,7 @@ mod tests {
 
     /// The table in the documentation of [`Config`] has these results.
     #[test]
-    fn the_documentation_says_how_many_connections_fit_the_lock_limit() {
+    fn documentation_states_connections_per_lock_limit() {
         let documentation = include_str!("../../config.rs");
         let default = Config::default();
         let defaults = (

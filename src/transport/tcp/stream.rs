@@ -446,7 +446,7 @@ mod tests {
     use crate::proto::HEADER_LEN;
 
     #[test]
-    fn stream_fails_without_memory_for_the_rest_of_a_frame() {
+    fn stream_fails_without_memory_for_rest_of_frame() {
         let (socket, _peer) = UnixStream::pair().unwrap();
         socket.set_nonblocking(true).unwrap();
         let stream = Stream::new(

@@ -10,7 +10,7 @@ use crate::{
 
 /// Dropping a peer acts as killing its process does: the kernel destroys queue pair and id.
 #[test]
-fn a_peer_that_is_gone_after_some_frames_was_not_closing() {
+fn peer_gone_after_frames_is_disconnect_without_close() {
     let scene = Scene::new();
     for role in ROLES {
         for frames in 0..=WINDOW.into() {
@@ -32,7 +32,7 @@ fn a_peer_that_is_gone_after_some_frames_was_not_closing() {
 
 /// The library has messages in flight and waits for credit when the peer disconnects.
 #[test]
-fn a_peer_that_is_gone_while_it_is_sent_to_ends_the_waiting() {
+fn peer_gone_during_send_wakes_waiting_sender() {
     let scene = Scene::new();
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
@@ -94,7 +94,7 @@ fn what_only_tcp_has_is_not_said_to_have_arrived() {
 
 /// The peer vanishes instead of acknowledging the library's close.
 #[test]
-fn a_peer_that_is_gone_instead_of_closing_did_not_get_everything() {
+fn peer_gone_during_close_leaves_undelivered() {
     let scene = Scene::new();
     for (role, closes) in ROLES
         .into_iter()
@@ -143,7 +143,7 @@ fn a_peer_that_does_not_let_go_is_let_go_of() {
 /// The peer closes without a disconnect, or never acknowledges the library's close: `close_timeout`
 /// ends the wait.
 #[test]
-fn a_peer_that_stops_in_the_middle_of_closing_is_given_up() {
+fn peer_silent_during_close_hits_close_timeout() {
     let mut config = config();
     config.close_timeout = std::time::Duration::from_millis(200);
     let scene = Scene::with(config);

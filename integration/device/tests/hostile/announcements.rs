@@ -163,7 +163,7 @@ fn peers_that_announce_and_vanish_leave_nothing() {
 }
 
 #[test]
-fn a_read_that_stalls_ends_its_connection_and_frees_the_budget() {
+fn stalled_read_ends_connection_and_frees_budget() {
     let lab = DeviceTest::without_credits();
     if !applies(
         !lab.is_iwarp(),
@@ -239,7 +239,7 @@ fn as_nobody(test: &str, kib: u32) -> Command {
 }
 
 #[test]
-fn announcements_do_not_use_up_the_lock_limit_of_others() {
+fn announcements_leave_lock_limit_to_others() {
     let _test = DeviceTest::without_credits();
     let status = as_nobody("among_announcers_with_a_small_lock_limit", 8192)
         .status()
@@ -295,7 +295,7 @@ fn among_announcers_with_a_small_lock_limit() {
 }
 
 #[test]
-fn a_client_learns_that_the_server_had_no_memory_for_its_message() {
+fn client_learns_of_servers_missing_memory() {
     let _test = DeviceTest::without_credits();
     let mut server = as_nobody("a_server_that_may_lock_nothing_more", 8192)
         .stdin(Stdio::piped())

@@ -176,7 +176,7 @@ fn a_malformed_header_is_named_by_its_field() {
 }
 
 #[test]
-fn a_frame_that_is_longer_than_the_hello_allows_is_named_by_its_length() {
+fn frame_longer_than_hello_allows_names_length() {
     let longest = vec![7; EAGER_SIZE as usize + 8];
     play(|| {
         let frame = |len: u32| Frame::data(&longest[..len as usize]).bytes();
@@ -197,7 +197,7 @@ fn a_frame_that_is_longer_than_the_hello_allows_is_named_by_its_length() {
 }
 
 #[test]
-fn a_frame_that_is_longer_than_the_buffer_is_stopped_by_the_device() {
+fn device_stops_frame_longer_than_buffer() {
     let scene = Scene::new();
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
@@ -254,7 +254,7 @@ fn a_forged_grant_is_named() {
 }
 
 #[test]
-fn a_grant_that_goes_back_is_named_after_one_that_was_earned() {
+fn decreasing_grant_is_violation_after_valid_one() {
     let scene = Scene::new();
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
@@ -278,7 +278,7 @@ fn a_grant_that_goes_back_is_named_after_one_that_was_earned() {
 }
 
 #[test]
-fn data_without_credit_is_named_and_what_had_credit_is_delivered() {
+fn data_without_credit_is_violation_after_delivery() {
     play(|| {
         // The excess frame still finds a receive, because no control frame occupies one of theirs.
         let excess = usize::from(WINDOW) + 1;
@@ -337,7 +337,7 @@ fn messages_behind_a_bad_frame_are_not_delivered() {
 /// The first cause remains the reason, and the library still disconnects at once: `close_timeout`
 /// is longer than this test may take.
 #[test]
-fn what_may_not_follow_a_close_takes_the_connection_down() {
+fn forbidden_frame_after_close_ends_connection() {
     let scene = Scene::new();
     let forbidden = [
         Frame::control(CLOSE).bytes(),
@@ -406,7 +406,7 @@ fn nothing_counts_behind_an_abort() {
 /// The library ignores immediate data of a SEND. A WRITE with immediate data is reported to the
 /// application and uses one place of the window, as a message does.
 #[test]
-fn other_work_requests_than_a_send_need_credit_as_well() {
+fn immediate_writes_need_credit_like_sends() {
     if !applies("writes with immediate data") {
         return;
     }
@@ -454,7 +454,7 @@ fn other_work_requests_than_a_send_need_credit_as_well() {
 /// Otherwise a peer could fill the window of an application that only receives messages, with
 /// immediates that it never asked for.
 #[test]
-fn immediates_for_which_there_is_no_memory_do_not_fill_the_window() {
+fn immediates_without_memory_do_not_fill_window() {
     if !applies("writes with immediate data") {
         return;
     }

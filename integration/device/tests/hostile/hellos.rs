@@ -102,7 +102,7 @@ fn faulty() -> Vec<(Vec<u8>, Fault)> {
 }
 
 #[test]
-fn a_client_with_a_bad_hello_is_rejected_with_the_reason() {
+fn client_with_bad_hello_is_rejected_with_reason() {
     let scene = Scene::new();
     for (hello, fault) in faulty() {
         let peer = Peer::request(scene.stage.listener.local_addr(), &hello);

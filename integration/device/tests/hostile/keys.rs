@@ -68,7 +68,7 @@ fn the_key_of_a_message_that_was_taken_reads_nothing() {
 }
 
 #[test]
-fn a_buffer_that_the_application_fills_cannot_be_read_with_the_key_of_an_earlier_message() {
+fn old_key_cannot_read_buffer_in_use() {
     refused(|peer, endpoint, _| {
         let offer = taken(peer, endpoint);
         let mut buffer = SendBuffer::new(endpoint, 5000).unwrap();
@@ -79,7 +79,7 @@ fn a_buffer_that_the_application_fills_cannot_be_read_with_the_key_of_an_earlier
 }
 
 #[test]
-fn a_buffer_that_was_dropped_unsent_cannot_be_read_with_the_key_of_an_earlier_message() {
+fn old_key_cannot_read_unsent_dropped_buffer() {
     refused(|peer, endpoint, _| {
         let offer = taken(peer, endpoint);
         SendBuffer::new(endpoint, 5000).unwrap().fill(SECRET);
@@ -88,7 +88,7 @@ fn a_buffer_that_was_dropped_unsent_cannot_be_read_with_the_key_of_an_earlier_me
 }
 
 #[test]
-fn a_later_message_in_the_same_memory_cannot_be_read_with_the_key_of_an_earlier_one() {
+fn old_key_cannot_read_later_message() {
     refused(|peer, endpoint, _| {
         let earlier = taken(peer, endpoint);
         endpoint.send(&[SECRET; 5000]).unwrap();
@@ -101,7 +101,7 @@ fn a_later_message_in_the_same_memory_cannot_be_read_with_the_key_of_an_earlier_
 }
 
 #[test]
-fn what_lies_behind_the_end_of_a_message_cannot_be_read() {
+fn key_cannot_read_beyond_end_of_message() {
     for beyond in [1, 64, 2000] {
         refused(|peer, endpoint, role| {
             let mut buffer = SendBuffer::new(endpoint, 8000).unwrap();

@@ -269,7 +269,7 @@ fn a_forged_count_of_messages_taken_is_named() {
 /// After the peer's confirmation the library may reuse the memory. A peer that confirms a message
 /// without reading it only loses that message.
 #[test]
-fn a_peer_that_claims_what_it_did_not_read_harms_itself_alone() {
+fn false_claim_of_reading_harms_only_the_peer() {
     let scene = Scene::new();
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
@@ -299,7 +299,7 @@ fn a_peer_that_claims_what_it_did_not_read_harms_itself_alone() {
 }
 
 #[test]
-fn a_peer_that_is_gone_while_it_is_read_from_ends_the_connection() {
+fn peer_death_during_read_ends_the_connection() {
     const LONG: usize = 16 << 20;
     let mut config = config();
     config.max_message = LONG as u64;
@@ -339,7 +339,7 @@ fn a_peer_that_is_gone_while_it_is_read_from_ends_the_connection() {
 
 /// The peer deregisters the memory while the queue pair stays connected.
 #[test]
-fn memory_that_is_taken_back_while_it_is_read_is_named_by_its_key() {
+fn memory_revoked_during_read_is_named_by_key() {
     if !applies("reads whose refusal names the request") {
         return;
     }
@@ -418,7 +418,7 @@ fn taken(count: u32) -> Vec<u8> {
 /// The device acknowledges the small messages although they wait in the peer's library behind a
 /// large message that is not read.
 #[test]
-fn what_waits_behind_a_large_message_that_is_not_read_is_not_sent() {
+fn unread_large_message_delays_sent_of_later_ones() {
     let scene = Scene::new();
     for role in ROLES {
         for read in [true, false] {

@@ -14,7 +14,7 @@ use crate::{
 /// Silent peers occupy all places for half-open connections, so the listener rejects an honest peer
 /// as busy. Its retries succeed when the silent peers have timed out.
 #[test]
-fn silent_peers_keep_others_out_for_no_longer_than_their_time() {
+fn silent_peers_block_others_until_their_timeout() {
     const HALF_OPEN: u16 = 6;
     let mut config = config();
     // The silent peers' timeout, from the accept on.
@@ -70,7 +70,7 @@ fn silent_peers_keep_others_out_for_no_longer_than_their_time() {
 
 /// The withdrawal is processed before the application accepts, or during the accept, or after it.
 #[test]
-fn a_request_that_its_peer_withdraws_while_it_is_accepted_ends_as_a_connect() {
+fn request_withdrawn_during_accept_fails_as_connect() {
     let scene = Scene::new();
     let listener = scene.requests();
     let addr = listener.local_addr();

@@ -188,7 +188,7 @@ fn find_an_end_that_is_not_planned() {
 }
 
 #[test]
-fn allow_missing_messages_after_an_abort_and_no_others() {
+fn only_abort_permits_missing_messages() {
     let is_abort = |ending| matches!(ending, Ending::Abort(Side::Client, _));
     let Ending::Abort(_, code) = a_plan(is_abort).ending else {
         unreachable!("it was looked for")

@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_of_tests_are_told_from_those_that_they_run() {
+    fn test_programs_are_distinct_from_helpers() {
         let message = |kind: &str, program: &str| {
             format!(
                 r#"{{"reason":"compiler-artifact","manifest_path":"/x/device/Cargo.toml",
