@@ -596,7 +596,7 @@ mod tests {
     }
 
     #[test]
-    fn the_eager_size_suits_the_transport_unless_it_was_chosen() {
+    fn default_eager_size_depends_on_transport() {
         let of = |config: &Config| {
             [Transport::Rdma, Transport::Tcp].map(|transport| config.params(transport).eager_size)
         };

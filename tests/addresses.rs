@@ -59,7 +59,7 @@ fn variable_for_the_transport_may_have_any_case() {
 }
 
 #[test]
-fn misspelled_transport_in_the_environment_is_an_error() {
+fn misspelled_transport_variable_is_error() {
     let output = bind_with_variable("rmda");
     let error = "invalid configuration: transport is \"rmda\" in RDMSG_TRANSPORT, allowed is auto, \
                  rdma or tcp;";

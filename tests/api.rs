@@ -76,7 +76,7 @@ fn a_main_that_returns_an_error_shows_what_to_do() {
 }
 
 #[test]
-fn a_connection_that_ended_for_want_of_lockable_memory_says_how_to_get_some() {
+fn memlock_failure_of_connection_states_remedy() {
     let reason = CloseReason::Os(OsError::new("ibv_reg_mr", libc::ENOMEM));
     let text = Error::Disconnected(reason).to_string();
     for part in ["ibv_reg_mr", "`ulimit -l`", "LimitMEMLOCK=", "large_memory"] {
@@ -110,7 +110,7 @@ fn errors_become_the_kinds_that_programs_for_tcp_know() {
 }
 
 #[test]
-fn what_cannot_work_is_refused_before_a_device_is_looked_for() {
+fn bad_arguments_fail_before_device_lookup() {
     let mut config = Config::default();
     config.connect_timeout = Duration::ZERO;
     let error = Connector::new()

@@ -264,7 +264,7 @@ fn lost_answer_to_close_is_repeated() {
 
 /// The server has all that it needs, and has forgotten the session when the client asks for it.
 #[test]
-fn lost_acknowledgement_is_given_after_session_is_over() {
+fn lost_acknowledgement_is_sent_after_session_end() {
     for closer in [From::Client, From::Server] {
         close_over(
             closer,

@@ -305,7 +305,7 @@ fn restarted_peer_has_lost_the_session() {
 }
 
 #[test]
-fn suspension_ends_with_its_time_for_the_reason_of_the_loss() {
+fn suspension_timeout_reports_reason_of_the_loss() {
     let (listener, address) = listener();
     let proxy = Proxy::new(address);
     let brief = config().with(|config| config.resume = Duration::from_millis(300));

@@ -82,7 +82,7 @@ fn auto_takes_tcp_where_no_device_serves_the_address() {
 }
 
 #[test]
-fn auto_listens_on_all_addresses_where_there_is_no_device() {
+fn auto_listens_on_all_addresses_without_device() {
     for address in ["auto://0.0.0.0:0", "auto://[::]:0"] {
         let listener = Listener::bind(address).unwrap();
         assert!(listener.transports().contains(&Transport::Tcp));
@@ -143,7 +143,7 @@ fn nobody_listens_is_said_at_once() {
 }
 
 #[test]
-fn strangers_end_their_own_connection_and_the_listener_lives() {
+fn strangers_end_only_their_own_connections() {
     let engine = Engine::new().unwrap();
     let listener = Listener::builder()
         .config(&config())

@@ -96,7 +96,7 @@ fn announcements_of_more_than_there_is_hold_up_nobody() {
 }
 
 #[test]
-fn a_slow_peer_does_not_keep_memory_that_others_wait_for() {
+fn slow_peer_returns_memory_that_others_need() {
     let engine = engine();
     let stage = Stage::on(&engine, config());
     let (mut peer, endpoint) = stage.connect();

@@ -136,7 +136,7 @@ fn listener_without_descriptors_loses_no_connection() {
 }
 
 #[test]
-fn connector_names_the_address_of_a_port_that_is_not_listened_on() {
+fn connect_error_names_address_without_listener() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = free.local_addr().unwrap();
     drop(free);

@@ -49,7 +49,7 @@ fn end_of(endpoint: &Endpoint) -> CloseReason {
 }
 
 #[test]
-fn what_breaks_the_rules_of_the_stream_is_named_by_its_field() {
+fn stream_violation_names_the_field() {
     let stage = stage();
     let no_reads: Vec<u8> = (0..17)
         .flat_map(|_| pdu(4, 0, &nowhere(&0_u32.to_be_bytes())))
@@ -188,7 +188,7 @@ impl Log for Violations {
 
 /// The peer chooses the bytes of each line, so it must not choose the number of lines.
 #[test]
-fn peers_that_violate_the_protocol_cause_one_line_in_a_second() {
+fn violations_log_at_most_one_line_per_second() {
     log::set_logger(&VIOLATIONS).unwrap();
     log::set_max_level(LevelFilter::Warn);
     let stage = stage();
@@ -206,7 +206,7 @@ fn peers_that_violate_the_protocol_cause_one_line_in_a_second() {
 }
 
 #[test]
-fn memory_that_was_not_given_out_is_neither_read_nor_written() {
+fn memory_without_grant_is_not_read_or_written() {
     let stage = stage();
     for bytes in [
         pdu(4, 0, &nowhere(&8_u32.to_be_bytes())),
@@ -232,7 +232,7 @@ fn memory_that_was_not_given_out_is_neither_read_nor_written() {
 /// A write with immediate data reports its length to the program. Parts that are not contiguous
 /// would forge that length.
 #[test]
-fn parts_of_a_write_that_do_not_follow_each_other_end_their_connection() {
+fn noncontiguous_write_parts_end_the_connection() {
     let stage = stage();
     type Second = fn(&dyn Fn(u64, &[u8]) -> Vec<u8>) -> Vec<u8>;
     let seconds: [Second; 5] = [
@@ -264,7 +264,7 @@ fn parts_of_a_write_that_do_not_follow_each_other_end_their_connection() {
 }
 
 #[test]
-fn a_frame_that_is_too_long_or_finds_no_receive_ends_its_connection() {
+fn frame_too_long_or_without_receive_ends_connection() {
     let stage = stage();
     let (mut peer, endpoint) = stage.connect();
     peer.say(&pdu(1, 0, &frame(0, &[7; 2000])));
@@ -288,7 +288,7 @@ fn a_frame_that_is_too_long_or_finds_no_receive_ends_its_connection() {
 }
 
 #[test]
-fn a_peer_that_dies_in_the_middle_of_a_pdu_is_a_peer_that_left() {
+fn death_inside_pdu_counts_as_disconnect() {
     let stage = stage();
     let whole = pdu(1, 0, &frame(0, b"never whole"));
     for len in 1..whole.len() {
@@ -305,7 +305,7 @@ fn a_peer_that_dies_in_the_middle_of_a_pdu_is_a_peer_that_left() {
 }
 
 #[test]
-fn a_peer_that_dies_inside_a_frame_takes_no_shared_receive_along() {
+fn death_inside_frame_leaks_no_shared_receive() {
     let mut config = config();
     config.shared_receive = Some(100);
     let stage = Stage::with(config);
@@ -335,7 +335,7 @@ fn messages_arrive_however_the_stream_is_cut() {
 }
 
 #[test]
-fn what_came_with_more_than_fits_a_batch_is_not_left_behind() {
+fn bytes_beyond_one_batch_are_still_processed() {
     let mut config = Config::default();
     config.transport = TransportChoice::Tcp;
     config.polling = Polling::Event;
@@ -366,7 +366,7 @@ fn what_came_with_more_than_fits_a_batch_is_not_left_behind() {
 }
 
 #[test]
-fn all_that_a_peer_wrote_before_it_closed_is_delivered_before_the_end() {
+fn bytes_before_peer_close_arrive_before_the_end() {
     const COUNT: u16 = 512;
     let mut config = Config::default();
     config.transport = TransportChoice::Tcp;
@@ -390,7 +390,7 @@ fn all_that_a_peer_wrote_before_it_closed_is_delivered_before_the_end() {
 }
 
 #[test]
-fn noise_after_a_good_setup_costs_only_its_own_connection() {
+fn noise_after_setup_ends_only_its_own_connection() {
     let stage = stage();
     let mut random = Random(0x5eed);
     for _ in 0..200 {
@@ -482,7 +482,7 @@ fn connect_from(host: Ipv4Addr, to: SocketAddr) -> TcpStream {
 
 /// An engine keeps 256 connections without a hello.
 #[test]
-fn silent_peers_of_one_address_cost_another_address_no_place() {
+fn silent_peers_use_no_places_of_other_addresses() {
     const SILENT: usize = 300;
     let stage = stage();
     let addr = stage.listener.local_addr();

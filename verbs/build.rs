@@ -1,6 +1,6 @@
 //! Reports all packages at once that are missing for building the bindings.
 //!
-//! The build script of rdma-sys needs them, and it stops at the first one that it does not find.
+//! The build script of rdma-sys needs them, and it stops at the first missing one.
 //! This script has no dependencies, so it has run long before rdma-sys's generator is compiled: its
 //! report comes first.
 

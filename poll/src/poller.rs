@@ -175,7 +175,10 @@ impl Poller {
     /// Logs that the engine's thread polls, because a runtime cannot.
     #[cfg(feature = "tokio")]
     pub(super) fn note(&self, error: &OsError) {
-        rdmsg_os::debug!("{}: the engine polls from now on: {error}", self.line);
+        rdmsg_os::debug!(
+            "{}: falls back to polling by the engine: {error}",
+            self.line
+        );
     }
 
     /// Logs the first error of the system for this connection, because each wait may fail again.
@@ -392,7 +395,7 @@ impl Follower<'_> {
         let wakes = lock(&poller.wakes);
         // Either a leader that resigns counts this follower, or this thread sees that the lead is
         // free.
-        let idle = |wakes: &mut u64| poller.word.is_led() && *wakes == self.wakes;
+        let idle = |wakes: &mut u64| poller.word.has_leader() && *wakes == self.wakes;
         park(&poller.changed, wakes, left, idle);
     }
 }

@@ -18,13 +18,13 @@ const FLOOR: u16 = 2;
 /// few busy connections use most of the pool, and many leave some receives for the next.
 const SHARE: u32 = 4;
 
-/// The number of receives of a pool, and of those that are free.
+/// The total number of receives of a pool, and the number of free ones.
 #[derive(Debug)]
 pub struct Account {
     total: u32,
     free: AtomicU32,
-    /// How many of the free ones are kept for connections to come: less than none, once there are
-    /// more connections than half of all receives are for.
+    /// How many of the free ones are reserved for future connections. Negative if there are more
+    /// connections than half of all receives suffice for.
     kept: AtomicI32,
 }
 

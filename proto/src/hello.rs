@@ -33,9 +33,9 @@ pub const REPLY_DATA_MAX: usize = 196 - LEN;
 /// On the wire, in network order: magic `u32`, version `u8`, length of the whole `u8`, features
 /// `u16`, receive window `u16`, first credits `u16`, eager size `u32`, largest message `u64`,
 /// keepalive interval `u32` (ms, 0 = none), engine `u64`, the application's bytes. The length is
-/// inside because the connection manager pads private data with zeros. Magic and version stay where
-/// they are in every version, and so does all of a [rejection](super::reject::Reject): two sides of
-/// different versions refuse each other by name.
+/// inside because the connection manager pads private data with zeros. Every version keeps the
+/// places of magic and version and the format of a [rejection](super::reject::Reject), so that
+/// sides of different versions can report the versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub(crate) struct Hello {

@@ -101,7 +101,7 @@ pub enum DrainSide {
     Recv,
 }
 
-/// What the driver has to do, in the order of the outputs.
+/// An action for the driver, which performs the outputs in their order.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub enum Output {
@@ -231,7 +231,7 @@ impl Note {
     }
 }
 
-/// What the state machine has to know of a transport that has been made.
+/// Properties of a new transport that the state machine depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub struct TransportTraits {

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn on_a_fast_link_chunks_are_soon_as_long_as_they_may_be() {
+    fn fast_link_soon_uses_longest_chunks() {
         let mut pace = Pace::new(LONGEST_CHUNK);
         assert_eq!(pace.depth(), 2);
         let chunks = chunks(&mut pace, 4 << 20, 1_000_000_000);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn short_messages_tell_as_much_of_the_link_as_they_can() {
+    fn short_messages_measure_link_up_to_their_size() {
         let mut pace = Pace::new(LONGEST_CHUNK);
         for _ in 0..10 {
             // 20 KiB at 500 kB/s: 64 KiB would take 131 ms.

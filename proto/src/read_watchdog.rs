@@ -63,7 +63,7 @@ pub(super) struct Progress {
 
 impl Progress {
     /// Whether enough has arrived since `seen`, half a timeout before.
-    fn is_enough_since(&self, seen: Self) -> bool {
+    fn suffices_since(&self, seen: Self) -> bool {
         self.chunks > seen.chunks && self.bytes - seen.bytes >= self.wanted / 16
     }
 }
@@ -157,7 +157,7 @@ impl ReadWatchdog {
         match self.watch {
             Watch::Reading { check, seen, still } if check <= now => {
                 self.watch = Watch::Off;
-                let too_little = !progress.is_enough_since(seen);
+                let too_little = !progress.suffices_since(seen);
                 if reading && too_little && still {
                     return Verdict::Stalled;
                 }
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_of_memory_that_others_wait_for_need_a_pace_that_grows_with_it() {
+    fn required_read_pace_grows_with_contended_memory() {
         for (bytes, slow) in [(1 << 20, false), (2 << 20, true)] {
             let mut now = Instant::now();
             let mut read_watchdog = ReadWatchdog::new(TIMEOUT);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_missing_is_asked_for_again_and_again_and_not_for_ever() {
+    fn missing_memory_is_requested_until_timeout() {
         let start = Instant::now();
         let error = OsError::new("ibv_reg_mr", libc::ENOMEM);
         let mut read_watchdog = ReadWatchdog::new(TIMEOUT);

@@ -77,7 +77,7 @@ struct Client {
 struct Simulation {
     load: Load,
     now: u64,
-    /// Numbered, so that what is due at the same time happens in the order in which it was planned.
+    /// The second number orders events with the same due time as they were planned.
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     planned: u64,
     clients: Vec<Client>,
@@ -142,7 +142,7 @@ impl Simulation {
         while let Some(Reverse((at, _, event))) = self.events.pop() {
             self.now = at;
             match event {
-                Event::Wanted => self.want_one(),
+                Event::Wanted => self.queue_random_message(),
                 Event::Arrives { connection, wanted } => self.arrive(connection, wanted),
                 Event::Served => self.served(),
                 Event::Granted { connection, limit } => {
@@ -166,7 +166,7 @@ impl Simulation {
     }
 
     /// A message at random, and the next one after a while.
-    fn want_one(&mut self) {
+    fn queue_random_message(&mut self) {
         let connections = self.clients.len() as u32;
         let among = match self.load {
             Load::Skewed if self.random.u32(..10) > 0 => (connections / 100).max(1),
@@ -190,7 +190,7 @@ impl Simulation {
         self.send(connection);
     }
 
-    /// Sends what there is credit for.
+    /// Sends as many messages as the credit permits.
     fn send(&mut self, connection: u32) {
         loop {
             let client = &mut self.clients[connection as usize];
@@ -235,7 +235,8 @@ impl Simulation {
 }
 
 impl Outcome {
-    /// What the server takes for a message with its part of the grants, in times of a message.
+    /// Returns the server's time for a message and its share of the grants, in multiples of the
+    /// time for the message alone.
     fn cost(&self) -> f64 {
         1.0 + self.grants_a_message() * GRANT as f64 / SERVICE as f64
     }
@@ -277,7 +278,8 @@ struct Server {
 }
 
 impl Server {
-    /// Opens so many connections. Returns it with the window of each and its first credit.
+    /// Creates a server with `connections` connections. Returns it with each one's window and first
+    /// credit.
     fn new(receives: Receives, connections: u32) -> (Self, u16, u16) {
         let (window, credit, account, posted) = match receives {
             Receives::Own => {
@@ -314,8 +316,8 @@ impl Server {
         (this, window, credit)
     }
 
-    /// A message arrives, and must find a receive: without one its sender would be told to try
-    /// again, and all behind it with it.
+    /// A message arrives, and must find a receive. Otherwise the device would tell its sender to
+    /// retry, which delays all messages behind it.
     fn arrive(&mut self, connection: usize) {
         let posted = self.posted_of(connection);
         *posted = posted.checked_sub(1).expect("no message without a receive");
@@ -326,8 +328,8 @@ impl Server {
         credit.receive(1);
     }
 
-    /// The application is done with a message. Returns what the peer is granted now, if that takes
-    /// a frame.
+    /// The application releases a message. Returns the grant that the peer receives now, if it
+    /// takes a frame of its own.
     fn release(&mut self, connection: usize) -> Option<u32> {
         *self.posted_of(connection) += 1;
         let credit = &mut self.credits[connection];
@@ -351,7 +353,7 @@ fn every_message_is_served_and_finds_a_receive() {
 
 #[test]
 #[ignore = "prints a table, in ten seconds of a release build"]
-fn a_hundred_thousand_connections_need_one_grant_in_four_messages() {
+fn grants_at_most_every_fourth_message_at_scale() {
     println!(
         "| load | receives | connections | cost of a message | grants a message | waits p50 \
          | p99 | longest | receives never used |\n|---|---|--:|--:|--:|--:|--:|--:|--:|"

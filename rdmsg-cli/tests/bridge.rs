@@ -345,7 +345,7 @@ fn a_reset_of_one_that_finished_sending_is_noticed() {
 }
 
 #[test]
-fn a_bridge_that_is_killed_ends_its_connections_and_not_the_other_bridge() {
+fn killed_bridge_ends_connections_not_other_bridge() {
     let service = Service::echo();
     let Way {
         near: mut first,

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_are_first_and_no_more_than_there_are_places() {
+    fn oldest_attempts_get_the_limited_places() {
         let now = Instant::now();
         let mut turns = Admission::new(3, PATIENCE);
         assert_eq!(turns.next_at(now), None);
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_a_silent_host_holds_up_nobody_for_longer_than_the_patience() {
+    fn silent_host_delays_others_by_patience_at_most() {
         let start = Instant::now();
         let mut turns = Admission::new(2, PATIENCE);
         for key in 1..=100 {

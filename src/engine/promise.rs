@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_up_is_named_once_it_has_begun_and_does_not_begin_later() {
+    fn abandoned_command_is_cancelled_or_never_begun() {
         let (promise, pledge) = Promise::<()>::new();
         assert!(pledge.begin(7));
         assert_eq!(promise.give_up(), Some(7));

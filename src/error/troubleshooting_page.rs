@@ -161,7 +161,7 @@ fn is_entry(entry: &str, text: &str) -> bool {
 }
 
 #[test]
-fn the_troubleshooting_page_has_every_text_and_no_other() {
+fn troubleshooting_page_lists_exactly_all_texts() {
     let page = PAGE.split_whitespace().collect::<Vec<_>>().join(" ");
     let entries: Vec<&str> = page
         .split("* **`")

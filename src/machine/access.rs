@@ -125,12 +125,12 @@ pub(crate) fn is_container() -> bool {
     static IS: PerProcess<bool> = PerProcess::new(|| {
         env::var_os("KUBERNETES_SERVICE_HOST").is_some()
             || env::var_os("container").is_some()
-            || looks_like_one(Path::new("/"))
+            || has_container_marks(Path::new("/"))
     });
     *IS.get()
 }
 
-fn looks_like_one(root: &Path) -> bool {
+fn has_container_marks(root: &Path) -> bool {
     FILES.iter().any(|file| root.join(file).exists())
         || fs::read_to_string(root.join("proc/1/cgroup"))
             .is_ok_and(|groups| GROUPS.iter().any(|group| groups.contains(group)))
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_says_who_may_and_how_to_become_one_of_them() {
+    fn access_text_names_group_and_remedy() {
         let mut denied = Denied {
             file: "/dev/infiniband/uverbs0".into(),
             group: Some("rdma".into()),
@@ -196,11 +196,11 @@ mod tests {
     }
 
     #[test]
-    fn a_container_is_known_by_its_runtimes_file_or_control_group() {
+    fn container_is_detected_by_file_or_control_group() {
         let host = Root::new();
-        assert!(!looks_like_one(host.path()));
+        assert!(!has_container_marks(host.path()));
         host.write("proc/1/cgroup", "0::/init.scope\n");
-        assert!(!looks_like_one(host.path()));
+        assert!(!has_container_marks(host.path()));
         for (file, text) in [
             (".dockerenv", ""),
             ("run/.containerenv", "engine=\"podman-4.3.1\"\n"),
@@ -210,7 +210,7 @@ mod tests {
         ] {
             let container = Root::new();
             container.write(file, text);
-            assert!(looks_like_one(container.path()), "{file}: {text}");
+            assert!(has_container_marks(container.path()), "{file}: {text}");
         }
     }
 }

@@ -84,7 +84,7 @@ mod tests {
     use super::{super::testing::Root, *};
 
     #[test]
-    fn a_devices_interfaces_are_those_of_its_gids_and_of_its_card() {
+    fn device_interfaces_come_from_gids_and_card() {
         let sys = Root::new();
         let net = Root::new();
         let interfaces = |devices: &Path| interfaces(devices, net.path());

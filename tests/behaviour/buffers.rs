@@ -170,7 +170,7 @@ fn unread_stream_takes_as_much_as_configured() {
 }
 
 #[test]
-fn unread_bytes_of_all_streams_have_half_of_the_budget() {
+fn unread_bytes_of_streams_use_half_of_the_budget() {
     const HELD: u64 = 3 << 20;
     let mut limits = EngineLimits::default();
     limits.held = HELD;
@@ -199,7 +199,7 @@ fn unread_bytes_of_all_streams_have_half_of_the_budget() {
 }
 
 #[test]
-fn pieces_are_lent_as_they_came_while_a_reader_keeps_up() {
+fn pieces_are_lent_unchanged_to_fast_reader() {
     // The pieces fit half of the window and the send ring.
     const PIECES: usize = 10;
     let (mut client, mut server) = pair();

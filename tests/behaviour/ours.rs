@@ -141,7 +141,7 @@ fn streams_of_endpoints_skip_empty_messages() {
 }
 
 #[test]
-fn a_peer_that_sends_nothing_all_the_time_does_not_keep_a_read_from_ending() {
+fn empty_messages_do_not_extend_read_timeout() {
     let (client, server) = endpoints();
     let flood = thread::spawn(move || while client.send(b"").is_ok() {});
     let mut stream = Stream::from(server);
@@ -158,7 +158,7 @@ fn a_peer_that_sends_nothing_all_the_time_does_not_keep_a_read_from_ending() {
 }
 
 #[test]
-fn small_writes_join_where_the_peer_has_no_room_and_arrive_unasked() {
+fn small_writes_join_without_room_and_arrive_unasked() {
     let (client, mut server) = small_pair();
     client.set_nonblocking(true).unwrap();
     let mut written = 0;
@@ -189,7 +189,7 @@ fn what_waits_for_room_is_written_before_the_end() {
 }
 
 #[test]
-fn the_fd_stays_readable_while_a_part_of_a_message_is_unread_and_at_the_end() {
+fn fd_stays_readable_for_partial_message_and_at_end() {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
     let (mut client, mut server) = pair();

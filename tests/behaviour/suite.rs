@@ -47,7 +47,7 @@ fn fill(mut stream: &Stream) -> usize {
 }
 
 #[test]
-fn what_is_written_is_read_in_order_whatever_the_pieces() {
+fn bytes_keep_order_for_any_sizes_of_pieces() {
     let (mut client, mut server) = pair();
     let sent = pattern(3_000_000);
     let expected = sent.clone();
@@ -148,7 +148,7 @@ fn much_flows_both_ways_at_once() {
 }
 
 #[test]
-fn a_shutdown_ends_one_direction_and_the_other_goes_on() {
+fn shutdown_ends_one_direction_only() {
     let (mut client, mut server) = pair();
     client.write_all(b"question").unwrap();
     client.shutdown(Shutdown::Write).unwrap();
@@ -195,7 +195,7 @@ fn a_shutdown_of_reading_ends_reads_that_wait() {
 }
 
 #[test]
-fn a_dropped_stream_is_an_end_behind_everything_written() {
+fn dropped_stream_ends_after_all_written_bytes() {
     let (mut client, mut server) = pair();
     let sent = pattern(2_500_000);
     let expected = sent.clone();
@@ -287,7 +287,7 @@ fn a_timeout_ends_a_write_for_which_there_is_no_room() {
 }
 
 #[test]
-fn without_waiting_there_is_nothing_to_read_and_at_some_point_no_room() {
+fn nonblocking_read_and_write_report_would_block() {
     let (mut client, mut server) = pair();
     server.set_nonblocking(true).unwrap();
     let error = server.read(&mut [0; 8]).unwrap_err();
@@ -368,7 +368,7 @@ fn both_may_end_at_once() {
 }
 
 #[test]
-fn a_listener_that_does_not_wait_says_that_nobody_is_there() {
+fn nonblocking_accept_reports_would_block() {
     let listener = bind();
     listener.set_nonblocking(true).unwrap();
     assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock);

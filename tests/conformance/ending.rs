@@ -18,7 +18,7 @@ fn reason(result: Result<impl Sized, Error>) -> CloseReason {
 }
 
 #[test]
-fn what_was_sent_before_a_close_arrives_and_then_its_end() {
+fn messages_before_close_arrive_before_the_end() {
     let (near, far) = pair();
     let closing = thread::spawn(move || {
         near.send(b"small").unwrap();
@@ -47,7 +47,7 @@ fn what_a_dropped_endpoint_sent_arrives() {
 
 /// Writes to a closed peer do not fail until the stream was read to its end.
 #[test]
-fn a_stream_whose_peer_has_closed_is_read_to_its_end_by_who_writes() {
+fn writer_reads_closed_stream_to_its_end() {
     let (near, far) = pair();
     let watched = far.clone();
     let (mut near, mut far) = (Stream::from(near), Stream::from(far));
@@ -75,7 +75,7 @@ fn a_stream_whose_peer_has_closed_is_read_to_its_end_by_who_writes() {
 }
 
 #[test]
-fn a_stream_that_was_read_to_its_end_says_that_its_peer_has_closed() {
+fn stream_read_to_end_reports_peer_closed() {
     let (near, far) = pair();
     let watched = far.clone();
     let (mut near, mut far) = (Stream::from(near), Stream::from(far));

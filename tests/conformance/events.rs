@@ -98,7 +98,7 @@ fn echo_by_levels(endpoint: &Endpoint) -> u32 {
 }
 
 #[test]
-fn a_level_triggered_loop_sleeps_while_its_answers_do_not_fit() {
+fn level_triggered_loop_sleeps_without_room() {
     let (near, far) = pair_with(&small());
     let server = thread::spawn(move || echo_by_levels(&far));
     let mut sent = 0;

@@ -123,7 +123,7 @@ fn a_member_cannot_be_asked_itself() {
 }
 
 #[test]
-fn a_connection_that_ended_can_be_added_until_its_end_was_taken() {
+fn ended_connection_joins_group_until_end_is_taken() {
     let (near, far) = pair();
     near.send(b"last").unwrap();
     near.close().unwrap();
@@ -157,7 +157,7 @@ fn members_of_a_group_that_is_gone_are_on_their_own() {
 }
 
 #[test]
-fn an_endpoint_that_is_dropped_is_closed_though_it_is_in_a_group() {
+fn dropped_endpoint_in_group_is_closed() {
     let (near, far) = pair();
     let group = Group::new();
     group.add(&far).unwrap();
@@ -220,7 +220,7 @@ fn ids_are_given_out_as_their_completions_are_taken() {
 /// One thread moves the endpoint between two groups while messages arrive; other threads take from
 /// both.
 #[test]
-fn nothing_is_lost_or_doubled_while_members_come_and_go() {
+fn membership_changes_neither_lose_nor_duplicate() {
     const COUNT: u32 = 5_000;
     let (near, far) = pair();
     let groups = [Group::new(), Group::new()];

@@ -5,7 +5,7 @@ use rdmsg::{Error, SendBuffer};
 use crate::stage::{PATIENCE, pair, pair_with, pattern, small};
 
 #[test]
-fn large_messages_arrive_whole_in_both_directions_at_once() {
+fn large_messages_arrive_whole_in_both_directions() {
     let (near, far) = pair();
     let run = |endpoint: rdmsg::Endpoint| {
         let sending = endpoint.clone();
@@ -48,7 +48,7 @@ fn a_buffer_of_another_connection_comes_back() {
 }
 
 #[test]
-fn small_messages_stay_behind_the_large_one_before_them() {
+fn small_message_waits_for_earlier_large_message() {
     let (near, far) = pair_with(&small());
     for number in 0..20_u8 {
         near.send(&vec![number; if number % 2 == 0 { 50_000 } else { 10 }])

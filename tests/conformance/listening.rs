@@ -54,7 +54,7 @@ fn established_connections_come_through_a_channel() {
 }
 
 #[test]
-fn connections_that_are_not_taken_are_bounded_by_the_backlog() {
+fn backlog_bounds_unaccepted_connections() {
     let stage = Stage::listening(&small(), |builder| builder.backlog(3));
     let established = stage.listener.accepted();
     let connected: Vec<_> = (0..3)
@@ -73,7 +73,7 @@ fn connections_that_are_not_taken_are_bounded_by_the_backlog() {
 }
 
 #[test]
-fn a_listener_that_is_closed_gives_what_there_was_and_ends() {
+fn closed_listener_returns_pending_then_ends() {
     let stage = Stage::new(&Config::default());
     let listener = &stage.listener;
     let established = listener.accepted();
@@ -124,7 +124,7 @@ fn a_closed_listener_turns_requests_away() {
 }
 
 #[test]
-fn threads_that_wait_for_connections_hear_of_the_close() {
+fn close_wakes_threads_that_accept() {
     let stage = Stage::new(&Config::default());
     let requests = stage.requests(&Config::default());
     thread::scope(|scope| {

@@ -88,7 +88,7 @@ fn nothing_to_receive_is_said_and_changes_nothing() {
 }
 
 #[test]
-fn a_full_window_is_said_and_room_comes_when_messages_are_dropped() {
+fn full_window_is_reported_until_messages_are_dropped() {
     let (near, far) = pair_with(&small());
     let mut sent = 0_u8;
     while match near.try_send(&[sent]) {
@@ -166,7 +166,7 @@ fn messages_are_compared_as_bytes() {
 }
 
 #[test]
-fn a_message_that_is_too_long_is_refused_and_the_connection_goes_on() {
+fn too_long_message_is_refused_without_ending() {
     let mut config = small();
     config.max_message = 5000;
     let (near, far) = pair_with(&config);
@@ -256,7 +256,7 @@ fn a_batch_arrives_as_its_messages() {
 }
 
 #[test]
-fn a_batch_takes_a_place_of_the_window_for_each_message() {
+fn batch_uses_one_window_place_per_message() {
     let (near, far) = pair_with(&small());
     let window = usize::from(near.info().negotiated.unwrap().send_window);
     let messages = vec![IoSlice::new(b"message"); window + 2];

@@ -18,7 +18,7 @@ fn next(endpoint: &Endpoint) -> Completion {
 }
 
 #[test]
-fn what_the_device_cannot_do_is_refused_by_name_and_the_connection_goes_on() {
+fn missing_capability_is_refused_by_name() {
     let (near, far) = pair();
     let able = near.info().capabilities.unwrap();
     if near.transport() == Transport::Tcp {
@@ -129,7 +129,7 @@ fn atomic_operations_return_what_was_there() {
 }
 
 #[test]
-fn a_write_with_immediate_data_is_told_in_order_with_messages() {
+fn immediate_data_arrives_in_order_with_messages() {
     let (near, far) = pair();
     if !applies(
         near.info().capabilities.unwrap().write_with_imm,
@@ -187,7 +187,7 @@ fn long_write_with_imm(near: &Endpoint, far: &Endpoint) {
 }
 
 #[test]
-fn an_operation_that_does_not_wait_says_when_there_is_no_room() {
+fn nonblocking_operation_reports_missing_room() {
     let (near, far) = crate::stage::pair_with(&crate::stage::small());
     let region = far.one_sided().region(64, RemoteAccess::ALL).unwrap();
     let remote = told(&far, &near, &region);
@@ -219,7 +219,7 @@ fn an_operation_that_does_not_wait_says_when_there_is_no_room() {
 }
 
 #[test]
-fn what_is_wrong_here_is_refused_here_and_the_connection_goes_on() {
+fn invalid_operation_is_refused_without_ending() {
     let (near, far) = pair();
     let region = far.one_sided().region(64, RemoteAccess::READ).unwrap();
     let remote = told(&far, &near, &region);

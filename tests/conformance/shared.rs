@@ -13,7 +13,7 @@ fn sharing(count: u32) -> Config {
 }
 
 #[test]
-fn connections_that_share_receives_get_their_own_messages() {
+fn shared_receives_deliver_to_the_right_connection() {
     let stage = Stage::new(&sharing(200));
     let pairs: Vec<_> = (0..6).map(|_| stage.pair()).collect();
     for round in 0..20_u8 {

@@ -28,10 +28,10 @@ fn list() -> Command {
 }
 
 #[test]
-fn program_inherits_no_descriptor_and_the_parent_goes_on() {
+fn exec_inherits_no_descriptor_and_parent_continues() {
     alone(
         module_path!(),
-        "program_inherits_no_descriptor_and_the_parent_goes_on",
+        "exec_inherits_no_descriptor_and_parent_continues",
         || {
             let before = inherited(&mut list());
             let listener = bind();

@@ -292,42 +292,38 @@ fn export_without_a_thread_leaves_no_socket() {
 
 /// Peers without a descriptor wait, and are accepted when other connections have ended.
 #[test]
-fn listener_accepts_no_more_than_it_has_descriptors_for() {
+fn listener_accepts_while_it_has_descriptors() {
     const CLIENTS: usize = 12;
-    apart(
-        "listener_accepts_no_more_than_it_has_descriptors_for",
-        || {
-            let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-            setrlimit(Resource::RLIMIT_NOFILE, MOST as u64, most).unwrap();
-            let config = config().with(|c| c.transport = TransportChoice::Tcp);
-            let engine = Engine::new().unwrap();
-            let listener = Listener::builder()
-                .config(&config)
-                .engine(&engine)
-                .bind("127.0.0.1:0")
-                .unwrap();
-            let address = SockaddrStorage::from(listener.local_addr());
-            let (family, kind) = (AddressFamily::Inet, SockType::Stream);
-            let sockets: Vec<OwnedFd> = (0..CLIENTS)
-                .map(|_| socket(family, kind, SockFlag::SOCK_CLOEXEC, None).unwrap())
-                .collect();
-            let mut files: Vec<File> =
-                std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
-            // Leaves descriptors for four connections, and one that is not enough for a fifth.
-            files.truncate(files.len() - 9);
-            let peers: Vec<_> = sockets
-                .into_iter()
-                .map(|socket| {
-                    connect(socket.as_raw_fd(), &address).unwrap();
-                    thread::spawn(move || Peer::over(TcpStream::from(socket), 4).map(drop))
-                })
-                .collect();
-            for _ in 0..CLIENTS {
-                drop(listener.accept_timeout(PATIENCE).unwrap());
-            }
-            for peer in peers {
-                peer.join().unwrap().unwrap();
-            }
-        },
-    );
+    apart("listener_accepts_while_it_has_descriptors", || {
+        let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        setrlimit(Resource::RLIMIT_NOFILE, MOST as u64, most).unwrap();
+        let config = config().with(|c| c.transport = TransportChoice::Tcp);
+        let engine = Engine::new().unwrap();
+        let listener = Listener::builder()
+            .config(&config)
+            .engine(&engine)
+            .bind("127.0.0.1:0")
+            .unwrap();
+        let address = SockaddrStorage::from(listener.local_addr());
+        let (family, kind) = (AddressFamily::Inet, SockType::Stream);
+        let sockets: Vec<OwnedFd> = (0..CLIENTS)
+            .map(|_| socket(family, kind, SockFlag::SOCK_CLOEXEC, None).unwrap())
+            .collect();
+        let mut files: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+        // Leaves descriptors for four connections, and one that is not enough for a fifth.
+        files.truncate(files.len() - 9);
+        let peers: Vec<_> = sockets
+            .into_iter()
+            .map(|socket| {
+                connect(socket.as_raw_fd(), &address).unwrap();
+                thread::spawn(move || Peer::over(TcpStream::from(socket), 4).map(drop))
+            })
+            .collect();
+        for _ in 0..CLIENTS {
+            drop(listener.accept_timeout(PATIENCE).unwrap());
+        }
+        for peer in peers {
+            peer.join().unwrap().unwrap();
+        }
+    });
 }

@@ -62,7 +62,7 @@ fn messages_of_all_sizes_go_both_ways_at_once() {
 /// Each side writes and reads many bytes through two handles of its stream. Reads are dropped every
 /// few milliseconds, and a half close ends each direction.
 #[test]
-fn a_full_duplex_stream_loses_nothing_where_reads_are_dropped() {
+fn duplex_stream_loses_nothing_if_reads_are_dropped() {
     let (rounds, len) = long_run();
     for _ in 0..rounds {
         full_duplex(len);
@@ -130,7 +130,7 @@ fn full_duplex(len: usize) {
 }
 
 #[test]
-fn a_future_that_is_dropped_at_any_point_loses_nothing() {
+fn future_dropped_at_any_point_loses_nothing() {
     let (client, server) = pair_with(&small());
     block_on(async {
         for number in 0..200 {
@@ -221,7 +221,7 @@ fn flushing_and_closing_are_futures_too() {
 }
 
 #[test]
-fn a_reader_and_a_writer_are_woken_each_for_what_it_waits_for() {
+fn reader_and_writer_wake_only_for_their_events() {
     #[derive(Default)]
     struct Count(AtomicU32);
 
@@ -297,7 +297,7 @@ fn a_listener_that_closes_wakes_who_accepts() {
 }
 
 #[test]
-fn an_address_that_nobody_listens_on_is_an_error_of_the_future() {
+fn connect_future_fails_without_listener() {
     let listener = Listener::bind((place().0, 0)).unwrap();
     let addr = listener.local_addr();
     drop(listener);

@@ -134,7 +134,7 @@ async fn read_all(mut half: OwnedReadHalf, len: usize) {
 /// Each side writes and reads many bytes through split halves. Reads are dropped every few
 /// milliseconds, and a half close ends each direction.
 #[test]
-fn a_full_duplex_stream_loses_nothing_where_reads_are_dropped() {
+fn duplex_stream_loses_nothing_if_reads_are_dropped() {
     let (rounds, len) = long_run();
     for _ in 0..rounds {
         on_each(|| async {
@@ -153,7 +153,7 @@ fn a_full_duplex_stream_loses_nothing_where_reads_are_dropped() {
 }
 
 #[test]
-fn a_future_that_is_dropped_at_any_point_loses_nothing() {
+fn future_dropped_at_any_point_loses_nothing() {
     // tokio's budget would make more polls pending.
     on_each(|| {
         unconstrained(async {
@@ -200,7 +200,7 @@ fn a_future_that_is_dropped_at_any_point_loses_nothing() {
 }
 
 #[test]
-fn an_accept_that_is_dropped_loses_no_connection_and_a_connect_leaves_none() {
+fn dropped_accept_and_connect_leak_no_connection() {
     on_each(|| async {
         let engine = Engine::new().unwrap();
         let listener = rdmsg::Listener::builder()
@@ -261,7 +261,7 @@ fn several_tasks_may_wait_on_clones() {
 }
 
 #[test]
-fn a_connection_that_always_has_something_holds_up_no_other_task() {
+fn busy_connection_does_not_starve_other_tasks() {
     let (client, server) = runtime(false).block_on(async {
         let (client, server) = endpoints(&Config::default()).await;
         (client.into_inner(), server.into_inner())
@@ -317,7 +317,7 @@ fn messages_are_a_stream_and_a_sink() {
 }
 
 #[test]
-fn an_end_that_is_none_of_the_peers_making_is_an_error_of_the_stream() {
+fn stream_ends_with_error_unless_peer_closed() {
     on_each(|| async {
         let (client, server) = endpoints(&Config::default()).await;
         client.get_ref().abort(7);
@@ -362,7 +362,7 @@ fn completions_with_ids_come_to_a_task() {
 
 /// HTTP/2 does this: it confirms data while it reads.
 #[test]
-fn who_writes_while_it_reads_reads_all_that_a_peer_wrote_before_it_closed() {
+fn writer_reads_everything_written_before_peer_close() {
     on_each(|| async {
         let (mut client, mut server) = streams().await;
         server.write_all(&bytes(0, 100_000)).await.unwrap();
@@ -441,7 +441,7 @@ fn halves_are_one_stream_again_where_they_were() {
 }
 
 #[test]
-fn a_peer_that_vanishes_is_an_error_and_no_end_of_file() {
+fn vanished_peer_is_error_and_not_end_of_file() {
     on_each(|| async {
         let (client, mut server) = streams().await;
         client.endpoint().abort(3);
@@ -451,7 +451,7 @@ fn a_peer_that_vanishes_is_an_error_and_no_end_of_file() {
 }
 
 #[test]
-fn a_connection_goes_from_a_runtime_that_is_gone_to_another_and_to_threads() {
+fn connection_moves_between_runtimes_and_threads() {
     let first = runtime(true);
     let (client, server) = first.block_on(endpoints(&Config::default()));
     // A task waits while its runtime is dropped.
@@ -477,7 +477,7 @@ fn a_connection_goes_from_a_runtime_that_is_gone_to_another_and_to_threads() {
 }
 
 #[test]
-fn a_runtime_that_stands_still_is_not_a_peer_that_is_dead() {
+fn blocked_runtime_keeps_peer_connection_alive() {
     let mut config = Config::default();
     config.keepalive_interval = Some(Duration::from_millis(100));
     config.keepalive_timeout = Duration::from_millis(1000);
@@ -532,7 +532,7 @@ fn without_a_runtime_there_is_no_watching() {
 }
 
 #[test]
-fn a_batch_goes_as_there_is_room_and_one_that_is_dropped_has_not_gone() {
+fn batch_waits_for_room_and_dropped_batch_is_unsent() {
     on_each(|| async {
         let (client, server) = endpoints(&small()).await;
         let numbers: Vec<_> = (0..200_u32).map(u32::to_be_bytes).collect();

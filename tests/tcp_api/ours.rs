@@ -47,7 +47,7 @@ fn functions_that_are_generic_over_addresses_bind() {
 }
 
 #[test]
-fn zero_linger_resets_the_connection_with_the_last_handle() {
+fn zero_linger_resets_at_drop_of_last_handle() {
     let (_listener, client, mut server) = ends();
     assert_eq!(client.linger().unwrap(), None);
     client.set_linger(Some(Duration::ZERO)).unwrap();
@@ -129,7 +129,7 @@ fn a_time_to_live_is_refused_over_rdma() {
 }
 
 #[test]
-fn a_listener_goes_on_until_its_last_handle_is_dropped() {
+fn listener_lives_until_last_handle_is_dropped() {
     let listener = StreamListener::bind(any_rdmsg()).unwrap();
     let addr = listener.local_addr().unwrap();
     let clone = listener.try_clone().unwrap();

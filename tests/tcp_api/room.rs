@@ -34,7 +34,7 @@ fn is_writable(stream: &Stream) -> bool {
 }
 
 #[test]
-fn a_long_write_that_was_refused_waits_for_room_of_its_length() {
+fn refused_write_waits_for_room_of_its_length() {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         // The peer's library takes one long write before its program reads.

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_compiler_or_kernel_makes_different_is_not_judged() {
+    fn other_compiler_or_kernel_is_not_judged() {
         let kept = budget(&[("round trip", 1.0)], 500.0);
         let worse = || budget(&[("round trip", 2.0)], 900.0);
         let now = Budget {

@@ -51,7 +51,7 @@ impl Drop for Rights {
 }
 
 #[test]
-fn a_loopback_address_is_answered_with_those_that_work() {
+fn loopback_error_lists_usable_addresses() {
     let lab = DeviceTest::start();
     for place in ["127.0.0.1:7471", "[::1]:7471", "localhost:7471"] {
         let connected = Endpoint::connect(place).map(drop);
@@ -85,7 +85,7 @@ fn a_loopback_address_is_answered_with_those_that_work() {
 }
 
 #[test]
-fn a_port_that_another_listener_has_is_in_use_whichever_addresses_they_have() {
+fn port_is_in_use_for_any_address_of_other_listener() {
     let lab = DeviceTest::start();
     let all = |port| SocketAddr::new(IpAddr::from([0, 0, 0, 0]), port);
     let one = Listener::bind(lab.at(0)).unwrap();
@@ -114,7 +114,7 @@ fn a_port_that_another_listener_has_is_in_use_whichever_addresses_they_have() {
 }
 
 #[test]
-fn a_device_file_that_may_not_be_opened_is_named_with_its_group() {
+fn denied_device_file_is_named_with_its_group() {
     let lab = DeviceTest::start();
     let nobody = |program: &str, arguments: &[&str]| {
         let mut command = example(program);

@@ -128,7 +128,7 @@ fn the_doctor_finds_mtus_that_differ_on_either_side() {
 }
 
 #[test]
-fn the_doctor_finds_a_way_that_takes_less_than_the_interface() {
+fn doctor_finds_path_with_smaller_mtu() {
     conducted(|lab, there, here| {
         serve(there);
         let doctor = format!("rdmsg doctor --json --timeout 5 {}", lab.peer);
@@ -225,7 +225,7 @@ fn ping_counts_what_comes_back_over_either_transport() {
 }
 
 #[test]
-fn ping_says_that_a_connection_was_lost_and_goes_on_over_the_next() {
+fn ping_reports_loss_and_continues_on_next_connection() {
     conducted(|lab, there, here| {
         serve(there);
         let file = "/tmp/ping.out";
@@ -292,7 +292,7 @@ fn bench_measures_rdma_and_tcp_side_by_side() {
 }
 
 #[test]
-fn serve_refuses_what_is_too_much_and_what_it_does_not_know() {
+fn serve_refuses_excessive_and_unknown_requests() {
     conducted(|lab, there, here| {
         let program = example("rdmsg").to_string_lossy().into_owned();
         let argv = [&*program, "serve", "--max-connections", "1"].map(str::to_owned);
@@ -330,7 +330,7 @@ fn serve_refuses_what_is_too_much_and_what_it_does_not_know() {
 }
 
 #[test]
-fn top_shows_what_passes_through_the_connections_of_others() {
+fn top_shows_traffic_of_other_programs() {
     conducted(|lab, there, here| {
         let program = example("rdmsg").to_string_lossy().into_owned();
         let argv = [&*program, "serve", "--statistics"].map(str::to_owned);

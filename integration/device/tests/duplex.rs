@@ -174,7 +174,7 @@ fn a_level_triggered_loop_in_full_duplex_never_hangs() {
 }
 
 #[test]
-fn one_that_does_not_want_to_read_sleeps_until_there_is_room() {
+fn writer_sleeps_until_room_despite_unread_messages() {
     let _test = DeviceTest::start();
     let (client, server) = pair_with(&narrow());
     // The server has unread questions, and its answers fill the client's window.
@@ -233,7 +233,7 @@ fn one_that_does_not_want_to_read_sleeps_until_there_is_room() {
 }
 
 #[test]
-fn what_was_taken_around_an_edge_triggered_loop_does_not_swallow_the_next_edge() {
+fn receive_without_fd_keeps_the_next_edge() {
     let _test = DeviceTest::start();
     let (client, server) = pair_with(&narrow());
     let epoll = epoll();
@@ -317,7 +317,7 @@ fn a_loop_that_comes_by_often_polls_by_itself() {
 }
 
 #[test]
-fn a_loop_that_does_not_come_by_any_more_answers_the_peers_pings() {
+fn stopped_loop_still_answers_pings() {
     let _test = DeviceTest::start();
     let mut config = Config::default().with(|c| c.polling = Polling::Event);
     config.keepalive_interval = Some(Duration::from_millis(200));
@@ -335,7 +335,7 @@ fn a_loop_that_does_not_come_by_any_more_answers_the_peers_pings() {
 }
 
 #[test]
-fn what_comes_after_a_loop_goes_to_the_group_that_the_connection_joins() {
+fn group_receives_after_event_loop_has_ended() {
     let _test = DeviceTest::start();
     let (client, server) = pair_with(&Config::default());
     ask(&client, &server, 50);

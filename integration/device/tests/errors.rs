@@ -85,7 +85,7 @@ fn nobody_listening_is_refused_at_once() {
             .starts_with(&format!("cannot connect to {address}: ")),
         "{error}"
     );
-    assert!(error.to_string().contains("nobody listens"), "{error}");
+    assert!(error.to_string().contains("no program listens"), "{error}");
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn a_machine_without_rdma_is_told_what_to_load() {
 }
 
 #[test]
-fn too_little_lockable_memory_is_explained_with_the_limit() {
+fn memlock_error_names_the_limit() {
     let lab = DeviceTest::start();
     // The permissions that udev's rules set on an installed system.
     for entry in fs::read_dir("/dev/infiniband").unwrap() {
@@ -227,7 +227,7 @@ fn too_little_lockable_memory_is_explained_with_the_limit() {
 }
 
 #[test]
-fn a_message_that_is_too_long_is_refused_and_the_connection_goes_on() {
+fn too_long_message_is_refused_without_ending() {
     let lab = DeviceTest::start();
     let engine = Engine::shared().unwrap();
     let mut config = Config::default();
@@ -261,7 +261,7 @@ fn a_message_that_is_too_long_is_refused_and_the_connection_goes_on() {
 }
 
 #[test]
-fn a_bad_configuration_is_refused_before_anything_happens() {
+fn bad_configuration_is_refused_before_any_action() {
     let mut config = Config::default();
     config.receive_window = 0;
     let error = Connector::new()
@@ -283,7 +283,7 @@ fn a_bad_configuration_is_refused_before_anything_happens() {
 }
 
 #[test]
-fn an_engine_that_was_shut_down_says_so_and_the_next_shared_one_works() {
+fn shut_down_engine_fails_and_next_shared_one_works() {
     let lab = DeviceTest::start();
     let address = lab.at(0);
     let listener = Listener::bind(address).unwrap();
@@ -300,7 +300,7 @@ fn an_engine_that_was_shut_down_says_so_and_the_next_shared_one_works() {
 }
 
 #[test]
-fn an_iterator_over_connections_ends_with_its_listener() {
+fn connection_iterator_ends_with_its_listener() {
     let lab = DeviceTest::start();
     let engine = Engine::new().unwrap();
     let listener = Listener::builder().engine(&engine).bind(lab.at(0)).unwrap();
@@ -375,7 +375,7 @@ fn a_listener_that_may_choose_says_what_it_took() {
 }
 
 #[test]
-fn private_data_travels_both_ways_and_with_a_rejection() {
+fn private_data_arrives_in_accept_and_rejection() {
     let lab = DeviceTest::start();
     let listener = RequestListener::bind(lab.at(0)).unwrap();
     let address = listener.local_addr();
@@ -513,7 +513,7 @@ fn a_client_of_another_version_is_told_both_versions() {
 }
 
 #[test]
-fn a_server_of_another_version_is_named_with_both_versions() {
+fn version_mismatch_names_both_versions() {
     let lab = DeviceTest::start();
     let channel = EventChannel::new().unwrap();
     let create = || CmId::new(&channel, PortSpace::TCP, 1);
@@ -542,7 +542,7 @@ fn a_server_of_another_version_is_named_with_both_versions() {
 }
 
 #[test]
-fn a_server_that_is_not_of_this_crate_is_named_as_such() {
+fn foreign_server_is_reported_as_not_rdmsg() {
     let lab = DeviceTest::start();
     // The stock program accepts all requests and sends no hello.
     let mut server = Command::new("rping")

@@ -25,7 +25,7 @@ use toolbox::{DeviceTest, Lab, PATIENCE, pattern, reason};
 const PEER: &str = "EXITS_PEER";
 
 /// Longer than any test waits.
-const FOR_EVER: Duration = Duration::from_secs(600);
+const NEVER: Duration = Duration::from_secs(600);
 
 /// Starts a role of this program, which ends by itself. The drop kills it.
 fn start(role: &str, peer: SocketAddr) -> Role {
@@ -118,7 +118,7 @@ fn role_sends_one_drops_and_returns() {
 
 #[test]
 #[ignore = "a program that other tests run"]
-fn role_sends_one_on_an_engine_that_it_drops_and_calls_exit() {
+fn role_sends_on_dropped_engine_and_calls_exit() {
     let engine = Engine::new().unwrap();
     let endpoint = patient().engine(&engine).connect(peer()).unwrap();
     endpoint.send(&pattern(0, 12_000_000)).unwrap();
@@ -147,7 +147,7 @@ fn role_sends_to_one_who_never_reads() {
 #[test]
 #[ignore = "a program that other tests run"]
 fn role_sends_large_messages_until_it_is_killed() {
-    let endpoint = connector(FOR_EVER).connect(peer()).unwrap();
+    let endpoint = connector(NEVER).connect(peer()).unwrap();
     let message = pattern(0, 1_000_000);
     loop {
         endpoint.send(&message).unwrap();
@@ -158,7 +158,7 @@ fn role_sends_large_messages_until_it_is_killed() {
 #[ignore = "a program that other tests run"]
 fn role_listens_and_returns() {
     let mut config = Config::default();
-    config.close_timeout = FOR_EVER;
+    config.close_timeout = NEVER;
     let engine = Engine::new().unwrap();
     let listener = Listener::builder()
         .config(&config)
@@ -172,7 +172,7 @@ fn role_listens_and_returns() {
 #[test]
 #[ignore = "a program that other tests run"]
 fn role_has_an_idle_connection_and_returns() {
-    let endpoint = connector(FOR_EVER).connect(peer()).unwrap();
+    let endpoint = connector(NEVER).connect(peer()).unwrap();
     let _kept = Box::leak(Box::new(endpoint));
 }
 
@@ -184,7 +184,7 @@ fn role_leaves_a_request_unanswered_and_returns() {
         .engine(&engine)
         .bind_requests(Lab::get().at(0));
     let listener = listener.unwrap();
-    let client = connector(FOR_EVER).connect(peer()).unwrap();
+    let client = connector(NEVER).connect(peer()).unwrap();
     client
         .send(listener.local_addr().to_string().as_bytes())
         .unwrap();
@@ -196,7 +196,7 @@ fn role_leaves_a_request_unanswered_and_returns() {
 #[ignore = "a program that other tests run"]
 fn role_leaves_a_connection_unaccepted_and_returns() {
     let listener = listen(&Config::default());
-    let client = connector(FOR_EVER).connect(peer()).unwrap();
+    let client = connector(NEVER).connect(peer()).unwrap();
     client
         .send(listener.local_addr().to_string().as_bytes())
         .unwrap();
@@ -241,12 +241,12 @@ static IN_APPLICATION: Exit = Exit {
 #[test]
 #[ignore = "a program that other tests run"]
 fn role_exits_in_the_engines_thread() {
-    let _other = connector(FOR_EVER).connect(peer()).unwrap();
+    let _other = connector(NEVER).connect(peer()).unwrap();
     log::set_logger(&IN_ENGINE).unwrap();
     log::set_max_level(LevelFilter::Trace);
     loop {
         // Only the engine sees the completions of the dropped connection's receives.
-        drop(connector(FOR_EVER).connect(peer()).unwrap());
+        drop(connector(NEVER).connect(peer()).unwrap());
     }
 }
 
@@ -269,11 +269,7 @@ fn what_was_sent_before_a_program_ended_arrives() {
     let roles = [
         ("role_sends_four_drops_and_returns", 4, 5_000_000),
         ("role_sends_one_drops_and_returns", 1, 12_000_000),
-        (
-            "role_sends_one_on_an_engine_that_it_drops_and_calls_exit",
-            1,
-            12_000_000,
-        ),
+        ("role_sends_on_dropped_engine_and_calls_exit", 1, 12_000_000),
         ("role_sends_one_and_returns_without_dropping", 1, 12_000_000),
     ];
     for run in 0..2 {
@@ -297,7 +293,7 @@ fn what_was_sent_before_a_program_ended_arrives() {
 }
 
 #[test]
-fn a_sender_that_is_killed_while_its_memory_is_read_is_blamed_for_nothing() {
+fn sender_killed_during_read_is_no_violation() {
     let _test = DeviceTest::within(600);
     let listener = listen(&Config::default());
     for run in 0..4 {
@@ -322,7 +318,7 @@ fn a_sender_that_is_killed_while_its_memory_is_read_is_blamed_for_nothing() {
 }
 
 #[test]
-fn a_program_whose_peer_never_reads_ends_and_says_what_it_gave_up() {
+fn program_exit_reports_undelivered_messages() {
     let _test = DeviceTest::start();
     let mut config = Config::default();
     // The first message stays unread, and the second has no memory.
@@ -333,9 +329,9 @@ fn a_program_whose_peer_never_reads_ends_and_says_what_it_gave_up() {
     let said = child.succeed();
     assert!(
         said.contains(&format!(
-            "to {}: given up, and what was sent",
+            "to {}: closed without confirmation, sent messages may be lost",
             listener.local_addr()
-        )) && said.contains("did not confirm it within close_timeout (1s)"),
+        )) && said.contains("did not confirm them within close_timeout (1s)"),
         "{said}"
     );
     drop(server);
@@ -353,7 +349,7 @@ fn a_program_that_owes_nothing_ends_at_once() {
     );
     let server = listener.accept_timeout(PATIENCE).unwrap();
     let said = child.succeed();
-    assert!(!said.contains("given up"), "{said}");
+    assert!(!said.contains("may be lost"), "{said}");
     assert_eq!(
         reason(server.recv_timeout(PATIENCE)),
         CloseReason::PeerClosed
@@ -361,7 +357,7 @@ fn a_program_that_owes_nothing_ends_at_once() {
 }
 
 #[test]
-fn a_request_that_waits_at_a_program_that_ends_is_rejected() {
+fn exit_rejects_pending_requests() {
     let _test = DeviceTest::start();
     let listener = listen(&Config::default());
     let child = start(
@@ -383,7 +379,7 @@ fn a_request_that_waits_at_a_program_that_ends_is_rejected() {
 }
 
 #[test]
-fn a_connection_that_a_program_left_unaccepted_is_turned_away() {
+fn exit_closes_unaccepted_connections() {
     let _test = DeviceTest::start();
     let listener = listen(&Config::default());
     let child = start(
@@ -402,11 +398,11 @@ fn a_connection_that_a_program_left_unaccepted_is_turned_away() {
 }
 
 #[test]
-fn a_forked_child_ends_at_once_and_leaves_its_parents_connections_alone() {
+fn forked_child_exit_keeps_parents_connections() {
     let _test = DeviceTest::start();
     let listener = listen(&Config::default());
     let address = listener.local_addr();
-    let client = thread::spawn(move || connector(FOR_EVER).connect(address).unwrap());
+    let client = thread::spawn(move || connector(NEVER).connect(address).unwrap());
     let server = listener.accept_timeout(PATIENCE).unwrap();
     let client = client.join().unwrap();
 
@@ -424,7 +420,7 @@ fn a_forked_child_ends_at_once_and_leaves_its_parents_connections_alone() {
 }
 
 #[test]
-fn a_program_may_end_in_its_engines_thread_or_its_logger() {
+fn program_may_exit_in_engine_thread_or_logger() {
     let _test = DeviceTest::start();
     let listener = listen(&Config::default());
     let address = listener.local_addr();

@@ -141,7 +141,7 @@ fn events(epoll: &Epoll) -> Vec<u64> {
 }
 
 #[test]
-fn an_endpoints_fd_is_readable_while_there_is_something_to_take_and_not_for_long_after() {
+fn fd_is_readable_only_while_completions_are_pending() {
     let _test = DeviceTest::start();
     let (client, server) = pair();
     let fd = server.event_fd(Interest::Readable).unwrap();
@@ -220,7 +220,7 @@ fn what_was_there_before_the_fd_makes_it_readable() {
 }
 
 #[test]
-fn what_is_taken_from_the_channel_shows_with_the_next_try() {
+fn fd_state_updates_at_next_try_after_channel_use() {
     let _test = DeviceTest::start();
     let (client, server) = pair();
     let fd = server.event_fd(Interest::Readable).unwrap();
@@ -232,7 +232,7 @@ fn what_is_taken_from_the_channel_shows_with_the_next_try() {
 }
 
 #[test]
-fn completions_of_operations_are_there_to_take_as_well() {
+fn fd_reports_completions_of_operations() {
     let _test = DeviceTest::start();
     let (client, server) = pair();
     let fd = client.event_fd(Interest::Readable).unwrap();
@@ -297,7 +297,7 @@ fn waiting_threads_and_event_loops_take_turns() {
 }
 
 #[test]
-fn a_refused_send_learns_from_the_fd_that_there_is_room() {
+fn fd_reports_room_after_refused_send() {
     let _test = DeviceTest::start();
     let mut config = Config::default();
     config.receive_window = 8;
@@ -408,7 +408,7 @@ fn echo_loop(listener: &Listener) {
 }
 
 #[test]
-fn many_endpoints_and_their_listener_live_in_one_epoll_loop() {
+fn endpoints_and_listener_share_one_epoll_loop() {
     let lab = DeviceTest::start();
     let mut config = Config::default();
     config.receive_window = 8;
@@ -505,7 +505,7 @@ fn a_listeners_fd_tells_of_connections_and_the_end() {
 }
 
 #[test]
-fn an_fd_that_was_made_by_half_tells_of_what_came_before() {
+fn late_fd_reports_earlier_completions() {
     let _test = DeviceTest::start();
     let (client, server) = pair();
     client.send(b"before").unwrap();
@@ -563,7 +563,7 @@ fn an_fd_works_with_mio() {
 }
 
 #[test]
-fn an_fd_that_cannot_be_made_is_reported_and_may_be_asked_for_again() {
+fn failed_fd_creation_is_reported_and_retryable() {
     let lab = DeviceTest::start();
     let mut config = Config::default();
     config.polling = Polling::Event;

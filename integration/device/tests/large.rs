@@ -112,7 +112,7 @@ fn a_gibibyte_in_one_message() {
 }
 
 #[test]
-fn unread_large_messages_hold_no_more_memory_than_configured() {
+fn unread_large_messages_respect_memory_limit() {
     let _test = DeviceTest::start();
     let mut config = Config::default();
     config.large_memory = 4 << 20;
@@ -161,7 +161,7 @@ fn locked_kib() -> u64 {
 }
 
 #[test]
-fn a_single_message_may_be_longer_than_the_memory_for_several() {
+fn single_message_may_exceed_large_memory() {
     let _test = DeviceTest::start();
     let mut config = Config::default();
     config.large_memory = 64 << 10;
@@ -216,7 +216,7 @@ fn vast(len: usize) -> &'static [u8] {
 }
 
 #[test]
-fn parts_that_sum_to_more_than_a_number_holds_are_too_long_and_not_sent_as_what_is_left() {
+fn overflowing_sum_of_parts_is_too_long() {
     let _test = DeviceTest::start();
     let (client, server) = pair();
     let vast = vast(1 << 46);
@@ -302,7 +302,7 @@ fn ids_come_back_once_each() {
 }
 
 #[test]
-fn what_is_not_known_to_have_arrived_is_told_as_failed() {
+fn unconfirmed_messages_are_reported_as_failed() {
     let _test = DeviceTest::start();
     let mut config = Config::default();
     config.large_memory = 1 << 20;
@@ -359,7 +359,7 @@ fn a_close_waits_for_large_messages_on_both_sides() {
 /// The sender gives up before the receiver has memory for the second message: neither side may
 /// report a clean end.
 #[test]
-fn a_conversation_cut_short_is_not_told_as_a_clean_end() {
+fn truncated_conversation_is_no_clean_end() {
     let _test = DeviceTest::start();
     const LEN: usize = 2 << 20;
     let mut config = Config::default();
@@ -399,7 +399,7 @@ fn a_conversation_cut_short_is_not_told_as_a_clean_end() {
 }
 
 #[test]
-fn a_dropped_endpoint_does_not_hold_up_the_close_with_what_it_never_read() {
+fn unread_messages_of_dropped_endpoint_allow_close() {
     let _test = DeviceTest::start();
     let mut config = Config::default();
     config.large_memory = 64 << 10;
@@ -418,7 +418,7 @@ fn a_dropped_endpoint_does_not_hold_up_the_close_with_what_it_never_read() {
 }
 
 /// The sender of a large message, in a process of its own that is killed during a transfer: see
-/// `a_sender_that_dies_in_the_middle_leaves_an_error_and_no_leak`.
+/// `sender_death_during_read_is_error_without_leak`.
 #[test]
 #[ignore = "a part of another test"]
 fn the_sender_that_dies() {
@@ -431,7 +431,7 @@ fn the_sender_that_dies() {
 }
 
 #[test]
-fn a_sender_that_dies_in_the_middle_leaves_an_error_and_no_leak() {
+fn sender_death_during_read_is_error_without_leak() {
     let lab = DeviceTest::start();
     let mut config = Config::default();
     config.large_memory = 256 << 20;

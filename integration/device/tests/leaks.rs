@@ -30,7 +30,7 @@ fn what_exists(lab: &Lab) -> (String, usize) {
 }
 
 #[test]
-fn handles_may_be_dropped_in_any_order_with_traffic_in_flight() {
+fn handles_drop_in_any_order_with_traffic_in_flight() {
     let lab = DeviceTest::start();
     let before = what_exists(&lab);
     for round in 0..24_usize {

@@ -82,7 +82,7 @@ fn both_directions_at_once_in_every_polling_mode() {
 }
 
 #[test]
-fn a_receiver_that_keeps_its_messages_stalls_the_sender_and_lets_it_go_on() {
+fn kept_messages_stall_sender_until_released() {
     let _test = DeviceTest::start();
     let mut config = Config::default();
     config.receive_window = 8;
@@ -121,7 +121,7 @@ fn a_receiver_that_keeps_its_messages_stalls_the_sender_and_lets_it_go_on() {
 }
 
 #[test]
-fn a_receiver_may_keep_all_but_one_place_of_its_window_for_good() {
+fn receiver_may_keep_all_but_one_window_place() {
     let _test = DeviceTest::start();
     let mut config = Config::default();
     config.receive_window = 8;
@@ -378,7 +378,7 @@ fn many_threads_receive_on_one_endpoint() {
 }
 
 #[test]
-fn a_message_may_be_dropped_by_another_thread_long_after() {
+fn message_may_be_dropped_later_by_another_thread() {
     let _test = DeviceTest::start();
     let mut config = Config::default();
     config.receive_window = 16;

@@ -69,7 +69,7 @@ fn bytes_are_read_and_written_where_asked() {
 }
 
 #[test]
-fn an_immediate_tells_the_peer_in_turn_and_takes_a_place() {
+fn immediate_arrives_in_order_and_uses_credit() {
     let _test = DeviceTest::start();
     let (client, server) = pair();
     if !applies(
@@ -209,7 +209,7 @@ fn atomics_add_and_swap() {
 /// The test reads all completions after the last operation. Each must carry the value of its own
 /// operation, although all operations have the same destination.
 #[test]
-fn each_atomic_operation_tells_its_own_value_where_many_share_a_place() {
+fn concurrent_atomics_return_distinct_values() {
     const COUNT: u64 = 60;
     let _test = DeviceTest::start();
     for shared_receive in [None, Some(1 << 17)] {
@@ -266,7 +266,7 @@ fn each_atomic_operation_tells_its_own_value_where_many_share_a_place() {
 }
 
 #[test]
-fn what_is_wrong_with_the_arguments_is_said_and_does_no_harm() {
+fn invalid_arguments_are_named_without_effect() {
     let lab = DeviceTest::start();
     let (client, server) = pair();
     let theirs = server.one_sided().region(100, RemoteAccess::READ).unwrap();
@@ -321,7 +321,7 @@ fn what_is_wrong_with_the_arguments_is_said_and_does_no_harm() {
 }
 
 #[test]
-fn what_only_the_peers_device_finds_fails_that_operation_and_ends_the_connection() {
+fn remote_access_error_fails_operation_and_connection() {
     let lab = DeviceTest::start();
     let (client, server) = pair();
     let (bystander, other_bystander) = pair();

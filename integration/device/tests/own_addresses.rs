@@ -27,7 +27,7 @@ fn pair(listener: &Listener, text: &str) -> (Endpoint, Endpoint) {
 }
 
 #[test]
-fn all_addresses_to_connect_to_mean_a_device_of_this_host() {
+fn unspecified_address_connects_to_local_device() {
     let lab = DeviceTest::start();
     for (all, host) in [("0.0.0.0", lab.addr), ("[::]", lab.addr6)] {
         let listener = Listener::bind(format!("rdma://{all}:0")).unwrap();
@@ -144,7 +144,7 @@ fn source_without_a_device_is_refused_by_name() {
 }
 
 #[test]
-fn auto_connects_over_tcp_from_a_source_without_a_device() {
+fn auto_uses_tcp_from_source_without_device() {
     let _lab = DeviceTest::start();
     let listener = Listener::bind("tcp://127.0.0.1:0").unwrap();
     let address = format!("auto://{}", listener.local_addr());

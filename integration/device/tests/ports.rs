@@ -158,7 +158,7 @@ fn port_of_rdma_is_free_on_a_loopback_address() {
 }
 
 #[test]
-fn a_listener_takes_a_port_that_is_free_over_tcp_where_it_has_to_be() {
+fn listener_picks_port_free_over_tcp_if_required() {
     let lab = DeviceTest::start();
     let engine = Engine::new().unwrap();
     let mut ports = Ports::new(&lab);
@@ -187,7 +187,7 @@ fn a_listener_takes_a_port_that_is_free_over_tcp_where_it_has_to_be() {
 }
 
 #[test]
-fn who_connects_does_so_from_a_port_that_is_free_over_tcp_where_it_has_to_be() {
+fn connector_uses_port_free_over_tcp_if_required() {
     let lab = DeviceTest::start();
     let engine = Engine::new().unwrap();
     let listener = bind(&lab, TransportChoice::Rdma, &engine).unwrap();

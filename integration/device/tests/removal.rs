@@ -77,7 +77,7 @@ fn is_removed(error: &Error) -> bool {
 }
 
 #[test]
-fn a_device_that_is_removed_ends_its_listener_and_its_connections_and_may_come_back() {
+fn device_removal_ends_users_until_device_returns() {
     let lab = DeviceTest::without_credits();
     let elsewhere = Listener::bind(lab.at(0)).unwrap();
     // This connection uses the other device and must survive.
@@ -151,7 +151,7 @@ fn transport_to(listener: &Listener) -> Transport {
 const CHOOSES: &str = "10.96.0.1:7986";
 
 #[test]
-fn who_may_choose_goes_over_tcp_while_the_device_is_gone_and_over_rdma_when_it_is_back() {
+fn auto_uses_tcp_while_device_is_removed() {
     let _lab = DeviceTest::without_credits();
     run("ip link add auto0 type dummy");
     run("ip address add 10.96.0.1/24 dev auto0");

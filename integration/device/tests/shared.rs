@@ -193,7 +193,7 @@ fn who_keeps_messages_stops_nobody_else() {
 }
 
 #[test]
-fn one_connection_too_many_is_told_why_and_costs_nothing() {
+fn excess_connection_is_refused_with_reason() {
     let _test = DeviceTest::start();
     let server = Server::new(&sharing(2 * SHARE + 5));
     let mut pairs = server.pairs(2);
@@ -229,7 +229,7 @@ fn one_connection_too_many_is_told_why_and_costs_nothing() {
 }
 
 #[test]
-fn what_is_kept_outlives_its_connection_and_comes_back() {
+fn kept_messages_outlive_connection_and_are_freed() {
     const COUNT: u32 = 4 * SHARE;
     let _test = DeviceTest::start();
     let server = Server::new(&sharing(COUNT));
@@ -329,7 +329,7 @@ fn a_busy_connection_is_granted_more_than_its_floor() {
 }
 
 #[test]
-fn engines_and_kinds_of_connections_stand_side_by_side() {
+fn shared_and_own_receives_interoperate() {
     let lab = DeviceTest::start();
     let shared = Server::new(&sharing(2 * SHARE));
     let another = Server::new(&sharing(2 * SHARE));
@@ -370,7 +370,7 @@ fn engines_and_kinds_of_connections_stand_side_by_side() {
 
 /// The kernel has no epoll watch left for the connection.
 #[test]
-fn a_connection_that_cannot_be_watched_gives_its_buffers_back() {
+fn unwatchable_connection_returns_its_buffers() {
     const LIMIT: &str = "/proc/sys/fs/epoll/max_user_watches";
     let _test = DeviceTest::start();
     let server = Server::new(&sharing(2 * SHARE));

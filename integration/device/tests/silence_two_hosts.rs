@@ -56,7 +56,7 @@ fn connect(place: &str, timeout: Duration) -> Endpoint {
 }
 
 #[test]
-fn host_that_is_silent_over_rdma_is_asked_over_tcp_from_then_on() {
+fn host_silent_over_rdma_is_tried_over_tcp_next() {
     let lab = DeviceTest::start();
     match lab.host.as_str() {
         "a" => {

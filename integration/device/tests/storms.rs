@@ -125,7 +125,7 @@ fn what_exists(lab: &Lab) -> (String, usize) {
 }
 
 #[test]
-fn every_connect_of_a_storm_comes_back_by_its_deadline_and_none_is_lost() {
+fn storm_connects_return_by_deadline_without_loss() {
     const COUNT: usize = 200;
     let lab = DeviceTest::start();
     let before = what_exists(&lab);
@@ -190,7 +190,7 @@ fn every_connect_of_a_storm_comes_back_by_its_deadline_and_none_is_lost() {
 }
 
 #[test]
-fn who_finds_the_backlog_full_is_told_at_once_and_by_name() {
+fn full_backlog_rejects_at_once_as_busy() {
     const COUNT: usize = 60;
     const BACKLOG: u16 = 4;
     let lab = DeviceTest::start();
@@ -279,7 +279,7 @@ fn who_may_retry_gets_through_a_full_backlog() {
 
 /// The kernel rejects unanswered requests for a process that has ended.
 #[test]
-fn a_client_that_may_retry_outlives_the_end_of_a_server_that_had_not_answered() {
+fn retrying_client_survives_end_of_silent_server() {
     let lab = DeviceTest::start();
     let channel = EventChannel::new().unwrap();
     let mut dying = CmId::new(&channel, PortSpace::TCP, 1).unwrap();
@@ -359,7 +359,7 @@ fn all_addresses_of_a_name_have_one_deadline() {
 }
 
 #[test]
-fn a_network_that_is_unreachable_ends_the_connect_at_once() {
+fn unreachable_network_fails_connect_at_once() {
     let _test = DeviceTest::start();
     let start = Instant::now();
     let error = Endpoint::connect_timeout("203.0.113.1:7471", 3 * PATIENCE).unwrap_err();

@@ -1,6 +1,6 @@
-//! The message layer between two hosts, with a wire between them. Both run this program: host `a`
-//! takes the listener's part in each test, host `b` the connector's. Each test has a port of its
-//! own, and the connector waits until the listener is up.
+//! Tests of the message layer between two hosts. Both hosts run this program: host `a` listens in
+//! each test, host `b` connects. Each test has its own port, and the connector retries until the
+//! listener is bound.
 
 use std::{
     fs,
@@ -17,7 +17,8 @@ use toolbox::{DeviceTest, Lab, applies, pattern};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs one side of a test on each host, and checks that no receiver was ever without a receive.
+/// Runs one side of a test on each host. At the end, the test checks that no receiver ran out of
+/// posted receives.
 fn on_two_hosts(
     port: u16,
     config: &Config,
@@ -92,7 +93,7 @@ fn messages_come_back_as_they_went() {
 }
 
 #[test]
-fn large_messages_cross_the_wire_both_ways_and_in_order() {
+fn large_messages_keep_order_in_both_directions() {
     let sizes = [1, 20_000, 3 << 20, 100, 1 << 20, 0, 70_000];
     let talk = |endpoint: Endpoint, closes: bool| {
         let sender = thread::spawn({
@@ -254,7 +255,7 @@ fn connections_that_share_receives_flow_side_by_side() {
     const MESSAGES: u64 = 100;
     let lab = DeviceTest::start();
     let mut config = Config::default();
-    // The windows alone would take three times as many.
+    // The full windows of all connections would need three times this number of receives.
     config.shared_receive = Some(CONNECTIONS as u32 * 28);
     config.eager_size = Some(1024);
     config.connect_timeout = PATIENCE;
@@ -289,7 +290,7 @@ fn connections_that_share_receives_flow_side_by_side() {
             })
         })
         .collect();
-    // One thread for all: most connections have messages that nobody looks at.
+    // One thread receives for all connections, so most of them have unread messages at any time.
     for number in 0..MESSAGES {
         for endpoint in &endpoints {
             let message = endpoint.recv_timeout(PATIENCE).unwrap();
@@ -336,8 +337,8 @@ fn an_aborting_listener_is_noticed() {
     );
 }
 
-/// What ends a connection whose peer is not to be heard any more: the probes of keepalive, or the
-/// device that gets no acknowledgement.
+/// Returns whether the connection ended because the peer fell silent: either keepalive timed out,
+/// or the device ran out of retries without an acknowledgement.
 fn nobody_there(end: &Error) -> bool {
     matches!(
         end,
@@ -351,11 +352,11 @@ fn nobody_there(end: &Error) -> bool {
     )
 }
 
-/// Much longer than the configurations below allow a peer to be silent, and much shorter than the
-/// default of any timeout that might step in for them.
+/// Limit for detecting a silent peer. It is much longer than the timeouts configured below and much
+/// shorter than the default timeouts, which could otherwise hide a failure.
 const NOTICED: Duration = Duration::from_secs(20);
 
-/// Keepalive notices first: the device would be patient.
+/// Returns a configuration in which keepalive detects a silent peer before the device does.
 fn probing() -> Config {
     let mut config = Config::default();
     config.keepalive_interval = Some(Duration::from_millis(200));
@@ -364,7 +365,8 @@ fn probing() -> Config {
     config
 }
 
-/// Whoever is first.
+/// Returns a configuration in which keepalive or the device detects a silent peer, whichever is
+/// first.
 fn impatient() -> Config {
     let mut config = probing();
     config.rdma.ack_timeout = Some(14);
@@ -372,9 +374,9 @@ fn impatient() -> Config {
     config
 }
 
-/// An idle connection and one with traffic, on ports from `port` on, on either host. Each has an
-/// engine: where soft-RoCE's packets are left in a network device that is down, the kernel holds up
-/// who destroys their queue pair for 50 s, and with it all that its thread does.
+/// Connects an idle and a busy endpoint, on the ports `port` and `port + 1`. Each endpoint has its
+/// own engine: if soft-RoCE's packets are stuck in a network device that is down, the kernel blocks
+/// the thread that destroys their queue pair for 50 s, with all other work of that thread.
 fn idle_and_busy(lab: &Lab, port: u16) -> [Endpoint; 2] {
     let configs = [(port, probing()), (port + 1, impatient())];
     if lab.host == "a" {
@@ -399,7 +401,7 @@ fn idle_and_busy(lab: &Lab, port: u16) -> [Endpoint; 2] {
     }
 }
 
-/// Sends for as long as that is possible.
+/// Sends until a send fails, and returns the error.
 fn send_on(endpoint: &Endpoint) -> Error {
     loop {
         if let Err(error) = endpoint.send(&[7; 1000]) {
@@ -408,8 +410,8 @@ fn send_on(endpoint: &Endpoint) -> Error {
     }
 }
 
-/// Has the other host do what it is to do on a word over the idle connection, and makes sure that
-/// this side notices in time.
+/// Sends "now" on the idle connection, which triggers the fault on the other host, and checks that
+/// both connections end within [`NOTICED`].
 fn notices_in_time(idle: Endpoint, busy: Endpoint) {
     let sender = thread::spawn(move || send_on(&busy));
     idle.send(b"now").unwrap();
@@ -424,7 +426,8 @@ fn notices_in_time(idle: Endpoint, busy: Endpoint) {
     assert!(start.elapsed() < NOTICED, "{:?}", start.elapsed());
 }
 
-/// Takes what comes on the busy connection until it ends, and waits for the word on the idle one.
+/// Starts a thread that receives on the busy connection until it ends, and waits for "now" on the
+/// idle one.
 fn waits_for_the_word(idle: &Endpoint, busy: Endpoint) -> JoinHandle<Error> {
     let receiver = thread::spawn(move || {
         loop {
@@ -437,7 +440,7 @@ fn waits_for_the_word(idle: &Endpoint, busy: Endpoint) -> JoinHandle<Error> {
     receiver
 }
 
-/// Takes the network device below the RDMA device down.
+/// Takes down the network device below the RDMA device.
 fn cut_link(lab: &Lab) {
     set_link(&network_device(lab), "down");
 }
@@ -451,12 +454,12 @@ fn network_device(lab: &Lab) -> String {
     fs::read_to_string(path).unwrap().trim().to_owned()
 }
 
-/// Takes a network device `up` or `down`.
+/// Sets the state of a network device: `up` or `down`.
 fn set_link(device: &str, state: &str) {
     run(Command::new("ip").args(["link", "set", device, state]));
 }
 
-/// Loses every packet that leaves through this network device, from `replace` to `del`.
+/// Drops every packet that leaves through this network device after `replace`, until `del`.
 fn loses(device: &str, change: &str) {
     let mut command = Command::new("tc");
     command.args(["qdisc", change, "dev", device, "root", "netem"]);
@@ -491,8 +494,8 @@ fn a_cut_link_is_noticed_on_both_sides() {
             receiver.join().unwrap(),
         ];
         for end in ends {
-            // A device that finds no way out fails the work request by itself, and the kernel may
-            // take the connection down.
+            // A device without a route fails the work request itself, and the kernel may disconnect
+            // the connection.
             assert!(
                 matches!(
                     end,
@@ -518,13 +521,13 @@ fn a_killed_host_is_noticed() {
         notices_in_time(idle, busy);
     } else {
         let receiver = waits_for_the_word(&idle, busy);
-        // At once, and without a word to anybody.
+        // Reboots at once, without a disconnect.
         fs::write("/proc/sysrq-trigger", "b").unwrap();
         panic!("this host lives, and learned: {}", receiver.join().unwrap());
     }
 }
 
-/// The message with this number. Every 50th is above the eager size.
+/// Returns the content of message `number`. Every 50th message is above the eager size.
 fn numbered(number: u32) -> Vec<u8> {
     let len = if number % 50 == 7 { 100_000 } else { 60 };
     let mut bytes = number.to_be_bytes().to_vec();
@@ -589,7 +592,7 @@ fn a_session_survives_cuts_of_the_link() {
     config.connect_timeout = PATIENCE;
     let connector = Connector::new().config(&config).retry_refused(true);
     let endpoint = connector.connect(lab.peer_at(port)).unwrap();
-    // The lab's only one.
+    // The only network device of a lab guest.
     let device = "eth0";
     thread::scope(|scope| {
         let cuts = scope.spawn(|| {
@@ -600,7 +603,7 @@ fn a_session_survives_cuts_of_the_link() {
                 thread::sleep(Duration::from_millis(outage));
                 loses(device, "del");
                 let begun = Instant::now();
-                // A cut of a tenth of a second may pass unnoticed.
+                // The session may survive a cut of 100 ms without a loss.
                 while outage > 1000 && endpoint.statistics().resumes == short {
                     assert!(begun.elapsed() < PATIENCE, "cut {number}");
                     thread::sleep(Duration::from_millis(10));

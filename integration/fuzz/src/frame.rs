@@ -1,4 +1,5 @@
-//! One frame on a fresh connection, against a second reading of the protocol.
+//! Compares the outcome of one frame on a new connection with an independent implementation of the
+//! protocol's rules.
 
 use std::time::Instant;
 
@@ -8,11 +9,11 @@ use crate::{
     sizes::{BOTH_WAYS, hello, params},
 };
 
-/// What a frame is worth to a connection on which nothing was said.
+/// The expected effect of a frame on a new connection.
 #[derive(Debug, PartialEq)]
 enum Verdict {
     Violation(&'static str),
-    /// This many messages that lie in the buffer.
+    /// The number of messages in the frame.
     Messages(usize),
     Large,
     Nothing,
@@ -102,7 +103,8 @@ fn read(frame: &[u8]) -> Verdict {
     }
 }
 
-/// Has a connection receive the bytes. Its device checks the places of messages, and the reads.
+/// Delivers the bytes to a connection as one frame, and compares the outcome. The `Device` checks
+/// the positions of the messages and the READs.
 pub fn one_frame(frame: &[u8]) {
     let now = Instant::now();
     let conn = Connection::requested(params(), &hello(&params()), BOTH_WAYS, now).unwrap();
@@ -138,8 +140,8 @@ pub fn one_frame(frame: &[u8]) {
         Verdict::Pong => assert_eq!(device.said, [4], "a ping is answered"),
         _ => assert_eq!(device.said, []),
     }
-    // The application keeps a buffer with a message. Another one is posted again at once, if the
-    // connection goes on.
+    // The application keeps the buffer of a message. The connection posts any other buffer again at
+    // once, unless it ends.
     if !matches!(
         seen,
         Verdict::Violation(_) | Verdict::Abort(_) | Verdict::Failure(_)

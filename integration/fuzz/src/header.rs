@@ -1,15 +1,16 @@
-//! One PDU's header on a TCP stream, against what must be true of any parser of it.
+//! Checks one PDU header of a TCP stream for properties that any parser must have.
 
 use rdmsg_proto::tcp::{LONGEST_HEADER, Pdu};
 
-/// Parses the bytes, and all that they begin with.
+/// Parses the bytes and each of their prefixes.
 pub fn one_header(bytes: &[u8]) {
     let whole = Pdu::parse(bytes);
     for len in 0..bytes.len().min(LONGEST_HEADER + 1) {
         match Pdu::parse(&bytes[..len]) {
-            // Bytes are missing, and nothing was wrong with those that were there.
+            // The prefix is incomplete and valid so far.
             Ok(None) => {}
-            // A whole header, whatever follows it; and a wrong one stays wrong.
+            // A whole header has the same meaning whatever follows it, and an invalid one stays
+            // invalid.
             found => assert_eq!(found, whole, "{len} bytes of {}", bytes.len()),
         }
     }

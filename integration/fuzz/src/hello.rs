@@ -1,5 +1,5 @@
-//! Private data of a peer, in each of the places where it is read, against a second reading of the
-//! protocol.
+//! Compares the reading of a peer's private data (request, acceptance, rejection) with an
+//! independent implementation of the protocol's rules.
 
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ struct Good<'a> {
     data: &'a [u8],
 }
 
-/// Reads a hello, as this side does with its parameters.
+/// Reads a hello with this side's parameters.
 fn read(bytes: &[u8]) -> Result<Good<'_>, CloseReason> {
     if is_rsocket(bytes) {
         return Err(CloseReason::PeerIsRsocket);
@@ -65,7 +65,7 @@ fn is_rsocket(bytes: &[u8]) -> bool {
         && bytes[20..24] == [0, 0, 0, 2]
 }
 
-/// Whether a good hello has bit 5 of a request to resume a session, and not the form of one.
+/// Returns whether a valid hello has bit 5, a request to resume a session, without the form of one.
 fn is_malformed_resume(bytes: &[u8]) -> bool {
     let has = |bit: u8| bytes[7] >> bit & 1 == 1;
     has(5) && !(has(4) && bytes[5] == 56)
@@ -79,7 +79,7 @@ fn mismatch(field: &'static str, ours: u64, theirs: u64) -> CloseReason {
     })
 }
 
-/// Reads the bytes as a request, as an acceptance and as a rejection.
+/// Reads the bytes as a request, as an acceptance, and as a rejection.
 pub fn one_hello(bytes: &[u8]) {
     let now = Instant::now();
     let verdict = read(bytes);
@@ -168,7 +168,7 @@ fn check(conn: &Connection, verdict: &Result<Good<'_>, CloseReason>) {
     assert_eq!(Ok(&seen), verdict.as_ref());
 }
 
-/// A connection that waits for its peer's answer.
+/// Returns a connection that waits for the answer to its request.
 fn connecting(now: Instant) -> Connection {
     let mut conn = Connection::connect(params(), 7, b"", now);
     conn.take_turn(now);
@@ -177,7 +177,7 @@ fn connecting(now: Instant) -> Connection {
     conn
 }
 
-/// How it ended, which is the last that it says.
+/// Returns the reason of the end, which must be the last output.
 fn ended(conn: &mut Connection) -> CloseReason {
     let mut reason = None;
     while let Some(output) = conn.poll_output() {

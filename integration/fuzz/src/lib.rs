@@ -1,5 +1,5 @@
-//! Fuzz targets of rdmsg's protocol: bytes and sequences of events for `proto`, each with what must
-//! be true of the outcome.
+//! Fuzz targets of rdmsg's protocol. They feed bytes and sequences of events to `proto`, and check
+//! the outcome.
 
 use rdma_status as status;
 use rdmsg_proto as proto;

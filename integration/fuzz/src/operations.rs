@@ -1,5 +1,5 @@
-//! A connection's life, in any order: what the application, the peer, the connection manager, the
-//! device and the clock do.
+//! Plays a connection with operations of the application, the peer, the connection manager, the
+//! device and the clock, in any order.
 
 use std::{
     env,
@@ -14,13 +14,13 @@ use crate::{
     status::{CmStatus, RejectReason, WcStatus},
 };
 
-/// An operation. It takes its numbers and bytes from the input.
-/// The parameters are the peer's.
+/// An operation, which takes its numbers and bytes from the input. The parameters are those of the
+/// peer.
 type Operation = fn(&mut Device, &mut Input<'_>, &Params);
 
-/// All operations, with their names.
+/// All operations with their names.
 const OPERATIONS: [(&str, Operation); 24] = [
-    // The connection manager makes the next call, and its event comes.
+    // The connection manager performs the next call, which succeeds.
     ("perform", |device, _, theirs| device.perform_well(theirs)),
     ("fail to perform", |device, input, _| {
         device.fail_to_perform(input.byte().into());
@@ -32,7 +32,7 @@ const OPERATIONS: [(&str, Operation); 24] = [
         let frame = frame(device, input);
         device.frames(&[frame]);
     }),
-    // They have all arrived when the first is looked at.
+    // All of the frames have arrived before the connection processes the first.
     ("frames", |device, input, _| {
         let count = input.byte() % 8;
         let frames: Vec<_> = (0..count).map(|_| frame(device, input)).collect();
@@ -191,7 +191,7 @@ fn event(device: &mut Device, input: &mut Input<'_>, _: &Params) {
     device.conn.handle_cm_event(event, device.now);
 }
 
-/// Whatever came before: a close, and time, bring the end.
+/// Closes the connection and lets time pass until it ends, in whatever state it is.
 fn finish(device: &mut Device) {
     device.conn.close(device.now);
     device.settle();
@@ -205,7 +205,7 @@ fn finish(device: &mut Device) {
         device.settle();
     }
     assert!(device.has_ended(), "{device:?}");
-    // Nothing that comes now changes anything.
+    // Later events and calls change nothing.
     device
         .conn
         .handle_cm_event(CmInput::Disconnected, device.now);

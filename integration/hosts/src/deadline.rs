@@ -3,29 +3,29 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What starting and ending a program that does nothing takes in the lab on an idle machine.
+/// Time to start and end a trivial program in the lab on an idle machine.
 const USUAL: Duration = Duration::from_millis(40);
 
-/// How many times it is done: the mean counts, as the machine has other things to do now and then.
+/// Number of measurements, of which the mean counts, because other load comes and goes.
 const TIMES: u32 = 10;
 
-/// No machine on which anything works is slower by more.
+/// Upper bound of the factor: on a slower machine nothing works.
 const SLOWEST: f64 = 10.0;
 
-/// By how much longer everything takes at the moment than on an idle machine; at least 1.
+/// Returns the factor by which programs start slower now than on an idle machine: 1 to 10.
 #[must_use]
 pub fn slowness() -> f64 {
     let start = Instant::now();
     for _ in 0..TIMES {
-        // Where there is no such program, looking for it takes time as well.
+        // Without such a program, searching for it takes time as well.
         let _ = Command::new("true").status();
     }
     let mean = start.elapsed() / TIMES;
     (mean.as_secs_f64() / USUAL.as_secs_f64()).clamp(1.0, SLOWEST)
 }
 
-/// A bound in time of an idle machine. When that is over, the machine's speed is measured, and a
-/// slower one is given as many times more: only what hangs comes to the end of it.
+/// A time limit, given for an idle machine. When it has passed, the deadline measures the machine's
+/// speed and extends the limit by that factor once, so that only hanging operations reach it.
 #[derive(Clone, Debug)]
 pub struct Deadline {
     start: Instant,
@@ -35,8 +35,7 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// A bound that ends in `limit` from now on an idle machine. It is also made from a
-    /// [`Duration`].
+    /// Creates a deadline in `limit`, extended on a slow machine. `From<Duration>` does the same.
     #[must_use]
     pub fn after(limit: Duration) -> Self {
         Self {
@@ -45,7 +44,7 @@ impl Deadline {
         }
     }
 
-    /// A bound that is the same on every machine, for waits after which one goes on waiting.
+    /// Creates a deadline that is never extended, for waits that are repeated.
     #[must_use]
     pub fn exactly_after(limit: Duration) -> Self {
         Self {
@@ -55,7 +54,7 @@ impl Deadline {
         }
     }
 
-    /// What is left; zero when the time is over.
+    /// Returns the remaining time; zero after the deadline.
     pub fn left(&mut self) -> Duration {
         let left = self.granted.saturating_sub(self.start.elapsed());
         if !left.is_zero() || !self.extensible {
@@ -66,7 +65,7 @@ impl Deadline {
         self.left()
     }
 
-    /// Whether the time is over.
+    /// Returns whether the deadline has passed.
     pub fn is_over(&mut self) -> bool {
         self.left().is_zero()
     }

@@ -5,22 +5,22 @@ use std::env;
 use anyhow::{Context, Result, bail};
 use toolbox::{Lab, Listening, sections};
 
-/// A server, one or more clients of it, and how all of them are to end.
+/// A server with one or more clients, and the expected end of each.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
-    /// The program, as it is called in the table.
+    /// The name of the program in the table.
     pub(crate) program: String,
     /// Its description.
     pub(crate) what: String,
     pub(crate) server: Side,
     pub(crate) clients: Vec<Side>,
-    /// Whether the clients come all at once; otherwise one after the other.
+    /// Whether the clients run at the same time; otherwise one after the other.
     pub(crate) at_once: bool,
-    /// A sign that the server accepts connections; `None` if it needs none.
+    /// The sign that the server accepts connections; `None` if it needs none.
     pub(crate) ready: Option<Listening>,
-    /// Whether it belongs to the quick ones.
+    /// Whether the case is part of the quick selection.
     pub(crate) quick: bool,
-    /// How long each side may take on an idle machine.
+    /// Limit for each side on an idle machine, in seconds.
     pub(crate) seconds: u64,
 }
 
@@ -28,13 +28,13 @@ pub(crate) struct Case {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Side {
     pub(crate) who: Who,
-    /// Variables of its environment, and the program with its options. Both have places for
-    /// addresses.
+    /// Variables of the environment, and the program with its options. Both contain placeholders
+    /// for addresses.
     pub(crate) argv: Vec<String>,
     pub(crate) ends: Ends,
-    /// The sign to kill it, if that is not the end of the other side.
+    /// Kill this side on this cue; `None`: when the other side ends.
     pub(crate) killed_on: Option<Cue>,
-    /// Texts that it must print, to either of its outputs.
+    /// Texts that it must print, to stdout or stderr.
     pub(crate) says: Vec<String>,
 }
 
@@ -52,22 +52,22 @@ pub(crate) enum Ends {
     Well,
     /// By itself, with another status.
     Badly,
-    /// By itself, however.
+    /// By itself, with any status.
     Somehow,
-    /// Not before it is told to.
+    /// Only when it is killed.
     WhenKilled,
 }
 
-/// A sign to kill one side.
+/// The cue to kill a side.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Cue {
-    /// It has printed this.
+    /// The side itself has printed this text.
     OfItself(String),
-    /// The other side has.
+    /// The other side has printed this text.
     OfTheOther(String),
 }
 
-/// All pairs of a server and a client of which at least one is ours.
+/// All pairs of a server and a client with at least one program in Rust.
 const PAIRS: [(Who, Who); 3] = [
     (Who::Rust, Who::Rust),
     (Who::Rust, Who::C),
@@ -132,7 +132,7 @@ fn listening(place: &str) -> Result<Option<Listening>> {
     })
 }
 
-/// A side of a case; `each` is of this kind.
+/// Parses a side of a case; `each` replaces the language "each".
 fn side(line: &str, each: Who) -> Result<Side> {
     let (head, rest) = line
         .trim_start()
@@ -174,7 +174,7 @@ fn side(line: &str, each: Who) -> Result<Side> {
     })
 }
 
-/// The words of a line, of which some may be between quotation marks.
+/// Splits a line into words, some of which may be quoted.
 fn words(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     for (place, part) in line.split('"').enumerate() {
@@ -186,15 +186,15 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// Where the programs run.
+/// The addresses and folders of the programs.
 #[derive(Debug)]
 pub(crate) struct Place {
-    /// The places in the cases, and their values.
+    /// The placeholders in the cases, and their values.
     places: [(&'static str, String); 5],
 }
 
 impl Place {
-    /// As seen from host a, which has the clients.
+    /// Returns the place as seen from host a, which runs the clients.
     pub(crate) fn new(lab: &Lab) -> Result<Self> {
         let programs = env::current_exe()?;
         let programs = programs.parent().context("this program is nowhere")?;
@@ -209,7 +209,8 @@ impl Place {
         })
     }
 
-    /// The command line of a side, with addresses, and with the path of the program if it is ours.
+    /// Returns the command line of a side, with addresses, and with a path if the program is in
+    /// Rust.
     pub(crate) fn argv(&self, side: &Side) -> Vec<String> {
         let mut argv = side.argv.clone();
         let program = argv

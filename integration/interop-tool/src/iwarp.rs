@@ -1,15 +1,15 @@
-//! What is different on software iWARP: some cases take what it lacks, where the programs in C fail
-//! with each other; and its driver loses what comes too soon.
+//! Differences on software iWARP. Some cases need capabilities that it lacks, so that the C
+//! programs fail with each other as well, and its driver loses early data.
 
 use anyhow::Result;
 use toolbox::Host;
 
 use crate::case::{Case, Who};
 
-/// What the case takes that software iWARP lacks.
+/// Returns the capability of the case that software iWARP lacks.
 pub(crate) fn lacks(case: &Case) -> Option<&'static str> {
     const BY_HAND: &str = "queue pairs that a program connects by ibv_modify_qp(3)";
-    // Where the connecting side's driver finds bytes behind the reply, it gives the connection up.
+    // The connecting side's driver gives up if it finds bytes behind the reply.
     const FIRST: &str = "a listening side that may speak first (RFC 5044, 7.1)";
     match (&*case.program, &*case.what) {
         ("udaddy" | "mckey", _) => Some("datagrams"),
@@ -17,8 +17,8 @@ pub(crate) fn lacks(case: &Case) -> Option<&'static str> {
         ("devinfo", what) if what.contains("GID") => Some("GIDs that ibv_devinfo(1) prints"),
         ("rping", what) if what.contains("queue pair") => Some(BY_HAND),
         ("ucmatose", what) if what != "no messages" => Some(FIRST),
-        // It grants credits at once; and where it closes while it is told of credits, its driver
-        // resets the connection, and loses what TCP has not sent.
+        // The server grants credits at once. If it closes while credits arrive, its driver resets
+        // the connection and discards unsent data.
         ("rstream", _) if case.server.who == Who::C => Some(FIRST),
         ("rstream", "inline") => Some("200 bytes of inline data"),
         ("rstream", what) if what.contains("at a server of IPv4") => {
@@ -28,12 +28,12 @@ pub(crate) fn lacks(case: &Case) -> Option<&'static str> {
     }
 }
 
-/// Has this host, the clients', hold back the first SEND of each connection for a moment. A driver
-/// that accepts sends its reply before it watches the connection; where it is held up in between,
-/// what a client sent meanwhile lies there until more comes, and a program in C sends no more.
-pub(crate) fn hold_back_first_sends() -> Result<()> {
-    // Untagged, of queue 0, with the first message sequence number (RFC 5041, 4.3), behind headers
-    // of TCP with its timestamps and of IP.
+/// Delays the first SEND of each connection on this host, the clients'. An accepting driver sends
+/// its reply before it watches the socket. If it is delayed in between, it notices an early SEND
+/// only when more data arrives, and a C program sends no more.
+pub(crate) fn delay_first_sends() -> Result<()> {
+    // Matches untagged segments of queue 0 with message sequence number 1 (RFC 5041, 4.3), behind
+    // the headers of IP and of TCP with timestamps.
     const SCRIPT: &str = "set -e
          tc qdisc add dev eth0 root handle 1: prio bands 3 \
                           priomap 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1

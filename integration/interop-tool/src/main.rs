@@ -1,9 +1,9 @@
-//! Runs the example programs and the C programs of the same names against each other, on two hosts,
-//! and says in a table which pairs work.
+//! Runs the example programs and the C programs of the same names against each other on two hosts,
+//! and prints a table of the results.
 //!
-//! Started on a developer's machine it starts itself on both hosts of the lab. There host `b` has
-//! an agent that starts servers at the wish of host `a`, which goes through the cases, runs the
-//! clients, and checks how both sides end and what they print.
+//! On a developer's machine, this program starts itself on both hosts of the lab. Host `b` then
+//! runs an agent that starts servers for host `a`. Host `a` runs the cases and their clients, and
+//! checks how both sides end and their output.
 
 mod case;
 mod iwarp;
@@ -28,8 +28,8 @@ use crate::case::{Case, Place};
 ///
 /// Runs each example as server and as client against itself and against the C program of the same
 /// name (Debian's rdmacm-utils and ibverbs-utils), with many options and with bad input, on two
-/// virtual machines with software RoCE or iWARP and a wire between them. A case that takes what the
-/// devices lack is left out, which is said.
+/// virtual machines with software RoCE or iWARP and a wire between them. A case that needs a
+/// capability that the devices lack is skipped and listed as such.
 ///
 /// Prints a table with the result of each pair. Ends 0 if all passed.
 #[derive(Parser)]
@@ -67,16 +67,17 @@ fn main() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// In virtual machines, whatever devices there are: the cases need two hosts.
+/// Runs this program in virtual machines, even if this machine has a device: the cases need two
+/// hosts.
 fn launch(options: &Options) -> Result<Error> {
-    // What cannot work needs no hosts.
+    // Reject a selection without cases before booting hosts.
     cases(options)?;
     let limit = Duration::from_secs(if options.quick { 1500 } else { 7200 });
     let launch = Launch::new(2, limit).device(options.device);
     Ok(launch.own_arguments().exec())
 }
 
-/// The cases that are wanted.
+/// Returns the selected cases.
 fn cases(options: &Options) -> Result<Vec<Case>> {
     let wanted = |case: &Case| {
         let (only, what) = (options.only.as_deref(), options.what.as_deref());
@@ -89,13 +90,13 @@ fn cases(options: &Options) -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-/// Goes through all cases and prints the table. Whether all of them passed.
+/// Runs all cases and prints the table. Returns whether all of them passed.
 fn compare(options: &Options, lab: &Lab) -> Result<bool> {
     let place = Place::new(lab)?;
     let cases = cases(options)?;
     let mut agent = Host::connect(lab.peer)?;
     if options.device == LabDevice::Siw {
-        iwarp::hold_back_first_sends()?;
+        iwarp::delay_first_sends()?;
     }
     println!(
         "interop: all takes {:.1} times as long as on an idle machine",

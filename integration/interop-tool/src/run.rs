@@ -5,14 +5,14 @@ use toolbox::{Deadline, Ended, Heard, Process, Side as End, agent::Host};
 
 use crate::case::{Case, Cue, Ends, Place, Side};
 
-/// How long a server that nothing ends by itself goes on when its clients are done.
-const A_MOMENT: Duration = Duration::from_millis(200);
+/// Time that a server without an end of its own keeps running after its clients have ended.
+const LINGER: Duration = Duration::from_millis(200);
 
-/// Runs a case. Whatever it started has ended then.
+/// Runs a case. All of its programs have ended on return.
 pub(crate) fn run(case: &Case, place: &Place, agent: &mut Host) -> Result<()> {
     agent.start(&place.argv(&case.server))?;
     if let Some(listening) = case.ready {
-        // One that has ended says why.
+        // Fails with the server's output if the server has ended.
         agent.listens(listening)?;
     }
     let mut stage = Stage {
@@ -54,19 +54,19 @@ pub(crate) fn run(case: &Case, place: &Place, agent: &mut Host) -> Result<()> {
     bail!(problems)
 }
 
-/// A case that runs.
+/// A case in progress.
 struct Stage<'a> {
     case: &'a Case,
     agent: &'a mut Host,
-    /// How long each side may take on an idle machine.
+    /// Limit for each side on an idle machine.
     limit: Duration,
-    /// How the server ended, if it has to end before its clients do.
+    /// The server's end, if it precedes that of its clients.
     server: Option<Ended>,
     problems: String,
 }
 
 impl Stage<'_> {
-    /// Waits for a client's end; kills it, or the server, on cue.
+    /// Waits for the client's end. Kills the client or the server on cue.
     fn client(&mut self, client: &Side, mut process: Process) -> Result<Ended> {
         if let Some(cue) = &self.case.server.killed_on {
             self.hear(End::Server, cue, &mut process)?;
@@ -75,7 +75,7 @@ impl Stage<'_> {
         match (&client.killed_on, client.ends) {
             (None, Ends::Well | Ends::Badly | Ends::Somehow) => process.finish(self.limit),
             (None, Ends::WhenKilled) => {
-                // There is nothing more to come of it when its server has ended.
+                // Wait for the server's end first: the client prints nothing after that.
                 self.server = Some(self.agent.finish(self.limit)?);
                 process.finish(Duration::ZERO)
             }
@@ -113,10 +113,10 @@ impl Stage<'_> {
             return self.agent.finish(self.limit);
         }
         for text in &side.says {
-            // Whether it has is looked at later.
+            // `check` reports a missing text later.
             self.agent.hear(text, self.limit)?;
         }
-        self.agent.finish(Deadline::exactly_after(A_MOMENT))
+        self.agent.finish(Deadline::exactly_after(LINGER))
     }
 }
 

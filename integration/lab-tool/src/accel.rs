@@ -1,20 +1,20 @@
-//! How a guest's instructions are executed, and what its clock is.
+//! Execution of a guest's instructions, and the guest's clock.
 
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Accel {
-    /// Emulated, with this machine's clock.
+    /// Emulated in parallel, with this machine's clock.
     Tcg,
-    /// Emulated one after the other, with a clock that counts them.
+    /// Emulated one after the other, with a clock that counts instructions.
     Counted,
 }
 
 impl Accel {
-    /// QEMU's options for it. Where instructions are counted there is one processor: two would take
-    /// turns, and no longer the same ones each time. While it idles its clock follows this
-    /// machine's. With `sleep=off` it would jump to the next timer, also while the guest waits for
-    /// a file on this machine: then a limit of a minute may be over before a program has started.
+    /// Returns QEMU's options. A counted guest has one processor, because two would take turns
+    /// differently in each run. While it idles, its clock follows this machine's. With `sleep=off`
+    /// the clock would jump to the next timer even while the guest waits for a file on this
+    /// machine, and a limit of a minute could pass before a program has started.
     pub(crate) fn options(self, cpus: usize) -> String {
         match self {
             Self::Tcg => format!("-accel tcg,thread=multi -cpu qemu64 -smp {cpus}"),
@@ -24,9 +24,9 @@ impl Accel {
         }
     }
 
-    /// The frequency of the guest's time stamp counter, where the guest cannot ask for it. What it
-    /// measures itself, against other emulated clocks, may be wrong by any factor on a busy
-    /// machine.
+    /// Returns the frequency of the guest's time stamp counter in kHz, which the guest cannot
+    /// query. A guest on a busy machine may measure it wrong by any factor, because it compares
+    /// emulated clocks.
     pub(crate) fn tsc_khz(self) -> Option<u32> {
         match self {
             Self::Tcg => khz(),
@@ -35,7 +35,7 @@ impl Accel {
         }
     }
 
-    /// Longer than any boot takes that comes to an end.
+    /// Returns the limit for a boot, which is longer than any successful boot takes.
     pub(crate) fn boot_limit(self) -> Duration {
         Duration::from_secs(match self {
             Self::Tcg => 120,
@@ -45,7 +45,7 @@ impl Accel {
 }
 
 /// Returns the frequency in kHz of this machine's time stamp counter, which an emulated guest
-/// reads, measured by the system's clock. Other load does not change it.
+/// reads. It compares the counter with the system's clock, independently of other load.
 #[cfg(target_arch = "x86_64")]
 fn khz() -> Option<u32> {
     use std::{
@@ -53,10 +53,10 @@ fn khz() -> Option<u32> {
         time::{Duration, Instant},
     };
 
-    /// The time between two readings, of which each is exact to some 100 ns.
+    /// Time between two readings, each of which is exact to about 100 ns.
     const SPAN: Duration = Duration::from_millis(50);
 
-    /// The quickest of many tries, because an interrupt makes a reading less exact.
+    /// Returns the fastest of many readings, because interrupts make a reading less exact.
     #[allow(unsafe_code)]
     fn read() -> (Duration, Instant, u64) {
         let tries = (0..1000).map(|_| {
@@ -75,8 +75,8 @@ fn khz() -> Option<u32> {
     u32::try_from(ticks * 1_000_000 / (end - start).as_nanos()).ok()
 }
 
-/// On other machines a guest reads a counter that QEMU derives from the system's clock, and
-/// measures it itself.
+/// On other architectures the guest reads a counter that QEMU derives from the system's clock, and
+/// measures its frequency itself.
 #[cfg(not(target_arch = "x86_64"))]
 fn khz() -> Option<u32> {
     None
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_counted_guest_has_one_processor_and_a_clock_of_instructions() {
+    fn counted_guest_has_one_processor_and_counting_clock() {
         assert_eq!(
             Accel::Counted.options(2),
             "-accel tcg,thread=single -cpu qemu64 -icount shift=0,sleep=on -smp 1"

@@ -1,5 +1,5 @@
-//! The agent of a guest. `guest/init` starts it in the final file system. It brings up the device,
-//! and serves the lab over the port of the machine.
+//! The agent of a guest, which `guest/init` starts in the final file system. It creates the device
+//! and serves the lab over the guest's virtio port.
 
 use std::{
     env,
@@ -30,13 +30,13 @@ use crate::{
     qemu::{BEAT, PORT},
 };
 
-/// With the folder where the modules of this kernel are.
+/// A `modprobe` with the folder of this kernel's modules.
 const MODPROBE: &str = "/run/lab/modprobe";
 
-/// Returns only when the lab is gone.
+/// Runs the agent until the lab has closed the port.
 pub(crate) fn main() -> Result<()> {
     if std::process::id() == 1 {
-        return be_first();
+        return run_as_init();
     }
     let mut port = open_port()?;
     let sender = Sender::new(port.try_clone()?);
@@ -52,15 +52,15 @@ pub(crate) fn main() -> Result<()> {
     };
     sender.send(HOST, &ready)?;
     obey(&mut port, &sender, |_| {
-        // All processes but this one and the first. Fails when there are none.
+        // Kills all processes except this one and the first one. Fails if there are none.
         let _ = kill(Pid::from_raw(-1), Signal::SIGKILL);
         sync();
     })
 }
 
-/// The first process of a machine, whose end stops it, inherits every orphan. The agent is another
-/// one, which waits for its own children alone.
-fn be_first() -> Result<()> {
+/// Runs as the first process of a guest, which inherits every orphan and whose end stops the guest.
+/// Starts the agent as another process, which waits only for its own children.
+fn run_as_init() -> Result<()> {
     let agent = Command::new(env::current_exe()?).arg("agent").spawn()?;
     let agent = Pid::from_raw(agent.id() as i32);
     while wait()?.pid() != Some(agent) {}
@@ -101,9 +101,9 @@ fn bring_up() -> Result<()> {
     Ok(())
 }
 
-/// Waits until a host answers. It may be far from up, and then `ping` gives up as soon as nobody
-/// has the address: so again and again, until whoever booted both hosts has waited long enough. On
-/// the console, of which the end is shown then, it says what it waits for.
+/// Waits until a host answers. It may still be booting, and `ping` gives up as soon as the address
+/// cannot be resolved, so repeat it until the lab's boot limit ends the guest. The lab then prints
+/// the end of the console, which contains this message.
 fn await_answer(peer: &str) {
     let ping = || run(Command::new("ping").args(["-q", "-c1", "-i0.2", "-w5", peer]));
     if let Err(error) = ping() {

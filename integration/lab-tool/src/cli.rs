@@ -6,8 +6,8 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::place::Driver;
 
-/// Runs commands where there is RDMA: in virtual machines with a software device, needing no
-/// hardware, no module and no rights on this machine.
+/// Runs commands in virtual machines with a software RDMA device, without hardware, kernel modules
+/// or privileges on this machine.
 #[derive(Debug, Parser)]
 #[command(
     name = "integration/lab",
@@ -38,12 +38,12 @@ pub(crate) enum Command {
     /// otherwise `vm`; and on stderr, why.
     #[command(verbatim_doc_comment)]
     Probe,
-    /// What runs in a guest.
+    /// Runs in a guest.
     #[command(hide = true)]
     Agent,
 }
 
-/// Installs what is missing: packages by apt, and a kernel for the guests, which is only unpacked.
+/// Installs missing packages with apt, and a kernel for the guests, which is only unpacked.
 ///
 /// Packages are installed as root or with sudo; everything else stays in target/lab. The services
 /// among them, redis-server and nginx, are neither started nor enabled. Does nothing, and that
@@ -51,11 +51,11 @@ pub(crate) enum Command {
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Setup {
-    /// Leave out packages that only tests take: `integration/demo` needs no more.
+    /// Leave out packages that only tests need, as for `integration/demo`.
     #[arg(long)]
     least: bool,
 
-    /// Package to install as well, for a tool that not everybody needs; may be repeated.
+    /// Additional package to install, for optional tools; may be repeated.
     #[arg(long, value_name = "PACKAGE")]
     package: Vec<String>,
 }
@@ -64,20 +64,20 @@ pub(crate) struct Setup {
 ///
 /// The guest has this machine's file system, read-only, with its own /tmp and /run. The command
 /// starts in the checkout, as root, with stdin from /dev/null and no limit on locked memory. When
-/// it ends, what it left running is killed. stdout and stderr stay apart; of two hosts, each line
-/// begins with the host's name.
+/// it ends, the lab kills its remaining processes. stdout and stderr stay separate; with two hosts,
+/// each line begins with the host's name.
 ///
-/// It finds its surroundings in these variables:
+/// These variables describe its surroundings:
 ///
 ///   LAB_HOST               name of the host: a or b
 ///   LAB_DEV                its RDMA device
 ///   LAB_DEVICES            all of them, each with its address: rxe0=10.8.0.1 siw0=10.9.0.1
 ///   LAB_ADDR, LAB_ADDR6    its addresses
 ///   LAB_PEER, LAB_PEER6    those of the other host; its own if it is alone
-///   LAB_RESULTS            a folder that it may write to, and that stays:
+///   LAB_RESULTS            a writable folder that stays after the end:
 ///                          target/lab/results/a or b, as on this machine
 ///   CARGO_TARGET_DIR       cargo's target folder, where programs are
-///   RDMSG_TRANSPORT        rdma, so that no program of rdmsg's falls back to TCP unseen
+///   RDMSG_TRANSPORT        rdma, to prevent a silent fallback to TCP
 ///
 /// RUST_BACKTRACE and RUST_LOG are passed on. Both hosts are up, their devices active and their
 /// addresses known to each other, before the command starts on either.
@@ -123,18 +123,18 @@ pub(crate) struct Exec {
     /// The clock moves by one nanosecond with each instruction that the guest executes: its kernel,
     /// the driver, and all processes. A time measured inside is the number of instructions of the
     /// whole path, both ends included, and differs by less than 1 % from run to run, whatever else
-    /// this machine does. It is no time: it says nothing of caches, of waiting or of the device.
+    /// this machine does. It does not measure caches, waiting or the device.
     ///
-    /// There is one host with one processor, which both ends share. What spins wastes its time
-    /// slice, so measure programs that sleep for events: ib_send_lat -e, rstream -T b. While
-    /// nothing runs the clock goes on as this machine's does, so what waits for a timer, or for a
-    /// file on this machine, is not counted exactly. A second of work takes ten of this machine, or
-    /// thirty: --timeout is in seconds of this machine, all other limits in the guest's.
-    /// CONTRIBUTING.md says more.
+    /// There is one host with one processor, which both ends share. A spinning thread wastes its
+    /// time slice, so measure programs that sleep for events: ib_send_lat -e, rstream -T b. While
+    /// the guest idles, its clock follows this machine's, so waiting for a timer, or for a file on
+    /// this machine, is not counted exactly. A second of work takes 10 to 30 s of this machine:
+    /// --timeout is in seconds of this machine, all other limits are in the guest's.
+    /// CONTRIBUTING.md has the details.
     #[arg(long, verbatim_doc_comment, conflicts_with_all = ["native", "hosts", "cpus"])]
     pub(crate) counted: bool,
 
-    /// This host may stop or restart by itself, which then counts as the end of its command, with
+    /// This host may stop or restart by itself, which counts as the end of its command with
     /// status 0; may be repeated.
     #[arg(
         long,

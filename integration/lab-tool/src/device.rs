@@ -1,4 +1,4 @@
-//! RDMA devices as sysfs shows them, and making one.
+//! Reading RDMA devices from sysfs, and creating them.
 
 use std::{
     fs,
@@ -13,15 +13,15 @@ use anyhow::{Context, Result, ensure};
 
 use crate::place::Driver;
 
-/// How long a new device may take until it can be used.
+/// Limit for a new device to become usable.
 const DEVICE_LIMIT: Duration = Duration::from_secs(30);
 
-/// The MTU of network devices, which makes room for an RDMA MTU of 4096.
+/// MTU of the network devices in bytes, which permits an RDMA MTU of 4096.
 pub(crate) const MTU: u32 = 4200;
 
 const DEVICES: &str = "/sys/class/infiniband";
 
-/// All devices of this machine.
+/// Returns the names of this machine's devices.
 pub(crate) fn all() -> Vec<String> {
     let entries = fs::read_dir(DEVICES).into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -33,7 +33,7 @@ pub(crate) fn is_active(device: &str) -> bool {
     state.is_ok_and(|state| state.contains("ACTIVE"))
 }
 
-/// The GIDs of a device: on RoCE one for each address of its network device.
+/// Returns the GIDs of a device. On RoCE there is one for each address of its network device.
 pub(crate) fn gids(device: &str) -> Vec<Ipv6Addr> {
     let entries = fs::read_dir(format!("{DEVICES}/{device}/ports/1/gids"));
     let entries = entries.into_iter().flatten().flatten();
@@ -41,8 +41,8 @@ pub(crate) fn gids(device: &str) -> Vec<Ipv6Addr> {
     gids.filter_map(|gid| gid.trim().parse().ok()).collect()
 }
 
-/// Makes a device over `netdev`, which it makes as well unless it is there, gives `netdev`
-/// these addresses, and waits until connections can be made over the device.
+/// Creates a device over `netdev`, which is created as well if it is missing. Assigns these
+/// addresses to `netdev`, and waits until the device is usable.
 pub(crate) fn create(
     name: &str,
     driver: Driver,
@@ -51,7 +51,7 @@ pub(crate) fn create(
 ) -> Result<()> {
     let driver_name = driver.name();
     let add6 = addr6.map(|addr6| format!("echo addr add {addr6}/64 dev {netdev} nodad;"));
-    // Many `ip` commands in one process: a guest is slow at starting programs.
+    // One process runs all `ip` commands, because starting programs is slow in a guest.
     let script = format!(
         "{{ echo link set lo up
             [ -e /sys/class/net/{netdev} ] || echo link add {netdev} type dummy
@@ -65,7 +65,7 @@ pub(crate) fn create(
     let deadline = Instant::now() + DEVICE_LIMIT;
     loop {
         let gids = gids(name);
-        // Software iWARP lists no addresses.
+        // Software iWARP has no GIDs with addresses.
         let is_listed = driver == Driver::Siw || needed.iter().all(|gid| gids.contains(gid));
         if is_listed && is_active(name) && Path::new("/dev/infiniband/rdma_cm").exists() {
             return Ok(());

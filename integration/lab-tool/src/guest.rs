@@ -1,4 +1,4 @@
-//! Commands in virtual machines, from our side.
+//! Running commands in virtual machines.
 
 use std::{
     env,
@@ -19,15 +19,15 @@ use crate::{
     watch::{Stop, Watch},
 };
 
-/// How many times machines are booted that do not come up: on a busy machine now and then one fails
-/// for good, and the next boot is as good as any.
+/// Maximal number of boots: on a busy machine a boot fails now and then, independently of the next
+/// one.
 const BOOTS: u32 = 3;
 
-/// Variables of ours that a command gets without being asked.
+/// Variables of this process that a command inherits.
 const INHERITED: [&str; 2] = ["RUST_BACKTRACE", "RUST_LOG"];
 
-/// Boots all machines and waits until each has its device and reaches the other. If one fails to
-/// boot, boots all of them again.
+/// Boots all machines and waits until each has its device and reaches the other. If one machine
+/// fails, boots all of them again.
 pub(crate) fn boot(machines: &Machines, watch: &Watch) -> Result<Vec<Machine>> {
     let mut attempt = 0;
     loop {
@@ -43,7 +43,7 @@ pub(crate) fn boot(machines: &Machines, watch: &Watch) -> Result<Vec<Machine>> {
             }));
         }
         let ready = watch.ready(guests.len(), attempt * machines.accel.boot_limit());
-        let Err(error) = with_last_words(&guests, ready) else {
+        let Err(error) = with_console_tail(&guests, ready) else {
             let (hosts, seconds) = (guests.len(), start.elapsed().as_secs_f32());
             let s = if hosts == 1 { "" } else { "s" };
             eprintln!("lab: {hosts} host{s} up in {seconds:.1} s");
@@ -53,7 +53,7 @@ pub(crate) fn boot(machines: &Machines, watch: &Watch) -> Result<Vec<Machine>> {
             return Err(error);
         }
         eprintln!("lab: {error:#}; booting again");
-        // Threads end with their machines, and then nothing more is heard of those.
+        // The threads end with their machines and send nothing afterwards.
         drop(guests);
         for thread in threads {
             let _ = thread.join();
@@ -72,14 +72,15 @@ pub(crate) fn exec(machines: &Machines, args: &Exec, watch: &Watch) -> Result<u8
         start(machines, watch, guest, args.argv(), &args.env, false)?;
     }
     let ended = watch.ended(guests.len(), args.timeout(), &args.may_die);
-    with_last_words(&guests, ended)
+    with_console_tail(&guests, ended)
 }
 
-/// Refuses a program that is here, but not in a guest. A guest has the `visible` folders
-/// even if they are below one of its own; the command starts in the first.
+/// Refuses a program that exists on this machine but not in a guest, which has its own /tmp and
+/// /run. The `visible` folders exist in a guest even if they are below one of these; the command
+/// starts in the first.
 fn refuse(command: &[impl AsRef<OsStr>], visible: &[&Path]) -> Result<()> {
     let program = command[0].as_ref().to_string_lossy();
-    // A single argument is a line for the shell.
+    // A single argument is a shell command line.
     let program = match command {
         [_] => program.split_whitespace().next().unwrap_or_default(),
         _ => &*program,
@@ -89,7 +90,7 @@ fn refuse(command: &[impl AsRef<OsStr>], visible: &[&Path]) -> Result<()> {
         .into_iter()
         .find(|own| path.starts_with(own));
     let is_visible = visible.iter().any(|folder| path.starts_with(folder));
-    // A name without a folder is looked for in `PATH`.
+    // A name without a folder is searched in `PATH`.
     match own.filter(|_| program.contains('/') && !is_visible && path.exists()) {
         Some(own) => bail!(
             "{program} is not in the guest, which has a {own} of its own; put it below {}",
@@ -99,7 +100,7 @@ fn refuse(command: &[impl AsRef<OsStr>], visible: &[&Path]) -> Result<()> {
     }
 }
 
-/// Starts a program in the checkout, which is `told` its stdin. Returns its number.
+/// Starts a program in the checkout, and returns its number. If it is `told`, it receives stdin.
 pub(crate) fn start(
     machines: &Machines,
     watch: &Watch,
@@ -109,7 +110,7 @@ pub(crate) fn start(
     told: bool,
 ) -> Result<u32> {
     const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-    // The folder has the modules of the guest's kernel.
+    // This folder contains the modules of the kernel in the guest.
     let modprobe = format!("-d \"{}\"", machines.kernel.display());
     let own = [
         ("PATH", PATH),
@@ -135,17 +136,17 @@ pub(crate) fn start(
     Ok(number)
 }
 
-/// The host that is lost, if that is the error.
+/// Returns the lost host and the answers of its monitor, if that is the error.
 fn lost(error: &Error) -> Option<(usize, &str)> {
     let stop = error.downcast_ref::<Stop>()?;
     Some((stop.host?, &stop.monitor))
 }
 
-/// Prints the last output of a host that was lost, and keeps that of one without progress.
-pub(crate) fn with_last_words<T>(guests: &[Machine], outcome: Result<T>) -> Result<T> {
+/// Prints the last output of a lost host, and keeps the output of a host without progress.
+pub(crate) fn with_console_tail<T>(guests: &[Machine], outcome: Result<T>) -> Result<T> {
     outcome.inspect_err(|error| {
         if let Some((host, monitor)) = lost(error) {
-            eprintln!("{}\n{monitor}", guests[host].last_words());
+            eprintln!("{}\n{monitor}", guests[host].console_tail());
             if !monitor.is_empty() {
                 let kept = guests[host].keep(monitor);
                 eprintln!("lab: kept in a folder: {kept:?}");
@@ -161,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_a_guest_does_not_have_is_refused_with_the_reason() {
+    fn program_missing_in_guest_is_refused_with_reason() {
         // Not `env::temp_dir`, which may be elsewhere.
         let dir = PathBuf::from(format!("/tmp/lab-hidden.{}", std::process::id()));
         fs::create_dir(&dir).unwrap();

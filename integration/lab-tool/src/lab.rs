@@ -1,4 +1,4 @@
-//! Where everything is.
+//! Locations of the checkout and of the lab's files.
 
 use std::{
     env, fs,
@@ -10,11 +10,11 @@ use anyhow::{Context, Result, ensure};
 
 #[derive(Debug)]
 pub(crate) struct Lab {
-    /// The checkout: where commands run.
+    /// The checkout, which is the working directory of commands.
     pub(crate) checkout: PathBuf,
-    /// Cargo's target folder, in which the lab keeps all its files.
+    /// Cargo's target folder, which contains all files of the lab.
     pub(crate) target: PathBuf,
-    /// This program.
+    /// The path of this program.
     pub(crate) tool: PathBuf,
 }
 
@@ -36,7 +36,7 @@ impl Lab {
         self.target.join("lab")
     }
 
-    /// The folder of results of a host.
+    /// Returns the results folder of a host.
     pub(crate) fn results(&self, host: &str) -> Result<PathBuf> {
         let base = env::var_os("LAB_RESULTS_BASE").map(PathBuf::from);
         let dir = base
@@ -46,15 +46,15 @@ impl Lab {
         made.with_context(|| format!("cannot create {}", dir.display()))
     }
 
-    /// The unpacked package of the guests' kernel.
+    /// Returns the unpacked package of the guests' kernel.
     pub(crate) fn kernel(&self) -> Result<PathBuf> {
         let kernel = self.dir().join("kernels/default").canonicalize();
         kernel.context("there is no kernel yet; run: integration/lab setup")
     }
 
-    /// Has `guest/kernel` complete a folder: `fetch` adds a kernel to the folder of kernels. To the
-    /// folder of a kernel `initramfs` adds the first file system, and `siw` the driver of software
-    /// iWARP, which not every distribution's kernel has.
+    /// Runs `guest/kernel` to complete a folder. `fetch` adds a kernel to the folder of kernels.
+    /// `initramfs` adds the first file system to the folder of a kernel, and `siw` the driver of
+    /// software iWARP, which some distributions leave out.
     pub(crate) fn provide(&self, what: &str, folder: &Path) -> Result<()> {
         let script = self.checkout.join("integration/lab-tool/guest/kernel");
         let status = Command::new(&script).arg(what).arg(folder).status();

@@ -1,4 +1,4 @@
-//! Commands on this machine itself, if it has RDMA or can be given it.
+//! Running commands on this machine itself, if it has RDMA or can create a device.
 
 use std::{
     env,
@@ -29,11 +29,11 @@ use crate::{
     watch::Watch,
 };
 
-/// The network device that the lab makes where there is no RDMA device yet, and the one over it.
+/// The network device that the lab creates if there is no RDMA device, and the RDMA device over it.
 const NETDEV: &str = "lab0";
 const DEVICE: &str = "lab_rxe0";
 
-/// Returns a device that is ready for use. There is none if the kernel can make one.
+/// Returns a usable device, or `None` if the kernel can create one.
 pub(crate) fn offer() -> Result<Option<Place>> {
     let place = device::all().into_iter().find_map(place_on);
     if place.is_some() {
@@ -63,7 +63,7 @@ fn place_on(device: String) -> Option<Place> {
     })
 }
 
-/// Returns the first address of each family. Slots of the table may be empty, and link-local
+/// Returns the first usable address of each family. The table may have empty slots, and link-local
 /// addresses need a scope.
 fn usable(gids: &[Ipv6Addr]) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
     let is_v6 = |gid: &&Ipv6Addr| {
@@ -73,13 +73,13 @@ fn usable(gids: &[Ipv6Addr]) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
     (addr, gids.iter().find(is_v6).copied())
 }
 
-/// Runs the command once per host, all of them on this machine.
+/// Runs the command once for each host, all of them on this machine.
 pub(crate) fn exec(lab: &Lab, args: &Exec, watch: &Watch) -> Result<u8> {
     let (place, _made) = match offer().context("--native is not possible here")? {
         Some(place) => (place, None),
         None => SoftRoce::make().map(|(place, made)| (place, Some(made)))?,
     };
-    // As in a guest, if we may.
+    // As in a guest, if this process has the privilege.
     let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
     let hosts = args.machines.hosts();
     let mut programs = Vec::new();
@@ -106,13 +106,13 @@ pub(crate) fn exec(lab: &Lab, args: &Exec, watch: &Watch) -> Result<u8> {
     ended.inspect_err(|_| programs.iter().for_each(|program| kill_group(program.id())))
 }
 
-/// Ends a command and everything that it started.
+/// Kills a command and all of its descendants in the process group.
 fn kill_group(leader: Pid) {
-    // Fails when none of them is left.
+    // Fails if none of them is left.
     let _ = killpg(leader, Signal::SIGKILL);
 }
 
-/// A device that the lab made. Dropping it removes it.
+/// A device that the lab has created, and that dropping removes.
 #[derive(Debug)]
 struct SoftRoce;
 
@@ -120,7 +120,7 @@ impl SoftRoce {
     fn make() -> Result<(Place, Self)> {
         run(Command::new("modprobe").args(["-a", "rdma_rxe", "rdma_ucm", "ib_uverbs"]))?;
         let place = Place::new(0, 1, [DEVICE.to_owned()]);
-        // From here on, so that what a failure leaves behind goes away too.
+        // Created before the device, so that a failure removes a partial one as well.
         let made = Self;
         device::create(
             DEVICE,
@@ -134,7 +134,7 @@ impl SoftRoce {
 
 impl Drop for SoftRoce {
     fn drop(&mut self) {
-        // The RDMA device goes with the network device below it.
+        // The kernel removes the RDMA device with its network device.
         if let Err(error) = run(Command::new("ip").args(["link", "del", NETDEV])) {
             eprintln!("lab: cannot remove {NETDEV}: {error:#}");
         }

@@ -1,4 +1,4 @@
-//! A command's output, on our own stdout and stderr as it comes.
+//! Passes a command's output to stdout and stderr as it arrives.
 
 use std::{
     io::{self, Write},
@@ -40,8 +40,8 @@ pub(crate) fn follow(host: usize, named: bool, frames: &Receiver<Frame>, news: &
             )))),
             Err(_) => Ok(Some(News::Stop(Stop::lost(host, "the machine stopped")))),
         };
-        if let Some(last) = written.unwrap_or_else(|_| Some(News::Stop(Stop::unheard()))) {
-            // It fails if the main thread has ended.
+        if let Some(last) = written.unwrap_or_else(|_| Some(News::Stop(Stop::output_closed()))) {
+            // Sending fails if the main thread has ended.
             let _ = news.send(last);
             return;
         }

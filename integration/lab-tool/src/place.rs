@@ -1,4 +1,4 @@
-//! What a host is called, which addresses it has, and the variables that tell a command so.
+//! Names and addresses of hosts, and the variables that pass them to a command.
 
 use std::{
     ffi::OsString,
@@ -13,7 +13,7 @@ use crate::lab::Lab;
 /// Names of the hosts, in order.
 pub(crate) const HOSTS: [&str; 2] = ["a", "b"];
 
-/// The drivers of which a guest may have a device.
+/// The drivers of a guest's devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Driver {
     /// Software RoCE.
@@ -21,17 +21,17 @@ pub(crate) enum Driver {
     Rxe,
     /// Software iWARP. If the distribution leaves it out, it is built on first use.
     Siw,
-    /// A device of each, the second with a network device and addresses of its own.
+    /// One device of each driver; the second has its own network device and addresses.
     Both,
 }
 
 impl Driver {
-    /// The name on the command line, which is also that of `rdma link add`.
+    /// Returns the name on the command line, and for `rdma link add`.
     pub(crate) fn name(self) -> String {
         format!("{self:?}").to_lowercase()
     }
 
-    /// The driver of each device of a guest.
+    /// Returns the driver of each device of a guest.
     pub(crate) fn each(self) -> &'static [Self] {
         match self {
             Self::Rxe => &[Self::Rxe],
@@ -40,14 +40,14 @@ impl Driver {
         }
     }
 
-    /// Host number `index` of `count`, with its devices, which are named after their drivers.
+    /// Returns host `index` of `count`, with devices that are named after their drivers.
     pub(crate) fn place(self, index: usize, count: usize) -> Place {
         let names = self.each().iter().map(|driver| driver.name() + "0");
         Place::new(index, count, names)
     }
 }
 
-/// One host as its command sees it.
+/// A host as its command sees it.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) host: &'static str,
@@ -55,14 +55,14 @@ pub(crate) struct Place {
     pub(crate) devices: Vec<(String, Ipv4Addr)>,
     /// The address of the other host's first device.
     pub(crate) peer: Ipv4Addr,
-    /// A device that the lab found, not made, may have no IPv6 address.
+    /// `None` for an existing device without an IPv6 address.
     pub(crate) addr6: Option<Ipv6Addr>,
     pub(crate) peer6: Option<Ipv6Addr>,
 }
 
 impl Place {
-    /// Host number `index` of `count`, with devices of these names, each in a network of its own. A
-    /// host that is alone is its own peer.
+    /// Returns host `index` of `count`, with devices of these names, each in its own network. A
+    /// single host is its own peer.
     pub(crate) fn new(
         index: usize,
         count: usize,
@@ -98,7 +98,7 @@ impl Place {
             ("LAB_PEER".into(), self.peer.to_string().into()),
             ("LAB_RESULTS".into(), results.into()),
             ("CARGO_TARGET_DIR".into(), lab.target.clone().into()),
-            // Nothing falls back to TCP unseen.
+            // Prevents a silent fallback to TCP.
             ("RDMSG_TRANSPORT".into(), "rdma".into()),
         ];
         for (name, addr) in [("LAB_ADDR6", self.addr6), ("LAB_PEER6", self.peer6)] {

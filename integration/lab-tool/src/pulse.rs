@@ -1,4 +1,4 @@
-//! Whether a machine goes on: by the signs of life of its agent and, without any, by its registers.
+//! Detects stopped machines: by their agents' signs of life and, without any, by their registers.
 
 use std::{
     fs,
@@ -14,33 +14,34 @@ use serde_json::{Deserializer, Value, json};
 
 use crate::watch::{News, Stop};
 
-/// How long no sign of life may come before the monitor is asked: four of them.
+/// Time without a sign of life before the lab asks the monitor: four intervals.
 const SILENCE: Duration = Duration::from_secs(20);
 
-/// Time between two looks at the registers.
+/// Time between two readings of the registers.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// Processor time in a look, below which a machine that is ready to run had no chance to.
+/// Minimal processor time between two readings. A runnable machine with less had no chance to make
+/// progress.
 const CHANCE: Duration = Duration::from_millis(500);
 
-/// How long an answer of QEMU's monitor may take, which it gives in a millisecond.
+/// Limit for an answer of QEMU's monitor, which usually takes 1 ms.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A machine as seen from outside.
+/// The state of a machine as seen from outside.
 #[derive(Clone, Debug, Default)]
 struct Look {
     /// The registers of all virtual processors, or nothing if the monitor does not answer.
     registers: Option<String>,
     /// Processor time of all of QEMU's threads.
     ran: Duration,
-    /// Whether one of them runs or waits for a processor.
+    /// Whether a thread runs or waits for a processor.
     runnable: bool,
-    /// For people to read.
+    /// Text for people.
     report: String,
 }
 
-/// Watches over the machine of a host until its agent is gone, by the reports of the agent about
-/// the host. `pid` is QEMU's.
+/// Watches a host's machine until its agent has closed the port, and reports its state. `reports`
+/// are the agent's frames, `pid` is the process id of QEMU.
 pub(crate) fn watch_over(
     host: usize,
     pid: u32,
@@ -53,7 +54,7 @@ pub(crate) fn watch_over(
     let mut is_ready = false;
     loop {
         let patience = match (&verdict, &before) {
-            // It may have gone on during the look.
+            // A sign of life may have arrived during the second reading.
             (Some(_), _) => Duration::ZERO,
             (None, Some(_)) => LOOK,
             (None, None) => SILENCE,
@@ -80,7 +81,7 @@ pub(crate) fn watch_over(
                 });
                 continue;
             }
-            // The command's reports end as well.
+            // The reader of the command's frames sees the end as well.
             Err(RecvTimeoutError::Disconnected) if is_ready => return,
             Err(RecvTimeoutError::Disconnected) => {
                 let _ = news.send(News::Stop(Stop::lost(host, "the machine stopped")));
@@ -114,17 +115,17 @@ fn look(pid: u32, monitor: &UnixStream) -> Look {
     look
 }
 
-/// Returns the answer of QEMU's monitor to a line that a person would type.
+/// Sends a line of human input to QEMU's monitor and returns the answer.
 fn ask(mut monitor: &UnixStream, line: &str) -> Result<String> {
     monitor.set_read_timeout(Some(PATIENCE))?;
     monitor.set_write_timeout(Some(PATIENCE))?;
     let id = format!("{:?}", Instant::now());
-    // It is refused after the first time.
+    // QEMU refuses this command after the first time, which is harmless.
     writeln!(monitor, "{}", json!({"execute": "qmp_capabilities"}))?;
     let command = json!({"execute": "human-monitor-command", "id": id,
         "arguments": {"command-line": line}});
     writeln!(monitor, "{command}")?;
-    // Others are a greeting, an event, or a late answer.
+    // Other messages are a greeting, an event, or a late answer.
     for message in Deserializer::from_reader(monitor).into_iter::<Value>() {
         let message = message?;
         match message["return"].as_str() {
@@ -135,11 +136,11 @@ fn ask(mut monitor: &UnixStream, line: &str) -> Result<String> {
     bail!("closed")
 }
 
-/// Returns why the machine has stopped, if it has, by two looks.
+/// Compares two readings, and returns the reason if the machine has stopped.
 fn stopped(before: &Look, now: &Look) -> Option<&'static str> {
     let ran = now.ran.saturating_sub(before.ran);
     if now.runnable && ran < CHANCE {
-        // This machine has no time for it.
+        // This machine is too busy to run it.
         return None;
     }
     match (&before.registers, &now.registers) {
@@ -151,7 +152,7 @@ fn stopped(before: &Look, now: &Look) -> Option<&'static str> {
     }
 }
 
-/// Whether the registers of all virtual processors stay the same, or those of one that is not
+/// Returns whether all registers stayed the same, or those of one virtual processor that is not
 /// halted.
 fn make_no_progress(before: &str, now: &str) -> bool {
     let one_each = before.split("CPU#").zip(now.split("CPU#"));
@@ -159,7 +160,8 @@ fn make_no_progress(before: &str, now: &str) -> bool {
     before == now || one_each.skip(1).any(stands_still)
 }
 
-/// The state of a thread, by /proc/…/stat. Its name, in parentheses, may contain anything.
+/// Returns the state of a thread from /proc/…/stat. The thread's name, in parentheses, may contain
+/// any characters.
 fn state(stat: &str) -> char {
     let after = stat.rsplit_once(") ");
     after
@@ -167,7 +169,7 @@ fn state(stat: &str) -> char {
         .unwrap_or('?')
 }
 
-/// The processor time of a thread, by /proc/…/schedstat.
+/// Returns the processor time of a thread from /proc/…/schedstat.
 fn ran(times: &str) -> Duration {
     let nanos = times.split(' ').next().and_then(|nanos| nanos.parse().ok());
     Duration::from_nanos(nanos.unwrap_or(0))

@@ -1,4 +1,4 @@
-//! Virtual machines: how they are made up, and that none outlives us.
+//! Starting virtual machines, none of which outlives this process.
 
 use std::{
     fs::{self, File},
@@ -31,13 +31,13 @@ use crate::{
     place::{Driver, HOSTS},
 };
 
-/// The name of the port of an agent in sysfs of the guest.
+/// The name of the agent's virtio port in the guest's sysfs.
 pub(crate) const PORT: &str = "lab";
 
 /// Time between two signs of life of an agent, by the guest's clock.
 pub(crate) const BEAT: Duration = Duration::from_secs(5);
 
-/// What the machines of one run have in common.
+/// The common settings of the machines of one run.
 #[derive(Debug)]
 pub(crate) struct Machines {
     pub(crate) lab: Lab,
@@ -47,19 +47,19 @@ pub(crate) struct Machines {
     pub(crate) args: MachineArgs,
 }
 
-/// A running machine. Dropping it switches it off, as would the end of this process.
+/// A running machine. Dropping it, or the end of this process, switches it off.
 #[derive(Debug)]
 pub(crate) struct Machine {
     pub(crate) host: usize,
     qemu: Child,
-    /// To its agent.
+    /// The connection to its agent.
     pub(crate) link: Link,
-    /// Our end of QEMU's monitor.
+    /// This side of QEMU's monitor.
     pub(crate) monitor: UnixStream,
     /// Folder shared with the guest.
     pub(crate) results: PathBuf,
     console: PathBuf,
-    /// Folder for the last output of machines that stopped.
+    /// Folder for the last output of stopped machines.
     stopped: PathBuf,
 }
 
@@ -84,9 +84,10 @@ impl Machines {
         })
     }
 
-    /// Starts all machines; they come up on their own. Returns each with the reports of its agent.
+    /// Starts all machines without waiting for them to boot. Returns each with the frames of its
+    /// agent.
     pub(crate) fn start(&self) -> Result<Vec<(Machine, Receiver<Frame>)>> {
-        // Sockets without a name: nothing to find a free port for, and nothing to clean up.
+        // Unnamed sockets need no free port and no cleanup.
         let (a, b) = UnixStream::pair()?;
         let links = [a, b].into_iter().take(self.args.hosts()).enumerate();
         links
@@ -129,7 +130,7 @@ impl Machines {
             ("root", Path::new("/"), ",readonly=on,multidevs=remap"),
             ("results", &results, ""),
         ] {
-            // A comma within a value is doubled.
+            // QEMU escapes a comma within a value by doubling it.
             let path = path.display().to_string().replace(',', ",,");
             let device = format!("virtio-9p-pci,fsdev={tag},mount_tag={tag}");
             let folder = format!("local,id={tag},path={path},security_model=none{options}");
@@ -143,7 +144,7 @@ impl Machines {
             .spawn()
             .context("cannot run qemu; run: integration/lab setup")?;
         let (link, guests_life) = (link.try_clone()?, port.try_clone()?);
-        thread::spawn(move || take_leftovers(link, &guests_life));
+        thread::spawn(move || drain_link(link, &guests_life));
         let (link, reports) = Link::over(port)?;
         let machine = Machine {
             host,
@@ -158,8 +159,8 @@ impl Machines {
     }
 
     fn command_line(&self, host: &str, results: &Path) -> Result<String> {
-        // The emulated clock is the host's, which needs no watching, and the only cheap one. Tests
-        // of interrupts at boot fail if this machine is busy, and prove nothing here.
+        // The emulated clock is this machine's clock, which needs no check, and is the only cheap
+        // one. The kernel's interrupt tests at boot fail on a busy machine, and prove nothing here.
         let mut line = "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable no_timer_check \
                         net.ifnames=0"
             .to_owned();
@@ -167,15 +168,15 @@ impl Machines {
             line += &format!(" tsc_early_khz={khz}");
         }
         line += match self.accel {
-            // The kernel's protection from attackers costs time for each system call and each
-            // packet, and an emulated processor has no time to spare. Here are no attackers, no
-            // devices that reach no memory, no algorithms to be tested, and no groups whose memory
-            // is counted.
+            // These hardening features cost time for each system call and packet, which an emulated
+            // processor cannot spare. A guest has no attackers, no devices with limited addressing,
+            // no algorithms to test, and no memory accounting.
             Accel::Tcg => {
                 " init_on_alloc=0 hardened_usercopy=off randomize_kstack_offset=off apparmor=0 \
                  selinux=0 audit=0 swiotlb=noforce cryptomgr.notests cgroup_disable=memory"
             }
-            // Where memory is decides how many instructions it takes to copy or to find something.
+            // Fix the addresses, because they influence how many instructions copies and searches
+            // take.
             Accel::Counted => " norandmaps nokaslr",
         };
         let (hosts, device) = (self.args.hosts(), self.args.device.name());
@@ -196,12 +197,12 @@ impl Machines {
 }
 
 impl Machine {
-    /// The number of QEMU's process.
+    /// Returns QEMU's process id.
     pub(crate) fn pid(&self) -> u32 {
         self.qemu.id()
     }
 
-    /// Keeps the console's and the monitor's output of a machine that stopped. Returns the folder.
+    /// Keeps the console's and the monitor's output of a stopped machine. Returns the folder.
     pub(crate) fn keep(&self, monitor: &str) -> Result<PathBuf> {
         let kept = self.stopped.join(self.pid().to_string());
         fs::create_dir_all(&kept)?;
@@ -210,8 +211,8 @@ impl Machine {
         Ok(kept)
     }
 
-    /// The last output of QEMU and of the kernel.
-    pub(crate) fn last_words(&self) -> String {
+    /// Returns the last output of QEMU and of the kernel.
+    pub(crate) fn console_tail(&self) -> String {
         let console = fs::read(&self.console).unwrap_or_default();
         let console = String::from_utf8_lossy(&console);
         let lines: Vec<_> = console.lines().collect();
@@ -222,14 +223,15 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // Both fail only when the machine is off already.
+        // Both fail only if the machine is already off.
         let _ = self.qemu.kill();
         let _ = self.qemu.wait();
     }
 }
 
-/// Has the kernel kill the child when this process ends, however it does, and keeps a terminal's
-/// ^C from it: this process handles it. Spawn it from the main thread, whose end counts.
+/// Kills the child when this process ends for any reason, and keeps a terminal's ^C from the child,
+/// because this process handles it. Spawn the child from the main thread, because the kernel acts
+/// on that thread's end.
 #[allow(unsafe_code)]
 pub(crate) fn dies_with_us(command: &mut Command) {
     command.process_group(0);
@@ -237,20 +239,20 @@ pub(crate) fn dies_with_us(command: &mut Command) {
     unsafe { command.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?)) };
 }
 
-/// Takes what is still sent to a machine when it is gone, until nothing comes. QEMU never lets go
-/// of a packet that it has sent in part when the other end goes, and behind that the other
-/// machine's driver waits with all of its own, and whoever has a queue pair to destroy with it.
-fn take_leftovers(mut link: UnixStream, port: &UnixStream) {
-    // The other end of the port goes with the machine.
+/// Reads the data that is sent to a machine after its end, until there is none for 1 s. Otherwise
+/// the other machine's QEMU keeps a partially sent packet forever. Its guest's driver then waits
+/// with all further packets, which blocks the destruction of queue pairs.
+fn drain_link(mut link: UnixStream, port: &UnixStream) {
+    // The other end of the port closes with the machine.
     let mut gone = [PollFd::new(port.as_fd(), PollFlags::empty())];
     while poll(&mut gone, PollTimeout::NONE) == Err(Errno::EINTR) {}
-    // QEMU's mode is that of the socket.
+    // QEMU has made the shared socket nonblocking.
     let ready = link.set_nonblocking(false).is_ok()
         && link.set_read_timeout(Some(Duration::from_secs(1))).is_ok();
     while ready && matches!(link.read(&mut [0; 64 << 10]), Ok(1..)) {}
 }
 
-/// Lets the next child have `socket`, under the same number.
+/// Lets the next child inherit `socket`, with the same descriptor.
 fn inherited(socket: &UnixStream) -> Result<i32> {
     fcntl(socket.as_fd(), FcntlArg::F_SETFD(FdFlag::empty()))?;
     Ok(socket.as_raw_fd())
@@ -263,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_still_sent_to_a_machine_that_is_gone_is_taken() {
+    fn leftover_packets_of_ended_machine_are_read() {
         let (mut other, link) = UnixStream::pair().unwrap();
         let (port, of_guest) = UnixStream::pair().unwrap();
         link.set_nonblocking(true).unwrap();
@@ -275,7 +277,7 @@ mod tests {
             }
         };
         assert_eq!(full.kind(), ErrorKind::WouldBlock);
-        let taking = thread::spawn(move || take_leftovers(link, &port));
+        let taking = thread::spawn(move || drain_link(link, &port));
         drop(of_guest);
         other.set_nonblocking(false).unwrap();
         other.write_all(&packet).unwrap();

@@ -1,4 +1,4 @@
-//! A shell in a guest, on our terminal.
+//! An interactive shell in a guest.
 
 use std::{
     env,
@@ -13,17 +13,17 @@ use hosts::wire::Frame;
 
 use crate::{guest, qemu::Machines, watch::Watch};
 
-/// A person may take as long as they like.
+/// Interactive shells have no time limit.
 const NO_LIMIT: Duration = Duration::from_secs(u32::MAX as u64);
 
-/// What ^D on a terminal sends.
+/// The byte that ^D on a terminal sends.
 const END_OF_INPUT: u8 = 4;
 
 pub(crate) fn shell(machines: &Machines, watch: &Watch) -> Result<u8> {
     let guests = guest::boot(machines, watch)?;
     let term = env::var_os("TERM").unwrap_or_else(|| "dumb".into());
     let env = [("PS1".into(), r"\h:\w# ".into()), ("TERM".into(), term)];
-    // Rows and columns.
+    // The rows and columns of the terminal.
     let size =
         stty(&["size"]).map(|size| format!("stty rows {};", size.trim().replace(' ', " cols ")));
     let size = size.unwrap_or_default();
@@ -46,17 +46,18 @@ pub(crate) fn shell(machines: &Machines, watch: &Watch) -> Result<u8> {
         }
         let _ = keys.send(number, &Frame::Tell(vec![END_OF_INPUT]));
     });
-    guest::with_last_words(&guests, watch.ended(1, NO_LIMIT, &[]))
+    guest::with_console_tail(&guests, watch.ended(1, NO_LIMIT, &[]))
 }
 
-/// Our terminal, passing on every key as it is typed, until this is dropped.
+/// The terminal in raw mode, which passes on each key as it is typed. Dropping it restores the
+/// mode.
 #[derive(Debug)]
 struct RawTerminal {
     before: String,
 }
 
 impl RawTerminal {
-    /// `None` if stdin is not a terminal.
+    /// Returns `None` if stdin is not a terminal.
     fn enter() -> Option<Self> {
         let before = stty(&["-g"])?;
         stty(&["raw", "-echo"])?;

@@ -1,4 +1,4 @@
-//! Waiting for hosts, with everything that may put an end to it.
+//! Waiting for hosts and for other events that end the run.
 
 use std::{
     fmt::Display,
@@ -18,13 +18,13 @@ use thiserror::Error;
 
 use crate::place::HOSTS;
 
-/// Exit status when it is not the command that failed.
+/// Exit status of failures that the command did not cause.
 pub(crate) const FAILURE: u8 = 125;
 
-/// Exit status when a host stopped, through no fault of the command.
+/// Exit status after a host stopped, which the command did not cause.
 const STOPPED: u8 = 123;
 
-/// What may happen while hosts run.
+/// Events while hosts run.
 #[derive(Debug)]
 pub(crate) enum News {
     Ready(usize),
@@ -40,7 +40,7 @@ pub(crate) struct Stop {
     /// The exit status.
     pub(crate) status: u8,
     why: String,
-    /// The host that is gone, never came up, or makes no progress.
+    /// The lost host: its machine ended, never booted, or makes no progress.
     pub(crate) host: Option<usize>,
     /// The answers of the monitor of a host without progress.
     pub(crate) monitor: String,
@@ -56,8 +56,8 @@ impl Stop {
         }
     }
 
-    /// The readers of the output are gone.
-    pub(crate) fn unheard() -> Self {
+    /// The readers of stdout or stderr have closed it.
+    pub(crate) fn output_closed() -> Self {
         Self::new(
             128 + Signal::SIGPIPE as u8,
             "nobody reads the output".into(),
@@ -88,16 +88,16 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// To be called before any thread is started.
+    /// Creates a watch. Call this before any thread is started.
     pub(crate) fn new() -> Result<Self> {
         let (news, inbox) = channel();
-        // The receiver lives as long as the main thread, so sending fails only at the very end.
-        let (signals, unheard) = (news.clone(), news.clone());
+        // Sending fails only if the main thread has dropped the receiver at its end.
+        let (signals, output_closed) = (news.clone(), news.clone());
         on_signal(move |signal| {
             let stop = Stop::new(128 + signal as u8, format!("stopped by {signal}"));
             drop(signals.send(News::Stop(stop)));
         })?;
-        on_unheard(move || drop(unheard.send(News::Stop(Stop::unheard()))));
+        on_output_closed(move || drop(output_closed.send(News::Stop(Stop::output_closed()))));
         Ok(Self { news, inbox })
     }
 
@@ -121,14 +121,14 @@ impl Watch {
         Ok(())
     }
 
-    /// Drops what was heard of hosts that were switched off.
+    /// Discards events of machines that were switched off.
     pub(crate) fn forget_hosts(&self) -> Result<()> {
         while self.next(Instant::now())?.is_some() {}
         Ok(())
     }
 
-    /// Waits until the commands of all hosts have ended, and returns the first status that is a
-    /// failure, or zero. A host that may die takes its command with it, and that is no failure.
+    /// Waits until the commands of all hosts have ended. Returns the first nonzero status, or zero.
+    /// The end of a host in `may_die` counts as status 0 of its command.
     pub(crate) fn ended(&self, hosts: usize, limit: Duration, may_die: &[String]) -> Result<u8> {
         let deadline = Instant::now() + limit;
         let mut running = HOSTS[..hosts].to_vec();
@@ -151,7 +151,7 @@ impl Watch {
                     (host, 0)
                 }
                 News::Stop(stop) => return Err(stop.into()),
-                // It was ready long ago.
+                // `ready` has handled it.
                 News::Ready(_) => continue,
             };
             running.retain(|name| *name != HOSTS[host]);
@@ -165,7 +165,8 @@ impl Watch {
         Ok(result)
     }
 
-    /// News that are no reason to stop, or `None` at the deadline.
+    /// Returns the next event, or `None` at the deadline. Fails if the event is a reason to stop
+    /// that concerns no host.
     fn next(&self, deadline: Instant) -> Result<Option<News>> {
         let left = deadline.saturating_duration_since(Instant::now());
         match self.inbox.recv_timeout(left) {
@@ -177,8 +178,8 @@ impl Watch {
     }
 }
 
-/// Calls `tell` for each signal that asks this process to end. To be called before any thread is
-/// started: threads inherit that these signals are held back from them.
+/// Calls `tell` for each signal that requests the end of this process. Call it before any thread is
+/// started: threads inherit the mask that blocks these signals.
 fn on_signal(tell: impl Fn(Signal) + Send + 'static) -> nix::Result<()> {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGINT);
@@ -195,7 +196,7 @@ fn on_signal(tell: impl Fn(Signal) + Send + 'static) -> nix::Result<()> {
     Ok(())
 }
 
-/// As `nohup` arranges. Waiting for a signal would override that.
+/// Returns whether `nohup` started this process. Waiting for the signal would override it.
 fn hangup_is_ignored() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -203,11 +204,11 @@ fn hangup_is_ignored() -> bool {
     mask.is_some_and(|mask| mask & 1 << (Signal::SIGHUP as u32 - 1) != 0)
 }
 
-/// Calls `tell` when the reader of stdout or stderr is gone, even if there is nothing to write.
-fn on_unheard(tell: impl FnOnce() + Send + 'static) {
+/// Calls `tell` when the reader of stdout or stderr has closed it, even without output.
+fn on_output_closed(tell: impl FnOnce() + Send + 'static) {
     thread::spawn(move || {
         let (stdout, stderr) = (io::stdout(), io::stderr());
-        // Errors and hang-ups are reported without being asked for.
+        // `poll` always reports errors and hang-ups.
         let mut fds =
             [&stdout.as_fd(), &stderr.as_fd()].map(|fd| PollFd::new(*fd, PollFlags::empty()));
         while let Err(nix::Error::EINTR) = poll(&mut fds, PollTimeout::NONE) {}
@@ -219,7 +220,7 @@ fn on_unheard(tell: impl FnOnce() + Send + 'static) {
 mod tests {
     use super::*;
 
-    /// A watch over two hosts to which this happened.
+    /// Returns a watch with these events.
     fn watch(news: impl IntoIterator<Item = News>) -> Watch {
         let (sender, inbox) = channel();
         for news in news {
@@ -236,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_may_die_fails_nothing_and_hides_nothing() {
+    fn permitted_death_of_host_hides_no_failure() {
         const LIMIT: Duration = Duration::from_secs(60);
         let may_die = ["b".to_owned()];
         for status in [0, 3] {
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_heard_of_an_earlier_boot_is_dropped_but_a_signal_is_not() {
+    fn reboot_discards_host_events_but_no_signal() {
         const LIMIT: Duration = Duration::from_secs(60);
         let boot = watch([lost(1)]);
         assert!(boot.ready(2, LIMIT).is_err());

@@ -1,12 +1,12 @@
-//! Bytes to recognise a message by. They are many, where each instruction is emulated: this is a
-//! package of its own so that it can be optimised while what only waits need not be.
+//! Byte patterns by which tests recognise messages. This is a separate package so that it can be
+//! optimised: emulated guests fill and compare many bytes, while most other code only waits.
 
 use fastrand::Rng;
 
-/// How many bytes are compared at a time.
+/// Number of bytes that are compared at a time.
 const PIECE: usize = 4096;
 
-/// A random number generator for one purpose, which all the parts name together.
+/// Returns a random number generator whose seed is derived from all parts.
 #[must_use]
 pub fn random(parts: &[u64]) -> Rng {
     let seed = parts
@@ -15,7 +15,7 @@ pub fn random(parts: &[u64]) -> Rng {
     Rng::with_seed(seed)
 }
 
-/// Bytes to recognise a message by: number, length and place all matter.
+/// Returns bytes that depend on the number of the message, its length, and the position.
 #[must_use]
 pub fn pattern(number: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
@@ -23,7 +23,7 @@ pub fn pattern(number: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// The bytes of one endless sequence, from this place on.
+/// Returns a part of an endless sequence, from position `at` on.
 #[must_use]
 pub fn sequence(at: usize, len: usize) -> Vec<u8> {
     let byte = |at: usize| (at ^ (at >> 8) ^ (at >> 16)) as u8;
@@ -36,12 +36,12 @@ pub fn fill(number: u64, bytes: &mut [u8]) {
     Pattern::new(number, len).fill(bytes);
 }
 
-/// Compares length and every byte with the [`pattern`] of this number and length, without room for
-/// another message.
+/// Compares the length and every byte with the [`pattern`] of this number and length, without
+/// allocating memory for a second message.
 ///
 /// # Errors
 ///
-/// What is different.
+/// A description of the difference.
 pub fn check(number: u64, len: usize, message: &[u8]) -> Result<(), String> {
     if message.len() != len {
         return Err(format!("{} bytes instead of {len}", message.len()));
@@ -64,7 +64,8 @@ pub fn check(number: u64, len: usize, message: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// A sequence of bytes. Eight are made at a time, so all pieces but the last are multiples of that.
+/// A generator of pattern bytes. It makes eight bytes at a time, so all pieces except the
+/// last must be multiples of eight.
 struct Pattern(u64);
 
 impl Pattern {

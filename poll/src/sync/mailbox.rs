@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_letter_that_has_time_wakes_a_reader_that_does_not_come_by_itself() {
+    fn deferrable_letter_wakes_unexpected_reader_only() {
         let mailbox = Mailbox::new().unwrap();
         mailbox.expect();
         mailbox.leave(1);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_letter_that_has_no_time_wakes_a_reader_that_comes_by_itself() {
+    fn urgent_letter_wakes_expected_reader() {
         let mailbox = Mailbox::new().unwrap();
         mailbox.expect();
         assert!(mailbox.send(1));

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_new_is_an_edge_even_where_the_fd_is_readable_already() {
+    fn news_are_an_edge_even_if_fd_is_readable() {
         let readiness = Readiness::default();
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap();
         let edges = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seat_has_one_task_and_one_that_leaves_is_not_woken() {
+    fn seat_wakes_last_task_and_not_after_leave() {
         let wakers = Wakers::default();
         let counts = counts(3);
         let common = Seat::common(1);
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_comes_back_at_once_is_not_woken_for_ever() {
+    fn task_that_waits_again_is_woken_once_per_wake() {
         struct Again(Wakers, AtomicU32);
 
         impl Wake for Again {
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waker_whose_end_leaves_does_not_wait_for_the_lock() {
+    fn leaving_in_drop_of_waker_does_not_deadlock() {
         struct Leaves(Arc<Wakers>, Seat);
 
         impl Wake for Leaves {
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn no_wake_is_lost_between_one_that_brings_and_one_that_waits() {
+    fn no_wake_is_lost_between_producer_and_waiter() {
         struct Unpark(thread::Thread, AtomicBool);
 
         impl Wake for Unpark {

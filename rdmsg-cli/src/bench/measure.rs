@@ -65,7 +65,10 @@ pub(super) fn measure(
     let same = endpoints
         .iter()
         .all(|one| one.transport().to_string() == transport);
-    ensure!(same, "some connections go over RDMA, and some over TCP");
+    ensure!(
+        same,
+        "some connections use RDMA and others TCP: choose one by --transport"
+    );
     let parts = thread::scope(|scope| {
         let workers: Vec<_> = endpoints
             .iter()
@@ -133,14 +136,14 @@ impl Worker<'_> {
     fn echo(&self, time: Duration) -> Result<Part> {
         let mut times = Times::new();
         let start = Instant::now();
-        while start.elapsed() < time && !self.stop.has_come() {
+        while start.elapsed() < time && !self.stop.is_requested() {
             let sent = Instant::now();
             self.endpoint.send_timeout(&self.message, self.limit)?;
             let answer = self.endpoint.recv_timeout(self.limit)?;
             times.add(sent.elapsed());
             ensure!(
                 answer.len() == self.message.len(),
-                "another message came back"
+                "the reply differs from the message"
             );
         }
         Ok(Part {
@@ -154,7 +157,7 @@ impl Worker<'_> {
         let batch = if self.message.len() > 4096 { 1 } else { BATCH };
         let start = Instant::now();
         let mut messages = 0;
-        while start.elapsed() < time && !self.stop.has_come() {
+        while start.elapsed() < time && !self.stop.is_requested() {
             for _ in 0..batch {
                 self.endpoint.send_timeout(&self.message, self.limit)?;
             }

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_read_as_they_are_written_and_nothing_else_is() {
+    fn requests_round_trip_and_others_are_refused() {
         for request in Request::ALL {
             assert_eq!(
                 Request::parse(request.to_string().as_bytes()),

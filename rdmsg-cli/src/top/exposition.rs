@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_read_with_their_labels_and_others_left_out() {
+    fn exposition_lines_keep_labels_and_skip_others() {
         let text = "# TYPE a counter\na 1\nb{c=\"d e\",f=\"[::1]:1\"} 2.5\nnonsense\nx{y 1\n\n";
         let all: Vec<Line<'_>> = lines(text).collect();
         assert_eq!(all.len(), 2);

@@ -137,7 +137,7 @@ fn half_closes_pass_behind_a_cut() {
 }
 
 #[test]
-fn reset_of_the_service_during_a_cut_resets_the_client() {
+fn service_reset_during_cut_resets_client() {
     let (service, address) = listener();
     let mut way = Way::to(address);
     let (mut client, server) = conversation(&way, &service);
@@ -153,7 +153,7 @@ fn reset_of_the_service_during_a_cut_resets_the_client() {
 }
 
 #[test]
-fn reset_of_the_client_during_a_cut_resets_the_service() {
+fn client_reset_during_cut_resets_service() {
     let (service, address) = listener();
     // The far bridge gives up by itself.
     let mut way = Way::with(address, &["--resume", "600"], &["--resume", "1"]);

@@ -121,7 +121,7 @@ mod tests {
 
     /// The table in the documentation of [`Config`] has these results.
     #[test]
-    fn the_documentation_says_how_many_connections_fit_the_lock_limit() {
+    fn documentation_states_connections_per_lock_limit() {
         let documentation = include_str!("../../config.rs");
         let default = Config::default();
         let defaults = (
@@ -174,7 +174,9 @@ mod tests {
 
     /// Returns the number of buffers in each piece of memory.
     fn pieces(layout: Layout) -> Vec<usize> {
-        let mut pieces: Vec<_> = (0..layout.count()).map(|it| layout.beside(it)).collect();
+        let mut pieces: Vec<_> = (0..layout.count())
+            .map(|it| layout.beside(it))
+            .collect();
         pieces.dedup();
         assert!(pieces.windows(2).all(|pair| pair[0].end == pair[1].start));
         pieces.iter().map(Range::len).collect()

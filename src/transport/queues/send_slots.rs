@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_that_completes_late_holds_up_what_follows_and_comes_before_it() {
+    fn late_read_completes_before_later_requests() {
         let mut slots = SendSlots::new(6);
         slots.put(1, READ);
         slots.put(3, READ);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_an_answer_is_not_done_by_a_failure_behind_it() {
+    fn later_failure_does_not_complete_pending_read() {
         let mut slots = SendSlots::new(6);
         slots.put(1, READ);
         slots.put(2, Posted::Message);

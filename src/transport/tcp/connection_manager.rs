@@ -393,12 +393,12 @@ impl ConnectRequest {
         if let Some(socket) = &self.socket
             && let Err(errno) = tell(socket, Kind::Reject, private_data)
         {
-            debug!("{}: {errno}", self.peer);
+            debug!("engine: cannot send a rejection to {}: {errno}", self.peer);
         }
     }
 
     /// Takes it on, as the connection with this key.
-    pub(super) fn take_on(
+    pub(super) fn adopt(
         mut self,
         key: u64,
     ) -> (

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_used_last_is_used_first_and_the_marker_comes_back_behind_all() {
+    fn queue_is_lifo_and_marker_completes_last() {
         let queue = ReceiveQueue::default();
         let to = Span {
             start: ptr::null_mut(),

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn many_addresses_of_one_host_cost_another_host_no_place() {
+    fn many_addresses_of_one_host_leave_places_free() {
         let mut silent = SilentPeers::default();
         let now = Instant::now();
         let other = "2001:db8:0:2::1".parse().unwrap();

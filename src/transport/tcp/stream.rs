@@ -144,7 +144,7 @@ impl Stream {
         watch.set(&self.socket, false);
         self.reach(Phase::Open);
         if let Err(errno) = self.socket.allow_waiting() {
-            error!("engine: fcntl: {errno}");
+            error!("engine: cannot make a TCP socket blocking, its connection ends: {errno}");
             self.fail();
         }
         let mut send = lock(&self.send);
@@ -482,7 +482,7 @@ mod tests {
     use crate::proto::HEADER_LEN;
 
     #[test]
-    fn stream_fails_without_memory_for_the_rest_of_a_frame() {
+    fn stream_fails_without_memory_for_rest_of_frame() {
         let (socket, _peer) = UnixStream::pair().unwrap();
         socket.set_nonblocking(true).unwrap();
         let stream = Stream::new(

@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_oldest_go_and_are_counted_where_they_are_missed() {
+    async fn oldest_messages_are_dropped_and_counted() {
         let limits = QueueLimits {
             messages: 3,
             bytes: 10,

@@ -85,7 +85,7 @@ async fn next(endpoint: &Endpoint) -> (u64, u64) {
 }
 
 #[test]
-fn a_subscriber_that_takes_nothing_stops_nobody_and_is_told_what_it_missed() {
+fn slow_subscriber_blocks_no_other_and_learns_loss() {
     run(async {
         let stop = CancellationToken::new();
         let (address, serving) = start(&stop);

@@ -133,7 +133,7 @@ fn a_subscriber_learns_of_its_brokers_end() {
 }
 
 #[test]
-fn a_copy_ends_where_its_server_does_and_goes_on_with_the_next_one() {
+fn copy_continues_with_next_server_after_an_end() {
     for (signal, expected) in ENDS {
         run(async {
             let folder = Folder::new("ends");

@@ -48,7 +48,7 @@ fn bodies_of_megabytes_go_both_ways_by_either_version() {
 }
 
 #[test]
-fn a_hundred_requests_at_a_time_have_each_their_answer() {
+fn hundred_concurrent_requests_each_get_an_answer() {
     run(async {
         let service = Service::start(serve).await;
         let options = &service.clients()[0];
@@ -76,7 +76,7 @@ fn a_hundred_requests_at_a_time_have_each_their_answer() {
 }
 
 #[test]
-fn a_request_that_has_begun_is_answered_when_the_server_ends() {
+fn pending_request_is_answered_at_server_shutdown() {
     run(async {
         let service = Service::start(serve).await;
         let mut clients = Vec::new();

@@ -108,7 +108,7 @@ fn requests_that_come_together_are_answered_in_order() {
 }
 
 #[test]
-fn what_is_malformed_ends_its_own_connection_with_an_error() {
+fn malformed_request_ends_only_its_connection() {
     run(async {
         let service = service().await;
         let long = "x".repeat(70_000);

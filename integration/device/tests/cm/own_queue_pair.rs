@@ -124,7 +124,7 @@ fn an_own_queue_pair_is_not_the_ids() {
 /// The lab's device has no options of its own: the id's queue pair accepts the vendor id, but none
 /// of the options that the peer offers.
 #[test]
-fn vendor_options_that_the_device_lacks_are_not_granted() {
+fn missing_vendor_options_are_not_granted() {
     let lab = DeviceTest::without_credits();
     let server = Server::new(lab.addr);
     let channel = EventChannel::new().unwrap();

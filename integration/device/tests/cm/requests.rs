@@ -88,7 +88,7 @@ fn a_request_dropped_with_its_event_is_rejected() {
 
 /// The request has a queue pair, and the handles of its channel and its listener are dropped first.
 #[test]
-fn an_unanswered_request_with_a_queue_pair_is_rejected_once_both_are_gone() {
+fn dropped_request_with_queue_pair_is_rejected() {
     let lab = DeviceTest::without_credits();
     let server = Server::new(lab.addr);
     let channel = EventChannel::new().unwrap();

@@ -1,4 +1,4 @@
-//! Peers that go in the middle of something, without a word or without an answer.
+//! Tests of peers that vanish without a disconnect, or before an answer that they owe.
 
 use rdmsg::{CloseReason, Completion, Outgoing};
 use toolbox::{Lab, PATIENCE};
@@ -8,9 +8,9 @@ use crate::{
     wire::{CLOSE, CLOSE_ACK, DATA, Frame, GRANT, HEADER_LEN, PING, PONG, WINDOW},
 };
 
-/// Goes as a process that is killed does: queue pair and id are destroyed by its kernel.
+/// Dropping a peer acts as killing its process does: the kernel destroys queue pair and id.
 #[test]
-fn a_peer_that_is_gone_after_some_frames_was_not_closing() {
+fn peer_gone_after_frames_is_disconnect_without_close() {
     let scene = Scene::new();
     for role in ROLES {
         for frames in 0..=WINDOW.into() {
@@ -30,9 +30,9 @@ fn a_peer_that_is_gone_after_some_frames_was_not_closing() {
     scene.finish();
 }
 
-/// The library has messages out, and waits for credit, when the peer goes.
+/// The library has messages in flight and waits for credit when the peer disconnects.
 #[test]
-fn a_peer_that_is_gone_while_it_is_sent_to_ends_the_waiting() {
+fn peer_gone_during_send_wakes_waiting_sender() {
     let scene = Scene::new();
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
@@ -55,8 +55,8 @@ fn a_peer_that_is_gone_while_it_is_sent_to_ends_the_waiting() {
     scene.finish();
 }
 
-/// To an iWARP device a message is sent when TCP has it. The peer's library has to say that it has
-/// arrived, and one that goes without a word has not said so.
+/// An iWARP device completes a send when TCP has accepted its bytes. Therefore the peer's library
+/// has to confirm the arrival, and a message without a confirmation fails.
 #[test]
 fn what_only_tcp_has_is_not_said_to_have_arrived() {
     let scene = Scene::new();
@@ -92,9 +92,9 @@ fn what_only_tcp_has_is_not_said_to_have_arrived() {
     scene.finish();
 }
 
-/// The library's own close is under way when the peer goes instead of acknowledging it.
+/// The peer vanishes instead of acknowledging the library's close.
 #[test]
-fn a_peer_that_is_gone_instead_of_closing_did_not_get_everything() {
+fn peer_gone_during_close_leaves_undelivered() {
     let scene = Scene::new();
     for (role, closes) in ROLES
         .into_iter()
@@ -121,8 +121,8 @@ fn a_peer_that_is_gone_instead_of_closing_did_not_get_everything() {
     scene.finish();
 }
 
-/// It breaks the protocol and then does nothing at all, not even agree to being disconnected: the
-/// library does not wait for that.
+/// The peer violates the protocol and then does nothing, not even confirm the disconnect. The
+/// library does not wait for that confirmation.
 #[test]
 fn a_peer_that_does_not_let_go_is_let_go_of() {
     let scene = Scene::new();
@@ -140,9 +140,10 @@ fn a_peer_that_does_not_let_go_is_let_go_of() {
     scene.finish();
 }
 
-/// It closes and never disconnects, or hears a close and never answers: the bound on closing holds.
+/// The peer closes without a disconnect, or never acknowledges the library's close: `close_timeout`
+/// ends the wait.
 #[test]
-fn a_peer_that_stops_in_the_middle_of_closing_is_given_up() {
+fn peer_silent_during_close_hits_close_timeout() {
     let mut config = config();
     config.close_timeout = std::time::Duration::from_millis(200);
     let scene = Scene::with(config);
@@ -154,7 +155,7 @@ fn a_peer_that_stops_in_the_middle_of_closing_is_given_up() {
         drop(peer);
 
         let (mut peer, endpoint) = scene.connect(role);
-        // Signs of life are no answer.
+        // A ping is a sign of life, but it is no acknowledgement.
         peer.send(&Frame::control(PING).bytes());
         let error = endpoint.close().unwrap_err();
         assert!(matches!(error, rdmsg::Error::Undelivered(_)), "{error:?}");

@@ -1,5 +1,5 @@
-//! Announcements of large messages: they cost a peer 40 bytes each, and are to cost this side no
-//! more than what then arrives.
+//! Tests of large-message announcements: one costs the peer 40 bytes, so the library may only
+//! commit memory for bytes that arrive.
 
 use std::{
     env, fs,
@@ -24,25 +24,26 @@ use crate::{
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// The bytes that a peer lets the library read before it stalls: its first three chunks.
+/// Bytes that a peer lets the library read before it stalls: its first three chunks.
 const READABLE: usize = 256 << 10;
 
-/// Four chunks may be pinned then: 128 KiB and each of the next ones twice as much as the last.
-const NEXT_TO_NOTHING: u64 = 2 * MIB;
+/// Bound of the pinned bytes after the stall. They are up to four chunks: the first has 128 KiB,
+/// each further one twice the size of the one before.
+const PINNED_LIMIT: u64 = 2 * MIB;
 
-/// A hostile's configuration at this side, where reads may take for ever: no answer is no error of
-/// the device's for a long time.
+/// Returns the library's configuration for a hostile peer that stalls READs: the device reports a
+/// missing answer only after a long time.
 fn patient() -> Config {
     let mut config = config();
     config.max_message = GIB;
     config.large_memory = GIB;
-    // 17 s, seven times.
+    // 17 s for each of seven retries.
     config.rdma.ack_timeout = Some(22);
     config
 }
 
-/// Announces a message of this length, answers no READ as soon as the announcement has arrived, and
-/// stays. READs that come before are answered, up to more bytes than come in that time.
+/// Announces a message of `len` bytes, waits until the announcement has arrived, and then stops
+/// answering READs without a disconnect. Before that, up to [`READABLE`] bytes can be read.
 fn announce_and_stall(peer: &mut Peer, len: u64) {
     let region = peer.lend(READABLE);
     let lie = Descriptor {
@@ -60,12 +61,12 @@ fn announce_and_stall(peer: &mut Peer, len: u64) {
     peer.stop_answering();
 }
 
-/// Bytes of this process that devices have pinned.
+/// Returns the number of bytes of this process that are pinned for devices.
 fn pinned() -> u64 {
     status("VmPin:")
 }
 
-/// What is registered on the device: each region, and their bytes in all.
+/// Returns the list of the memory regions on the device, and the sum of their bytes.
 fn registered() -> (String, u64) {
     let output = Command::new("rdma")
         .args(["resource", "show", "mr"])
@@ -85,7 +86,7 @@ fn status(name: &str) -> u64 {
     kib.unwrap().trim().parse::<u64>().unwrap() * 1024
 }
 
-/// Waits until the library has heard of so many bytes that are to come on the hostile's connection.
+/// Waits until the library has processed announcements of `len` bytes on `endpoint`'s connection.
 fn wait_announced(scene: &Scene, endpoint: &Endpoint, len: u64) {
     while endpoint.statistics().large_bytes_held < len {
         scene.stage.bystander.assert_well();
@@ -107,12 +108,12 @@ fn an_announcement_of_a_gibibyte_pins_next_to_nothing() {
                 pinned().saturating_sub(before),
                 status("VmRSS:").saturating_sub(resident),
             );
-            // With software iWARP the count was seen to be up while no more was registered, for a
-            // reason that is not known.
-            if more >= NEXT_TO_NOTHING {
+            // With software iWARP, the kernel's count of pinned bytes was once seen to grow without
+            // a new registration, for an unknown reason.
+            if more >= PINNED_LIMIT {
                 let (regions, bytes) = registered();
                 assert!(
-                    Lab::get().is_iwarp() && bytes < registered_before + NEXT_TO_NOTHING,
+                    Lab::get().is_iwarp() && bytes < registered_before + PINNED_LIMIT,
                     "{role:?}: {more} bytes are pinned for it, beside {before}:\n{regions}"
                 );
             }
@@ -132,7 +133,7 @@ fn an_announcement_of_a_gibibyte_pins_next_to_nothing() {
 fn peers_that_announce_and_vanish_leave_nothing() {
     const LEN: u64 = 128 * MIB;
     let scene = Scene::with(patient());
-    // An engine starts its relief thread when it first runs foreign code.
+    // Excludes the relief thread: an engine starts it when it first runs foreign code.
     let threads = || {
         let tasks = fs::read_dir("/proc/self/task").unwrap();
         let names = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("comm")));
@@ -153,7 +154,7 @@ fn peers_that_announce_and_vanish_leave_nothing() {
         endpoint.abort(0);
         end(&endpoint);
     }
-    // The two ends of the bystander are what is left.
+    // The remaining two connections are the ends of the bystander.
     while scene.stage.engine.statistics().unwrap().connections > 2 {
         scene.stage.bystander.assert_well();
     }
@@ -162,7 +163,7 @@ fn peers_that_announce_and_vanish_leave_nothing() {
 }
 
 #[test]
-fn a_read_that_stalls_ends_its_connection_and_frees_the_budget() {
+fn stalled_read_ends_connection_and_frees_budget() {
     let lab = DeviceTest::without_credits();
     if !applies(
         !lab.is_iwarp(),
@@ -183,7 +184,7 @@ fn a_read_that_stalls_ends_its_connection_and_frees_the_budget() {
         .unwrap();
     let address = listener.local_addr();
     let hello = Hello::GOOD.bytes();
-    // Two that wait for one another, and together have everything.
+    // Together they announce twice the limit, so they wait for memory of each other.
     let hostile: Vec<_> = [4 * MIB, 2 * MIB, 2 * MIB]
         .into_iter()
         .map(|len| {
@@ -208,7 +209,7 @@ fn a_read_that_stalls_ends_its_connection_and_frees_the_budget() {
     }
     for (peer, endpoint) in hostile {
         let reason = end(&endpoint).0;
-        // The device refuses a READ that is under way when the peer's queue pair fails.
+        // If the peer's queue pair fails during a READ, the device refuses that READ.
         let refused = matches!(&reason, CloseReason::ProtocolViolation(it) if it.field() == "rkey");
         assert!(refused || reason == CloseReason::ReadTimeout, "{reason}");
         drop(peer);
@@ -220,7 +221,8 @@ fn a_read_that_stalls_ends_its_connection_and_frees_the_budget() {
     engine.shutdown();
 }
 
-/// Runs another test of this program as a user for whom the limit on locked memory holds.
+/// Returns a command that runs another test of this program as an unprivileged user, so that the
+/// limit on locked memory applies.
 fn as_nobody(test: &str, kib: u32) -> Command {
     for entry in fs::read_dir("/dev/infiniband").unwrap() {
         fs::set_permissions(entry.unwrap().path(), Permissions::from_mode(0o666)).unwrap();
@@ -237,7 +239,7 @@ fn as_nobody(test: &str, kib: u32) -> Command {
 }
 
 #[test]
-fn announcements_do_not_use_up_the_lock_limit_of_others() {
+fn announcements_leave_lock_limit_to_others() {
     let _test = DeviceTest::without_credits();
     let status = as_nobody("among_announcers_with_a_small_lock_limit", 8192)
         .status()
@@ -267,7 +269,7 @@ fn among_announcers_with_a_small_lock_limit() {
     let connecting = thread::spawn(move || connector.connect(address).unwrap());
     let server = listener.accept_timeout(PATIENCE).unwrap();
     let honest = connecting.join().unwrap();
-    // More than there is for reading together, each with something that would fit alone.
+    // Together they need more than the memory for reading; each one alone would fit.
     let hostile: Vec<_> = (0..3)
         .map(|_| {
             let (mut peer, endpoint) = connect();
@@ -293,7 +295,7 @@ fn among_announcers_with_a_small_lock_limit() {
 }
 
 #[test]
-fn a_client_learns_that_the_server_had_no_memory_for_its_message() {
+fn client_learns_of_servers_missing_memory() {
     let _test = DeviceTest::without_credits();
     let mut server = as_nobody("a_server_that_may_lock_nothing_more", 8192)
         .stdin(Stdio::piped())
@@ -308,7 +310,7 @@ fn a_client_learns_that_the_server_had_no_memory_for_its_message() {
     let address: std::net::SocketAddr = said("listening on ").parse().unwrap();
     let connect = || Endpoint::connect(address).unwrap();
     let (sender, other) = (connect(), connect());
-    // It has accepted both, and lowered its limit.
+    // "ready" follows once the server has accepted both connections and lowered its limit.
     said("ready");
     sender.send(&pattern(1, MIB as usize)).unwrap();
     other.send(b"still there").unwrap();

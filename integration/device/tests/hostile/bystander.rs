@@ -10,10 +10,11 @@ use std::{
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Polling};
 use toolbox::{PATIENCE, pattern};
 
-/// How long it leaves the processor to others between two messages that nobody waits for.
+/// Pause between two messages while no thread waits in `assert_well`, so that other threads get the
+/// processor.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// A healthy connection whose messages go round all the time, each of which is checked.
+/// A healthy connection that exchanges messages all the time and checks the content of each.
 pub(crate) struct Bystander {
     client: JoinHandle<()>,
     server: JoinHandle<()>,
@@ -24,14 +25,14 @@ pub(crate) struct Bystander {
 struct Shared {
     enough: AtomicBool,
     rounds: Mutex<Rounds>,
-    /// There are more rounds done, or wanted.
+    /// Notified when `done` or `wanted` of the rounds has grown.
     changed: Condvar,
 }
 
 #[derive(Default)]
 struct Rounds {
     done: u64,
-    /// How many somebody waits for.
+    /// The round that `assert_well` waits for.
     wanted: u64,
 }
 
@@ -67,10 +68,10 @@ impl Bystander {
         }
     }
 
-    /// Makes sure that messages which are sent from now on still go round.
+    /// Checks that the bystander completes a round trip that starts after this call.
     pub(crate) fn assert_well(&self) {
         let mut rounds = self.shared.rounds.lock().unwrap();
-        // One may be on its way already.
+        // The current round may have started before this call, so wait for the one after it.
         let goal = rounds.done + 2;
         rounds.wanted = rounds.wanted.max(goal);
         self.shared.changed.notify_all();
@@ -86,7 +87,7 @@ impl Bystander {
         );
     }
 
-    /// Closes it, and makes sure that all was right until the end.
+    /// Closes the connection, and checks that it was healthy until the end.
     pub(crate) fn finish(self) {
         self.assert_well();
         self.shared.enough.store(true, Ordering::Relaxed);
@@ -100,7 +101,7 @@ fn turn(endpoint: &Endpoint, shared: &Shared) {
         if shared.enough.load(Ordering::Relaxed) {
             break;
         }
-        // Of all lengths that fit: inline and not.
+        // The lengths up to 2000 bytes cover inline sends and others.
         let len = round as usize * 37 % 2000;
         let message = pattern(round, len);
         endpoint.send_timeout(&message, PATIENCE).unwrap();

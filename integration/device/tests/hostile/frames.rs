@@ -1,4 +1,4 @@
-//! Frames that the protocol forbids, each on a fresh connection that was well until then.
+//! Tests of forbidden frames, each on a new connection that was healthy before.
 
 use rdmsg::{
     CloseReason, Completion, RemoteAccess,
@@ -15,8 +15,8 @@ use crate::{
     },
 };
 
-/// Sends the last of `frames` behind the others, which are allowed: the library names `field`,
-/// delivered `messages`, and goes.
+/// A case that sends `frames`, of which only the last one is forbidden. The library delivers
+/// `messages`, reports a violation in `field`, and disconnects.
 struct Case {
     what: &'static str,
     frames: Vec<Vec<u8>>,
@@ -163,7 +163,8 @@ fn a_malformed_header_is_named_by_its_field() {
             cases.push(case("a payload in a control frame", "len", frame.bytes()));
         }
         for kind in [DATA, GRANT, PING, PONG, CLOSE, CLOSE_ACK] {
-            // So many large messages of the library's were taken, of none.
+            // For these kinds, the argument counts the large messages that the peer has taken:
+            // there are none.
             let frame = Frame {
                 arg: 1,
                 ..Frame::control(kind)
@@ -175,12 +176,12 @@ fn a_malformed_header_is_named_by_its_field() {
 }
 
 #[test]
-fn a_frame_that_is_longer_than_the_hello_allows_is_named_by_its_length() {
+fn frame_longer_than_hello_allows_names_length() {
     let longest = vec![7; EAGER_SIZE as usize + 8];
     play(|| {
         let frame = |len: u32| Frame::data(&longest[..len as usize]).bytes();
-        // The longest that fits the buffer, which is rounded up, and the first that does not keep
-        // to the hello.
+        // The receive buffer is the eager size rounded up to 8 bytes. So the device accepts up to 8
+        // bytes more, and the library rejects them.
         let mut cases = vec![
             case("longer by one", "len", frame(EAGER_SIZE + 1)),
             case("as long as the buffer", "len", frame(EAGER_SIZE + 8)),
@@ -196,7 +197,7 @@ fn a_frame_that_is_longer_than_the_hello_allows_is_named_by_its_length() {
 }
 
 #[test]
-fn a_frame_that_is_longer_than_the_buffer_is_stopped_by_the_device() {
+fn device_stops_frame_longer_than_buffer() {
     let scene = Scene::new();
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
@@ -204,7 +205,7 @@ fn a_frame_that_is_longer_than_the_buffer_is_stopped_by_the_device() {
         peer.wait_disconnected();
         peer.disconnect();
         let (reason, messages) = end(&endpoint);
-        // Hardware says the former, soft-RoCE the latter.
+        // Hardware reports the first status, soft-RoCE the second.
         assert!(
             matches!(
                 reason,
@@ -253,7 +254,7 @@ fn a_forged_grant_is_named() {
 }
 
 #[test]
-fn a_grant_that_goes_back_is_named_after_one_that_was_earned() {
+fn decreasing_grant_is_violation_after_valid_one() {
     let scene = Scene::new();
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
@@ -277,9 +278,9 @@ fn a_grant_that_goes_back_is_named_after_one_that_was_earned() {
 }
 
 #[test]
-fn data_without_credit_is_named_and_what_had_credit_is_delivered() {
+fn data_without_credit_is_violation_after_delivery() {
     play(|| {
-        // It finds a receive: those for control frames are all free.
+        // The excess frame still finds a receive, because no control frame occupies one of theirs.
         let excess = usize::from(WINDOW) + 1;
         assert!(excess <= usize::from(WINDOW) + CONTROL_RECEIVES);
         vec![Case {
@@ -333,10 +334,10 @@ fn messages_behind_a_bad_frame_are_not_delivered() {
     scene.finish();
 }
 
-/// The first cause stays. The connection is taken down at once all the same: the bound on closing
+/// The first cause remains the reason, and the library still disconnects at once: `close_timeout`
 /// is longer than this test may take.
 #[test]
-fn what_may_not_follow_a_close_takes_the_connection_down() {
+fn forbidden_frame_after_close_ends_connection() {
     let scene = Scene::new();
     let forbidden = [
         Frame::control(CLOSE).bytes(),
@@ -355,7 +356,7 @@ fn what_may_not_follow_a_close_takes_the_connection_down() {
             let (mut peer, endpoint) = scene.connect(role);
             peer.send(&Frame::data(b"in time").bytes());
             peer.send(&Frame::control(CLOSE).bytes());
-            // These are allowed.
+            // The protocol allows these frames after a close.
             peer.send(&Frame::control(GRANT).bytes());
             peer.send(&Frame::control(PING).bytes());
             peer.send(&Frame::control(CLOSE_ACK).bytes());
@@ -402,10 +403,10 @@ fn nothing_counts_behind_an_abort() {
     scene.finish();
 }
 
-/// Immediate data means nothing with a message. A WRITE that has some is told of, and takes a place
-/// of the window as a message does.
+/// The library ignores immediate data of a SEND. A WRITE with immediate data is reported to the
+/// application and uses one place of the window, as a message does.
 #[test]
-fn other_work_requests_than_a_send_need_credit_as_well() {
+fn immediate_writes_need_credit_like_sends() {
     if !applies("writes with immediate data") {
         return;
     }
@@ -413,7 +414,7 @@ fn other_work_requests_than_a_send_need_credit_as_well() {
     let nowhere = RemoteAddr { addr: 0, rkey: 0 };
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
-        // Without it an immediate is a violation by itself.
+        // Without writable memory, an immediate would be a violation of its own.
         let _writable = endpoint
             .one_sided()
             .region(64, RemoteAccess::WRITE)
@@ -422,7 +423,7 @@ fn other_work_requests_than_a_send_need_credit_as_well() {
             SendWr::send_with_imm(id, sge, 0xffff_ffff)
         });
         for word in 0..u32::from(WINDOW) {
-            // Nothing is written, so no right to write is needed.
+            // A WRITE of zero bytes needs no permission to write.
             peer.send_as(&[], |id, sge| {
                 SendWr::write_with_imm(id, sge, nowhere, word)
             });
@@ -450,9 +451,10 @@ fn other_work_requests_than_a_send_need_credit_as_well() {
     scene.finish();
 }
 
-/// An application that only receives would have its window filled with what it did not ask for.
+/// Otherwise a peer could fill the window of an application that only receives messages, with
+/// immediates that it never asked for.
 #[test]
-fn immediates_for_which_there_is_no_memory_do_not_fill_the_window() {
+fn immediates_without_memory_do_not_fill_window() {
     if !applies("writes with immediate data") {
         return;
     }
@@ -472,15 +474,15 @@ fn immediates_for_which_there_is_no_memory_do_not_fill_the_window() {
     scene.finish();
 }
 
-/// The library registers its buffers without rights for the peer: whoever reaches for them ends its
-/// own connection.
+/// The library registers its buffers without remote access, so a peer that reads or writes them
+/// ends its own connection.
 #[test]
 fn nothing_of_the_library_can_be_read_or_written() {
     let scene = Scene::new();
     for role in ROLES {
         for writes in [false, true] {
             let (mut peer, endpoint) = scene.connect(role);
-            // Keys of neighbours: the peer's own, which others of this process follow and precede.
+            // The key next to the peer's own one, so probably a key of this process.
             let target = RemoteAddr {
                 addr: peer.region().addr(),
                 rkey: peer.region().lkey().wrapping_sub(1 << 8),
@@ -492,7 +494,8 @@ fn nothing_of_the_library_can_be_read_or_written() {
             peer.wait_disconnected();
             peer.disconnect();
             let (reason, messages) = end(&endpoint);
-            // Whether the device tells of it here as well, the peer's is gone.
+            // Only some devices report the failed access on this side. The peer's queue pair fails
+            // on each.
             assert!(
                 matches!(
                     reason,

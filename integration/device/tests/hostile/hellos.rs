@@ -1,4 +1,4 @@
-//! Hellos that are none, or promise what cannot be.
+//! Tests of malformed hellos, and of hellos with values out of range.
 
 use std::thread;
 
@@ -11,13 +11,13 @@ use crate::{
     wire::{DATA, EAGER_SIZE, Frame, HEADER_LEN, Hello, MAX_MESSAGE, VERSION, WINDOW},
 };
 
-/// What the library finds wrong.
+/// The fault that the library reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
-    /// It is no hello.
+    /// The private data is not a hello.
     NotRdmsg,
-    /// The values of this field are incompatible: the code of the rejection, the name, the
-    /// library's value, and the peer's.
+    /// The values of a field are incompatible: the code of the rejection, the name of the field,
+    /// the library's value, and the peer's.
     Mismatch(u16, &'static str, u64, u64),
 }
 
@@ -44,12 +44,12 @@ fn faulty() -> Vec<(Vec<u8>, Fault)> {
             .bytes(),
             Fault::NotRdmsg,
         ),
-        // Cut off, and what is left says so, or promises more than there can be.
+        // The length field is below the minimum or above the number of bytes that follow.
         (Hello { len: 35, ..good }.bytes(), Fault::NotRdmsg),
         (Hello { len: 0, ..good }.bytes(), Fault::NotRdmsg),
         (Hello { len: 255, ..good }.bytes(), Fault::NotRdmsg),
         (good.bytes()[..5].to_vec(), Fault::NotRdmsg),
-        // Cut off, and the connection manager's padding takes the place of the rest.
+        // The hello is cut off, and the connection manager pads it with zeros.
         (
             good.bytes()[..8].to_vec(),
             if Lab::get().is_iwarp() {
@@ -102,7 +102,7 @@ fn faulty() -> Vec<(Vec<u8>, Fault)> {
 }
 
 #[test]
-fn a_client_with_a_bad_hello_is_rejected_with_the_reason() {
+fn client_with_bad_hello_is_rejected_with_reason() {
     let scene = Scene::new();
     for (hello, fault) in faulty() {
         let peer = Peer::request(scene.stage.listener.local_addr(), &hello);
@@ -154,8 +154,8 @@ fn a_server_with_a_bad_hello_is_left_with_the_reason() {
     scene.finish();
 }
 
-/// Messages above the eager size could never be read, and all that is sent after one would wait for
-/// ever.
+/// Without READs, messages above the eager size could never arrive and would block all messages
+/// behind them.
 #[test]
 fn a_peer_without_reads_does_not_mute_the_library() {
     if !applies("connect requests that tell how many reads a peer serves") {
@@ -240,12 +240,12 @@ fn a_rejection_of_any_bytes_is_a_rejection() {
     scene.finish();
 }
 
-/// A peer may promise what it likes: it costs the library nothing until it is used.
+/// A peer may promise any limits: the library allocates nothing until they are used.
 #[test]
 fn promises_without_bounds_are_bounded_here() {
     let scene = Scene::new();
     let hello = Hello {
-        // All that are not known; it is no byte stream, and resumes no session.
+        // All bits except byte stream (1) and resume (32), including the unknown ones.
         features: !(1 | 32),
         window: u16::MAX,
         reserved: u16::MAX,
@@ -266,7 +266,7 @@ fn promises_without_bounds_are_bounded_here() {
         let frame = peer.receive();
         assert_eq!(frame[0], DATA);
         assert_eq!(frame[HEADER_LEN..], message);
-        // Its grants are as absolute as its window is wide.
+        // Grants are absolute: the promised window, plus the one message received.
         let grant = u32::from(u16::MAX) + 1;
         peer.send(
             &Frame {
@@ -295,7 +295,7 @@ fn promises_without_bounds_are_bounded_here() {
     scene.finish();
 }
 
-/// A request that is withdrawn at once, again and again, takes no place for good.
+/// A request that its peer withdraws at once does not occupy a place among the pending requests.
 #[test]
 fn requests_that_are_withdrawn_leave_nothing() {
     if !applies("connect requests that can be withdrawn") {
@@ -307,7 +307,7 @@ fn requests_that_are_withdrawn_leave_nothing() {
         drop(peer);
         scene.stage.bystander.assert_well();
     }
-    // The listener still takes those who mean it, whatever it has heard of the others.
+    // The listener still accepts honest peers.
     let (peer, endpoint) = scene.connect(Role::Client);
     peer.disconnect();
     assert_eq!(end(&endpoint).0, CloseReason::PeerDisconnected);

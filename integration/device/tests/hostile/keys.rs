@@ -1,5 +1,5 @@
-//! Keys to large messages of the library's, kept by a peer for longer than they were given for:
-//! good for one message, exactly its bytes, until it was taken.
+//! Tests of keys to the library's large messages that a peer keeps for too long: a key is valid for
+//! one message, for exactly its bytes, and until the peer has taken it.
 
 use rdmsg::{Completion, Endpoint, Outgoing, SendBuffer, verbs::RemoteAddr};
 
@@ -14,7 +14,8 @@ use crate::{
 const MESSAGE: [u8; 5000] = [3; 5000];
 const SECRET: u8 = 0x5e;
 
-/// What of the library's memory a peer reads from `at` of the message on.
+/// Reads 64 bytes of the library's memory, from offset `at` of the offered message. Returns `None`
+/// if the device refuses.
 fn read(peer: &mut Peer, offer: &Descriptor, at: u64) -> Option<[u8; 64]> {
     peer.read(RemoteAddr {
         addr: offer.addr + at,
@@ -22,7 +23,8 @@ fn read(peer: &mut Peer, offer: &Descriptor, at: u64) -> Option<[u8; 64]> {
     })
 }
 
-/// A large message of the library's that the peer has taken, when the library knows that.
+/// Sends a large message, takes it, and waits until the library has processed that. Returns its
+/// descriptor.
 fn taken(peer: &mut Peer, endpoint: &Endpoint) -> Descriptor {
     endpoint.send(Outgoing::from(&MESSAGE).with_id(1)).unwrap();
     let offer = Descriptor::of(&peer.receive());
@@ -44,8 +46,8 @@ fn taken(peer: &mut Peer, endpoint: &Endpoint) -> Descriptor {
     offer
 }
 
-/// A peer that reads where it may not, after `prepare` with the library's side, reads nothing, and
-/// ends its own connection alone.
+/// Checks that a read outside of the permitted memory returns no bytes and ends only the connection
+/// of the peer that reads. `prepare` returns the descriptor and the offset to read.
 fn refused<T>(prepare: impl Fn(&mut Peer, &Endpoint, Role) -> (Descriptor, u64, T)) {
     let scene = Scene::new();
     for role in ROLES {
@@ -66,7 +68,7 @@ fn the_key_of_a_message_that_was_taken_reads_nothing() {
 }
 
 #[test]
-fn a_buffer_that_the_application_fills_cannot_be_read_with_the_key_of_an_earlier_message() {
+fn old_key_cannot_read_buffer_in_use() {
     refused(|peer, endpoint, _| {
         let offer = taken(peer, endpoint);
         let mut buffer = SendBuffer::new(endpoint, 5000).unwrap();
@@ -77,7 +79,7 @@ fn a_buffer_that_the_application_fills_cannot_be_read_with_the_key_of_an_earlier
 }
 
 #[test]
-fn a_buffer_that_was_dropped_unsent_cannot_be_read_with_the_key_of_an_earlier_message() {
+fn old_key_cannot_read_unsent_dropped_buffer() {
     refused(|peer, endpoint, _| {
         let offer = taken(peer, endpoint);
         SendBuffer::new(endpoint, 5000).unwrap().fill(SECRET);
@@ -86,7 +88,7 @@ fn a_buffer_that_was_dropped_unsent_cannot_be_read_with_the_key_of_an_earlier_me
 }
 
 #[test]
-fn a_later_message_in_the_same_memory_cannot_be_read_with_the_key_of_an_earlier_one() {
+fn old_key_cannot_read_later_message() {
     refused(|peer, endpoint, _| {
         let earlier = taken(peer, endpoint);
         endpoint.send(&[SECRET; 5000]).unwrap();
@@ -99,7 +101,7 @@ fn a_later_message_in_the_same_memory_cannot_be_read_with_the_key_of_an_earlier_
 }
 
 #[test]
-fn what_lies_behind_the_end_of_a_message_cannot_be_read() {
+fn key_cannot_read_beyond_end_of_message() {
     for beyond in [1, 64, 2000] {
         refused(|peer, endpoint, role| {
             let mut buffer = SendBuffer::new(endpoint, 8000).unwrap();

@@ -1,5 +1,6 @@
-//! Where the library reads large messages to. On iWARP a READ tells the peer's device the key of
-//! that memory, to write the answer there: it must be good for that alone.
+//! Tests of the memory into which the library reads large messages. On iWARP, a READ request
+//! contains the key of that memory, with which the peer's device writes the answer. The key must
+//! permit nothing else.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -42,7 +43,7 @@ fn a_message_that_was_delivered_cannot_be_written_to() {
     scene.finish();
 }
 
-/// All packets of this host.
+/// A packet socket that receives all packets of this host.
 struct Wire(OwnedFd);
 
 impl Wire {
@@ -54,13 +55,14 @@ impl Wire {
             SockProtocol::EthAll,
         );
         let socket = socket.unwrap();
-        // The bystander is never quiet.
+        // The bystander's packets fill the socket as well.
         setsockopt(&socket, RcvBufForce, &(16 << 20)).unwrap();
         Self(socket)
     }
 
-    /// Where the answer to the READ of this memory was to be written. In the request are the sink's
-    /// key and address, the length, and the source's key and address (RFC 5040, section 4.4).
+    /// Returns the address and key of the memory for the answer to the READ of `lent`. The request
+    /// contains the sink's key and address, the length, and the source's key and address (RFC 5040,
+    /// section 4.4).
     fn landing_of(&self, lent: &MemoryRegion) -> RemoteAddr {
         let mut source = lent.rkey().to_be_bytes().to_vec();
         source.extend(lent.addr().to_be_bytes());

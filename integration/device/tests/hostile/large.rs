@@ -1,4 +1,4 @@
-//! Large messages: what a peer may claim of memory, and of what it has read.
+//! Tests of forged large messages: false descriptors, and false counts of messages taken.
 
 use rdmsg::{
     CloseReason, Completion, Endpoint, Outgoing, RemoteAccess, RemoteRegion,
@@ -13,7 +13,7 @@ use crate::{
     wire::{CLOSE, Descriptor, Frame, GRANT, MAX_MESSAGE, RENDEZVOUS, WINDOW},
 };
 
-/// A large message that is there to be read.
+/// Returns the true descriptor of a large message in `lent`.
 pub(crate) fn descriptor(lent: &MemoryRegion) -> Descriptor {
     Descriptor {
         addr: lent.addr(),
@@ -31,18 +31,18 @@ pub(crate) fn rendezvous(payload: &[u8]) -> Vec<u8> {
     .bytes()
 }
 
-/// A peer that has announced a message that is there, and then a forged one.
+/// A peer that has announced a genuine large message, and then a forged one.
 struct Forger {
     what: &'static str,
     role: Role,
     peer: Peer,
     endpoint: Endpoint,
-    /// Until the end it could be read.
+    /// Keeps the memory readable until the end.
     _lent: MemoryRegion,
 }
 
 impl Forger {
-    /// Announces a message that is there, and then what `forge` makes of it.
+    /// Announces a genuine message, and then the frame that `forge` makes of its descriptor.
     fn new(
         scene: &Scene,
         what: &'static str,
@@ -53,7 +53,7 @@ impl Forger {
         let lent = peer.lend(5000);
         lent.copy_in(0, &[7; 5000]);
         peer.send(&rendezvous(&descriptor(&lent).bytes()));
-        // The library says that it has read the first before it hears of the second.
+        // Wait until the library confirms that it has read the first message.
         hear(&mut peer, |_, taken| taken == 1);
         peer.send(&forge(descriptor(&lent)));
         Self {
@@ -65,7 +65,7 @@ impl Forger {
         }
     }
 
-    /// Makes sure that the library names `field`, and delivers the first alone.
+    /// Checks that the library reports a violation in `field` and delivers only the first message.
     fn ends_by(mut self, field: &'static str) {
         let (what, role) = (self.what, self.role);
         self.peer.wait_disconnected();
@@ -82,7 +82,7 @@ impl Forger {
     }
 }
 
-/// Announces a message that is there, and then what `forge` makes of it: the library names `field`.
+/// Plays a [`Forger`] in both roles, and expects a violation in `field`.
 fn forged(
     scene: &Scene,
     what: &'static str,
@@ -95,7 +95,7 @@ fn forged(
     }
 }
 
-/// Listens to the library until grant and count of large messages taken are as wanted.
+/// Receives frames until `enough` accepts a frame's grant and its count of large messages taken.
 fn hear(peer: &mut Peer, enough: impl Fn(u32, u32) -> bool) {
     loop {
         let frame = peer.receive();
@@ -148,7 +148,7 @@ fn a_malformed_descriptor_is_named_by_its_field() {
     scene.finish();
 }
 
-/// Nobody but the peer's device knows: the read fails there.
+/// Only the peer's device can detect these lies, so the READ fails there.
 #[test]
 fn memory_that_cannot_be_read_is_named_by_its_key() {
     if !applies("reads whose refusal names the request") {
@@ -175,7 +175,8 @@ fn memory_that_cannot_be_read_is_named_by_its_key() {
             ..good
         }),
     ];
-    // All at once: who they are is only known when they have had time to go.
+    // Run all cases at once, because the library reports a violation only after it has given the
+    // peer time to disconnect.
     let mut forgers = Vec::new();
     for (what, lie) in lies {
         for role in ROLES {
@@ -190,8 +191,8 @@ fn memory_that_cannot_be_read_is_named_by_its_key() {
     scene.finish();
 }
 
-/// The application keeps the first message, and there is no memory for a second: so none of the
-/// others is taken, and they pile up.
+/// The application keeps the first message and so all of the memory. The library takes none of the
+/// following messages, and they accumulate.
 #[test]
 fn more_large_messages_than_agreed_are_named() {
     const TOGETHER: u32 = 4;
@@ -204,7 +205,7 @@ fn more_large_messages_than_agreed_are_named() {
         hear(&mut peer, |_, taken| taken == 1);
         peer.send(&frame);
         peer.send(&frame);
-        // One more than may be on their way would have credit.
+        // Wait for enough credit to send one message more than the hello allows at once.
         hear(&mut peer, |grant, _| grant >= TOGETHER + 2);
         for _ in 2..=TOGETHER {
             peer.send(&frame);
@@ -222,13 +223,13 @@ fn more_large_messages_than_agreed_are_named() {
         }
         assert_eq!(messages.len(), 1);
         scene.stage.bystander.assert_well();
-        // A message outlives its connection, and its memory with it.
+        // A message and its memory outlive the connection.
         assert!(*messages[0] == vec![0; MAX_MESSAGE as usize]);
     }
     scene.finish();
 }
 
-/// A large message of the library's, as the peer learns of it.
+/// Sends a large message and returns its descriptor, which the peer receives.
 fn offered(peer: &mut Peer, endpoint: &Endpoint) -> Descriptor {
     endpoint.send(&[3; 5000]).unwrap();
     let offer = Descriptor::of(&peer.receive());
@@ -240,7 +241,7 @@ fn offered(peer: &mut Peer, endpoint: &Endpoint) -> Descriptor {
 fn a_forged_count_of_messages_taken_is_named() {
     let scene = Scene::new();
     for role in ROLES {
-        // More than there are, and fewer than before.
+        // Counts above the number of messages sent, and counts that decrease.
         for claims in [
             &[3][..],
             &[u32::MAX],
@@ -265,9 +266,10 @@ fn a_forged_count_of_messages_taken_is_named() {
     scene.finish();
 }
 
-/// What was taken, by the peer's own word, may be lent anew: that it never read it is its own loss.
+/// After the peer's confirmation the library may reuse the memory. A peer that confirms a message
+/// without reading it only loses that message.
 #[test]
-fn a_peer_that_claims_what_it_did_not_read_harms_itself_alone() {
+fn false_claim_of_reading_harms_only_the_peer() {
     let scene = Scene::new();
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
@@ -297,7 +299,7 @@ fn a_peer_that_claims_what_it_did_not_read_harms_itself_alone() {
 }
 
 #[test]
-fn a_peer_that_is_gone_while_it_is_read_from_ends_the_connection() {
+fn peer_death_during_read_ends_the_connection() {
     const LONG: usize = 16 << 20;
     let mut config = config();
     config.max_message = LONG as u64;
@@ -327,7 +329,7 @@ fn a_peer_that_is_gone_while_it_is_read_from_ends_the_connection() {
                 ),
                 "{role:?}, orderly: {orderly}: {reason:?}"
             );
-            // Sixteen reads are not done so soon; and no message overtakes another.
+            // The end comes before sixteen READs are done, and no message overtakes another.
             assert!(messages.is_empty(), "{role:?}, orderly: {orderly}");
             scene.stage.bystander.assert_well();
         }
@@ -335,9 +337,9 @@ fn a_peer_that_is_gone_while_it_is_read_from_ends_the_connection() {
     scene.finish();
 }
 
-/// The memory goes while it is being read, and the queue pair stays.
+/// The peer deregisters the memory while the queue pair stays connected.
 #[test]
-fn memory_that_is_taken_back_while_it_is_read_is_named_by_its_key() {
+fn memory_revoked_during_read_is_named_by_key() {
     if !applies("reads whose refusal names the request") {
         return;
     }
@@ -356,8 +358,8 @@ fn memory_that_is_taken_back_while_it_is_read_is_named_by_its_key() {
     scene.finish();
 }
 
-/// Memory for all of a message is found before its first byte is asked for. It goes when there is
-/// none to be read.
+/// The library allocates memory for the whole message before its first READ, and frees it when that
+/// READ fails.
 #[test]
 fn a_long_message_that_is_not_there_leaves_nothing() {
     if !applies("reads whose refusal names the request") {
@@ -384,8 +386,8 @@ fn a_long_message_that_is_not_there_leaves_nothing() {
     scene.finish();
 }
 
-/// Large messages of the library's that the peer never reads: closing is bounded, and says that
-/// they did not arrive.
+/// The peer never reads the library's large messages: `close_timeout` bounds the close, which
+/// reports them as undelivered.
 #[test]
 fn a_peer_that_reads_nothing_is_given_up() {
     let mut config = config();
@@ -404,7 +406,7 @@ fn a_peer_that_reads_nothing_is_given_up() {
     scene.finish();
 }
 
-/// Says that so many large messages were taken in all.
+/// Returns a grant that confirms `count` large messages in all.
 fn taken(count: u32) -> Vec<u8> {
     Frame {
         arg: count,
@@ -413,10 +415,10 @@ fn taken(count: u32) -> Vec<u8> {
     .bytes()
 }
 
-/// The device acknowledges small messages that wait, in the peer's library, behind a large one that
-/// is not read.
+/// The device acknowledges the small messages although they wait in the peer's library behind a
+/// large message that is not read.
 #[test]
-fn what_waits_behind_a_large_message_that_is_not_read_is_not_sent() {
+fn unread_large_message_delays_sent_of_later_ones() {
     let scene = Scene::new();
     for role in ROLES {
         for read in [true, false] {
@@ -432,8 +434,8 @@ fn what_waits_behind_a_large_message_that_is_not_read_is_not_sent() {
             endpoint
                 .send(Outgoing::from(b"behind both").with_id(4))
                 .unwrap();
-            // The device does things in their order: when this is done, all of that has been
-            // acknowledged.
+            // The device processes its requests in order: when this READ completes, the earlier
+            // sends have been acknowledged.
             let lent = peer.lend(8);
             let ours = endpoint.one_sided().region(8, RemoteAccess::NONE).unwrap();
             let mut remote = [0; RemoteRegion::LEN];
@@ -474,8 +476,8 @@ fn what_waits_behind_a_large_message_that_is_not_read_is_not_sent() {
     scene.finish();
 }
 
-/// What is lent to one peer is not another's to read, even if that one learns of its address and
-/// key.
+/// A peer cannot read the memory that is exposed to another peer, even if it knows the address and
+/// the key.
 #[test]
 fn what_is_lent_to_one_peer_cannot_be_read_by_another() {
     let scene = Scene::new();

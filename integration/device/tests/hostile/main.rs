@@ -1,6 +1,6 @@
-//! Peers that do not keep to the protocol, in both roles. Each costs its own connection and nothing
-//! else: a healthy connection of the same engine goes on, nothing is left behind, and no receiver
-//! was ever without a receive.
+//! Tests of peers that violate the protocol, in both roles. Each such peer loses its own connection
+//! and has no other effect: a healthy connection of the same engine keeps exchanging messages, no
+//! resource leaks, and no receiver runs out of posted receives.
 
 mod abrupt;
 mod announcements;

@@ -1,5 +1,5 @@
-//! Frames of chance: whatever comes, a connection ends by what it heard, and delivers only what was
-//! a message.
+//! Tests of random frames: the connection ends with a reason that matches the frames, and delivers
+//! only frames that are valid messages.
 
 use std::{
     collections::BTreeMap,
@@ -15,12 +15,12 @@ use crate::{
     wire::{CONTROL_RECEIVES, EAGER_SIZE, Frame, HEADER_LEN, WINDOW},
 };
 
-/// Connections in all.
+/// The total number of connections.
 const CONNECTIONS: usize = 120;
-/// Those that are there at once.
+/// The number of simultaneous connections.
 const BATCH: usize = 8;
 
-/// Numbers that are the same for the same seed (SplitMix64).
+/// A generator of pseudo-random numbers, reproducible by its seed (SplitMix64).
 struct Random(u64);
 
 impl Random {
@@ -40,8 +40,8 @@ impl Random {
         (0..len).map(|_| self.next() as u8).collect()
     }
 
-    /// A frame that may be anything: noise, or a good one, or a good one with a byte or the length
-    /// changed.
+    /// Returns a random frame: random bytes, or a valid frame, or a valid frame with one byte or
+    /// the length changed.
     fn frame(&mut self) -> Vec<u8> {
         let longest = HEADER_LEN + EAGER_SIZE as usize;
         if self.below(4) == 0 {
@@ -72,7 +72,8 @@ impl Random {
     }
 }
 
-/// Sends all frames and goes when they are acknowledged, or when it is disconnected.
+/// Sends all frames and disconnects after the library's device has acknowledged them, or after the
+/// library has disconnected.
 fn shout(mut peer: Peer, frames: &[Vec<u8>]) {
     for frame in frames {
         peer.send(frame);
@@ -81,8 +82,8 @@ fn shout(mut peer: Peer, frames: &[Vec<u8>]) {
     peer.disconnect();
 }
 
-/// Makes sure that the library's side ended by what it heard, and that its messages are the first
-/// ones that were sent. Returns the kind of the end, or the field that was wrong.
+/// Checks that the received frames explain the end of the library's side, and that the delivered
+/// messages are the first ones sent. Returns the kind of the end or the invalid field.
 fn check(endpoint: &Endpoint, frames: &[Vec<u8>]) -> &'static str {
     let (reason, messages) = end(endpoint);
     let kind = match reason {
@@ -129,7 +130,7 @@ fn frames_of_chance_do_no_harm() {
         let connections: Vec<_> = (0..BATCH)
             .map(|_| {
                 let (peer, endpoint) = scene.connect(role);
-                // As many as find a receive, whatever they are.
+                // Up to the number of posted receives, which suffices for frames of any kind.
                 let count = 1 + random.below(usize::from(WINDOW) + CONTROL_RECEIVES);
                 let frames: Vec<_> = (0..count).map(|_| random.frame()).collect();
                 (peer, endpoint, frames)

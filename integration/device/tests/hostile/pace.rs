@@ -1,5 +1,4 @@
-//! Peers that send more control frames than there is a reason for, or answer where nothing was
-//! asked.
+//! Tests of peers that send too many control frames or answers to nothing.
 
 use std::time::Duration;
 
@@ -26,7 +25,7 @@ fn as_many_pings_as_there_are_receives_are_taken() {
         for _ in 0..CONTROL_RECEIVES {
             peer.send(&Frame::control(GRANT).bytes());
         }
-        // The connection is as good as ever.
+        // The connection still works.
         peer.send(&Frame::data(b"still here").bytes());
         assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *b"still here");
         peer.disconnect();
@@ -36,7 +35,7 @@ fn as_many_pings_as_there_are_receives_are_taken() {
     scene.finish();
 }
 
-/// A ping that the peer answers twice.
+/// The peer answers one ping twice.
 #[test]
 fn a_second_pong_is_named() {
     let mut config = config();
@@ -56,7 +55,8 @@ fn a_second_pong_is_named() {
     scene.finish();
 }
 
-/// It hears pings and says nothing: that its device acknowledges them is no sign of life.
+/// The peer receives pings and sends no frame. The acknowledgements of its device are no sign of
+/// life.
 #[test]
 fn a_peer_that_answers_no_ping_is_dead() {
     let mut config = config();
@@ -73,8 +73,8 @@ fn a_peer_that_answers_no_ping_is_dead() {
     scene.finish();
 }
 
-/// Without credit for it a peer sends control frames faster than anybody looks, for as long as
-/// others exchange messages. Its own device is told to wait, and the connection lives.
+/// A peer without credit sends control frames faster than the library polls, while other
+/// connections exchange messages. RNR NAKs delay the peer's device, and the connection survives.
 #[test]
 fn a_flood_of_pings_harms_nobody_else() {
     const ROUNDS: u32 = 8;

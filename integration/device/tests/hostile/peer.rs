@@ -1,4 +1,4 @@
-//! A peer made of the public lower layers, which sends what it is told to.
+//! A peer built from the public lower layers, which sends any bytes that a test gives it.
 
 use std::{
     cell::Cell,
@@ -19,18 +19,18 @@ use toolbox::{Lab, PATIENCE};
 
 use crate::wire::{Frame, HEADER_LEN, PING, PONG};
 
-/// How many frames it can have out, and how many receives it posts: more than the library may send
-/// it.
+/// Maximal number of frames in flight, and the number of posted receives. Both exceed the number of
+/// frames that the library may send.
 pub(crate) const DEPTH: u32 = 64;
-/// Room for a frame that is longer than any that the library takes.
+/// Size of a slot in bytes: more than the longest frame that the library accepts.
 const SLOT: usize = 2048;
-/// Told apart from receives by these.
+/// Bits in the ids of work requests that tell sends and nudges from receives.
 const SEND: u64 = 1 << 32;
 const NUDGE: u64 = 1 << 33;
 
 /// A peer with a queue pair of its own.
 pub(crate) struct Peer {
-    // Dropped first, then what it uses.
+    // Declared first, so that it is dropped before the objects that it uses.
     qp: QueuePair,
     cq: CompletionQueue,
     /// Slots for sending, then slots for receiving.
@@ -38,7 +38,7 @@ pub(crate) struct Peer {
     id: CmId,
     channel: EventChannel,
     posted: u32,
-    /// The numbers of frames each way, modulo 2¹⁶.
+    /// Number of frames sent and received, modulo 2¹⁶.
     frames_sent: u16,
     frames_received: u16,
     acknowledged: u32,
@@ -46,7 +46,7 @@ pub(crate) struct Peer {
     disconnected: bool,
 }
 
-/// Where a peer waits to be connected to.
+/// A listener for connections of the library.
 pub(crate) struct Server {
     listener: CmId,
     channel: EventChannel,
@@ -73,12 +73,12 @@ impl Server {
             .unwrap()
     }
 
-    /// Accepts the next request with these bytes, whatever comes of it.
+    /// Accepts the next request with this private data. The library may then reject it.
     pub(crate) fn answer(self, private_data: &[u8]) -> Peer {
         self.answer_with(private_data, Depth::MOST)
     }
 
-    /// As `answer`, with so many READs.
+    /// As `answer`, with this number of READs.
     pub(crate) fn answer_with(self, private_data: &[u8], depth: Depth) -> Peer {
         let id = self.request();
         let mut peer = Peer::of(id, self.channel.clone());
@@ -87,7 +87,8 @@ impl Server {
         peer
     }
 
-    /// Accepts the next request with these bytes, and goes on. Returns those of the request.
+    /// Accepts the next request with this private data, and keeps listening. Returns the private
+    /// data of the request.
     pub(crate) fn answer_next(&self, private_data: &[u8]) -> (Peer, Vec<u8>) {
         let mut event = self.await_event(CmEventType::CONNECT_REQUEST);
         let asked = event.private_data().to_vec();
@@ -107,7 +108,7 @@ impl Server {
         (peer, asked)
     }
 
-    /// The next event of this kind. Others are of connections before this one.
+    /// Waits for the next event of this kind. Others belong to earlier connections.
     fn await_event(&self, kind: CmEventType) -> CmEvent {
         loop {
             let event = self.channel.wait_event(PATIENCE).unwrap();
@@ -118,7 +119,7 @@ impl Server {
         }
     }
 
-    /// Accepts the next request, which comes to a connection.
+    /// Accepts the next request and waits until the connection is established.
     pub(crate) fn accept(self, private_data: &[u8]) -> Peer {
         let mut peer = self.answer(private_data);
         expect(&peer.channel, CmEventType::ESTABLISHED);
@@ -130,7 +131,7 @@ impl Server {
     }
 }
 
-/// The first frame, which grants as many as the hello.
+/// Returns the first frame, which repeats the grant of the hello.
 fn first(kind: u8, hello: &[u8]) -> Vec<u8> {
     let grant = u16::from_be_bytes([hello[8], hello[9]]).into();
     let frame = Frame {
@@ -141,7 +142,7 @@ fn first(kind: u8, hello: &[u8]) -> Vec<u8> {
 }
 
 impl Peer {
-    /// Connects, and is accepted.
+    /// Connects and waits until the library has accepted.
     pub(crate) fn connect(addr: SocketAddr, private_data: &[u8]) -> Self {
         let mut peer = Self::request(addr, private_data);
         expect(&peer.channel, CmEventType::ESTABLISHED);
@@ -149,7 +150,7 @@ impl Peer {
         peer
     }
 
-    /// Sends the first frame, if the side that connects has to.
+    /// On iWARP, exchanges the first frames: the connecting side has to send first.
     pub(crate) fn greet(&mut self, private_data: &[u8]) {
         if Lab::get().is_iwarp() {
             self.send(&first(PING, private_data));
@@ -158,18 +159,18 @@ impl Peer {
         }
     }
 
-    /// The answer to a request.
+    /// Waits for the answer to a request.
     pub(crate) fn answer(&self) -> CmEvent {
         let answer = self.channel.wait_event(PATIENCE).unwrap();
         answer.expect("an answer comes")
     }
 
-    /// Asks for a connection.
+    /// Requests a connection.
     pub(crate) fn request(addr: SocketAddr, private_data: &[u8]) -> Self {
         Self::request_with(addr, private_data, Depth::MOST)
     }
 
-    /// As `request`, with so many READs.
+    /// As `request`, with this number of READs.
     pub(crate) fn request_with(addr: SocketAddr, private_data: &[u8], depth: Depth) -> Self {
         let channel = EventChannel::new().unwrap();
         let mut id = CmId::new(&channel, PortSpace::TCP, 1).unwrap();
@@ -220,18 +221,18 @@ impl Peer {
         peer
     }
 
-    /// Memory of its own, and the key to it.
+    /// Returns the memory of the peer's slots.
     pub(crate) fn region(&self) -> &MemoryRegion {
         &self.region
     }
 
-    /// Memory that the library may read.
+    /// Registers memory that the library may read.
     pub(crate) fn lend(&self, len: usize) -> MemoryRegion {
         let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ;
         MemoryRegion::new(self.qp.pd(), len, access).unwrap()
     }
 
-    /// The next event, which must be this one.
+    /// Waits for the next event and checks its type.
     pub(crate) fn event(&self, event: CmEventType) -> CmEvent {
         expect(&self.channel, event)
     }
@@ -242,7 +243,7 @@ impl Peer {
         self.qp.post_recv(&[wr]).unwrap();
     }
 
-    /// Posts these bytes as one frame, numbered.
+    /// Posts these bytes as one frame, with the next frame number.
     pub(crate) fn send(&mut self, frame: &[u8]) {
         let frame = self.numbered(frame);
         self.send_as(&frame, SendWr::send);
@@ -258,7 +259,7 @@ impl Peer {
         frame
     }
 
-    /// Posts these frames all at once.
+    /// Posts these frames in one call.
     pub(crate) fn send_all(&mut self, frames: &[Vec<u8>]) {
         let first = self.posted;
         self.posted += frames.len() as u32;
@@ -277,7 +278,7 @@ impl Peer {
         self.qp.post_send(&requests).unwrap();
     }
 
-    /// Posts these bytes as another kind of work request than a plain send.
+    /// Posts these bytes as the work request that `make` returns.
     pub(crate) fn send_as<'a>(
         &'a mut self,
         bytes: &[u8],
@@ -292,7 +293,8 @@ impl Peer {
         this.qp.post_send(&[make(SEND, sge)]).unwrap();
     }
 
-    /// Reads of the library's memory. `None`: it must not, which has ended the connection.
+    /// Reads 64 bytes of the library's memory. Returns `None` if the device refuses, which ends the
+    /// connection.
     pub(crate) fn read(&mut self, target: RemoteAddr) -> Option<[u8; 64]> {
         let at = self.posted as usize * SLOT;
         let mut bytes = [0; 64];
@@ -303,8 +305,8 @@ impl Peer {
         done.then_some(bytes)
     }
 
-    /// Waits until the library's device has acknowledged everything, or the connection is no more.
-    /// Says which: whether it is still there.
+    /// Waits until the library's device has acknowledged all frames, or the connection has ended.
+    /// Returns whether the connection is still established.
     pub(crate) fn flush(&mut self) -> bool {
         let posted = self.posted;
         self.wait(|this| this.acknowledged == posted);
@@ -315,12 +317,13 @@ impl Peer {
         !self.disconnected
     }
 
-    /// Answers nothing from now on, and says nothing.
+    /// Breaks the queue pair: it answers no READ and sends no frame, and there is no disconnect.
     pub(crate) fn stop_answering(&mut self) {
         self.qp.to_err().unwrap();
     }
 
-    /// The library's driver may not notice what comes right behind its reply before more comes.
+    /// Posts empty WRITEs until a frame arrives: the library's driver may notice bytes right behind
+    /// its reply only when more bytes arrive.
     fn nudge_until_heard(&mut self) {
         let last = Cell::new(Instant::now());
         self.wait(|this| {
@@ -346,9 +349,9 @@ impl Peer {
         self.wait(|_| false);
     }
 
-    /// Agrees to being disconnected.
+    /// Disconnects, or confirms the library's disconnect.
     pub(crate) fn disconnect(mut self) {
-        // Where the library did so before, this is the answer.
+        // Fails if the connection is already down.
         let _ = self.id.disconnect();
     }
 
@@ -366,7 +369,8 @@ impl Peer {
                 .map(|event| event.event())
             {
                 Some(CmEventType::DISCONNECTED) => self.disconnected = true,
-                // Of an answer that the library did not like.
+                // The library rejected the hello of this reply after the connection was
+                // established.
                 Some(CmEventType::ESTABLISHED) | None => {}
                 Some(other) => panic!("{other}"),
             }
@@ -385,7 +389,7 @@ impl Peer {
         let mut some = [WorkCompletion::default(); 4];
         let count = self.cq.poll(&mut some).unwrap();
         for wc in &some[..count] {
-            // What failed fails because the library is gone, which DISCONNECTED tells.
+            // Requests fail only after the library has disconnected, which DISCONNECTED reports.
             let Ok(success) = wc.result() else { continue };
             if success.wr_id == SEND {
                 self.acknowledged += 1;
@@ -411,7 +415,7 @@ impl Peer {
     }
 }
 
-/// How many READs a peer offers to serve at once, and wants served.
+/// The READ depths that a peer offers and requests.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Depth {
     pub(crate) responder_resources: u8,
@@ -419,7 +423,7 @@ pub(crate) struct Depth {
 }
 
 impl Depth {
-    /// As many as the device can.
+    /// The maximum of the device.
     pub(crate) const MOST: Self = Self {
         responder_resources: u8::MAX,
         initiator_depth: u8::MAX,

@@ -12,18 +12,19 @@ use crate::{
     wire::{EAGER_SIZE, Hello, MAX_MESSAGE, WINDOW},
 };
 
-/// Which side of the connection is hostile.
+/// The role of the hostile peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// It connects to a listener of the library.
+    /// The hostile peer connects to a listener of the library.
     Client,
-    /// A connector of the library connects to it.
+    /// A connector of the library connects to the hostile peer.
     Server,
 }
 
 pub(crate) const ROLES: [Role; 2] = [Role::Client, Role::Server];
 
-/// An engine with a listener for the hostile, and a connection that they are not to disturb.
+/// An engine with a listener for hostile peers, and a healthy connection that they must not
+/// disturb.
 pub(crate) struct Scene {
     pub(crate) stage: Stage,
     lab: DeviceTest,
@@ -31,7 +32,7 @@ pub(crate) struct Scene {
     rnr_naks: u64,
 }
 
-/// What belongs to the engine.
+/// The engine and the objects that use it.
 pub(crate) struct Stage {
     pub(crate) engine: Engine,
     pub(crate) config: Config,
@@ -61,8 +62,8 @@ impl Stage {
     }
 }
 
-/// How the library's side is set up: nothing in these tests ends by one of these timeouts, but for
-/// the tests of the timeouts.
+/// Returns the library's configuration. Its timeouts are too long to end a connection in these
+/// tests; the tests of timeouts change theirs.
 pub(crate) fn config() -> Config {
     let mut config = Config::default();
     config.receive_window = WINDOW;
@@ -84,8 +85,8 @@ impl Scene {
 
     pub(crate) fn with(config: Config) -> Self {
         let lab = DeviceTest::without_credits();
-        // What librdmacm keeps on an opened device depends on what happened last: so count after
-        // the same last act.
+        // librdmacm caches objects of an opened device, depending on the last operation. So take
+        // the baseline after a stage has been built and cleared, as at the end.
         Stage::new(lab.at(0), config.clone()).clear();
         Self {
             before: (lab.resources(), open_fds()),
@@ -95,12 +96,12 @@ impl Scene {
         }
     }
 
-    /// A second listener of the library, whose requests the test answers.
+    /// Binds a second listener of the library, whose requests the test answers.
     pub(crate) fn requests(&self) -> RequestListener {
         self.requests_with(|builder| builder)
     }
 
-    /// As [`requests`](Self::requests), with the values of a listener that `set` sets.
+    /// As [`requests`](Self::requests), with the options that `set` sets.
     pub(crate) fn requests_with(
         &self,
         set: impl FnOnce(ListenerBuilder) -> ListenerBuilder,
@@ -110,19 +111,20 @@ impl Scene {
         builder.bind_requests(self.lab.at(0)).unwrap()
     }
 
-    /// A server for the library to connect to.
+    /// Binds a hostile server for the library to connect to.
     pub(crate) fn server(&self) -> Server {
         Server::new(self.lab.at(0))
     }
 
-    /// What connects to such a server.
+    /// Returns a connector of the library for such a server.
     pub(crate) fn connector(&self) -> Connector {
         Connector::new()
             .config(&self.stage.config)
             .engine(&self.stage.engine)
     }
 
-    /// A hostile peer that has behaved well so far, and the library's side.
+    /// Connects a hostile peer that has kept to the protocol so far. Returns it and the library's
+    /// endpoint.
     pub(crate) fn connect(&self, role: Role) -> (Peer, Endpoint) {
         self.connect_with(role, &Hello::GOOD)
     }
@@ -146,8 +148,8 @@ impl Scene {
         })
     }
 
-    /// Clears up, and makes sure that the hostile left nothing behind and that there was a receive
-    /// for every frame.
+    /// Ends the scene, and checks that no resource leaked and that each frame found a posted
+    /// receive.
     pub(crate) fn finish(self) {
         let rnr_naks = self.rnr_naks;
         let lab = self.lab.clone();
@@ -155,11 +157,11 @@ impl Scene {
         assert_eq!(lab.rnr_naks(), rnr_naks, "receiver not ready");
     }
 
-    /// As `finish`, for a peer that sends without credit or takes nothing: that the device then
-    /// says so is the peer's own affair.
+    /// As `finish`, for a peer that sends without credit or does not read: the RNR NAKs of its own
+    /// device are expected.
     pub(crate) fn finish_with_rnr_naks(self) {
         self.stage.clear();
-        // A driver may take queue pairs apart when the call that destroys them has come back.
+        // A driver may free a queue pair after the call that destroys it has returned.
         let mut deadline = Deadline::after(PATIENCE);
         while (self.lab.resources(), open_fds()) != self.before && !deadline.is_over() {
             thread::sleep(Duration::from_millis(5));
@@ -169,20 +171,22 @@ impl Scene {
     }
 }
 
-/// Whether a test that takes this of RoCE and InfiniBand applies; if not, it is said.
+/// Returns whether the device has this capability of RoCE and InfiniBand; otherwise prints it as
+/// missing.
 pub(crate) fn applies(capability: &str) -> bool {
     toolbox::applies(!Lab::get().is_iwarp(), capability)
 }
 
-/// Waits for the end and returns its reason and the messages before it. Later calls give the same
-/// reason.
+/// Waits for the end of the connection. Returns its reason and the messages before it, and checks
+/// that later calls report the same reason.
 pub(crate) fn end(endpoint: &Endpoint) -> (CloseReason, Vec<Message>) {
     let mut messages = Vec::new();
     let reason = loop {
         match endpoint.recv_timeout(PATIENCE) {
             Ok(message) => messages.push(message),
             Err(Error::Disconnected(reason)) => break reason,
-            // Which a frame of chance may say; `recv` repeats it until the end has come.
+            // A random frame may be a valid Finish; `recv` then repeats this error until the
+            // connection ends.
             Err(Error::PeerFinished) => match endpoint.next_completion_timeout(PATIENCE) {
                 Ok(Completion::Disconnected(reason)) | Err(Error::Disconnected(reason)) => {
                     break reason;
@@ -204,7 +208,7 @@ pub(crate) fn end(endpoint: &Endpoint) -> (CloseReason, Vec<Message>) {
     (reason, messages)
 }
 
-/// As `end`, where the peer broke the protocol: the name of the field that tells.
+/// As `end`, for a protocol violation: returns the name of the invalid field.
 pub(crate) fn violated_field(endpoint: &Endpoint) -> &'static str {
     match end(endpoint).0 {
         CloseReason::ProtocolViolation(violation) => violation.field(),

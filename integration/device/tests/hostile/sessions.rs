@@ -1,4 +1,4 @@
-//! Peers that ask for a session, or are asked for one, and do not keep to the rules. Each ends its
+//! Tests of peers that violate the rules of sessions, as listener or connector. Each ends only its
 //! own attempt, and the session delivers each message once.
 
 use std::{net::SocketAddr, thread, time::Duration};
@@ -12,7 +12,7 @@ use crate::{
     wire::{DATA, Frame, HEADER_LEN, Hello, PING, PONG},
 };
 
-/// Bits of `features`.
+/// Bits of the hello's `features`.
 const SESSION: u16 = 16;
 const RESUMES: u16 = 32;
 
@@ -26,7 +26,7 @@ fn with_sessions() -> Config {
     config().with(|config| config.resume = PATIENCE)
 }
 
-/// A hello with these bits, and bytes behind it.
+/// Returns a hello with these bits, followed by `data`.
 fn hello(features: u16, data: &[u8]) -> Vec<u8> {
     let len = Hello::LEN + data.len() as u8;
     let mut bytes = Hello {
@@ -39,18 +39,18 @@ fn hello(features: u16, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A request to resume.
+/// Returns the hello of a request to resume.
 fn request(id: &[u8], epoch: u32, received: u32) -> Vec<u8> {
     let numbers = [epoch.to_be_bytes(), received.to_be_bytes()];
     hello(SESSION | RESUMES, &[id, numbers.as_flattened()].concat())
 }
 
-/// The bytes behind a hello.
+/// Returns the bytes that follow a hello.
 fn behind(hello: &[u8]) -> Vec<u8> {
     hello[Hello::LEN.into()..hello[5].into()].to_vec()
 }
 
-/// The code of the rejection of this request.
+/// Sends this request and returns the code of its rejection.
 fn rejected(addr: SocketAddr, request: &[u8]) -> u16 {
     let event = Peer::request(addr, request).event(CmEventType::REJECTED);
     let data = event.private_data();
@@ -58,7 +58,8 @@ fn rejected(addr: SocketAddr, request: &[u8]) -> u16 {
     u16::from_be_bytes([data[6], data[7]])
 }
 
-/// Resumes with epochs that grow, until it is accepted. Returns the bytes behind the hello.
+/// Resumes with increasing epochs until the library accepts. Returns the bytes that follow the
+/// hello.
 fn resume(addr: SocketAddr, id: &[u8], epoch: &mut u32, received: u32) -> (Peer, Vec<u8>) {
     let mut deadline = Deadline::after(PATIENCE);
     loop {
@@ -78,7 +79,7 @@ fn resume(addr: SocketAddr, id: &[u8], epoch: &mut u32, received: u32) -> (Peer,
     }
 }
 
-/// A session with the library, whose identity is returned.
+/// Starts a session with the library, and returns its identity as well.
 fn begin(scene: &Scene) -> (Peer, Endpoint, Vec<u8>) {
     let addr = scene.stage.listener.local_addr();
     thread::scope(|scope| {
@@ -97,7 +98,7 @@ fn begin(scene: &Scene) -> (Peer, Endpoint, Vec<u8>) {
     })
 }
 
-/// A message each way. No ping comes before the library's.
+/// Exchanges one message each way. No ping may arrive before the library's message.
 fn assert_well(peer: &mut Peer, endpoint: &Endpoint) {
     peer.send(&Frame::data(b"well").bytes());
     assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *b"well");
@@ -152,7 +153,7 @@ fn old_epochs_and_impossible_numbers_are_refused() {
     for old in [epoch, 4, 0] {
         assert_eq!(rejected(addr, &request(&id, old, 0)), BUSY, "{old}");
     }
-    // One message was sent.
+    // The library has sent one message.
     for received in [2, 1 << 31, u32::MAX] {
         let impossible = request(&id, epoch + 100, received);
         assert_eq!(rejected(addr, &impossible), BUSY, "{received}");
@@ -171,14 +172,14 @@ fn stranger_is_refused_while_the_peer_answers() {
         assert_eq!(rejected(addr, &request(&id, epoch, 0)), BUSY);
         assert_eq!(peer.receive()[0], PING);
         peer.send(&Frame::control(PONG).bytes());
-        // It comes behind the pong.
+        // The library processes it after the pong.
         assert_well(&mut peer, &endpoint);
     }
     scene.stage.bystander.assert_well();
     finish(scene, peer, endpoint);
 }
 
-/// A queue pair that has failed answers nothing, and the library's own device may not notice it.
+/// A failed queue pair answers nothing, and the library's own device may not notice the failure.
 #[test]
 fn connection_without_answers_gives_way() {
     let scene = Scene::with(with_sessions());

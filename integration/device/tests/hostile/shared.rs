@@ -1,4 +1,4 @@
-//! Peers of connections that share receives with those of honest ones.
+//! Tests of hostile connections that share receive buffers with honest ones.
 
 use std::thread;
 
@@ -11,10 +11,10 @@ use crate::{
     wire::{Frame, GRANT},
 };
 
-/// Each connection keeps so many buffers for itself.
+/// Number of buffers that are reserved for each connection.
 const SHARE: u32 = 14;
-/// One honest connection to the scene's listener: the client, with buffers of its own, and the
-/// server.
+/// Connects one honest client, with its own receive buffers, to the scene's listener. Returns the
+/// client and the server.
 fn honest(scene: &Scene) -> (Endpoint, Endpoint) {
     let mut own = config();
     own.shared_receive = None;
@@ -31,11 +31,11 @@ fn sharing(count: u32) -> Config {
     config
 }
 
-/// It sends more than there are buffers, all of it nonsense, and does not answer when it is
-/// disconnected.
+/// The peer sends more invalid frames than there are shared buffers, and does not confirm the
+/// disconnect.
 #[test]
 fn a_violation_holds_back_no_buffer_that_others_share() {
-    // Room for two, whatever they do.
+    // Room for two connections with all their buffers in use.
     let scene = Scene::with(sharing(4 * SHARE));
     let (client, server) = honest(&scene);
     let nonsense = Frame {
@@ -47,14 +47,14 @@ fn a_violation_holds_back_no_buffer_that_others_share() {
         let (mut peer, endpoint) = scene.connect(Role::Client);
         peer.send_all(&vec![nonsense.clone(); DEPTH as usize - 1]);
         let mut rounds = 0;
-        // Until it is gone, two seconds after it broke the protocol.
+        // Until the connection ends, 2 s after the violation.
         while matches!(endpoint.try_recv(), Ok(None)) {
             client.send_timeout(b"honest", PATIENCE).unwrap();
             assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"honest");
             rounds += 1;
         }
         println!("{rounds} messages meanwhile");
-        // Where it is iWARP, its end is that of a stream, and known at once.
+        // On iWARP, the end of the TCP stream ends the connection at once.
         assert!(
             rounds > 10 || Lab::get().is_iwarp(),
             "only {rounds} messages came through meanwhile"
@@ -63,7 +63,7 @@ fn a_violation_holds_back_no_buffer_that_others_share() {
     }
     client.close().unwrap();
     drop((client, server));
-    // Whoever sends more than it may finds no receive at some time, and takes some of others for a
-    // moment.
+    // A peer that exceeds its credit may find no posted receive, and briefly uses receives of
+    // others.
     scene.finish_with_rnr_naks();
 }

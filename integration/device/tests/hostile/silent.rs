@@ -1,4 +1,4 @@
-//! Peers that ask for a connection and then say nothing, or think better of it.
+//! Tests of peers that request a connection and then fall silent or withdraw the request.
 
 use std::{thread, time::Duration};
 
@@ -11,13 +11,13 @@ use crate::{
     wire::Hello,
 };
 
-/// They take all the places that there are, and honest ones are told; who tries again gets through
-/// when their time is over.
+/// Silent peers occupy all places for half-open connections, so the listener rejects an honest peer
+/// as busy. Its retries succeed when the silent peers have timed out.
 #[test]
-fn silent_peers_keep_others_out_for_no_longer_than_their_time() {
+fn silent_peers_block_others_until_their_timeout() {
     const HALF_OPEN: u16 = 6;
     let mut config = config();
-    // Theirs, from when they were accepted.
+    // The silent peers' timeout, from the accept on.
     config.connect_timeout = Duration::from_secs(10).mul_f64(slowness());
     let scene = Scene::with(config.clone());
     let listener = scene.requests_with(|builder| builder.half_open(HALF_OPEN));
@@ -68,9 +68,9 @@ fn silent_peers_keep_others_out_for_no_longer_than_their_time() {
     scene.finish();
 }
 
-/// Whether the word of that comes before the application accepts, or while it does, or not at all.
+/// The withdrawal is processed before the application accepts, or during the accept, or after it.
 #[test]
-fn a_request_that_its_peer_withdraws_while_it_is_accepted_ends_as_a_connect() {
+fn request_withdrawn_during_accept_fails_as_connect() {
     let scene = Scene::new();
     let listener = scene.requests();
     let addr = listener.local_addr();
@@ -78,7 +78,7 @@ fn a_request_that_its_peer_withdraws_while_it_is_accepted_ends_as_a_connect() {
         let peer = Peer::request(addr, &Hello::GOOD.bytes());
         let request = listener.requests().recv_timeout(PATIENCE).unwrap();
         let withdrawing = thread::spawn(move || drop(peer));
-        // At another moment each time.
+        // Vary the moment.
         for _ in 0..round % 20 * 1000 {
             std::hint::spin_loop();
         }

@@ -259,7 +259,7 @@ fn others_are_turned_away() {
 
 /// Each side reports the other's protocol. The connection manager reports only "CONSUMER_DEFINED".
 #[test]
-fn an_endpoint_at_an_rsocket_and_an_rsocket_at_an_endpoint_are_told_so() {
+fn endpoint_and_rsocket_name_each_other_as_foreign() {
     let lab = DeviceTest::start();
     let rsocket = Listener::bind(lab.at(0)).unwrap();
     let address = rsocket.local_addr().unwrap();
@@ -287,13 +287,13 @@ fn an_endpoint_at_an_rsocket_and_an_rsocket_at_an_endpoint_are_told_so() {
 
 /// The peer's connection manager rejects if a listener has the port, but not the address.
 #[test]
-fn a_client_of_ipv6_at_a_listener_of_ipv4_is_told_of_it() {
+fn ipv6_client_of_ipv4_listener_gets_clear_error() {
     let lab = DeviceTest::start();
     let rsocket = Listener::bind(lab.at(0)).unwrap();
     let endpoints = rdmsg::Listener::bind(lab.at(0)).unwrap();
     // iWARP uses TCP's ports, and each of the two address families has its own.
     let hint = if lab.is_iwarp() {
-        "nobody listens on this port"
+        "no program listens on this port"
     } else {
         "the other of IPv4 and IPv6"
     };

@@ -119,7 +119,7 @@ fn no_receive_is_an_error_when_retries_are_off() {
 }
 
 #[test]
-fn a_message_longer_than_its_receive_is_an_error_on_both_sides() {
+fn message_longer_than_receive_fails_both_sides() {
     let Pair { a, b, .. } = &Pair::new();
     b.qp.post_recv(&[RecvWr::new(1, Sge::new(&b.region, ..4))])
         .unwrap();

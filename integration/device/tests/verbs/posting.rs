@@ -107,7 +107,7 @@ fn what_a_queue_pair_cannot_take_is_refused() {
 }
 
 #[test]
-fn a_queue_pair_of_one_kind_does_not_take_requests_of_another() {
+fn queue_pair_refuses_requests_of_another_kind() {
     let Pair { a, pd, context, .. } = &Pair::new();
     let cq = CompletionQueue::new(context, 8, None).unwrap();
     let make = |qp_type| {

@@ -1,4 +1,4 @@
-//! What the application does, and the clock.
+//! The application and the clock.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ impl Device {
         }
     }
 
-    /// Sends what is held back, as far as there is room.
+    /// Sends the held messages, as far as the room permits.
     pub(crate) fn send_held(&mut self) {
         if self.held == 0 {
             return;
@@ -74,7 +74,7 @@ impl Device {
             "a window of such messages fits into a frame"
         );
         let transmit = self.conn.send_held(count, len).expect("there is room");
-        // Their own post is not what must stay behind them.
+        // Subtract first: `post` checks that nothing overtakes held messages.
         self.held -= count;
         self.post(&transmit, len as u32);
         self.credit.0 += count - 1;

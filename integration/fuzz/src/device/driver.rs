@@ -1,4 +1,4 @@
-//! What connection manager and device do.
+//! The connection manager and the device.
 
 use super::{Device, Large, Sent};
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl Device {
-    /// Makes the next connection manager call, which succeeds, and has its event come.
+    /// Performs the next connection manager call successfully, and delivers its event.
     pub(crate) fn perform_well(&mut self, theirs: &Params) {
         let hello = hello(theirs);
         let Some(op) = self.wanted.pop_front() else {
@@ -32,7 +32,7 @@ impl Device {
                     reads: BOTH_WAYS,
                 }
             }
-            // Its turn comes at once.
+            // The turn comes at once.
             CmOp::AwaitTurn => return self.conn.take_turn(self.now),
             CmOp::Discard => {
                 assert!(self.sending.is_empty() && !self.established);
@@ -49,7 +49,7 @@ impl Device {
         self.conn.handle_cm_event(event, self.now);
     }
 
-    /// Accepts a request, or connects, as it goes when all is well.
+    /// Accepts a request or connects, without a failure.
     pub(crate) fn establish(&mut self, theirs: &Params) {
         self.conn.accept(b"", self.now);
         self.settle();
@@ -76,8 +76,8 @@ impl Device {
         Some(buffer)
     }
 
-    /// Receives these frames, as far as there are receives, before any of them is processed. What
-    /// each says of its number is how far it is ahead of the right one.
+    /// Receives these frames, up to the number of posted receives, before the connection processes
+    /// the first of them. The number of each frame is relative to the expected one.
     pub(crate) fn frames(&mut self, frames: &[Vec<u8>]) {
         let arrived: Vec<_> = frames
             .iter()
@@ -103,7 +103,8 @@ impl Device {
     }
 
     fn frame(&mut self, buffer: u32, frame: &[u8]) {
-        // The connection may process it later, or never: what it reads is compared with this.
+        // `read` compares the READs with this queue, because the connection may process the frame
+        // later or never.
         if let Some(descriptor) = large(frame) {
             self.announced += 1;
             self.inbound.push_back(Large::new(descriptor, 0));
@@ -132,7 +133,7 @@ impl Device {
         self.conn.handle_recv(buffer, frame, self.now);
     }
 
-    /// Returns by how much a grant may exceed what was sent.
+    /// Returns the maximal difference between a grant and the number of messages sent.
     pub(crate) fn window(&self) -> u32 {
         self.conn
             .negotiated()
@@ -141,7 +142,7 @@ impl Device {
 
     /// Receives immediate data of a write to this side's memory.
     pub(crate) fn immediate(&mut self, imm_data: u32, len: u32) {
-        // Half of them come before this side exposes memory to write to.
+        // Half of them arrive before this side exposes writable memory.
         if imm_data & 1 == 1 {
             self.conn.allow_immediates();
         }

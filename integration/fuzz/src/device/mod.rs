@@ -1,4 +1,4 @@
-//! The driver of a connection that is fuzzed, with an honest device.
+//! A driver with an honest device for the connection under test.
 
 mod application;
 mod driver;
@@ -49,12 +49,12 @@ impl Large {
     }
 }
 
-/// A connection with its driver, an honest device and its queue pair, and checks of everything that
-/// the connection does with them.
+/// A connection with its driver, an honest device and a queue pair, which checks every output of
+/// the connection.
 ///
-/// Connection manager and peer are not part of it: they do what they like. But no more frames come
-/// than find a receive, work requests complete in order, and those that are posted when the queue
-/// pair breaks are flushed.
+/// The input decides the behaviour of the connection manager and the peer, except that each frame
+/// needs a posted receive. The device completes work requests in order, and flushes the pending
+/// ones if the queue pair breaks.
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) conn: Connection,
@@ -73,11 +73,12 @@ pub(crate) struct Device {
     established: bool,
     ended: Option<CloseReason>,
     timer: Option<Instant>,
-    /// The frame in each buffer that has completed and was neither delivered nor posted again.
+    /// The frame in each completed buffer that the connection has neither delivered nor posted
+    /// again.
     filled: HashMap<u32, Vec<u8>>,
-    /// Buffers that the application has, once for each message.
+    /// Buffers that the application holds, one entry for each message.
     pub(crate) kept: VecDeque<u32>,
-    /// Those in which several messages lie, with how many the application has.
+    /// Buffers with several messages, and the number of these that the application holds.
     shared: HashMap<u32, u32>,
     /// Large messages that the application has.
     pub(crate) large: VecDeque<u64>,
@@ -85,30 +86,31 @@ pub(crate) struct Device {
     pub(crate) inbound: VecDeque<Large>,
     /// The number of large messages that the peer announced.
     announced: u32,
-    /// Whether the peer has violated the protocol, or aborted: nothing of it is delivered then.
+    /// Whether the peer has violated the protocol or aborted, after which the connection delivers
+    /// nothing.
     disowned: bool,
-    /// The number of large messages of the peer that were read whole.
+    /// The number of the peer's large messages that were read completely.
     taken: u32,
-    /// The number of messages whose place was given back.
+    /// The number of messages that the application has released.
     released: u32,
-    /// The last grant and count of large messages taken that were sent to the peer.
+    /// The last grant, and the last count of large messages taken, that were sent to the peer.
     reported: (u32, u32),
-    /// The numbers of frames that the peer sent and that this side sent, modulo 2¹⁶.
+    /// The numbers of frames received and sent, modulo 2¹⁶.
     frames_received: u16,
     frames_sent: u16,
     /// The kind of each frame that this side sent.
     pub(crate) said: Vec<u8>,
     /// The number of messages sent, and the number that the peer has granted.
     pub(crate) credit: (u32, u32),
-    /// The number of large messages sent, and the number that were taken.
+    /// The number of large messages sent, and the number that the peer has taken.
     pub(crate) exposed: (u32, u32),
-    /// The number of messages that are held back: nothing else may be sent before them.
+    /// The number of held messages. No other message may be sent before them.
     held: u32,
     lengths: VecDeque<u64>,
-    /// Whether this side sends no more messages, and whether the peer does.
+    /// Whether this side has finished sending.
     finished: bool,
     pub(crate) peer_finished: bool,
-    /// Whether a Finish went out.
+    /// Whether a Finish was sent.
     told_finish: bool,
 }
 
@@ -152,7 +154,7 @@ impl Device {
         this
     }
 
-    /// Does what the connection wants, and checks that it may.
+    /// Performs the outputs of the connection, and checks that each is permitted.
     pub(crate) fn settle(&mut self) {
         let mut outputs = 0;
         let mut bad = false;
@@ -265,7 +267,7 @@ impl Device {
                 assert_eq!(parts.len(), count as usize);
                 let lens: u32 = parts.iter().map(|(_, len)| 4 + len).sum();
                 assert_eq!(lens, len, "no byte is left out");
-                // The last that is released has the buffer posted again.
+                // The last release of a message posts the buffer again.
                 self.shared.insert(buffer, count);
                 self.kept.extend(parts.iter().map(|_| buffer));
             }

@@ -1,4 +1,4 @@
-//! What applications, processes and devices of a [`Pair`] do.
+//! Operations of the applications, processes and devices of a [`Pair`].
 
 use rdma_status::WcStatus;
 
@@ -26,7 +26,7 @@ impl Pair {
         self.sent(at, sent)
     }
 
-    /// Sends the next messages in one frame, up to so many. Returns how many were accepted.
+    /// Sends up to `most` messages in one frame. Returns how many were accepted.
     pub(super) fn send_batch(&mut self, at: usize, most: usize) -> usize {
         let side = &mut self.sides[at];
         if side.held > 0 {
@@ -98,7 +98,7 @@ impl Pair {
         sent.is_ok()
     }
 
-    /// Says that this side sends no more messages.
+    /// Finishes sending: half-closes this side's direction.
     pub(super) fn finish_sending(&mut self, at: usize) {
         let _ = self.sides[at].conn.finish();
         self.settle(at);
@@ -292,7 +292,7 @@ impl Pair {
     }
 }
 
-/// The content of a batch of so many messages.
+/// Returns the content of a batch of `count` messages.
 fn batch(first: u32, count: u32) -> Vec<u8> {
     (first..)
         .take(count as usize)

@@ -1,4 +1,4 @@
-//! Scenes of the end: closes, aborts, and what comes in between.
+//! Scenes of the end: closes, aborts, and other events during them.
 
 use std::time::Duration;
 

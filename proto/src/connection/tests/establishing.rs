@@ -1,4 +1,4 @@
-//! Scenes from the first step to ESTABLISHED, and of what keeps it from coming.
+//! Scenes from the first step to ESTABLISHED, and of events that prevent it.
 
 use std::time::{Duration, Instant};
 
@@ -323,7 +323,7 @@ fn on_iwarp_the_side_that_connects_speaks_first() {
         "nothing has come of the other side"
     );
     assert!(!pair.send(B), "and it may not be spoken to");
-    // Nobody has sent a message: the library itself has spoken.
+    // The applications have sent no message; the library has sent the first frames itself.
     pair.run();
     assert!(pair.sides[B].established);
     assert!(pair.send(B) && pair.send(A));
@@ -389,7 +389,7 @@ fn on_iwarp_a_flushed_request_waits_for_the_event_that_says_why() {
     assert!(conn.next_timeout().is_some(), "it goes on waiting");
     let later = now + moment * 2;
     conn.handle_cm_event(CmInput::Disconnected, later);
-    // And no longer for what no device flushes.
+    // The wait ends although the device has not flushed the remaining work requests.
     conn.handle_timeout(later + moment);
     assert_eq!(end(&mut conn), CloseReason::PeerDisconnected);
 }

@@ -1,4 +1,4 @@
-//! Scenes of half close, and of what a stream holds back.
+//! Scenes of half close, and of messages that a stream holds back.
 
 use super::{
     pair,

@@ -1,5 +1,5 @@
-//! Scenes of messages above the eager size, and of flushes. What holds for all of them, order,
-//! bounds, and that memory is read only while it is exposed, the pair checks by itself.
+//! Scenes of messages above the eager size, and of flushes. The [`Pair`] itself checks the order,
+//! the bounds, and that memory is read only while it is exposed.
 
 use rdma_status::WcStatus;
 
@@ -59,7 +59,7 @@ fn no_more_large_messages_are_on_their_way_than_agreed() {
 #[test]
 fn memory_is_bounded_on_both_sides() {
     let mut pair = pair();
-    // The receiver may hold 4 MiB and the sender lend as much.
+    // The receiver may hold 4 MiB, and the sender may expose 4 MiB.
     let sent = (0..20)
         .filter(|_| {
             let sent = pair.send_large(A, 2 * MIB);
@@ -131,7 +131,7 @@ fn a_close_that_nobody_reads_on_for_ends_undelivered() {
 #[test]
 fn a_truncated_conversation_is_no_clean_end() {
     let mut pair = pair();
-    // The receiver keeps what it gets, so there is memory for two of three.
+    // The receiver keeps its messages, so there is memory for two of three.
     for _ in 0..3 {
         assert!(pair.send_large(A, 2 * MIB));
         pair.run();
@@ -194,7 +194,7 @@ fn a_sender_that_dies_in_the_middle_leaves_no_half_message() {
     assert_eq!(pair.sides[B].received, 0);
 }
 
-/// A's large message cannot be read: the completion that says so waits for B.
+/// The read of A's large message fails. Its completion waits for B to poll.
 fn with_a_read_that_fails(status: WcStatus) -> Pair {
     let mut pair = pair();
     assert!(pair.send_large(A, 2 * MIB));

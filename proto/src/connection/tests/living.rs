@@ -1,4 +1,4 @@
-//! Scenes of keepalive: who is alive, who is dead, and when that is known.
+//! Scenes of keepalive: live peers, dead peers, and the time until a death is detected.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ fn a_dead_host_is_noticed_within_interval_and_timeout_whenever_it_dies() {
     for offset in (0..3000).step_by(50) {
         for busy in [false, true] {
             let mut pair = Pair::established(alive(), alive());
-            // Until a moment before it dies it answers, and sends as well where it is busy.
+            // The peer answers until just before it dies; if it is busy, it sends as well.
             for _ in 0..offset / 50 {
                 pair.wait(Duration::from_millis(50));
                 if busy {
@@ -286,7 +286,7 @@ fn where_the_peers_engine_is_alive_elsewhere_few_probes_do() {
 #[test]
 fn a_side_that_is_too_busy_to_look_does_not_judge_its_peer() {
     let mut pair = Pair::established(alive(), alive());
-    // Nobody looks for a long time, again and again, and the answer is as late as that.
+    // Neither side polls for 20 s several times, so the answer is that late.
     for _ in 0..10 {
         pair.wait(Duration::from_secs(20));
         assert!(pair.sides[A].ended.is_none() && pair.sides[B].ended.is_none());

@@ -1,5 +1,5 @@
-//! Scenes of large messages for which there is no memory, and of those that keep memory because
-//! they do not come.
+//! Scenes of large messages for which there is no memory, and of messages that hold memory without
+//! arriving.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ fn a_read_that_is_never_answered_ends_the_connection_and_says_so() {
     );
 }
 
-/// Where the path is slow, reads wait behind those of other connections.
+/// On a slow path, reads wait behind those of other connections.
 #[test]
 fn a_read_stands_still_only_where_those_of_other_connections_do_as_well() {
     let mut pair = pair();
@@ -169,7 +169,7 @@ fn a_peer_learns_that_there_was_no_memory_for_its_message() {
     }
     assert!(waited >= Duration::from_secs(30), "{waited:?}");
     assert!((10..50).contains(&pair.sides[B].starved), "now and then");
-    // What the application does then says nothing more.
+    // A later abort of the application sends no further frame.
     pair.abort(B, 7);
     assert_eq!(pair.sides[B].sending.len(), 1);
     pair.finish();

@@ -259,8 +259,8 @@ impl Pair {
     /// Whether a step is possible now.
     pub(super) fn can(&self, step: Step) -> bool {
         match step {
-            // A frame arrives only where there is a live queue pair: established at least on the
-            // accepting side.
+            // A frame arrives only at a live queue pair: at least the accepting side is
+            // established.
             Step::Wire(from) => {
                 !self.sides[from].sending.is_empty() && !self.sides[1 - from].broken
             }
@@ -407,7 +407,7 @@ impl Pair {
         }
     }
 
-    /// Takes steps and releases what was received until nothing more arrives.
+    /// Takes steps and releases the received messages until nothing more arrives.
     pub(super) fn run_dry(&mut self) {
         self.run();
         while self.sides.iter().any(|side| !side.kept.is_empty()) {

@@ -60,7 +60,7 @@ fn step() -> impl Strategy<Value = Op> {
     })
 }
 
-/// What happens while a connection lives.
+/// Operations during a connection's life.
 fn life() -> impl Strategy<Value = Op> {
     prop_oneof![
         8 => step(),
@@ -75,7 +75,7 @@ fn life() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What ends one.
+/// Operations that end a connection.
 fn death() -> impl Strategy<Value = Op> {
     prop_oneof![
         4 => side().prop_map(Op::Close),
@@ -158,10 +158,10 @@ fn apply(pair: &mut Pair, op: Op) {
 proptest! {
     #![proptest_config(cases(250))]
 
-    /// However steps, sends and releases mix: no receiver is ever without a receive, no slot is
-    /// used twice, the order is kept (all checked by the pair as it goes), no credit is lost, and a
-    /// close delivers everything and says so to both sides, even if a device's last
-    /// acknowledgements go with its queue pair.
+    /// For any mix of steps, sends and releases, the pair checks that no receiver is without a
+    /// receive, no slot is used twice, and the order is kept. This test checks that no credit is
+    /// lost, and that a close delivers everything and reports that on both sides, even if a
+    /// device's last acknowledgements are lost with its queue pair.
     #[test]
     fn nothing_is_lost_and_no_credit_leaks(
         a in sizes(),
@@ -203,9 +203,9 @@ proptest! {
         }
     }
 
-    /// However a connection is ended and by whom, on whatever is going on: each side ends, once, in
-    /// bounded time, nothing comes out of order, a side that learns that everything was delivered
-    /// learns the truth, and so does one that learns of a clean end, or of a truncated one.
+    /// However and by whichever side a connection is ended, each side ends once and in bounded
+    /// time, and messages stay in order. A side that reports complete delivery, a clean end or a
+    /// truncated one is right.
     #[test]
     fn every_end_is_an_end(
         a in sizes(),

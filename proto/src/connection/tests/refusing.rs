@@ -1,4 +1,4 @@
-//! Refusals: what each side finds in the other's hello or rejection.
+//! Refusals: the faults that each side finds in the other's hello or rejection.
 
 use std::time::{Duration, Instant};
 
@@ -155,7 +155,7 @@ fn a_peer_of_version_2_and_this_side_refuse_each_other_by_name() {
     let expected = b"rdmR\x03\x18\0\x01\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x02";
     assert_eq!(*refusal.private_data, *expected);
 
-    // It answers with a rejection, which is what it does, or with an acceptance.
+    // The peer answers with a rejection, as it does, or with an acceptance.
     let mut conn = active();
     conn.handle_cm_event(
         CmInput::Rejected {
@@ -466,7 +466,7 @@ fn a_peer_without_reads_in_both_directions_is_refused_by_name() {
         let now = Instant::now();
         let refusal = Connection::requested(params(), &good, reads, now).unwrap_err();
         assert_eq!(refusal.reason, expected);
-        // Who is refused learns the same, from its side.
+        // The refused side reports the same fault, from its point of view.
         let mut conn = connecting(now);
         conn.handle_cm_event(
             CmInput::Rejected {

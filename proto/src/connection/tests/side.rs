@@ -43,7 +43,7 @@ pub(super) struct InFlight {
     pub(super) what: What,
 }
 
-/// What a work request does.
+/// The operation of a work request.
 #[derive(Clone, Debug, Hash)]
 pub(super) enum What {
     Frame(Vec<u8>),
@@ -119,7 +119,7 @@ pub(super) struct Side {
     pub(super) slots: VecDeque<u32>,
     pub(super) cq: VecDeque<Completion>,
     pub(super) cm: VecDeque<Cm>,
-    /// What the device wrote into the buffers.
+    /// The bytes that the device has written into the buffers.
     pub(super) buffers: BTreeMap<u32, Vec<u8>>,
     /// Whether the queue pair is in its error state.
     pub(super) broken: bool,
@@ -146,7 +146,7 @@ pub(super) struct Side {
     /// The number of messages received.
     pub(super) received: u32,
     pub(super) ended: Option<(CloseReason, bool)>,
-    /// Whether the peer sends no more messages.
+    /// Whether the peer has finished sending.
     pub(super) peer_finished: bool,
     /// The number of messages taken from the application that are sent when there is room.
     pub(super) held: u32,
@@ -158,7 +158,7 @@ pub(super) struct Side {
     pub(super) answered: u64,
     /// Whether the system has no memory for large messages.
     pub(super) starving: bool,
-    /// How often it was asked for some in vain.
+    /// How often memory was requested and not available.
     pub(super) starved: u32,
 }
 
@@ -358,8 +358,8 @@ impl Side {
         self.kept.iter().map(large).sum()
     }
 
-    /// Destroys the queue pair of a connection that has ended, and checks that exactly what it was
-    /// promised is free again.
+    /// Destroys the queue pair of an ended connection, and checks that exactly its promised
+    /// receives are free again.
     pub(super) fn release_account(&mut self) {
         let buffers = self.kept.iter().filter_map(|kept| match kept {
             Kept::Buffer(buffer) | Kept::Part(buffer) => Some(*buffer),

@@ -65,7 +65,7 @@ fn a_batch_takes_a_place_of_the_window_for_each_message() {
     assert!(!pair.send(A));
     pair.run();
     assert_eq!(pair.sides[B].received, 4);
-    // The last message of the first batch keeps its buffer, and no more than its own place.
+    // The last message of the first batch keeps its buffer and one place of the window.
     pair.release(B, true);
     pair.release(B, true);
     pair.release(B, false);

@@ -36,9 +36,9 @@ impl ConnectionManager {
         match state.sockets.get(&token) {
             None => {}
             Some(Watched::Listener(_)) => self.take_connections(state, token),
-            Some(Watched::Silent { .. }) => self.hear_request(state, token),
+            Some(Watched::Silent { .. }) => self.read_request(state, token),
             Some(Watched::Connecting { .. }) => self.ask(state, token),
-            Some(Watched::Asking { .. }) => self.hear_answer(state, token),
+            Some(Watched::Asking { .. }) => self.read_answer(state, token),
             Some(Watched::Open(stream)) if !Watch::is_end(flags) => {
                 if let Some(stream) = stream.upgrade() {
                     stream.has_room();
@@ -115,7 +115,7 @@ impl ConnectionManager {
     }
 
     /// Reports the request of a peer that has connected, when it is whole.
-    fn hear_request(&self, state: &mut State, token: u64) {
+    fn read_request(&self, state: &mut State, token: u64) {
         let Some(Watched::Silent {
             listener,
             peer,
@@ -145,7 +145,7 @@ impl ConnectionManager {
             private_data,
         } = arrived
         else {
-            debug!("listener {listener}: a peer that is none: {arrived:?}");
+            debug!("listener {listener}: dropped a connection of another protocol: {arrived:?}");
             return;
         };
         self.inner.change(&socket, token, Watch::ENDS);
@@ -190,7 +190,7 @@ impl ConnectionManager {
     }
 
     /// Reports the answer to this side's request, when it is whole.
-    fn hear_answer(&self, state: &mut State, token: u64) {
+    fn read_answer(&self, state: &mut State, token: u64) {
         let Some(Watched::Asking { stream, arriving }) = state.sockets.get_mut(&token) else {
             return;
         };
