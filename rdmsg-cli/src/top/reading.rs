@@ -33,6 +33,8 @@ pub(super) struct Key {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Connection {
     pub(super) command: String,
+    /// The program's name for it, or empty.
+    pub(super) label: String,
     pub(super) peer: String,
     pub(super) transport: String,
     pub(super) state: String,
@@ -90,9 +92,10 @@ impl Reading {
             };
             let entry = self.connections.entry(Key { pid, connection });
             let it = entry.or_insert_with(|| {
-                let label = |name| plain(line.labels.get(name).copied().unwrap_or_default());
+                let label = |name| plain(line.labels.get(name).map_or("", String::as_str));
                 Connection {
                     command: command.clone(),
+                    label: label("label"),
                     peer: label("peer"),
                     transport: label("transport"),
                     state: label("state"),
@@ -161,12 +164,22 @@ pub(super) mod testing {
     }
 
     #[test]
+    fn label_is_shown_without_control_characters() {
+        let mut reading = reading(Instant::now(), 7, 1000);
+        let label = r#"{connection="4",label="a\"},\n[2J"}"#.replace('[', "\x1b[");
+        reading.add(1, &format!("rdmsg_connection_stalls_total{label} 1\n"));
+        let (key, it) = reading.connections.last_key_value().unwrap();
+        assert_eq!((key.connection, &*it.label), (4, "a\"},??[2J"));
+    }
+
+    #[test]
     fn a_connection_is_put_together_from_its_lines() {
         let reading = reading(Instant::now(), 7, 1000);
         assert_eq!(reading.processes, 1);
         let (key, it) = reading.connections.first_key_value().unwrap();
         assert_eq!((key.pid, key.connection), (1, 3));
         assert_eq!((&*it.peer, &*it.transport), ("10.8.0.1:7471", "RDMA"));
+        assert_eq!(it.label, "");
         assert_eq!((it.sent, it.messages, it.held), (1000.0, 15.0, 2.0));
         assert_eq!((&*it.state, it.resumes, it.resent), ("open", 4.0, 70.0));
         assert_eq!(it.age, Duration::from_millis(7500));
