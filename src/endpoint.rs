@@ -181,6 +181,7 @@ impl Endpoint {
         let link = &self.inner.link;
         Info {
             id: self.id(),
+            label: link.label(),
             negotiated: link.negotiated(),
             capabilities: link.capabilities(),
             send_limit: link.send_limit(),

@@ -21,7 +21,7 @@ use super::{
     ways::{Route, Way},
 };
 use crate::{
-    config::Config,
+    config::{Config, Label},
     error::Error,
     os::{
         Process,
@@ -55,8 +55,10 @@ const OVER: u8 = 2;
 /// Only the engine's thread calls the connection manager. The link queues the calls of the state
 /// machine in `core`, and notifies the engine.
 pub(crate) struct Link {
-    /// The connection's number in its engine.
+    /// The connection's number in its process.
     pub(crate) key: u64,
+    /// The program's name for it.
+    label: Label,
     /// The way of the first connection, and the address of this side on it.
     first: Way,
     first_local: OnceLock<SocketAddr>,
@@ -98,7 +100,7 @@ pub(crate) struct Link {
 
 impl Link {
     pub(crate) fn new(
-        key: u64,
+        (key, label): (u64, Label),
         way: Way,
         polling: Polling,
         notices: Arc<Mailbox<Notice>>,
@@ -110,6 +112,7 @@ impl Link {
         let core = Core::new(conn, completions, Arc::clone(&set_aside), most_ids);
         Arc::new(Self {
             key,
+            label,
             first: way,
             first_local: OnceLock::new(),
             route: Arc::new(Mutex::new(Route::new(way, None))),
@@ -140,7 +143,7 @@ impl Link {
         let (nowhere, transport) = (SocketAddr::from(([0; 4], 0)), Transport::Tcp);
         let params = Config::default().params(transport);
         let link = Self::new(
-            0,
+            (0, Label::default()),
             Way::new(nowhere, transport),
             Polling::default(),
             Mailbox::closed(),
@@ -173,6 +176,11 @@ impl Link {
     pub(crate) fn set_local_addr(&self, local: SocketAddr) {
         self.first_local.get_or_init(|| local);
         lock(&self.route).local = local;
+    }
+
+    /// Returns the program's name for the connection.
+    pub(crate) fn label(&self) -> Option<String> {
+        self.label.as_str().map(str::to_owned)
     }
 
     pub(crate) fn peer_addr(&self) -> SocketAddr {
@@ -586,7 +594,7 @@ impl fmt::Display for Ring {
 
 impl fmt::Display for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "conn {} to {}", self.key, self.peer_addr())
+        write!(f, "conn {}{} to {}", self.key, self.label, self.peer_addr())
     }
 }
 
@@ -594,6 +602,7 @@ impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Link")
             .field("key", &self.key)
+            .field("label", &self.label.as_str())
             .field("peer", &self.peer_addr())
             .finish_non_exhaustive()
     }
@@ -640,7 +649,7 @@ mod tests {
         let (completions, ends) = bounded(1);
         let params = Config::default().params(Transport::Rdma);
         let link = Link::new(
-            16,
+            (16, Label::default()),
             Way::new(SocketAddr::from(([10, 8, 0, 1], 7471)), Transport::Rdma),
             Polling::default(),
             Mailbox::new().unwrap(),

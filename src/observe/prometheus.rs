@@ -122,7 +122,8 @@ impl Snapshot {
     /// (exposition format 0.0.4).
     ///
     /// Totals are named `rdmsg_…`, values of connections `rdmsg_connection_…`, with the labels
-    /// `connection`, `peer`, `transport` and `state`, which is `open`, `suspended` or `ended`.
+    /// `connection`, `label` if the connection has one, `peer`, `transport` and `state`, which is
+    /// `open`, `suspended` or `ended`.
     #[must_use]
     pub fn to_prometheus(&self) -> String {
         let mut text = String::new();
@@ -189,6 +190,7 @@ impl ConnectionSnapshot {
     fn labels(&self) -> String {
         let Self {
             id,
+            label,
             peer,
             transport,
             is_closed,
@@ -200,8 +202,19 @@ impl ConnectionSnapshot {
             (false, true) => "suspended",
             (false, false) => "open",
         };
-        format!("connection=\"{id}\",peer=\"{peer}\",transport=\"{transport}\",state=\"{state}\"")
+        let label = label.as_deref().map_or_else(String::new, |label| {
+            format!(",label=\"{}\"", escaped(label))
+        });
+        format!(
+            "connection=\"{id}\"{label},peer=\"{peer}\",transport=\"{transport}\",state=\"{state}\""
+        )
     }
+}
+
+/// Returns a text as the exposition format writes it between quotation marks.
+fn escaped(text: &str) -> String {
+    let text = text.replace('\\', r"\\").replace('"', r#"\""#);
+    text.replace('\n', r"\n")
 }
 
 fn head(out: &mut String, name: &str, kind: Kind, help: &str) -> fmt::Result {
@@ -227,6 +240,7 @@ mod tests {
         let snapshot = Snapshot {
             connections: vec![ConnectionSnapshot {
                 id: 3,
+                label: Some("a\"b\\c\nd".to_owned()),
                 peer: "[fd08::1]:7471".parse().unwrap(),
                 local: "[fd08::2]:7471".parse().unwrap(),
                 transport: Transport::Rdma,
@@ -243,7 +257,7 @@ mod tests {
         let state = "state=\"suspended\"} 7\n";
         assert!(suspended.to_prometheus().contains(state), "{suspended:?}");
         let text = snapshot.to_prometheus();
-        let labels = "{connection=\"3\",peer=\"[fd08::1]:7471\",transport=\"RDMA\",state=\"open\"}";
+        let labels = "{connection=\"3\",label=\"a\\\"b\\\\c\\nd\",peer=\"[fd08::1]:7471\",transport=\"RDMA\",state=\"open\"}";
         for line in [
             "rdmsg_connections 1",
             "rdmsg_connections_ended_total 4",

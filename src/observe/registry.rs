@@ -32,8 +32,10 @@ pub struct Snapshot {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ConnectionSnapshot {
-    /// Its number in this process, which no other connection ever has.
+    /// Its number in this process, which the log and [`Info::id`](crate::Info::id) have as well.
     pub id: u64,
+    /// The program's name for it: see [`Connector::label`](crate::Connector::label).
+    pub label: Option<String>,
     /// The peer's address.
     pub peer: SocketAddr,
     /// This side's address.
@@ -56,9 +58,9 @@ static ENABLED: AtomicBool = AtomicBool::new(false);
 
 static REGISTRY: PerProcess<Mutex<Registry>> = PerProcess::new(|| Mutex::new(Registry::new()));
 
-/// The connections of this process that have handles, and the sum of earlier ones.
+/// The connections of this process that have handles, by their numbers, and the sum of earlier
+/// ones.
 struct Registry {
-    next: u64,
     connections: BTreeMap<u64, Entry>,
     ended: u64,
     sum_of_ended: Statistics,
@@ -88,7 +90,6 @@ pub fn snapshot() -> Snapshot {
 impl Registry {
     const fn new() -> Self {
         Self {
-            next: 1,
             connections: BTreeMap::new(),
             ended: 0,
             sum_of_ended: Statistics::ZERO,
@@ -102,6 +103,7 @@ impl Registry {
             all += statistics;
             ConnectionSnapshot {
                 id: *id,
+                label: entry.link.label(),
                 peer: entry.link.peer_addr(),
                 local: entry.link.local_addr(),
                 transport: entry.link.transport(),
@@ -132,8 +134,7 @@ impl Registered {
             return Self(None);
         }
         let mut registry = lock(REGISTRY.get());
-        let id = registry.next;
-        registry.next += 1;
+        let id = link.key;
         let entry = Entry {
             link: Arc::clone(link),
             since: Instant::now(),

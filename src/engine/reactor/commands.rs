@@ -8,9 +8,9 @@ use super::{
     super::{
         command::{Bound, Command, Handle, Intake, Reply},
         entry::Role,
-        listening::Listening,
+        listening::{ListenerName, Listening},
     },
-    BATCH, Reactor, is_of_manager, random,
+    BATCH, Reactor, is_of_manager, new_key, random,
 };
 use crate::{
     config::Config,
@@ -137,7 +137,7 @@ impl Reactor {
         intake: Intake,
         engine: Arc<Handle>,
     ) -> Result<Bound, Error> {
-        let key = self.new_key();
+        let key = new_key();
         let (ids, local) = match config.transport.resolved() {
             TransportChoice::Rdma => {
                 let (id, local) = self.listen_on_rdma(key, address, &config)?;
@@ -156,8 +156,8 @@ impl Reactor {
             (Some(_), None) => &[Transport::Rdma],
             (None, _) => &[Transport::Tcp],
         };
-        info!("listener {key} on {local}, over {transports:?}");
         let listening = Listening::new(ids, local, config, intake, engine);
+        info!("{}: over {transports:?}", listening.name(key));
         self.listeners.insert(key, listening);
         Ok(Bound {
             key,
@@ -187,7 +187,8 @@ impl Reactor {
                 Err(error) if error.is_address_in_use() => {}
                 Err(error) if self.failed.is_some() => return Err(error),
                 Err(error) => {
-                    warn!("listener {key} on {local}: over TCP only: {error}");
+                    let name = ListenerName(key, &config.label, local);
+                    warn!("{name}: over TCP only: {error}");
                     return Ok(((None, Some(tcp)), local));
                 }
             }
@@ -196,14 +197,18 @@ impl Reactor {
             tries -= 1;
             match self.listen_on_rdma(key, local, config) {
                 Ok((rdma, local)) => {
+                    let name = ListenerName(key, &config.label, local);
                     warn!(
-                        "listener {key} on {local}: over RDMA only: a port of iWARP is one of \
+                        "{name}: over RDMA only: a port of iWARP is one of \
                          TCP, and taken by it"
                     );
                     return Ok(((Some(rdma), None), local));
                 }
                 Err(error) if tries == 0 || !error.is_address_in_use() => return Err(error),
-                Err(_) => debug!("listener {key}: port {} is in use over RDMA", local.port()),
+                Err(_) => {
+                    let name = ListenerName(key, &config.label, local);
+                    debug!("{name}: the port is in use over RDMA");
+                }
             }
         }
     }
@@ -250,7 +255,7 @@ impl Reactor {
         deadline: Instant,
         reply: Reply,
     ) {
-        let key = self.new_key();
+        let key = new_key();
         if !reply.begin(key) {
             return;
         }
@@ -259,7 +264,7 @@ impl Reactor {
             Err(error) => return reply.send(Err(Error::from_os(error))),
         };
         let now = Instant::now();
-        let mut params = self.params(&config, way.transport);
+        let mut params = self.params(key, &config, way.transport);
         // The remaining time.
         params.connect_timeout = deadline.saturating_duration_since(now);
         let conn = Connection::connect(params, random(), data, now);

@@ -12,7 +12,7 @@ use super::{
         command::{Intake, Reply, Request},
         entry::Role,
     },
-    BATCH, CM_RDMA, CM_TCP, Reactor, is_of_manager,
+    BATCH, CM_RDMA, CM_TCP, Reactor, is_of_manager, new_key,
 };
 use crate::{
     error::Error,
@@ -145,9 +145,9 @@ impl Reactor {
             return asked.reject(&Reject::BUSY.emit(&[]));
         }
         let role = Role::Passive(Some(listener.half_open.clone()));
-        let key = self.new_key();
+        let key = new_key();
         match Connection::requested(
-            self.params(&config, asked.transport()),
+            self.params(key, &config, asked.transport()),
             asked.private_data(),
             asked.reads(),
             Instant::now(),
@@ -178,20 +178,21 @@ impl Reactor {
 
     /// Ends a listener whose device or address was removed, or binds it again later.
     pub(super) fn handle_listener_event(&mut self, key: u64, event: &Event) {
-        let Some(reason) = event.listener_lost() else {
-            warn_sparsely!("listener {key}: {event}: ignored");
+        let Some(listener) = self.listeners.get_mut(&key) else {
             return;
         };
-        let Some(listener) = self.listeners.get_mut(&key) else {
+        let Some(reason) = event.listener_lost() else {
+            warn_sparsely!("{}: {event}: ignored", listener.name(key));
             return;
         };
         let address = listener.local;
         if listener.outlives_device() {
-            warn!("listener {key} on {address}: {reason}; it is bound again when it can be");
+            let name = listener.name(key);
+            warn!("{name}: {reason}; it is bound again when it can be");
             let at = Instant::now() + listener.lose();
             return self.timers.set(key, Some(at));
         }
-        error!("listener {key} on {address} has ended: {reason}");
+        error!("{} has ended: {reason}", listener.name(key));
         listener
             .intake
             .finish(Error::ListenerEnded { address, reason });

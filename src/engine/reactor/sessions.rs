@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Reactor, events::report_refusal, random};
+use super::{Reactor, events::report_refusal, new_key, random};
 use crate::{
     config::Config,
     engine::entry::{Entry, Role},
@@ -124,7 +124,7 @@ impl Reactor {
         let id = ConnectionId::new(way.transport, &self.manager, key);
         entry.peer = way.address;
         let (link, config) = (Arc::clone(&entry.link), entry.config.clone());
-        let mut params = self.params_of_attempt(&config, way, left);
+        let mut params = self.params_of_attempt(key, &config, way, left);
         params.held = held;
         let conn = Connection::connect(params, random(), &request.emit(), now);
         link.attempt(conn, way);
@@ -139,8 +139,8 @@ impl Reactor {
         true
     }
 
-    fn params_of_attempt(&self, config: &Config, way: Way, left: Duration) -> Params {
-        let mut params = self.params(config, way.transport);
+    fn params_of_attempt(&self, key: u64, config: &Config, way: Way, left: Duration) -> Params {
+        let mut params = self.params(key, config, way.transport);
         params.connect_timeout = left.min(ATTEMPT);
         params.retry_refused = false;
         params.session = SessionOffer::Resume;
@@ -150,7 +150,7 @@ impl Reactor {
     /// Asks the peer over a way whether it works, with a request that the peer refuses as late. An
     /// engine asks one at a time, so these requests delay no connection of the program for long.
     fn look(&mut self, of: u64, way: Way, request: &ResumeRequest) {
-        let key = self.new_key();
+        let key = new_key();
         let Some(entry) = self.links.get(&of) else {
             return;
         };
@@ -163,7 +163,7 @@ impl Reactor {
             .config
             .clone()
             .with(|config| config.resume = Duration::ZERO);
-        let params = self.params_of_attempt(&config, way, ATTEMPT);
+        let params = self.params_of_attempt(key, &config, way, ATTEMPT);
         let conn = Connection::connect(params, random(), &request.emit(), now);
         self.look = Some(key);
         self.adopt(key, conn, way.address, config, id, Role::Look(of));
@@ -262,7 +262,7 @@ impl Reactor {
         };
         let transport = asked.transport();
         let peer = asked.peer_addr().unwrap_or(entry.peer);
-        let mut params = self.params(&entry.config, transport);
+        let mut params = self.params(key, &entry.config, transport);
         params.held = held;
         let conn = Connection::requested(params, asked.private_data(), asked.reads(), now);
         let (received, conn) = match (received, conn) {
