@@ -16,6 +16,7 @@ use crate::{
     persistent::Redial,
     proto::{REPLY_DATA_MAX, REQUEST_DATA_MAX},
     stream::Stream,
+    tally::count_failure,
     transport_choice::TransportChoice,
 };
 
@@ -213,6 +214,10 @@ impl Connector {
     ///   the connection's buffers.
     /// * [`Error::EngineShutDown`] when its engine was shut down.
     pub fn connect(&self, address: impl ToAddresses) -> Result<Endpoint, Error> {
+        self.try_all(address).inspect_err(count_failure)
+    }
+
+    fn try_all(&self, address: impl ToAddresses) -> Result<Endpoint, Error> {
         let engine = self.ready_engine()?;
         let mut attempts = self.attempts(&address.to_addresses()?);
         let mut failed = None;
@@ -278,8 +283,10 @@ impl Connector {
     }
 
     fn into_connecting(self, address: &impl ToAddresses) -> Result<Connecting, Error> {
-        let engine = self.ready_engine()?;
-        Connecting::new(self, engine, address)
+        let engine = self.ready_engine();
+        engine
+            .and_then(|engine| Connecting::new(self, engine, address))
+            .inspect_err(count_failure)
     }
 
     pub(crate) fn ready_engine(&self) -> Result<Engine, Error> {

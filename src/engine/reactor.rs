@@ -233,7 +233,13 @@ impl Reactor {
             } else if key == CM_TCP {
                 self.look_again(Transport::Tcp);
             } else if let Some(entry) = self.links.get(&key) {
-                let passed = entry.link.core().passes_check(now);
+                let (passed, stall) = {
+                    let mut core = entry.link.core();
+                    (core.passes_check(now), core.sample_stall(now))
+                };
+                if let Some(stall) = stall {
+                    entry.link.report_stall(stall);
+                }
                 if let Some(next) = passed {
                     // Of many idle connections nearly all, each time.
                     self.timers.set(key, next);
@@ -315,7 +321,7 @@ impl Reactor {
         };
         let way = Way::new(peer, id.transport());
         let link = Link::new(
-            (key, config.label.clone()),
+            (key, &config),
             way,
             config.polling.on(self.processors),
             Arc::clone(&self.notices),

@@ -18,6 +18,7 @@ use super::{
     message::{Handoff, Home, Place},
     outbox::Taker,
     session::{LinkSession, Side},
+    stall,
     ways::{Route, Way},
 };
 use crate::{
@@ -30,6 +31,7 @@ use crate::{
     },
     poll::{Awaited, Line, Mailbox, Notice, NoticeKind, Poller, Polling, Readiness, Reliance},
     proto::{CloseReason, Connection, Note, Topic},
+    tally,
     transport::{Allocator, PollSide, TransportParts, WorkQueues},
     transport_choice::Transport,
 };
@@ -59,6 +61,10 @@ pub(crate) struct Link {
     pub(crate) key: u64,
     /// The program's name for it.
     label: Label,
+    /// Whether threads that wait for room look for stalls, because the engine looks too seldom.
+    pub(super) checks_stalls: bool,
+    /// Whether the statistics of the process have it.
+    is_counted: bool,
     /// The way of the first connection, and the address of this side on it.
     first: Way,
     first_local: OnceLock<SocketAddr>,
@@ -100,7 +106,7 @@ pub(crate) struct Link {
 
 impl Link {
     pub(crate) fn new(
-        (key, label): (u64, Label),
+        (key, config): (u64, &Config),
         way: Way,
         polling: Polling,
         notices: Arc<Mailbox<Notice>>,
@@ -112,7 +118,9 @@ impl Link {
         let core = Core::new(conn, completions, Arc::clone(&set_aside), most_ids);
         Arc::new(Self {
             key,
-            label,
+            label: config.label.clone(),
+            checks_stalls: stall::checks(config),
+            is_counted: tally::is_enabled(),
             first: way,
             first_local: OnceLock::new(),
             route: Arc::new(Mutex::new(Route::new(way, None))),
@@ -141,9 +149,10 @@ impl Link {
     pub(crate) fn forked() -> (Arc<Self>, Receiver<Completion>) {
         let (sender, completions) = bounded(1);
         let (nowhere, transport) = (SocketAddr::from(([0; 4], 0)), Transport::Tcp);
-        let params = Config::default().params(transport);
+        let config = Config::default();
+        let params = config.params(transport);
         let link = Self::new(
-            (0, Label::default()),
+            (0, &config),
             Way::new(nowhere, transport),
             Polling::default(),
             Mailbox::closed(),
@@ -176,6 +185,11 @@ impl Link {
     pub(crate) fn set_local_addr(&self, local: SocketAddr) {
         self.first_local.get_or_init(|| local);
         lock(&self.route).local = local;
+    }
+
+    /// Whether the statistics of the process have it: if it began after they were enabled.
+    pub(crate) fn is_counted(&self) -> bool {
+        self.is_counted
     }
 
     /// Returns the program's name for the connection.
@@ -314,7 +328,12 @@ impl Link {
         }
         if deferred.wake {
             // Once: nothing comes after the end.
-            if core.ended.is_some() && self.ends.fetch_or(OVER, Ordering::Release) & OVER == 0 {
+            if let Some(ended) = &core.ended
+                && self.ends.fetch_or(OVER, Ordering::Release) & OVER == 0
+            {
+                if self.is_counted && core.was_established() {
+                    tally::count_end(&ended.reason);
+                }
                 // It left the group by itself.
                 self.set_grouped(false);
                 deferred.arrived = true;
@@ -647,9 +666,10 @@ mod tests {
     #[test]
     fn a_connection_that_was_cut_off_says_so_in_every_call() {
         let (completions, ends) = bounded(1);
-        let params = Config::default().params(Transport::Rdma);
+        let config = Config::default();
+        let params = config.params(Transport::Rdma);
         let link = Link::new(
-            (16, Label::default()),
+            (16, &config),
             Way::new(SocketAddr::from(([10, 8, 0, 1], 7471)), Transport::Rdma),
             Polling::default(),
             Mailbox::new().unwrap(),

@@ -22,5 +22,5 @@ pub use self::prometheus::record_metrics;
 pub(crate) use self::registry::Registered;
 pub use self::{
     export::Export,
-    registry::{ConnectionSnapshot, Snapshot, enable, snapshot},
+    registry::{ConnectionSnapshot, RoundTrips, Snapshot, enable, snapshot},
 };

@@ -32,9 +32,23 @@ impl Lines {
         &LINES
     }
 
+    /// Returns the number of lines that contain `text`.
+    #[allow(dead_code, reason = "some programs look at no counts")]
+    pub(crate) fn count(&self, text: &str) -> usize {
+        let lines = self.lines.lock().unwrap();
+        lines.iter().filter(|line| line.contains(text)).count()
+    }
+
     /// Waits until a line contains `text`.
     pub(crate) fn wait_for(&self, text: &str) {
-        let found = |lines: &mut Vec<String>| lines.iter().any(|line| line.contains(text));
+        self.wait_for_count(text, 1);
+    }
+
+    /// Waits until this number of lines contain `text`.
+    pub(crate) fn wait_for_count(&self, text: &str, count: usize) {
+        let found = |lines: &mut Vec<String>| {
+            lines.iter().filter(|line| line.contains(text)).count() >= count
+        };
         let lines = self.lines.lock().unwrap();
         let waited = self
             .added

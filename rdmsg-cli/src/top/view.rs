@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{
     options::{Options, Order},
-    reading::{Connection, Key, Reading},
+    reading::{Connection, Key, Reading, SUSPENDED},
 };
 use crate::measure::bytes_per_second;
 
@@ -38,9 +38,6 @@ struct Column {
     /// Numbers are on the right.
     is_text: bool,
 }
-
-/// The state of a connection that is lost and may be resumed.
-const SUSPENDED: &str = "suspended";
 
 /// The column of the programs' names for connections. It is left out if no connection has one.
 const LABEL: &str = "LABEL";
@@ -309,7 +306,7 @@ mod tests {
     fn suspended_connection_is_marked_in_any_width() {
         let start = Instant::now();
         let (before, mut now) = (reading(start, 1, 1000), reading(start, 3, 1000));
-        now.connections.values_mut().next().unwrap().state = SUSPENDED.to_owned();
+        now.connections.values_mut().next().unwrap().state = SUSPENDED;
         let view = View::sorted(&before, &now, Order::Bytes);
         let row = &view.to_json()["connections"][0];
         assert_eq!(

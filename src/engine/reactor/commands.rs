@@ -18,6 +18,7 @@ use crate::{
     link::{Link, Way},
     poll::{Notice, NoticeKind},
     proto::{CloseReason, Connection, REPLY_DATA_MAX, SESSION_ID_LEN},
+    tally::{Refusal, count_refusal},
     transport::{ConnectionId, ListenId},
     transport_choice::{Transport, TransportChoice},
 };
@@ -315,6 +316,7 @@ impl Reactor {
 
     pub(super) fn reject(&mut self, key: u64, data: &[u8]) {
         if let Some(entry) = self.links.get(&key) {
+            count_refusal(Refusal::Program);
             entry
                 .link
                 .in_engine(|core| core.conn.reject(data, Instant::now()));
@@ -324,6 +326,7 @@ impl Reactor {
 
     fn turn_away(&mut self, key: u64) {
         if let Some(entry) = self.links.get(&key) {
+            count_refusal(Refusal::Closed);
             entry
                 .link
                 .in_engine(|core| core.conn.turn_away(Instant::now()));

@@ -2,6 +2,7 @@
 //! listeners.
 
 use std::{
+    fmt::Display,
     net::SocketAddr,
     sync::Arc,
     time::{Duration, Instant},
@@ -18,6 +19,7 @@ use crate::{
     error::Error,
     proto::{Connection, Reject},
     status::OsError,
+    tally::{Refusal, count_refusal},
     transport::{ConnectRequest, ConnectionId, Event, Report},
     transport_choice::Transport,
 };
@@ -131,14 +133,15 @@ impl Reactor {
             return;
         };
         let full = if listener.is_full() {
-            Some(("backlog", config.listening.backlog))
+            Some((Refusal::Backlog, "backlog", config.listening.backlog))
         } else if listener.half_open.count() >= config.listening.half_open.into() {
-            Some(("half_open", config.listening.half_open))
+            Some((Refusal::HalfOpen, "half_open", config.listening.half_open))
         } else {
             None
         };
-        if let Some((field, limit)) = full {
+        if let Some((refusal, field, limit)) = full {
             report_refusal(
+                refusal,
                 peer,
                 &format_args!("{field} is {limit}, and that many wait"),
             );
@@ -170,7 +173,7 @@ impl Reactor {
                 }
             }
             Err(refusal) => {
-                report_refusal(peer, &refusal.reason);
+                report_refusal(Refusal::Hello, peer, &refusal.reason);
                 asked.reject(&refusal.private_data);
             }
         }
@@ -220,6 +223,7 @@ impl Reactor {
             let (peer, limit) = (entry.peer, entry.config.listening.backlog);
             entry.link.in_engine(|core| core.conn.turn_away(now));
             report_refusal(
+                Refusal::Backlog,
                 peer,
                 &format_args!("backlog is {limit}, and that many wait"),
             );
@@ -248,6 +252,8 @@ impl Reactor {
     }
 }
 
-pub(super) fn report_refusal(peer: SocketAddr, reason: &dyn std::fmt::Display) {
+/// Counts and logs a request that was rejected.
+pub(super) fn report_refusal(refusal: Refusal, peer: SocketAddr, reason: &dyn Display) {
+    count_refusal(refusal);
     warn_sparsely!("engine: rejected a connect request of {peer}: {reason}");
 }

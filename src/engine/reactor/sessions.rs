@@ -16,6 +16,7 @@ use crate::{
         CloseReason, CmCall, Connection, Params, Reject, ResumeRefused, ResumeRequest,
         SESSION_ID_LEN, SessionId, SessionOffer,
     },
+    tally::Refusal,
     transport::{ConnectRequest, ConnectionId},
 };
 
@@ -193,7 +194,7 @@ impl Reactor {
                 return asked.reject(&Reject::over(over).emit(&[]));
             }
             if let Some(peer) = asked.peer_addr() {
-                report_refusal(peer, &"its session is not known here");
+                report_refusal(Refusal::Session, peer, &"its session is not known here");
             }
             return asked.reject(&Reject::SESSION.emit(&[]));
         };
