@@ -143,6 +143,11 @@ impl Endpoint {
         self.inner.link.close();
     }
 
+    /// Returns the connection's name for the log.
+    pub(crate) fn name(&self) -> impl fmt::Display + '_ {
+        &**self.inner.original().link
+    }
+
     pub(crate) fn id(&self) -> u64 {
         self.inner.original().link.key
     }

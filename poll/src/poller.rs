@@ -175,14 +175,18 @@ impl Poller {
     /// Logs that the engine's thread polls, because a runtime cannot.
     #[cfg(feature = "tokio")]
     pub(super) fn note(&self, error: &OsError) {
-        rdmsg_os::debug!("{}: the engine polls from now on: {error}", self.line);
+        rdmsg_os::debug!(
+            Connection,
+            "{}: the engine polls from now on: {error}",
+            self.line
+        );
     }
 
     /// Logs the first error of the system for this connection, because each wait may fail again.
     /// The caller holds no lock.
     pub(super) fn report(&self, error: &OsError) {
         if !self.reported.swap(true, Ordering::Relaxed) {
-            error!("{}: {error}", self.line);
+            error!(Connection, "{}: {error}", self.line);
         }
     }
 

@@ -145,7 +145,7 @@ impl Engine {
         // It fails if the engine has ended already.
         let _ = self.inner.send(Command::ShutDown);
         if self.inner.join().is_err() {
-            error!("the engine's thread panicked");
+            error!(Engine, "the engine's thread panicked");
         }
     }
 

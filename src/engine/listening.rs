@@ -116,12 +116,12 @@ impl Listening {
         match ListenId::bind(Transport::Rdma, manager, key, self.local, &self.config) {
             // Otherwise the address is one of no device, for now.
             Ok(id) if id.has_device() => {
-                info!("{}: bound again", self.name(key));
+                info!(Listener, "{}: bound again", self.name(key));
                 self.rdma = Some(Place::Bound { _id: id });
                 return None;
             }
-            Ok(_) => debug!("{}: no device yet", self.name(key)),
-            Err(no) => debug!("{}: not yet: {}", self.name(key), no.error),
+            Ok(_) => debug!(Listener, "{}: no device yet", self.name(key)),
+            Err(no) => debug!(Listener, "{}: not yet: {}", self.name(key), no.error),
         }
         Some(wait)
     }

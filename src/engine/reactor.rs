@@ -382,7 +382,7 @@ impl Reactor {
                 core.cm_ops.pop_front()
             };
             let Some(op) = op else { break };
-            trace!("{}: {op:?}", entry.link);
+            trace!(Connection, "{}: {op:?}", entry.link);
             if op == CmOp::AwaitTurn {
                 let turns = entry.role.choose(&mut self.connects, &mut self.accepts);
                 turns.join(key, Host::of(entry.peer.ip()));
@@ -390,7 +390,7 @@ impl Reactor {
             }
             let call = op.call();
             if let Err(error) = entry.execute(op, &mut self.manager, &self.epolls, &self.budget) {
-                debug!("{}: {error}", entry.link);
+                debug!(Connection, "{}: {error}", entry.link);
                 if is_of_manager(error) {
                     self.failed.get_or_insert(error);
                 }
@@ -529,7 +529,10 @@ impl Drop for Reactor {
             .map_or(CloseReason::LocallyAborted, CloseReason::Os);
         if self.failed.is_some() || !self.links.is_empty() {
             let (links, listeners) = (self.links.len(), self.listeners.len());
-            error!("engine: {links} connections and {listeners} listeners are cut off: {reason}");
+            error!(
+                Engine,
+                "engine: {links} connections and {listeners} listeners are cut off: {reason}"
+            );
         }
         for (_, listener) in self.listeners.drain() {
             if self.failed.is_some() {

@@ -26,7 +26,7 @@ use crate::{
     error::Error,
     os::{
         Process,
-        foreign::{self, Errand, Owed},
+        foreign::{self, Errand, Owed, Target},
         lock,
     },
     poll::{Awaited, Line, Mailbox, Notice, NoticeKind, Poller, Polling, Readiness, Reliance},
@@ -383,9 +383,9 @@ impl Link {
                 #[cfg(feature = "tokio")]
                 Later::EnterRuntime => self.enter_runtime_again(),
                 Later::Log(Note { level, topic, text }) => match topic {
-                    None => foreign::log(level, module_path!(), format_args!("{self}: {text}")),
-                    Some(Topic::Violation) => warn_sparsely!("{self}: {text}"),
-                    Some(Topic::UnexpectedEvent) => warn_sparsely!("{self}: {text}"),
+                    None => foreign::log(level, Target::Connection, format_args!("{self}: {text}")),
+                    Some(Topic::Violation) => warn_sparsely!(Connection, "{self}: {text}"),
+                    Some(Topic::UnexpectedEvent) => warn_sparsely!(Connection, "{self}: {text}"),
                 },
             }
         }
@@ -440,7 +440,7 @@ impl Link {
     /// Removes the completion events from all epolls.
     pub(crate) fn end_watch(&self) {
         if let Err(error) = self.poller.unregister() {
-            error!("{self}: {error}");
+            error!(Connection, "{self}: {error}");
         }
     }
 
@@ -531,7 +531,7 @@ impl Link {
             core.queues.take()
         };
         if let Some(error) = failed {
-            debug!("{self}: {error}");
+            debug!(Connection, "{self}: {error}");
         }
         if let Some(queues) = queues {
             queues.destroy();
@@ -555,7 +555,7 @@ impl Link {
             share.settle(conn)
         };
         if let Err(error) = settled {
-            error!("{self}: {error}");
+            error!(Connection, "{self}: {error}");
         }
     }
 

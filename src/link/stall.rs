@@ -71,7 +71,7 @@ impl Core {
 impl Link {
     /// Logs a stall that has lasted for long, once. The caller holds no lock.
     pub(crate) fn report_stall(&self, stall: Stall) {
-        warn_sparsely!("{self}: {stall}");
+        warn_sparsely!(Connection, "{self}: {stall}");
     }
 
     /// A thread waits for room. Takes a sample.

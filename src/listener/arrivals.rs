@@ -205,7 +205,10 @@ impl Incoming<Result<Established, Error>> for Connections {
             Ok(established) => Endpoint::new(established, self.engine.clone()),
             Err(error) => {
                 let name = self.arrivals.tasks.name();
-                warn_sparsely!("{name}: a connection was not established: {error}");
+                warn_sparsely!(
+                    Listener,
+                    "{name}: a connection was not established: {error}"
+                );
                 return;
             }
         };
@@ -262,7 +265,7 @@ impl Tasks {
     fn wake(&self) {
         if self.wakers.wake(u8::MAX).is_err() {
             // The listener goes on: the panic is no connection's, and another task may accept.
-            error!("{}: the waker of a task panicked", self.name());
+            error!(Listener, "{}: the waker of a task panicked", self.name());
         }
     }
 

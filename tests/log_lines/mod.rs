@@ -1,4 +1,4 @@
-//! The log lines of a test program.
+//! The log lines of a test program, each of which must keep the contract of [`targets`].
 
 use std::{
     fmt::Write,
@@ -7,6 +7,8 @@ use std::{
 };
 
 use log::{LevelFilter, Log, Metadata, Record};
+
+mod targets;
 
 /// Longer than any step takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -22,6 +24,7 @@ static LINES: Lines = Lines {
     added: Condvar::new(),
 };
 
+#[allow(dead_code, reason = "each program uses a part")]
 impl Lines {
     pub(crate) fn collect() -> &'static Self {
         static ONCE: Once = Once::new();
@@ -33,7 +36,6 @@ impl Lines {
     }
 
     /// Returns the number of lines that contain `text`.
-    #[allow(dead_code, reason = "some programs look at no counts")]
     pub(crate) fn count(&self, text: &str) -> usize {
         let lines = self.lines.lock().unwrap();
         lines.iter().filter(|line| line.contains(text)).count()
@@ -55,10 +57,10 @@ impl Lines {
             .wait_timeout_while(lines, PATIENCE, |lines| !found(lines));
         let is_over = waited.unwrap().1.timed_out();
         assert!(!is_over, "no line with: {text}");
+        targets::assert_kept();
     }
 
     /// Checks that no line has the first bytes of a secret, in any of the usual forms.
-    #[allow(dead_code, reason = "some programs have no secrets")]
     pub(crate) fn assert_secret(&self, secret: &[u8]) {
         let secret = &secret[..4];
         let decimal = format!("{secret:?}");
@@ -81,6 +83,7 @@ impl Log for Lines {
     }
 
     fn log(&self, record: &Record<'_>) {
+        targets::examine(record);
         let line = record.args().to_string();
         self.lines.lock().unwrap().push(line);
         self.added.notify_all();

@@ -158,7 +158,7 @@ impl Reactor {
             (None, _) => &[Transport::Tcp],
         };
         let listening = Listening::new(ids, local, config, intake, engine);
-        info!("{}: over {transports:?}", listening.name(key));
+        info!(Listener, "{}: over {transports:?}", listening.name(key));
         self.listeners.insert(key, listening);
         Ok(Bound {
             key,
@@ -189,7 +189,7 @@ impl Reactor {
                 Err(error) if self.failed.is_some() => return Err(error),
                 Err(error) => {
                     let name = ListenerName(key, &config.label, local);
-                    warn!("{name}: over TCP only: {error}");
+                    warn!(Listener, "{name}: over TCP only: {error}");
                     return Ok(((None, Some(tcp)), local));
                 }
             }
@@ -200,6 +200,7 @@ impl Reactor {
                 Ok((rdma, local)) => {
                     let name = ListenerName(key, &config.label, local);
                     warn!(
+                        Listener,
                         "{name}: over RDMA only: a port of iWARP is one of \
                          TCP, and taken by it"
                     );
@@ -208,7 +209,7 @@ impl Reactor {
                 Err(error) if tries == 0 || !error.is_address_in_use() => return Err(error),
                 Err(_) => {
                     let name = ListenerName(key, &config.label, local);
-                    debug!("{name}: the port is in use over RDMA");
+                    debug!(Listener, "{name}: the port is in use over RDMA");
                 }
             }
         }

@@ -76,7 +76,7 @@ impl Reactor {
     /// Takes a transport's connection manager out of the epoll until [`PAUSE`] has passed.
     pub(super) fn leave_alone(&mut self, transport: Transport, error: OsError) {
         let now = Instant::now();
-        error_sparsely!("engine: {error}");
+        error_sparsely!(Engine, "engine: {error}");
         for (_, fd) in self.manager.fds().filter(|(other, _)| *other == transport) {
             // It fails if the descriptor is not in there.
             let _ = self.epolls.engine.delete(fd);
@@ -100,7 +100,7 @@ impl Reactor {
             return self.handle_listener_event(key, &event);
         }
         let Some(entry) = self.links.get(&key) else {
-            debug!("engine: {event} for a connection {key} that has ended");
+            debug!(Cm, "conn {key}: {event} after its end");
             return;
         };
         let now = Instant::now();
@@ -108,7 +108,7 @@ impl Reactor {
         if event.is_disconnect() && !entry.link.take_last() {
             return self.come_back(key, Some(event));
         }
-        debug!(target: "rdmsg::cm", "{}: {event}", entry.link);
+        debug!(Cm, "{}: {event}", entry.link);
         entry
             .link
             .in_engine(|core| core.conn.handle_cm_event(event.input(), now));
@@ -120,7 +120,10 @@ impl Reactor {
             return self.handle_resume(asked, &request);
         }
         let Some(listener) = asked.listener().and_then(|key| self.listeners.get(&key)) else {
-            debug!("engine: connect request for a listener that has been dropped");
+            debug!(
+                Listener,
+                "engine: connect request for a listener that has been dropped"
+            );
             return;
         };
         let (config, intake, engine) = (
@@ -129,7 +132,7 @@ impl Reactor {
             Arc::clone(&listener.engine),
         );
         let Some(peer) = asked.peer_addr() else {
-            warn_sparsely!("engine: connect request without an address");
+            warn_sparsely!(Listener, "engine: connect request without an address");
             return;
         };
         let full = if listener.is_full() {
@@ -157,12 +160,12 @@ impl Reactor {
         ) {
             Ok(conn) => {
                 let mut id = ConnectionId::of_request(asked, key);
-                id.set_ack_timeout(&config);
+                id.set_ack_timeout(key, &config);
                 let local = id.local_addr();
                 let timeout = config.connect_timeout;
                 let link = self.adopt(key, conn, peer, config, id, role);
                 self.drive(key);
-                debug!(target: "rdmsg::cm", "{link}: CONNECT_REQUEST");
+                debug!(Cm, "{link}: CONNECT_REQUEST");
                 match intake {
                     Intake::Connections(queue) => {
                         self.accept(&link, &[], Instant::now(), Reply::Backlog(queue));
@@ -185,17 +188,20 @@ impl Reactor {
             return;
         };
         let Some(reason) = event.listener_lost() else {
-            warn_sparsely!("{}: {event}: ignored", listener.name(key));
+            warn_sparsely!(Listener, "{}: {event}: ignored", listener.name(key));
             return;
         };
         let address = listener.local;
         if listener.outlives_device() {
             let name = listener.name(key);
-            warn!("{name}: {reason}; it is bound again when it can be");
+            warn!(
+                Listener,
+                "{name}: {reason}; it is bound again when it can be"
+            );
             let at = Instant::now() + listener.lose();
             return self.timers.set(key, Some(at));
         }
-        error!("{} has ended: {reason}", listener.name(key));
+        error!(Listener, "{} has ended: {reason}", listener.name(key));
         listener
             .intake
             .finish(Error::ListenerEnded { address, reason });
@@ -255,5 +261,8 @@ impl Reactor {
 /// Counts and logs a request that was rejected.
 pub(super) fn report_refusal(refusal: Refusal, peer: SocketAddr, reason: &dyn Display) {
     count_refusal(refusal);
-    warn_sparsely!("engine: rejected a connect request of {peer}: {reason}");
+    warn_sparsely!(
+        Listener,
+        "engine: rejected a connect request of {peer}: {reason}"
+    );
 }

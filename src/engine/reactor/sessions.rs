@@ -102,7 +102,10 @@ impl Reactor {
             if let Some(link) = link
                 && link.in_engine(|core| core.give_way())
             {
-                warn_sparsely!("{link}: {MAX_SUSPENDED} sessions wait, so its session ends");
+                warn_sparsely!(
+                    Connection,
+                    "{link}: {MAX_SUSPENDED} sessions wait, so its session ends"
+                );
                 self.drive(oldest);
             }
         }
@@ -121,7 +124,7 @@ impl Reactor {
         let Some(Resume { way, request, left }) = resume else {
             return false;
         };
-        debug!("{}: tries to resume at {way}", entry.link);
+        debug!(Connection, "{}: tries to resume at {way}", entry.link);
         let id = ConnectionId::new(way.transport, &self.manager, key);
         entry.peer = way.address;
         let (link, config) = (Arc::clone(&entry.link), entry.config.clone());
@@ -177,7 +180,7 @@ impl Reactor {
         // The peer knows the session, and its answer came back.
         let works = matches!(reason, CloseReason::PeerBusy);
         if let Some(entry) = self.links.get(&of) {
-            debug!("{}: looked for RDMA: {reason}", entry.link);
+            debug!(Connection, "{}: looked for RDMA: {reason}", entry.link);
             entry
                 .link
                 .in_engine(|core| core.looked(works, Instant::now()));
@@ -207,12 +210,15 @@ impl Reactor {
             .in_engine(|core| core.supersede(request, Instant::now()));
         match superseded {
             Ok(false) => {
-                debug!("{}: the peer may still use the connection", entry.link);
+                debug!(
+                    Connection,
+                    "{}: the peer may still use the connection", entry.link
+                );
                 asked.reject(&Reject::BUSY.emit(&[]));
                 self.drive(key);
             }
             Ok(true) => {
-                debug!("{}: the peer resumes the session", entry.link);
+                debug!(Connection, "{}: the peer resumes the session", entry.link);
                 entry.asked = Some(Box::new(asked));
                 let removed = entry.link.core().accept_attempt().is_some();
                 match entry.asked.take_if(|_| removed) {
@@ -221,11 +227,18 @@ impl Reactor {
                 }
             }
             Err(ResumeRefused::Stale) => {
-                debug!("{}: a late request to resume the session", entry.link);
+                debug!(
+                    Connection,
+                    "{}: a late request to resume the session", entry.link
+                );
                 asked.reject(&Reject::BUSY.emit(&[]));
             }
             Err(ResumeRefused::Impossible(violation)) => {
-                warn_sparsely!("{}: refused to resume the session: {violation}", entry.link);
+                warn_sparsely!(
+                    Connection,
+                    "{}: refused to resume the session: {violation}",
+                    entry.link
+                );
                 asked.reject(&Reject::BUSY.emit(&[]));
             }
         }
@@ -275,7 +288,7 @@ impl Reactor {
             return;
         };
         entry.id = ConnectionId::of_request(asked, key);
-        entry.id.set_ack_timeout(&entry.config);
+        entry.id.set_ack_timeout(key, &entry.config);
         entry.peer = peer;
         entry.link.attempt(conn, Way::new(peer, transport));
         entry
@@ -295,7 +308,7 @@ impl Reactor {
         let id = match random_id() {
             Ok(id) => id,
             Err(error) => {
-                warn_sparsely!("{link}: no session: /dev/urandom: {error}");
+                warn_sparsely!(Connection, "{link}: no session: /dev/urandom: {error}");
                 return None;
             }
         };

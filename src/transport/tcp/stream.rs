@@ -144,7 +144,7 @@ impl Stream {
         watch.set(&self.socket, false);
         self.reach(Phase::Open);
         if let Err(errno) = self.socket.allow_waiting() {
-            error!("engine: fcntl: {errno}");
+            error!(Connection, "conn {}: fcntl: {errno}", watch.key());
             self.fail();
         }
         let mut send = lock(&self.send);
