@@ -7,9 +7,11 @@ use crate::{
     transport_choice::{Transport, TransportChoice},
 };
 
+mod label;
 mod rdma_tuning;
 pub(crate) mod text;
 
+pub(crate) use self::label::Label;
 pub use self::rdma_tuning::RdmaTuning;
 
 /// The configuration of a connection. [`Config::default`] works; change single fields.
@@ -315,6 +317,10 @@ pub struct Config {
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) source: Option<SocketAddr>,
 
+    /// The program's name for the connections.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub(crate) label: Label,
+
     /// Whether the connections are those of [`Stream`](crate::Stream)s.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) stream: bool,
@@ -352,6 +358,7 @@ impl Default for Config {
             polling: Polling::default(),
             rdma: RdmaTuning::default(),
             listening: Listening::default(),
+            label: Label::default(),
             stream: false,
         }
     }
@@ -524,7 +531,8 @@ impl Config {
             within("polling.spin", spin, Duration::ZERO, Duration::from_secs(1))?;
         }
         within("backlog", self.listening.backlog, 1, u16::MAX)?;
-        within("half_open", self.listening.half_open, 1, u16::MAX)
+        within("half_open", self.listening.half_open, 1, u16::MAX)?;
+        self.label.check()
     }
 
     /// Returns the longest time from a close to the end of the connection.

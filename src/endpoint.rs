@@ -143,6 +143,11 @@ impl Endpoint {
         self.inner.link.close();
     }
 
+    /// Returns the connection's name for the log.
+    pub(crate) fn name(&self) -> impl fmt::Display + '_ {
+        &**self.inner.original().link
+    }
+
     pub(crate) fn id(&self) -> u64 {
         self.inner.original().link.key
     }
@@ -181,6 +186,7 @@ impl Endpoint {
         let link = &self.inner.link;
         Info {
             id: self.id(),
+            label: link.label(),
             negotiated: link.negotiated(),
             capabilities: link.capabilities(),
             send_limit: link.send_limit(),

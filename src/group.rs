@@ -82,10 +82,7 @@ impl Group {
     }
 
     /// Adds a connection, and returns the key of its completions: the connection's
-    /// [id](crate::Info::id).
-    ///
-    /// Ids differ within one engine. For connections of several engines give them keys with
-    /// [`add_with_key`](Self::add_with_key).
+    /// [id](crate::Info::id), which no other connection of the process has.
     ///
     /// # Errors
     ///

@@ -125,6 +125,7 @@ mod persistent;
 mod remote_access;
 mod send_buffer;
 mod stream;
+mod tally;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 mod transport;

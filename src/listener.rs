@@ -111,7 +111,7 @@ impl Listener {
         let connections = Connections::new(engine);
         let intake = Intake::Connections(Arc::<Connections>::clone(&connections));
         let socket = Socket::bind(address, config, engine, &intake)?;
-        connections.arrivals.listens(socket.local_addr());
+        connections.arrivals.listens(socket.name(&config.label));
         Ok(Self {
             socket,
             connections: Local::new(connections),

@@ -22,6 +22,8 @@ const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     ("local", &["local"]),
+    // Counters to which all layers above add.
+    ("tally", &["tally"]),
     ("transport", &["transport"]),
     ("link", &["link"]),
     ("engine", &["engine"]),

@@ -17,6 +17,9 @@ use std::{
 use log::{LevelFilter, Log, Metadata, Record};
 use rdmsg::{Connector, Endpoint, Engine, Error, Listener};
 
+#[path = "log_lines/targets.rs"]
+mod targets;
+
 /// Longer than any step takes on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -46,6 +49,7 @@ impl Log for Logger {
         thread_local!(static LOGS: Cell<bool> = const { Cell::new(false) });
 
         LINES.fetch_add(1, Ordering::SeqCst);
+        targets::examine(record);
         // The logger's own calls are not logged.
         if LOGS.replace(true) {
             return;
@@ -148,6 +152,7 @@ fn logger_that_panics_loses_its_lines_only() {
         LINES.load(Ordering::SeqCst) > lines,
         "the logger was called"
     );
+    targets::assert_kept();
 }
 
 #[test]
@@ -173,6 +178,7 @@ fn logger_that_blocks_an_engine_delays_no_connection() {
         .expect("the logger blocks the engine");
     rest.join().unwrap();
     drop(leave);
+    targets::assert_kept();
 }
 
 #[test]
@@ -199,4 +205,5 @@ fn logger_may_send_its_lines_over_a_connection() {
     // The connection that carries the lines logs its own end.
     source.close().unwrap();
     reader.join().unwrap();
+    targets::assert_kept();
 }

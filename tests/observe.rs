@@ -97,8 +97,7 @@ fn connections_are_told_from_the_first_that_is_wanted_to_after_the_last() {
     drop(message);
     client.close().unwrap();
     drop((client, server));
-    let snapshot = until(|snapshot| snapshot.connections.is_empty());
-    assert_eq!(snapshot.ended, 2);
+    let snapshot = until(|snapshot| snapshot.connections.is_empty() && snapshot.ended == 2);
     assert_eq!(
         (snapshot.all.bytes_sent, snapshot.all.buffers_held),
         (100, 0)

@@ -33,24 +33,80 @@ use crate::{PerProcess, lock};
 
 pub use log::Level;
 
-/// Defines macros with the names and arguments of those of the crate `log`. The lint
-/// `disallowed_macros` refuses the originals.
+/// The target of a log line, by which a logger filters: the part of the library that it concerns.
+///
+/// The guide lists the names, which stay when source files move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Target {
+    /// One connection. The line begins with `conn` and the connection's number.
+    Connection,
+    /// Events of the connection manager for one connection. The line begins as those of
+    /// [`Connection`](Self::Connection).
+    Cm,
+    /// Connects that fall back to TCP, or that a persistent client repeats.
+    Connect,
+    /// Listeners, and requests that they reject.
+    Listener,
+    /// The engine's thread, and failures that concern all of its connections.
+    Engine,
+    /// Sockets of the transport TCP.
+    Tcp,
+    /// RDMA: its libraries, devices and connection manager.
+    Rdma,
+    /// Connections in the protocol of rsockets.
+    Rsocket,
+    /// The export of statistics.
+    Statistics,
+    /// The process: forks, and memory that could not be released.
+    Process,
+}
+
+impl Target {
+    /// All targets.
+    pub const ALL: [Self; 10] = [
+        Self::Connection,
+        Self::Cm,
+        Self::Connect,
+        Self::Listener,
+        Self::Engine,
+        Self::Tcp,
+        Self::Rdma,
+        Self::Rsocket,
+        Self::Statistics,
+        Self::Process,
+    ];
+
+    /// Returns the text that the logger gets.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Connection => "rdmsg::connection",
+            Self::Cm => "rdmsg::cm",
+            Self::Connect => "rdmsg::connect",
+            Self::Listener => "rdmsg::listener",
+            Self::Engine => "rdmsg::engine",
+            Self::Tcp => "rdmsg::tcp",
+            Self::Rdma => "rdmsg::rdma",
+            Self::Rsocket => "rdmsg::rsocket",
+            Self::Statistics => "rdmsg::statistics",
+            Self::Process => "rdmsg::process",
+        }
+    }
+}
+
+/// Defines macros with the names of those of the crate `log`, whose first argument is a
+/// [`Target`]. The lint `disallowed_macros` refuses the originals.
 macro_rules! levels {
     ($dollar:tt $($name:ident $level:ident),*) => { $(
-        /// Logs as the macro of this name of the crate `log`, through [`foreign`](crate::foreign).
+        /// Logs as the macro of this name of the crate `log`, with a target, through
+        /// [`foreign`](crate::foreign).
         #[macro_export]
         macro_rules! $name {
-            (target: $target:literal, $dollar($dollar text:tt)+) => {
+            ($dollar target:ident, $dollar($dollar text:tt)+) => {
                 $crate::foreign::log(
                     $crate::foreign::Level::$level,
-                    $target,
-                    format_args!($dollar($dollar text)+),
-                )
-            };
-            ($dollar($dollar text:tt)+) => {
-                $crate::foreign::log(
-                    $crate::foreign::Level::$level,
-                    module_path!(),
+                    $crate::foreign::Target::$dollar target,
                     format_args!($dollar($dollar text)+),
                 )
             };
@@ -175,7 +231,7 @@ impl<T: Default> Owed<T> {
 /// A line for the log.
 struct Line {
     level: Level,
-    target: &'static str,
+    target: Target,
     place: &'static Location<'static>,
     text: String,
 }
@@ -212,7 +268,10 @@ impl Errand for Writer {
                 write(level, target, place, format_args!("{text}"));
             }
             if lost > 0 {
-                warn!("{lost} log lines were dropped while the logger blocked");
+                warn!(
+                    Engine,
+                    "{lost} log lines were dropped while the logger blocked"
+                );
             }
         }
     }
@@ -221,7 +280,7 @@ impl Errand for Writer {
 /// Has the logger write a line, if it takes lines of this level. The caller holds no lock, or
 /// collects.
 #[track_caller]
-pub fn log(level: Level, target: &'static str, text: fmt::Arguments<'_>) {
+pub fn log(level: Level, target: Target, text: fmt::Arguments<'_>) {
     if level > STATIC_MAX_LEVEL || level > log::max_level() {
         return;
     }
@@ -247,13 +306,13 @@ pub fn log(level: Level, target: &'static str, text: fmt::Arguments<'_>) {
     }
 }
 
-fn write(level: Level, target: &str, place: &'static Location<'_>, text: fmt::Arguments<'_>) {
+fn write(level: Level, target: Target, place: &'static Location<'_>, text: fmt::Arguments<'_>) {
     // A panic loses the line.
     let _ = call(|| {
         let line = Record::builder()
             .level(level)
-            .target(target)
-            .module_path(Some(target))
+            .target(target.name())
+            .module_path(Some(target.name()))
             .file_static(Some(place.file()))
             .line(Some(place.line()))
             .args(text)
@@ -274,6 +333,14 @@ mod tests {
     impl Drop for Fragile {
         fn drop(&mut self) {
             panic!("a drop that fails");
+        }
+    }
+
+    #[test]
+    fn targets_have_names_below_that_of_the_crate() {
+        for (number, target) in Target::ALL.into_iter().enumerate() {
+            assert_eq!(target as usize, number, "all are listed");
+            assert!(target.name().starts_with("rdmsg::"), "{target:?}");
         }
     }
 

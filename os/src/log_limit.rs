@@ -69,13 +69,13 @@ macro_rules! sparse {
         /// Logs at most one line a second for each call in the source, and counts the others.
         #[macro_export]
         macro_rules! $name {
-            ($dollar($dollar text:tt)+) => {{
+            ($dollar target:ident, $dollar($dollar text:tt)+) => {{
                 static LIMIT: $crate::PerProcess<$crate::LogLimit> =
                     $crate::PerProcess::new($crate::LogLimit::default);
                 if let Some(others) = LIMIT.get().pass(::std::time::Instant::now()) {
                     $crate::foreign::log(
                         $crate::foreign::Level::$level,
-                        module_path!(),
+                        $crate::foreign::Target::$dollar target,
                         format_args!("{}{others}", format_args!($dollar($dollar text)+)),
                     );
                 }

@@ -58,6 +58,7 @@ impl Process {
                 unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
             if ret != 0 {
                 error!(
+                    Process,
                     "pthread_atfork: error {ret}: forked children are not detected, and must not \
                      use connections, listeners and engines of this process"
                 );

@@ -176,6 +176,7 @@ impl Poller {
     #[cfg(feature = "tokio")]
     pub(super) fn note(&self, error: &OsError) {
         rdmsg_os::debug!(
+            Connection,
             "{}: falls back to polling by the engine: {error}",
             self.line
         );
@@ -185,7 +186,7 @@ impl Poller {
     /// The caller holds no lock.
     pub(super) fn report(&self, error: &OsError) {
         if !self.reported.swap(true, Ordering::Relaxed) {
-            error!("{}: {error}", self.line);
+            error!(Connection, "{}: {error}", self.line);
         }
     }
 

@@ -47,7 +47,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// `key` is the connection's number in its engine.
+    /// `key` is the connection's number in its process.
     pub fn new(key: u64, notices: Arc<Mailbox<Notice>>) -> Self {
         Self { key, notices }
     }

@@ -31,11 +31,13 @@ mod params;
 mod protocol_page;
 mod read_watchdog;
 mod reason;
+mod reason_name;
 mod reject;
 #[cfg(test)]
 mod scale;
 mod send_ring;
 mod session;
+mod stall;
 mod statistics;
 #[allow(missing_docs, reason = "names of variants and fields say it")]
 pub mod tcp;
@@ -63,5 +65,6 @@ pub use self::{
     session::{
         ResumeRefused, ResumeRequest, SESSION_ID_LEN, Session, SessionId, SessionOver, Unconfirmed,
     },
+    stall::Stall,
     statistics::Statistics,
 };

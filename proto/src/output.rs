@@ -9,7 +9,11 @@ use std::{
 use log::Level;
 use rdma_status::{CmStatus, RejectReason};
 
-use super::{Capabilities, CloseReason, ReadDepth, frame::HEADER_LEN, hello::PrivateBytes};
+use super::{
+    Capabilities, CloseReason, ReadDepth,
+    frame::{Control, HEADER_LEN, Kind},
+    hello::PrivateBytes,
+};
 
 /// A connection manager event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -404,6 +408,13 @@ pub struct Transmit {
     pub header: [u8; HEADER_LEN],
     /// Whether it is posted as signalled.
     pub signalled: bool,
+}
+
+impl Transmit {
+    /// Whether it is a Ping, whose Pong [`Event::Answered`] reports.
+    pub const fn is_ping(&self) -> bool {
+        self.header[0] == Kind::Control(Control::Ping).number()
+    }
 }
 
 /// How much of a batch may be sent in one frame.

@@ -55,7 +55,7 @@ pub struct Params {
     pub stream_buffer: u64,
     /// The engine's identity, for the hello.
     pub engine: u64,
-    /// The number of the connection in its engine, by which connections take turns with periodic
+    /// The number of the connection in its process, by which connections take turns with periodic
     /// work.
     pub number: u64,
 }

@@ -355,7 +355,7 @@ impl Link {
                 self.posted += 1;
             }
             // An event says why.
-            Err(error) => debug!("{}: keepalive: {error}", self.name),
+            Err(error) => debug!(Rsocket, "{}: keepalive: {error}", self.name),
         }
     }
 
@@ -372,7 +372,7 @@ impl Link {
     /// Disconnects, without waiting for the peer.
     pub(super) fn disconnect(&mut self) {
         if let Err(error) = self.id.disconnect() {
-            debug!("{}: {error}", self.name);
+            debug!(Rsocket, "{}: {error}", self.name);
         }
     }
 

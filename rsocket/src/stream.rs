@@ -339,7 +339,10 @@ impl Drop for Stream {
             link.name().to_owned()
         });
         if let Err(error) = told.and(drained) {
-            warn_sparsely!("{name}: closed before all written bytes had arrived: {error}");
+            warn_sparsely!(
+                Rsocket,
+                "{name}: closed before all written bytes had arrived: {error}"
+            );
         }
     }
 }

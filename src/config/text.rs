@@ -366,6 +366,7 @@ mod tests {
             "listening",
             "backlog",
             "half_open",
+            "label",
             "rebind",
             "retry_refused",
             "source",

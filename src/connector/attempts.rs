@@ -144,7 +144,10 @@ impl Tried {
     fn fall_back(&mut self, to: Attempt, error: &Error) -> Attempt {
         let (address, over) = (to.address, to.transport);
         let from = self.transport;
-        info!("{address}: over {over}, since not over {from}: {error}");
+        info!(
+            Connect,
+            "{address}: over {over}, since not over {from}: {error}"
+        );
         self.is_silent = from == Transport::Rdma && error.is_silence();
         self.transport = over;
         to

@@ -12,6 +12,7 @@ use crate::{
     engine::{Command, Engine, Established, Promise, Reply},
     error::Error,
     os::leak,
+    tally::{count_failure, count_given_up},
 };
 
 /// A connection that is being established: see [`Connector::start`].
@@ -23,6 +24,8 @@ pub struct Connecting {
     connector: Connector,
     engine: Engine,
     step: Step,
+    /// Whether it has returned its outcome.
+    is_done: bool,
 }
 
 #[derive(Debug)]
@@ -47,6 +50,7 @@ impl Connecting {
             connector,
             engine,
             step,
+            is_done: false,
         })
     }
 }
@@ -83,11 +87,21 @@ impl Future for Connecting {
         if self.engine.handle().is_inherited() {
             return Poll::Ready(Err(Error::Forked));
         }
+        let outcome = ready!(self.advance(cx));
+        self.is_done = true;
+        Poll::Ready(outcome.inspect_err(count_failure))
+    }
+}
+
+impl Connecting {
+    /// Makes the attempts one after the other until one succeeds or none is left.
+    fn advance(&mut self, cx: &mut Context<'_>) -> Poll<Result<Endpoint, Error>> {
         let Self {
             connector,
             engine,
             step,
-        } = &mut *self;
+            ..
+        } = self;
         loop {
             match step {
                 Step::LookUp(promise) => {
@@ -115,6 +129,9 @@ impl Drop for Connecting {
                 Step::Attempt(_, promise) => leak(Arc::clone(promise)),
             }
             return;
+        }
+        if !self.is_done {
+            count_given_up();
         }
         match &self.step {
             Step::LookUp(promise) => {

@@ -4,10 +4,15 @@ use crate::proto::{Capabilities, CloseReason, Negotiated};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Info {
-    /// The connection's number in its engine, which the log has as well.
+    /// The connection's number in this process, which the log, the metrics and `rdmsg top` show as
+    /// well.
     ///
-    /// No other connection of the engine ever has it.
+    /// No other connection of the process ever has it. A connection that
+    /// [resumes](crate::Config::resume) keeps it.
     pub id: u64,
+    /// The program's name for the connection: [`Connector::label`](crate::Connector::label) or
+    /// [`ListenerBuilder::label`](crate::ListenerBuilder::label).
+    pub label: Option<String>,
     /// The values on which the two sides agreed when the connection was established. They may
     /// change when it [resumes](crate::Config::resume).
     pub negotiated: Option<Negotiated>,

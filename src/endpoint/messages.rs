@@ -356,11 +356,15 @@ impl Endpoint {
     ) -> Result<T, Error> {
         let link = &self.inner.link;
         let mut lacked_since = None;
+        let looks = link.checks_stalls_after();
         loop {
-            let done = link.wait_until(deadline, None, || match attempt() {
-                Ok(done) => Some(Ok(done)),
-                Err(TrySendError::Full) => None,
-                Err(TrySendError::Failed(error)) => Some(Err(error)),
+            let look = looks.map(|after| deadline.at_most(after));
+            let done = link.wait_until(look.as_ref().unwrap_or(deadline), None, || {
+                match attempt() {
+                    Ok(done) => Some(Ok(done)),
+                    Err(TrySendError::Full) => None,
+                    Err(TrySendError::Failed(error)) => Some(Err(error)),
+                }
             });
             match done {
                 Ok(Err(Error::CompletionsNotTaken))
@@ -374,6 +378,7 @@ impl Endpoint {
                     let _ = link.wait_until(&look, None, || None::<()>);
                 }
                 Ok(done) => return done,
+                Err(_) if looks.is_some() && !deadline.is_over() => link.check_stall(),
                 Err(_) => return Err(Error::TimedOut),
             }
         }

@@ -18,6 +18,7 @@ use crate::{
     os::{Process, leak},
     poll::Mailbox,
     proto::{CloseReason, Phase},
+    tally::{Refusal, count_refusal},
     transport_choice::Transport,
 };
 
@@ -322,6 +323,7 @@ impl Request {
     /// Rejects it because the listener has ended.
     pub(crate) fn turn_away(mut self) {
         if let Some(open) = self.open.take() {
+            count_refusal(Refusal::Closed);
             open.link.turn_away();
         }
     }
@@ -347,6 +349,7 @@ impl Drop for Request {
         if open.engine.is_inherited() {
             leak(open);
         } else {
+            count_refusal(Refusal::Program);
             open.link.reject();
         }
     }

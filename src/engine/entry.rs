@@ -74,7 +74,7 @@ impl Entry {
             CmOp::AwaitTurn => Ok(()),
             CmOp::CreateId => {
                 id.create_id(manager, self.link.key, self.peer, &self.config)?;
-                id.set_ack_timeout(&self.config);
+                id.set_ack_timeout(self.link.key, &self.config);
                 Ok(())
             }
             CmOp::ResolveAddr { timeout } => id.resolve_addr(self.peer, timeout),
@@ -147,7 +147,12 @@ impl Entry {
         let (Some(reply), Some(completions)) = (self.reply.take(), self.receiver.take()) else {
             return;
         };
-        info!("{}: established over {}", self.link, self.id.transport());
+        info!(
+            Connection,
+            "{}: established over {}",
+            self.link,
+            self.id.transport()
+        );
         reply.send(Ok(Established {
             link: Owner::new(Arc::clone(&self.link)),
             completions,
@@ -172,12 +177,16 @@ impl Entry {
             // An application that aborts does not want it delivered.
             CloseReason::LocallyAborted => {}
             CloseReason::LocallyClosed => warn_sparsely!(
+                Connection,
                 "{link}: closed without confirmation, sent messages may be lost: the peer did not \
                  confirm them within close_timeout ({:?})",
                 self.config.close_timeout
             ),
             reason => {
-                warn_sparsely!("{link}: ended, sent messages may be lost: {reason}")
+                warn_sparsely!(
+                    Connection,
+                    "{link}: ended, sent messages may be lost: {reason}"
+                )
             }
         }
     }

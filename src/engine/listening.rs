@@ -1,10 +1,10 @@
 //! One listener as the engine's thread keeps it.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
 
 use super::command::{Handle, Intake};
 use crate::{
-    config::Config,
+    config::{Config, Label},
     error::Error,
     proto::CloseReason,
     transport::{ConnectionManager, ListenId},
@@ -28,6 +28,16 @@ pub(super) struct Listening {
     rdma: Option<Place>,
     /// The listener over TCP, if there is one.
     tcp: Option<ListenId>,
+}
+
+/// The name of a listener in the log: its number, its label and its address.
+pub(crate) struct ListenerName<'a>(pub(crate) u64, pub(crate) &'a Label, pub(crate) SocketAddr);
+
+impl fmt::Display for ListenerName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(key, label, local) = self;
+        write!(f, "listener {key}{label} on {local}")
+    }
 }
 
 /// The binding of a listener.
@@ -73,6 +83,11 @@ impl Listening {
         }
     }
 
+    /// Returns its name for the log.
+    pub(super) fn name(&self, key: u64) -> ListenerName<'_> {
+        ListenerName(key, &self.config.label, self.local)
+    }
+
     /// Whether it stays when its device is removed: the engine binds it again, or it listens over
     /// TCP as well.
     pub(super) fn outlives_device(&self) -> bool {
@@ -101,12 +116,12 @@ impl Listening {
         match ListenId::bind(Transport::Rdma, manager, key, self.local, &self.config) {
             // Otherwise the address is one of no device, for now.
             Ok(id) if id.has_device() => {
-                info!("listener {key} on {}: bound again", self.local);
+                info!(Listener, "{}: bound again", self.name(key));
                 self.rdma = Some(Place::Bound { _id: id });
                 return None;
             }
-            Ok(_) => debug!("listener {key} on {}: no device yet", self.local),
-            Err(no) => debug!("listener {key} on {}: not yet: {}", self.local, no.error),
+            Ok(_) => debug!(Listener, "{}: no device yet", self.name(key)),
+            Err(no) => debug!(Listener, "{}: not yet: {}", self.name(key), no.error),
         }
         Some(wait)
     }

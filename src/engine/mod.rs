@@ -27,5 +27,6 @@ pub use self::{
 };
 pub(crate) use self::{
     command::{Bound, Command, Established, Incoming, Intake, Reply, wait_for_reply},
+    listening::ListenerName,
     promise::{Pledge, Promise},
 };

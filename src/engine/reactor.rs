@@ -11,7 +11,10 @@ use std::{
     net::SocketAddr,
     num::NonZero,
     os::fd::AsFd,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     thread::available_parallelism,
     time::{Duration, Instant},
 };
@@ -56,6 +59,10 @@ const NOTICES: u64 = 4;
 /// The token of the epoll with the events for loops.
 const LOOPS: u64 = 5;
 const FIRST_KEY: u64 = 16;
+
+/// The key of the next connection or listener. All engines of the process share it, so that a
+/// number identifies one connection in logs, metrics and groups. A forked child goes on counting.
+static NEXT_KEY: AtomicU64 = AtomicU64::new(FIRST_KEY);
 
 /// Delay of a deadline that cannot be judged, because a thread of the application keeps the
 /// completion queue's lock.
@@ -115,7 +122,6 @@ pub(super) struct Reactor {
     more: bool,
     /// The number of processors that were available when the engine started.
     processors: usize,
-    next_key: u64,
     /// The identity in the hellos of this engine's connections.
     identity: u64,
     peers: Peers,
@@ -166,7 +172,6 @@ impl Reactor {
             more: false,
             // If it is unknown, a spin finds out whether it pays.
             processors: available_parallelism().map_or(usize::MAX, NonZero::get),
-            next_key: FIRST_KEY,
             identity: random(),
             peers: Peers::default(),
             ending: false,
@@ -228,7 +233,13 @@ impl Reactor {
             } else if key == CM_TCP {
                 self.look_again(Transport::Tcp);
             } else if let Some(entry) = self.links.get(&key) {
-                let passed = entry.link.core().passes_check(now);
+                let (passed, stall) = {
+                    let mut core = entry.link.core();
+                    (core.passes_check(now), core.sample_stall(now))
+                };
+                if let Some(stall) = stall {
+                    entry.link.report_stall(stall);
+                }
                 if let Some(next) = passed {
                     // Of many idle connections nearly all, each time.
                     self.timers.set(key, next);
@@ -310,7 +321,7 @@ impl Reactor {
         };
         let way = Way::new(peer, id.transport());
         let link = Link::new(
-            key,
+            (key, &config),
             way,
             config.polling.on(self.processors),
             Arc::clone(&self.notices),
@@ -342,21 +353,16 @@ impl Reactor {
         link
     }
 
-    fn params(&self, config: &Config, transport: Transport) -> Params {
+    fn params(&self, key: u64, config: &Config, transport: Transport) -> Params {
         let config = config.params(transport);
         Params {
             engine: self.identity,
-            number: self.next_key,
+            number: key,
             longest_chunk: config
                 .longest_chunk
                 .min(self.budget.limits().longest_chunk()),
             ..config
         }
-    }
-
-    fn new_key(&mut self) -> u64 {
-        self.next_key += 1;
-        self.next_key
     }
 
     // Driving a connection: the outputs of its state machine for this thread.
@@ -376,7 +382,7 @@ impl Reactor {
                 core.cm_ops.pop_front()
             };
             let Some(op) = op else { break };
-            trace!("{}: {op:?}", entry.link);
+            trace!(Connection, "{}: {op:?}", entry.link);
             if op == CmOp::AwaitTurn {
                 let turns = entry.role.choose(&mut self.connects, &mut self.accepts);
                 turns.join(key, Host::of(entry.peer.ip()));
@@ -384,7 +390,7 @@ impl Reactor {
             }
             let call = op.call();
             if let Err(error) = entry.execute(op, &mut self.manager, &self.epolls, &self.budget) {
-                debug!("{}: {error}", entry.link);
+                debug!(Connection, "{}: {error}", entry.link);
                 if is_of_manager(error) {
                     self.failed.get_or_insert(error);
                 }
@@ -523,7 +529,10 @@ impl Drop for Reactor {
             .map_or(CloseReason::LocallyAborted, CloseReason::Os);
         if self.failed.is_some() || !self.links.is_empty() {
             let (links, listeners) = (self.links.len(), self.listeners.len());
-            error!("engine: ends with {links} connections and {listeners} listeners: {reason}");
+            error!(
+                Engine,
+                "engine: ends with {links} connections and {listeners} listeners: {reason}"
+            );
         }
         for (_, listener) in self.listeners.drain() {
             if self.failed.is_some() {
@@ -549,6 +558,11 @@ impl Drop for Reactor {
 /// descriptor, by which the kernel refuses all further calls.
 fn is_of_manager(error: OsError) -> bool {
     error.is_of_credentials() && matches!(error.call, "rdma_create_id" | "rdma_get_cm_event")
+}
+
+/// Returns the number of a new connection or listener, which no other one of the process has.
+fn new_key() -> u64 {
+    NEXT_KEY.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Returns a unique random number, which is not secret.
@@ -622,10 +636,10 @@ mod tests {
         let doomed = move || {
             let mut reactor = reactor();
             for _ in 0..2 {
-                let (key, config) = (reactor.new_key(), Config::default());
+                let (key, config) = (new_key(), Config::default());
                 let kind = Transport::Tcp;
                 let id = ConnectionId::new(kind, &reactor.manager, key).unwrap();
-                let params = reactor.params(&config, kind);
+                let params = reactor.params(key, &config, kind);
                 let conn = Connection::connect(params, 1, b"", Instant::now());
                 let peer = SocketAddr::from(([127, 0, 0, 1], 1));
                 let link = reactor.adopt(key, conn, peer, config, id, Role::Active);

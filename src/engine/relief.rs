@@ -192,7 +192,10 @@ impl Desk {
         }
         drop(state);
         foreign::collect(true);
-        debug!("engine: a waker or the logger blocks its thread; another thread continues");
+        debug!(
+            Engine,
+            "engine: a waker or the logger blocks its thread; another thread continues"
+        );
         self.serve(reactor);
     }
 

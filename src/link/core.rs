@@ -20,6 +20,7 @@ use super::{
     reports::report_failed,
     sent_order::{Gone, SentOrder, Unproven},
     session::LinkSession,
+    stall::StallWatch,
     successor::home_of,
 };
 use crate::{
@@ -29,6 +30,7 @@ use crate::{
         Output, SessionOver, Statistics, Work, parts,
     },
     status::OsError,
+    tally,
     transport::{Done, Posted, ReceiveShare, WorkQueues},
 };
 
@@ -69,6 +71,10 @@ pub(crate) struct Core {
     pub(super) ring: Option<Arc<dyn Home>>,
     /// Whether the peer's Finish was delivered.
     pub(super) finish_came: bool,
+    /// The stall of sends, for the log.
+    pub(super) stall: StallWatch,
+    /// When the last ping was posted, until its pong.
+    pinged: Option<Instant>,
     /// Whether [`Completion::Room`] is due after a refused send.
     pub(super) room_wanted: bool,
     pub(super) deferred: Deferred,
@@ -123,6 +129,8 @@ impl Core {
             generation: 0,
             ring: None,
             finish_came: false,
+            stall: StallWatch::default(),
+            pinged: None,
             room_wanted: false,
             deferred: Deferred::default(),
             set_aside,
@@ -262,6 +270,9 @@ impl Core {
                     self.deferred.drive = true;
                 }
                 Output::Post(transmit) => {
+                    if transmit.is_ping() && tally::is_enabled() {
+                        self.pinged = Some(Instant::now());
+                    }
                     self.post(|queues| queues.post_send(&transmit, &[], false))
                 }
                 Output::Begin { id, len } => self.begin(id, len),
@@ -296,6 +307,9 @@ impl Core {
                     }
                 }
                 Output::Event(Event::Answered) => {
+                    if let Some(pinged) = self.pinged.take() {
+                        tally::count_round_trip(pinged.elapsed());
+                    }
                     self.prove(false);
                     self.deferred.wake = true;
                 }

@@ -18,18 +18,20 @@ use super::{
     message::{Handoff, Home, Place},
     outbox::Taker,
     session::{LinkSession, Side},
+    stall,
     ways::{Route, Way},
 };
 use crate::{
-    config::Config,
+    config::{Config, Label},
     error::Error,
     os::{
         Process,
-        foreign::{self, Errand, Owed},
+        foreign::{self, Errand, Owed, Target},
         lock,
     },
     poll::{Awaited, Line, Mailbox, Notice, NoticeKind, Poller, Polling, Readiness, Reliance},
     proto::{CloseReason, Connection, Note, Topic},
+    tally,
     transport::{Allocator, PollSide, TransportParts, WorkQueues},
     transport_choice::Transport,
 };
@@ -55,8 +57,14 @@ const OVER: u8 = 2;
 /// Only the engine's thread calls the connection manager. The link queues the calls of the state
 /// machine in `core`, and notifies the engine.
 pub(crate) struct Link {
-    /// The connection's number in its engine.
+    /// The connection's number in its process.
     pub(crate) key: u64,
+    /// The program's name for it.
+    label: Label,
+    /// Whether threads that wait for room look for stalls, because the engine looks too seldom.
+    pub(super) checks_stalls: bool,
+    /// Whether the statistics of the process have it.
+    is_counted: bool,
     /// The way of the first connection, and the address of this side on it.
     first: Way,
     first_local: OnceLock<SocketAddr>,
@@ -98,7 +106,7 @@ pub(crate) struct Link {
 
 impl Link {
     pub(crate) fn new(
-        key: u64,
+        (key, config): (u64, &Config),
         way: Way,
         polling: Polling,
         notices: Arc<Mailbox<Notice>>,
@@ -110,6 +118,9 @@ impl Link {
         let core = Core::new(conn, completions, Arc::clone(&set_aside), most_ids);
         Arc::new(Self {
             key,
+            label: config.label.clone(),
+            checks_stalls: stall::checks(config),
+            is_counted: tally::is_enabled(),
             first: way,
             first_local: OnceLock::new(),
             route: Arc::new(Mutex::new(Route::new(way, None))),
@@ -138,9 +149,10 @@ impl Link {
     pub(crate) fn forked() -> (Arc<Self>, Receiver<Completion>) {
         let (sender, completions) = bounded(1);
         let (nowhere, transport) = (SocketAddr::from(([0; 4], 0)), Transport::Tcp);
-        let params = Config::default().params(transport);
+        let config = Config::default();
+        let params = config.params(transport);
         let link = Self::new(
-            0,
+            (0, &config),
             Way::new(nowhere, transport),
             Polling::default(),
             Mailbox::closed(),
@@ -173,6 +185,16 @@ impl Link {
     pub(crate) fn set_local_addr(&self, local: SocketAddr) {
         self.first_local.get_or_init(|| local);
         lock(&self.route).local = local;
+    }
+
+    /// Whether the statistics of the process have it: if it began after they were enabled.
+    pub(crate) fn is_counted(&self) -> bool {
+        self.is_counted
+    }
+
+    /// Returns the program's name for the connection.
+    pub(crate) fn label(&self) -> Option<String> {
+        self.label.as_str().map(str::to_owned)
     }
 
     pub(crate) fn peer_addr(&self) -> SocketAddr {
@@ -306,7 +328,12 @@ impl Link {
         }
         if deferred.wake {
             // Once: nothing comes after the end.
-            if core.ended.is_some() && self.ends.fetch_or(OVER, Ordering::Release) & OVER == 0 {
+            if let Some(ended) = &core.ended
+                && self.ends.fetch_or(OVER, Ordering::Release) & OVER == 0
+            {
+                if self.is_counted && core.was_established() {
+                    tally::count_end(&ended.reason);
+                }
                 // It left the group by itself.
                 self.set_grouped(false);
                 deferred.arrived = true;
@@ -356,9 +383,9 @@ impl Link {
                 #[cfg(feature = "tokio")]
                 Later::EnterRuntime => self.enter_runtime_again(),
                 Later::Log(Note { level, topic, text }) => match topic {
-                    None => foreign::log(level, module_path!(), format_args!("{self}: {text}")),
-                    Some(Topic::Violation) => warn_sparsely!("{self}: {text}"),
-                    Some(Topic::UnexpectedEvent) => warn_sparsely!("{self}: {text}"),
+                    None => foreign::log(level, Target::Connection, format_args!("{self}: {text}")),
+                    Some(Topic::Violation) => warn_sparsely!(Connection, "{self}: {text}"),
+                    Some(Topic::UnexpectedEvent) => warn_sparsely!(Connection, "{self}: {text}"),
                 },
             }
         }
@@ -413,7 +440,7 @@ impl Link {
     /// Removes the completion events from all epolls.
     pub(crate) fn end_watch(&self) {
         if let Err(error) = self.poller.unregister() {
-            error!("{self}: {error}");
+            error!(Connection, "{self}: {error}");
         }
     }
 
@@ -504,7 +531,7 @@ impl Link {
             core.queues.take()
         };
         if let Some(error) = failed {
-            debug!("{self}: {error}");
+            debug!(Connection, "{self}: {error}");
         }
         if let Some(queues) = queues {
             queues.destroy();
@@ -528,7 +555,7 @@ impl Link {
             share.settle(conn)
         };
         if let Err(error) = settled {
-            error!("{self}: {error}");
+            error!(Connection, "{self}: {error}");
         }
     }
 
@@ -586,7 +613,7 @@ impl fmt::Display for Ring {
 
 impl fmt::Display for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "conn {} to {}", self.key, self.peer_addr())
+        write!(f, "conn {}{} to {}", self.key, self.label, self.peer_addr())
     }
 }
 
@@ -594,6 +621,7 @@ impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Link")
             .field("key", &self.key)
+            .field("label", &self.label.as_str())
             .field("peer", &self.peer_addr())
             .finish_non_exhaustive()
     }
@@ -638,9 +666,10 @@ mod tests {
     #[test]
     fn a_connection_that_was_cut_off_says_so_in_every_call() {
         let (completions, ends) = bounded(1);
-        let params = Config::default().params(Transport::Rdma);
+        let config = Config::default();
+        let params = config.params(Transport::Rdma);
         let link = Link::new(
-            16,
+            (16, &config),
             Way::new(SocketAddr::from(([10, 8, 0, 1], 7471)), Transport::Rdma),
             Polling::default(),
             Mailbox::new().unwrap(),

@@ -15,6 +15,7 @@
 //! | sends; bytes that are held back while the window is full | `send`; `cork` |
 //! | sessions; between the loss of a connection and the next | `session`; `suspension` |
 //! | addresses and transports to the peer of a session | `ways` |
+//! | sends that wait for long, for the log | `stall` |
 //! | reports to the application; their order; its channel | `reports`; `sent_order`; `outbox` |
 //! | messages and the places that their drop gives back; unread bytes | `message`; `inflow` |
 //!
@@ -38,6 +39,7 @@ mod reports;
 mod send;
 mod sent_order;
 mod session;
+mod stall;
 mod successor;
 mod suspension;
 mod ways;

@@ -509,7 +509,7 @@ impl Link {
             return;
         };
         if let Err(error) = self.enter(runtime) {
-            debug!("{self}: the engine polls from now on: {error}");
+            debug!(Connection, "{self}: the engine polls from now on: {error}");
         }
     }
 

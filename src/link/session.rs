@@ -188,6 +188,11 @@ impl LinkSession {
 
 /// The questions of the connection's handles.
 impl Core {
+    /// Whether the connection was ever established.
+    pub(super) fn was_established(&self) -> bool {
+        self.established || self.generation > 0
+    }
+
     /// Whether the connection is lost, and its successor is not established.
     pub(super) fn is_suspended(&self) -> bool {
         let session = self.session.as_ref();

@@ -8,7 +8,6 @@
 //! the listener ends by a Failure with a code of its own: its peer knows that no message was seen.
 
 use std::{
-    net::SocketAddr,
     os::fd::BorrowedFd,
     sync::{Arc, Mutex, OnceLock},
     task::Waker,
@@ -50,8 +49,8 @@ pub(super) struct Arrivals<T> {
 #[derive(Debug, Default)]
 struct Tasks {
     wakers: Wakers,
-    /// The listener's address for the log, once it listens.
-    local: OnceLock<SocketAddr>,
+    /// The listener's name for the log, once it listens.
+    name: OnceLock<String>,
     /// Whether the engine's thread has to wake them.
     owed: Owed<()>,
 }
@@ -83,9 +82,9 @@ impl<T> Arrivals<T> {
         arrivals
     }
 
-    /// Sets the listener's address for the log.
-    pub(super) fn listens(&self, local: SocketAddr) {
-        self.tasks.local.get_or_init(|| local);
+    /// Sets the listener's name for the log.
+    pub(super) fn listens(&self, name: String) {
+        self.tasks.name.get_or_init(|| name);
     }
 
     /// Returns the channel of the items. It ends with the listener.
@@ -205,8 +204,11 @@ impl Incoming<Result<Established, Error>> for Connections {
         let endpoint = match accepted {
             Ok(established) => Endpoint::new(established, self.engine.clone()),
             Err(error) => {
-                let place = self.arrivals.tasks.place();
-                warn_sparsely!("listener on {place}: a connection was not established: {error}");
+                let name = self.arrivals.tasks.name();
+                warn_sparsely!(
+                    Listener,
+                    "{name}: a connection was not established: {error}"
+                );
                 return;
             }
         };
@@ -263,14 +265,13 @@ impl Tasks {
     fn wake(&self) {
         if self.wakers.wake(u8::MAX).is_err() {
             // The listener goes on: the panic is no connection's, and another task may accept.
-            error!("listener on {}: the waker of a task panicked", self.place());
+            error!(Listener, "{}: the waker of a task panicked", self.name());
         }
     }
 
-    /// Returns the address for the log; empty before it listens.
-    fn place(&self) -> String {
-        let local = self.local.get().map(SocketAddr::to_string);
-        local.unwrap_or_default()
+    /// Returns the listener's name for the log, which lacks its number before it listens.
+    fn name(&self) -> &str {
+        self.name.get().map_or("listener", String::as_str)
     }
 }
 

@@ -2,7 +2,7 @@ use std::io;
 
 use crate::{
     addresses::ToAddresses,
-    config::Config,
+    config::{Config, Label},
     engine::Engine,
     error::Error,
     listener::{Listener, RequestListener},
@@ -33,9 +33,9 @@ impl ListenerBuilder {
     /// Sets the configuration of all connections of the listener. Default: [`Config::default`].
     #[must_use]
     pub fn config(mut self, config: &Config) -> Self {
-        let listening = self.config.listening;
-        self.config = config.clone();
-        self.config.listening = listening;
+        let before = std::mem::replace(&mut self.config, config.clone());
+        self.config.listening = before.listening;
+        self.config.label = before.label;
         self
     }
 
@@ -43,6 +43,25 @@ impl ListenerBuilder {
     #[must_use]
     pub fn engine(mut self, engine: &Engine) -> Self {
         self.engine = Some(engine.clone());
+        self
+    }
+
+    /// Sets a name for the listener and its connections in log lines, metrics and `rdmsg top`.
+    ///
+    /// [`Connector::label`](crate::Connector::label) is its counterpart. Up to 64 bytes; a longer
+    /// one fails to bind, with [`Error::InvalidConfig`]. Default: none, as with an empty text.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), rdmsg::Error> {
+    /// let listener = rdmsg::Listener::builder().label("orders").bind("0.0.0.0:7471")?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn label(mut self, label: &str) -> Self {
+        self.config.label = Label::new(label);
         self
     }
 

@@ -72,7 +72,7 @@ impl RequestListener {
         let arrivals = Arc::new(Arrivals::new());
         let intake = Intake::Requests(Arc::<Arrivals<Request>>::clone(&arrivals));
         let socket = Socket::bind(address, config, engine, &intake)?;
-        arrivals.listens(socket.local_addr());
+        arrivals.listens(socket.name(&config.label));
         let arrivals = Local::new(arrivals);
         Ok(Self { socket, arrivals })
     }

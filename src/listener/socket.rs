@@ -4,8 +4,8 @@ use crossbeam_channel::bounded;
 
 use crate::{
     addresses::ToAddresses,
-    config::Config,
-    engine::{Bound, Command, Engine, Intake},
+    config::{Config, Label},
+    engine::{Bound, Command, Engine, Intake, ListenerName},
     error::Error,
     transport_choice::Transport,
 };
@@ -59,6 +59,11 @@ impl Socket {
             bound,
             engine: engine.clone(),
         })
+    }
+
+    /// Returns its name for the log.
+    pub(super) fn name(&self, label: &Label) -> String {
+        ListenerName(self.bound.key, label, self.bound.local).to_string()
     }
 
     pub(super) fn local_addr(&self) -> SocketAddr {

@@ -157,11 +157,11 @@ fn serve(listener: &UnixListener, stop: &AtomicBool) {
         match accepted {
             Ok((stream, _)) => {
                 if let Err(error) = answer(stream) {
-                    debug!("statistics: {error}");
+                    debug!(Statistics, "statistics: {error}");
                 }
             }
             Err(error) => {
-                warn!("statistics: {error}");
+                warn!(Statistics, "statistics: {error}");
                 thread::sleep(PAUSE);
             }
         }

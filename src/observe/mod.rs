@@ -22,5 +22,21 @@ pub use self::prometheus::record_metrics;
 pub(crate) use self::registry::Registered;
 pub use self::{
     export::Export,
-    registry::{ConnectionSnapshot, Snapshot, enable, snapshot},
+    registry::{ConnectionSnapshot, RoundTrips, Snapshot, enable, snapshot},
 };
+
+#[cfg(test)]
+mod tests {
+    use crate::os::foreign::Target;
+
+    #[test]
+    fn guide_lists_the_targets_of_the_log() {
+        let guide = include_str!("../../docs/guide/observing.md");
+        let rows = guide.lines().filter_map(|line| {
+            let (target, _) = line.strip_prefix("| `rdmsg::")?.split_once('`')?;
+            Some(format!("rdmsg::{target}"))
+        });
+        let rows: Vec<String> = rows.collect();
+        assert_eq!(rows, Target::ALL.map(Target::name));
+    }
+}

@@ -1,6 +1,9 @@
 //! The names of all values, and their text for Prometheus.
 
-use std::fmt::{self, Write};
+use std::{
+    collections::BTreeMap,
+    fmt::{self, Write},
+};
 
 use super::registry::{ConnectionSnapshot, Snapshot};
 #[cfg(feature = "metrics")]
@@ -10,13 +13,18 @@ use crate::proto::Statistics;
 /// The names of the values that are not in [`SAMPLES`].
 const CONNECTIONS: &str = "rdmsg_connections";
 const ENDED: &str = "rdmsg_connections_ended_total";
+const FAILED: &str = "rdmsg_connects_failed_total";
+const REFUSED: &str = "rdmsg_requests_refused_total";
+const ROUND_TRIP: &str = "rdmsg_keepalive_round_trip_seconds";
 const AGE: &str = "rdmsg_connection_age_seconds";
+const STATE: &str = "rdmsg_connection_state";
 
-/// Whether a value only grows.
+/// Whether a value only grows, and whether it is a number of values up to bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Counter,
     Gauge,
+    Histogram,
 }
 
 /// A value of a connection, or of all: its name, kind and description, and the function that
@@ -122,7 +130,8 @@ impl Snapshot {
     /// (exposition format 0.0.4).
     ///
     /// Totals are named `rdmsg_…`, values of connections `rdmsg_connection_…`, with the labels
-    /// `connection`, `peer`, `transport` and `state`, which is `open`, `suspended` or `ended`.
+    /// `connection`, `label` if the connection has one, `peer` and `transport`. [The
+    /// guide](crate::guide::observing) has a table.
     #[must_use]
     pub fn to_prometheus(&self) -> String {
         let mut text = String::new();
@@ -135,15 +144,25 @@ impl Snapshot {
         let open = self.connections.len();
         head(out, CONNECTIONS, Kind::Gauge, "Connections with handles.")?;
         writeln!(out, "{CONNECTIONS} {open}")?;
-        let help = "Connections whose last handle was dropped.";
-        head(out, ENDED, Kind::Counter, help)?;
-        writeln!(out, "{ENDED} {}", self.ended)?;
+        for (name, help, counts) in self.by_reason() {
+            head(out, name, Kind::Counter, help)?;
+            for (reason, count) in counts {
+                writeln!(out, "{name}{{reason=\"{reason}\"}} {count}")?;
+            }
+        }
+        self.write_round_trips(out)?;
         for (name, kind, help, value) in SAMPLES {
             head(out, &format!("rdmsg_{name}"), *kind, help)?;
             writeln!(out, "rdmsg_{name} {}", value(&self.all))?;
         }
         if open == 0 {
             return Ok(());
+        }
+        let help = "State: 0 is open, 1 suspended, 2 ended.";
+        head(out, STATE, Kind::Gauge, help)?;
+        for connection in &self.connections {
+            let labels = connection.labels();
+            writeln!(out, "{STATE}{{{labels}}} {}", connection.state())?;
         }
         head(out, AGE, Kind::Gauge, "Time since it was established.")?;
         for connection in &self.connections {
@@ -160,6 +179,31 @@ impl Snapshot {
         }
         Ok(())
     }
+
+    /// Returns the names and descriptions of the counters by reason, and their values.
+    fn by_reason(&self) -> [(&'static str, &'static str, &BTreeMap<&'static str, u64>); 3] {
+        let ended = "Established connections that ended, by reason.";
+        let failed = "Connects of this process that failed, by reason.";
+        let refused = "Requests of peers that this process refused, by reason.";
+        [
+            (ENDED, ended, &self.ended_by_reason),
+            (FAILED, failed, &self.connects_failed),
+            (REFUSED, refused, &self.requests_refused),
+        ]
+    }
+
+    fn write_round_trips(&self, out: &mut String) -> fmt::Result {
+        let help = "Time from a ping of keepalive or of a flush to its pong.";
+        head(out, ROUND_TRIP, Kind::Histogram, help)?;
+        let all = &self.round_trips;
+        for (bound, count) in &all.buckets {
+            let bound = bound.as_secs_f64();
+            writeln!(out, "{ROUND_TRIP}_bucket{{le=\"{bound}\"}} {count}")?;
+        }
+        writeln!(out, "{ROUND_TRIP}_bucket{{le=\"+Inf\"}} {}", all.count)?;
+        writeln!(out, "{ROUND_TRIP}_sum {}", all.sum.as_secs_f64())?;
+        writeln!(out, "{ROUND_TRIP}_count {}", all.count)
+    }
 }
 
 /// Passes the totals of this process on to the recorder of the crate `metrics`.
@@ -167,20 +211,25 @@ impl Snapshot {
 /// Call it periodically, for instance before each scrape, and once before the first connection,
 /// because it lists only later ones. The names are those of
 /// [`Snapshot::to_prometheus`](Snapshot::to_prometheus). Connections have no metrics of
-/// their own here, because recorders never drop a label.
+/// their own here, because recorders never drop a label. The histogram of round trips is left out,
+/// because recorders take single values.
 #[cfg(feature = "metrics")]
 pub fn record_metrics() {
     enable();
     let snapshot = snapshot();
     let open = u32::try_from(snapshot.connections.len()).unwrap_or(u32::MAX);
     metrics::gauge!(CONNECTIONS).set(open);
-    metrics::counter!(ENDED).absolute(snapshot.ended);
+    for (name, _, counts) in snapshot.by_reason() {
+        for (reason, count) in counts {
+            metrics::counter!(name, "reason" => *reason).absolute(*count);
+        }
+    }
     for (name, kind, _, value) in SAMPLES {
         let value = value(&snapshot.all);
         let name = format!("rdmsg_{name}");
         match kind {
             Kind::Counter => metrics::counter!(name).absolute(value),
-            Kind::Gauge => metrics::gauge!(name).set(value as f64),
+            Kind::Gauge | Kind::Histogram => metrics::gauge!(name).set(value as f64),
         }
     }
 }
@@ -189,25 +238,38 @@ impl ConnectionSnapshot {
     fn labels(&self) -> String {
         let Self {
             id,
+            label,
             peer,
             transport,
-            is_closed,
-            is_suspended,
             ..
         } = self;
-        let state = match (is_closed, is_suspended) {
-            (true, _) => "ended",
-            (false, true) => "suspended",
-            (false, false) => "open",
-        };
-        format!("connection=\"{id}\",peer=\"{peer}\",transport=\"{transport}\",state=\"{state}\"")
+        let label = label.as_deref().map_or_else(String::new, |label| {
+            format!(",label=\"{}\"", escaped(label))
+        });
+        format!("connection=\"{id}\"{label},peer=\"{peer}\",transport=\"{transport}\"")
     }
+
+    /// Returns the value of [`STATE`].
+    fn state(&self) -> u8 {
+        match (self.is_closed, self.is_suspended) {
+            (false, false) => 0,
+            (false, true) => 1,
+            (true, _) => 2,
+        }
+    }
+}
+
+/// Returns a text as the exposition format writes it between quotation marks.
+fn escaped(text: &str) -> String {
+    let text = text.replace('\\', r"\\").replace('"', r#"\""#);
+    text.replace('\n', r"\n")
 }
 
 fn head(out: &mut String, name: &str, kind: Kind, help: &str) -> fmt::Result {
     let kind = match kind {
         Kind::Counter => "counter",
         Kind::Gauge => "gauge",
+        Kind::Histogram => "histogram",
     };
     writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}")
 }
@@ -217,7 +279,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::transport_choice::Transport;
+    use crate::{observe::RoundTrips, transport_choice::Transport};
 
     #[test]
     fn the_text_has_each_value_once_and_those_of_connections_by_labels() {
@@ -227,6 +289,7 @@ mod tests {
         let snapshot = Snapshot {
             connections: vec![ConnectionSnapshot {
                 id: 3,
+                label: Some("a\"b\\c\nd".to_owned()),
                 peer: "[fd08::1]:7471".parse().unwrap(),
                 local: "[fd08::2]:7471".parse().unwrap(),
                 transport: Transport::Rdma,
@@ -236,17 +299,44 @@ mod tests {
                 statistics,
             }],
             ended: 4,
+            ended_by_reason: BTreeMap::from([("peer_closed", 4)]),
+            connects_failed: BTreeMap::from([("refused", 2)]),
+            requests_refused: BTreeMap::from([("backlog", 1)]),
+            round_trips: RoundTrips {
+                buckets: vec![(Duration::from_micros(10), 1), (Duration::from_secs(5), 2)],
+                count: 3,
+                sum: Duration::from_millis(8500),
+            },
             all: statistics,
         };
         let mut suspended = snapshot.clone();
         suspended.connections[0].is_suspended = true;
-        let state = "state=\"suspended\"} 7\n";
-        assert!(suspended.to_prometheus().contains(state), "{suspended:?}");
+        let mut ended = suspended.clone();
+        ended.connections[0].is_closed = true;
+        for (snapshot, state) in [(&snapshot, 0), (&suspended, 1), (&ended, 2)] {
+            let text = snapshot.to_prometheus();
+            let mut states = text.lines().filter(|line| line.starts_with(STATE));
+            let (Some(line), None) = (states.next(), states.next()) else {
+                panic!("{text}");
+            };
+            assert!(line.ends_with(&format!("}} {state}")), "{line}");
+        }
         let text = snapshot.to_prometheus();
-        let labels = "{connection=\"3\",peer=\"[fd08::1]:7471\",transport=\"RDMA\",state=\"open\"}";
+        let labels = concat!(
+            r#"{connection="3",label="a\"b\\c\nd","#,
+            r#"peer="[fd08::1]:7471",transport="RDMA"}"#
+        );
         for line in [
             "rdmsg_connections 1",
-            "rdmsg_connections_ended_total 4",
+            "rdmsg_connections_ended_total{reason=\"peer_closed\"} 4",
+            "rdmsg_connects_failed_total{reason=\"refused\"} 2",
+            "rdmsg_requests_refused_total{reason=\"backlog\"} 1",
+            "# TYPE rdmsg_keepalive_round_trip_seconds histogram",
+            "rdmsg_keepalive_round_trip_seconds_bucket{le=\"0.00001\"} 1",
+            "rdmsg_keepalive_round_trip_seconds_bucket{le=\"5\"} 2",
+            "rdmsg_keepalive_round_trip_seconds_bucket{le=\"+Inf\"} 3",
+            "rdmsg_keepalive_round_trip_seconds_sum 8.5",
+            "rdmsg_keepalive_round_trip_seconds_count 3",
             "rdmsg_messages_sent_total 7",
             "# TYPE rdmsg_stalls_total counter",
             "# TYPE rdmsg_buffers_held gauge",
@@ -308,7 +398,7 @@ mod tests {
             let kept = Kept::default();
             metrics::with_local_recorder(&kept, record_metrics);
             let all = kept.0.into_inner().unwrap();
-            assert_eq!(all.len(), SAMPLES.len() + 2);
+            assert_eq!(all.len(), SAMPLES.len() + 4);
             assert!(all.contains_key("rdmsg_stalls_total"), "{:?}", all.keys());
         }
     }

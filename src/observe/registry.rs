@@ -2,10 +2,7 @@ use std::{
     collections::BTreeMap,
     fmt,
     net::SocketAddr,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
@@ -13,6 +10,7 @@ use crate::{
     link::Link,
     os::{PerProcess, lock},
     proto::Statistics,
+    tally::{self, tally},
     transport_choice::Transport,
 };
 
@@ -22,18 +20,54 @@ use crate::{
 pub struct Snapshot {
     /// The connections that have handles now.
     pub connections: Vec<ConnectionSnapshot>,
-    /// The number of connections whose last handle was dropped.
+    /// The number of established connections that have ended, with handles or without.
     pub ended: u64,
+    /// The same by the [name](crate::CloseReason::name) of the reason. All names are listed.
+    pub ended_by_reason: BTreeMap<&'static str, u64>,
+    /// The number of connects that failed, by reason.
+    ///
+    /// The reason is the [name](crate::CloseReason::name) of that of
+    /// [`Error::Connect`](crate::Error::Connect). Of other errors it is `address_lookup`,
+    /// `engine_shut_down`, `invalid_config`, `locked_memory`, `loopback`, `no_rdma`,
+    /// `permission_denied`, `shared_receives`, `source` or `other`; `given_up` if the program
+    /// dropped the future. A connect to several addresses, or over RDMA and then TCP, counts once.
+    pub connects_failed: BTreeMap<&'static str, u64>,
+    /// The number of requests of peers that this process refused, by reason.
+    ///
+    /// `backlog` and `half_open`: the listener had reached that limit. `hello`: the peer is
+    /// incompatible, or no peer. `session`: it wanted to resume an unknown session. `program`: the
+    /// program rejected or dropped the [`Request`](crate::Request). `closed`: the listener was
+    /// closed before the connection was established.
+    pub requests_refused: BTreeMap<&'static str, u64>,
+    /// The times from pings to their pongs.
+    pub round_trips: RoundTrips,
     /// The sum of the statistics of all connections, past and present.
     pub all: Statistics,
+}
+
+/// The times from a ping of keepalive, or of a flush, to its pong, on all connections.
+///
+/// The pong is counted when it is taken out of the completion queue. On a connection that the
+/// program polls, that may be up to 10 ms after its arrival.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RoundTrips {
+    /// Upper bounds, from 10 µs to 5 s, each with the number of times up to it.
+    pub buckets: Vec<(Duration, u64)>,
+    /// The number of all times.
+    pub count: u64,
+    /// The sum of all times.
+    pub sum: Duration,
 }
 
 /// A connection at one moment.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ConnectionSnapshot {
-    /// Its number in this process, which no other connection ever has.
+    /// Its number in this process, which the log and [`Info::id`](crate::Info::id) have as well.
     pub id: u64,
+    /// The program's name for it: see [`Connector::label`](crate::Connector::label).
+    pub label: Option<String>,
     /// The peer's address.
     pub peer: SocketAddr,
     /// This side's address.
@@ -51,16 +85,12 @@ pub struct ConnectionSnapshot {
     pub statistics: Statistics,
 }
 
-/// Whether connections are kept track of.
-static ENABLED: AtomicBool = AtomicBool::new(false);
-
 static REGISTRY: PerProcess<Mutex<Registry>> = PerProcess::new(|| Mutex::new(Registry::new()));
 
-/// The connections of this process that have handles, and the sum of earlier ones.
+/// The connections of this process that have handles, by their numbers, and the sum of earlier
+/// ones.
 struct Registry {
-    next: u64,
     connections: BTreeMap<u64, Entry>,
-    ended: u64,
     sum_of_ended: Statistics,
 }
 
@@ -76,7 +106,7 @@ pub(crate) struct Registered(Option<u64>);
 ///
 /// Earlier connections are not listed. [`Export`](super::Export) does the same.
 pub fn enable() {
-    ENABLED.store(true, Ordering::Relaxed);
+    tally::enable();
 }
 
 /// Returns the statistics of the connections of this process since [`enable`].
@@ -88,9 +118,7 @@ pub fn snapshot() -> Snapshot {
 impl Registry {
     const fn new() -> Self {
         Self {
-            next: 1,
             connections: BTreeMap::new(),
-            ended: 0,
             sum_of_ended: Statistics::ZERO,
         }
     }
@@ -102,6 +130,7 @@ impl Registry {
             all += statistics;
             ConnectionSnapshot {
                 id: *id,
+                label: entry.link.label(),
                 peer: entry.link.peer_addr(),
                 local: entry.link.local_addr(),
                 transport: entry.link.transport(),
@@ -112,9 +141,20 @@ impl Registry {
             }
         });
         let connections = connections.collect();
+        let tally = tally();
+        let ended_by_reason = tally.ended.counts();
+        let (buckets, count, sum) = tally.round_trips.counts();
         Snapshot {
             connections,
-            ended: self.ended,
+            ended: ended_by_reason.values().sum(),
+            ended_by_reason,
+            connects_failed: tally.connects_failed.counts(),
+            requests_refused: tally.requests_refused.counts(),
+            round_trips: RoundTrips {
+                buckets,
+                count,
+                sum,
+            },
             all,
         }
     }
@@ -128,12 +168,11 @@ impl Registered {
 
     /// Enters a new connection, if connections are kept track of.
     pub(crate) fn enter(link: &Arc<Link>) -> Self {
-        if !ENABLED.load(Ordering::Relaxed) {
+        if !link.is_counted() {
             return Self(None);
         }
         let mut registry = lock(REGISTRY.get());
-        let id = registry.next;
-        registry.next += 1;
+        let id = link.key;
         let entry = Entry {
             link: Arc::clone(link),
             since: Instant::now(),
@@ -157,7 +196,6 @@ impl Drop for Registered {
             last.large_bytes_held = 0;
             last.large_bytes_exposed = 0;
             registry.sum_of_ended += last;
-            registry.ended += 1;
         }
         // The link may go with it, outside the lock.
         drop(registry);

@@ -270,9 +270,9 @@ impl Shared {
                 let target = &self.target;
                 match pause {
                     Some(pause) => {
-                        warn_sparsely!("{target}: {error}; dials again in {pause:.1?}");
+                        warn_sparsely!(Connect, "{target}: {error}; dials again in {pause:.1?}");
                     }
-                    None => warn_sparsely!("{target}: {error}; gave up"),
+                    None => warn_sparsely!(Connect, "{target}: {error}; gave up"),
                 }
                 state = lock(&self.state);
             }

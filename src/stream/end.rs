@@ -103,7 +103,7 @@ impl Drop for StreamEnd {
         }
         // The drop of the endpoint closes the connection afterwards.
         if let Err(error) = self.endpoint.finish() {
-            debug!("{:?}: {error}", self.endpoint);
+            debug!(Connection, "{}: {error}", self.endpoint.name());
         }
     }
 }

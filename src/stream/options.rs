@@ -148,7 +148,11 @@ impl ListenerTtl {
         }
         if let Err(error) = accepted.set_hop_limit(hops) {
             // The connection has ended, and a read returns that.
-            debug!("{accepted:?}: no time to live was set: {error}");
+            debug!(
+                Connection,
+                "{}: no time to live was set: {error}",
+                accepted.name()
+            );
         }
     }
 }

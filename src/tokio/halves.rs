@@ -105,7 +105,7 @@ impl SendHalf {
 impl Drop for SendHalf {
     fn drop(&mut self) {
         if let Err(error) = self.endpoint.finish() {
-            debug!("{:?}: {error}", self.endpoint.get_ref());
+            debug!(Connection, "{}: {error}", self.endpoint.get_ref().name());
         }
     }
 }

@@ -94,7 +94,7 @@ impl Drop for OwnedWriteHalf {
             return;
         }
         if let Err(error) = self.write.shut_down() {
-            debug!("{:?}: {error}", self.write.end());
+            debug!(Connection, "{}: {error}", self.write.end().name());
         }
     }
 }

@@ -84,9 +84,9 @@ impl ConnectionId {
     }
 
     /// Requests this ACK timeout from the device, which may ignore it.
-    pub(crate) fn set_ack_timeout(&mut self, config: &Config) {
+    pub(crate) fn set_ack_timeout(&mut self, key: u64, config: &Config) {
         by_transport!(self, {
-            Rdma(id) => id.set_ack_timeout(config),
+            Rdma(id) => id.set_ack_timeout(key, config),
             // With the other options of its socket.
             Tcp(_) => {},
         })

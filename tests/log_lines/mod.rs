@@ -1,13 +1,17 @@
-//! The log lines of a test program.
+//! The log lines of a test program, each of which must keep the contract of [`targets`].
 
 use std::{
     fmt::Write,
     sync::{Condvar, Mutex, Once},
+    time::Duration,
 };
 
 use log::{LevelFilter, Log, Metadata, Record};
 
-use crate::tcp_peer::PATIENCE;
+mod targets;
+
+/// Longer than any step takes on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// All lines since the first [`collect`](Self::collect).
 pub(crate) struct Lines {
@@ -20,6 +24,7 @@ static LINES: Lines = Lines {
     added: Condvar::new(),
 };
 
+#[allow(dead_code, reason = "each program uses a part")]
 impl Lines {
     pub(crate) fn collect() -> &'static Self {
         static ONCE: Once = Once::new();
@@ -30,15 +35,29 @@ impl Lines {
         &LINES
     }
 
+    /// Returns the number of lines that contain `text`.
+    pub(crate) fn count(&self, text: &str) -> usize {
+        let lines = self.lines.lock().unwrap();
+        lines.iter().filter(|line| line.contains(text)).count()
+    }
+
     /// Waits until a line contains `text`.
     pub(crate) fn wait_for(&self, text: &str) {
-        let found = |lines: &mut Vec<String>| lines.iter().any(|line| line.contains(text));
+        self.wait_for_count(text, 1);
+    }
+
+    /// Waits until this number of lines contain `text`.
+    pub(crate) fn wait_for_count(&self, text: &str, count: usize) {
+        let found = |lines: &mut Vec<String>| {
+            lines.iter().filter(|line| line.contains(text)).count() >= count
+        };
         let lines = self.lines.lock().unwrap();
         let waited = self
             .added
             .wait_timeout_while(lines, PATIENCE, |lines| !found(lines));
         let is_over = waited.unwrap().1.timed_out();
         assert!(!is_over, "no line with: {text}");
+        targets::assert_kept();
     }
 
     /// Checks that no line has the first bytes of a secret, in any of the usual forms.
@@ -64,6 +83,7 @@ impl Log for Lines {
     }
 
     fn log(&self, record: &Record<'_>) {
+        targets::examine(record);
         let line = record.args().to_string();
         self.lines.lock().unwrap().push(line);
         self.added.notify_all();

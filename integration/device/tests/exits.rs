@@ -218,7 +218,8 @@ impl Log for Exit {
     fn log(&self, record: &Record<'_>) {
         let in_engine = thread::current().name() == Some("rdmsg-engine");
         if in_engine == self.in_engine
-            && record.target().starts_with("rdmsg::link")
+            && record.target() == "rdmsg::connection"
+            && record.file().is_some_and(|file| file.contains("src/link/"))
             && self.armed.swap(false, Ordering::SeqCst)
         {
             process::exit(7);

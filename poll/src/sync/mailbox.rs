@@ -30,7 +30,7 @@ struct Queue<T> {
 /// end, and then means nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// The connection's number in its engine.
+    /// The connection's number in its process.
     pub key: u64,
     /// The request.
     pub kind: NoticeKind,

@@ -14,6 +14,7 @@ mod sending;
 mod sessions;
 mod setup;
 mod side;
+mod stall;
 mod timers;
 mod transfer;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Line<'a> {
     pub(super) name: &'a str,
-    pub(super) labels: BTreeMap<&'a str, &'a str>,
+    pub(super) labels: BTreeMap<&'a str, String>,
     pub(super) value: f64,
 }
 
@@ -30,7 +30,7 @@ fn line(text: &str) -> Option<Line<'_>> {
     let mut rest = rest.strip_suffix('}')?;
     while !rest.is_empty() {
         let (label, after) = rest.split_once("=\"")?;
-        let (value, after) = after.split_once('"')?;
+        let (value, after) = unescape(after)?;
         labels.insert(label, value);
         rest = after.strip_prefix(',').unwrap_or(after);
     }
@@ -39,6 +39,22 @@ fn line(text: &str) -> Option<Line<'_>> {
         labels,
         value,
     })
+}
+
+/// Reads the value of a label up to its quotation mark. Also returns the text behind that.
+fn unescape(text: &str) -> Option<(String, &str)> {
+    let mut value = String::new();
+    let mut chars = text.chars();
+    loop {
+        value.push(match chars.next()? {
+            '"' => return Some((value, chars.as_str())),
+            '\\' => match chars.next()? {
+                'n' => '\n',
+                other => other,
+            },
+            other => other,
+        });
+    }
 }
 
 #[cfg(test)]
@@ -53,7 +69,18 @@ mod tests {
         assert_eq!((all[0].name, all[0].value), ("a", 1.0));
         assert_eq!(
             all[1].labels,
-            BTreeMap::from([("c", "d e"), ("f", "[::1]:1")])
+            BTreeMap::from([("c", "d e".to_owned()), ("f", "[::1]:1".to_owned())])
+        );
+    }
+
+    #[test]
+    fn escaped_label_is_read() {
+        let text = "a{c=\"\\\"},\\\\\\n \",d=\"\"} 1\nb{c=\"no end\\\"} 1\n";
+        let all: Vec<Line<'_>> = lines(text).collect();
+        assert_eq!(all.len(), 1);
+        assert_eq!(
+            (&*all[0].labels["c"], &*all[0].labels["d"]),
+            ("\"},\\\n ", "")
         );
     }
 

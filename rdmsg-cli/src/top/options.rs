@@ -10,6 +10,8 @@ use crate::duration::positive;
 /// do with --statistics. Shown are the processes of this user; root sees those of all users. Ctrl-c
 /// ends it.
 ///
+///   CONN        the number of the connection, as in the log of the process; LABEL: its name, if
+///               the program has set one
 ///   OUT, IN     bytes a second that the process sends to the peer, and receives; `suspended`
 ///               instead while the connection is lost and may be resumed
 ///   MSG/S       messages a second, both ways

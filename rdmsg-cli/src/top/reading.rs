@@ -13,6 +13,9 @@ use super::{
 /// The time limit for processes that do not answer, because the others wait for them.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// The state of a connection that is lost and may be resumed.
+pub(super) const SUSPENDED: &str = "suspended";
+
 /// All connections of all processes, at one moment.
 #[derive(Clone, Debug)]
 pub(super) struct Reading {
@@ -33,9 +36,12 @@ pub(super) struct Key {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Connection {
     pub(super) command: String,
+    /// The program's name for it, or empty.
+    pub(super) label: String,
     pub(super) peer: String,
     pub(super) transport: String,
-    pub(super) state: String,
+    /// Empty if it is not known.
+    pub(super) state: &'static str,
     pub(super) age: Duration,
     pub(super) messages: f64,
     pub(super) sent: f64,
@@ -92,17 +98,18 @@ impl Reading {
             };
             let entry = self.connections.entry(Key { pid, connection });
             let it = entry.or_insert_with(|| {
-                let label = |name| plain(line.labels.get(name).copied().unwrap_or_default());
+                let label = |name| plain(line.labels.get(name).map_or("", String::as_str));
                 Connection {
                     command: command.clone(),
+                    label: label("label"),
                     peer: label("peer"),
                     transport: label("transport"),
-                    state: label("state"),
                     ..Connection::default()
                 }
             });
             let value = line.value;
             match name {
+                "state" => it.state = state(value),
                 "age_seconds" => {
                     it.age = Duration::try_from_secs_f64(value).unwrap_or_default();
                 }
@@ -119,15 +126,24 @@ impl Reading {
     }
 }
 
+/// Returns the name of the state with this number in the text.
+fn state(number: f64) -> &'static str {
+    [(0.0, "open"), (1.0, SUSPENDED), (2.0, "ended")]
+        .into_iter()
+        .find_map(|(other, name)| (other == number).then_some(name))
+        .unwrap_or_default()
+}
+
 #[cfg(test)]
 pub(super) mod testing {
     use super::*;
 
     /// A process with a connection that has sent `sent` bytes after this number of seconds.
     pub(in super::super) fn reading(start: Instant, seconds: u64, sent: u64) -> Reading {
-        let labels = "{connection=\"3\",peer=\"10.8.0.1:7471\",transport=\"RDMA\",state=\"open\"}";
+        let labels = "{connection=\"3\",peer=\"10.8.0.1:7471\",transport=\"RDMA\"}";
         let text = format!(
             "rdmsg_connections 1\n\
+             rdmsg_connection_state{labels} 0\n\
              rdmsg_connection_age_seconds{labels} {seconds}.5\n\
              rdmsg_connection_sent_bytes_total{labels} {sent}\n\
              rdmsg_connection_received_bytes_total{labels} 0\n\
@@ -163,14 +179,24 @@ pub(super) mod testing {
     }
 
     #[test]
+    fn label_is_shown_without_control_characters() {
+        let mut reading = reading(Instant::now(), 7, 1000);
+        let label = r#"{connection="4",label="a\"},\n[2J"}"#.replace('[', "\x1b[");
+        reading.add(1, &format!("rdmsg_connection_stalls_total{label} 1\n"));
+        let (key, it) = reading.connections.last_key_value().unwrap();
+        assert_eq!((key.connection, &*it.label), (4, "a\"},??[2J"));
+    }
+
+    #[test]
     fn a_connection_is_put_together_from_its_lines() {
         let reading = reading(Instant::now(), 7, 1000);
         assert_eq!(reading.processes, 1);
         let (key, it) = reading.connections.first_key_value().unwrap();
         assert_eq!((key.pid, key.connection), (1, 3));
         assert_eq!((&*it.peer, &*it.transport), ("10.8.0.1:7471", "RDMA"));
+        assert_eq!(it.label, "");
         assert_eq!((it.sent, it.messages, it.held), (1000.0, 15.0, 2.0));
-        assert_eq!((&*it.state, it.resumes, it.resent), ("open", 4.0, 70.0));
+        assert_eq!((it.state, it.resumes, it.resent), ("open", 4.0, 70.0));
         assert_eq!(it.age, Duration::from_millis(7500));
     }
 }

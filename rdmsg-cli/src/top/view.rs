@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{
     options::{Options, Order},
-    reading::{Connection, Key, Reading},
+    reading::{Connection, Key, Reading, SUSPENDED},
 };
 use crate::measure::bytes_per_second;
 
@@ -39,13 +39,14 @@ struct Column {
     is_text: bool,
 }
 
-/// The state of a connection that is lost and may be resumed.
-const SUSPENDED: &str = "suspended";
+/// The column of the programs' names for connections. It is left out if no connection has one.
+const LABEL: &str = "LABEL";
 
-const COLUMNS: [Column; 13] = [
+const COLUMNS: [Column; 14] = [
     Column::number("PID", 7),
     Column::text("COMMAND", 12),
     Column::number("CONN", 6),
+    Column::text(LABEL, 12),
     Column::text("PEER", 22),
     Column::text("OVER", 4),
     Column::number("AGE", 6),
@@ -60,7 +61,7 @@ const COLUMNS: [Column; 13] = [
 
 /// The columns that are left out in order if a terminal is too narrow for all. 80 columns hold the
 /// rest.
-const LEFT_OUT: [&str; 6] = ["RESENT", "RESUMES", "AGE", "CONN", "COMMAND", "OVER"];
+const LEFT_OUT: [&str; 7] = ["RESENT", "RESUMES", "AGE", "CONN", "COMMAND", LABEL, "OVER"];
 
 impl Column {
     const fn number(head: &'static str, width: usize) -> Self {
@@ -88,9 +89,11 @@ impl Column {
     }
 }
 
-/// The columns that a terminal of this width has room for.
-fn columns_for(width: usize) -> Vec<usize> {
-    let mut columns: Vec<usize> = (0..COLUMNS.len()).collect();
+/// The columns that a terminal of this width has room for, of connections with labels or without.
+fn columns_for(width: usize, has_labels: bool) -> Vec<usize> {
+    let mut columns: Vec<usize> = (0..COLUMNS.len())
+        .filter(|at| has_labels || COLUMNS[*at].head != LABEL)
+        .collect();
     for head in LEFT_OUT {
         let needed: usize = columns.iter().map(|at| COLUMNS[*at].width + 1).sum();
         if needed <= width + 1 {
@@ -113,6 +116,7 @@ impl Row {
             key.pid.to_string(),
             of.command.chars().take(12).collect(),
             key.connection.to_string(),
+            of.label.chars().take(12).collect(),
             of.peer.clone(),
             of.transport.clone(),
             age(of.age),
@@ -183,6 +187,7 @@ impl View {
                     "pid": row.key.pid,
                     "command": row.of.command,
                     "connection": row.key.connection,
+                    "label": row.of.label,
                     "peer": row.of.peer,
                     "transport": row.of.transport,
                     "state": row.of.state,
@@ -233,7 +238,8 @@ impl View {
             )?;
             return Ok(());
         }
-        let columns = columns_for(width);
+        let has_labels = self.rows.iter().any(|row| !row.of.label.is_empty());
+        let columns = columns_for(width, has_labels);
         let fit = |cells: [String; COLUMNS.len()]| {
             let line = columns.iter().map(|at| COLUMNS[*at].cell(&cells[*at]));
             let line = line.collect::<Vec<_>>().join(" ");
@@ -300,7 +306,7 @@ mod tests {
     fn suspended_connection_is_marked_in_any_width() {
         let start = Instant::now();
         let (before, mut now) = (reading(start, 1, 1000), reading(start, 3, 1000));
-        now.connections.values_mut().next().unwrap().state = SUSPENDED.to_owned();
+        now.connections.values_mut().next().unwrap().state = SUSPENDED;
         let view = View::sorted(&before, &now, Order::Bytes);
         let row = &view.to_json()["connections"][0];
         assert_eq!(
@@ -336,6 +342,27 @@ mod tests {
             );
             assert!(text.contains("HELD\n"), "{width}: {text}");
         }
+    }
+
+    #[test]
+    fn label_is_shown_if_there_is_one() {
+        let start = Instant::now();
+        let (before, mut now) = (reading(start, 1, 0), reading(start, 2, 0));
+        let written = |now: &Reading, width| {
+            let mut out = Vec::new();
+            let view = View::sorted(&before, now, Order::Bytes);
+            view.write(&mut out, width, None).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert!(!written(&now, 136).contains(LABEL));
+        now.connections.values_mut().next().unwrap().label = "orders".to_owned();
+        for (width, shown) in [(136, true), (93, true), (92, false)] {
+            let text = written(&now, width);
+            assert_eq!(text.contains(LABEL), shown, "{width}: {text}");
+            assert_eq!(text.contains(" orders "), shown, "{width}: {text}");
+        }
+        let json = View::sorted(&before, &now, Order::Bytes).to_json();
+        assert_eq!(json["connections"][0]["label"], "orders");
     }
 
     #[test]

@@ -43,7 +43,7 @@ impl Link {
     }
 
     fn handle(&mut self, event: &CmEvent) {
-        debug!("{}: {}", self.name, event.event());
+        debug!(Rsocket, "{}: {}", self.name, event.event());
         match event.event() {
             CmEventType::ESTABLISHED => {
                 // The passive side has it from the request already.

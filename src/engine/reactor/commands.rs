@@ -8,9 +8,9 @@ use super::{
     super::{
         command::{Bound, Command, Handle, Intake, Reply},
         entry::Role,
-        listening::Listening,
+        listening::{ListenerName, Listening},
     },
-    BATCH, Reactor, is_of_manager, random,
+    BATCH, Reactor, is_of_manager, new_key, random,
 };
 use crate::{
     config::Config,
@@ -18,6 +18,7 @@ use crate::{
     link::{Link, Way},
     poll::{Notice, NoticeKind},
     proto::{CloseReason, Connection, REPLY_DATA_MAX, SESSION_ID_LEN},
+    tally::{Refusal, count_refusal},
     transport::{ConnectionId, ListenId},
     transport_choice::{Transport, TransportChoice},
 };
@@ -137,7 +138,7 @@ impl Reactor {
         intake: Intake,
         engine: Arc<Handle>,
     ) -> Result<Bound, Error> {
-        let key = self.new_key();
+        let key = new_key();
         let (ids, local) = match config.transport.resolved() {
             TransportChoice::Rdma => {
                 let (id, local) = self.listen_on_rdma(key, address, &config)?;
@@ -156,8 +157,8 @@ impl Reactor {
             (Some(_), None) => &[Transport::Rdma],
             (None, _) => &[Transport::Tcp],
         };
-        info!("listener {key} on {local}, over {transports:?}");
         let listening = Listening::new(ids, local, config, intake, engine);
+        info!(Listener, "{}: over {transports:?}", listening.name(key));
         self.listeners.insert(key, listening);
         Ok(Bound {
             key,
@@ -187,7 +188,8 @@ impl Reactor {
                 Err(error) if error.is_address_in_use() => {}
                 Err(error) if self.failed.is_some() => return Err(error),
                 Err(error) => {
-                    warn!("listener {key} on {local}: over TCP only: {error}");
+                    let name = ListenerName(key, &config.label, local);
+                    warn!(Listener, "{name}: over TCP only: {error}");
                     return Ok(((None, Some(tcp)), local));
                 }
             }
@@ -196,14 +198,19 @@ impl Reactor {
             tries -= 1;
             match self.listen_on_rdma(key, local, config) {
                 Ok((rdma, local)) => {
+                    let name = ListenerName(key, &config.label, local);
                     warn!(
-                        "listener {key} on {local}: over RDMA only: a port of iWARP is one of \
+                        Listener,
+                        "{name}: over RDMA only: a port of iWARP is one of \
                          TCP, and taken by it"
                     );
                     return Ok(((Some(rdma), None), local));
                 }
                 Err(error) if tries == 0 || !error.is_address_in_use() => return Err(error),
-                Err(_) => debug!("listener {key}: port {} is in use over RDMA", local.port()),
+                Err(_) => {
+                    let name = ListenerName(key, &config.label, local);
+                    debug!(Listener, "{name}: the port is in use over RDMA");
+                }
             }
         }
     }
@@ -250,7 +257,7 @@ impl Reactor {
         deadline: Instant,
         reply: Reply,
     ) {
-        let key = self.new_key();
+        let key = new_key();
         if !reply.begin(key) {
             return;
         }
@@ -259,7 +266,7 @@ impl Reactor {
             Err(error) => return reply.send(Err(Error::from_os(error))),
         };
         let now = Instant::now();
-        let mut params = self.params(&config, way.transport);
+        let mut params = self.params(key, &config, way.transport);
         // The remaining time.
         params.connect_timeout = deadline.saturating_duration_since(now);
         let conn = Connection::connect(params, random(), data, now);
@@ -310,6 +317,7 @@ impl Reactor {
 
     pub(super) fn reject(&mut self, key: u64, data: &[u8]) {
         if let Some(entry) = self.links.get(&key) {
+            count_refusal(Refusal::Program);
             entry
                 .link
                 .in_engine(|core| core.conn.reject(data, Instant::now()));
@@ -319,6 +327,7 @@ impl Reactor {
 
     fn turn_away(&mut self, key: u64) {
         if let Some(entry) = self.links.get(&key) {
+            count_refusal(Refusal::Closed);
             entry
                 .link
                 .in_engine(|core| core.conn.turn_away(Instant::now()));

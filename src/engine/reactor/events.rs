@@ -2,6 +2,7 @@
 //! listeners.
 
 use std::{
+    fmt::Display,
     net::SocketAddr,
     sync::Arc,
     time::{Duration, Instant},
@@ -12,12 +13,13 @@ use super::{
         command::{Intake, Reply, Request},
         entry::Role,
     },
-    BATCH, CM_RDMA, CM_TCP, Reactor, is_of_manager,
+    BATCH, CM_RDMA, CM_TCP, Reactor, is_of_manager, new_key,
 };
 use crate::{
     error::Error,
     proto::{Connection, Reject},
     status::OsError,
+    tally::{Refusal, count_refusal},
     transport::{ConnectRequest, ConnectionId, Event, Report},
     transport_choice::Transport,
 };
@@ -74,7 +76,7 @@ impl Reactor {
     /// Takes a transport's connection manager out of the epoll until [`PAUSE`] has passed.
     pub(super) fn leave_alone(&mut self, transport: Transport, error: OsError) {
         let now = Instant::now();
-        error_sparsely!("engine: {error}");
+        error_sparsely!(Engine, "engine: {error}");
         for (_, fd) in self.manager.fds().filter(|(other, _)| *other == transport) {
             // It fails if the descriptor is not in there.
             let _ = self.epolls.engine.delete(fd);
@@ -98,7 +100,7 @@ impl Reactor {
             return self.handle_listener_event(key, &event);
         }
         let Some(entry) = self.links.get(&key) else {
-            debug!("engine: {event} for a connection {key} that has ended");
+            debug!(Cm, "conn {key}: {event} after its end");
             return;
         };
         let now = Instant::now();
@@ -106,7 +108,7 @@ impl Reactor {
         if event.is_disconnect() && !entry.link.take_last() {
             return self.come_back(key, Some(event));
         }
-        debug!(target: "rdmsg::cm", "{}: {event}", entry.link);
+        debug!(Cm, "{}: {event}", entry.link);
         entry
             .link
             .in_engine(|core| core.conn.handle_cm_event(event.input(), now));
@@ -118,7 +120,10 @@ impl Reactor {
             return self.handle_resume(asked, &request);
         }
         let Some(listener) = asked.listener().and_then(|key| self.listeners.get(&key)) else {
-            debug!("engine: connect request for a listener that has been dropped");
+            debug!(
+                Listener,
+                "engine: connect request for a listener that has been dropped"
+            );
             return;
         };
         let (config, intake, engine) = (
@@ -127,39 +132,40 @@ impl Reactor {
             Arc::clone(&listener.engine),
         );
         let Some(peer) = asked.peer_addr() else {
-            warn_sparsely!("engine: connect request without an address");
+            warn_sparsely!(Listener, "engine: connect request without an address");
             return;
         };
         let full = if listener.is_full() {
-            Some(("backlog", config.listening.backlog))
+            Some((Refusal::Backlog, "backlog", config.listening.backlog))
         } else if listener.half_open.count() >= config.listening.half_open.into() {
-            Some(("half_open", config.listening.half_open))
+            Some((Refusal::HalfOpen, "half_open", config.listening.half_open))
         } else {
             None
         };
-        if let Some((field, limit)) = full {
+        if let Some((refusal, field, limit)) = full {
             report_refusal(
+                refusal,
                 peer,
                 &format_args!("{field} is {limit}, and that many wait"),
             );
             return asked.reject(&Reject::BUSY.emit(&[]));
         }
         let role = Role::Passive(Some(listener.half_open.clone()));
-        let key = self.new_key();
+        let key = new_key();
         match Connection::requested(
-            self.params(&config, asked.transport()),
+            self.params(key, &config, asked.transport()),
             asked.private_data(),
             asked.reads(),
             Instant::now(),
         ) {
             Ok(conn) => {
                 let mut id = ConnectionId::of_request(asked, key);
-                id.set_ack_timeout(&config);
+                id.set_ack_timeout(key, &config);
                 let local = id.local_addr();
                 let timeout = config.connect_timeout;
                 let link = self.adopt(key, conn, peer, config, id, role);
                 self.drive(key);
-                debug!(target: "rdmsg::cm", "{link}: CONNECT_REQUEST");
+                debug!(Cm, "{link}: CONNECT_REQUEST");
                 match intake {
                     Intake::Connections(queue) => {
                         self.accept(&link, &[], Instant::now(), Reply::Backlog(queue));
@@ -170,7 +176,7 @@ impl Reactor {
                 }
             }
             Err(refusal) => {
-                report_refusal(peer, &refusal.reason);
+                report_refusal(Refusal::Hello, peer, &refusal.reason);
                 asked.reject(&refusal.private_data);
             }
         }
@@ -178,20 +184,24 @@ impl Reactor {
 
     /// Ends a listener whose device or address was removed, or binds it again later.
     pub(super) fn handle_listener_event(&mut self, key: u64, event: &Event) {
-        let Some(reason) = event.listener_lost() else {
-            warn_sparsely!("listener {key}: {event}: ignored");
+        let Some(listener) = self.listeners.get_mut(&key) else {
             return;
         };
-        let Some(listener) = self.listeners.get_mut(&key) else {
+        let Some(reason) = event.listener_lost() else {
+            warn_sparsely!(Listener, "{}: {event}: ignored", listener.name(key));
             return;
         };
         let address = listener.local;
         if listener.outlives_device() {
-            warn!("listener {key} on {address}: {reason}; it is bound again when it can be");
+            let name = listener.name(key);
+            warn!(
+                Listener,
+                "{name}: {reason}; it is bound again when it can be"
+            );
             let at = Instant::now() + listener.lose();
             return self.timers.set(key, Some(at));
         }
-        error!("listener {key} on {address} has ended: {reason}");
+        error!(Listener, "{} has ended: {reason}", listener.name(key));
         listener
             .intake
             .finish(Error::ListenerEnded { address, reason });
@@ -219,6 +229,7 @@ impl Reactor {
             let (peer, limit) = (entry.peer, entry.config.listening.backlog);
             entry.link.in_engine(|core| core.conn.turn_away(now));
             report_refusal(
+                Refusal::Backlog,
                 peer,
                 &format_args!("backlog is {limit}, and that many wait"),
             );
@@ -247,6 +258,11 @@ impl Reactor {
     }
 }
 
-pub(super) fn report_refusal(peer: SocketAddr, reason: &dyn std::fmt::Display) {
-    warn_sparsely!("engine: rejected a connect request of {peer}: {reason}");
+/// Counts and logs a request that was rejected.
+pub(super) fn report_refusal(refusal: Refusal, peer: SocketAddr, reason: &dyn Display) {
+    count_refusal(refusal);
+    warn_sparsely!(
+        Listener,
+        "engine: rejected a connect request of {peer}: {reason}"
+    );
 }

@@ -101,7 +101,7 @@ impl Reactor {
         if watched && !attended.expects_loops() {
             let awaits = self.await_loops(|engine, loops, event| engine.modify(loops, event));
             if let Err(error) = awaits {
-                error_sparsely!("engine: {error}");
+                error_sparsely!(Engine, "engine: {error}");
             }
         }
         for key in expired {

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Reactor, events::report_refusal, random};
+use super::{Reactor, events::report_refusal, new_key, random};
 use crate::{
     config::Config,
     engine::entry::{Entry, Role},
@@ -16,6 +16,7 @@ use crate::{
         CloseReason, CmCall, Connection, Params, Reject, ResumeRefused, ResumeRequest,
         SESSION_ID_LEN, SessionId, SessionOffer,
     },
+    tally::Refusal,
     transport::{ConnectRequest, ConnectionId},
 };
 
@@ -101,7 +102,10 @@ impl Reactor {
             if let Some(link) = link
                 && link.in_engine(|core| core.give_way())
             {
-                warn_sparsely!("{link}: {MAX_SUSPENDED} sessions wait, so its session ends");
+                warn_sparsely!(
+                    Connection,
+                    "{link}: {MAX_SUSPENDED} sessions wait, so its session ends"
+                );
                 self.drive(oldest);
             }
         }
@@ -120,11 +124,11 @@ impl Reactor {
         let Some(Resume { way, request, left }) = resume else {
             return false;
         };
-        debug!("{}: tries to resume at {way}", entry.link);
+        debug!(Connection, "{}: tries to resume at {way}", entry.link);
         let id = ConnectionId::new(way.transport, &self.manager, key);
         entry.peer = way.address;
         let (link, config) = (Arc::clone(&entry.link), entry.config.clone());
-        let mut params = self.params_of_attempt(&config, way, left);
+        let mut params = self.params_of_attempt(key, &config, way, left);
         params.held = held;
         let conn = Connection::connect(params, random(), &request.emit(), now);
         link.attempt(conn, way);
@@ -139,8 +143,8 @@ impl Reactor {
         true
     }
 
-    fn params_of_attempt(&self, config: &Config, way: Way, left: Duration) -> Params {
-        let mut params = self.params(config, way.transport);
+    fn params_of_attempt(&self, key: u64, config: &Config, way: Way, left: Duration) -> Params {
+        let mut params = self.params(key, config, way.transport);
         params.connect_timeout = left.min(ATTEMPT);
         params.retry_refused = false;
         params.session = SessionOffer::Resume;
@@ -150,7 +154,7 @@ impl Reactor {
     /// Asks the peer over a way whether it works, with a request that the peer refuses as late. An
     /// engine asks one at a time, so these requests delay no connection of the program for long.
     fn look(&mut self, of: u64, way: Way, request: &ResumeRequest) {
-        let key = self.new_key();
+        let key = new_key();
         let Some(entry) = self.links.get(&of) else {
             return;
         };
@@ -163,7 +167,7 @@ impl Reactor {
             .config
             .clone()
             .with(|config| config.resume = Duration::ZERO);
-        let params = self.params_of_attempt(&config, way, ATTEMPT);
+        let params = self.params_of_attempt(key, &config, way, ATTEMPT);
         let conn = Connection::connect(params, random(), &request.emit(), now);
         self.look = Some(key);
         self.adopt(key, conn, way.address, config, id, Role::Look(of));
@@ -176,7 +180,7 @@ impl Reactor {
         // The peer knows the session, and its answer came back.
         let works = matches!(reason, CloseReason::PeerBusy);
         if let Some(entry) = self.links.get(&of) {
-            debug!("{}: looked for RDMA: {reason}", entry.link);
+            debug!(Connection, "{}: looked for RDMA: {reason}", entry.link);
             entry
                 .link
                 .in_engine(|core| core.looked(works, Instant::now()));
@@ -193,7 +197,7 @@ impl Reactor {
                 return asked.reject(&Reject::over(over).emit(&[]));
             }
             if let Some(peer) = asked.peer_addr() {
-                report_refusal(peer, &"its session is not known here");
+                report_refusal(Refusal::Session, peer, &"its session is not known here");
             }
             return asked.reject(&Reject::SESSION.emit(&[]));
         };
@@ -206,12 +210,15 @@ impl Reactor {
             .in_engine(|core| core.supersede(request, Instant::now()));
         match superseded {
             Ok(false) => {
-                debug!("{}: the peer may still use the connection", entry.link);
+                debug!(
+                    Connection,
+                    "{}: the peer may still use the connection", entry.link
+                );
                 asked.reject(&Reject::BUSY.emit(&[]));
                 self.drive(key);
             }
             Ok(true) => {
-                debug!("{}: the peer resumes the session", entry.link);
+                debug!(Connection, "{}: the peer resumes the session", entry.link);
                 entry.asked = Some(Box::new(asked));
                 let removed = entry.link.core().accept_attempt().is_some();
                 match entry.asked.take_if(|_| removed) {
@@ -220,11 +227,18 @@ impl Reactor {
                 }
             }
             Err(ResumeRefused::Stale) => {
-                debug!("{}: a late request to resume the session", entry.link);
+                debug!(
+                    Connection,
+                    "{}: a late request to resume the session", entry.link
+                );
                 asked.reject(&Reject::BUSY.emit(&[]));
             }
             Err(ResumeRefused::Impossible(violation)) => {
-                warn_sparsely!("{}: refused to resume the session: {violation}", entry.link);
+                warn_sparsely!(
+                    Connection,
+                    "{}: refused to resume the session: {violation}",
+                    entry.link
+                );
                 asked.reject(&Reject::BUSY.emit(&[]));
             }
         }
@@ -262,7 +276,7 @@ impl Reactor {
         };
         let transport = asked.transport();
         let peer = asked.peer_addr().unwrap_or(entry.peer);
-        let mut params = self.params(&entry.config, transport);
+        let mut params = self.params(key, &entry.config, transport);
         params.held = held;
         let conn = Connection::requested(params, asked.private_data(), asked.reads(), now);
         let (received, conn) = match (received, conn) {
@@ -274,7 +288,7 @@ impl Reactor {
             return;
         };
         entry.id = ConnectionId::of_request(asked, key);
-        entry.id.set_ack_timeout(&entry.config);
+        entry.id.set_ack_timeout(key, &entry.config);
         entry.peer = peer;
         entry.link.attempt(conn, Way::new(peer, transport));
         entry
@@ -294,7 +308,7 @@ impl Reactor {
         let id = match random_id() {
             Ok(id) => id,
             Err(error) => {
-                warn_sparsely!("{link}: no session: /dev/urandom: {error}");
+                warn_sparsely!(Connection, "{link}: no session: /dev/urandom: {error}");
                 return None;
             }
         };

@@ -44,7 +44,8 @@ impl Listener for StreamListener {
                 Ok(endpoint) => self.stream(endpoint),
                 Err(error) => {
                     error!(
-                        "{}: the listener has ended: {error}",
+                        Listener,
+                        "listener on {} has ended: {error}",
                         self.inner.local_addr()
                     );
                     pending().await
@@ -53,7 +54,11 @@ impl Listener for StreamListener {
             match accepted {
                 Ok(accepted) => return accepted,
                 Err(error) => {
-                    warn_sparsely!("{}: dropped a connection: {error}", self.inner.local_addr());
+                    warn_sparsely!(
+                        Listener,
+                        "listener on {}: dropped a connection: {error}",
+                        self.inner.local_addr()
+                    );
                     sleep(PAUSE).await;
                 }
             }

@@ -174,9 +174,7 @@ mod tests {
 
     /// Returns the number of buffers in each piece of memory.
     fn pieces(layout: Layout) -> Vec<usize> {
-        let mut pieces: Vec<_> = (0..layout.count())
-            .map(|it| layout.beside(it))
-            .collect();
+        let mut pieces: Vec<_> = (0..layout.count()).map(|it| layout.beside(it)).collect();
         pieces.dedup();
         assert!(pieces.windows(2).all(|pair| pair[0].end == pair[1].start));
         pieces.iter().map(Range::len).collect()

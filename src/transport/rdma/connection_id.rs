@@ -67,11 +67,11 @@ impl ConnectionId {
     }
 
     /// Requests this ACK timeout from the device, which may ignore it.
-    pub(crate) fn set_ack_timeout(&mut self, config: &Config) {
+    pub(crate) fn set_ack_timeout(&mut self, key: u64, config: &Config) {
         if let (Some(ack_timeout), Some(id)) = (config.rdma.ack_timeout, &mut self.id)
             && let Err(error) = id.set_ack_timeout(ack_timeout)
         {
-            debug!("engine: ack_timeout {ack_timeout}: {error}");
+            debug!(Connection, "conn {key}: ack_timeout {ack_timeout}: {error}");
         }
     }
 

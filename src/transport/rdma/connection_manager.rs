@@ -98,7 +98,7 @@ impl ConnectRequest {
     /// Rejects it.
     pub(crate) fn reject(mut self, private_data: &[u8]) {
         if let Err(error) = self.id.reject(private_data) {
-            debug!("engine: {error}");
+            debug!(Rdma, "rejecting a request: {error}");
         }
     }
 

@@ -95,7 +95,10 @@ impl Device {
     pub(super) fn log_inline(&self, wanted: u32, granted: u32) {
         if !self.has_logged_inline.swap(true, Ordering::Relaxed) {
             let name = self.context.device_name();
-            info!("device {name}: refuses rdma.max_inline {wanted}, and takes {granted}");
+            info!(
+                Rdma,
+                "device {name}: refuses rdma.max_inline {wanted}, and takes {granted}"
+            );
         }
     }
 

@@ -104,7 +104,7 @@ impl ConnectionId {
         customer: Customer,
     ) -> Result<TransportParts, OsError> {
         let shared_pools = self.manager.shared_pools();
-        set_options(&self.carrier.fd()?, config)
+        set_options(&self.carrier.fd()?, key, config)
             .and_then(|()| create_transport(&mut self.carrier, shared_pools, key, config, customer))
             .map_err(|no| no.store(&mut self.problem))
     }

@@ -303,7 +303,7 @@ impl ConnectionManager {
             self.inner.timer.unset()
         };
         if let Err(errno) = result {
-            error_sparsely!("timerfd_settime: {errno}");
+            error_sparsely!(Tcp, "timerfd_settime: {errno}");
         }
     }
 
@@ -358,7 +358,7 @@ impl Inner {
 
     fn change(&self, fd: impl AsFd, token: u64, flags: EpollFlags) {
         if let Err(errno) = self.epoll.modify(fd, &mut EpollEvent::new(flags, token)) {
-            error_sparsely!("epoll_ctl: {errno}");
+            error_sparsely!(Tcp, "epoll_ctl: {errno}");
         }
     }
 }
@@ -393,7 +393,10 @@ impl ConnectRequest {
         if let Some(socket) = &self.socket
             && let Err(errno) = tell(socket, Kind::Reject, private_data)
         {
-            debug!("engine: cannot send a rejection to {}: {errno}", self.peer);
+            debug!(
+                Tcp,
+                "engine: cannot send a rejection to {}: {errno}", self.peer
+            );
         }
     }
 
@@ -434,12 +437,17 @@ impl Watch {
     /// The end of a connection, told once.
     pub(super) const ENDS: EpollFlags = EpollFlags::EPOLLRDHUP.union(EpollFlags::EPOLLONESHOT);
 
-    /// Takes a socket that `epoll` has with this token.
+    /// Takes the socket of a connection, which `epoll` has with this token: its number.
     pub(super) fn new(epoll: &Arc<Epoll>, token: u64) -> Self {
         Self {
             epoll: Arc::clone(epoll),
             token,
         }
+    }
+
+    /// Returns the number of the connection.
+    pub(super) fn key(&self) -> u64 {
+        self.token
     }
 
     /// Begins to watch.
@@ -453,7 +461,7 @@ impl Watch {
         match self.epoll.modify(socket, &mut event) {
             // `unwatch` has removed the socket.
             Ok(()) | Err(nix::Error::ENOENT) => {}
-            Err(errno) => error_sparsely!("epoll_ctl: {errno}"),
+            Err(errno) => error_sparsely!(Connection, "conn {}: epoll_ctl: {errno}", self.token),
         }
     }
 

@@ -358,13 +358,17 @@ pub(super) fn set_traffic_class(socket: &impl AsFd, config: &Config) -> Result<(
 
 /// Has the socket send at once, and give up a peer that acknowledges nothing about when an RDMA
 /// device would. Sets the traffic class, whose refusal is the only error.
-pub(super) fn set_options(socket: &impl AsFd, config: &Config) -> Result<(), NoTransport> {
+pub(super) fn set_options(
+    socket: &impl AsFd,
+    key: u64,
+    config: &Config,
+) -> Result<(), NoTransport> {
     let timeout = give_up_after(config);
     let nodelay = setsockopt(socket, sockopt::TcpNoDelay, &true);
     let user_timeout = setsockopt(socket, sockopt::TcpUserTimeout, &timeout);
     for result in [nodelay, user_timeout] {
         if let Err(errno) = result {
-            debug!("engine: setsockopt: {errno}");
+            debug!(Connection, "conn {key}: setsockopt: {errno}");
         }
     }
     set_traffic_class(socket, config)

@@ -144,7 +144,11 @@ impl Stream {
         watch.set(&self.socket, false);
         self.reach(Phase::Open);
         if let Err(errno) = self.socket.allow_waiting() {
-            error!("engine: cannot make a TCP socket blocking, its connection ends: {errno}");
+            error!(
+                Connection,
+                "conn {}: cannot make a TCP socket blocking, its connection ends: {errno}",
+                watch.key()
+            );
             self.fail();
         }
         let mut send = lock(&self.send);

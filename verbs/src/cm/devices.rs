@@ -364,8 +364,8 @@ unsafe fn release(context: NonNull<ffi::ibv_context>) {
         Ok(list) => drop(list),
         // SAFETY: the caller vouches for the context.
         Err(none_left) => match unsafe { detach(context) } {
-            Ok(()) => debug!("{none_left}: the last device was released"),
-            Err(error) => error!("a removed device stays open: {error}"),
+            Ok(()) => debug!(Rdma, "{none_left}: the last device was released"),
+            Err(error) => error!(Rdma, "a removed device stays open: {error}"),
         },
     }
 }

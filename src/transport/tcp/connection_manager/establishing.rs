@@ -64,15 +64,15 @@ impl ConnectionManager {
             match accepted {
                 Ok((socket, peer, reserve)) => {
                     if let Err(error) = self.await_request(state, token, socket, peer, reserve) {
-                        error_sparsely!("listener {token}: {error}");
+                        error_sparsely!(Listener, "listener {token}: {error}");
                     }
                 }
                 Err(error) if error.errno == libc::EWOULDBLOCK => break,
                 Err(error) if is_of_one_connection(error.errno) => {
-                    debug!("listener {token}: {error}");
+                    debug!(Listener, "listener {token}: {error}");
                 }
                 Err(error) => {
-                    error_sparsely!("listener {token}: {error}");
+                    error_sparsely!(Listener, "listener {token}: {error}");
                     // The connections stay in the kernel's queue, which keeps the socket readable.
                     self.inner.change(listener, token, EpollFlags::empty());
                     state.paused.push(token);
@@ -145,7 +145,10 @@ impl ConnectionManager {
             private_data,
         } = arrived
         else {
-            debug!("listener {listener}: dropped a connection of another protocol: {arrived:?}");
+            debug!(
+                Listener,
+                "listener {listener}: dropped a connection of another protocol: {arrived:?}"
+            );
             return;
         };
         self.inner.change(&socket, token, Watch::ENDS);

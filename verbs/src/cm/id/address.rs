@@ -118,7 +118,9 @@ impl CmId {
     /// it.
     #[must_use]
     pub fn verbs(&self) -> Option<Context> {
-        self.device().inspect_err(|error| error!("{error}")).ok()?
+        self.device()
+            .inspect_err(|error| error!(Rdma, "{error}"))
+            .ok()?
     }
 
     /// As [`verbs`](Self::verbs), but returns an error that occurs.

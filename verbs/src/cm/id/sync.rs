@@ -127,7 +127,7 @@ impl CmId {
                 return Err(OsError::new(CALL, libc::ENODEV));
             }
             let Some(mut request) = event.take_request() else {
-                debug!("{} on a listener is ignored", event.event());
+                debug!(Rdma, "{} on a listener is ignored", event.event());
                 continue;
             };
             request.inner.migrate(&EventChannel::new()?)?;

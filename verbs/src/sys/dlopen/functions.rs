@@ -29,7 +29,7 @@ fn functions() -> Result<&'static Functions, OsError> {
 fn library(file: &'static str) -> Result<Library, OsError> {
     // SAFETY: the libraries have initialisers that may run at any time, and they are not closed.
     unsafe { Library::new(file) }.map_err(|error| {
-        rdmsg_os::info!("cannot open {file}: {error}");
+        rdmsg_os::info!(Rdma, "cannot open {file}: {error}");
         OsError::new(file, libc::ELIBACC)
     })
 }
@@ -43,7 +43,7 @@ unsafe fn function<F: Copy>(library: &Library, name: &'static str) -> Result<F, 
     // SAFETY: the caller vouches for the type.
     let found = unsafe { library.get::<F>(name.as_bytes()) };
     found.map(|function| *function).map_err(|error| {
-        rdmsg_os::info!("{error}");
+        rdmsg_os::info!(Rdma, "{error}");
         OsError::new(name, libc::ELIBBAD)
     })
 }

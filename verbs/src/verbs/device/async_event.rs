@@ -191,7 +191,7 @@ unsafe fn read(raw: *const ffi::ibv_async_event) -> AsyncEvent {
         }
         AsyncEventType::DEVICE_FATAL => AsyncElement::Device,
         _ => {
-            warn!("unknown type of asynchronous event: {event_type}");
+            warn!(Rdma, "unknown type of asynchronous event: {event_type}");
             AsyncElement::Unknown
         }
     };

@@ -1,0 +1,74 @@
+use std::{fmt, sync::Arc};
+
+use crate::error::Error;
+
+/// The maximum length of a label in bytes.
+const LONGEST: usize = 64;
+
+/// The program's name for a connection, or none.
+///
+/// The text is any; each place that shows it escapes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Label(Option<Arc<str>>);
+
+impl Label {
+    /// Makes a label of this text. An empty text makes none.
+    pub(crate) fn new(text: &str) -> Self {
+        Self((!text.is_empty()).then(|| text.into()))
+    }
+
+    /// Checks the length.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidConfig`] above [`LONGEST`] bytes. It has the length and not the text.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        match self.as_str() {
+            Some(text) if text.len() > LONGEST => Err(Error::InvalidConfig {
+                field: "label",
+                value: format!("{} bytes long", text.len()),
+                allowed: format!("0 to {LONGEST} bytes"),
+            }),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Returns the text as the program set it.
+    pub(crate) fn as_str(&self) -> Option<&str> {
+        self.0.as_deref()
+    }
+}
+
+impl fmt::Display for Label {
+    /// Writes a space and the text in quotation marks, or nothing. Quotation marks, backslashes and
+    /// control characters of the text are escaped, so that it forges no line of a log.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.as_str() {
+            Some(text) => write!(f, " {text:?}"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn label_is_quoted_and_escaped() {
+        assert_eq!(Label::new("orders").to_string(), r#" "orders""#);
+        assert_eq!(Label::new("").to_string(), "");
+        let hostile = Label::new("a\"b\\c\nd\x1b[2J");
+        assert_eq!(hostile.to_string(), r#" "a\"b\\c\nd\u{1b}[2J""#);
+    }
+
+    #[test]
+    fn label_above_64_bytes_is_refused() {
+        Label::new(&"x".repeat(64)).check().unwrap();
+        let error = Label::new(&"é".repeat(33)).check().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "invalid configuration: label is 66 bytes long, allowed is 0 to 64 bytes"
+        );
+    }
+}

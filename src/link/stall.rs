@@ -1,0 +1,124 @@
+//! Sends that wait for long.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::{core::Core, link::Link};
+use crate::{config::Config, proto::Stall};
+
+/// The duration of a stall after which it is logged.
+const LONG: Duration = Duration::from_secs(5);
+
+/// The longest interval of keepalive with which the engine alone looks for stalls. It looks twice
+/// an interval.
+const OFTEN: Duration = Duration::from_secs(10);
+
+/// Notices a stall without progress that lasts for [`LONG`], from samples of the connection.
+///
+/// A send that waits needs no clock and no timer for this.
+#[derive(Debug, Default)]
+pub(super) struct StallWatch {
+    /// The first sample of the present stall.
+    since: Option<Instant>,
+    /// The number of messages and operations that had been sent at that sample.
+    sent: u64,
+    is_reported: bool,
+}
+
+impl StallWatch {
+    /// Takes a sample. Returns whether the stall is to be reported, which is once.
+    fn sample(&mut self, is_stalled: bool, sent: u64, now: Instant) -> bool {
+        if !is_stalled {
+            *self = Self::default();
+            return false;
+        }
+        match self.since {
+            Some(since) if self.sent == sent => {
+                let is_due = !self.is_reported && now.saturating_duration_since(since) >= LONG;
+                self.is_reported |= is_due;
+                is_due
+            }
+            Some(_) | None => {
+                *self = Self {
+                    since: Some(now),
+                    sent,
+                    is_reported: false,
+                };
+                false
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Takes a sample of the stall. Returns its cause if it is to be reported.
+    pub(crate) fn sample_stall(&mut self, now: Instant) -> Option<Stall> {
+        let stall = self.conn.stall().filter(|_| !self.is_barred());
+        let sent = match stall {
+            Some(_) => {
+                let counters = self.conn.statistics();
+                counters.messages_sent + counters.operations
+            }
+            None => 0,
+        };
+        let is_due = self.stall.sample(stall.is_some(), sent, now);
+        stall.filter(|_| is_due)
+    }
+}
+
+impl Link {
+    /// Logs a stall that has lasted for long, once. The caller holds no lock.
+    pub(crate) fn report_stall(&self, stall: Stall) {
+        warn_sparsely!(Connection, "{self}: {stall}");
+    }
+
+    /// A thread waits for room. Takes a sample.
+    pub(crate) fn check_stall(self: &Arc<Self>) {
+        let stall = self.core().sample_stall(Instant::now());
+        if let Some(stall) = stall {
+            self.report_stall(stall);
+        }
+    }
+
+    /// Returns the time after which a thread that waits for room calls
+    /// [`check_stall`](Self::check_stall), if the engine looks too seldom.
+    pub(crate) fn checks_stalls_after(&self) -> Option<Duration> {
+        self.checks_stalls.then_some(LONG / 2)
+    }
+}
+
+/// Whether threads look for stalls as well. The engine looks when keepalive checks the peer.
+pub(super) fn checks(config: &Config) -> bool {
+    let interval = config.keepalive_interval;
+    interval.is_none_or(|interval| interval > OFTEN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stall_is_reported_once_after_5_s() {
+        let start = Instant::now();
+        let mut watch = StallWatch::default();
+        let mut samples = |all: &[(bool, u64, u64)]| -> Vec<bool> {
+            let sample = |&(is_stalled, sent, ms): &_| {
+                watch.sample(is_stalled, sent, start + Duration::from_millis(ms))
+            };
+            all.iter().map(sample).collect()
+        };
+        let stall = [
+            (true, 7, 0),
+            (true, 7, 4999),
+            (true, 7, 5000),
+            (true, 7, 60_000),
+        ];
+        assert_eq!(samples(&stall), [false, false, true, false]);
+        let progress = [(true, 8, 61_000), (true, 9, 66_000), (true, 9, 71_000)];
+        assert_eq!(samples(&progress), [false, false, true]);
+        let room = [(false, 0, 72_000), (true, 9, 73_000), (true, 9, 78_000)];
+        assert_eq!(samples(&room), [false, false, true], "another stall");
+    }
+}

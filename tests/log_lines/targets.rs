@@ -1,0 +1,41 @@
+//! The contract of log lines: the target is one of the documented list, and a line about a
+//! connection begins with its name.
+
+use std::sync::Mutex;
+
+use log::Record;
+use rdmsg_os::foreign::Target;
+
+/// Lines that break the contract.
+static FAULTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Whether a line begins with `conn 17`, and its label or peer or a colon behind that.
+fn has_name(text: &str) -> bool {
+    let Some(rest) = text.strip_prefix("conn ") else {
+        return false;
+    };
+    let name = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+    name.len() < rest.len() && name.starts_with([':', ' '])
+}
+
+/// Takes note of a line of the library that breaks the contract. A panic in a logger is stopped.
+pub(crate) fn examine(record: &Record<'_>) {
+    let (target, text) = (record.target(), record.args().to_string());
+    // Other crates log with the paths of their modules.
+    if !target.starts_with("rdm") {
+        return;
+    }
+    let is_known = Target::ALL.iter().any(|known| known.name() == target);
+    let of_connections = [Target::Connection, Target::Cm].map(Target::name);
+    let is_of_connection = of_connections.contains(&target);
+    if !is_known || is_of_connection != has_name(&text) {
+        FAULTS.lock().unwrap().push(format!("{target}: {text}"));
+    }
+}
+
+/// Checks that all lines so far have kept the contract.
+#[track_caller]
+pub(crate) fn assert_kept() {
+    let faults = FAULTS.lock().unwrap();
+    assert!(faults.is_empty(), "{faults:#?}");
+}

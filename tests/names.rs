@@ -1,0 +1,125 @@
+//! The names of connections and listeners: their numbers and labels, in the log, in `Info` and in
+//! statistics. They use TCP, so no device is needed.
+
+use std::thread;
+
+use log_lines::{Lines, PATIENCE};
+use rdmsg::{
+    Config, Connector, Endpoint, Engine, Error, Group, Listener, RequestListener, StreamListener,
+    TransportChoice,
+    observe::{self, ConnectionSnapshot},
+};
+
+mod log_lines;
+
+fn config() -> Config {
+    Config::default().with(|config| {
+        config.transport = TransportChoice::Tcp;
+        config.connect_timeout = PATIENCE;
+    })
+}
+
+/// A connection on this engine, whose two sides have these labels.
+fn pair(engine: &Engine, ours: &str, theirs: &str) -> (Endpoint, Endpoint) {
+    let listener = Listener::builder()
+        .label(theirs)
+        .config(&config())
+        .engine(engine)
+        .bind("127.0.0.1:0")
+        .unwrap();
+    let address = listener.local_addr();
+    let connector = Connector::new()
+        .label(ours)
+        .config(&config())
+        .engine(engine);
+    let client = thread::spawn(move || connector.connect(address).unwrap());
+    let server = listener.accept_timeout(PATIENCE).unwrap();
+    (client.join().unwrap(), server)
+}
+
+/// The entry of the statistics for the connection with this number.
+fn listed(id: u64) -> ConnectionSnapshot {
+    let all = observe::snapshot().connections;
+    let mut found = all.into_iter().filter(|connection| connection.id == id);
+    let entry = found.next().expect("it is listed by its number");
+    assert!(
+        found.next().is_none(),
+        "the number is that of one connection"
+    );
+    entry
+}
+
+#[test]
+fn connection_has_one_number_in_its_process() {
+    let lines = Lines::collect();
+    observe::enable();
+    let engines = [Engine::new().unwrap(), Engine::new().unwrap()];
+    let pairs = engines.each_ref().map(|engine| pair(engine, "", ""));
+    let group = Group::new();
+    let mut numbers = Vec::new();
+    for endpoint in pairs.iter().flat_map(|(client, server)| [client, server]) {
+        let id = endpoint.info().id;
+        let (peer, entry) = (endpoint.peer_addr(), listed(id));
+        assert_eq!((entry.peer, entry.local), (peer, endpoint.local_addr()));
+        assert_eq!(entry.label, None);
+        lines.wait_for(&format!("conn {id} to {peer}: established over TCP"));
+        let text = observe::snapshot().to_prometheus();
+        let labels = format!("{{connection=\"{id}\",peer=\"{peer}\",");
+        assert!(text.contains(&labels), "{labels}: {text}");
+        assert_eq!(group.add(endpoint).unwrap(), id);
+        numbers.push(id);
+    }
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), 4, "numbers of two engines are equal");
+}
+
+#[test]
+fn label_is_in_the_log_and_in_statistics() {
+    let lines = Lines::collect();
+    observe::enable();
+    let engine = Engine::new().unwrap();
+    let (client, server) = pair(&engine, "orders", "a\"b\n");
+    let address = client.peer_addr();
+    for (endpoint, label, logged, exposed) in [
+        (&client, "orders", r#""orders""#, r#"label="orders""#),
+        (&server, "a\"b\n", r#""a\"b\n""#, r#"label="a\"b\n""#),
+    ] {
+        let (info, peer) = (endpoint.info(), endpoint.peer_addr());
+        let id = info.id;
+        assert_eq!(info.label.as_deref(), Some(label));
+        assert_eq!(listed(id).label.as_deref(), Some(label));
+        lines.wait_for(&format!("conn {id} {logged} to {peer}: established"));
+        let text = observe::snapshot().to_prometheus();
+        let labels = format!("{{connection=\"{id}\",{exposed},peer=\"{peer}\",");
+        assert!(text.contains(&labels), "{labels}: {text}");
+        assert!(format!("{endpoint:?}").contains(&format!("{label:?}")));
+    }
+    lines.wait_for(&format!(r#" "a\"b\n" on {address}: over [Tcp]"#));
+}
+
+#[test]
+fn label_of_10_kb_is_an_error_that_names_the_field() {
+    let long = "x".repeat(10_000);
+    let expected = "invalid configuration: label is 10000 bytes long, allowed is 0 to 64 bytes";
+    let connector = Connector::new().label(&long).config(&config());
+    let builder = Listener::builder().label(&long).config(&config());
+    let errors = [
+        connector.connect("127.0.0.1:1").map(drop),
+        connector.start("127.0.0.1:1").map(drop),
+        builder.bind("127.0.0.1:0").map(drop),
+        builder
+            .bind_requests("127.0.0.1:0")
+            .map(drop::<RequestListener>),
+    ];
+    for result in errors {
+        let error = result.unwrap_err();
+        let field = matches!(&error, Error::InvalidConfig { field: "label", .. });
+        assert!(field && error.to_string() == expected, "{error}");
+    }
+    let streams = builder
+        .bind_stream("127.0.0.1:0")
+        .map(drop::<StreamListener>);
+    assert_eq!(streams.unwrap_err().to_string(), expected);
+    builder.label(&long[..64]).bind("127.0.0.1:0").unwrap();
+}

@@ -1,0 +1,163 @@
+//! Counters of ends, failed connects and refused requests by reason, and of round trips. One test,
+//! because a process has one set of counters. It uses TCP, so no device is needed.
+
+use std::{
+    collections::BTreeMap,
+    net::TcpListener,
+    thread,
+    time::{Duration, Instant},
+};
+
+use rdmsg::{
+    CloseReason, Config, Connector, Endpoint, Error, Listener, ListenerBuilder, TransportChoice,
+    observe::{self, Snapshot},
+};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Without keepalive, so that a ping is one of a flush.
+fn config() -> Config {
+    Config::default().with(|config| {
+        config.transport = TransportChoice::Tcp;
+        config.connect_timeout = PATIENCE;
+        config.close_timeout = PATIENCE;
+        config.keepalive_interval = None;
+    })
+}
+
+fn builder() -> ListenerBuilder {
+    Listener::builder().config(&config())
+}
+
+fn connector() -> Connector {
+    Connector::new().config(&config())
+}
+
+fn pair(config: &Config) -> (Endpoint, Endpoint) {
+    let listener = builder().config(config).bind("127.0.0.1:0").unwrap();
+    let (address, connector) = (listener.local_addr(), connector().config(config));
+    let client = thread::spawn(move || connector.connect(address).unwrap());
+    let server = listener.accept_timeout(PATIENCE).unwrap();
+    (client.join().unwrap(), server)
+}
+
+/// Waits for a snapshot that meets the condition.
+fn until(is_so: impl Fn(&Snapshot) -> bool) -> Snapshot {
+    let start = Instant::now();
+    loop {
+        let snapshot = observe::snapshot();
+        if is_so(&snapshot) {
+            return snapshot;
+        }
+        assert!(start.elapsed() < PATIENCE, "{snapshot:#?}");
+        thread::yield_now();
+    }
+}
+
+/// The counts that are not zero.
+fn counted(counts: &BTreeMap<&'static str, u64>) -> Vec<(&'static str, u64)> {
+    let counts = counts.iter().filter(|(_, count)| **count > 0);
+    counts.map(|(name, count)| (*name, *count)).collect()
+}
+
+#[test]
+fn reasons_and_round_trips_are_counted() {
+    let before = pair(&config());
+    let refused = |result: Result<Endpoint, Error>| match result.unwrap_err() {
+        Error::Connect { reason, .. } => reason,
+        error => panic!("{error}"),
+    };
+    let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
+    let unused = unused.unwrap();
+    assert_eq!(refused(connector().connect(unused)), CloseReason::Refused);
+    assert_eq!(
+        observe::snapshot().connects_failed["refused"],
+        0,
+        "nothing is counted before the program asks for it"
+    );
+    observe::enable();
+
+    // Connects that fail.
+    connector().connect(unused).unwrap_err();
+    connector()
+        .label(&"x".repeat(65))
+        .connect(unused)
+        .unwrap_err();
+    connector().connect("no port").unwrap_err();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let connecting = connector().start(silent.local_addr().unwrap()).unwrap();
+    drop(connecting);
+    let failed = || counted(&observe::snapshot().connects_failed);
+    let mut expected = vec![
+        ("address_lookup", 1),
+        ("given_up", 1),
+        ("invalid_config", 1),
+        ("refused", 1),
+    ];
+    assert_eq!(failed(), expected);
+
+    // Requests that are refused.
+    let requests = builder().bind_requests("127.0.0.1:0").unwrap();
+    let address = requests.local_addr();
+    let rejected = thread::spawn(move || connector().connect(address));
+    let request = requests.requests().recv_timeout(PATIENCE).unwrap();
+    request.reject(b"no").unwrap();
+    let reason = refused(rejected.join().unwrap());
+    assert!(matches!(reason, CloseReason::Rejected { .. }), "{reason}");
+    let full = builder().backlog(1).bind("127.0.0.1:0").unwrap();
+    let address = full.local_addr();
+    let waiting = connector().connect(address).unwrap();
+    until(|_| !full.accepted().is_empty());
+    assert_eq!(refused(connector().connect(address)), CloseReason::PeerBusy);
+    expected.insert(3, ("peer_busy", 1));
+    expected.push(("rejected", 1));
+    assert_eq!(failed(), expected);
+    let snapshot = observe::snapshot();
+    let refusals = [("backlog", 1), ("program", 1)];
+    assert_eq!(counted(&snapshot.requests_refused), refusals);
+    assert_eq!((snapshot.ended, snapshot.round_trips.count), (0, 0));
+
+    // Ends of established connections.
+    let (client, server) = pair(&config());
+    client.abort(7);
+    until(|now| now.ended == 2);
+    drop((client, server));
+    let (client, server) = pair(&config());
+    let (taken, pinged) = (full.accept().unwrap(), Instant::now());
+    waiting.flush().unwrap();
+    let trips = observe::snapshot().round_trips;
+    assert_eq!(trips.count, 1, "a flush is one ping");
+    assert!(trips.sum > Duration::ZERO && trips.sum <= pinged.elapsed());
+    client.close().unwrap();
+    drop((client, server, before));
+    let snapshot = until(|now| now.ended == 4);
+    let ends = [
+        ("locally_aborted", 1),
+        ("locally_closed", 1),
+        ("peer_aborted", 1),
+        ("peer_closed", 1),
+    ];
+    assert_eq!(counted(&snapshot.ended_by_reason), ends);
+    let text = snapshot.to_prometheus();
+    for line in [
+        "rdmsg_connections_ended_total{reason=\"peer_aborted\"} 1",
+        "rdmsg_connections_ended_total{reason=\"keepalive_timeout\"} 0",
+        "rdmsg_connects_failed_total{reason=\"peer_busy\"} 1",
+        "rdmsg_connects_failed_total{reason=\"no_rdma\"} 0",
+        "rdmsg_requests_refused_total{reason=\"backlog\"} 1",
+        "rdmsg_requests_refused_total{reason=\"half_open\"} 0",
+        "rdmsg_keepalive_round_trip_seconds_bucket{le=\"+Inf\"} 1",
+        "rdmsg_keepalive_round_trip_seconds_count 1",
+    ] {
+        assert!(text.lines().any(|other| other == line), "{line}: {text}");
+    }
+
+    // Pings of keepalive.
+    let frequent = config().with(|config| {
+        config.keepalive_interval = Some(Duration::from_millis(10));
+        config.keepalive_timeout = PATIENCE;
+    });
+    let idle = pair(&frequent);
+    until(|now| now.round_trips.count > 10);
+    drop((idle, waiting, taken));
+}

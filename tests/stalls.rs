@@ -1,0 +1,62 @@
+//! Sends that wait for long are logged. It uses TCP, so no device is needed.
+
+use std::{thread, time::Duration};
+
+use log_lines::{Lines, PATIENCE};
+use rdmsg::{Config, Connector, Endpoint, Engine, Listener, TransportChoice};
+
+mod log_lines;
+
+/// A connection whose two sides have windows of two messages.
+fn pair(label: &str, keepalive: Option<Duration>) -> (Endpoint, Endpoint) {
+    let config = Config::default().with(|config| {
+        config.transport = TransportChoice::Tcp;
+        config.connect_timeout = PATIENCE;
+        config.keepalive_interval = keepalive;
+        config.keepalive_timeout = PATIENCE;
+        config.receive_window = 2;
+    });
+    let engine = Engine::new().unwrap();
+    let listener = Listener::builder().config(&config).engine(&engine);
+    let listener = listener.bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr();
+    let connector = Connector::new().config(&config).engine(&engine);
+    let connector = connector.label(label);
+    let client = thread::spawn(move || connector.connect(address).unwrap());
+    let server = listener.accept_timeout(PATIENCE).unwrap();
+    (client.join().unwrap(), server)
+}
+
+/// Sends two messages that the peer holds, and a third one that waits until they are dropped.
+fn stall(client: &Endpoint, server: &Endpoint, lines: &Lines) {
+    let (name, peer) = (client.info().id, client.peer_addr());
+    let label = client.info().label.unwrap();
+    let line = format!("conn {name} {label:?} to {peer}: the peer holds all 2 messages of");
+    let count = lines.count(&line);
+    let held = [1, 2].map(|number| {
+        client.send(&[number]).unwrap();
+        server.recv_timeout(PATIENCE).unwrap()
+    });
+    thread::scope(|scope| {
+        let third = scope.spawn(|| client.send(&[3]));
+        lines.wait_for_count(&line, count + 1);
+        assert!(!third.is_finished(), "the line is that of a waiting send");
+        drop(held);
+        third.join().unwrap().unwrap();
+    });
+    assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), [3]);
+    assert_eq!(lines.count(&line), count + 1, "one line for a stall");
+}
+
+/// One test, because two lines within a second are one line and a count.
+#[test]
+fn send_that_waits_for_5_s_is_logged_once_per_stall() {
+    let lines = Lines::collect();
+    // The engine notices it, as keepalive checks the peer.
+    let (client, server) = pair("engine", Some(Duration::from_millis(100)));
+    stall(&client, &server, lines);
+    stall(&client, &server, lines);
+    // Without keepalive the thread that waits does.
+    let (client, server) = pair("thread", None);
+    stall(&client, &server, lines);
+}
