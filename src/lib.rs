@@ -103,7 +103,16 @@
 #![deny(unsafe_code)]
 #![warn(clippy::disallowed_macros)]
 
-#[macro_use(debug, error, error_sparsely, info, trace, warn, warn_sparsely)]
+#[macro_use(
+    debug,
+    error,
+    error_sparsely,
+    info,
+    info_sparsely,
+    trace,
+    warn,
+    warn_sparsely
+)]
 extern crate rdmsg_os;
 
 mod addresses;

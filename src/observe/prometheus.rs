@@ -5,11 +5,12 @@ use std::fmt::{self, Write};
 use super::registry::{ConnectionSnapshot, Snapshot};
 #[cfg(feature = "metrics")]
 use super::registry::{enable, snapshot};
-use crate::proto::Statistics;
+use crate::{engine::DeviceEvents, proto::Statistics};
 
 /// The names of the values that are not in [`SAMPLES`].
 const CONNECTIONS: &str = "rdmsg_connections";
 const ENDED: &str = "rdmsg_connections_ended_total";
+const DEVICE_EVENTS: &str = "rdmsg_device_events_total";
 const AGE: &str = "rdmsg_connection_age_seconds";
 
 /// Whether a value only grows.
@@ -142,6 +143,19 @@ impl Snapshot {
             head(out, &format!("rdmsg_{name}"), *kind, help)?;
             writeln!(out, "rdmsg_{name} {}", value(&self.all))?;
         }
+        if !self.device_events.is_empty() {
+            let help = "Events that devices reported, such as the loss of a link.";
+            head(out, DEVICE_EVENTS, Kind::Counter, help)?;
+        }
+        for DeviceEvents {
+            device,
+            event,
+            count,
+        } in &self.device_events
+        {
+            let labels = format_args!("device=\"{device}\",event=\"{event}\"");
+            writeln!(out, "{DEVICE_EVENTS}{{{labels}}} {count}")?;
+        }
         if open == 0 {
             return Ok(());
         }
@@ -175,6 +189,14 @@ pub fn record_metrics() {
     let open = u32::try_from(snapshot.connections.len()).unwrap_or(u32::MAX);
     metrics::gauge!(CONNECTIONS).set(open);
     metrics::counter!(ENDED).absolute(snapshot.ended);
+    for DeviceEvents {
+        device,
+        event,
+        count,
+    } in snapshot.device_events
+    {
+        metrics::counter!(DEVICE_EVENTS, "device" => device, "event" => event).absolute(count);
+    }
     for (name, kind, _, value) in SAMPLES {
         let value = value(&snapshot.all);
         let name = format!("rdmsg_{name}");
@@ -237,6 +259,11 @@ mod tests {
             }],
             ended: 4,
             all: statistics,
+            device_events: vec![DeviceEvents {
+                device: "rxe0".into(),
+                event: "PORT_ERR".into(),
+                count: 2,
+            }],
         };
         let mut suspended = snapshot.clone();
         suspended.connections[0].is_suspended = true;
@@ -247,6 +274,7 @@ mod tests {
         for line in [
             "rdmsg_connections 1",
             "rdmsg_connections_ended_total 4",
+            "rdmsg_device_events_total{device=\"rxe0\",event=\"PORT_ERR\"} 2",
             "rdmsg_messages_sent_total 7",
             "# TYPE rdmsg_stalls_total counter",
             "# TYPE rdmsg_buffers_held gauge",

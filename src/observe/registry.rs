@@ -10,6 +10,7 @@ use std::{
 };
 
 use crate::{
+    engine::{DeviceEvents, device_events},
     link::Link,
     os::{PerProcess, lock},
     proto::Statistics,
@@ -26,6 +27,8 @@ pub struct Snapshot {
     pub ended: u64,
     /// The sum of the statistics of all connections, past and present.
     pub all: Statistics,
+    /// The events that devices reported, by device and event: lost links and failures.
+    pub device_events: Vec<DeviceEvents>,
 }
 
 /// A connection at one moment.
@@ -116,6 +119,7 @@ impl Registry {
             connections,
             ended: self.ended,
             all,
+            device_events: device_events(),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Removal of a device in use, and its return: of a second device of software RoCE, which the test
-//! creates, and of the only device of the host.
+//! creates, and of the only device of the host. The loss of the link of such a device, and its
+//! return.
 
 use std::{
     env, fs,
@@ -10,7 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rdmsg::{CloseReason, Connector, Endpoint, Engine, Error, Listener, Transport};
+use rdmsg::{
+    CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Transport, observe, verbs,
+};
 use toolbox::{DeviceTest, Lab, reason};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -276,6 +279,161 @@ fn a_listener_that_is_to_binds_itself_again() {
     ));
     assert!(listener.try_accept().unwrap().is_none());
     drop(listener);
+    engine.shutdown();
+}
+
+/// A device of software RoCE on a network interface of its own, whose link the test cuts.
+struct Cut;
+
+impl Cut {
+    const DEVICE: &str = "rxe_cut";
+    const ADDRESS: &str = "10.94.0.1:7989";
+
+    fn new() -> Self {
+        run("ip link add cut0 type dummy");
+        run("ip address add 10.94.0.1/24 dev cut0");
+        run("ip link set cut0 up");
+        run("rdma link add rxe_cut type rxe netdev cut0");
+        Self
+    }
+
+    fn set(&self, state: &str) {
+        run(&format!("ip link set cut0 {state}"));
+    }
+
+    /// Returns a connection with this configuration on both sides: the connecting side first.
+    fn pair(&self, config: &Config, engine: &Engine) -> (Endpoint, Endpoint, Listener) {
+        drop(bind(Self::ADDRESS, engine));
+        let listener = Listener::builder().config(config).engine(engine);
+        let listener = listener.bind(Self::ADDRESS).unwrap();
+        let connector = Connector::new().config(config).engine(engine);
+        let client = thread::spawn(move || connector.connect(Self::ADDRESS).unwrap());
+        let server = listener.accept_timeout(PATIENCE).unwrap();
+        (client.join().unwrap(), server, listener)
+    }
+
+    /// Returns the number of events of this name that were counted for the device.
+    fn count(&self, event: &str) -> u64 {
+        let all = observe::snapshot().device_events;
+        let mut of_device = all.iter().filter(|it| it.device == Self::DEVICE);
+        let found = of_device.find(|it| it.event == event);
+        found.map_or(0, |it| it.count)
+    }
+
+    fn await_count(&self, event: &str, count: u64) {
+        await_that(event, || self.count(event) == count);
+    }
+}
+
+impl Drop for Cut {
+    fn drop(&mut self) {
+        run("rdma link delete rxe_cut");
+        run("ip link delete cut0");
+    }
+}
+
+fn await_that(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}");
+        thread::yield_now();
+    }
+}
+
+/// Without the events the first ping would be sent after an hour.
+fn hourly() -> Config {
+    let mut config = Config::default();
+    config.keepalive_interval = Some(Duration::from_secs(3600));
+    config.keepalive_timeout = Duration::from_secs(120);
+    // The device itself gives a send up after more than half a minute.
+    config.rdma.ack_timeout = Some(20);
+    config
+}
+
+#[test]
+fn link_that_is_lost_is_noticed_and_probed_at_once() {
+    let _lab = DeviceTest::without_credits();
+    let cut = Cut::new();
+    let engine = Engine::new().unwrap();
+    // Every engine of the process acts, whichever reads the event.
+    let other = Engine::new().unwrap();
+    let (client, server, listener) = cut.pair(&hourly(), &engine);
+    drop(listener);
+    let (second, third, listener) = cut.pair(&hourly(), &other);
+    drop(listener);
+    let devices = verbs::DeviceList::new().unwrap();
+    let device = devices.iter().find(|it| it.name() == Cut::DEVICE);
+    // This open device has the same events as that of the engines.
+    let context = device.unwrap().open().unwrap();
+    while context.poll_async_event().unwrap().is_some() {}
+    let pings = || [&client, &server, &second].map(|it| it.statistics().pings_sent);
+    let before = pings();
+    let start = cut.count("PORT_ERR");
+    let mut fastest = Duration::MAX;
+    for round in 1..=3 {
+        let (err, active) = (start + round, cut.count("PORT_ACTIVE") + 1);
+        thread::scope(|scope| {
+            let down = scope.spawn(|| cut.set("down"));
+            await_that("the event", || {
+                let event = context.poll_async_event().unwrap();
+                event.is_some_and(|it| it.event_type() == verbs::AsyncEventType::PORT_ERR)
+            });
+            let at = Instant::now();
+            cut.await_count("PORT_ERR", err);
+            fastest = fastest.min(at.elapsed());
+            down.join().unwrap();
+        });
+        await_that("pings", || {
+            let after = pings();
+            (0..3).all(|at| after[at] > before[at])
+        });
+        cut.set("up");
+        cut.await_count("PORT_ACTIVE", active);
+        client.send(b"on").unwrap();
+        assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"on");
+        server.send(b"and back").unwrap();
+        assert_eq!(*client.recv_timeout(PATIENCE).unwrap(), *b"and back");
+    }
+    println!("noticed {fastest:?} after the event");
+    assert!(fastest < Duration::from_millis(50), "{fastest:?}");
+    drop((client, server, second, third, context, devices));
+    engine.shutdown();
+    other.shutdown();
+}
+
+#[test]
+fn link_that_stays_lost_ends_the_connection() {
+    let _lab = DeviceTest::without_credits();
+    let cut = Cut::new();
+    let engine = Engine::new().unwrap();
+    let mut config = hourly();
+    config.keepalive_timeout = Duration::from_secs(1);
+    let (client, server, listener) = cut.pair(&config, &engine);
+    cut.set("down");
+    for endpoint in [&client, &server] {
+        let end = reason(endpoint.recv_timeout(PATIENCE));
+        assert_eq!(end, CloseReason::KeepaliveTimeout);
+    }
+    drop((client, server, listener));
+    engine.shutdown();
+}
+
+/// The keepalive timeout and the retries of the device would last longer than this test waits.
+#[test]
+fn session_gives_a_lost_link_up_early() {
+    let _lab = DeviceTest::without_credits();
+    let cut = Cut::new();
+    let engine = Engine::new().unwrap();
+    let mut config = hourly();
+    config.resume = Duration::from_secs(600);
+    let (client, server, listener) = cut.pair(&config, &engine);
+    cut.set("down");
+    client.send(b"kept").unwrap();
+    await_that("the loss", || client.info().is_suspended);
+    cut.set("up");
+    assert_eq!(*server.recv_timeout(2 * PATIENCE).unwrap(), *b"kept");
+    assert!(client.statistics().resumes > 0);
+    drop((client, server, listener));
     engine.shutdown();
 }
 

@@ -3,6 +3,7 @@ use std::sync::Arc;
 use super::{
     completion_queue::{CompletionEvents, CompletionQueue},
     device::Device,
+    device_events::{Objects, next_cookie},
     domain::Domain,
     queue_pair::{QueuePair, SharedReceiveQueue},
 };
@@ -31,7 +32,7 @@ pub(super) fn create_transport(
     key: u64,
     config: &Config,
     customer: Customer,
-) -> Result<TransportParts, NoTransport> {
+) -> Result<(TransportParts, Objects), NoTransport> {
     let layout = Layout::new(&config.params(Transport::Rdma));
     let cap = cap(&layout, config.rdma.max_inline);
     for (field, value, limit) in [
@@ -72,23 +73,30 @@ pub(super) fn create_transport(
         unreachable!("a device's pools are its own")
     };
     let channel = CompletionChannel::new(device.context())?;
+    let cookie = next_cookie();
     let cq = verbs::CompletionQueue::on_vector(
         device.context(),
         layout.completions(),
-        Some((&channel, 0)),
+        Some((&channel, cookie)),
         completion_vector(device, config)?,
     )?;
+    let srq = shared.as_deref().map(|shared| {
+        let queues::SharedReceiveQueue::Rdma(queue) = shared.queue() else {
+            unreachable!("a device's pools are its own")
+        };
+        queue
+    });
     let attr = QpInitAttr {
-        srq: shared.as_deref().map(|shared| {
-            let queues::SharedReceiveQueue::Rdma(queue) = shared.queue() else {
-                unreachable!("a device's pools are its own")
-            };
-            queue.verbs()
-        }),
+        srq: srq.map(SharedReceiveQueue::verbs),
         ..QpInitAttr::rc(&cq, cap)
     };
     let qp = create_qp(device, id, of_device.pd(), attr)?;
     cq.req_notify(false)?;
+    let objects = Objects {
+        qp_num: qp.qp_num(),
+        cq: cookie,
+        srq: srq.map(SharedReceiveQueue::cookie),
+    };
     let keep = config.registration_cache;
     let inbound_pool = InboundPool::new(&domain, keep, customer);
     let qp = queues::QueuePair::Rdma(QueuePair::new(qp));
@@ -106,7 +114,7 @@ pub(super) fn create_transport(
             }),
         });
     }
-    Ok(TransportParts {
+    let parts = TransportParts {
         queues,
         share: shared.map(|shared| ReceiveShare::new(shared, key)),
         poll_side: PollSide::new(
@@ -114,7 +122,8 @@ pub(super) fn create_transport(
             queues::CompletionEvents::Rdma(CompletionEvents::new(channel)),
         ),
         allocator: Arc::new(Allocator::new(domain, keep)),
-    })
+    };
+    Ok((parts, objects))
 }
 
 /// Returns the vector whose interrupt signals the completions of a connection.
@@ -170,8 +179,9 @@ fn shared_receives(
         max_wr: count,
         ..SrqAttr::default()
     };
-    let queue = verbs::SharedReceiveQueue::new(&pd, &attr, 0)?;
-    let queue = queues::SharedReceiveQueue::Rdma(SharedReceiveQueue::new(queue));
+    let cookie = next_cookie();
+    let queue = verbs::SharedReceiveQueue::new(&pd, &attr, cookie)?;
+    let queue = queues::SharedReceiveQueue::Rdma(SharedReceiveQueue::new(queue, cookie));
     let domain = memory::Domain::Rdma(Domain::new(Arc::clone(device), pd));
     SharedReceives::new(domain, queue, count, size)
 }

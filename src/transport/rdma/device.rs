@@ -6,10 +6,12 @@ use std::{
     },
 };
 
+use super::device_events::{self, Watch};
 use crate::{
+    poll::Epolls,
     proto::{Capabilities, ReadDepth},
     status::OsError,
-    transport::{DeviceCounters, queues::SharedPools},
+    transport::{DeviceCounters, device_event::DeviceEvent, queues::SharedPools},
     verbs::{AtomicCap, Context, TransportType},
 };
 
@@ -20,6 +22,8 @@ use crate::{
 /// because devices write a receive only to memory in the domain of its queue pair.
 #[derive(Debug)]
 pub(crate) struct Device {
+    /// Before the device, which is closed without it.
+    watch: Option<Watch>,
     context: Context,
     pub(super) max_qp_wr: u32,
     pub(super) max_cqe: u32,
@@ -37,9 +41,31 @@ pub(crate) struct Device {
 #[derive(Debug, Default)]
 pub(crate) struct Devices {
     by_device: HashMap<u64, Weak<Device>>,
+    /// The epolls of the engine that takes the devices' events.
+    epolls: Option<Arc<Epolls>>,
 }
 
 impl Devices {
+    /// Watches the events of the devices that are opened from now on.
+    pub(crate) fn watch(&mut self, epolls: &Arc<Epolls>) {
+        self.epolls = Some(Arc::clone(epolls));
+    }
+
+    /// Takes the next event of the device with this number, if there is one.
+    pub(crate) fn poll(&self, device: u64) -> Option<DeviceEvent> {
+        let device = self.by_device.get(&device)?.upgrade()?;
+        match device.context.poll_async_event() {
+            Ok(event) => event.map(|event| device_events::event(&device.context, &event)),
+            Err(error) => {
+                debug!("device {}: {error}", device.context.device_name());
+                if let Some(watch) = &device.watch {
+                    watch.stop();
+                }
+                None
+            }
+        }
+    }
+
     /// Returns a device, opened for use when it is not in use yet.
     pub(crate) fn get(&mut self, context: Context) -> Result<Arc<Device>, OsError> {
         let key = context.id();
@@ -53,7 +79,17 @@ impl Devices {
             attr.atomic_cap() != AtomicCap::NONE,
             context.transport_type() != TransportType::IWARP,
         );
+        let watch = self
+            .epolls
+            .as_ref()
+            .map(|epolls| Watch::new(epolls, &context));
+        let watch = watch.transpose().unwrap_or_else(|error| {
+            let name = context.device_name();
+            warn_sparsely!("device {name}: its events are not watched: {error}");
+            None
+        });
         let device = Arc::new(Device {
+            watch: watch.flatten(),
             context,
             max_qp_wr: attr.max_qp_wr(),
             max_cqe: attr.max_cqe(),
