@@ -78,8 +78,8 @@ impl ConnectionManager {
         self.rdma.as_mut().map_err(|error| *error)
     }
 
-    /// Has the descriptors of the devices' events in the engine's epoll while the devices are in use,
-    /// with tokens that contain [`DEVICE`].
+    /// Adds the descriptor of a device's events to the engine's epoll while the device is in use,
+    /// with a token that contains [`DEVICE`].
     pub(crate) fn watch_devices(&mut self, epolls: &Arc<Epolls>) {
         #[cfg(feature = "rdma")]
         if let Ok(rdma) = &mut self.rdma {

@@ -191,7 +191,7 @@ impl Keepalive {
         self.check_in_overtime(moved, now)
     }
 
-    /// Begins a silence, or shortens the one that has begun. It ends with the next sign of life on
+    /// Begins a silence, or shortens the current one. It ends with the next sign of life on
     /// this connection. The caller pings.
     pub(super) fn suspect(&mut self, timeout: Duration, activity: PeerActivity, now: Instant) {
         if self.suspected.is_some() {

@@ -23,8 +23,8 @@ use crate::{
 };
 
 /// The time for the answer to the ping after the loss of a link, if another connection can resume
-/// the session. Without [`Config::resume`], where the end would lose messages, it is the
-/// [`keepalive_timeout`](Config::keepalive_timeout).
+/// the session. It is the [`keepalive_timeout`](Config::keepalive_timeout) without
+/// [`Config::resume`], because the end would lose messages.
 const SUSPICION: Duration = Duration::from_millis(500);
 
 fn patience(config: &Config) -> Duration {
@@ -96,14 +96,14 @@ fn report(event: &DeviceEvent, count: usize) {
     } = event;
     match effect {
         Effect::Suspect { port } => warn_sparsely!(
-            "device {name}: the link of port {port} was lost ({event}): {count} connections are \
-             probed"
+            "device {name}: the link of port {port} was lost ({event}); connections \
+             probed: {count}"
         ),
         Effect::Trust { port } => {
             info_sparsely!("device {name}: the link of port {port} is active ({event})");
         }
         Effect::End(_, fault) => {
-            warn_sparsely!("device {name} reports a failure: {fault}: {count} connections end");
+            warn_sparsely!("device {name} reports a failure: {fault}; connections ended: {count}");
         }
         Effect::Addresses => info_sparsely!("device {name}: its addresses changed ({event})"),
         Effect::Nothing => debug!("device {name}: {event}"),

@@ -43,7 +43,7 @@ fn time_to_end(pair: &mut Pair) -> Duration {
 #[test]
 fn dead_path_is_noticed_within_the_timeout_of_the_suspicion() {
     for (timeout, expected) in [(SHORT, SHORT), (2 * TIMEOUT, TIMEOUT)] {
-        // Idle, and after a ping that nobody answered.
+        // Idle, and after a ping without an answer.
         for silent in [Duration::ZERO, INTERVAL] {
             let mut pair = Pair::established(alive(), alive());
             pair.vanish(B);
