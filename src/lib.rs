@@ -155,7 +155,7 @@ pub use rdmsg_rsocket as rsocket;
 
 pub use crate::{
     addresses::{Addresses, ToAddresses},
-    config::{Config, RdmaTuning},
+    config::{Config, RdmaTuning, RelaxedOrdering},
     connector::{Connecting, Connector},
     endpoint::{Endpoint, Info, OneSided},
     engine::{Engine, EngineStatistics, Request},

@@ -57,7 +57,7 @@ pub(super) fn create_transport(
     let shared = match config.shared_receive {
         Some(count) => {
             let size = layout.size();
-            let make = || shared_receives(device, count, size);
+            let make = || shared_receives(device, config, count, size);
             Some(device.shared_pools().get(count, size, make)?)
         }
         None => None,
@@ -66,7 +66,7 @@ pub(super) fn create_transport(
         Some(shared) => shared.domain().clone(),
         None => {
             let pd = ProtectionDomain::new(device.context())?;
-            memory::Domain::Rdma(Domain::new(Arc::clone(device), pd))
+            memory::Domain::Rdma(Domain::new(Arc::clone(device), pd, config))
         }
     };
     let memory::Domain::Rdma(of_device) = &domain else {
@@ -142,7 +142,10 @@ fn completion_vector(device: &Device, config: &Config) -> Result<u32, NoTranspor
 }
 
 /// The sizes of inline data to try in turn after a refusal, in bytes.
-const INLINE_SIZES: [u32; 3] = [256, 128, 64];
+///
+/// Devices of the drivers irdma and bnxt_re grant about 96, which is enough for a message of 64
+/// bytes with its header.
+const INLINE_SIZES: [u32; 4] = [256, 128, 96, 64];
 
 /// Makes a queue pair with the most inline data that the device grants. Inline data is an
 /// optimisation, and some devices refuse the queue pair instead of granting less.
@@ -171,6 +174,7 @@ fn create_qp(
 
 fn shared_receives(
     device: &Arc<Device>,
+    config: &Config,
     count: u32,
     size: usize,
 ) -> Result<SharedReceives, OsError> {
@@ -182,7 +186,7 @@ fn shared_receives(
     let cookie = next_cookie();
     let queue = verbs::SharedReceiveQueue::new(&pd, &attr, cookie)?;
     let queue = queues::SharedReceiveQueue::Rdma(SharedReceiveQueue::new(queue, cookie));
-    let domain = memory::Domain::Rdma(Domain::new(Arc::clone(device), pd));
+    let domain = memory::Domain::Rdma(Domain::new(Arc::clone(device), pd, config));
     SharedReceives::new(domain, queue, count, size)
 }
 

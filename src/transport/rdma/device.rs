@@ -32,6 +32,8 @@ pub(crate) struct Device {
     pub(super) max_srq_wr: u32,
     most_reads: ReadDepth,
     capabilities: Capabilities,
+    /// Whether the device has refused relaxed ordering.
+    refuses_relaxed: AtomicBool,
     /// Whether the log has that the device refused a `max_inline`.
     has_logged_inline: AtomicBool,
     shared_pools: SharedPools,
@@ -46,7 +48,7 @@ pub(crate) struct Devices {
 }
 
 impl Devices {
-    /// Watches the events of the devices that are opened from now on.
+    /// Watches the events of each device that is opened after this call.
     pub(crate) fn watch(&mut self, epolls: &Arc<Epolls>) {
         self.epolls = Some(Arc::clone(epolls));
     }
@@ -100,6 +102,7 @@ impl Devices {
                 incoming: u8::try_from(attr.max_qp_rd_atom()).unwrap_or(u8::MAX),
             },
             capabilities,
+            refuses_relaxed: AtomicBool::new(false),
             has_logged_inline: AtomicBool::new(false),
             shared_pools: SharedPools::default(),
         });
@@ -132,6 +135,19 @@ impl Device {
         if !self.has_logged_inline.swap(true, Ordering::Relaxed) {
             let name = self.context.device_name();
             info!("device {name}: refuses rdma.max_inline {wanted}, and takes {granted}");
+        }
+    }
+
+    /// Whether the device has refused relaxed ordering.
+    pub(super) fn refuses_relaxed(&self) -> bool {
+        self.refuses_relaxed.load(Ordering::Relaxed)
+    }
+
+    /// Records that the device refuses relaxed ordering, and logs it once.
+    pub(super) fn relaxed_is_refused(&self) {
+        if !self.refuses_relaxed.swap(true, Ordering::Relaxed) {
+            let name = self.context.device_name();
+            info!("device {name}: refuses relaxed ordering, and works without");
         }
     }
 
