@@ -9,10 +9,11 @@ use crate::{
 
 mod label;
 mod rdma_tuning;
+mod relaxed_ordering;
 pub(crate) mod text;
 
 pub(crate) use self::label::Label;
-pub use self::rdma_tuning::RdmaTuning;
+pub use self::{rdma_tuning::RdmaTuning, relaxed_ordering::RelaxedOrdering};
 
 /// The configuration of a connection. [`Config::default`] works; change single fields.
 ///
@@ -215,6 +216,10 @@ pub struct Config {
     /// each of them at least every 16 intervals. So the loss of a single connection, while the
     /// others live, may be reported after 16 intervals.
     ///
+    /// When an RDMA device reports that the link of a port was lost (`PORT_ERR`), all connections
+    /// of the port are probed at once, also without an interval. Software RoCE fails a connection
+    /// that sends while its network interface is down.
+    ///
     /// 10 ms to 1 h, default 2 s.
     #[cfg_attr(feature = "serde", serde(with = "text::as_text"))]
     pub keepalive_interval: Option<Duration>,
@@ -254,7 +259,8 @@ pub struct Config {
     /// messages that the other has not received. So every message arrives once and in order, and
     /// the calls of both programs wait as if the window was full. The loss itself is noticed as
     /// without it, after [`keepalive_interval`](Self::keepalive_interval) and
-    /// [`keepalive_timeout`](Self::keepalive_timeout) at most. When this time has passed since
+    /// [`keepalive_timeout`](Self::keepalive_timeout) at most, and 500 ms after an RDMA device
+    /// reported that a port lost its link, unless the link returns. When this time has passed since
     /// then, the connection ends for the reason of the loss. It ends with
     /// [`CloseReason::SessionLost`](crate::CloseReason::SessionLost) if the peer's process has been
     /// started again.

@@ -54,7 +54,7 @@
 //!   the memory of a program by itself. The memory must be **registered**: locked, and known to the
 //!   device. A **queue pair** is the end of a connection at the device.
 //! * A [`Region`] is registered memory that the peer reads and writes by [one-sided
-//!   operations](guide::one_sided), without the program of this side.
+//!   operations](guide::messages#one-sided-operations), without the program of this side.
 //! * An [`Engine`] is a thread that makes and ends connections, and polls those on which no thread
 //!   waits.
 //!
@@ -104,7 +104,16 @@
 #![deny(unsafe_code)]
 #![warn(clippy::disallowed_macros)]
 
-#[macro_use(debug, error, error_sparsely, info, trace, warn, warn_sparsely)]
+#[macro_use(
+    debug,
+    error,
+    error_sparsely,
+    info,
+    info_sparsely,
+    trace,
+    warn,
+    warn_sparsely
+)]
 extern crate rdmsg_os;
 
 mod addresses;
@@ -148,7 +157,7 @@ pub use rdmsg_rsocket as rsocket;
 
 pub use crate::{
     addresses::{Addresses, ToAddresses},
-    config::{Config, RdmaTuning},
+    config::{Config, RdmaTuning, RelaxedOrdering},
     connector::{Connecting, Connector},
     endpoint::{Endpoint, Info, OneSided},
     engine::{Engine, EngineStatistics, Request},
@@ -172,13 +181,14 @@ pub mod guide {
     //!
     //! 1. [Installing](installing): builds, software RoCE, containers.
     //! 2. [Connecting](connecting): addresses, transports, time limits, private data.
-    //! 3. [Messages](messages): the window, backpressure, large messages, batches.
+    //! 3. [Messages](messages): the window, backpressure, large messages, batches; reading and
+    //!    writing memory of the peer.
     //! 4. [Waiting](waiting): threads, channels, groups, event loops, tasks.
     //! 5. [Ending](ending): confirmation of delivery, closing, vanished peers, outages, resuming,
     //!    clients that dial again, the exit of a process.
     //! 6. [Streams](streams): bytes instead of messages; how to move a service from TCP.
-    //! 7. [One-sided operations](one_sided): reading and writing memory of the peer.
-    //! 8. [Tuning](tuning): memory, thousands of connections, latency, throughput.
+    //! 7. [Tuning](tuning): memory, thousands of connections, latency, throughput.
+    //! 8. [Hardware](hardware): adapters, their networks, drivers, and expected results.
     //! 9. [Processes](processes): daemons, fork, `Command`, dropped privileges.
     //! 10. [Observing](observing): statistics, a live view, logs.
     //! 11. [Troubleshooting](troubleshooting): error texts with causes and remedies.
@@ -203,8 +213,8 @@ pub mod guide {
         waiting,
         ending,
         streams,
-        one_sided,
         tuning,
+        hardware,
         processes,
         observing,
         troubleshooting

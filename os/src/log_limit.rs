@@ -84,7 +84,7 @@ macro_rules! sparse {
     )* };
 }
 
-sparse!($ error_sparsely Error, warn_sparsely Warn);
+sparse!($ error_sparsely Error, warn_sparsely Warn, info_sparsely Info);
 
 #[cfg(test)]
 mod tests {

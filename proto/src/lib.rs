@@ -17,6 +17,7 @@ mod account;
 mod batch;
 mod connection;
 mod credit;
+mod device_fault;
 mod frame;
 mod gauge;
 mod hello;
@@ -49,6 +50,7 @@ pub use self::{
     batch::{MAX_PARTS, PART_HEADER_LEN, Parts, parts},
     connection::{Activity, Connection, Flush, MovedBytes, Proof, Way},
     credit::CONTROL_RECEIVES,
+    device_fault::DeviceFault,
     frame::{Descriptor, HEADER_LEN},
     gauge::{Gauge, Host, Part},
     hello::{PrivateBytes, REPLY_DATA_MAX, REQUEST_DATA_MAX},

@@ -2,6 +2,8 @@ use std::{fmt, io};
 
 use rdma_status::{CmStatus, OsError, RejectReason, WcStatus};
 
+use crate::DeviceFault;
+
 /// A field of a received frame that violates the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
@@ -182,6 +184,8 @@ pub enum CloseReason {
     },
     /// The local RDMA device was removed.
     DeviceRemoved,
+    /// The local RDMA device reported that an object failed which the connection uses.
+    DeviceFault(DeviceFault),
     /// The address of the network device under the RDMA device changed.
     AddressChanged,
     /// The deadline for establishing the connection passed.
@@ -261,7 +265,9 @@ impl CloseReason {
             | Self::SessionLost
             | Self::Truncated { .. } => io::ErrorKind::ConnectionReset,
             Self::LocallyAborted | Self::WakerPanicked => io::ErrorKind::ConnectionAborted,
-            Self::DeviceRemoved | Self::AddressChanged => io::ErrorKind::NetworkDown,
+            Self::DeviceRemoved | Self::DeviceFault(_) | Self::AddressChanged => {
+                io::ErrorKind::NetworkDown
+            }
             Self::TimedOut(_) | Self::KeepaliveTimeout | Self::ReadTimeout => {
                 io::ErrorKind::TimedOut
             }
@@ -291,6 +297,7 @@ impl CloseReason {
             | Self::PeerGaveUp(PeerTimeout::Keepalive)
             | Self::DeviceRemoved
             | Self::AddressChanged => true,
+            Self::DeviceFault(fault) => fault.is_loss(),
             Self::Os(error) => matches!(
                 error.errno,
                 libc::ECONNRESET
@@ -402,6 +409,7 @@ impl fmt::Display for CloseReason {
                 )
             }
             Self::DeviceRemoved => f.write_str("the RDMA device was removed"),
+            Self::DeviceFault(fault) => write!(f, "the RDMA device reports a failure: {fault}"),
             Self::AddressChanged => f.write_str("the network device's address changed"),
             Self::TimedOut(phase) => write!(f, "timed out while {phase}"),
             Self::KeepaliveTimeout => write!(

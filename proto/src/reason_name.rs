@@ -42,6 +42,7 @@ names! {
     Self::ProtocolViolation(_) => "protocol_violation",
     Self::WorkRequest { .. } => "work_request",
     Self::DeviceRemoved => "device_removed",
+    Self::DeviceFault(_) => "device_fault",
     Self::AddressChanged => "address_changed",
     Self::TimedOut(_) => "timed_out",
     Self::KeepaliveTimeout => "keepalive_timeout",

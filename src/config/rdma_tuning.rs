@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::within;
+use super::{RelaxedOrdering, within};
 use crate::error::Error;
 
 /// The values of a connection that only its RDMA device uses. The defaults suit any device.
@@ -15,9 +15,9 @@ pub struct RdmaTuning {
     /// The size in bytes up to which messages travel inside the work request itself.
     ///
     /// The size includes 16 bytes of header. It is a hint: the device may grant another size, and
-    /// if it refuses this one, the connection tries 256, 128 and 64 bytes and then none. The log
-    /// has the size that was granted, once for each device of an engine. Costs memory of the send
-    /// queue in the driver.
+    /// if it refuses this one, the connection tries 256, 128, 96 and 64 bytes and then none. The
+    /// log has the size that was granted, once for each device of an engine. Costs memory of the
+    /// send queue in the driver.
     ///
     /// 0 to 1024 bytes, default 256.
     pub max_inline: u32,
@@ -65,6 +65,12 @@ pub struct RdmaTuning {
     /// 0 to the device's `num_comp_vectors` − 1 (`ibv_devinfo -v`); connecting and accepting fail
     /// with [`Error::InvalidConfig`] beyond it. Default `None`.
     pub completion_vector: Option<u32>,
+
+    /// Whether the device may reorder its writes of received bytes to memory: see
+    /// [`RelaxedOrdering`].
+    ///
+    /// Default [`Auto`](RelaxedOrdering::Auto): on the processors that are known to need it.
+    pub relaxed_ordering: RelaxedOrdering,
 }
 
 /// The exponent of the default acknowledgement timeout of 1.07 s.
@@ -78,6 +84,7 @@ impl Default for RdmaTuning {
             retry_count: 7,
             ack_timeout: Some(DEFAULT_ACK_TIMEOUT),
             completion_vector: None,
+            relaxed_ordering: RelaxedOrdering::Auto,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::{env, str::FromStr, time::Duration};
 use crate::{config::Config, error::Error, poll::Polling, transport_choice::TransportChoice};
 
 /// The names of all fields.
-const NAMES: [&str; 22] = [
+const NAMES: [&str; 23] = [
     "receive_window",
     "shared_receive",
     "eager_size",
@@ -28,6 +28,7 @@ const NAMES: [&str; 22] = [
     "rdma.retry_count",
     "rdma.ack_timeout",
     "rdma.completion_vector",
+    "rdma.relaxed_ordering",
 ];
 
 impl Config {
@@ -40,6 +41,7 @@ impl Config {
     /// | a duration | a number and a unit: `200us`, `500ms`, `1.5s`, `2min` or `1h` |
     /// | an `Option` | its value, or `none` |
     /// | `transport` | `environment`, `auto`, `rdma` or `tcp`, in any case |
+    /// | `rdma.relaxed_ordering` | `auto`, `on` or `off` |
     /// | `polling` | `event`, `busy`, `adaptive`, or `adaptive:500us` with the longest spin |
     ///
     /// The names of the fields of [`rdma`](Self::rdma) begin with `rdma.`: `rdma.retry_count`.
@@ -153,6 +155,7 @@ impl Config {
             "rdma.retry_count" => &mut self.rdma.retry_count,
             "rdma.ack_timeout" => &mut self.rdma.ack_timeout,
             "rdma.completion_vector" => &mut self.rdma.completion_vector,
+            "rdma.relaxed_ordering" => &mut self.rdma.relaxed_ordering,
             other => unreachable!("{other} is none of the names"),
         }
     }
@@ -351,7 +354,8 @@ mod tests {
             send_depth=9 connect_timeout=1.5s close_timeout=0 keepalive_interval=none \
             keepalive_timeout=2min read_timeout=1h resume=0 transport=TCP \
             traffic_class=104 polling=adaptive:15us rdma.max_inline=3 rdma.resolve_timeout=70ms \
-            rdma.retry_count=1 rdma.ack_timeout=none rdma.completion_vector=2"
+            rdma.retry_count=1 rdma.ack_timeout=none rdma.completion_vector=2 \
+            rdma.relaxed_ordering=on"
             .parse()
             .unwrap();
         let default = format!("{:?}", Config::default());

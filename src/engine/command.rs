@@ -19,6 +19,7 @@ use crate::{
     poll::Mailbox,
     proto::{CloseReason, Phase},
     tally::{Refusal, count_refusal},
+    transport::DeviceEvent,
     transport_choice::Transport,
 };
 
@@ -63,6 +64,8 @@ pub(crate) enum Command {
     Reject { key: u64, data: Vec<u8> },
     /// Add up the statistics of all connections.
     Statistics { reply: Sender<EngineStatistics> },
+    /// Another engine has read this event of a device.
+    Device(DeviceEvent),
     /// End all listeners, and reply when there is no connection left.
     Drain { reply: Sender<()> },
     /// The last handle of the engine has been dropped: end when all connections have.

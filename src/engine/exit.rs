@@ -84,6 +84,14 @@ impl Registration {
         *lock(&self.0.patience).entry(patience).or_default() += 1;
     }
 
+    /// Sends a command to all other engines of this process.
+    pub(super) fn send_to_others(&self, command: impl Fn() -> Command) {
+        let all = lock(&ENGINES.get().running);
+        for other in all.iter().filter(|other| !Arc::ptr_eq(other, &self.0)) {
+            other.mailbox.send(command());
+        }
+    }
+
     /// Such a connection has ended.
     pub(super) fn connection_closed(&self, patience: Duration) {
         let mut all = lock(&self.0.patience);

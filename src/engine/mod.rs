@@ -10,6 +10,7 @@
 
 mod admission;
 mod command;
+mod device_events;
 #[expect(clippy::module_inception, reason = "it is the layer's main type")]
 mod engine;
 mod entry;
@@ -23,10 +24,12 @@ mod tombstones;
 
 pub use self::{
     command::Request,
+    device_events::DeviceEvents,
     engine::{Engine, EngineStatistics},
 };
 pub(crate) use self::{
     command::{Bound, Command, Established, Incoming, Intake, Reply, wait_for_reply},
+    device_events::device_events,
     listening::ListenerName,
     promise::{Pledge, Promise},
 };

@@ -1,7 +1,9 @@
-//! The engine's thread: an epoll loop over the connection manager's channel, the mailbox, and the
-//! completion channels of connections that no thread of the application polls.
+//! The engine's thread: an epoll loop over the connection manager's channel, the mailbox, the
+//! events of devices, and the completion channels of connections that no thread of the application
+//! polls.
 
 mod commands;
+mod devices;
 mod events;
 mod polling;
 mod sessions;
@@ -42,7 +44,7 @@ use crate::{
     poll::{Mailbox, Notice},
     proto::{CloseReason, CmCall, CmInput, CmOp, Connection, Host, Params, SessionId},
     status::OsError,
-    transport::{Budget, ConnectionId, ConnectionManager, Event},
+    transport::{Budget, ConnectionId, ConnectionManager, DEVICE, Event},
     transport_choice::Transport,
 };
 
@@ -148,7 +150,7 @@ impl Reactor {
         budget: Arc<Budget>,
     ) -> Result<Self, OsError> {
         let registration = exit::register(Arc::clone(&commands))?;
-        let reactor = Self {
+        let mut reactor = Self {
             stage: Stage::Wait,
             ready: VecDeque::with_capacity(64),
             failed: None,
@@ -188,6 +190,7 @@ impl Reactor {
             reactor.watch(fd, token)?;
         }
         reactor.watch_managers()?;
+        reactor.manager.watch_devices(&reactor.epolls);
         reactor.watch_loops()?;
         Ok(reactor)
     }
@@ -214,6 +217,7 @@ impl Reactor {
             CM_RDMA => self.handle_cm_events(Transport::Rdma),
             CM_TCP => self.handle_cm_events(Transport::Tcp),
             LOOPS => self.expect_loops(),
+            device if device & DEVICE != 0 => self.handle_device_events(device & !DEVICE),
             key => self.handle_completion_event(key),
         }
         self.keep_time();

@@ -11,5 +11,5 @@ mod troubleshooting_page;
 pub use self::error::{Error, TrySendError};
 pub use crate::{
     machine::Denied,
-    proto::{Mismatch, PeerTimeout, Phase, Violation},
+    proto::{DeviceFault, Mismatch, PeerTimeout, Phase, Violation},
 };

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use super::{Error, TrySendError};
 use crate::{
     machine::Denied,
-    proto::{CloseReason, Mismatch, PeerTimeout, Phase, Violation},
+    proto::{CloseReason, DeviceFault, Mismatch, PeerTimeout, Phase, Violation},
     remote_access::RemoteAccess,
     status::{CmStatus, OsError, RejectReason, WcStatus},
 };
@@ -50,6 +50,8 @@ fn reasons() -> Vec<CloseReason> {
         failed(WcStatus::RETRY_EXC_ERR),
         failed(WcStatus::REM_ACCESS_ERR),
         CloseReason::DeviceRemoved,
+        CloseReason::DeviceFault(DeviceFault::QueuePair),
+        CloseReason::DeviceFault(DeviceFault::Access),
         CloseReason::AddressChanged,
         CloseReason::TimedOut(Phase::Connecting),
         CloseReason::KeepaliveTimeout,

@@ -1,14 +1,16 @@
-//! The configuration of this machine, for the texts of errors, and its memory.
+//! The configuration of this machine, for the texts of errors, its memory and its processor.
 //!
-//! The memory is looked up when an engine starts, for its default limits. Everything else is looked
-//! up in `/dev`, `/sys` and `/proc` when an error is created. These answers are guesses for a
-//! person to read, and a lookup that fails leaves its part of the text out. Of connections that
-//! succeed, the addresses alone depend on this module: the device's address that stands for
-//! `0.0.0.0`, and the network interface of a link-local address.
+//! The memory is looked up when an engine starts, for its default limits, and the processor when
+//! the first device is used. Everything else is looked up in `/dev`, `/sys` and `/proc` when an
+//! error is created. These answers are guesses for a person to read, and a lookup that fails leaves
+//! its part of the text out. Connections that succeed depend on this module in two ways. It has
+//! their addresses: the device's address that stands for `0.0.0.0`, and the network interface of a
+//! link-local address. And the processor decides about relaxed ordering.
 
 mod access;
 mod addresses;
 mod memory;
+mod processor;
 
 #[cfg(test)]
 mod testing;
@@ -18,4 +20,5 @@ pub(crate) use self::{
     access::{all_denied, denied, is_container},
     addresses::rdma_addresses,
     memory::usable_memory,
+    processor::prefers_relaxed_ordering,
 };

@@ -20,6 +20,8 @@ mod registry;
 #[cfg(feature = "metrics")]
 pub use self::prometheus::record_metrics;
 pub(crate) use self::registry::Registered;
+pub use crate::engine::DeviceEvents;
+
 pub use self::{
     export::Export,
     registry::{ConnectionSnapshot, RoundTrips, Snapshot, enable, snapshot},

@@ -8,7 +8,7 @@ use std::{
 use super::registry::{ConnectionSnapshot, Snapshot};
 #[cfg(feature = "metrics")]
 use super::registry::{enable, snapshot};
-use crate::proto::Statistics;
+use crate::{engine::DeviceEvents, proto::Statistics};
 
 /// The names of the values that are not in [`SAMPLES`].
 const CONNECTIONS: &str = "rdmsg_connections";
@@ -16,6 +16,7 @@ const ENDED: &str = "rdmsg_connections_ended_total";
 const FAILED: &str = "rdmsg_connects_failed_total";
 const REFUSED: &str = "rdmsg_requests_refused_total";
 const ROUND_TRIP: &str = "rdmsg_keepalive_round_trip_seconds";
+const DEVICE_EVENTS: &str = "rdmsg_device_events_total";
 const AGE: &str = "rdmsg_connection_age_seconds";
 const STATE: &str = "rdmsg_connection_state";
 
@@ -155,6 +156,19 @@ impl Snapshot {
             head(out, &format!("rdmsg_{name}"), *kind, help)?;
             writeln!(out, "rdmsg_{name} {}", value(&self.all))?;
         }
+        if !self.device_events.is_empty() {
+            let help = "Events that devices reported, such as the loss of a link.";
+            head(out, DEVICE_EVENTS, Kind::Counter, help)?;
+        }
+        for DeviceEvents {
+            device,
+            event,
+            count,
+        } in &self.device_events
+        {
+            let labels = format_args!("device=\"{device}\",event=\"{event}\"");
+            writeln!(out, "{DEVICE_EVENTS}{{{labels}}} {count}")?;
+        }
         if open == 0 {
             return Ok(());
         }
@@ -223,6 +237,14 @@ pub fn record_metrics() {
         for (reason, count) in counts {
             metrics::counter!(name, "reason" => *reason).absolute(*count);
         }
+    }
+    for DeviceEvents {
+        device,
+        event,
+        count,
+    } in snapshot.device_events
+    {
+        metrics::counter!(DEVICE_EVENTS, "device" => device, "event" => event).absolute(count);
     }
     for (name, kind, _, value) in SAMPLES {
         let value = value(&snapshot.all);
@@ -308,6 +330,11 @@ mod tests {
                 sum: Duration::from_millis(8500),
             },
             all: statistics,
+            device_events: vec![DeviceEvents {
+                device: "rxe0".into(),
+                event: "PORT_ERR".into(),
+                count: 2,
+            }],
         };
         let mut suspended = snapshot.clone();
         suspended.connections[0].is_suspended = true;
@@ -337,6 +364,7 @@ mod tests {
             "rdmsg_keepalive_round_trip_seconds_bucket{le=\"+Inf\"} 3",
             "rdmsg_keepalive_round_trip_seconds_sum 8.5",
             "rdmsg_keepalive_round_trip_seconds_count 3",
+            "rdmsg_device_events_total{device=\"rxe0\",event=\"PORT_ERR\"} 2",
             "rdmsg_messages_sent_total 7",
             "# TYPE rdmsg_stalls_total counter",
             "# TYPE rdmsg_buffers_held gauge",

@@ -7,6 +7,7 @@ use std::{
 };
 
 use crate::{
+    engine::{DeviceEvents, device_events},
     link::Link,
     os::{PerProcess, lock},
     proto::Statistics,
@@ -43,6 +44,8 @@ pub struct Snapshot {
     pub round_trips: RoundTrips,
     /// The sum of the statistics of all connections, past and present.
     pub all: Statistics,
+    /// The events that devices reported, by device and event: lost links and failures.
+    pub device_events: Vec<DeviceEvents>,
 }
 
 /// The times from a ping of keepalive, or of a flush, to its pong, on all connections.
@@ -156,6 +159,7 @@ impl Registry {
                 sum,
             },
             all,
+            device_events: device_events(),
         }
     }
 }

@@ -8,6 +8,7 @@ use super::rdma;
 use super::{
     budget::Customer,
     connection_manager::{ConnectRequest, ConnectionManager},
+    device_event::DeviceEvent,
     no_transport::NoTransport,
     queues::TransportParts,
     tcp,
@@ -174,6 +175,14 @@ impl ConnectionId {
             Tcp(id) => id.local_addr(),
         });
         known.unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into())
+    }
+
+    /// Whether the connection uses the object or port that an event is about.
+    pub(crate) fn is_concerned(&self, event: &DeviceEvent) -> bool {
+        by_transport!(self, {
+            Rdma(id) => id.is_concerned(event),
+            Tcp(_) => false,
+        })
     }
 
     /// Why making the id or the queues failed, if it did.

@@ -2,16 +2,21 @@ use std::{
     fmt,
     net::SocketAddr,
     os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
 };
 
 #[cfg(feature = "rdma")]
 use super::rdma;
-use super::tcp;
+use super::{device_event::DeviceEvent, tcp};
 use crate::{
+    poll::Epolls,
     proto::{CloseReason, CmInput, ReadDepth},
     status::OsError,
     transport_choice::Transport,
 };
+
+/// The mark of the epoll tokens of devices, whose other bits are the device's number.
+pub(crate) const DEVICE: u64 = 1 << 63;
 
 /// The connection managers of an engine, one for each transport.
 #[derive(Debug)]
@@ -71,6 +76,24 @@ impl ConnectionManager {
     #[cfg(feature = "rdma")]
     pub(super) fn rdma_mut(&mut self) -> Result<&mut rdma::ConnectionManager, OsError> {
         self.rdma.as_mut().map_err(|error| *error)
+    }
+
+    /// Adds the descriptor of a device's events to the engine's epoll while the device is in use,
+    /// with a token that contains [`DEVICE`].
+    pub(crate) fn watch_devices(&mut self, epolls: &Arc<Epolls>) {
+        #[cfg(feature = "rdma")]
+        if let Ok(rdma) = &mut self.rdma {
+            rdma.devices.watch(epolls);
+        }
+    }
+
+    /// Takes the next event of the device with this number, if there is one.
+    pub(crate) fn poll_device(&self, device: u64) -> Option<DeviceEvent> {
+        #[cfg(feature = "rdma")]
+        let event = self.rdma.as_ref().ok()?.devices.poll(device);
+        #[cfg(not(feature = "rdma"))]
+        let event = None;
+        event
     }
 
     /// Each transport's descriptor, which is readable while there are reports.

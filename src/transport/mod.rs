@@ -57,6 +57,7 @@ macro_rules! by_transport {
 mod budget;
 mod connection_id;
 mod connection_manager;
+mod device_event;
 mod limits;
 mod listen_id;
 mod memory;
@@ -69,7 +70,8 @@ mod tcp;
 pub(crate) use self::{
     budget::{Budget, Charge},
     connection_id::ConnectionId,
-    connection_manager::{ConnectRequest, ConnectionManager, Event, Report},
+    connection_manager::{ConnectRequest, ConnectionManager, DEVICE, Event, Report},
+    device_event::{DeviceEvent, Effect},
     listen_id::ListenId,
     memory::{Allocator, Exposed, InboundBuffer, OutboundBuffer, RecvSlice},
     queues::{

@@ -1,5 +1,6 @@
 //! Removal of a device in use, and its return: of a second device of software RoCE, which the test
-//! creates, and of the only device of the host.
+//! creates, and of the only device of the host. The loss of the link of such a device, and its
+//! return.
 
 use std::{
     env, fs,
@@ -10,7 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rdmsg::{CloseReason, Connector, Endpoint, Engine, Error, Listener, Transport};
+use rdmsg::{
+    CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Transport, observe, verbs,
+};
 use toolbox::{DeviceTest, Lab, reason};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -276,6 +279,183 @@ fn a_listener_that_is_to_binds_itself_again() {
     ));
     assert!(listener.try_accept().unwrap().is_none());
     drop(listener);
+    engine.shutdown();
+}
+
+/// A device of software RoCE on a network interface of its own, whose link the test cuts.
+struct Cut {
+    address: String,
+}
+
+impl Cut {
+    const DEVICE: &str = "rxe_cut";
+
+    fn new(port: u16) -> Self {
+        run("ip link add cut0 type dummy");
+        run("ip address add 10.94.0.1/24 dev cut0");
+        run("ip link set cut0 up");
+        run("rdma link add rxe_cut type rxe netdev cut0");
+        Self {
+            address: format!("10.94.0.1:{port}"),
+        }
+    }
+
+    fn set(&self, state: &str) {
+        run(&format!("ip link set cut0 {state}"));
+    }
+
+    /// Returns a connection with this configuration on both sides, the connecting side first, and
+    /// its listener.
+    fn pair(&self, config: &Config, engine: &Engine) -> (Endpoint, Endpoint, Listener) {
+        bind(&self.address, engine).close();
+        let listener = Listener::builder().config(config).engine(engine);
+        let listener = listener.bind(&*self.address).unwrap();
+        let connector = Connector::new().config(config).engine(engine);
+        let address = self.address.clone();
+        let client = thread::spawn(move || connector.connect(&*address).unwrap());
+        let server = listener.accept_timeout(PATIENCE).unwrap();
+        (client.join().unwrap(), server, listener)
+    }
+
+    /// Removes the device while a listener exists, which is notified.
+    fn remove(self, listener: Listener) {
+        ends(start("rdma link delete rxe_cut && ip link delete cut0"));
+        drop(listener);
+    }
+
+    /// Returns the number of events of this name that were counted for the device.
+    fn count(&self, event: &str) -> u64 {
+        let all = observe::snapshot().device_events;
+        let mut of_device = all.iter().filter(|it| it.device == Self::DEVICE);
+        let found = of_device.find(|it| it.event == event);
+        found.map_or(0, |it| it.count)
+    }
+
+    fn await_count(&self, event: &str, count: u64) {
+        await_that(event, || self.count(event) == count);
+    }
+}
+
+fn await_that(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}");
+        thread::yield_now();
+    }
+}
+
+/// Without the events the first ping would be sent after an hour.
+fn hourly() -> Config {
+    let mut config = Config::default();
+    config.keepalive_interval = Some(Duration::from_secs(3600));
+    config.keepalive_timeout = Duration::from_secs(120);
+    // The device itself gives a send up after more than half a minute.
+    config.rdma.ack_timeout = Some(20);
+    config
+}
+
+/// Software RoCE fails a queue pair that sends while its interface is down, so the ping ends the
+/// connection. A connection that waits for its peer to accept sends nothing, and keeps the device
+/// in use.
+#[test]
+fn lost_link_is_noticed_and_probed_at_once() {
+    let _lab = DeviceTest::without_credits();
+    let cut = Cut::new(7989);
+    // Both engines act, whichever of them reads the event.
+    let engines = [Engine::new().unwrap(), Engine::new().unwrap()];
+    let pairs = engines.each_ref().map(|engine| {
+        let (client, server, listener) = cut.pair(&hourly(), engine);
+        listener.close();
+        (client, server)
+    });
+    let mut patient = Config::default();
+    patient.connect_timeout = 2 * PATIENCE;
+    let listener = Listener::builder().config(&patient).engine(&engines[0]);
+    let requests = listener.bind_requests(&*cut.address).unwrap();
+    let connector = Connector::new().config(&patient).engine(&engines[0]);
+    let address = cut.address.clone();
+    let waiting = thread::spawn(move || connector.connect(&*address));
+    let request = requests.requests().recv_timeout(PATIENCE).unwrap();
+    let devices = verbs::DeviceList::new().unwrap();
+    let device = devices.iter().find(|it| it.name() == Cut::DEVICE);
+    // It has the same events as the open device of the engines.
+    let context = device.unwrap().open().unwrap();
+    let is_down = || {
+        let event = context.poll_async_event().unwrap();
+        event.is_some_and(|it| it.event_type() == verbs::AsyncEventType::PORT_ERR)
+    };
+    let mut fastest = Duration::MAX;
+    for round in 1..=3 {
+        thread::scope(|scope| {
+            scope.spawn(|| cut.set("down"));
+            await_that("PORT_ERR", is_down);
+            let at = Instant::now();
+            cut.await_count("PORT_ERR", round);
+            fastest = fastest.min(at.elapsed());
+        });
+        for (client, server) in &pairs {
+            for endpoint in [client, server] {
+                let end = endpoint.recv_timeout(PATIENCE).unwrap_err();
+                assert!(nobody_answers(&end), "{end:?}");
+            }
+        }
+        cut.set("up");
+        cut.await_count("PORT_ACTIVE", round);
+    }
+    println!("noticed {fastest:?} after the event");
+    assert!(fastest < Duration::from_millis(50), "{fastest:?}");
+    drop(request);
+    // The kernel may have lost the rejection.
+    assert!(waiting.join().unwrap().is_err());
+    requests.close();
+    drop((pairs, context, devices));
+    let listener = bind(&cut.address, &engines[0]);
+    cut.remove(listener);
+    for engine in engines {
+        engine.shutdown();
+    }
+}
+
+/// Whether a probe without an answer, here or on the other side, ended the connection.
+fn nobody_answers(end: &Error) -> bool {
+    matches!(
+        end,
+        Error::Disconnected(
+            CloseReason::KeepaliveTimeout
+                | CloseReason::WorkRequest { .. }
+                | CloseReason::PeerDisconnected
+        )
+    )
+}
+
+/// The keepalive timeout and the retries of most devices would last longer than this test waits.
+#[test]
+fn session_leaves_a_lost_link_at_once() {
+    let lab = DeviceTest::without_credits();
+    let cut = Cut::new(7990);
+    let engine = Engine::new().unwrap();
+    let mut config = hourly();
+    config.resume = Duration::from_secs(600);
+    bind(&cut.address, &engine).close();
+    let on = |address: SocketAddr| {
+        let listener = Listener::builder().config(&config).engine(&engine);
+        listener.bind(address).unwrap()
+    };
+    let (first, second) = (on(cut.address.parse().unwrap()), on(lab.at(0)));
+    let connector = Connector::new().config(&config).engine(&engine);
+    let connector = connector.alternatives(second.local_addr()).unwrap();
+    let address = first.local_addr();
+    let client = thread::spawn(move || connector.connect(address).unwrap());
+    let server = first.accept_timeout(PATIENCE).unwrap();
+    let client = client.join().unwrap();
+    cut.set("down");
+    await_that("the resumption", || client.statistics().resumes > 0);
+    assert_eq!(client.peer_addr(), second.local_addr());
+    client.send(b"on").unwrap();
+    assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"on");
+    cut.set("up");
+    drop((client, server, second));
+    cut.remove(first);
     engine.shutdown();
 }
 

@@ -22,7 +22,7 @@ use super::{
     transfer::{PeerClose, Transfer},
 };
 use crate::{
-    Clock, CloseReason, CmOp, DrainSide, Output, Work,
+    Clock, CloseReason, CmOp, DeviceFault, DrainSide, Output, Work,
     frame::{Control, Kind},
     reason::Violation,
 };
@@ -524,6 +524,7 @@ pub(super) fn disconnected_may_come(reason: &CloseReason) -> bool {
         reason,
         CloseReason::KeepaliveTimeout
             | CloseReason::DeviceRemoved
+            | CloseReason::DeviceFault(DeviceFault::Device)
             | CloseReason::WorkRequest {
                 status: WcStatus::RETRY_EXC_ERR,
                 ..

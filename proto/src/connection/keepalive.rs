@@ -44,6 +44,9 @@ pub(super) struct Keepalive {
     repeated_before: u64,
     /// Whether the timeout of this silence has passed.
     overtime: Overtime,
+    /// The timeout while the path is suspected. Only signs of life on this connection count then,
+    /// because others may use another path.
+    suspected: Option<Duration>,
     /// Counts checks, beginning with the connection's number. So connections take turns with these
     /// pings, and the pongs count for all of them.
     turn: u64,
@@ -125,6 +128,7 @@ impl Keepalive {
             silent: None,
             repeated_before: 0,
             overtime: Overtime::None,
+            suspected: None,
             turn: number,
         }
     }
@@ -137,7 +141,8 @@ impl Keepalive {
     /// until the next check.
     fn passes(&mut self, activity: PeerActivity, now: Instant) -> bool {
         let here = activity.here != self.activity.here;
-        let passes = here || (activity != self.activity && !self.has_turn());
+        let elsewhere = activity != self.activity && self.suspected.is_none();
+        let passes = here || (elsewhere && !self.has_turn());
         if passes {
             self.check(activity, MovedBytes::default(), now);
         }
@@ -154,19 +159,22 @@ impl Keepalive {
         let next = now + self.interval / 2;
         //= PROTOCOL.md#keepalive
         //# A side that probes sends a Ping after a silence.
-        if activity != before {
+        let here = activity.here != before.here;
+        if here || (activity != before && self.suspected.is_none()) {
+            self.suspected = None;
             self.silent = None;
             self.overtime = Overtime::None;
             self.deadline = next;
             // A peer that is alive elsewhere may have lost this connection, which only a send finds
             // out. That is rare, and its connections may be many: it has time.
-            let probes = activity.here == before.here && self.has_turn();
+            let probes = !here && self.has_turn();
             self.turn = self.turn.wrapping_add(1);
             return if probes { Check::Probe } else { Check::Alive };
         }
+        let timeout = self.suspected.unwrap_or(self.timeout);
         let late = now.saturating_duration_since(self.deadline);
         let since = match self.silent {
-            Some(since) if late <= (self.timeout / 4).max(TOLERANCE) => since,
+            Some(since) if late <= (timeout / 4).max(TOLERANCE) => since,
             // This side was too busy to check in time, so the peer's answer may wait unread: the
             // timeout begins again.
             Some(_) | None => now,
@@ -175,12 +183,40 @@ impl Keepalive {
         if new {
             self.repeated_before = moved.repeated;
         }
-        let end = since + self.timeout;
+        let end = since + timeout;
         if end > now {
             self.deadline = next.min(end);
             return if new { Check::Probe } else { Check::Alive };
         }
         self.check_in_overtime(moved, now)
+    }
+
+    /// Begins a silence, or shortens the current one. It ends with the next sign of life on
+    /// this connection. The caller pings.
+    pub(super) fn suspect(&mut self, timeout: Duration, activity: PeerActivity, now: Instant) {
+        if self.suspected.is_some() {
+            return;
+        }
+        let before = std::mem::replace(&mut self.activity, activity);
+        let since = match self.silent {
+            Some(since) if activity.here == before.here => since,
+            Some(_) | None => now,
+        };
+        let timeout = self
+            .timeout
+            .min(now.saturating_duration_since(since) + timeout);
+        self.suspected = Some(timeout);
+        self.silent = Some(since);
+        self.overtime = Overtime::None;
+        self.deadline = since + timeout;
+    }
+
+    /// Ends a suspicion, and the silence with it.
+    pub(super) fn trust(&mut self, now: Instant) {
+        if self.suspected.take().is_some() {
+            self.silent = None;
+            self.deadline = now + self.interval / 2;
+        }
     }
 
     fn check_in_overtime(&mut self, moved: MovedBytes, now: Instant) -> Check {

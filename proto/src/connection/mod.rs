@@ -3,6 +3,7 @@ mod closing;
 mod commands;
 mod connecting;
 mod control;
+mod device;
 mod inputs;
 mod keepalive;
 mod nudge;

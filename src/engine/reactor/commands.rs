@@ -120,6 +120,9 @@ impl Reactor {
                 }
                 let _ = reply.send(statistics);
             }
+            Command::Device(event) => {
+                self.handle_device_event(&event);
+            }
             Command::GiveUp { key } => self.give_up(key),
             Command::Drain { reply } => self.drain(reply),
             Command::Retire => self.ending = true,

@@ -40,6 +40,15 @@ impl Domain {
         })
     }
 
+    /// Allocates memory, zeroed and page aligned, for frames. It is looked at only after the
+    /// completions of its receives.
+    pub(crate) fn allocate_buffers(&self, len: usize) -> Result<Registration, OsError> {
+        by_transport!(self, {
+            Rdma(domain) => Ok(Registration::Rdma(domain.allocate_buffers(len)?)),
+            Tcp(domain) => Ok(Registration::Tcp(domain.allocate(len, RemoteAccess::NONE)?)),
+        })
+    }
+
     /// Registers memory that the caller owns, to read into it.
     ///
     /// # Safety

@@ -2,7 +2,6 @@ use std::sync::OnceLock;
 
 use super::layout::Layout;
 use crate::{
-    remote_access::RemoteAccess,
     status::OsError,
     transport::memory::{Domain, Registration},
 };
@@ -51,7 +50,7 @@ impl Buffers {
     #[cold]
     fn allocate_piece(&self, buffer: u32) -> Result<&Registration, OsError> {
         let bytes = self.layout.size() * self.layout.beside(buffer).len();
-        let memory = self.domain.allocate(bytes, RemoteAccess::NONE)?;
+        let memory = self.domain.allocate_buffers(bytes)?;
         // Another thread may have been faster. Its piece is as good.
         Ok(self.pieces[self.layout.piece_of(buffer)].get_or_init(|| memory))
     }

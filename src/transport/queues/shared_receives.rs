@@ -30,7 +30,6 @@ use super::{
 use crate::{
     os::lock,
     proto::Account,
-    remote_access::RemoteAccess,
     status::OsError,
     transport::memory::{Domain, Registration},
 };
@@ -63,7 +62,7 @@ impl SharedReceives {
         count: u32,
         size: usize,
     ) -> Result<Self, OsError> {
-        let memory = domain.allocate(size * count as usize, RemoteAccess::NONE)?;
+        let memory = domain.allocate_buffers(size * count as usize)?;
         let shared = Self {
             queue,
             memory,

@@ -10,6 +10,7 @@ use super::{
     connection_manager::{ConnectRequest, ConnectionManager},
     create_transport::create_transport,
     device::Device,
+    device_events::Objects,
 };
 use crate::{
     cm::{CmId, ConnParam},
@@ -18,7 +19,11 @@ use crate::{
     proto::{READS, ReadDepth},
     status::OsError,
     transport::{
-        budget::Customer, connection_id::source, no_transport::NoTransport, queues::TransportParts,
+        budget::Customer,
+        connection_id::source,
+        device_event::{DeviceEvent, Effect},
+        no_transport::NoTransport,
+        queues::TransportParts,
     },
     verbs::QpState,
 };
@@ -32,6 +37,8 @@ pub(crate) struct ConnectionId {
     /// cannot while this crate holds one open.
     device: Option<Arc<Device>>,
     id: Option<CmId>,
+    /// The objects of the last transport, by which the device's events name them.
+    objects: Option<Objects>,
     /// The READs that the peer's request offers; `None` for a connection that this side asks for.
     offered: Option<ReadDepth>,
     /// Why making the transport failed, in more detail than the state machine keeps.
@@ -119,21 +126,37 @@ impl ConnectionId {
             .device()?
             .ok_or(OsError::new("rdma_create_qp", libc::ENODEV))?;
         let device = manager.devices.get(context)?;
-        let transport = create_transport(&device, id, key, config, customer)
+        let (transport, objects) = create_transport(&device, id, key, config, customer)
             .map_err(|no| no.store(&mut self.problem))?;
         self.device = Some(device);
+        self.objects = Some(objects);
         Ok(transport)
     }
 
     /// Destroys the id, and with it all events that it may still have had.
     pub(crate) fn discard(&mut self) {
         self.id = None;
+        self.objects = None;
     }
 
     /// This side's address.
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
         let local = self.id.as_ref()?.local_addr()?;
         Some(with_interface(local, Some(local)))
+    }
+
+    /// Whether it uses the object or port that an event is about.
+    pub(crate) fn is_concerned(&self, event: &DeviceEvent) -> bool {
+        let (Some(device), Some(id), Some(objects)) = (&self.device, &self.id, &self.objects)
+        else {
+            return false;
+        };
+        device.context().id() == event.device
+            && match event.effect {
+                Effect::Suspect { port } | Effect::Trust { port } => id.port_num() == port,
+                Effect::End(object, _) => objects.have(object),
+                Effect::Addresses | Effect::Nothing => false,
+            }
     }
 
     /// Why making the transport failed, if it did.

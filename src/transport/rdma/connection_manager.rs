@@ -16,7 +16,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct ConnectionManager {
     channel: EventChannel,
-    pub(super) devices: Devices,
+    pub(in crate::transport) devices: Devices,
 }
 
 /// A report of the connection manager.

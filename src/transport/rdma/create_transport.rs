@@ -3,6 +3,7 @@ use std::sync::Arc;
 use super::{
     completion_queue::{CompletionEvents, CompletionQueue},
     device::Device,
+    device_events::{Objects, next_cookie},
     domain::Domain,
     queue_pair::{QueuePair, SharedReceiveQueue},
 };
@@ -31,7 +32,7 @@ pub(super) fn create_transport(
     key: u64,
     config: &Config,
     customer: Customer,
-) -> Result<TransportParts, NoTransport> {
+) -> Result<(TransportParts, Objects), NoTransport> {
     let layout = Layout::new(&config.params(Transport::Rdma));
     let cap = cap(&layout, config.rdma.max_inline);
     for (field, value, limit) in [
@@ -56,7 +57,7 @@ pub(super) fn create_transport(
     let shared = match config.shared_receive {
         Some(count) => {
             let size = layout.size();
-            let make = || shared_receives(device, count, size);
+            let make = || shared_receives(device, config, count, size);
             Some(device.shared_pools().get(count, size, make)?)
         }
         None => None,
@@ -65,30 +66,37 @@ pub(super) fn create_transport(
         Some(shared) => shared.domain().clone(),
         None => {
             let pd = ProtectionDomain::new(device.context())?;
-            memory::Domain::Rdma(Domain::new(Arc::clone(device), pd))
+            memory::Domain::Rdma(Domain::new(Arc::clone(device), pd, config))
         }
     };
     let memory::Domain::Rdma(of_device) = &domain else {
         unreachable!("a device's pools are its own")
     };
     let channel = CompletionChannel::new(device.context())?;
+    let cookie = next_cookie();
     let cq = verbs::CompletionQueue::on_vector(
         device.context(),
         layout.completions(),
-        Some((&channel, 0)),
+        Some((&channel, cookie)),
         completion_vector(device, config)?,
     )?;
+    let srq = shared.as_deref().map(|shared| {
+        let queues::SharedReceiveQueue::Rdma(queue) = shared.queue() else {
+            unreachable!("a device's pools are its own")
+        };
+        queue
+    });
     let attr = QpInitAttr {
-        srq: shared.as_deref().map(|shared| {
-            let queues::SharedReceiveQueue::Rdma(queue) = shared.queue() else {
-                unreachable!("a device's pools are its own")
-            };
-            queue.verbs()
-        }),
+        srq: srq.map(SharedReceiveQueue::verbs),
         ..QpInitAttr::rc(&cq, cap)
     };
     let qp = create_qp(device, id, of_device.pd(), attr)?;
     cq.req_notify(false)?;
+    let objects = Objects {
+        qp_num: qp.qp_num(),
+        cq: cookie,
+        srq: srq.map(SharedReceiveQueue::cookie),
+    };
     let keep = config.registration_cache;
     let inbound_pool = InboundPool::new(&domain, keep, customer);
     let qp = queues::QueuePair::Rdma(QueuePair::new(qp));
@@ -106,7 +114,7 @@ pub(super) fn create_transport(
             }),
         });
     }
-    Ok(TransportParts {
+    let parts = TransportParts {
         queues,
         share: shared.map(|shared| ReceiveShare::new(shared, key)),
         poll_side: PollSide::new(
@@ -114,7 +122,8 @@ pub(super) fn create_transport(
             queues::CompletionEvents::Rdma(CompletionEvents::new(channel)),
         ),
         allocator: Arc::new(Allocator::new(domain, keep)),
-    })
+    };
+    Ok((parts, objects))
 }
 
 /// Returns the vector whose interrupt signals the completions of a connection.
@@ -133,7 +142,10 @@ fn completion_vector(device: &Device, config: &Config) -> Result<u32, NoTranspor
 }
 
 /// The sizes of inline data to try in turn after a refusal, in bytes.
-const INLINE_SIZES: [u32; 3] = [256, 128, 64];
+///
+/// Devices of the drivers irdma and bnxt_re grant about 96, which is enough for a message of 64
+/// bytes with its header.
+const INLINE_SIZES: [u32; 4] = [256, 128, 96, 64];
 
 /// Makes a queue pair with the most inline data that the device grants. Inline data is an
 /// optimisation, and some devices refuse the queue pair instead of granting less.
@@ -162,6 +174,7 @@ fn create_qp(
 
 fn shared_receives(
     device: &Arc<Device>,
+    config: &Config,
     count: u32,
     size: usize,
 ) -> Result<SharedReceives, OsError> {
@@ -170,9 +183,10 @@ fn shared_receives(
         max_wr: count,
         ..SrqAttr::default()
     };
-    let queue = verbs::SharedReceiveQueue::new(&pd, &attr, 0)?;
-    let queue = queues::SharedReceiveQueue::Rdma(SharedReceiveQueue::new(queue));
-    let domain = memory::Domain::Rdma(Domain::new(Arc::clone(device), pd));
+    let cookie = next_cookie();
+    let queue = verbs::SharedReceiveQueue::new(&pd, &attr, cookie)?;
+    let queue = queues::SharedReceiveQueue::Rdma(SharedReceiveQueue::new(queue, cookie));
+    let domain = memory::Domain::Rdma(Domain::new(Arc::clone(device), pd, config));
     SharedReceives::new(domain, queue, count, size)
 }
 

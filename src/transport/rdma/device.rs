@@ -6,10 +6,12 @@ use std::{
     },
 };
 
+use super::device_events::{self, Watch};
 use crate::{
+    poll::Epolls,
     proto::{Capabilities, ReadDepth},
     status::OsError,
-    transport::{DeviceCounters, queues::SharedPools},
+    transport::{DeviceCounters, device_event::DeviceEvent, queues::SharedPools},
     verbs::{AtomicCap, Context, TransportType},
 };
 
@@ -20,6 +22,8 @@ use crate::{
 /// because devices write a receive only to memory in the domain of its queue pair.
 #[derive(Debug)]
 pub(crate) struct Device {
+    /// Before the device, which is closed without it.
+    watch: Option<Watch>,
     context: Context,
     pub(super) max_qp_wr: u32,
     pub(super) max_cqe: u32,
@@ -28,6 +32,8 @@ pub(crate) struct Device {
     pub(super) max_srq_wr: u32,
     most_reads: ReadDepth,
     capabilities: Capabilities,
+    /// Whether the device has refused relaxed ordering.
+    refuses_relaxed: AtomicBool,
     /// Whether the log has that the device refused a `max_inline`.
     has_logged_inline: AtomicBool,
     shared_pools: SharedPools,
@@ -37,9 +43,31 @@ pub(crate) struct Device {
 #[derive(Debug, Default)]
 pub(crate) struct Devices {
     by_device: HashMap<u64, Weak<Device>>,
+    /// The epolls of the engine that takes the devices' events.
+    epolls: Option<Arc<Epolls>>,
 }
 
 impl Devices {
+    /// Watches the events of each device that is opened after this call.
+    pub(crate) fn watch(&mut self, epolls: &Arc<Epolls>) {
+        self.epolls = Some(Arc::clone(epolls));
+    }
+
+    /// Takes the next event of the device with this number, if there is one.
+    pub(crate) fn poll(&self, device: u64) -> Option<DeviceEvent> {
+        let device = self.by_device.get(&device)?.upgrade()?;
+        match device.context.poll_async_event() {
+            Ok(event) => event.map(|event| device_events::event(&device.context, &event)),
+            Err(error) => {
+                debug!(Rdma, "device {}: {error}", device.context.device_name());
+                if let Some(watch) = &device.watch {
+                    watch.stop();
+                }
+                None
+            }
+        }
+    }
+
     /// Returns a device, opened for use when it is not in use yet.
     pub(crate) fn get(&mut self, context: Context) -> Result<Arc<Device>, OsError> {
         let key = context.id();
@@ -53,7 +81,17 @@ impl Devices {
             attr.atomic_cap() != AtomicCap::NONE,
             context.transport_type() != TransportType::IWARP,
         );
+        let watch = self
+            .epolls
+            .as_ref()
+            .map(|epolls| Watch::new(epolls, &context));
+        let watch = watch.transpose().unwrap_or_else(|error| {
+            let name = context.device_name();
+            warn_sparsely!(Rdma, "device {name}: its events are not watched: {error}");
+            None
+        });
         let device = Arc::new(Device {
+            watch: watch.flatten(),
             context,
             max_qp_wr: attr.max_qp_wr(),
             max_cqe: attr.max_cqe(),
@@ -64,6 +102,7 @@ impl Devices {
                 incoming: u8::try_from(attr.max_qp_rd_atom()).unwrap_or(u8::MAX),
             },
             capabilities,
+            refuses_relaxed: AtomicBool::new(false),
             has_logged_inline: AtomicBool::new(false),
             shared_pools: SharedPools::default(),
         });
@@ -98,6 +137,22 @@ impl Device {
             info!(
                 Rdma,
                 "device {name}: refuses rdma.max_inline {wanted}, and takes {granted}"
+            );
+        }
+    }
+
+    /// Whether the device has refused relaxed ordering.
+    pub(super) fn refuses_relaxed(&self) -> bool {
+        self.refuses_relaxed.load(Ordering::Relaxed)
+    }
+
+    /// Records that the device refuses relaxed ordering, and logs it once.
+    pub(super) fn relaxed_is_refused(&self) {
+        if !self.refuses_relaxed.swap(true, Ordering::Relaxed) {
+            let name = self.context.device_name();
+            info!(
+                Rdma,
+                "device {name}: refuses relaxed ordering, and works without"
             );
         }
     }

@@ -4,6 +4,8 @@ use std::{ops::Range, sync::Arc};
 
 use super::device::{self, Device};
 use crate::{
+    config::{Config, RelaxedOrdering},
+    machine::prefers_relaxed_ordering,
     proto::TransportTraits,
     remote_access::RemoteAccess,
     status::OsError,
@@ -16,11 +18,22 @@ use crate::{
 pub(crate) struct Domain {
     device: Arc<Device>,
     pd: ProtectionDomain,
+    /// Whether the device may reorder its writes to receive buffers and to the targets of reads.
+    is_relaxed: bool,
 }
 
 impl Domain {
-    pub(super) fn new(device: Arc<Device>, pd: ProtectionDomain) -> Self {
-        Self { device, pd }
+    pub(super) fn new(device: Arc<Device>, pd: ProtectionDomain, config: &Config) -> Self {
+        let is_relaxed = match config.rdma.relaxed_ordering {
+            RelaxedOrdering::Auto => prefers_relaxed_ordering(),
+            RelaxedOrdering::On => true,
+            RelaxedOrdering::Off => false,
+        };
+        Self {
+            device,
+            pd,
+            is_relaxed,
+        }
     }
 
     pub(super) fn pd(&self) -> &ProtectionDomain {
@@ -41,6 +54,29 @@ impl Domain {
         MemoryRegion::new(&self.pd, len, local_write(remote))
     }
 
+    /// Allocates the buffers of frames. Their completions order the device's writes.
+    pub(crate) fn allocate_buffers(&self, len: usize) -> Result<MemoryRegion, OsError> {
+        let access = local_write(RemoteAccess::NONE);
+        self.ordered_by_completions(access, |access| MemoryRegion::new(&self.pd, len, access))
+    }
+
+    /// Registers memory that is looked at only after a completion. A device that refuses relaxed
+    /// ordering is not asked again.
+    fn ordered_by_completions(
+        &self,
+        access: AccessFlags,
+        mut register: impl FnMut(AccessFlags) -> Result<MemoryRegion, OsError>,
+    ) -> Result<MemoryRegion, OsError> {
+        if !self.is_relaxed || self.device.refuses_relaxed() {
+            return register(access);
+        }
+        let (result, is_refused) = relaxed_if_possible(access, register);
+        if is_refused {
+            self.device.relaxed_is_refused();
+        }
+        result
+    }
+
     /// Registers memory that the caller owns, for the peers' answers to reads.
     ///
     /// # Safety
@@ -57,7 +93,8 @@ impl Domain {
         };
         let access = local_write(remote);
         // SAFETY: the caller vouches for the memory.
-        unsafe { MemoryRegion::register(&self.pd, start, len, access) }
+        let register = |access| unsafe { MemoryRegion::register(&self.pd, start, len, access) };
+        self.ordered_by_completions(access, register)
     }
 
     /// Registers memory that the caller owns, for peers to read.
@@ -119,6 +156,21 @@ impl Domain {
     }
 }
 
+/// Tries with relaxed ordering, and without it if the device refuses that. Returns whether it does.
+fn relaxed_if_possible<T>(
+    access: AccessFlags,
+    mut register: impl FnMut(AccessFlags) -> Result<T, OsError>,
+) -> (Result<T, OsError>, bool) {
+    match register(access | AccessFlags::RELAXED_ORDERING) {
+        Err(error) if error.errno == libc::EINVAL => {
+            let result = register(access);
+            let is_refused = result.is_ok();
+            (result, is_refused)
+        }
+        result => (result, false),
+    }
+}
+
 fn local_write(remote: RemoteAccess) -> AccessFlags {
     let mut flags = AccessFlags::LOCAL_WRITE;
     for (given, flag) in [
@@ -131,4 +183,43 @@ fn local_write(remote: RemoteAccess) -> AccessFlags {
         }
     }
     flags
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Registers on a device that answers in turn. Returns the flags of each call as well.
+    fn registered(answers: &[i32]) -> (Vec<AccessFlags>, Result<(), i32>, bool) {
+        let mut flags = Vec::new();
+        let (result, is_refused) = relaxed_if_possible(AccessFlags::LOCAL_WRITE, |access| {
+            flags.push(access);
+            match answers[flags.len() - 1] {
+                0 => Ok(()),
+                errno => Err(OsError::new("ibv_reg_mr", errno)),
+            }
+        });
+        (flags, result.map_err(|error| error.errno), is_refused)
+    }
+
+    #[test]
+    fn relaxed_ordering_is_left_out_if_it_is_refused() {
+        let strict = AccessFlags::LOCAL_WRITE;
+        let relaxed = strict | AccessFlags::RELAXED_ORDERING;
+        assert_eq!(registered(&[0]), (vec![relaxed], Ok(()), false));
+        let refused = (vec![relaxed, strict], Ok(()), true);
+        assert_eq!(registered(&[libc::EINVAL, 0]), refused);
+        // The arguments themselves are refused, which says nothing of the flag.
+        let invalid = (vec![relaxed, strict], Err(libc::EINVAL), false);
+        assert_eq!(registered(&[libc::EINVAL, libc::EINVAL]), invalid);
+        let no_memory = (vec![relaxed], Err(libc::ENOMEM), false);
+        assert_eq!(registered(&[libc::ENOMEM]), no_memory);
+    }
+
+    #[test]
+    fn rights_of_peers_are_their_flags_and_no_other() {
+        let all = local_write(RemoteAccess::WRITE);
+        assert_eq!(all, AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE);
+        assert_eq!(local_write(RemoteAccess::NONE), AccessFlags::LOCAL_WRITE);
+    }
 }

@@ -6,6 +6,7 @@ mod connection_id;
 mod connection_manager;
 mod create_transport;
 mod device;
+mod device_events;
 mod domain;
 mod listen_id;
 mod queue_pair;

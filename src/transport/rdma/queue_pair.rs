@@ -21,7 +21,10 @@ pub(crate) struct QueuePair(verbs::QueuePair);
 
 /// The queue for receives of several queue pairs.
 #[derive(Debug)]
-pub(crate) struct SharedReceiveQueue(verbs::SharedReceiveQueue);
+pub(crate) struct SharedReceiveQueue {
+    queue: verbs::SharedReceiveQueue,
+    cookie: u64,
+}
 
 impl QueuePair {
     pub(super) fn new(qp: verbs::QueuePair) -> Self {
@@ -109,12 +112,17 @@ impl QueuePair {
 }
 
 impl SharedReceiveQueue {
-    pub(super) fn new(queue: verbs::SharedReceiveQueue) -> Self {
-        Self(queue)
+    pub(super) fn new(queue: verbs::SharedReceiveQueue, cookie: u64) -> Self {
+        Self { queue, cookie }
+    }
+
+    /// The number by which the device's events name it.
+    pub(super) fn cookie(&self) -> u64 {
+        self.cookie
     }
 
     pub(super) fn verbs(&self) -> &verbs::SharedReceiveQueue {
-        &self.0
+        &self.queue
     }
 
     /// Posts a receive.
@@ -126,7 +134,7 @@ impl SharedReceiveQueue {
     #[inline]
     pub(crate) unsafe fn post_recv(&self, id: WorkId, sge: Sge) -> Result<(), OsError> {
         // SAFETY: the caller vouches for the place and the memory.
-        unsafe { self.0.post_recv_raw(id.encode(), raw(sge)) }
+        unsafe { self.queue.post_recv_raw(id.encode(), raw(sge)) }
     }
 }
 

@@ -312,7 +312,7 @@ impl Drop for List {
 }
 
 /// The vendors of software RoCE and software iWARP, as `ibv_query_device` returns them.
-const SOFTWARE: [u32; 2] = [0xff_ffff, 0x62_6d74];
+pub(crate) const SOFTWARE: [u32; 2] = [0xff_ffff, 0x62_6d74];
 
 /// Replaces the descriptors of a software device by new ones.
 ///

@@ -46,6 +46,7 @@ mod id;
 mod owned_id;
 mod private_data;
 
+pub(crate) use self::devices::SOFTWARE;
 pub use self::{
     addr_info::{AddrInfo, AddrInfoHints},
     conn_param::{ConnEventParam, ConnParam, UdEventParam},

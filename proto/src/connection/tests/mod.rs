@@ -2,9 +2,9 @@
 //!
 //! [`pair`] puts two of them on a simulated wire and a simulated connection manager, with
 //! [`actions`] of their applications, processes and devices. [`establishing`], [`refusing`],
-//! [`transferring`], [`large`], [`finishing`], [`living`], [`memory`], [`ending`], [`crossing`] and
-//! [`hostile`] play named scenes on it, [`random`] plays anything, [`exhaustive`] plays every order
-//! of a few events, and [`table`] checks each input in each state.
+//! [`transferring`], [`large`], [`finishing`], [`living`], [`suspecting`], [`memory`], [`ending`],
+//! [`crossing`] and [`hostile`] play named scenes on it, [`random`] plays anything, [`exhaustive`]
+//! plays every order of a few events, and [`table`] checks each input in each state.
 
 mod actions;
 mod crossing;
@@ -22,6 +22,7 @@ mod random;
 mod refusing;
 mod side;
 mod streaming;
+mod suspecting;
 mod table;
 mod transferring;
 

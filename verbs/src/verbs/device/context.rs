@@ -16,7 +16,10 @@ use super::{
     AsyncEvent, DeviceAttr, DeviceAttrEx, GidEntry, PortAttr, async_event, gid,
     identity::{self, NodeType, TransportType},
 };
-use crate::sys::{PerProcess, Process, cvt_errno, ffi, lock, log_destroy_error, verbs_ext};
+use crate::{
+    cm::SOFTWARE,
+    sys::{PerProcess, Process, cvt_errno, ffi, lock, log_destroy_error, verbs_ext},
+};
 
 /// An open device. Clones refer to the same object.
 ///
@@ -284,6 +287,24 @@ impl Context {
         // SAFETY: libibverbs keeps the descriptor open until the context is closed, which `self`
         // keeps open.
         unsafe { BorrowedFd::borrow_raw(fd) }
+    }
+
+    /// Returns whether the events are those of this process alone.
+    ///
+    /// A child of fork(2) uses the connection manager's devices by descriptors of its own only if
+    /// they are software. It shares those of an adapter with its parent, and must not read events:
+    /// it would take the parent's, and their objects do not exist in the child.
+    #[must_use]
+    pub fn has_own_events(&self) -> bool {
+        match self.inner.owner {
+            Owner::Opened => self.inner.process.is_this(),
+            Owner::Borrowed { .. } => {
+                !Process::is_child()
+                    || self
+                        .query_device()
+                        .is_ok_and(|attr| SOFTWARE.contains(&attr.vendor_id()))
+            }
+        }
     }
 
     /// Reads an asynchronous event, if there is one, and acknowledges it. Never blocks.

@@ -1,0 +1,46 @@
+use std::fmt;
+
+/// The object whose failure a device reported in an event of its own (`ibv_get_async_event(3)`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
+#[non_exhaustive]
+pub enum DeviceFault {
+    /// The whole device (`DEVICE_FATAL`): all its connections end. Some drivers report it for a
+    /// device that is being removed.
+    Device,
+    /// The connection's queue pair (`QP_FATAL`).
+    QueuePair,
+    /// A request of the peer that the queue pair cannot serve (`QP_REQ_ERR`).
+    Request,
+    /// A request of the peer that reaches for memory to which it has no right (`QP_ACCESS_ERR`).
+    Access,
+    /// The connection's completion queue (`CQ_ERR`).
+    CompletionQueue,
+    /// The connection's shared receive queue (`SRQ_ERR`).
+    SharedReceives,
+}
+
+impl DeviceFault {
+    /// Whether the path failed, and not the peer: a session goes on over another connection.
+    pub(crate) const fn is_loss(self) -> bool {
+        match self {
+            Self::Device | Self::QueuePair | Self::CompletionQueue | Self::SharedReceives => true,
+            Self::Request | Self::Access => false,
+        }
+    }
+}
+
+impl fmt::Display for DeviceFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Device => "itself, and all its connections end (DEVICE_FATAL)",
+            Self::QueuePair => "the queue pair (QP_FATAL)",
+            Self::Request => "an invalid request of the peer (QP_REQ_ERR)",
+            Self::Access => {
+                "a request of the peer for memory without a right to it (QP_ACCESS_ERR)"
+            }
+            Self::CompletionQueue => "the completion queue (CQ_ERR)",
+            Self::SharedReceives => "the shared receive queue (SRQ_ERR)",
+        })
+    }
+}

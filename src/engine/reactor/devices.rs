@@ -1,0 +1,134 @@
+//! The events of devices.
+//!
+//! | event | effect |
+//! |---|---|
+//! | `PORT_ERR` | pings all connections of the port at once; see [`SUSPICION`] |
+//! | `PORT_ACTIVE` | ends the suspicion: the usual checks go on |
+//! | `QP_FATAL`, `QP_REQ_ERR`, `QP_ACCESS_ERR` | ends the connection of the queue pair |
+//! | `CQ_ERR` | ends the connection of the completion queue |
+//! | `SRQ_ERR` | ends the connections that share the receive queue |
+//! | `DEVICE_FATAL` | ends all connections of the device |
+//! | `GID_CHANGE`, `LID_CHANGE` | a line in the log |
+//!
+//! A lost link ends no connection by itself: most links return within the time that the queue pairs
+//! and keepalive allow for. All events are counted.
+
+use std::time::{Duration, Instant};
+
+use super::{super::device_events, BATCH, Reactor};
+use crate::{
+    config::Config,
+    engine::command::Command,
+    transport::{DeviceEvent, Effect},
+};
+
+/// The time for the answer to the ping after the loss of a link, if another connection can resume
+/// the session. It is the [`keepalive_timeout`](Config::keepalive_timeout) without
+/// [`Config::resume`], because the end would lose messages.
+const SUSPICION: Duration = Duration::from_millis(500);
+
+fn patience(config: &Config) -> Duration {
+    if config.resume.is_zero() {
+        config.keepalive_timeout
+    } else {
+        SUSPICION
+    }
+}
+
+impl Reactor {
+    /// Takes the events of a device, each of which this engine may be the only one to read.
+    pub(super) fn handle_device_events(&mut self, device: u64) {
+        for _ in 0..BATCH {
+            let Some(event) = self.manager.poll_device(device) else {
+                return;
+            };
+            device_events::count(&event);
+            let pass_on = || Command::Device(event.clone());
+            self.registration.send_to_others(pass_on);
+            let count = self.handle_device_event(&event);
+            report(&event, count);
+        }
+        // The descriptor stays readable.
+    }
+
+    /// Carries out the effect of an event. Returns the number of connections that it concerns.
+    pub(super) fn handle_device_event(&mut self, event: &DeviceEvent) -> usize {
+        if matches!(event.effect, Effect::Addresses | Effect::Nothing) {
+            return 0;
+        }
+        let concerned = self.links.iter();
+        let concerned = concerned.filter(|(_, entry)| entry.id.is_concerned(event));
+        let concerned: Vec<u64> = concerned.map(|(key, _)| *key).collect();
+        for key in &concerned {
+            self.affect(*key, event.effect);
+            self.keep_time();
+        }
+        concerned.len()
+    }
+
+    fn affect(&mut self, key: u64, effect: Effect) {
+        let Some(entry) = self.links.get(&key) else {
+            return;
+        };
+        // The peer's last messages and signs of life are in the queue already. A thread of the
+        // application that has its lock takes them.
+        entry.link.catch_up();
+        let patience = patience(&entry.config);
+        entry.link.in_engine(|core| {
+            let now = Instant::now();
+            match effect {
+                Effect::Suspect { .. } => core.conn.suspect_path(patience, now),
+                Effect::Trust { .. } => core.conn.trust_path(now),
+                Effect::End(_, fault) => core.conn.handle_device_fault(fault, now),
+                Effect::Addresses | Effect::Nothing => {}
+            }
+        });
+        self.drive(key);
+    }
+}
+
+fn report(event: &DeviceEvent, count: usize) {
+    let DeviceEvent {
+        name,
+        event,
+        effect,
+        ..
+    } = event;
+    match effect {
+        Effect::Suspect { port } => warn_sparsely!(
+            Rdma,
+            "device {name}: the link of port {port} was lost ({event}); connections \
+             probed: {count}"
+        ),
+        Effect::Trust { port } => {
+            info_sparsely!(
+                Rdma,
+                "device {name}: the link of port {port} is active ({event})"
+            );
+        }
+        Effect::End(_, fault) => {
+            warn_sparsely!(
+                Rdma,
+                "device {name} reports a failure: {fault}; connections ended: {count}"
+            );
+        }
+        Effect::Addresses => {
+            info_sparsely!(Rdma, "device {name}: its addresses changed ({event})")
+        }
+        Effect::Nothing => debug!(Rdma, "device {name}: {event}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suspicion_is_short_if_a_session_goes_on() {
+        let timeout = Duration::from_secs(7);
+        let config = Config::default().with(|config| config.keepalive_timeout = timeout);
+        assert_eq!(patience(&config), timeout);
+        let config = config.with(|config| config.resume = Duration::from_secs(60));
+        assert_eq!(patience(&config), SUSPICION);
+    }
+}

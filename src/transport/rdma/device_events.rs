@@ -1,0 +1,210 @@
+//! The events of devices: their descriptor in the epoll of an engine, and their effects.
+//!
+//! librdmacm opens each device once for the process, so all engines share one descriptor. The
+//! kernel hands each event to one reader. The engine that reads it passes it on to the others.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use nix::sys::epoll::{EpollEvent, EpollFlags};
+
+use crate::{
+    os::{Process, failed},
+    poll::Epolls,
+    proto::DeviceFault,
+    status::OsError,
+    transport::{
+        DEVICE,
+        device_event::{DeviceEvent, Effect, Object},
+    },
+    verbs::{AsyncElement, AsyncEvent, AsyncEventType, Context},
+};
+
+/// The descriptor of a device's events in the epoll of an engine. Dropping it takes the descriptor
+/// out, before librdmacm closes the device: a child of a fork may hold the same file open, and the
+/// epoll would report it without an end.
+pub(super) struct Watch {
+    epolls: Arc<Epolls>,
+    /// Open until the descriptor is out.
+    context: Context,
+    process: Process,
+}
+
+impl Watch {
+    /// Returns nothing in a child of a fork that shares the descriptor with its parent: it would
+    /// take the parent's events, whose objects do not exist here.
+    pub(super) fn new(epolls: &Arc<Epolls>, context: &Context) -> Result<Option<Self>, OsError> {
+        if !context.has_own_events() {
+            return Ok(None);
+        }
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, DEVICE | context.id());
+        epolls
+            .engine
+            .add(context, event)
+            .map_err(failed("epoll_ctl"))?;
+        Ok(Some(Self {
+            epolls: Arc::clone(epolls),
+            context: context.clone(),
+            process: Process::this(),
+        }))
+    }
+
+    /// Takes the descriptor out, for instance because the device was removed, so that each read
+    /// fails.
+    pub(super) fn stop(&self) {
+        // It fails if the descriptor is out already.
+        let _ = self.epolls.engine.delete(&self.context);
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        // A child shares the epoll with its parent.
+        if self.process.is_this() {
+            self.stop();
+        }
+    }
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watch").finish_non_exhaustive()
+    }
+}
+
+/// Returns a number for a queue of this process, by which an event names it.
+pub(super) fn next_cookie() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// The objects of one connection that events name.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Objects {
+    pub(super) qp_num: u32,
+    /// The cookie of its completion queue.
+    pub(super) cq: u64,
+    /// The cookie of its shared receive queue.
+    pub(super) srq: Option<u64>,
+}
+
+impl Objects {
+    pub(super) fn have(&self, object: Object) -> bool {
+        match object {
+            Object::Device => true,
+            Object::QueuePair(qp_num) => self.qp_num == qp_num,
+            Object::CompletionQueue(cookie) => self.cq == cookie,
+            Object::SharedReceives(cookie) => self.srq == Some(cookie),
+        }
+    }
+}
+
+/// Returns the engine's view of an event.
+pub(super) fn event(context: &Context, event: &AsyncEvent) -> DeviceEvent {
+    DeviceEvent {
+        device: context.id(),
+        name: context.device_name().into(),
+        event: event.event_type().to_string().into(),
+        effect: effect(event.event_type(), event.element()),
+    }
+}
+
+fn effect(event: AsyncEventType, element: AsyncElement) -> Effect {
+    match (event, element) {
+        (AsyncEventType::PORT_ERR, AsyncElement::Port(port)) => Effect::Suspect { port },
+        (AsyncEventType::PORT_ACTIVE, AsyncElement::Port(port)) => Effect::Trust { port },
+        (AsyncEventType::DEVICE_FATAL, _) => Effect::End(Object::Device, DeviceFault::Device),
+        (AsyncEventType::CQ_ERR, AsyncElement::CompletionQueue { cookie }) => Effect::End(
+            Object::CompletionQueue(cookie),
+            DeviceFault::CompletionQueue,
+        ),
+        (AsyncEventType::SRQ_ERR, AsyncElement::SharedReceiveQueue { cookie }) => {
+            Effect::End(Object::SharedReceives(cookie), DeviceFault::SharedReceives)
+        }
+        (_, AsyncElement::QueuePair { qp_num }) => {
+            let fault = match event {
+                AsyncEventType::QP_FATAL => DeviceFault::QueuePair,
+                AsyncEventType::QP_REQ_ERR => DeviceFault::Request,
+                AsyncEventType::QP_ACCESS_ERR => DeviceFault::Access,
+                _ => return Effect::Nothing,
+            };
+            Effect::End(Object::QueuePair(qp_num), fault)
+        }
+        (AsyncEventType::GID_CHANGE | AsyncEventType::LID_CHANGE, _) => Effect::Addresses,
+        _ => Effect::Nothing,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_event_has_its_effect() {
+        type Event = AsyncEventType;
+        let port = AsyncElement::Port(2);
+        let qp = AsyncElement::QueuePair { qp_num: 17 };
+        let cq = AsyncElement::CompletionQueue { cookie: 5 };
+        let srq = AsyncElement::SharedReceiveQueue { cookie: 6 };
+        let of_qp = |fault| Effect::End(Object::QueuePair(17), fault);
+        for (event, element, expected) in [
+            (Event::PORT_ERR, port, Effect::Suspect { port: 2 }),
+            (Event::PORT_ACTIVE, port, Effect::Trust { port: 2 }),
+            (Event::QP_FATAL, qp, of_qp(DeviceFault::QueuePair)),
+            (Event::QP_REQ_ERR, qp, of_qp(DeviceFault::Request)),
+            (Event::QP_ACCESS_ERR, qp, of_qp(DeviceFault::Access)),
+            (
+                Event::DEVICE_FATAL,
+                AsyncElement::Device,
+                Effect::End(Object::Device, DeviceFault::Device),
+            ),
+            (
+                Event::CQ_ERR,
+                cq,
+                Effect::End(Object::CompletionQueue(5), DeviceFault::CompletionQueue),
+            ),
+            (
+                Event::SRQ_ERR,
+                srq,
+                Effect::End(Object::SharedReceives(6), DeviceFault::SharedReceives),
+            ),
+            (Event::GID_CHANGE, port, Effect::Addresses),
+            (Event::LID_CHANGE, port, Effect::Addresses),
+            (Event::QP_LAST_WQE_REACHED, qp, Effect::Nothing),
+            (Event::COMM_EST, qp, Effect::Nothing),
+            (Event::SRQ_LIMIT_REACHED, srq, Effect::Nothing),
+            (Event::SM_CHANGE, port, Effect::Nothing),
+            (
+                Event::from_raw(4711),
+                AsyncElement::Unknown,
+                Effect::Nothing,
+            ),
+        ] {
+            assert_eq!(effect(event, element), expected, "{event}");
+        }
+    }
+
+    #[test]
+    fn connection_is_that_of_its_objects() {
+        let mine = Objects {
+            qp_num: 17,
+            cq: 5,
+            srq: None,
+        };
+        for (object, expected) in [
+            (Object::Device, true),
+            (Object::QueuePair(17), true),
+            (Object::QueuePair(18), false),
+            (Object::CompletionQueue(5), true),
+            (Object::CompletionQueue(6), false),
+            (Object::SharedReceives(5), false),
+        ] {
+            assert_eq!(mine.have(object), expected, "{object:?}");
+        }
+    }
+}
