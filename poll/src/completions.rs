@@ -79,5 +79,5 @@ pub trait Events: Send + Sync {
     fn answer(&self);
 
     /// Sleeps until there is an event, the alarm rings, or no time is `left`.
-    fn doze(&self, alarm: &Alarm, left: Option<Duration>) -> Result<Woken, OsError>;
+    fn sleep_until_event(&self, alarm: &Alarm, left: Option<Duration>) -> Result<Woken, OsError>;
 }

@@ -392,7 +392,7 @@ impl Follower<'_> {
         let wakes = lock(&poller.wakes);
         // Either a leader that resigns counts this follower, or this thread sees that the lead is
         // free.
-        let idle = |wakes: &mut u64| poller.word.is_led() && *wakes == self.wakes;
+        let idle = |wakes: &mut u64| poller.word.has_leader() && *wakes == self.wakes;
         park(&poller.changed, wakes, left, idle);
     }
 }

@@ -91,13 +91,17 @@ impl Alarm {
     }
 
     /// Sleeps until it rings, or no time is `left`.
-    pub(super) fn doze(&self, left: Option<Duration>) -> Result<Woken, OsError> {
-        self.doze_beside(&self.0, left)
+    pub(super) fn sleep_until_event(&self, left: Option<Duration>) -> Result<Woken, OsError> {
+        self.sleep_until_ready(&self.0, left)
     }
 
     /// Sleeps until `events` is readable, the alarm rings, or no time is `left`.
-    pub fn doze_beside(&self, events: impl AsFd, left: Option<Duration>) -> Result<Woken, OsError> {
-        let timeout = PollTimeout::try_from(millis(nap(left))).unwrap_or(PollTimeout::MAX);
+    pub fn sleep_until_ready(
+        &self,
+        events: impl AsFd,
+        left: Option<Duration>,
+    ) -> Result<Woken, OsError> {
+        let timeout = PollTimeout::try_from(millis(bounded(left))).unwrap_or(PollTimeout::MAX);
         let mut fds = [
             PollFd::new(events.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.0.as_fd(), PollFlags::POLLIN),
@@ -129,10 +133,10 @@ pub(super) fn park<T>(
     left: Option<Duration>,
     idle: impl FnMut(&mut T) -> bool,
 ) {
-    drop(changed.wait_timeout_while(guard, nap(left), idle));
+    drop(changed.wait_timeout_while(guard, bounded(left), idle));
 }
 
 /// The longest sleep with this time `left`.
-fn nap(left: Option<Duration>) -> Duration {
+fn bounded(left: Option<Duration>) -> Duration {
     left.map_or(LONGEST_SLEEP, |left| left.min(LONGEST_SLEEP))
 }

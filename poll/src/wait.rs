@@ -92,7 +92,7 @@ impl Poller {
             return Ok(value);
         }
         let value = self.sleep_until(leader, queue, deadline, ready);
-        self.hand_on(&queue.without_handoff());
+        self.rearm_for_owner(&queue.without_handoff());
         value
     }
 
@@ -200,14 +200,14 @@ impl Poller {
             // The fd stays readable. The engine's thread takes over and delivers the end. It would
             // come late to each of many connections if their threads spun at that time.
             self.call_engine();
-            alarm.doze(deadline.left())
+            alarm.sleep_until_event(deadline.left())
         } else if stays_readable
             && !self.is_shared()
             && queue.receive(&events, deadline, || leader.is_woken())
         {
             Ok(Woken::Event)
         } else {
-            events.doze(alarm, deadline.left())
+            events.sleep_until_event(alarm, deadline.left())
         };
         leader.wake_up(matches!(slept, Ok(Woken::Alarm)));
         self.visit_as_thread();
@@ -235,7 +235,7 @@ impl Poller {
         *value = ready();
         let slept = match value {
             Some(_) => Ok(Woken::Event),
-            None => alarm.doze(deadline.left()),
+            None => alarm.sleep_until_event(deadline.left()),
         };
         leader.wake_up(matches!(slept, Ok(Woken::Alarm)));
         if value.is_none() {
@@ -263,7 +263,7 @@ impl Poller {
 
     /// Requests an event for the next completion after a sleep, if threads do not own the
     /// connection. This thread may have taken the event that its owner waits for.
-    fn hand_on(&self, queue: &impl Completions) {
+    fn rearm_for_owner(&self, queue: &impl Completions) {
         let takes_events = !queue.stays_readable() && self.owner() != Owner::Threads;
         if !takes_events && !self.is_shared() {
             return;

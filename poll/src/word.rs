@@ -135,7 +135,7 @@ impl Word {
     }
 
     #[inline]
-    pub(super) fn is_led(&self) -> bool {
+    pub(super) fn has_leader(&self) -> bool {
         self.0.load(Ordering::Acquire) & LED != 0
     }
 

@@ -239,14 +239,14 @@ impl RecvCredit {
         //# A Grant must not be sent unless (a) `grant` has grown by at least half of the granting
         //# side's window, rounded up, since it was last sent in any frame, (b) the peer has used up
         //# everything that was granted, or it reports large messages taken.
-        more >= self.window.div_ceil(2) || (enough && self.is_waited_for())
+        more >= self.window.div_ceil(2) || (enough && self.is_awaited())
     }
 
     /// Whether the peer waits for a grant that waits for more releases. They may never come: an
     /// application may keep messages.
     #[inline]
     pub(super) fn puts_off_grant(&self) -> bool {
-        self.is_waited_for() && !self.grant_due()
+        self.is_awaited() && !self.grant_due()
     }
 
     /// Returns the limit that was last sent to the peer.
@@ -261,7 +261,7 @@ impl RecvCredit {
 
     /// Whether the peer has used up its credit, and there is more.
     #[inline]
-    fn is_waited_for(&self) -> bool {
+    fn is_awaited(&self) -> bool {
         self.limit != self.announced && self.announced == self.received
     }
 }

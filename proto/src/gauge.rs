@@ -211,7 +211,7 @@ impl Gauge {
 
     /// Claims `bytes` for a claimant that does not wait, up to `limit` in use. Returns whether it
     /// has them, which it has not while others wait.
-    pub fn claim_at_once(&mut self, host: Host, bytes: u64, limit: u64) -> bool {
+    pub fn try_claim(&mut self, host: Host, bytes: u64, limit: u64) -> bool {
         let claim = Claim {
             who: u64::MAX,
             ticket: u64::MAX,

@@ -183,8 +183,8 @@ fn with_single_spaces(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the complaint about a quote that is not on the page.
-fn complaint(quote: &Quote) -> Option<String> {
+/// Returns the error text for a quote that is not on the page.
+fn quote_error(quote: &Quote) -> Option<String> {
     let Quote {
         place,
         section: anchor,
@@ -206,7 +206,7 @@ fn quoted_rules_are_in_protocol_md() {
         &mut quotes,
     );
     assert!(quotes.len() >= 40, "found {} quotes", quotes.len());
-    let complaints: Vec<_> = quotes.iter().filter_map(complaint).collect();
+    let complaints: Vec<_> = quotes.iter().filter_map(quote_error).collect();
     assert!(complaints.is_empty(), "{complaints:#?}");
 }
 
@@ -215,7 +215,7 @@ fn rules_that_the_page_lacks_are_found() {
     let complains = |section: &str, text: &str| {
         let (section, text) = (section.to_owned(), text.to_owned());
         let place = String::new();
-        complaint(&Quote {
+        quote_error(&Quote {
             place,
             section,
             text,

@@ -63,7 +63,7 @@ pub(super) struct Progress {
 
 impl Progress {
     /// Whether enough has arrived since `seen`, half a timeout before.
-    fn is_enough_since(&self, seen: Self) -> bool {
+    fn suffices_since(&self, seen: Self) -> bool {
         self.chunks > seen.chunks && self.bytes - seen.bytes >= self.wanted / 16
     }
 }
@@ -157,7 +157,7 @@ impl ReadWatchdog {
         match self.watch {
             Watch::Reading { check, seen, still } if check <= now => {
                 self.watch = Watch::Off;
-                let too_little = !progress.is_enough_since(seen);
+                let too_little = !progress.suffices_since(seen);
                 if reading && too_little && still {
                     return Verdict::Stalled;
                 }

@@ -142,7 +142,7 @@ impl Simulation {
         while let Some(Reverse((at, _, event))) = self.events.pop() {
             self.now = at;
             match event {
-                Event::Wanted => self.want_one(),
+                Event::Wanted => self.queue_random_message(),
                 Event::Arrives { connection, wanted } => self.arrive(connection, wanted),
                 Event::Served => self.served(),
                 Event::Granted { connection, limit } => {
@@ -166,7 +166,7 @@ impl Simulation {
     }
 
     /// A message at random, and the next one after a while.
-    fn want_one(&mut self) {
+    fn queue_random_message(&mut self) {
         let connections = self.clients.len() as u32;
         let among = match self.load {
             Load::Skewed if self.random.u32(..10) > 0 => (connections / 100).max(1),

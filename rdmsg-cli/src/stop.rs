@@ -46,7 +46,7 @@ impl Stop {
     }
 
     /// Whether one has come.
-    pub(crate) fn has_come(&self) -> bool {
+    pub(crate) fn is_requested(&self) -> bool {
         !self.0.is_empty()
     }
 }

@@ -48,7 +48,7 @@ struct Options {
 
 /// Whether a connection failed for this side's port, at once: it is in use, or was a moment ago for
 /// a connection to the same peer.
-fn is_about_the_port(error: &io::Error) -> bool {
+fn is_local_port_unavailable(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable
@@ -83,7 +83,7 @@ impl Stream {
             result = loop {
                 tries -= 1;
                 match Self::connect_one(address, config) {
-                    Err(error) if is_about_the_port(&error) && tries > 0 => {}
+                    Err(error) if is_local_port_unavailable(&error) && tries > 0 => {}
                     result => break result,
                 }
             };

@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// How long after a deadline the engine may still reply with the phase that timed out.
-const LAST_WORD: Duration = Duration::from_millis(100);
+const REPLY_GRACE: Duration = Duration::from_millis(100);
 
 /// A request of a handle to the engine's thread.
 #[derive(Debug)]
@@ -250,7 +250,7 @@ pub(crate) fn wait_for_reply(
     peer: SocketAddr,
     deadline: Instant,
 ) -> Result<Established, Error> {
-    match result.recv_deadline(deadline + LAST_WORD) {
+    match result.recv_deadline(deadline + REPLY_GRACE) {
         Ok(result) => result,
         // The engine has ended.
         Err(RecvTimeoutError::Disconnected) => Err(Error::EngineShutDown),

@@ -80,12 +80,12 @@ pub(super) fn register(mailbox: Arc<Mailbox<Command>>) -> Result<Registration, O
 
 impl Registration {
     /// Adds a connection whose close may take this time.
-    pub(super) fn connection_came(&self, patience: Duration) {
+    pub(super) fn connection_opened(&self, patience: Duration) {
         *lock(&self.0.patience).entry(patience).or_default() += 1;
     }
 
     /// Such a connection has ended.
-    pub(super) fn connection_went(&self, patience: Duration) {
+    pub(super) fn connection_closed(&self, patience: Duration) {
         let mut all = lock(&self.0.patience);
         match all.get_mut(&patience) {
             Some(count) if *count > 1 => *count -= 1,

@@ -318,7 +318,7 @@ impl Reactor {
             sender,
             most_ids,
         );
-        self.registration.connection_came(config.longest_close());
+        self.registration.connection_opened(config.longest_close());
         if !config.resume.is_zero() {
             let side = role.choose(Side::Active(Box::new(Ways::new(way))), Side::Passive);
             link.offer_session(side, &config);
@@ -458,7 +458,7 @@ impl Reactor {
         entry.link.uninstall();
         self.bury_session(&mut entry);
         self.registration
-            .connection_went(entry.config.longest_close());
+            .connection_closed(entry.config.longest_close());
         if self.exiting || entry.link.is_abandoned() {
             entry.report_undelivered(&reason);
         }

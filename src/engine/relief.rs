@@ -78,7 +78,7 @@ enum Relief {
 }
 
 /// Ends the engine when its thread does, also by a panic.
-struct Shift<'a> {
+struct EndGuard<'a> {
     desk: &'a Desk,
     is_over: bool,
 }
@@ -118,7 +118,7 @@ impl Desk {
     /// Runs the engine until it ends, or until the relief has the reactor.
     fn serve(self: &Arc<Self>, mut reactor: Box<dyn Work>) {
         // Dropped after the reactor.
-        let mut shift = Shift {
+        let mut shift = EndGuard {
             desk: self,
             is_over: false,
         };
@@ -233,7 +233,7 @@ fn run(errands: Vec<Arc<dyn foreign::Errand>>) {
     foreign::collect(true);
 }
 
-impl Drop for Shift<'_> {
+impl Drop for EndGuard<'_> {
     fn drop(&mut self) {
         if self.is_over {
             return;

@@ -330,7 +330,7 @@ impl Error {
     }
 
     fn from_connect_rdma(peer: SocketAddr, reason: CloseReason) -> Self {
-        if let Some(error) = before_anything_was_sent(&reason) {
+        if let Some(error) = local_failure(&reason) {
             if let Some(denied) = machine::denied() {
                 return Self::PermissionDenied { error, denied };
             }
@@ -492,7 +492,7 @@ impl fmt::Debug for Error {
 
 /// Returns the call or event that failed, if the cause is on this machine: the peer was never
 /// contacted.
-fn before_anything_was_sent(reason: &CloseReason) -> Option<OsError> {
+fn local_failure(reason: &CloseReason) -> Option<OsError> {
     let event = |call, status: &CmStatus| Some(OsError::new(call, -status.raw()));
     match reason {
         CloseReason::AddrResolution(status) => event("rdma_resolve_addr", status),

@@ -125,12 +125,12 @@ pub(crate) fn is_container() -> bool {
     static IS: PerProcess<bool> = PerProcess::new(|| {
         env::var_os("KUBERNETES_SERVICE_HOST").is_some()
             || env::var_os("container").is_some()
-            || looks_like_one(Path::new("/"))
+            || has_container_marks(Path::new("/"))
     });
     *IS.get()
 }
 
-fn looks_like_one(root: &Path) -> bool {
+fn has_container_marks(root: &Path) -> bool {
     FILES.iter().any(|file| root.join(file).exists())
         || fs::read_to_string(root.join("proc/1/cgroup"))
             .is_ok_and(|groups| GROUPS.iter().any(|group| groups.contains(group)))
@@ -198,9 +198,9 @@ mod tests {
     #[test]
     fn container_is_detected_by_file_or_control_group() {
         let host = Root::new();
-        assert!(!looks_like_one(host.path()));
+        assert!(!has_container_marks(host.path()));
         host.write("proc/1/cgroup", "0::/init.scope\n");
-        assert!(!looks_like_one(host.path()));
+        assert!(!has_container_marks(host.path()));
         for (file, text) in [
             (".dockerenv", ""),
             ("run/.containerenv", "engine=\"podman-4.3.1\"\n"),
@@ -210,7 +210,7 @@ mod tests {
         ] {
             let container = Root::new();
             container.write(file, text);
-            assert!(looks_like_one(container.path()), "{file}: {text}");
+            assert!(has_container_marks(container.path()), "{file}: {text}");
         }
     }
 }

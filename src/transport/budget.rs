@@ -50,7 +50,7 @@ static SHARED: PerProcess<Mutex<Weak<Budget>>> = PerProcess::new(Mutex::default)
 
 /// The category of a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
+enum ChargeKind {
     Pinned,
     Held,
     Reserve,
@@ -117,13 +117,13 @@ impl Budget {
     }
 
     /// Releases `bytes`. If they were `used`, not only promised, the system has memory for others.
-    fn give_back(&self, what: What, host: Host, bytes: u64, used: bool) {
+    fn give_back(&self, kind: ChargeKind, host: Host, bytes: u64, used: bool) {
         let mut accounts = lock(&self.accounts);
-        match what {
-            What::Pinned => accounts.pinned.release(host, bytes),
-            What::Held => accounts.held.release(host, bytes),
-            What::Reserve => accounts.reserve.release(host, bytes),
-            What::Kept => accounts.kept -= bytes,
+        match kind {
+            ChargeKind::Pinned => accounts.pinned.release(host, bytes),
+            ChargeKind::Held => accounts.held.release(host, bytes),
+            ChargeKind::Reserve => accounts.reserve.release(host, bytes),
+            ChargeKind::Kept => accounts.kept -= bytes,
         }
         // The system may give the freed memory to another connection. One connection at a time is
         // notified: if the memory is too little for it, it is probably too little for the next.
@@ -182,17 +182,17 @@ impl Customer {
         let (id, host) = (self.id, self.host);
         let mut accounts = lock(&self.budget.accounts);
         let Accounts { held, reserve, .. } = &mut *accounts;
-        let (what, has) = if part != Part::Whole || bytes > SHORTEST_CHUNK {
-            (What::Held, held.claim(id, host, bytes, part))
-        } else if !reserve.knows(id, host) && held.claim_at_once(host, bytes, u64::MAX) {
-            (What::Held, true)
+        let (kind, has) = if part != Part::Whole || bytes > SHORTEST_CHUNK {
+            (ChargeKind::Held, held.claim(id, host, bytes, part))
+        } else if !reserve.knows(id, host) && held.try_claim(host, bytes, u64::MAX) {
+            (ChargeKind::Held, true)
         } else {
-            (What::Reserve, reserve.claim(id, host, bytes, part))
+            (ChargeKind::Reserve, reserve.claim(id, host, bytes, part))
         };
         Budget::notify(accounts, None);
         match charge {
             Some(charge) if has => charge.bytes += bytes,
-            None if has => *charge = Some(self.charge(what, bytes)),
+            None if has => *charge = Some(self.charge(kind, bytes)),
             Some(_) | None => {}
         }
         has
@@ -205,7 +205,7 @@ impl Customer {
         let (id, host) = (self.id, self.host);
         let has = accounts.pinned.claim(id, host, bytes, Part::Whole);
         Budget::notify(accounts, None);
-        has.then(|| self.charge(What::Pinned, bytes))
+        has.then(|| self.charge(ChargeKind::Pinned, bytes))
     }
 
     /// Asks for a place for unread bytes of a stream. It does not wait, and leaves half of the
@@ -213,9 +213,9 @@ impl Customer {
     pub(crate) fn copy(&self, bytes: u64) -> Option<Charge> {
         let most = self.budget.limits.held / 2;
         let mut accounts = lock(&self.budget.accounts);
-        let has = accounts.held.claim_at_once(self.host, bytes, most);
+        let has = accounts.held.try_claim(self.host, bytes, most);
         drop(accounts);
-        has.then(|| self.charge(What::Held, bytes))
+        has.then(|| self.charge(ChargeKind::Held, bytes))
     }
 
     /// Whether others wait for memory that messages of this connection's host use.
@@ -233,7 +233,7 @@ impl Customer {
             .filter(|sum| *sum <= limit)?;
         accounts.kept = sum;
         drop(accounts);
-        Some(self.charge(What::Kept, bytes))
+        Some(self.charge(ChargeKind::Kept, bytes))
     }
 
     /// The system had no memory. It may have some when others give some back, which is then told.
@@ -260,10 +260,10 @@ impl Customer {
         Budget::notify(accounts, None);
     }
 
-    fn charge(&self, what: What, bytes: u64) -> Charge {
+    fn charge(&self, kind: ChargeKind, bytes: u64) -> Charge {
         Charge {
             budget: Arc::clone(&self.budget),
-            what,
+            kind,
             host: self.host,
             bytes,
             used: true,
@@ -282,7 +282,7 @@ impl Drop for Customer {
 #[derive(Debug)]
 pub(crate) struct Charge {
     budget: Arc<Budget>,
-    what: What,
+    kind: ChargeKind,
     host: Host,
     bytes: u64,
     /// Whether the system has given the memory.
@@ -299,7 +299,7 @@ impl Charge {
 impl Drop for Charge {
     fn drop(&mut self) {
         self.budget
-            .give_back(self.what, self.host, self.bytes, self.used);
+            .give_back(self.kind, self.host, self.bytes, self.used);
     }
 }
 

@@ -187,9 +187,9 @@ impl RejectReason {
     /// request.
     #[must_use]
     pub const fn explanation(self) -> Option<&'static str> {
-        const NOT_LISTENED_TO: i32 = -libc::ECONNREFUSED; // On iWARP.
+        const IWARP_REFUSED: i32 = -libc::ECONNREFUSED; // On iWARP.
         match self {
-            Self::INVALID_SERVICE_ID | Self(NOT_LISTENED_TO) => {
+            Self::INVALID_SERVICE_ID | Self(IWARP_REFUSED) => {
                 Some("refused: nobody listens on this port at the peer")
             }
             Self::CONSUMER_DEFINED => Some(

@@ -118,7 +118,7 @@ impl Listeners {
     pub async fn accept(&self) -> io::Result<(Socket, SocketAddr)> {
         loop {
             match std::future::poll_fn(|cx| self.poll_accept(cx)).await {
-                Err(error) if !is_the_listeners(&error) => {
+                Err(error) if !is_end_of_listener(&error) => {
                     log::warn!("a connection was not accepted: {error}");
                     sleep(PAUSE).await;
                 }
@@ -141,7 +141,7 @@ impl Listeners {
 }
 
 /// Returns whether an error is the end of the listener, and not of one connection.
-fn is_the_listeners(error: &io::Error) -> bool {
+fn is_end_of_listener(error: &io::Error) -> bool {
     let error = error.get_ref().and_then(|error| error.downcast_ref());
     matches!(
         error,

@@ -71,7 +71,10 @@ fn run(options: &Options) -> Result<()> {
     );
     let stuck = clients.split_off(clients.len().saturating_sub(options.stuck));
     for client in &stuck {
-        println!("stuck after {} messages", get_stuck(client, options.size)?);
+        println!(
+            "stuck after {} messages",
+            fill_window(client, options.size)?
+        );
     }
     let group = Group::new();
     for client in &clients {
@@ -128,7 +131,7 @@ fn open(options: &Options, engine: &Engine) -> Result<Vec<Endpoint>> {
 
 /// Sends until the window is full, because this client does not receive. Returns the number of
 /// messages.
-fn get_stuck(client: &Endpoint, size: usize) -> Result<u64> {
+fn fill_window(client: &Endpoint, size: usize) -> Result<u64> {
     let message = vec![0; size];
     for sent in 0.. {
         match client.send_timeout(&message, REFUSED) {

@@ -109,7 +109,7 @@ fn run(options: &Options) -> Result<()> {
     };
     port.connect(&side.qp, &peer, &terms)?;
     // A message to a queue pair that is not ready is lost.
-    meet_again(&stream, b'Q')?;
+    synchronise(&stream, b'Q')?;
     match options.host {
         Some(_) => side.client(&stream, theirs),
         None => side.server(&stream),
@@ -117,7 +117,7 @@ fn run(options: &Options) -> Result<()> {
 }
 
 /// Reports that this side has reached a point, and waits until the other side has.
-fn meet_again(stream: &TcpStream, point: u8) -> Result<()> {
+fn synchronise(stream: &TcpStream, point: u8) -> Result<()> {
     tell(stream, &[point])?;
     hear::<1>(stream, "that it has come as far").map(drop)
 }
@@ -204,9 +204,9 @@ impl Side {
         })?;
         self.put(self.texts[1], len);
         let read = self.text();
-        meet_again(stream, b'R')?;
+        synchronise(stream, b'R')?;
         // The client reads and writes here, and this side learns only that it has finished.
-        meet_again(stream, b'W')?;
+        synchronise(stream, b'W')?;
         if self.show("Contents of server buffer") == read {
             return Err("the client has not written anything".into());
         }
@@ -228,7 +228,7 @@ impl Side {
             );
         }
         self.show("Message is");
-        meet_again(stream, b'R')?;
+        synchronise(stream, b'R')?;
         self.put("", len);
         let access = |status| match status {
             WcStatus::REM_ACCESS_ERR => {
@@ -246,7 +246,7 @@ impl Side {
         let buffer = Sge::new(&self.memory, ..len);
         self.qp.post_send(&[SendWr::write(0, buffer, theirs)])?;
         self.complete("WRITE", access)?;
-        meet_again(stream, b'W')
+        synchronise(stream, b'W')
     }
 
     /// Waits for the completion of the pending work request.

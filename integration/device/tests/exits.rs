@@ -25,7 +25,7 @@ use toolbox::{DeviceTest, Lab, PATIENCE, pattern, reason};
 const PEER: &str = "EXITS_PEER";
 
 /// Longer than any test waits.
-const FOR_EVER: Duration = Duration::from_secs(600);
+const NEVER: Duration = Duration::from_secs(600);
 
 /// Starts a role of this program, which ends by itself. The drop kills it.
 fn start(role: &str, peer: SocketAddr) -> Role {
@@ -147,7 +147,7 @@ fn role_sends_to_one_who_never_reads() {
 #[test]
 #[ignore = "a program that other tests run"]
 fn role_sends_large_messages_until_it_is_killed() {
-    let endpoint = connector(FOR_EVER).connect(peer()).unwrap();
+    let endpoint = connector(NEVER).connect(peer()).unwrap();
     let message = pattern(0, 1_000_000);
     loop {
         endpoint.send(&message).unwrap();
@@ -158,7 +158,7 @@ fn role_sends_large_messages_until_it_is_killed() {
 #[ignore = "a program that other tests run"]
 fn role_listens_and_returns() {
     let mut config = Config::default();
-    config.close_timeout = FOR_EVER;
+    config.close_timeout = NEVER;
     let engine = Engine::new().unwrap();
     let listener = Listener::builder()
         .config(&config)
@@ -172,7 +172,7 @@ fn role_listens_and_returns() {
 #[test]
 #[ignore = "a program that other tests run"]
 fn role_has_an_idle_connection_and_returns() {
-    let endpoint = connector(FOR_EVER).connect(peer()).unwrap();
+    let endpoint = connector(NEVER).connect(peer()).unwrap();
     let _kept = Box::leak(Box::new(endpoint));
 }
 
@@ -184,7 +184,7 @@ fn role_leaves_a_request_unanswered_and_returns() {
         .engine(&engine)
         .bind_requests(Lab::get().at(0));
     let listener = listener.unwrap();
-    let client = connector(FOR_EVER).connect(peer()).unwrap();
+    let client = connector(NEVER).connect(peer()).unwrap();
     client
         .send(listener.local_addr().to_string().as_bytes())
         .unwrap();
@@ -196,7 +196,7 @@ fn role_leaves_a_request_unanswered_and_returns() {
 #[ignore = "a program that other tests run"]
 fn role_leaves_a_connection_unaccepted_and_returns() {
     let listener = listen(&Config::default());
-    let client = connector(FOR_EVER).connect(peer()).unwrap();
+    let client = connector(NEVER).connect(peer()).unwrap();
     client
         .send(listener.local_addr().to_string().as_bytes())
         .unwrap();
@@ -241,12 +241,12 @@ static IN_APPLICATION: Exit = Exit {
 #[test]
 #[ignore = "a program that other tests run"]
 fn role_exits_in_the_engines_thread() {
-    let _other = connector(FOR_EVER).connect(peer()).unwrap();
+    let _other = connector(NEVER).connect(peer()).unwrap();
     log::set_logger(&IN_ENGINE).unwrap();
     log::set_max_level(LevelFilter::Trace);
     loop {
         // Only the engine sees the completions of the dropped connection's receives.
-        drop(connector(FOR_EVER).connect(peer()).unwrap());
+        drop(connector(NEVER).connect(peer()).unwrap());
     }
 }
 
@@ -402,7 +402,7 @@ fn forked_child_exit_keeps_parents_connections() {
     let _test = DeviceTest::start();
     let listener = listen(&Config::default());
     let address = listener.local_addr();
-    let client = thread::spawn(move || connector(FOR_EVER).connect(address).unwrap());
+    let client = thread::spawn(move || connector(NEVER).connect(address).unwrap());
     let server = listener.accept_timeout(PATIENCE).unwrap();
     let client = client.join().unwrap();
 

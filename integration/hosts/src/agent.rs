@@ -43,7 +43,7 @@ pub(crate) const PAUSE: Duration = Duration::from_millis(20);
 
 /// The time limit for the last output of a program that has ended, if another process keeps its
 /// outputs open.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+const OUTPUT_GRACE: Duration = Duration::from_secs(5);
 
 /// Serves one conductor until its request to end.
 ///
@@ -178,7 +178,7 @@ impl Program {
             let _ = waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT);
             let status = lock(&ending).wait();
             leave(pid);
-            let _ = closed.recv_timeout(LAST_WORDS);
+            let _ = closed.recv_timeout(OUTPUT_GRACE);
             report(Frame::Ended(status.map_or(255, code)));
         });
         Ok(Self { child, stdin, pid })

@@ -31,7 +31,7 @@ pub(crate) fn lacks(case: &Case) -> Option<&'static str> {
 /// Delays the first SEND of each connection on this host, the clients'. An accepting driver sends
 /// its reply before it watches the socket. If it is delayed in between, it notices an early SEND
 /// only when more data arrives, and a C program sends no more.
-pub(crate) fn hold_back_first_sends() -> Result<()> {
+pub(crate) fn delay_first_sends() -> Result<()> {
     // Matches untagged segments of queue 0 with message sequence number 1 (RFC 5041, 4.3), behind
     // the headers of IP and of TCP with timestamps.
     const SCRIPT: &str = "set -e

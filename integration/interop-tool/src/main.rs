@@ -96,7 +96,7 @@ fn compare(options: &Options, lab: &Lab) -> Result<bool> {
     let cases = cases(options)?;
     let mut agent = Host::connect(lab.peer)?;
     if options.device == LabDevice::Siw {
-        iwarp::hold_back_first_sends()?;
+        iwarp::delay_first_sends()?;
     }
     println!(
         "interop: all takes {:.1} times as long as on an idle machine",

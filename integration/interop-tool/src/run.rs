@@ -6,7 +6,7 @@ use toolbox::{Deadline, Ended, Heard, Process, Side as End, agent::Host};
 use crate::case::{Case, Cue, Ends, Place, Side};
 
 /// Time that a server without an end of its own keeps running after its clients have ended.
-const A_MOMENT: Duration = Duration::from_millis(200);
+const LINGER: Duration = Duration::from_millis(200);
 
 /// Runs a case. All of its programs have ended on return.
 pub(crate) fn run(case: &Case, place: &Place, agent: &mut Host) -> Result<()> {
@@ -116,7 +116,7 @@ impl Stage<'_> {
             // `check` reports a missing text later.
             self.agent.hear(text, self.limit)?;
         }
-        self.agent.finish(Deadline::exactly_after(A_MOMENT))
+        self.agent.finish(Deadline::exactly_after(LINGER))
     }
 }
 

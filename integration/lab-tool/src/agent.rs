@@ -36,7 +36,7 @@ const MODPROBE: &str = "/run/lab/modprobe";
 /// Runs the agent until the lab has closed the port.
 pub(crate) fn main() -> Result<()> {
     if std::process::id() == 1 {
-        return be_first();
+        return run_as_init();
     }
     let mut port = open_port()?;
     let sender = Sender::new(port.try_clone()?);
@@ -60,7 +60,7 @@ pub(crate) fn main() -> Result<()> {
 
 /// Runs as the first process of a guest, which inherits every orphan and whose end stops the guest.
 /// Starts the agent as another process, which waits only for its own children.
-fn be_first() -> Result<()> {
+fn run_as_init() -> Result<()> {
     let agent = Command::new(env::current_exe()?).arg("agent").spawn()?;
     let agent = Pid::from_raw(agent.id() as i32);
     while wait()?.pid() != Some(agent) {}

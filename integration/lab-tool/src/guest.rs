@@ -43,7 +43,7 @@ pub(crate) fn boot(machines: &Machines, watch: &Watch) -> Result<Vec<Machine>> {
             }));
         }
         let ready = watch.ready(guests.len(), attempt * machines.accel.boot_limit());
-        let Err(error) = with_last_words(&guests, ready) else {
+        let Err(error) = with_console_tail(&guests, ready) else {
             let (hosts, seconds) = (guests.len(), start.elapsed().as_secs_f32());
             let s = if hosts == 1 { "" } else { "s" };
             eprintln!("lab: {hosts} host{s} up in {seconds:.1} s");
@@ -72,7 +72,7 @@ pub(crate) fn exec(machines: &Machines, args: &Exec, watch: &Watch) -> Result<u8
         start(machines, watch, guest, args.argv(), &args.env, false)?;
     }
     let ended = watch.ended(guests.len(), args.timeout(), &args.may_die);
-    with_last_words(&guests, ended)
+    with_console_tail(&guests, ended)
 }
 
 /// Refuses a program that exists on this machine but not in a guest, which has its own /tmp and
@@ -143,10 +143,10 @@ fn lost(error: &Error) -> Option<(usize, &str)> {
 }
 
 /// Prints the last output of a lost host, and keeps the output of a host without progress.
-pub(crate) fn with_last_words<T>(guests: &[Machine], outcome: Result<T>) -> Result<T> {
+pub(crate) fn with_console_tail<T>(guests: &[Machine], outcome: Result<T>) -> Result<T> {
     outcome.inspect_err(|error| {
         if let Some((host, monitor)) = lost(error) {
-            eprintln!("{}\n{monitor}", guests[host].last_words());
+            eprintln!("{}\n{monitor}", guests[host].console_tail());
             if !monitor.is_empty() {
                 let kept = guests[host].keep(monitor);
                 eprintln!("lab: kept in a folder: {kept:?}");

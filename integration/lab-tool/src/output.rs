@@ -40,7 +40,7 @@ pub(crate) fn follow(host: usize, named: bool, frames: &Receiver<Frame>, news: &
             )))),
             Err(_) => Ok(Some(News::Stop(Stop::lost(host, "the machine stopped")))),
         };
-        if let Some(last) = written.unwrap_or_else(|_| Some(News::Stop(Stop::unheard()))) {
+        if let Some(last) = written.unwrap_or_else(|_| Some(News::Stop(Stop::output_closed()))) {
             // Sending fails if the main thread has ended.
             let _ = news.send(last);
             return;

@@ -144,7 +144,7 @@ impl Machines {
             .spawn()
             .context("cannot run qemu; run: integration/lab setup")?;
         let (link, guests_life) = (link.try_clone()?, port.try_clone()?);
-        thread::spawn(move || take_leftovers(link, &guests_life));
+        thread::spawn(move || drain_link(link, &guests_life));
         let (link, reports) = Link::over(port)?;
         let machine = Machine {
             host,
@@ -212,7 +212,7 @@ impl Machine {
     }
 
     /// Returns the last output of QEMU and of the kernel.
-    pub(crate) fn last_words(&self) -> String {
+    pub(crate) fn console_tail(&self) -> String {
         let console = fs::read(&self.console).unwrap_or_default();
         let console = String::from_utf8_lossy(&console);
         let lines: Vec<_> = console.lines().collect();
@@ -242,7 +242,7 @@ pub(crate) fn dies_with_us(command: &mut Command) {
 /// Reads the data that is sent to a machine after its end, until there is none for 1 s. Otherwise
 /// the other machine's QEMU keeps a partially sent packet forever. Its guest's driver then waits
 /// with all further packets, which blocks the destruction of queue pairs.
-fn take_leftovers(mut link: UnixStream, port: &UnixStream) {
+fn drain_link(mut link: UnixStream, port: &UnixStream) {
     // The other end of the port closes with the machine.
     let mut gone = [PollFd::new(port.as_fd(), PollFlags::empty())];
     while poll(&mut gone, PollTimeout::NONE) == Err(Errno::EINTR) {}
@@ -277,7 +277,7 @@ mod tests {
             }
         };
         assert_eq!(full.kind(), ErrorKind::WouldBlock);
-        let taking = thread::spawn(move || take_leftovers(link, &port));
+        let taking = thread::spawn(move || drain_link(link, &port));
         drop(of_guest);
         other.set_nonblocking(false).unwrap();
         other.write_all(&packet).unwrap();

@@ -46,7 +46,7 @@ pub(crate) fn shell(machines: &Machines, watch: &Watch) -> Result<u8> {
         }
         let _ = keys.send(number, &Frame::Tell(vec![END_OF_INPUT]));
     });
-    guest::with_last_words(&guests, watch.ended(1, NO_LIMIT, &[]))
+    guest::with_console_tail(&guests, watch.ended(1, NO_LIMIT, &[]))
 }
 
 /// The terminal in raw mode, which passes on each key as it is typed. Dropping it restores the

@@ -57,7 +57,7 @@ impl Stop {
     }
 
     /// The readers of stdout or stderr have closed it.
-    pub(crate) fn unheard() -> Self {
+    pub(crate) fn output_closed() -> Self {
         Self::new(
             128 + Signal::SIGPIPE as u8,
             "nobody reads the output".into(),
@@ -92,12 +92,12 @@ impl Watch {
     pub(crate) fn new() -> Result<Self> {
         let (news, inbox) = channel();
         // Sending fails only if the main thread has dropped the receiver at its end.
-        let (signals, unheard) = (news.clone(), news.clone());
+        let (signals, output_closed) = (news.clone(), news.clone());
         on_signal(move |signal| {
             let stop = Stop::new(128 + signal as u8, format!("stopped by {signal}"));
             drop(signals.send(News::Stop(stop)));
         })?;
-        on_unheard(move || drop(unheard.send(News::Stop(Stop::unheard()))));
+        on_output_closed(move || drop(output_closed.send(News::Stop(Stop::output_closed()))));
         Ok(Self { news, inbox })
     }
 
@@ -205,7 +205,7 @@ fn hangup_is_ignored() -> bool {
 }
 
 /// Calls `tell` when the reader of stdout or stderr has closed it, even without output.
-fn on_unheard(tell: impl FnOnce() + Send + 'static) {
+fn on_output_closed(tell: impl FnOnce() + Send + 'static) {
     thread::spawn(move || {
         let (stdout, stderr) = (io::stdout(), io::stderr());
         // `poll` always reports errors and hang-ups.

@@ -99,11 +99,11 @@ impl Alarm {
         SYSTEM.change(|state| state.rung = false);
     }
 
-    pub(crate) fn doze(&self, left: Option<Duration>) -> Result<Woken, OsError> {
-        self.doze_beside(&CompletionEvents, left)
+    pub(crate) fn sleep_until_event(&self, left: Option<Duration>) -> Result<Woken, OsError> {
+        self.sleep_until_ready(&CompletionEvents, left)
     }
 
-    pub(crate) fn doze_beside(
+    pub(crate) fn sleep_until_ready(
         &self,
         _: &CompletionEvents,
         _: Option<Duration>,
@@ -136,8 +136,8 @@ impl Events for CompletionEvents {
 
     fn answer(&self) {}
 
-    fn doze(&self, alarm: &Alarm, left: Option<Duration>) -> Result<Woken, OsError> {
-        alarm.doze_beside(self, left)
+    fn sleep_until_event(&self, alarm: &Alarm, left: Option<Duration>) -> Result<Woken, OsError> {
+        alarm.sleep_until_ready(self, left)
     }
 }
 

@@ -26,10 +26,10 @@ fn write(out: &mut impl Write, plot: &Plot, width: usize) -> io::Result<()> {
     }
     writeln!(out)?;
     let grid = draw(plot, width);
-    let up = plot.up();
+    let y_range = plot.y_range();
     let mut labels = vec![String::new(); HEIGHT];
     for (y, label) in plot.ticks_up() {
-        labels[row(up.place(y))] = label;
+        labels[row(y_range.place(y))] = label;
     }
     for (line, label) in grid.iter().zip(&labels) {
         let edge = if label.is_empty() { '│' } else { '┤' };
@@ -47,10 +47,10 @@ fn write(out: &mut impl Write, plot: &Plot, width: usize) -> io::Result<()> {
     }
     let mut axis = vec!['─'; width];
     let mut names = vec![' '; width + 8];
-    let across = plot.across();
+    let x_range = plot.x_range();
     let mut free = 0;
     for (x, label) in plot.ticks_across() {
-        let at = column(across.place(x), width);
+        let at = column(x_range.place(x), width);
         axis[at] = '┴';
         let start = at.saturating_sub(label.len() / 2);
         // Labels that would touch are left out.
@@ -68,11 +68,11 @@ type Grid = Vec<Vec<Option<(char, Carrier)>>>;
 
 fn draw(plot: &Plot, width: usize) -> Grid {
     let mut grid: Grid = vec![vec![None; width]; HEIGHT];
-    let (across, up) = (plot.across(), plot.up());
+    let (x_range, y_range) = (plot.x_range(), plot.y_range());
     let places = |series: &Series| -> Vec<(f64, f64)> {
         let points = series.points.iter();
         points
-            .map(|(x, y)| (across.place(*x), up.place(*y)))
+            .map(|(x, y)| (x_range.place(*x), y_range.place(*y)))
             .collect()
     };
     // Points stand on lines, and the first series on the others.

@@ -133,7 +133,7 @@ impl Worker<'_> {
     fn echo(&self, time: Duration) -> Result<Part> {
         let mut times = Times::new();
         let start = Instant::now();
-        while start.elapsed() < time && !self.stop.has_come() {
+        while start.elapsed() < time && !self.stop.is_requested() {
             let sent = Instant::now();
             self.endpoint.send_timeout(&self.message, self.limit)?;
             let answer = self.endpoint.recv_timeout(self.limit)?;
@@ -154,7 +154,7 @@ impl Worker<'_> {
         let batch = if self.message.len() > 4096 { 1 } else { BATCH };
         let start = Instant::now();
         let mut messages = 0;
-        while start.elapsed() < time && !self.stop.has_come() {
+        while start.elapsed() < time && !self.stop.is_requested() {
             for _ in 0..batch {
                 self.endpoint.send_timeout(&self.message, self.limit)?;
             }

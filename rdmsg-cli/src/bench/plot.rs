@@ -130,7 +130,7 @@ impl Plot {
 
     /// 1, 2 and 5 of each power of ten that is shown, or the powers alone where these are many.
     pub(super) fn ticks_up(&self) -> Vec<(f64, String)> {
-        let Range { least, most } = self.up();
+        let Range { least, most } = self.y_range();
         let decades = (most / least).log10();
         let steps: &[f64] = if decades < 2.5 {
             &[1.0, 2.0, 5.0]
@@ -154,12 +154,12 @@ impl Plot {
         }
     }
 
-    pub(super) fn across(&self) -> Range {
+    pub(super) fn x_range(&self) -> Range {
         Range::of(self.points().map(|(x, _)| x), 1.0)
     }
 
     /// With some room above and below.
-    pub(super) fn up(&self) -> Range {
+    pub(super) fn y_range(&self) -> Range {
         Range::of(self.points().map(|(_, y)| y), 1.3)
     }
 
@@ -250,7 +250,7 @@ mod tests {
             labels(plot.ticks_up()),
             ["100 MB/s", "200 MB/s", "500 MB/s", "1.00 GB/s"]
         );
-        assert!((plot.across().place(16_384.0) - 0.5).abs() < 1e-9);
+        assert!((plot.x_range().place(16_384.0) - 0.5).abs() < 1e-9);
     }
 
     #[test]

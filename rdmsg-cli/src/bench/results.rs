@@ -28,7 +28,7 @@ impl Results {
         let mut this = Self::default();
         let all = plan.points().len();
         for point in plan.points() {
-            if stop.has_come() {
+            if stop.is_requested() {
                 break;
             }
             // Where connections fail, others would as well.
@@ -46,7 +46,7 @@ impl Results {
                 live.line(format_args!("{point}: {error:#}"))?;
             }
             // Cut short, it says little.
-            if !stop.has_come() {
+            if !stop.is_requested() {
                 this.0
                     .push((*point, result.map_err(|error| format!("{error:#}"))));
             }

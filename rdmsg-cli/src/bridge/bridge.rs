@@ -35,7 +35,7 @@ use super::{
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The time limit for the end of connections that are reset.
-const LAST_MOMENT: Duration = Duration::from_secs(2);
+const RESET_LIMIT: Duration = Duration::from_secs(2);
 
 /// Listens, and carries incoming connections to its target.
 #[derive(Debug)]
@@ -109,9 +109,9 @@ impl Bridge {
         connections.abort_all();
         // Each resets its ends.
         let all_ended = async { while connections.join_next().await.is_some() {} };
-        let _ = timeout(LAST_MOMENT, all_ended).await;
+        let _ = timeout(RESET_LIMIT, all_ended).await;
         shared.report();
-        let _ = timeout(LAST_MOMENT, shared.all_printed()).await;
+        let _ = timeout(RESET_LIMIT, shared.all_printed()).await;
         ended.map(|()| status)
     }
 

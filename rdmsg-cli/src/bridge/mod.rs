@@ -30,15 +30,15 @@ use self::{bridge::Bridge, signals::Signals};
 use crate::{open_files::raise_open_files, statistics::export};
 
 /// Files that a connection keeps open: its socket, and those of its other side.
-const FILES_A_CONNECTION: u64 = 4;
+const FILES_PER_CONNECTION: u64 = 4;
 
 /// Files that are open without any connection.
-const FILES_BESIDE: u64 = 64;
+const FILES_OF_PROCESS: u64 = 64;
 
 /// Runs a bridge until a signal ends it.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     options.check();
-    let most = raise_open_files().saturating_sub(FILES_BESIDE) / FILES_A_CONNECTION;
+    let most = raise_open_files().saturating_sub(FILES_OF_PROCESS) / FILES_PER_CONNECTION;
     if most < options.max_connections {
         log::warn!(
             "the limit of open files is enough for some {most} connections, and not for \

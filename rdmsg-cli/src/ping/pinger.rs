@@ -59,7 +59,7 @@ impl<'a> Pinger<'a> {
     pub(super) fn run(mut self, stop: &Stop) -> Result<Summary> {
         let mut endpoint = self.connect(self.options.transport)?;
         self.greet(&endpoint)?;
-        while !stop.has_come()
+        while !stop.is_requested()
             && self
                 .options
                 .count
@@ -124,7 +124,7 @@ impl<'a> Pinger<'a> {
         loop {
             // Without a wait the tries would be too frequent if the peer is gone.
             stop.wait(self.options.interval.max(LOOK));
-            if stop.has_come() {
+            if stop.is_requested() {
                 return Ok(None);
             }
             match self.connect(carrier) {
@@ -178,7 +178,7 @@ impl<'a> Pinger<'a> {
                     }
                     return Ok(Outcome::Back(time));
                 }
-                Err(Error::TimedOut) if stop.has_come() => return Ok(Outcome::Stopped),
+                Err(Error::TimedOut) if stop.is_requested() => return Ok(Outcome::Stopped),
                 Err(Error::TimedOut) if !left.is_zero() => {
                     self.look(endpoint)?;
                     if self.outages.is_suspended() {

@@ -92,7 +92,7 @@ impl Server {
         loop {
             let ready = select.ready();
             let Some(number) = ready.checked_sub(1) else {
-                if stop.has_come() {
+                if stop.is_requested() {
                     return Ok(());
                 }
                 continue;

@@ -24,7 +24,7 @@ use self::{reading::Reading, view::View};
 use crate::{stop::Stop, terminal};
 
 /// Clears the screen, and begins above.
-const ANEW: &str = "\x1b[H\x1b[J";
+const CLEAR_SCREEN: &str = "\x1b[H\x1b[J";
 
 /// The screen of a program of its own, without a cursor, and back.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
@@ -49,14 +49,14 @@ fn show(options: &Options, stop: &Stop, is_live: bool) -> Result<()> {
     let mut before = Reading::take(options);
     loop {
         stop.wait(options.interval);
-        if stop.has_come() {
+        if stop.is_requested() {
             return Ok(());
         }
         let now = Reading::take(options);
         let view = View::new(&before, &now, options);
         if is_live {
             // Not by the stream that removes colours.
-            print!("{ANEW}");
+            print!("{CLEAR_SCREEN}");
             io::stdout().flush()?;
         }
         let mut out = anstream::stdout().lock();

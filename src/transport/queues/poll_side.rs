@@ -175,7 +175,7 @@ impl Events for CompletionEvents {
         })
     }
 
-    fn doze(&self, alarm: &Alarm, left: Option<Duration>) -> Result<Woken, OsError> {
-        alarm.doze_beside(self, left)
+    fn sleep_until_event(&self, alarm: &Alarm, left: Option<Duration>) -> Result<Woken, OsError> {
+        alarm.sleep_until_ready(self, left)
     }
 }

@@ -61,7 +61,7 @@ impl ConnectionId {
     /// Takes a peer's request on, as the connection with this key.
     pub(crate) fn of_request(request: ConnectRequest, key: u64) -> Self {
         let (peer, reads) = (request.peer_addr(), request.reads().outgoing);
-        let (socket, reserve, manager) = request.take_on(key);
+        let (socket, reserve, manager) = request.adopt(key);
         Self {
             key,
             manager,

@@ -398,7 +398,7 @@ impl ConnectRequest {
     }
 
     /// Takes it on, as the connection with this key.
-    pub(super) fn take_on(
+    pub(super) fn adopt(
         mut self,
         key: u64,
     ) -> (

@@ -43,11 +43,11 @@ const LONG: usize = 32 << 10;
 /// If at least the first number of bytes of a payload is missing, a thread sleeps until the rest is
 /// there, or the second number at most, because a wake-up for each segment costs more than the
 /// bytes.
-const AWAITED_FROM: usize = 128 << 10;
-const AWAITED: usize = 256 << 10;
+const MIN_AWAITED: usize = 128 << 10;
+const MAX_AWAITED: usize = 256 << 10;
 /// The longest sleep for that many bytes. A thread receives fewer after this time, so that they
 /// count as a sign of life.
-const AWAITED_FOR: Duration = Duration::from_millis(50);
+const LONGEST_AWAIT: Duration = Duration::from_millis(50);
 
 /// The number of calls in a row, so that a peer which keeps sending does not delay others.
 const MAX_CALLS: usize = 16;
@@ -186,11 +186,11 @@ impl Receiver {
         let mut flows = true;
         for _ in 0..MAX_CALLS {
             let left = self.left();
-            let wait = if left >= AWAITED_FROM && flows {
-                self.await_bytes(left.min(AWAITED), parts.socket);
+            let wait = if left >= MIN_AWAITED && flows {
+                self.await_bytes(left.min(MAX_AWAITED), parts.socket);
                 // Not in the call that receives: it would take some bytes, and then wait for the
                 // same number again, while fewer are missing.
-                parts.socket.await_readable(AWAITED_FOR);
+                parts.socket.await_readable(LONGEST_AWAIT);
                 Wait::No
             } else {
                 self.await_bytes(1, parts.socket);
@@ -264,13 +264,13 @@ impl Receiver {
                 if count > 0 {
                     coming.copy(&staged[..count]);
                     self.unread.start += count;
-                    self.payload_came(count, parts)?;
+                    self.payload_received(count, parts)?;
                     continue;
                 }
                 if coming.left > 0 {
                     return Ok(());
                 }
-                self.payload_came(0, parts)?;
+                self.payload_received(0, parts)?;
                 continue;
             }
             match Pdu::parse(&self.staged[self.unread.clone()])? {
@@ -333,7 +333,7 @@ impl Receiver {
         let placed = count.min(straight);
         self.unread.end += count - placed;
         if placed > 0 {
-            self.payload_came(placed, parts)?;
+            self.payload_received(placed, parts)?;
         }
         Ok(())
     }
@@ -457,7 +457,7 @@ impl Receiver {
     }
 
     /// So much of the payload is in its place. Behind the last of it the PDU is carried out.
-    fn payload_came(&mut self, count: usize, parts: &mut Parts<'_>) -> Result<(), Fault> {
+    fn payload_received(&mut self, count: usize, parts: &mut Parts<'_>) -> Result<(), Fault> {
         let Some(coming) = &mut self.coming else {
             return Ok(());
         };
@@ -484,7 +484,7 @@ impl Receiver {
                 if let WorkId::Recv(buffer) = receive.id {
                     parts.done.push_back(Done::Received { buffer, len });
                 }
-                self.carried_out(signalled, parts);
+                self.request_completed(signalled, parts);
             }
             Place::Exposed {
                 written: len,
@@ -508,7 +508,7 @@ impl Receiver {
                     });
                 }
                 if last {
-                    self.carried_out(signalled, parts);
+                    self.request_completed(signalled, parts);
                 }
             }
             Place::Answer { len, last, .. } => {
@@ -521,7 +521,7 @@ impl Receiver {
     }
 
     /// Counts a request of the peer that was carried out.
-    fn carried_out(&mut self, signalled: bool, parts: &mut Parts<'_>) {
+    fn request_completed(&mut self, signalled: bool, parts: &mut Parts<'_>) {
         self.requests = self.requests.wrapping_add(1);
         if signalled {
             lock(parts.send).acknowledge_peer(self.requests);

@@ -29,7 +29,7 @@ const READABLE: usize = 256 << 10;
 
 /// Bound of the pinned bytes after the stall. They are up to four chunks: the first has 128 KiB,
 /// each further one twice the size of the one before.
-const NEXT_TO_NOTHING: u64 = 2 * MIB;
+const PINNED_LIMIT: u64 = 2 * MIB;
 
 /// Returns the library's configuration for a hostile peer that stalls READs: the device reports a
 /// missing answer only after a long time.
@@ -110,10 +110,10 @@ fn an_announcement_of_a_gibibyte_pins_next_to_nothing() {
             );
             // With software iWARP, the kernel's count of pinned bytes was once seen to grow without
             // a new registration, for an unknown reason.
-            if more >= NEXT_TO_NOTHING {
+            if more >= PINNED_LIMIT {
                 let (regions, bytes) = registered();
                 assert!(
-                    Lab::get().is_iwarp() && bytes < registered_before + NEXT_TO_NOTHING,
+                    Lab::get().is_iwarp() && bytes < registered_before + PINNED_LIMIT,
                     "{role:?}: {more} bytes are pinned for it, beside {before}:\n{regions}"
                 );
             }

@@ -60,7 +60,7 @@ pub(super) trait Wire {
     /// Sends a frame.
     fn say(&mut self, frame: &[u8]);
     /// Sends a frame with something wrong around it.
-    fn say_broken(&mut self, frame: &[u8], rng: &mut Rng);
+    fn send_broken(&mut self, frame: &[u8], rng: &mut Rng);
     /// Begins an operation on the victim's memory of this token.
     fn operate(&mut self, token: [u8; 24], rng: &mut Rng);
     /// Memory that the victim may read.
@@ -263,7 +263,7 @@ impl<'a> Attack<'a> {
             4 => self.session.frames_sent = self.session.frames_sent.wrapping_add(1),
             5 => wire.say(&frame),
             6 => *held = Some(frame.clone()),
-            7 | 8 => wire.say_broken(&frame, rng),
+            7 | 8 => wire.send_broken(&frame, rng),
             9 => wire.operate([rng.u8(..); 24], rng),
             _ => {
                 let frames = [Some(frame), held.take()].into_iter().flatten();

@@ -134,7 +134,7 @@ impl Wire for Rdma {
         self.post(frame, |sge| SendWr::send(SEND, sge));
     }
 
-    fn say_broken(&mut self, frame: &[u8], rng: &mut Rng) {
+    fn send_broken(&mut self, frame: &[u8], rng: &mut Rng) {
         let imm_data = rng.u32(..);
         self.post(frame, |sge| SendWr::send_with_imm(SEND, sge, imm_data));
     }

@@ -156,7 +156,7 @@ impl Wire for Tcp {
         self.put(&pdu(SEND, 0, frame));
     }
 
-    fn say_broken(&mut self, frame: &[u8], rng: &mut Rng) {
+    fn send_broken(&mut self, frame: &[u8], rng: &mut Rng) {
         let mut bytes = pdu(SEND, rng.u8(0..2), frame);
         match rng.u8(0..3) {
             0 => mutation::length(&mut bytes, rng),

@@ -40,7 +40,7 @@ const SEND_LIMIT: Duration = Duration::from_secs(1);
 const LINES_A_SECOND: u64 = 10;
 
 /// The last lines of its log that are printed.
-const LAST_WORDS: usize = 20;
+const LOG_TAIL_LINES: usize = 20;
 
 /// Bytes of a small message, and of a large one.
 const SMALL: usize = 64;
@@ -104,7 +104,7 @@ impl Victim {
         } else {
             return Ok(());
         };
-        let lines = words[words.len().saturating_sub(LAST_WORDS)..].join("\n  ");
+        let lines = words[words.len().saturating_sub(LOG_TAIL_LINES)..].join("\n  ");
         bail!("the victim {problem}. Its last lines:\n  {lines}")
     }
 

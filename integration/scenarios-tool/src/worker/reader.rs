@@ -128,7 +128,7 @@ impl Reader {
     /// Messages outlive the reader for a while.
     fn end(&mut self, end: End) -> End {
         for (number, release) in self.kept.drain(..) {
-            keep_for_a_time(self.content.random(number, b't'), release);
+            release_later(self.content.random(number, b't'), release);
         }
         self.conversation.end(&end);
         end
@@ -183,7 +183,7 @@ impl Reader {
         let has_room = self.kept.len() + 1 < usize::from(window) && is_short;
         let mut rng = self.content.random(number, b'k');
         match rng.u32(..8) {
-            0 => keep_for_a_time(rng, release),
+            0 => release_later(rng, release),
             1 | 2 if has_room => self.kept.push((number + rng.u64(1..=16), release)),
             _ => {}
         }
@@ -212,7 +212,7 @@ impl Reader {
     }
 }
 
-fn keep_for_a_time(mut rng: Rng, release: Release) {
+fn release_later(mut rng: Rng, release: Release) {
     thread::spawn(move || {
         thread::sleep(Duration::from_millis(rng.u64(..1000)));
         release();

@@ -36,9 +36,9 @@ impl ConnectionManager {
         match state.sockets.get(&token) {
             None => {}
             Some(Watched::Listener(_)) => self.take_connections(state, token),
-            Some(Watched::Silent { .. }) => self.hear_request(state, token),
+            Some(Watched::Silent { .. }) => self.read_request(state, token),
             Some(Watched::Connecting { .. }) => self.ask(state, token),
-            Some(Watched::Asking { .. }) => self.hear_answer(state, token),
+            Some(Watched::Asking { .. }) => self.read_answer(state, token),
             Some(Watched::Open(stream)) if !Watch::is_end(flags) => {
                 if let Some(stream) = stream.upgrade() {
                     stream.has_room();
@@ -115,7 +115,7 @@ impl ConnectionManager {
     }
 
     /// Reports the request of a peer that has connected, when it is whole.
-    fn hear_request(&self, state: &mut State, token: u64) {
+    fn read_request(&self, state: &mut State, token: u64) {
         let Some(Watched::Silent {
             listener,
             peer,
@@ -190,7 +190,7 @@ impl ConnectionManager {
     }
 
     /// Reports the answer to this side's request, when it is whole.
-    fn hear_answer(&self, state: &mut State, token: u64) {
+    fn read_answer(&self, state: &mut State, token: u64) {
         let Some(Watched::Asking { stream, arriving }) = state.sockets.get_mut(&token) else {
             return;
         };
