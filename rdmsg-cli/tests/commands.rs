@@ -203,7 +203,7 @@ fn where_nobody_serves_the_commands_say_so() {
         let output = rdmsg(&line.replacen(' ', &format!(" {address} "), 1));
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         let said = text(&output) + &String::from_utf8_lossy(&output.stderr);
-        assert!(said.contains("refused: nobody listens"), "{said}");
+        assert!(said.contains("refused: no program listens"), "{said}");
     }
 }
 

@@ -120,7 +120,7 @@ pub enum Error {
     Disconnected(CloseReason),
 
     /// The connection was closed, but not everything was confirmed by the peer.
-    #[error("closed, but not everything that was sent is known to have arrived: {0}")]
+    #[error("closed without confirmation, sent messages may be lost: {0}")]
     Undelivered(CloseReason),
 
     /// A [`Persistent`](crate::Persistent) client has no connection, and the call does not wait for
@@ -185,7 +185,7 @@ pub enum Error {
 
     /// The endpoint is in a [`Group`](crate::Group), which has its messages and other completions.
     #[error(
-        "the endpoint is in a Group: take what happens on it from Group::completions, or remove it \
+        "the endpoint is in a Group: take its completions from Group::completions, or remove it \
          from the group first"
     )]
     Grouped,
@@ -254,8 +254,7 @@ pub enum Error {
     /// The others go on; a retry may succeed when one of them has ended.
     #[error(
         "the {total} shared receive buffers are in use: {free} are free, and a connection needs \
-         {needed}; raise shared_receive in the Config, close connections, or drop messages that \
-         are held"
+         {needed}; raise shared_receive in the Config, close connections, or drop held messages"
     )]
     SharedReceivesExhausted {
         /// The number of buffers.

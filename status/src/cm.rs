@@ -190,7 +190,7 @@ impl RejectReason {
         const IWARP_REFUSED: i32 = -libc::ECONNREFUSED; // On iWARP.
         match self {
             Self::INVALID_SERVICE_ID | Self(IWARP_REFUSED) => {
-                Some("refused: nobody listens on this port at the peer")
+                Some("refused: no program listens on this port at the peer")
             }
             Self::CONSUMER_DEFINED => Some(
                 "rejected without a cause (CONSUMER_DEFINED): the listener on this port at the \

@@ -85,7 +85,7 @@ fn nobody_listening_is_refused_at_once() {
             .starts_with(&format!("cannot connect to {address}: ")),
         "{error}"
     );
-    assert!(error.to_string().contains("nobody listens"), "{error}");
+    assert!(error.to_string().contains("no program listens"), "{error}");
 }
 
 #[test]

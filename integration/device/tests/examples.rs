@@ -241,7 +241,7 @@ fn clients_say_that_nobody_listens() {
     // that. Then the client is started again.
     let mut tries = iter::repeat_with(client).take(5);
     let client = tries.find(|client| !client.err.iter().any(|line| line.contains("was busy")));
-    client.unwrap().failed(1, "refused: nobody listens");
+    client.unwrap().failed(1, "refused: no program listens");
     let client = Program::start("raw_cm", &[&address]).end();
     // Software iWARP reports the refusal from the call itself.
     client.failed(
@@ -249,7 +249,7 @@ fn clients_say_that_nobody_listens() {
         if lab.is_iwarp() {
             "raw_cm: rdma_connect: Connection refused"
         } else {
-            "raw_cm: refused: nobody listens on this port"
+            "raw_cm: refused: no program listens on this port"
         },
     );
 }

@@ -293,7 +293,7 @@ fn ipv6_client_of_ipv4_listener_gets_clear_error() {
     let endpoints = rdmsg::Listener::bind(lab.at(0)).unwrap();
     // iWARP uses TCP's ports, and each of the two address families has its own.
     let hint = if lab.is_iwarp() {
-        "nobody listens on this port"
+        "no program listens on this port"
     } else {
         "the other of IPv4 and IPv6"
     };
