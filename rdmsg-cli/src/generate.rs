@@ -37,7 +37,9 @@ pub(crate) struct Man {
 pub(crate) fn completions(options: &Completions) -> Result<ExitCode> {
     let mut text = Vec::new();
     clap_complete::generate(options.shell, &mut Cli::command(), "rdmsg", &mut text);
-    stdout().write_all(&text).context("cannot print them")?;
+    stdout()
+        .write_all(&text)
+        .context("cannot print the completions")?;
     Ok(ExitCode::SUCCESS)
 }
 

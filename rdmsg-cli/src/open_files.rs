@@ -8,7 +8,7 @@ pub(crate) fn raise_open_files() -> u64 {
     match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
         Ok(()) => hard,
         Err(error) => {
-            log::warn!("no more than {soft} files can be open: {error}");
+            log::warn!("cannot raise the limit of open files above {soft}: {error}");
             soft
         }
     }

@@ -6,5 +6,5 @@ use rdmsg::observe::Export;
 /// Exports the statistics until the returned value is dropped, if `is_wanted`.
 pub(crate) fn export(is_wanted: bool) -> Result<Option<Export>> {
     let export = is_wanted.then(Export::start).transpose();
-    export.context("--statistics: cannot export them")
+    export.context("--statistics: cannot export the statistics")
 }

@@ -65,7 +65,10 @@ pub(super) fn measure(
     let same = endpoints
         .iter()
         .all(|one| one.transport().to_string() == transport);
-    ensure!(same, "some connections go over RDMA, and some over TCP");
+    ensure!(
+        same,
+        "some connections use RDMA and others TCP: choose one by --transport"
+    );
     let parts = thread::scope(|scope| {
         let workers: Vec<_> = endpoints
             .iter()
@@ -140,7 +143,7 @@ impl Worker<'_> {
             times.add(sent.elapsed());
             ensure!(
                 answer.len() == self.message.len(),
-                "another message came back"
+                "the reply differs from the message"
             );
         }
         Ok(Part {

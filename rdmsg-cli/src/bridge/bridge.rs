@@ -126,7 +126,7 @@ impl Bridge {
                         sleep(PAUSE).await;
                     }
                     Err(NoneCame::Ever(error)) => {
-                        return Err(error).context("cannot go on listening");
+                        return Err(error).context("cannot accept connections");
                     }
                 },
                 Some(_) = self.connections.join_next() => {}

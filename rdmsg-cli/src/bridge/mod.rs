@@ -41,7 +41,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let most = raise_open_files().saturating_sub(FILES_OF_PROCESS) / FILES_PER_CONNECTION;
     if most < options.max_connections {
         log::warn!(
-            "the limit of open files is enough for some {most} connections, and not for \
+            "the limit of open files suffices for {most} connections, less than \
              --max-connections {}: raise it (ulimit -Hn; LimitNOFILE= of systemd)",
             options.max_connections
         );

@@ -174,7 +174,7 @@ impl<'a> Pinger<'a> {
                 Ok(Some(message)) => {
                     let time = start.elapsed();
                     if *message != *self.message {
-                        log::error!("another message came back");
+                        log::error!("the reply differs from the message");
                     }
                     return Ok(Outcome::Back(time));
                 }

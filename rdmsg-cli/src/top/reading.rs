@@ -60,7 +60,9 @@ impl Reading {
         all.extend(options.sockets.iter().map(|path| (0, path.clone())));
         for (pid, path) in all {
             if this.at.elapsed() > PATIENCE {
-                log::warn!("some processes do not answer: others are left out");
+                log::warn!(
+                    "slow processes: no reply within {PATIENCE:?}, the others are not shown"
+                );
                 break;
             }
             let is_named = pid == 0;
