@@ -59,9 +59,9 @@ fn serve_on(listener: TcpListener) -> Result<()> {
     listener.set_nonblocking(true)?;
     let accepted = retry(|| listener.accept());
     let (mut stream, _) = accepted.context("no conductor comes")?;
-    // Later conductors are for the next agent, and retry.
+    // Later conductors retry until the next agent listens.
     drop(listener);
-    // Of a listener that does not block; its streams may be the same.
+    // The listener does not block, and its streams may inherit that.
     stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(SILENCE))?;
@@ -69,7 +69,7 @@ fn serve_on(listener: TcpListener) -> Result<()> {
     obey(&mut stream, &sender, |_| ())
 }
 
-/// Tries until it succeeds, or the conductor has had its time to start.
+/// Retries until the attempt succeeds, for at most [`START_LIMIT`].
 pub(crate) fn retry<T>(attempt: impl Fn() -> io::Result<T>) -> io::Result<T> {
     let mut deadline = Deadline::after(START_LIMIT);
     loop {
@@ -80,18 +80,19 @@ pub(crate) fn retry<T>(attempt: impl Fn() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
-/// Reads requests for programs, and sends their reports, until the last request. The agent calls
-/// `leave` with the id of a program that has ended. It may kill other processes of the program.
+/// Reads requests for programs and sends their reports, until a request ends the agent. The agent
+/// calls `leave` with the id of each program that has ended, for instance to kill other processes
+/// of the program.
 ///
 /// # Errors
 ///
-/// If the connection of the conductor breaks.
+/// If the connection to the conductor breaks.
 pub fn obey(requests: &mut impl Read, sender: &Sender, leave: fn(Pid)) -> Result<()> {
     let mut programs: HashMap<u32, Program> = HashMap::new();
     loop {
         let (number, frame) = wire::read(requests).context("the conductor is gone")?;
         let reports = sender.clone();
-        // It fails when the conductor is gone, which the requests show.
+        // Sending fails if the conductor is gone, which reading requests reports.
         let report = move |frame| drop(reports.send(number, &frame));
         let failed = match frame {
             Frame::Start(job) => {
@@ -128,16 +129,16 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts a program, and reports its beginning, its output and its end to `report`, which
-    /// threads of their own call. Without an environment it inherits this process's, and
-    /// without a stdin no RUST_LOG, so that it prints its usual output.
+    /// Starts a program. Threads of the agent call `report` with its begin, output and end. Without
+    /// `env` the program inherits this process's environment, except for RUST_LOG if it has no
+    /// stdin, so that it prints its usual output.
     ///
-    /// `prepare` may change the command. A thread calls `leave` with the id of the program when it
-    /// has ended. It may kill other processes of the program.
+    /// `prepare` may change the command. A thread calls `leave` with the id of the program after
+    /// its end, for instance to kill other processes of the program.
     ///
     /// # Errors
     ///
-    /// When it cannot be started.
+    /// If the program cannot be started.
     pub fn start(
         job: &Job,
         prepare: impl FnOnce(&mut Command),
@@ -174,7 +175,8 @@ impl Program {
         let child = Arc::new(Mutex::new(child));
         let ending = child.clone();
         thread::spawn(move || {
-            // It keeps its id until the lock is held, so that no signal reaches another program.
+            // The program keeps its id until the lock is held, so that no signal reaches another
+            // program.
             let _ = waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT);
             let status = lock(&ending).wait();
             leave(pid);
@@ -184,23 +186,23 @@ impl Program {
         Ok(Self { child, stdin, pid })
     }
 
-    /// Returns its id.
+    /// Returns the id of the program.
     #[must_use]
     pub fn id(&self) -> Pid {
         self.pid
     }
 
-    /// Writes this to its stdin. Returns whether it can take it.
+    /// Writes these bytes to the program's stdin. Returns whether it has an open stdin.
     pub fn tell(&mut self, bytes: &[u8]) -> bool {
         let stdin = self.stdin.as_mut();
         stdin.is_some_and(|stdin| stdin.write_all(bytes).is_ok())
     }
 
-    /// Sends it a signal.
+    /// Sends the program a signal.
     ///
     /// # Errors
     ///
-    /// When it has ended.
+    /// If the program has ended.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         ensure!(!self.has_ended(), "the program has ended");
         Ok(kill(self.pid, signal)?)
@@ -215,7 +217,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // Fails when it has ended.
+        // Fails if the program has ended.
         let _ = self.signal(Signal::SIGKILL);
     }
 }
@@ -225,7 +227,7 @@ fn code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(signal)
 }
 
-/// Reports an output until its end, and drops `open` then.
+/// Reports an output until its end, and then drops `open`.
 fn forward(
     output: Option<impl Read + Send + 'static>,
     frame: fn(Vec<u8>) -> Frame,
@@ -255,7 +257,7 @@ mod tests {
 
     type Agent = thread::JoinHandle<Result<()>>;
 
-    /// A host whose agent is a thread of this program.
+    /// Returns a host whose agent is a thread of this program.
     fn there() -> (Host, Agent) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -263,7 +265,7 @@ mod tests {
         (Host::connect_to(address).unwrap(), agent)
     }
 
-    /// This host, and another one.
+    /// Runs a test on this host and on another one.
     fn both(test: impl Fn(&mut Host)) {
         test(&mut Host::here());
         let (mut host, agent) = there();
@@ -279,7 +281,8 @@ mod tests {
     #[test]
     fn host_tells_hears_and_ends_a_program() {
         both(|host| {
-            // The second line after a second sign: the two outputs are read side by side.
+            // The script waits for a second word, because the order of lines from two outputs is
+            // undefined.
             let script = "read word; echo got $word; read word; echo more >&2; exec sleep 1000";
             host.start_told(&sh(script)).unwrap();
             let heard = host.hear("got", Duration::from_millis(1)).unwrap();
@@ -303,7 +306,7 @@ mod tests {
         let agent = thread::spawn(move || serve_on(listener));
         let mut host = Host::connect_to(address).unwrap();
         host.shell("true").unwrap();
-        // A program that another test starts has the listener as well, until it is executed.
+        // A program that another test starts inherits the listener until its exec.
         let mut deadline = Deadline::after(LIMIT);
         while TcpStream::connect(address).is_ok() {
             assert!(!deadline.is_over(), "the agent still listens");

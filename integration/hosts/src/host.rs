@@ -18,7 +18,7 @@ use crate::{
 /// The time limit for a server to listen, on an idle machine.
 const LISTEN_LIMIT: Duration = Duration::from_secs(20);
 
-/// A host, which runs one program at a time, and lines of shell.
+/// A host that runs one program at a time, and shell commands.
 #[derive(Debug)]
 pub struct Host {
     link: Link,
@@ -33,7 +33,7 @@ pub enum Said {
     Line(Line),
     /// The program has ended.
     Ended(Ended),
-    /// None has come in time.
+    /// The program has printed no line in time.
     Nothing,
 }
 
@@ -55,7 +55,7 @@ impl Host {
     ///
     /// # Errors
     ///
-    /// When there is none.
+    /// If no agent listens in time.
     pub fn connect(address: IpAddr) -> Result<Self> {
         Self::connect_to(SocketAddr::new(address, PORT))
     }
@@ -66,22 +66,22 @@ impl Host {
         Link::there(stream).map(Self::over)
     }
 
-    /// Starts a program with its arguments, without a stdin. It kills the one before.
+    /// Starts a program with its arguments, without a stdin. Kills the previous program.
     ///
     /// # Errors
     ///
-    /// When it cannot be started.
+    /// If the program cannot be started.
     pub fn start(&mut self, argv: &[String]) -> Result<()> {
         self.process = None;
         self.process = Some(Process::on(&self.link, argv, false)?);
         Ok(())
     }
 
-    /// Starts a program with a stdin for [`tell`](Self::tell). It kills the one before.
+    /// Starts a program with a stdin for [`tell`](Self::tell). Kills the previous program.
     ///
     /// # Errors
     ///
-    /// When it cannot be started.
+    /// If the program cannot be started.
     pub fn start_told(&mut self, argv: &[String]) -> Result<()> {
         self.process = None;
         self.process = Some(Process::on(&self.link, argv, true)?);
@@ -92,11 +92,11 @@ impl Host {
         self.process.as_mut().context("no program was started")
     }
 
-    /// Waits until a server may be connected to. Returns `false` if it has ended before.
+    /// Waits until a server accepts connections. Returns `false` if the server has ended before.
     ///
     /// # Errors
     ///
-    /// When it is not ready in time.
+    /// If the server is not ready in time.
     pub fn listens(&mut self, listening: Listening) -> Result<bool> {
         let mut deadline = Deadline::after(LISTEN_LIMIT);
         loop {
@@ -114,11 +114,11 @@ impl Host {
         }
     }
 
-    /// Waits until the program has printed this.
+    /// Waits until the program has printed this text.
     ///
     /// # Errors
     ///
-    /// When the agent is gone.
+    /// If the agent is gone.
     pub fn hear(&mut self, text: &str, limit: impl Into<Deadline>) -> Result<Heard> {
         let process = self.process()?;
         let heard = process.hear(text, limit);
@@ -129,7 +129,7 @@ impl Host {
     ///
     /// # Errors
     ///
-    /// When the agent is gone.
+    /// If the agent is gone.
     pub fn line(&mut self, limit: impl Into<Deadline>) -> Result<Said> {
         let process = self.process()?;
         if let Some(line) = process.line(limit) {
@@ -143,21 +143,21 @@ impl Host {
         ended.map(Said::Ended).context("it has ended")
     }
 
-    /// Writes a line to the program's stdin. Returns whether it may take it.
+    /// Writes a line to the program's stdin. Returns whether the program has an open stdin.
     ///
     /// # Errors
     ///
-    /// When no program was started.
+    /// If no program was started.
     pub fn tell(&mut self, line: &str) -> Result<bool> {
         Ok(self.process()?.tell(line))
     }
 
-    /// Sends the program a signal, named without SIG, and waits for the end that SIGKILL means.
-    /// Returns the time of that host in milliseconds.
+    /// Sends the program a signal, named without SIG, and after SIGKILL waits for the program's
+    /// end. Returns the time of that host in milliseconds.
     ///
     /// # Errors
     ///
-    /// When it has ended.
+    /// If the program has ended.
     pub fn signal(&mut self, name: &str) -> Result<u64> {
         let signal = Signal::from_str(&format!("SIG{name}"))?;
         let process = self.process()?;
@@ -169,21 +169,21 @@ impl Host {
         Ok(began)
     }
 
-    /// Waits for the program's end, and kills it if that takes longer than `limit`.
+    /// Waits for the program's end, and kills the program after `limit`.
     ///
     /// # Errors
     ///
-    /// When it cannot be killed.
+    /// If the program does not end after SIGKILL.
     pub fn finish(&mut self, limit: impl Into<Deadline>) -> Result<Ended> {
         self.process()?.finish_within(limit)
     }
 
-    /// Runs a line of shell to its end. Returns the time of its beginning, in
-    /// milliseconds of that host, and its stdout.
+    /// Runs a shell command to its end. Returns the time of its begin, in milliseconds of that
+    /// host, and its stdout.
     ///
     /// # Errors
     ///
-    /// If its status is not 0. The error has its stderr.
+    /// If its status is not 0. The error contains its stderr.
     pub fn shell(&mut self, script: &str) -> Result<(u64, String)> {
         let mut process = Process::on(&self.link, &["sh", "-c", script], false)?;
         let began = process.answer()?;
@@ -206,11 +206,11 @@ impl Host {
     ///
     /// # Errors
     ///
-    /// When it is gone already.
+    /// If the agent is already gone.
     pub fn die(&mut self) -> Result<()> {
         ensure!(!self.link.is_here(), "this host stays");
         let argv = ["sh", "-c", "echo b >/proc/sysrq-trigger"];
-        // There is no answer.
+        // The host sends no answer.
         self.link.start(job(&argv, false)).map(drop)
     }
 
@@ -218,7 +218,7 @@ impl Host {
     ///
     /// # Errors
     ///
-    /// When it is gone already.
+    /// If the agent is already gone.
     pub fn quit(self) -> Result<()> {
         if self.link.is_here() {
             return Ok(());
@@ -229,7 +229,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // It takes the connection, which a thread reads until the agent ends it.
+        // The program keeps the connection, which a thread reads until the agent ends it.
         self.process = None;
         self.link.end();
     }

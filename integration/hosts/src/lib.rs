@@ -1,8 +1,8 @@
 //! Programs that run on this host or on another one.
 //!
-//! A [`Process`] is one program; a [`Host`] starts it there. The [`agent`] of the host does so, to
-//! which a [`Link`] carries the frames of [`wire`]: over TCP, over the port of a virtual machine of
-//! the lab, or over a pair of sockets within this process, if the host is this one.
+//! A [`Process`] is one program, started on a [`Host`] by its [`agent`]. A [`Link`] carries the
+//! frames of [`wire`] to the agent: over TCP, over the virtio port of a guest of the lab, or over a
+//! pair of sockets within this process, if the host is this one.
 
 pub mod agent;
 mod deadline;
@@ -33,7 +33,7 @@ pub fn clock_millis() -> u64 {
     now.map_or(0, |now| now.as_millis() as u64)
 }
 
-/// Returns the words of a command line, which blanks separate.
+/// Splits a command line at its blanks.
 #[must_use]
 pub fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()

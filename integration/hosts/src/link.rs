@@ -21,10 +21,10 @@ use crate::{
 /// The connection to an agent.
 #[derive(Clone, Debug)]
 pub struct Link {
-    /// To another host.
+    /// The stream to another host.
     stream: Option<Arc<TcpStream>>,
     sender: Sender,
-    /// The programs that may still report something. `None` when the agent is gone.
+    /// The programs that may still send reports. `None` after the agent is gone.
     programs: Arc<Mutex<Option<Programs>>>,
 }
 
@@ -54,12 +54,12 @@ impl Link {
         Ok(Self::new(Sender::new(requests), reports, Some(stream.into())).0)
     }
 
-    /// Returns the link to an agent at the other end of this stream, and its reports about its
-    /// host.
+    /// Returns the link to the agent at the other end of this stream, and the agent's reports about
+    /// its host.
     ///
     /// # Errors
     ///
-    /// When no descriptor is left.
+    /// If the process has no free descriptor.
     pub fn over(stream: UnixStream) -> Result<(Self, Receiver<Frame>)> {
         Ok(Self::new(Sender::new(stream.try_clone()?), stream, None))
     }
@@ -83,7 +83,7 @@ impl Link {
         thread::spawn(move || {
             while let Ok((number, frame)) = wire::read(&mut from) {
                 if let Some(programs) = &mut *lock(&programs) {
-                    // A process that was dropped takes nothing.
+                    // The receiver of a dropped `Process` is gone.
                     let report = programs.reports.get(&number).map(|to| to.send(frame));
                     if !matches!(report, Some(Ok(()))) {
                         programs.reports.remove(&number);
@@ -99,12 +99,12 @@ impl Link {
         self.stream.is_none()
     }
 
-    /// Asks for the start of a program. Returns its number, and its reports, which are disconnected
-    /// when the agent is gone.
+    /// Requests the start of a program. Returns its number and the receiver of its reports, which
+    /// is disconnected after the agent is gone.
     ///
     /// # Errors
     ///
-    /// When the agent is gone already.
+    /// If the agent is already gone.
     pub fn start(&self, job: Job) -> Result<(u32, Receiver<Frame>)> {
         let (report, frames) = mpsc::channel();
         let number = {
@@ -122,13 +122,13 @@ impl Link {
     ///
     /// # Errors
     ///
-    /// When the agent is gone.
+    /// If the agent is gone.
     pub fn send(&self, program: u32, frame: &Frame) -> Result<()> {
         let sent = self.sender.send(program, frame);
         sent.context("the agent cannot be reached")
     }
 
-    /// Sends nothing more to another host. The thread that reads ends when the agent does.
+    /// Ends sending to another host. The thread that reads ends with the agent.
     pub(crate) fn end(&self) {
         if let Some(stream) = &self.stream {
             let _ = stream.shutdown(Shutdown::Write);

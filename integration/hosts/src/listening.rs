@@ -4,14 +4,14 @@
 pub enum Listening {
     /// An id of the connection manager listens on this port.
     Cm(u16),
-    /// A TCP socket does.
+    /// A TCP socket listens on this port.
     Tcp(u16),
-    /// There is a queue pair for datagrams. The kernel's own ones are of another type.
+    /// A queue pair for datagrams exists. Those of the kernel have another type.
     Datagrams,
 }
 
 impl Listening {
-    /// Returns the command that prints it.
+    /// Returns the command whose output shows the sign.
     pub(crate) fn command(self) -> &'static [&'static str] {
         match self {
             Self::Cm(_) => &["rdma", "resource", "show", "cm_id"],
@@ -20,7 +20,7 @@ impl Listening {
         }
     }
 
-    /// Returns whether the output of the command contains it.
+    /// Returns whether the output of the command shows the sign.
     pub(crate) fn is_in(self, printed: &str) -> bool {
         printed.lines().any(|line| match self {
             Self::Cm(port) => {

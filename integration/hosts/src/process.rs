@@ -20,16 +20,16 @@ const DEATH: Duration = Duration::from_secs(15);
 /// The time limit for an answer of the agent.
 pub(crate) const SILENCE: Duration = Duration::from_secs(600);
 
-/// A program that runs on this host or another, with its output kept. It is killed when dropped.
+/// A program that runs on this host or another, with its output. Dropping it kills the program.
 #[derive(Debug)]
 pub struct Process {
     link: Link,
     number: u32,
-    /// The id on its host.
+    /// The process id on its host.
     id: u32,
     frames: Receiver<Frame>,
     printed: Vec<u8>,
-    /// The beginning of a line, of each output.
+    /// The incomplete line at the end of each output.
     begun: [Vec<u8>; 2],
     lines: VecDeque<Line>,
     /// The answer to the last request.
@@ -43,9 +43,9 @@ pub struct Process {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "a program has two outputs")]
 pub enum Line {
-    /// To stdout.
+    /// Printed to stdout.
     Out(String),
-    /// To stderr.
+    /// Printed to stderr.
     Err(String),
 }
 
@@ -53,11 +53,11 @@ pub enum Line {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers handle each of them")]
 pub enum Heard {
-    /// It has.
+    /// The program has printed the text.
     Said,
-    /// It has ended without.
+    /// The program has ended without printing the text.
     Ended,
-    /// It has not in time.
+    /// The program has not printed the text in time.
     Late,
 }
 
@@ -65,10 +65,10 @@ pub enum Heard {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "these two are all there is")]
 pub struct Ended {
-    /// Its status, or 128 and the number of the signal that ended it; `None` if [`Process::kill`]
-    /// did.
+    /// The exit status, or 128 plus the number of the signal that ended the program; `None` if
+    /// [`Process::kill`] ended it.
     pub status: Option<i32>,
-    /// Both of its outputs.
+    /// The text of both outputs.
     pub output: String,
 }
 
@@ -77,7 +77,7 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// When there is none, or it cannot be run.
+    /// If the program does not exist or cannot be run.
     pub fn start(argv: &[impl AsRef<str>]) -> Result<Self> {
         Self::on(&Link::here(), argv, false)
     }
@@ -86,7 +86,7 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// When there is none, or it cannot be run.
+    /// If the program does not exist or cannot be run.
     pub fn start_told(argv: &[impl AsRef<str>]) -> Result<Self> {
         Self::on(&Link::here(), argv, true)
     }
@@ -106,27 +106,27 @@ impl Process {
             lost: false,
         };
         let began = this.answer();
-        // There is nothing to kill.
+        // Without a start there is no process to kill.
         this.lost = began.is_err();
         began.map(|_| this)
     }
 
-    /// Returns its id on its host.
+    /// Returns the process id on its host.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// Returns whether it has ended.
+    /// Returns whether the program has ended.
     ///
     /// # Errors
     ///
-    /// When its host is gone.
+    /// If the agent is gone.
     pub fn has_ended(&mut self) -> Result<bool> {
         Ok(self.end(Duration::ZERO)?.is_some())
     }
 
-    /// Waits until it has printed this, to either output.
+    /// Waits until the program has printed this text to stdout or stderr.
     pub fn hear(&mut self, text: &str, limit: impl Into<Deadline>) -> Heard {
         let mut deadline = limit.into();
         loop {
@@ -142,7 +142,7 @@ impl Process {
         }
     }
 
-    /// Returns its next line. `None` if none has come in this time, or after the last one.
+    /// Returns the program's next line. `None` if it printed none within `limit`, or has ended.
     pub fn line(&mut self, limit: impl Into<Deadline>) -> Option<Line> {
         let mut deadline = limit.into();
         while self.lines.is_empty() && !self.is_over() {
@@ -153,39 +153,40 @@ impl Process {
         self.lines.pop_front()
     }
 
-    /// Writes a line to its stdin. Returns whether it may take it.
+    /// Writes a line to the program's stdin. Returns whether it has an open stdin.
     pub fn tell(&mut self, line: &str) -> bool {
         let line = Frame::Tell(format!("{line}\n").into_bytes());
         self.status.is_none() && self.link.send(self.number, &line).is_ok()
     }
 
-    /// Sends it a signal. Does not wait for the answer of its host.
+    /// Sends the program a signal, without waiting for the agent's answer.
     ///
     /// # Errors
     ///
-    /// When its host is gone.
+    /// If the agent is gone.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         self.link.send(self.number, &Frame::Signal(signal as i32))
     }
 
-    /// Sends it a signal. Returns the time of its host's clock in milliseconds.
+    /// Sends the program a signal. Returns the time of its host in milliseconds.
     pub(crate) fn signal_at(&mut self, signal: Signal) -> Result<u64> {
         self.answer = None;
         self.signal(signal)?;
         self.answer()
     }
 
-    /// Waits for its end. Returns `None` if that has not come in this time.
+    /// Waits for the program's end. Returns `None` if the program still runs after `limit`.
     ///
     /// # Errors
     ///
-    /// When its host is gone.
+    /// If the agent is gone.
     pub fn end(&mut self, limit: impl Into<Deadline>) -> Result<Option<Ended>> {
         let mut deadline = limit.into();
         while !self.is_over() && !deadline.is_over() {
             self.receive(deadline.left());
         }
-        // Takes the frames that have arrived already. The program may print all the time.
+        // Receive the frames that have arrived already, for a bounded time, because the program may
+        // print continuously.
         let mut moment = Deadline::exactly_after(Duration::from_millis(100));
         while !moment.is_over() && self.receive(Duration::ZERO) {}
         ensure!(!self.lost, "the host of a program is gone");
@@ -195,17 +196,17 @@ impl Process {
         }))
     }
 
-    /// Kills it if it still runs. Returns how it ended then, or had before.
+    /// Kills the program if it still runs. Returns its end, also an earlier one.
     ///
     /// # Errors
     ///
-    /// When it does not end, because a call of the kernel does not. The error names that of a
-    /// program on this host.
+    /// If the program does not end, because a system call blocks in the kernel. The error names
+    /// that call for a program on this host.
     pub fn kill(&mut self) -> Result<Ended> {
         if let Some(ended) = self.end(Duration::ZERO)? {
             return Ok(ended);
         }
-        // Fails if it has ended.
+        // Fails if the program has ended.
         let _ = self.signal(Signal::SIGKILL);
         let Some(ended) = self.end(DEATH)? else {
             let stack = format!("/proc/{}/stack", self.id);
@@ -216,11 +217,11 @@ impl Process {
         Ok(Ended { status, ..ended })
     }
 
-    /// Waits until it ends, and kills it if that takes longer than `limit`.
+    /// Waits for the program's end, and kills the program after `limit`.
     ///
     /// # Errors
     ///
-    /// When it cannot be killed.
+    /// If the program does not end after SIGKILL.
     pub fn finish(mut self, limit: impl Into<Deadline>) -> Result<Ended> {
         self.finish_within(limit)
     }
@@ -232,7 +233,7 @@ impl Process {
         }
     }
 
-    /// Returns the time of its host's clock at which the last request took effect.
+    /// Returns the time of the program's host at which the last request took effect.
     pub(crate) fn answer(&mut self) -> Result<u64> {
         let mut deadline = Deadline::after(SILENCE);
         loop {
@@ -255,7 +256,7 @@ impl Process {
         Ok(())
     }
 
-    /// Takes the next frame. Returns whether one has come.
+    /// Handles the next frame. Returns whether one arrived within `limit`.
     fn receive(&mut self, limit: Duration) -> bool {
         if self.is_over() {
             return false;
@@ -315,20 +316,20 @@ fn contains(bytes: &[u8], text: &[u8]) -> bool {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // A program that does not end must not keep its parent from ending.
+        // An unkillable program must not block the end of this process.
         let _ = self.kill();
     }
 }
 
 impl Ended {
-    /// Returns whether it ended by itself, with status 0.
+    /// Returns whether the program ended by itself, with status 0.
     #[must_use]
     pub fn succeeded(&self) -> bool {
         self.status == Some(0)
     }
 }
 
-/// The way it ended, and the last line that it printed.
+/// Shows the kind of the end, and the last printed line.
 impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.status {

@@ -31,9 +31,9 @@ pub const HOST: u32 = 0;
 pub enum Frame {
     /// Start a program with this number. The answer is `Began` or `Failed`.
     Start(Job),
-    /// Write this to the program's stdin.
+    /// Write these bytes to the program's stdin.
     Tell(Vec<u8>),
-    /// Send the program this signal. The answer is `Began` or `Failed`.
+    /// Send this signal to the program. The answer is `Began` or `Failed`.
     Signal(i32),
     /// End the agent.
     Quit,
@@ -41,10 +41,10 @@ pub enum Frame {
     Ready,
     /// The host is alive.
     Beat,
-    /// The request failed, for this reason.
+    /// The request failed for this reason.
     Failed(String),
-    /// The request took effect, at this time of the agent in milliseconds since 1970, on the
-    /// program with this id.
+    /// The request took effect at this time of the agent, in milliseconds since 1970, on the
+    /// program with this process id.
     Began(u64, u32),
     /// The program printed this to stdout.
     Out(Vec<u8>),
@@ -60,11 +60,11 @@ pub enum Frame {
 pub struct Job {
     /// The program and its arguments.
     pub argv: Vec<OsString>,
-    /// The folder in which it starts, if not the agent's.
+    /// The working directory; `None` for the agent's.
     pub dir: Option<PathBuf>,
-    /// Its whole environment, if not the agent's.
+    /// The whole environment; `None` for the agent's.
     pub env: Option<Vec<(OsString, OsString)>>,
-    /// Whether it has a stdin for [`Frame::Tell`], and not /dev/null.
+    /// Whether its stdin is a pipe for [`Frame::Tell`] instead of /dev/null.
     pub told: bool,
 }
 
@@ -82,7 +82,7 @@ impl Sender {
     ///
     /// # Errors
     ///
-    /// When the stream cannot be written to.
+    /// If the stream cannot be written to.
     pub fn send(&self, program: u32, frame: &Frame) -> io::Result<()> {
         let json;
         let (kind, payload) = match frame {
@@ -93,7 +93,7 @@ impl Sender {
                 (b'j', &json)
             }
         };
-        // One write per frame: a port has no buffer of its own.
+        // One write for each frame, because a virtio port has no buffer.
         let mut bytes = ((payload.len() + 5) as u32).to_le_bytes().to_vec();
         bytes.extend(program.to_le_bytes());
         bytes.push(kind);
@@ -108,11 +108,11 @@ impl std::fmt::Debug for Sender {
     }
 }
 
-/// Reads one frame, and the number of its program.
+/// Reads one frame and the number of its program.
 ///
 /// # Errors
 ///
-/// At the end of the stream, and if the bytes are no frame.
+/// At the end of the stream, and if the bytes are not a frame.
 pub fn read(from: &mut impl Read) -> io::Result<(u32, Frame)> {
     let mut head = [0; 9];
     from.read_exact(&mut head)?;

@@ -5,17 +5,18 @@ use nix::sys::signal::Signal;
 
 use crate::{Deadline, Ended, Heard, Line, PATIENCE, Process};
 
-/// A bridge that runs: `rdmsg bridge`. It is killed when dropped.
+/// A running `rdmsg bridge`. Dropping it kills the process.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Bridge {
-    /// Its process.
+    /// The process of the bridge.
     pub process: Process,
     /// The address of its listener.
     pub address: SocketAddr,
 }
 
-/// Two bridges on this host, and between them rdmsg: from a plain socket to a plain service.
+/// Two bridges on this host with rdmsg between them, which connect plain sockets to a plain
+/// service.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct BridgePair {
@@ -47,11 +48,11 @@ impl Bridge {
         Ok(Self { process, address })
     }
 
-    /// Starts a bridge that ends at once, and returns its status and output.
+    /// Starts a bridge that must fail at once, and returns its status and output.
     ///
     /// # Errors
     ///
-    /// When it does.
+    /// If the bridge starts to listen.
     pub fn refused(program: &Path, listen: &str, to: &str) -> Result<Ended> {
         let ended = Self::process(program, listen, to, &[])?.end(PATIENCE)?;
         ended.with_context(|| format!("--listen {listen} --to {to} runs"))
@@ -68,7 +69,7 @@ impl Bridge {
     ///
     /// # Errors
     ///
-    /// When it says something else; with its last report.
+    /// If no report contains the text in time. The error contains the last report.
     pub fn reports(&mut self, what: &str) -> Result<()> {
         let mut deadline = Deadline::after(PATIENCE);
         let mut said = String::new();
@@ -87,25 +88,25 @@ impl Bridge {
         bail!("{what:?} is not in {said:?}")
     }
 
-    /// Whether it says this, within some time.
+    /// Returns whether the bridge prints this text in time.
     pub fn says(&mut self, text: &str) -> bool {
         self.process.hear(text, PATIENCE) == Heard::Said
     }
 
-    /// How it ends by itself.
+    /// Waits until the bridge ends by itself.
     ///
     /// # Errors
     ///
-    /// When it does not.
+    /// If the bridge does not end in time.
     pub fn end(&mut self) -> Result<Ended> {
         self.process.end(PATIENCE)?.context("it goes on")
     }
 
-    /// How much memory of its own it has, in bytes.
+    /// Returns the private memory of the bridge, in bytes.
     ///
     /// # Errors
     ///
-    /// When the kernel does not say.
+    /// If the kernel does not report it.
     pub fn memory(&self) -> Result<usize> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
         let line = status.lines().find(|line| line.starts_with("RssAnon:"));
@@ -115,8 +116,8 @@ impl Bridge {
 }
 
 impl BridgePair {
-    /// Starts both, with the same options. `between` is the address of the far one, with a scheme
-    /// of rdmsg's: `rdma://10.8.0.1:0` in the lab, `rdmsg+tcp://127.0.0.1:0` anywhere.
+    /// Starts both bridges with the same options. `between` is the address of the far one with a
+    /// scheme of rdmsg: `rdma://10.8.0.1:0` in the lab, `rdmsg+tcp://127.0.0.1:0` anywhere.
     ///
     /// # Errors
     ///

@@ -8,7 +8,7 @@ use std::{
 
 use crate::{Deadline, Lab, PATIENCE, Watchdog};
 
-/// How many seconds of an idle machine a test may take. Tests take a tenth of it.
+/// Limit for a test, in seconds of an idle machine. Tests take about a tenth of it.
 const SECONDS: u64 = 300;
 
 /// The counts at the end of the previous test, if it passed. The tests of a program run one after
@@ -55,7 +55,8 @@ pub fn applies(able: bool, capability: &str) -> bool {
 }
 
 impl DeviceTest {
-    /// For a test of connections that have credits, so that no receiver is ever without a receive.
+    /// Starts a test of connections with credits, in which every receiver must have a receive
+    /// posted.
     ///
     /// # Panics
     ///
@@ -66,7 +67,7 @@ impl DeviceTest {
         Self::new(SECONDS, true)
     }
 
-    /// The same, for a test that takes that many seconds of an idle machine, at the most.
+    /// As [`start`](Self::start), with a limit in seconds of an idle machine.
     ///
     /// # Panics
     ///
@@ -77,7 +78,7 @@ impl DeviceTest {
         Self::new(seconds, true)
     }
 
-    /// For a test that sends as it likes.
+    /// Starts a test that may send without credit.
     ///
     /// # Panics
     ///

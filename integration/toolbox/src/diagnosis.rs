@@ -9,18 +9,18 @@ use crate::Shell;
 pub struct Diagnosis {
     /// Its exit status.
     pub status: u8,
-    /// All that it found, of both hosts.
+    /// All findings about both hosts.
     pub findings: Vec<Finding>,
 }
 
-/// The printed JSON. That of the other host has only findings.
+/// The printed JSON. The part of the other host has findings only.
 #[derive(Deserialize)]
 struct Report {
     findings: Vec<Finding>,
     peer: Option<Box<Self>>,
 }
 
-/// One finding of it.
+/// One finding of the report.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
@@ -28,12 +28,12 @@ pub struct Finding {
     pub subject: String,
     /// `ok`, `note`, `warning` or `error`.
     pub state: String,
-    /// Whether it is about the other host.
+    /// Whether the finding is about the other host.
     #[serde(rename = "host", deserialize_with = "is_peer")]
     pub is_of_peer: bool,
-    /// The finding.
+    /// The text of the finding.
     pub what: String,
-    /// The commands that mend it, as they are printed.
+    /// The printed commands that fix the cause.
     #[serde(default)]
     pub mend: Vec<String>,
 }
@@ -43,11 +43,11 @@ fn is_peer<'a, D: Deserializer<'a>>(host: D) -> Result<bool, D::Error> {
 }
 
 impl Diagnosis {
-    /// Types a line that runs `rdmsg doctor --json`, with more.
+    /// Types a line that runs `rdmsg doctor --json` with further words.
     ///
     /// # Errors
     ///
-    /// When it prints something else.
+    /// If the output is no report.
     pub fn typed(shell: &mut Shell, line: &str) -> Result<Self> {
         let (status, printed) = shell.type_line(line)?;
         let report = serde_json::from_str(&printed);
@@ -66,11 +66,11 @@ impl Diagnosis {
             .collect()
     }
 
-    /// The only error, which is about this.
+    /// Returns the only error, which must have this subject.
     ///
     /// # Panics
     ///
-    /// When there are others, or none.
+    /// If there is no error, or another one.
     #[must_use]
     #[track_caller]
     pub fn only_error(&self, subject: &str) -> &Finding {

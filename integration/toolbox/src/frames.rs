@@ -1,9 +1,9 @@
-//! The bytes on the wire, written down a second time on purpose: a slip in the library's own codec
-//! shows here.
+//! The wire format, written a second time on purpose, so that a mistake in the library's codec
+//! shows.
 
 /// The protocol's version.
 pub const VERSION: u8 = 3;
-/// The receives that either side of these tests has for data.
+/// Number of data receives on either side of these tests.
 pub const WINDOW: u16 = 4;
 /// The largest payload of a data frame that either side takes.
 pub const EAGER_SIZE: u32 = 1000;
@@ -28,10 +28,10 @@ pub const RENDEZVOUS: u8 = 16;
 pub struct Frame<'a> {
     pub kind: u8,
     pub flags: u8,
-    /// How far its number is ahead of the right one, which `Peer::send` adds.
+    /// The difference between its number and the expected number, which `Peer::send` adds.
     pub ahead: u16,
     pub grant: u32,
-    /// `None`: the payload's.
+    /// `None` for the length of the payload.
     pub len: Option<u32>,
     pub arg: u32,
     pub payload: &'a [u8],
@@ -90,7 +90,7 @@ impl Descriptor {
         bytes
     }
 
-    /// Of a rendezvous of the library.
+    /// Reads the descriptor of a Rendezvous frame of the library.
     pub fn of(frame: &[u8]) -> Self {
         assert_eq!((frame[0], frame.len()), (RENDEZVOUS, HEADER_LEN + 24));
         let payload = &frame[HEADER_LEN..];
@@ -110,7 +110,7 @@ impl Descriptor {
 pub struct Hello {
     pub magic: [u8; 4],
     pub version: u8,
-    /// The length of the whole, as it says itself.
+    /// The length field: bytes of the whole hello.
     pub len: u8,
     pub features: u16,
     pub window: u16,

@@ -102,11 +102,11 @@ impl Lab {
         SocketAddr::new(self.peer, port)
     }
 
-    /// A hardware counter of the device, for instance `send_rnr_err`.
+    /// Reads a hardware counter of the device, for instance `send_rnr_err`.
     ///
     /// # Panics
     ///
-    /// When the device has no such counter.
+    /// If the device has no such counter.
     #[must_use]
     pub fn counter(&self, name: &str) -> u64 {
         let path = format!(
@@ -119,8 +119,8 @@ impl Lab {
             .unwrap_or_else(|_| panic!("{path}: {text}"))
     }
 
-    /// How often a receiver had no receive posted, as far as this device knows, on either side of
-    /// the connection. iWARP has no NAK for that: the connection breaks.
+    /// Returns the number of RNR NAKs that this device has sent or received. On iWARP there is no
+    /// RNR NAK: a missing receive breaks the connection.
     #[must_use]
     pub fn rnr_naks(&self) -> u64 {
         if self.is_iwarp() {
@@ -141,11 +141,11 @@ impl Lab {
         text.contains("RNIC")
     }
 
-    /// Returns the objects on the device, as `rdma resource show` counts them.
+    /// Returns the counts of objects on the device, as `rdma resource show` prints them.
     ///
     /// # Panics
     ///
-    /// When the kernel does not say.
+    /// If the kernel does not report them.
     #[must_use]
     pub fn resources(&self) -> String {
         resources(&self.device).unwrap_or_else(|error| panic!("{error:#}"))

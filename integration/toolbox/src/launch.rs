@@ -39,13 +39,14 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// On one host or two, for at most that long.
+    /// Runs on one host or two, for at most that long.
     #[must_use]
     pub fn new(hosts: u8, limit: Duration) -> Self {
         Self::on(&["--hosts", &hosts.to_string()], limit)
     }
 
-    /// On one host whose clock counts instructions, for at most that long by this machine's clock.
+    /// Runs on one host whose clock counts instructions, for at most that long by this machine's
+    /// clock.
     #[must_use]
     pub fn counted(limit: Duration) -> Self {
         Self::on(&["--counted"], limit)
@@ -61,14 +62,14 @@ impl Launch {
         }
     }
 
-    /// With an option of `integration/lab exec`.
+    /// Adds an option of `integration/lab exec`.
     #[must_use]
     pub fn option(mut self, name: &str, value: &str) -> Self {
         self.lab.args([name, value]);
         self
     }
 
-    /// With devices of this driver.
+    /// Selects the driver of the devices.
     #[must_use]
     pub fn device(self, device: LabDevice) -> Self {
         match device {
@@ -77,11 +78,11 @@ impl Launch {
         }
     }
 
-    /// On this machine itself, which has RDMA.
+    /// Runs on this machine itself if it has RDMA.
     ///
     /// # Errors
     ///
-    /// When there is no lab.
+    /// If the lab cannot be asked.
     pub fn native_where_possible(mut self) -> Result<Self> {
         if native_is_possible()? {
             self.lab.arg("--native");
@@ -89,14 +90,14 @@ impl Launch {
         Ok(self)
     }
 
-    /// With an argument for this program.
+    /// Adds an argument for this program.
     #[must_use]
     pub fn argument(mut self, argument: impl Into<String>) -> Self {
         self.arguments.push(argument.into());
         self
     }
 
-    /// With the arguments of this process.
+    /// Adds the arguments of this process.
     #[must_use]
     pub fn own_arguments(mut self) -> Self {
         self.arguments.extend(env::args().skip(1));
@@ -108,7 +109,7 @@ impl Launch {
         Ok(self.lab.arg("--").arg(program).args(&self.arguments))
     }
 
-    /// Replaces this process.
+    /// Replaces this process with the lab.
     #[must_use]
     pub fn exec(mut self) -> Error {
         match self.command() {
@@ -117,11 +118,11 @@ impl Launch {
         }
     }
 
-    /// Runs it to its end, and prints its output without the name of the host on each line.
+    /// Runs the lab to its end, and prints the output without the name of the host on each line.
     ///
     /// # Errors
     ///
-    /// When there is no lab.
+    /// If the lab cannot be started.
     pub fn run_without_names(mut self) -> Result<ExitCode> {
         let mut lab = self
             .command()?
@@ -143,11 +144,11 @@ impl Launch {
     }
 }
 
-/// Whether this machine has RDMA itself.
+/// Returns whether this machine itself has RDMA.
 ///
 /// # Errors
 ///
-/// When there is no lab to ask.
+/// If the lab cannot be asked.
 pub fn native_is_possible() -> Result<bool> {
     let probe = Command::new("integration/lab")
         .arg("probe")

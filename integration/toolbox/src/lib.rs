@@ -65,11 +65,11 @@ pub fn open_fds() -> usize {
     fds.count()
 }
 
-/// Takes the lines of a process up to the next one with this text.
+/// Receives lines of a process up to the next one that contains this text.
 ///
 /// # Panics
 ///
-/// When there is none within [`PATIENCE`].
+/// If no such line arrives within [`PATIENCE`].
 pub fn await_line(process: &mut Process, text: &str) {
     loop {
         match process.line(PATIENCE) {

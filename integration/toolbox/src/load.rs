@@ -5,7 +5,7 @@ use std::{
 
 use anyhow::{Context, Result};
 
-/// Other processes that use all processors, until it is dropped.
+/// Busy processes on all processors. Dropping it ends them.
 #[derive(Debug)]
 pub struct Load(Vec<Child>);
 
@@ -14,9 +14,9 @@ impl Load {
     ///
     /// # Errors
     ///
-    /// When a process cannot be started.
+    /// If a process cannot be started.
     pub fn start(each: usize) -> Result<Self> {
-        // It ends by itself if this process is killed.
+        // The loop ends if this process is killed.
         let busy = "while kill -0 $PPID 2>/dev/null; do :; done";
         let mut load = Self(Vec::new());
         for _ in 0..each * available_parallelism()?.get() {
@@ -30,7 +30,7 @@ impl Load {
 impl Drop for Load {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // Both fail only if it has ended.
+            // Both fail only if the process has ended.
             let _ = child.kill();
             let _ = child.wait();
         }

@@ -23,7 +23,7 @@ pub fn impair(netem: &str) -> String {
 /// Ends the effect of [`impair`].
 pub const REPAIR: &str = "tc qdisc del dev eth0 root";
 
-/// Treats the packets of RDMA as `netem` says, after [`impair`].
+/// Changes the treatment of RDMA packets to `netem`, after [`impair`].
 #[must_use]
 pub fn change(netem: &str) -> String {
     format!("tc qdisc change dev eth0 parent 1:3 handle 30: netem limit 100000 {netem}")

@@ -5,11 +5,11 @@ use rdmsg::{CloseReason, Config, Connector, Endpoint, Error, Listener};
 use crate::{Lab, PATIENCE};
 
 /// Returns the active and the passive end of a connection from this host to itself, on the shared
-/// engine. It sets no time limit.
+/// engine, without a time limit.
 ///
 /// # Panics
 ///
-/// When there is no connection.
+/// If the connection cannot be established.
 #[must_use]
 pub fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
     let mut config = config.clone();
@@ -31,11 +31,11 @@ pub fn pair() -> (Endpoint, Endpoint) {
     pair_with(&Config::default())
 }
 
-/// The path of an example program, which stands in the folder above the tests'.
+/// Returns the path of an example program, which is in the folder above the tests'.
 ///
 /// # Panics
 ///
-/// When it was not built.
+/// If the program was not built.
 #[must_use]
 pub fn example(name: &str) -> PathBuf {
     let here = env::current_exe().expect("this program is somewhere");
@@ -49,11 +49,11 @@ pub fn example(name: &str) -> PathBuf {
     program
 }
 
-/// Why a connection has ended, as a call on it says.
+/// Returns the reason for which a connection has ended, from the result of a call.
 ///
 /// # Panics
 ///
-/// When the call did not fail, or for another reason.
+/// If the call succeeded, or failed for another reason.
 pub fn reason(result: Result<impl fmt::Debug, Error>) -> CloseReason {
     match result.expect_err("the connection has ended") {
         Error::Disconnected(reason)

@@ -5,7 +5,7 @@ use std::{
     thread,
 };
 
-/// Carries TCP connections to a server, until it cuts them.
+/// A TCP proxy for connections to a server, which can cut them.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Proxy {
@@ -18,7 +18,7 @@ pub struct Proxy {
 #[derive(Debug)]
 enum Carried {
     Open(Vec<TcpStream>),
-    /// A connection that comes in is dropped.
+    /// New connections are dropped.
     Cut,
 }
 
@@ -27,7 +27,7 @@ impl Proxy {
     ///
     /// # Errors
     ///
-    /// That of the system.
+    /// The error of the failed system call.
     pub fn start(server: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
@@ -35,25 +35,25 @@ impl Proxy {
         let of_thread = Arc::clone(&carried);
         thread::spawn(move || {
             for client in listener.incoming() {
-                // A client or a server that is gone again has no connection.
+                // Ignores a client or a server that has gone in between.
                 let _ = client.and_then(|client| join(&of_thread, client, server));
             }
         });
         Ok(Self { address, carried })
     }
 
-    /// Ends all connections, and refuses others.
+    /// Ends all connections and drops new ones.
     pub fn cut(&self) {
         let before = self.change_to(Carried::Cut);
         if let Carried::Open(streams) = before {
             for stream in streams {
-                // It may have ended by itself.
+                // The connection may have ended before.
                 let _ = stream.shutdown(Shutdown::Both);
             }
         }
     }
 
-    /// Carries connections again.
+    /// Accepts connections again.
     pub fn mend(&self) {
         self.change_to(Carried::Open(Vec::new()));
     }

@@ -2,7 +2,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::{Line, PATIENCE, Process};
 
-/// A shell of root's, into which lines are typed.
+/// A root shell that executes typed lines.
 ///
 /// It has `sudo` on any machine, and finds the programs of this checkout by their names.
 #[derive(Debug)]
@@ -12,11 +12,11 @@ pub struct Shell {
 }
 
 impl Shell {
-    /// Starts one.
+    /// Starts a shell.
     ///
     /// # Errors
     ///
-    /// When there is none.
+    /// If the shell cannot be started.
     pub fn start() -> Result<Self> {
         let mut this = Self {
             process: Process::start_told(&["sh"])?,
@@ -33,11 +33,11 @@ impl Shell {
         Ok(this)
     }
 
-    /// Types a line, and waits for its end. Returns its status and its stdout.
+    /// Types a line and waits for its end. Returns its status and its stdout.
     ///
     /// # Errors
     ///
-    /// When it does not end.
+    /// If the line does not end in time.
     pub fn type_line(&mut self, line: &str) -> Result<(u8, String)> {
         self.typed += 1;
         let end = format!("typed-{}", self.typed);
@@ -58,11 +58,11 @@ impl Shell {
         }
     }
 
-    /// Types a line that has to succeed. Returns its stdout.
+    /// Types a line that must succeed. Returns its stdout.
     ///
     /// # Errors
     ///
-    /// When it does not.
+    /// If the line fails.
     pub fn run(&mut self, line: &str) -> Result<String> {
         let (status, printed) = self.type_line(line)?;
         ensure!(status == 0, "{line}: {status}: {printed}");

@@ -11,10 +11,10 @@ pub enum Side {
 }
 
 impl Side {
-    /// First the client.
+    /// The client, then the server.
     pub const BOTH: [Self; 2] = [Self::Client, Self::Server];
 
-    /// The peer of this one.
+    /// Returns the other side.
     #[must_use]
     pub fn other(self) -> Self {
         match self {

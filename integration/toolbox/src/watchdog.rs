@@ -8,15 +8,16 @@ use std::{
 
 use crate::Deadline;
 
-/// Ends the program when it is not dropped in time: a hang is a failure that says where.
+/// Ends the program unless the watchdog is dropped in time. A hang thereby fails, and names its
+/// place.
 #[derive(Debug)]
 pub struct Watchdog {
     _stop: Sender<()>,
 }
 
 impl Watchdog {
-    /// Gives its caller, and the test that runs, that many seconds of an idle machine. Be generous:
-    /// the lab is slow.
+    /// Starts a watchdog for the caller and the running test, with a limit in seconds of an idle
+    /// machine. The limit should be generous, because the lab is slow.
     #[must_use]
     #[track_caller]
     pub fn new(seconds: u64) -> Self {

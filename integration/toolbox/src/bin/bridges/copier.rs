@@ -9,10 +9,10 @@ use std::{
 use anyhow::{Context, Result};
 use toolbox::{Line, PATIENCE, Process};
 
-/// The length of its buffers.
+/// The length of a buffer in bytes.
 const PIECE: usize = 60 << 10;
 
-/// The beginning of the line that it prints when it listens.
+/// The begin of the line that the copier prints when it listens.
 const LISTENS: &str = "listening on ";
 
 /// Starts this program as a copier. Returns also the address on which it listens.
@@ -32,7 +32,8 @@ pub(crate) fn start(target: SocketAddr) -> Result<(Process, SocketAddr)> {
     Ok((process, place.parse()?))
 }
 
-/// Copies between each connection that comes in and one to `target`, until it is killed.
+/// Connects each incoming connection with `target` and copies in both directions, until it is
+/// killed.
 pub(crate) fn run(target: SocketAddr) -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("{LISTENS}{}", listener.local_addr()?);

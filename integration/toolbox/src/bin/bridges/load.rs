@@ -1,4 +1,4 @@
-//! Clients that keep a service busy, and that service.
+//! A service, and clients that keep it busy.
 
 use std::{
     io::{self, Read, Write},
@@ -18,8 +18,8 @@ use anyhow::{Result, anyhow};
 pub(crate) enum Load {
     /// This many clients, each with a connection for each request of 64 bytes.
     Connections(usize),
-    /// One client with requests of the first number of bytes, and answers of the same length. The
-    /// second number of them are on their way at a time.
+    /// One client with requests and answers of the first number of bytes. The second number of
+    /// requests are in flight at a time.
     Requests(usize, usize),
     /// This many connections that carry bytes in one direction.
     Streams(usize),
@@ -45,8 +45,8 @@ const SHORT: usize = 64;
 const WRITE: usize = 256 << 10;
 
 impl Load {
-    /// Returns the unit of its rate, the unit to which processor time refers, and how many counted
-    /// items are in either.
+    /// Returns the unit of the rate, the unit for processor time, and the number of counted items
+    /// in either.
     pub(crate) fn units(self) -> (&'static str, &'static str, f64) {
         match self {
             Self::Connections(_) => ("/s", "connection", 1.0),
@@ -55,7 +55,7 @@ impl Load {
         }
     }
 
-    /// Loads the service at this address for a while.
+    /// Loads the service at this address for `time`.
     pub(crate) fn run(self, service: SocketAddr, time: Duration) -> Result<Done> {
         let run = Run::default();
         let client = || match self {
@@ -113,7 +113,7 @@ impl Run {
             return Ok(());
         }
         let mut writer = reader.try_clone()?;
-        // One more is being written.
+        // The channel holds one less, because one more is being written.
         let (sent, answered) = sync_channel(at_once - 1);
         thread::scope(|scope| {
             let writing = scope.spawn(move || {
@@ -143,13 +143,13 @@ impl Run {
             self.count(bytes.len());
         }
         stream.shutdown(Shutdown::Write)?;
-        // All of it has arrived.
+        // The end of the stream shows that all bytes have arrived.
         stream.read_exact(&mut [0])
     }
 }
 
-/// Connects to the service, which sends back each `len` bytes; with 0 it only reads, and sends one
-/// byte behind the end.
+/// Connects to the service, which sends back `len` bytes at a time. With 0 the service only reads,
+/// and sends one byte after the end.
 fn connect(service: SocketAddr, len: usize) -> io::Result<TcpStream> {
     let mut stream = TcpStream::connect(service)?;
     stream.set_nodelay(true)?;
@@ -168,7 +168,7 @@ pub(crate) fn serve() -> io::Result<SocketAddr> {
     let address = listener.local_addr()?;
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            // The end of a client ends it.
+            // The thread ends with its client.
             thread::spawn(move || answer(stream));
         }
     });

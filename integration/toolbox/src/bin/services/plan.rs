@@ -21,33 +21,31 @@ pub(crate) enum Expected {
     /// A bridge on the clients' host, to which they connect.
     Near,
     Client(Shows),
-    /// A client that does not end by itself, or not soon. The network is cut when it is at work,
-    /// and it prints this error then.
+    /// A client that runs until the network is cut while it is at work. It then prints this error.
     Cut(Begun, String),
-    /// A client under which the network is cut for a while, which does not notice that. It prints
-    /// this.
+    /// A client that survives an outage of the network and prints this text.
     Outage(Begun, String),
 }
 
 /// The sign of success.
 #[derive(Debug)]
 pub(crate) enum Shows {
-    /// It printed this.
+    /// The client prints this text.
     Text(String),
-    /// It wrote a page.
+    /// The client writes a page.
     Page,
-    /// It printed how many of them there were in a second.
+    /// The client prints a rate per second with this unit.
     Rate(String),
 }
 
 /// The sign that a client is at work.
 #[derive(Debug)]
 pub(crate) enum Begun {
-    /// It prints this.
+    /// The client prints this text.
     Says(String),
     /// This command succeeds on the server's host.
     There(String),
-    /// It succeeds on its own.
+    /// This command succeeds on the client's host.
     Here(String),
 }
 
@@ -92,7 +90,7 @@ fn line(text: &str) -> Result<Line> {
     Ok(Line { expected, command })
 }
 
-/// Returns the sign of a client that is at work, and the text that it prints then.
+/// Returns the sign that a client is at work, and the text that it then prints.
 fn begun(how: &str) -> Result<(Begun, String)> {
     let (begun, error) = how.rsplit_once(" | ").context(how.to_owned())?;
     let (place, text) = begun.split_once(' ').context(how.to_owned())?;

@@ -1,4 +1,4 @@
-//! One service after the other, on the other host, and its clients on this one.
+//! Runs one service after the other on the other host, with its clients on this host.
 
 use std::{
     env, fs,
@@ -11,34 +11,34 @@ use toolbox::{Deadline, Heard, Host, Process, network, words};
 
 use crate::plan::{Begun, CERTIFICATE, Expected, Line, PAGE_FILE, Shows, services};
 
-/// The longest time in which a server listens or ends, and that of a client's whole work.
+/// Limits: for a server to listen or to end, and for a client's whole work.
 const SERVER_LIMIT: Duration = Duration::from_secs(30);
 const CLIENT_LIMIT: Duration = Duration::from_secs(300);
 
 /// The time in which a service detects a cut network: the keepalive's interval and timeout.
 const CUT_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long the network is gone under a client whose connections resume. Without that the client
-/// would end within [`CUT_LIMIT`].
+/// Duration of the outage for a client whose connections resume. A client without sessions would
+/// end within [`CUT_LIMIT`].
 const OUTAGE: Duration = Duration::from_secs(20);
 
-/// Where servers listen, for rdmsg and for plain TCP, and the bridge on this host.
+/// Ports of the servers, for rdmsg and for plain TCP, and of the bridge on this host.
 const PORT: u16 = 7480;
 const TCP_PORT: u16 = 8080;
 const NEAR: &str = "127.0.0.1:6391";
 
-/// The bytes of a file that is copied.
+/// The size in bytes of the copied file.
 const FILE: u64 = 50_000_000;
 
 /// Both hosts, and the number of failures.
 pub(crate) struct Run {
-    /// The one of the servers.
+    /// The host of the servers.
     there: Host,
-    /// The one of the clients.
+    /// The host of the clients.
     here: Host,
-    /// The words of the plan that stand for something else.
+    /// The placeholders of the plan, and their values.
     places: [(&'static str, String); 8],
-    /// The bytes of a page.
+    /// The size of a page in bytes.
     page: u64,
     cuts: bool,
     failed: u32,
@@ -69,7 +69,7 @@ impl Run {
         })
     }
 
-    /// Runs them all, or only those with these names, and returns how much of it failed.
+    /// Runs all services, or only those with these names. Returns the number of failures.
     pub(crate) fn all(mut self, only: &[String]) -> Result<u32> {
         let wanted = |name: &str| only.is_empty() || only.iter().any(|only| only == name);
         let mut services = services()?;
@@ -153,7 +153,7 @@ impl Run {
         row([name, over, client, &came]);
     }
 
-    /// A line with the addresses and counts of this run.
+    /// Returns a line with the addresses and counts of this run.
     fn filled(&self, line: &str) -> String {
         let fill = |line: String, (place, value): &(&str, String)| line.replace(place, value);
         self.places.iter().fold(line.to_owned(), fill)
@@ -200,13 +200,13 @@ impl Run {
         Ok(())
     }
 
-    /// Drops all RDMA packets under a running client, and returns the time until the client ends
-    /// with its error.
+    /// Drops all RDMA packets while a client runs. Returns the time until the client ends with
+    /// `error`.
     fn cut(&mut self, line: &str, begun: &Begun, error: &str) -> Result<String> {
         let mut client = self.begin(line, begun)?;
         self.drop_all()?;
         let start = Instant::now();
-        // A busy host may not know at once, and it has to be said.
+        // Twice the limit, because a busy host detects the cut late.
         let ended = client.end(Deadline::after(2 * CUT_LIMIT));
         let took = start.elapsed().as_secs_f64();
         self.repair()?;
@@ -217,8 +217,8 @@ impl Run {
         Ok(format!("{error:?}, {took:.1} s"))
     }
 
-    /// Drops all RDMA packets for a while under a running client, which has to end well. Returns
-    /// the time from the repair to that end. A quick run drops none.
+    /// Drops all RDMA packets for a while, during which a client runs that must succeed. Returns
+    /// the time from the repair to its end. A quick run drops no packets.
     fn outage(&mut self, line: &str, begun: &Begun, text: &str) -> Result<String> {
         let mut client = self.begin(line, begun)?;
         if self.cuts {
@@ -264,7 +264,7 @@ impl Run {
             }
             Shows::Rate(unit) => {
                 let mut rates = Vec::new();
-                // A line may be written over by the next.
+                // A carriage return overwrites the previous line.
                 for line in printed.split(['\n', '\r']) {
                     if let Some((before, _)) = line.split_once(&format!(" {unit}")) {
                         let what = before.split_once(':').map_or("", |(what, _)| what);
@@ -279,7 +279,7 @@ impl Run {
     }
 }
 
-/// Starts a server.
+/// Starts a server, and waits until it listens.
 fn listen(host: &mut Host, argv: &[String]) -> Result<()> {
     host.start(argv)?;
     if host.hear("listening on", SERVER_LIMIT)? != Heard::Said {
@@ -292,7 +292,7 @@ fn listen(host: &mut Host, argv: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Ends a server, which has to end well.
+/// Ends a server, which must exit with success.
 fn terminate(host: &mut Host) -> Result<String> {
     host.signal("TERM")?;
     let ended = host.finish(SERVER_LIMIT)?;

@@ -4,11 +4,11 @@ use anyhow::{Result, ensure};
 
 use crate::{programs::Test, steps::Track};
 
-/// Which tracks and test programs are wanted.
+/// Selects tracks and test programs by name.
 pub(crate) struct Only {
-    /// Names of tracks or of test programs; none for everything.
+    /// Names of tracks or test programs; empty for all.
     names: Vec<String>,
-    /// All names that were asked about.
+    /// All names that were looked up.
     known: RefCell<BTreeSet<String>>,
 }
 
@@ -20,26 +20,26 @@ impl Only {
         }
     }
 
-    /// Returns whether everything of this name is wanted.
+    /// Returns whether this name is selected.
     pub(crate) fn takes(&self, name: &str) -> bool {
         self.known.borrow_mut().insert(name.to_owned());
         self.names.is_empty() || self.names.iter().any(|wanted| wanted == name)
     }
 
-    /// Returns the wanted ones of a track's test programs.
+    /// Returns the selected test programs of a track.
     pub(crate) fn of<'a>(&self, track: &str, tests: &[&'a Test]) -> Vec<&'a Test> {
         let whole = self.takes(track);
         let wanted = |test: &&&Test| self.takes(&test.name) || whole;
         tests.iter().filter(wanted).copied().collect()
     }
 
-    /// Returns the wanted tracks, all of whose steps are.
+    /// Returns the selected tracks, with all of their steps.
     pub(crate) fn tracks(&self, tracks: Vec<Track>) -> Vec<Track> {
         let wanted = |track: &Track| self.takes(track.name);
         tracks.into_iter().filter(wanted).collect()
     }
 
-    /// Fails for a name that nothing has.
+    /// Fails if a name does not exist.
     pub(crate) fn check(&self) -> Result<()> {
         let known = self.known.borrow();
         for name in &self.names {

@@ -1,4 +1,4 @@
-//! The programs of tests: which there are, and which run where.
+//! The test programs, and where they run.
 
 use std::{
     path::{Path, PathBuf},
@@ -11,8 +11,8 @@ use toolbox::words;
 
 use crate::only::Only;
 
-/// The command that runs the tests that need no device, of all packages: with fewer cargo would ask
-/// for fewer features, and build again. `None` if none of them are wanted.
+/// Returns the command for tests that need no device, of all packages. With fewer packages cargo
+/// would select fewer features and build again. `None` if none is selected.
 pub(crate) fn anywhere(built: &[Test], track: &str, only: &Only) -> Result<Option<String>> {
     let mut line = "cargo test --workspace --locked".to_owned();
     if only.takes(track) {
@@ -35,7 +35,7 @@ pub(crate) fn anywhere(built: &[Test], track: &str, only: &Only) -> Result<Optio
 
 /// A program of tests.
 pub(crate) struct Test {
-    /// Of the package whose tests need a device.
+    /// Whether the program belongs to the package whose tests need a device.
     is_of_device: bool,
     pub(crate) name: String,
     pub(crate) program: PathBuf,
@@ -43,7 +43,7 @@ pub(crate) struct Test {
 
 #[cfg(test)]
 impl Test {
-    /// A program that does not exist.
+    /// Returns a program that does not exist.
     pub(crate) fn named(name: &str) -> Self {
         Self {
             is_of_device: true,
@@ -62,7 +62,7 @@ pub(crate) struct DeviceTests {
 
 impl DeviceTests {
     pub(crate) fn new(mut built: Vec<Test>) -> Result<Self> {
-        // These run without a device as well, over TCP.
+        // These programs also run without a device, over TCP.
         let anywhere = [
             "conformance",
             "behaviour",
@@ -78,7 +78,7 @@ impl DeviceTests {
             "services",
         ];
         let (mut one, mut two) = (Vec::new(), Vec::new());
-        // Cargo names them as they are done.
+        // Cargo reports the programs in the order of their builds.
         built.sort_by(|a, b| a.name.cmp(&b.name));
         for test in built {
             if test.is_of_device && test.name.ends_with("two_hosts") {
@@ -97,13 +97,13 @@ impl DeviceTests {
         Ok(Self { one, two })
     }
 
-    /// Those of one host that run on software iWARP as well.
+    /// Returns the programs for one host that also run on software iWARP.
     pub(crate) fn on_iwarp(&self) -> Vec<&Test> {
         let applies = |test: &&Test| NOT_ON_IWARP.iter().all(|(name, _)| *name != test.name);
         self.one.iter().filter(applies).collect()
     }
 
-    /// The program of this name.
+    /// Returns the path of this program.
     pub(crate) fn program(&self, name: &str) -> Result<&Path> {
         let mut all = self.one.iter().chain(&self.two);
         let test = all
@@ -113,8 +113,8 @@ impl DeviceTests {
     }
 }
 
-/// Programs of tests that need no device, but a kernel in which they may create networks. They run
-/// in the lab, because a container may refuse that.
+/// Test programs that need no device, but a kernel in which they may create networks. They run in
+/// the lab, because a container may refuse that.
 const ONLY_IN_LAB: [&str; 1] = ["own_network"];
 
 /// The test programs that do not run on software iWARP, each with the capability that the device
@@ -160,7 +160,8 @@ pub(crate) fn tests_of(build: &str) -> Result<Vec<Test>> {
     Ok(said.lines().filter_map(test_of).collect())
 }
 
-/// Returns the program of integration tests in a message of cargo. Other programs are left out.
+/// Returns the program of integration tests that a message of cargo names. `None` for other
+/// programs.
 fn test_of(message: &str) -> Option<Test> {
     let message: Value = serde_json::from_str(message).ok()?;
     let is_test = message["target"]["kind"][0] == "test";

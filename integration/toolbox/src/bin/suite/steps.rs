@@ -32,15 +32,15 @@ pub(crate) struct Steps {
 #[derive(Clone)]
 pub(crate) struct Step {
     pub(crate) what: String,
-    /// The options with which cargo builds programs of tests, if the command is for each of them.
+    /// The options with which cargo builds test programs, if the command is run for each of them.
     pub(crate) build: Option<String>,
     pub(crate) line: Vec<String>,
 }
 
-/// Steps that are taken one after the other, while those of other tracks are.
+/// Steps that run one after the other, at the same time as other tracks.
 #[derive(Clone)]
 pub(crate) struct Track {
-    /// Stands before each line of theirs.
+    /// The prefix of each output line.
     pub(crate) name: &'static str,
     pub(crate) steps: Vec<Step>,
 }
@@ -72,7 +72,7 @@ impl Steps {
         }
     }
 
-    /// Prints that all has ended, and how many boots were repeated.
+    /// Prints that all steps have ended, and the number of repeated boots.
     pub(crate) fn end(&self, what: &str) {
         let repeated = match self.repeated.load(Ordering::Relaxed) {
             0 => String::new(),
@@ -87,7 +87,7 @@ impl Steps {
         println!("\n=== {what} (after {after} s)");
     }
 
-    /// Takes a step of this track.
+    /// Runs a step of this track.
     fn take(&self, track: &str, step: &Step) -> Result<()> {
         let run = |program: &Path| {
             let words = step.line.iter().map(|word| match &**word {
@@ -107,8 +107,8 @@ impl Steps {
         taken.with_context(|| step.what.clone())
     }
 
-    /// Runs a command, which has to end with status 0. If a guest of the lab stops before anything
-    /// has failed, it runs the command once more.
+    /// Runs a command, which must end with status 0. If a guest of the lab stops before a failure,
+    /// runs the command once more.
     fn run(&self, track: &str, command: &mut Command) -> Result<()> {
         let (mut status, has_failed) = run_once(track, command)?;
         if status.code() == Some(LAB_STOPPED) && !has_failed {
@@ -125,8 +125,7 @@ impl Steps {
         Ok(())
     }
 
-    /// Takes all tracks `count` times, one after the other, and prints how many times each step
-    /// passed.
+    /// Runs all tracks `count` times, one after the other, and prints how often each step passed.
     pub(crate) fn take_again(&self, tracks: &[Track], count: u32) -> Result<()> {
         let mut passed = BTreeMap::new();
         for time in 1..=count {
@@ -144,9 +143,9 @@ impl Steps {
         Ok(())
     }
 
-    /// Takes the lanes side by side: the tracks of a lane, and the steps of a track, one after the
-    /// other. A lane that is empty takes tracks from another lane. When all have ended it fails
-    /// if a step has, and tells all failures.
+    /// Runs the lanes at the same time: the tracks of a lane, and the steps of a track, one after
+    /// the other. An empty lane takes tracks from another one. Fails at the end with all failures,
+    /// if a step has failed.
     pub(crate) fn take_side_by_side(&self, lanes: Vec<Vec<Track>>) -> Result<()> {
         let count = lanes.len();
         let waiting: Vec<_> = lanes.into_iter().map(VecDeque::from).collect();
@@ -179,7 +178,7 @@ impl Steps {
         Ok(())
     }
 
-    /// Takes all steps, even if one fails. Returns the steps with the errors.
+    /// Runs all steps, even if one fails. Returns the steps with their errors.
     fn take_one_by_one(&self, track: &Track) -> Vec<(String, Option<Error>)> {
         let name = track.name;
         let take = |step: &Step| {
@@ -197,7 +196,8 @@ impl Steps {
     }
 }
 
-/// Runs a command, with the track before each line. Returns also whether a line reported a failure.
+/// Runs a command with the track before each output line. Also returns whether a line reported a
+/// failure.
 fn run_once(track: &str, command: &mut Command) -> Result<(ExitStatus, bool)> {
     let (lines, output) = pipe()?;
     command
@@ -237,8 +237,7 @@ fn results_of(track: &str) -> Result<PathBuf> {
 mod tests {
     use super::*;
 
-    /// Runs a line of shell as a track's command, and returns whether it passed and how many times
-    /// it was repeated.
+    /// Runs a shell command as a track. Returns whether it passed, and how often it was repeated.
     fn run(script: &str) -> (bool, u32) {
         let steps = Steps::new();
         let mut command = Command::new("sh");

@@ -119,7 +119,7 @@ fn on_two(name: &'static str, tests: &DeviceTests, native: bool, only: &Only) ->
     of_tests(name, what, options, native, &only.of(name, &all))
 }
 
-/// Programs of tests on a device, in one step, or in none without programs.
+/// Returns a step that runs test programs on a device; none without programs.
 fn of_tests(name: &'static str, what: &str, options: &str, native: bool, tests: &[&Test]) -> Track {
     if tests.is_empty() {
         return Track::new(name, Vec::new());
@@ -138,15 +138,15 @@ fn lab(options: &str, native: bool) -> Vec<String> {
     words(&format!("integration/lab exec {options} {native}"))
 }
 
-/// The options of the lab for tests on one host.
+/// Returns the options of the lab for tests on one host.
 fn one_host() -> String {
-    // Emulated processors that wait for a real one hold up the others, and there are several
-    // machines.
+    // Use one processor for each machine, because emulated processors that wait for a real one
+    // delay the others.
     let cpus = available_parallelism().map_or(1, |real| (real.get() / 2).clamp(1, 2));
     format!("--cpus {cpus} --memory 3072 --timeout 1800")
 }
 
-/// Two parts of about the same weight, as far as nothing is known of it.
+/// Splits the tests into two parts of about the same weight, as far as it is known.
 fn dealt<'a>(tests: &[&'a Test]) -> [Vec<&'a Test>; 2] {
     let mut parts = [Vec::new(), Vec::new()];
     for (number, test) in tests.iter().enumerate() {
