@@ -34,10 +34,10 @@ pub(crate) struct Book {
     pub(crate) end: End,
 }
 
-/// How a connection ended, as one side sees it.
+/// The end of a connection, from the view of one side.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum End {
-    /// It has not.
+    /// The connection has not ended.
     #[default]
     Open,
     NotEstablished(String),

@@ -1,4 +1,4 @@
-//! Host a's conductor: plays scenarios on both hosts, and has their books judged.
+//! The conductor on host a: plays scenarios on both hosts, and judges their books.
 
 mod strike;
 
@@ -26,16 +26,16 @@ use crate::{
     worker::Said,
 };
 
-/// The time in which a side obeys an order, on an idle machine.
+/// Limit for a side to obey an order, on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The time for one line.
+/// Limit for one line.
 const TURN: Duration = Duration::from_secs(30);
 
-/// The time that a bound allows in addition to that of the configuration.
+/// Tolerance that is added to the configured time limits.
 const SLACK: Duration = Duration::from_secs(5);
 
-/// The time in which a hung worker ends, or the kernel frees the objects of a process.
+/// Limit for the end of a hung worker, and for the kernel to free the objects of a process.
 const SETTLES: Duration = Duration::from_secs(10);
 
 /// The time between two lines of a long scenario.
@@ -44,7 +44,7 @@ const PROGRESS: Duration = Duration::from_secs(10);
 /// The number of problems of a scenario that are printed: those of many connections are alike.
 const MOST_PROBLEMS: usize = 30;
 
-/// A host: its agent, and the words of its worker.
+/// A host: its agent, and the output of its worker.
 #[derive(Debug)]
 pub(crate) struct Host {
     name: &'static str,
@@ -52,7 +52,7 @@ pub(crate) struct Host {
     pub(crate) notes: Notes,
 }
 
-/// All that a worker has said.
+/// Everything that a worker has printed.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
     /// The objects on the device before the worker was started.
@@ -61,7 +61,7 @@ pub(crate) struct Notes {
     problems: Vec<String>,
     /// The server's addresses.
     pub(crate) listens: Vec<SocketAddr>,
-    /// The number of times that all connections flowed.
+    /// How many times all connections were flowing.
     flowing: u32,
     /// The last state of a victim.
     pub(crate) health: Option<Health>,
@@ -76,7 +76,7 @@ impl Host {
         Self { name, agent, notes }
     }
 
-    /// Starts this program with these arguments. The one before has ended.
+    /// Starts this program with these arguments, after the previous one has ended.
     pub(crate) fn start(&mut self, args: &[String]) -> Result<()> {
         self.notes = Notes::default();
         let mut argv = words(RETURNING_MEMORY);
@@ -93,8 +93,8 @@ impl Host {
         Ok(())
     }
 
-    /// Notes the words of the worker until that is noted. Fails if the worker ends before, or if
-    /// the time is over.
+    /// Reads the worker's lines until `until` is true. Fails if the worker ends before, or after
+    /// `limit`.
     pub(crate) fn wait(
         &mut self,
         what: &str,
@@ -112,7 +112,7 @@ impl Host {
         Ok(())
     }
 
-    /// Notes the worker's next word. Returns whether one came in this time.
+    /// Reads the worker's next line. Returns whether one arrived within `limit`.
     pub(crate) fn listen(&mut self, limit: Duration) -> Result<bool> {
         let notes = &mut self.notes;
         match self.agent.line(Deadline::exactly_after(limit))? {
@@ -130,7 +130,7 @@ impl Host {
         Ok(true)
     }
 
-    /// Waits for the worker's end, which is a success if the worker is `whole`.
+    /// Waits for the worker's end, which must be successful if the worker is `whole`.
     pub(crate) fn end(&mut self, limit: Duration, whole: bool) -> Result<()> {
         self.wait("done", |notes| notes.ended.is_some(), limit)?;
         match &self.notes.ended {
@@ -139,15 +139,15 @@ impl Host {
         }
     }
 
-    /// Has a worker that hangs report its open connections, and ends it.
+    /// Ends a hung worker, after it has reported its open connections.
     fn quit_worker(&mut self) {
-        // The host may be gone, and the words are for the report only.
+        // Ignores errors: the host may be gone, and the report is optional.
         let _ = self.agent.tell("quit");
         let _ = self.end(SETTLES, false);
         let _ = self.agent.finish(Duration::ZERO);
     }
 
-    /// Runs a line of shell, and returns the time of its begin.
+    /// Runs a shell command, and returns the time of its begin.
     fn shell(&mut self, script: &str) -> Result<u64> {
         let ran = self.agent.shell(script);
         Ok(ran.with_context(|| format!("host {}", self.name))?.0)
@@ -157,8 +157,8 @@ impl Host {
         Ok(self.agent.shell("rdma resource show $LAB_DEV")?.1)
     }
 
-    /// Restores the host, and fails unless the device has the objects that it had before the worker
-    /// was started.
+    /// Restores the host. Fails unless the device has the same objects as before the worker's
+    /// start.
     fn clear_up(&mut self, fault: Fault) -> Result<()> {
         let is_server = self.name == "b";
         if is_server && fault == Fault::HostKilled {
@@ -168,7 +168,7 @@ impl Host {
             self.shell(network::CLEAR)?;
         }
         if is_server && fault == Fault::DeviceRemoved {
-            // A new device counts from zero.
+            // The counters of a new device start at zero.
             return self.shell(&network::restore_device()).map(drop);
         }
         self.wait_for_objects()
@@ -278,7 +278,7 @@ impl Conductor {
                 .shell(&network::add_address(network::SECOND_ADDRESS))?;
         }
         let mut args = words(&format!("worker {} {seed}", scenario.name));
-        // Both get ready at the same time, which takes the longest.
+        // Start both first, because they prepare at the same time.
         self.a.start_worker(&args)?;
         args.push(format!("{server}:0"));
         self.b.start_worker(&args)?;
@@ -324,7 +324,7 @@ impl Conductor {
     }
 
     fn tell_both(&mut self, word: &str) -> Result<()> {
-        // A worker that has ended need not hear it.
+        // Ignores a worker that has ended.
         self.a.agent.tell(word)?;
         self.b.agent.tell(word).map(drop)
     }
@@ -337,8 +337,8 @@ impl Conductor {
     }
 }
 
-/// The time in which a side must know of an end, on a machine that is slower by this factor. A
-/// session ends later by the time for which it waits.
+/// Returns the limit for a side to detect an end, on a machine that is slower by this factor. A
+/// session ends later by its waiting time.
 fn bound(scenario: &Scenario, slowness: f64) -> Duration {
     let config = scenario.config();
     let interval = config.keepalive_interval.unwrap_or_default();

@@ -4,14 +4,14 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use toolbox::{Deadline, PATIENCE};
 
-/// The thread that an engine starts with its first line in the log, and keeps.
+/// The thread that an engine starts with its first log line, and keeps.
 const RELIEF: usize = 1;
 
-/// The growth of resident memory in KiB that is no leak: allocators keep some of the memory of
-/// threads and connections that have ended.
+/// Permitted growth of resident memory in KiB, because allocators keep some memory of ended threads
+/// and connections.
 const RESIDENT_SLACK: u64 = 16 << 10;
 
-/// The same for each connection of the largest number at a time: allocations that remain lie among
+/// Permitted growth in KiB for each simultaneous connection: remaining allocations lie between
 /// freed ones.
 const SLACK_OF_CONNECTION: u64 = 16;
 
@@ -20,7 +20,7 @@ const SLACK_OF_CONNECTION: u64 = 16;
 pub(crate) struct Health {
     /// Objects on the device, of all processes.
     objects: String,
-    /// Receivers without a receive, of all processes. Each is a fault of the library.
+    /// RNR NAKs of all processes. Each is a fault of the library.
     rnr_naks: u64,
     descriptors: usize,
     threads: usize,
@@ -51,7 +51,7 @@ impl Health {
         })
     }
 
-    /// Whether nothing is left of the time since `before`, with up to `most` connections at a time.
+    /// Returns whether nothing has leaked since `before`, with up to `most` connections at a time.
     pub(crate) fn is_as(&self, before: &Self, most: u64) -> bool {
         let slack = RESIDENT_SLACK + most * SLACK_OF_CONNECTION;
         self.objects == before.objects
@@ -65,7 +65,7 @@ impl Health {
     }
 }
 
-/// Looks until nothing is left, and returns the last look.
+/// Repeats the count until nothing has leaked, and returns the last one.
 pub(crate) fn settle(
     before: &Health,
     mut now: impl FnMut() -> Result<Health>,

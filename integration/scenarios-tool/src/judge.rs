@@ -1,4 +1,4 @@
-//! The rules for the books of both sides of every connection, after any fault and after a
+//! The rules for the books of both sides of each connection: those for any fault, and those for a
 //! particular one.
 
 mod abandoned;
@@ -21,14 +21,14 @@ use crate::{
 pub(crate) struct Evidence {
     pub(crate) clients: Vec<Book>,
     pub(crate) servers: Vec<Book>,
-    /// The beginning of the fault by the clocks of both hosts, first of the client; its end if a
-    /// side can learn of it only then, or if sessions wait for it.
+    /// The begin of the fault by the clock of the client's host and of the server's. The end of the
+    /// fault if a side can detect it only then, or if sessions wait for it.
     pub(crate) began: [u64; 2],
-    /// The time in which a side must know of the end.
+    /// The limit for a side to detect the end.
     pub(crate) bound: Duration,
 }
 
-/// Judges all connections of a scenario, and returns a summary, or everything that does not fit.
+/// Judges all connections of a scenario. Returns a summary, or all violations.
 pub(crate) fn judge(
     scenario: &Scenario,
     seed: u64,
@@ -105,11 +105,11 @@ fn connection(
     expected(scenario.expect, plan, evidence, [client, server])
 }
 
-/// The rules for the messages in one direction: each is received once and in order, or its sender
-/// learns that this is not known, and its receiver that there may be more.
+/// Checks the messages in one direction. Each is received once and in order; otherwise its sender
+/// gets an unknown outcome, and its receiver no clean end.
 fn direction(from: Side, sender: &Book, receiver: &Book) -> Result<(), String> {
     let (accepted, received) = (sender.accepted, receiver.received);
-    // A side that drops a connection or leaves does not take everything.
+    // A side that drops its connection or exits does not receive everything.
     let takes_all = !matches!(receiver.end, End::Open | End::Dropped);
     let problem = if received > sender.begun {
         format!("the {from} sent {}, and", sender.begun)
@@ -128,7 +128,7 @@ fn direction(from: Side, sender: &Book, receiver: &Book) -> Result<(), String> {
     Err(format!("{problem} {received} came"))
 }
 
-/// Everything with an id has one completion.
+/// Checks that each id has one completion.
 fn complete(side: Side, book: &Book) -> Result<(), String> {
     if book.end == End::Open {
         return Err(format!("the {side} has come to no end"));
@@ -139,7 +139,7 @@ fn complete(side: Side, book: &Book) -> Result<(), String> {
     Ok(())
 }
 
-/// The rules of a particular scenario.
+/// Checks the rules of a particular scenario.
 fn expected(
     expect: Expect,
     plan: &Plan,
@@ -158,7 +158,7 @@ fn expected(
             resumed(Side::Client, client, begin, evidence.bound)?;
             resumed(Side::Server, server, begin_of_server, evidence.bound)
         }
-        // Its last words may be lost.
+        // The last frames of the client may be lost.
         Expect::EndsHonestly if client.ends || server.ends => Ok(()),
         Expect::EndsHonestly => is_planned(),
         Expect::SessionsEnd => {
@@ -179,7 +179,7 @@ fn expected(
     }
 }
 
-/// A side came to the end of the plan.
+/// Checks that a side reached the end of its plan.
 fn planned(ending: Ending, side: Side, book: &Book) -> Result<(), String> {
     let is_broken = |reason: &str| book.end == End::Broken(reason.to_owned());
     let is_aborted = |code| is_broken(&format!("PeerAborted({code})"));
@@ -200,7 +200,7 @@ fn planned(ending: Ending, side: Side, book: &Book) -> Result<(), String> {
     Err(format!("the {side} came to another end than planned"))
 }
 
-/// A side resumed, and came to its end in time after the repair.
+/// Checks that a side resumed, and reached its end within the limit after the repair.
 fn resumed(side: Side, book: &Book, repaired: u64, bound: Duration) -> Result<(), String> {
     let took = Duration::from_millis(book.ended.saturating_sub(repaired));
     if book.resumes == 0 {
@@ -212,7 +212,7 @@ fn resumed(side: Side, book: &Book, repaired: u64, bound: Duration) -> Result<()
     Ok(())
 }
 
-/// A side learned of a break in time.
+/// Checks that a side detected a break within the limit.
 fn broken(side: Side, book: &Book, begin: u64, bound: Duration) -> Result<(), String> {
     let took = book.ended.checked_sub(begin).map(Duration::from_millis);
     let problem = match took {
@@ -225,7 +225,7 @@ fn broken(side: Side, book: &Book, begin: u64, bound: Duration) -> Result<(), St
     Err(format!("the {side} {problem}"))
 }
 
-/// The clients that never closed a connection themselves.
+/// Returns the clients that never closed a connection themselves.
 fn not_served(scenario: &Scenario, clients: &[Book]) -> impl Iterator<Item = String> {
     let slots = scenario.connections();
     let closed = |book: &&Book| book.end == End::LocallyClosed && book.delivered;
@@ -235,8 +235,8 @@ fn not_served(scenario: &Scenario, clients: &[Book]) -> impl Iterator<Item = Str
     others.map(|slot| format!("client {slot} was not served in the end"))
 }
 
-/// The clients' ends, the time until breaks were known or resumed connections were closed, and the
-/// number of messages.
+/// Returns the clients' ends, the time until breaks were detected or resumed connections were
+/// closed, and the number of messages.
 fn summary(scenario: &Scenario, evidence: &Evidence) -> String {
     let mut ends: BTreeMap<_, usize> = BTreeMap::new();
     for book in &evidence.clients {

@@ -1,10 +1,10 @@
 //! Connections of rdmsg between two programs: with faults of networks, processes, hosts and
-//! devices, without faults for a long time, and with hostile peers among honest ones. Every message
-//! is accounted for, and nothing may be left behind.
+//! devices, without faults for a long time, and with hostile peers among honest ones. The books
+//! account for each message, and resources must not leak.
 //!
-//! On a developer's machine the program starts itself on the hosts of the lab. Each has an agent,
-//! which starts this program once more for each scenario, as a worker with all connections of its
-//! side; host a has the conductor as well.
+//! On a developer's machine the program starts itself on the hosts of the lab. Each host has an
+//! agent, which starts this program once more for each scenario, as a worker with all connections
+//! of its side. Host a also runs the conductor.
 
 mod attack;
 mod book;
@@ -30,7 +30,7 @@ use crate::{
 /// A program whose allocator returns freed memory to the system, so that it is not resident.
 const RETURNING_MEMORY: &str = "env MALLOC_MMAP_THRESHOLD_=131072 MALLOC_ARENA_MAX=2";
 
-/// The longest part of a soak, which is judged at its end.
+/// The longest part of a soak, after which the books are judged.
 const PART: Duration = Duration::from_secs(600);
 
 #[derive(Parser)]
@@ -159,7 +159,7 @@ impl Faults {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// The wanted scenarios, each with its seed.
+    /// Returns the selected scenarios, each with its seed.
     fn scenarios(&self) -> Result<Vec<(Scenario, u64)>> {
         let mut scenarios = Vec::new();
         if let Some(mut left) = self.minutes {
@@ -184,7 +184,7 @@ impl Faults {
         Ok(scenarios)
     }
 
-    /// This program on the hosts of the lab. A wire and a host that are to fail are virtual.
+    /// Returns the launch on the hosts of the lab, because faults need virtual networks and hosts.
     fn launch(&self) -> Result<Launch> {
         println!("seed {}", self.seed);
         let limit = self.minutes.unwrap_or_default() * 6 / 5 + Duration::from_secs(3000);

@@ -1,15 +1,15 @@
-//! Lines of shell that change a host's network and its device, and change them back. In the lab the
-//! network device is `eth0`.
+//! Shell commands that change and restore a host's network and device. In the lab the network
+//! device is `eth0`.
 
 use std::net::SocketAddr;
 
 /// The server's address that is changed.
 pub(crate) const SECOND_ADDRESS: &str = "10.8.1.2";
 
-/// The address that comes in its place.
+/// The address that replaces it.
 const THIRD_ADDRESS: &str = "10.8.1.3";
 
-/// Waits until the device has a GID for this address. iWARP has no such GIDs.
+/// Waits until the device has a GID for this address; iWARP has none.
 const KNOWS: &str = "grep -qs RNIC /sys/class/infiniband/$LAB_DEV/node_type || { \
      GID=$(printf '0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x' $(echo ADDRESS | tr . ' ')) && \
      for i in $(seq 1200); do grep -qs $GID /sys/class/infiniband/$LAB_DEV/ports/1/gids/* && break; sleep 0.05; done && \
@@ -33,7 +33,7 @@ pub(crate) fn change_address() -> String {
 pub(crate) const CLEAR: &str = "tc qdisc del dev eth0 root 2>/dev/null; \
      for n in 1 2 3; do ip addr del 10.8.1.$n/24 dev eth0 2>/dev/null; done; true";
 
-/// The kernel waits for all that use the device, and this line does not.
+/// The kernel waits for all users of the device, and this command does not.
 pub(crate) const REMOVE_DEVICE: &str = "rdma link delete $LAB_DEV >/dev/null 2>&1 &";
 
 /// Creates the device again after the old one is gone, and waits until connections can be made over
@@ -45,8 +45,8 @@ pub(crate) fn restore_device() -> String {
     SCRIPT.replace("KNOWS", &KNOWS.replace("ADDRESS", "$LAB_ADDR"))
 }
 
-/// Connects to the server with programs that do not speak its protocol: many at once, and one after
-/// the other, half of them killed on their way. Their results do not matter.
+/// Connects to the server with programs of other protocols: many at once, and one after the other,
+/// half of which are killed during that. Their results are ignored.
 pub(crate) fn strangers(server: SocketAddr) -> String {
     const SCRIPT: &str = "{ for i in 1 2 3; do timeout -s KILL 10 ucmatose -s HOST -p PORT -c 20 -C 1 & \
          timeout -s KILL 0.$i ucmatose -s HOST -p PORT -c 20 -C 1; timeout -s KILL 10 rping -c -a HOST -p PORT -C 1; \

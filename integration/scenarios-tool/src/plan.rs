@@ -9,14 +9,14 @@ use crate::scenario::{Fault, Reading, Scenario, Talk};
 /// The longest message in bytes.
 const LONGEST: u64 = 8 << 20;
 
-/// The least length of a side's last message, so that no other message looks like it.
+/// The minimal length of a side's last message, which distinguishes it from all others.
 const LAST: usize = 8;
 
 /// The number of listeners for connections with [`Talk::Any`], each with its own configuration.
 pub(crate) const LISTENERS: u64 = 8;
 
-/// The course of one connection. The scenario, the seed and the connection's number decide all of
-/// it, so both sides know it.
+/// The course of one connection. Both sides derive it from the scenario, the seed and the
+/// connection's number.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) talk: Talk,
@@ -26,29 +26,28 @@ pub(crate) struct Plan {
     halves: [Half; 2],
 }
 
-/// One side's part.
+/// The part of one side.
 #[derive(Debug)]
 pub(crate) struct Half {
     pub(crate) config: Config,
-    /// The number of messages, unless the connection ends before. `None` until the order to
-    /// stop.
+    /// The number of messages, unless the connection ends before. `None`: until the order to stop.
     pub(crate) messages: Option<u64>,
     pub(crate) reading: Reading,
 }
 
-/// How the connection ends. A side that ends it has sent all its messages before.
+/// The end of the connection. A side that ends it has sent all its messages before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// One side closes when it has all messages of the other side.
+    /// One side closes after it has received all messages of the other side.
     Close(Side),
-    /// One side closes while the other one most likely sends.
+    /// One side closes while the other one probably still sends.
     CloseEarly(Side),
     CloseBoth,
     /// One side drops its handles after it has received this many messages.
     Drop(Side, u64),
     /// One side aborts with a code.
     Abort(Side, u32),
-    /// The server drops its handles after its messages, and its process ends.
+    /// The server drops its handles after its messages, and its process exits.
     Leave,
 }
 
@@ -94,7 +93,7 @@ impl Plan {
         });
         let by = one_of(&mut rng, &Side::BOTH);
         let roll = rng.u32(..100);
-        // The other side most likely still sends at the end.
+        // The other side probably still sends at the end.
         let factor = match roll {
             35..55 => 4,
             65.. => 2,
@@ -121,14 +120,14 @@ impl Plan {
         &self.halves[side as usize]
     }
 
-    /// The length in bytes up to which messages go into posted receives: both sides have them.
+    /// Returns the eager size in bytes of both sides.
     pub(crate) fn eager_size(&self) -> u32 {
         let sizes = self.halves.iter().filter_map(|half| half.config.eager_size);
         sizes.min().unwrap_or(u32::MAX)
     }
 }
 
-/// The configurations of all listeners.
+/// Returns the configurations of all listeners.
 pub(crate) fn listener_configs(scenario: &Scenario, seed: u64) -> Vec<Config> {
     if scenario.is_endless() {
         (0..LISTENERS)
@@ -143,15 +142,15 @@ fn listener_config(scenario: &Scenario, seed: u64, listener: u64) -> Config {
     config(scenario, &mut random(&[seed, listener, u64::from(b'l')]))
 }
 
-/// Any configuration that makes sense, small windows and rings among them. Only the timeouts are
-/// always long, unless the scenario changes them: an emulated peer can be very slow.
+/// Returns a random valid configuration, also with small windows and rings. Its timeouts are always
+/// long, unless the scenario changes them, because an emulated peer can be very slow.
 fn config(scenario: &Scenario, rng: &mut Rng) -> Config {
     let millis = Duration::from_millis;
     let mut config = Config::default();
     config.receive_window = one_of(rng, &[1, 2, 3, 8, 16, 64, 128]);
     config.send_depth = one_of(rng, &[1, 2, 5, 16, 64]);
     config.eager_size = Some(one_of(rng, &[64, 256, 1024, 4096, 16 << 10, 64 << 10]));
-    // Enough for all connections, also those that are being closed, but not for all of their
+    // Suffices for all connections, including those that are closing, but not for all of their
     // windows.
     if rng.bool() {
         config.shared_receive = Some(400);
@@ -178,14 +177,15 @@ fn one_of<T: Copy>(rng: &mut Rng, values: &[T]) -> T {
     values[rng.usize(..values.len())]
 }
 
-/// The lengths and bytes of all messages that one side of a connection sends. The receiver makes
-/// them again to compare, so it finds a message that is lost, repeated, moved, cut or changed.
+/// The lengths and bytes of all messages that one side of a connection sends. The receiver
+/// generates them again to compare, and thereby finds lost, repeated, reordered, truncated and
+/// changed messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Content {
     /// The seed of this side of the connection.
     seed: u64,
     talk: Talk,
-    /// The longest message that the receiver takes in bytes.
+    /// The longest message in bytes that the receiver accepts.
     limit: u64,
     eager: u64,
 }
@@ -206,7 +206,7 @@ impl Content {
         pattern(id, self.len(id, last))
     }
 
-    /// Compares the length and every byte of a message, and returns whether it is the last one.
+    /// Compares the length and every byte of a message. Returns whether it is the last one.
     pub(crate) fn check(&self, number: u64, message: &[u8]) -> Result<bool, String> {
         let as_one = |last| {
             let id = self.id(number, last);
@@ -219,7 +219,7 @@ impl Content {
         }
     }
 
-    /// Random numbers about this message.
+    /// Returns a random number generator for this message.
     pub(crate) fn random(&self, number: u64, purpose: u8) -> Rng {
         random(&[self.seed, number, purpose.into()])
     }
@@ -264,7 +264,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::scenario::EVERY_END;
 
-    /// A plan with such an ending.
+    /// Returns a plan with such an end.
     pub(crate) fn planned(ending: impl Fn(Ending) -> bool) -> Plan {
         let scenario = Scenario::named(EVERY_END).unwrap();
         let mut plans = (0..1000).map(|connection| Plan::new(&scenario, 1, connection));

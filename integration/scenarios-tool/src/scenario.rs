@@ -15,14 +15,14 @@ pub(crate) struct Scenario {
     pub(crate) expect: Expect,
     /// Changes to the configuration of all connections.
     change: fn(&mut Config),
-    /// The time between the first messages and the order to stop, without the time of the fault.
+    /// The time between the first messages and the order to stop, excluding the fault.
     pub(crate) flow: Duration,
-    /// Whether `--quick` includes it.
+    /// Whether `--quick` includes the scenario.
     pub(crate) quick: bool,
 }
 
-/// A number of connections that are alike, their messages, and how the server takes them. The
-/// client takes them at once.
+/// A number of similar connections, their messages, and how the server receives them. The client
+/// receives at once.
 pub(crate) type Group = (u32, Talk, Reading);
 
 /// The messages of both sides, from the first one until the order to stop.
@@ -34,25 +34,25 @@ pub(crate) enum Talk {
     Small,
     /// Messages that the receiver reads from the sender's memory, without a pause.
     Large,
-    /// Small and large ones.
+    /// Small and large messages.
     Mixed,
     /// Mixed, with one-sided operations among them.
     Operations,
-    /// Mixed up to 8 MiB, on connections that follow one another, each with a random
-    /// configuration, way of reading and end: see `plan`.
+    /// Mixed up to 8 MiB, on consecutive connections, each with a random configuration, way of
+    /// reading and end: see `plan`.
     Any,
 }
 
-/// How a side takes messages.
+/// The way in which a side receives messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reading {
-    /// At once, by `next_completion`.
+    /// At once, with `next_completion`.
     Prompt,
     /// As `Prompt`, with a pause after each until the order to stop.
     Slow,
-    /// As `Prompt`, and it holds all messages until the order to stop.
+    /// As `Prompt`, and holds all messages until the order to stop.
     Keeping,
-    /// By `recv`.
+    /// With `recv`.
     Receiving,
     /// One thread waits for several connections with a `Select` of their `completions`.
     Selecting,
@@ -64,17 +64,17 @@ pub(crate) enum Reading {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     Nothing,
-    /// Both hosts send as these arguments of `tc … netem` say, from before the first connection
-    /// until after the last.
+    /// Both hosts send with these arguments of `tc … netem`, from before the first connection until
+    /// after the last.
     Network(&'static str),
-    /// All packets of both hosts vanish for this number of milliseconds.
+    /// All packets of both hosts are lost for this number of milliseconds.
     Cut(u64),
-    /// As `Cut`, and then both hosts send as the arguments of `tc … netem` say.
+    /// As `Cut`, and then both hosts send with these arguments of `tc … netem`.
     CutInto(u64, &'static str),
-    /// As `Cut`, and both sides receive the order to stop, and so to close, after it has begun.
+    /// As `Cut`, and both sides receive the order to stop, and so to close, during the cut.
     CutWhileClosing(u64),
-    /// The packets of one host or of both vanish, this number of times, for random times of up to
-    /// 2.5 s. The pauses, of 1 ms to 1 s, end in all steps of a resumption.
+    /// The packets of one host or of both are lost this number of times, for random times of up to
+    /// 2.5 s. The pauses of 1 ms to 1 s end in all steps of a resumption.
     Flaps(u32),
     /// A cut in every 20 s while messages flow, of 6, 1 and 0.1 s in turn.
     Cuts,
@@ -86,42 +86,44 @@ pub(crate) enum Fault {
     ClientsVanish(u32),
     /// The process of a side is stopped for this number of seconds.
     ProcessStopped(Side, u64),
-    /// The server's process returns from `main` right after it has sent its last message.
+    /// The server's process returns from `main` right after its last message.
     ProcessLeaves,
-    /// The server shuts its engine down, with all connections, and listens again, this many times.
+    /// The server shuts its engine down with all connections, and listens again, this number of
+    /// times.
     ServerRestarts(u32),
     /// Programs on host a connect to the server with another protocol, and some are killed.
     Strangers,
-    /// The RDMA device of host b is removed. It comes back before the next scenario.
+    /// The RDMA device of host b is removed, and returns before the next scenario.
     DeviceRemoved,
     /// Host b loses the address of the connections and gets another one.
     AddressChanged,
-    /// Host b restarts without a word.
+    /// Host b restarts without a disconnect.
     HostKilled,
 }
 
 /// The result that both sides must see, in addition to the rules that always hold: see `judge`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expect {
-    /// All messages arrive, and every connection goes on to the end that its plan names.
+    /// All messages arrive, and every connection reaches the end of its plan.
     GoesOn,
     /// As `GoesOn`, and every connection resumes.
     Resumes,
-    /// As `GoesOn`, except for connections that a side had begun to end. Some connections resume.
+    /// As `GoesOn`, except for connections that a side had started to end. Some connections resume.
     EndsHonestly,
     /// The client learns that the peer does not know its sessions.
     SessionsEnd,
     /// The server keeps a session until it stops, or until [`MOST_SUSPENDED`] others wait.
     GivesWay,
-    /// Every connection breaks, and both sides learn of it in time after the fault's beginning.
+    /// Every connection breaks, and both sides detect that within the limit after the begin of the
+    /// fault.
     BothLearn,
-    /// Every connection breaks, and the client learns of it in time.
+    /// Every connection breaks, and the client detects that within the limit.
     ClientLearns,
-    /// As `BothLearn`, but the server learns of it only after the fault.
+    /// As `BothLearn`, but the server detects it only after the fault.
     ServerLearnsLater,
     /// Only the rules that always hold.
     Honest,
-    /// Everything that the server sent arrives, and ends as by a close.
+    /// Everything that the server sent arrives, followed by the same end as after a close.
     AllOfServerArrives,
     /// Each client is served in the end.
     ServedInTheEnd,
@@ -133,7 +135,7 @@ pub(crate) const EVERY_END: &str = "every-end";
 /// The scenario of a soak with cuts: sessions with every configuration and every end.
 pub(crate) const SESSION_ENDS: &str = "session-ends";
 
-/// The number of sessions that an engine keeps for clients that have vanished.
+/// The number of sessions that an engine keeps for vanished clients.
 pub(crate) const MOST_SUSPENDED: usize = 1024;
 
 #[rustfmt::skip]
@@ -145,7 +147,7 @@ mod groups {
         (1, Idle, Prompt), (1, Operations, Prompt), (1, Small, Prompt), (1, Large, Prompt),
         (2, Mixed, Prompt),
     ];
-    /// An idle connection, and two that are never quiet.
+    /// An idle connection, and two busy ones.
     pub(super) const BUSY: &[Group] = &[(1, Idle, Prompt), (1, Small, Prompt), (1, Mixed, Prompt)];
     pub(super) const WIDE: &[Group] = &[(1, Idle, Prompt), (1, Large, Prompt), (2, Mixed, Prompt)];
     pub(super) const FULL: &[Group] = &[(2, Small, Prompt), (2, Large, Prompt), (2, Mixed, Prompt)];
@@ -166,8 +168,8 @@ mod groups {
     pub(super) const EVERYTHING: &[Group] = &[(8, Any, Prompt)];
 }
 
-/// All scenarios: name, groups, fault, result, configuration, seconds of flow, and whether it is a
-/// quick one. The last one kills a host.
+/// All scenarios: name, groups, fault, result, configuration, seconds of flow, and whether it is
+/// quick. The last one kills a host.
 #[rustfmt::skip]
 pub(crate) fn all() -> Vec<Scenario> {
     let mixture = "delay 5ms reorder 1% loss 0.5% duplicate 1% corrupt 0.2%";
@@ -191,7 +193,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         row("corrupt",                SOME, Network("corrupt 1%"), GoesOn, usual, 4, false),
         row("everything",             SOME, Network(mixture), GoesOn, usual, 4, true),
         row("slow-wire",              WIDE, Network("rate 1mbit"), GoesOn, patient, 3, false),
-        // Many connections at once, and more messages than the receiver takes.
+        // Many connections at once, and more messages than the receiver can take.
         row("storm-50",               &[(50, Idle, Prompt)], Nothing, GoesOn, slim, 0, true),
         row("storm-100",              &[(100, Idle, Prompt)], Nothing, GoesOn, slim, 0, false),
         row("storm-200",              &[(200, Idle, Prompt)], Nothing, GoesOn, slim, 0, false),
@@ -200,7 +202,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         row("slow-receiver",          SLOWLY, Nothing, GoesOn, usual, 2, false),
         row("strangers",              SOME, Strangers, GoesOn, usual, 2, false),
         row("crowd",                  CROWD, Nothing, GoesOn, sharing, 3, false),
-        // Connections outlive a short cut, and both sides learn of a long one in time.
+        // Connections survive a short cut, and both sides detect a long one in time.
         row("cut-1s",                 BUSY, Cut(1_000), GoesOn, steadfast, 2, false),
         row("cut-3s",                 BUSY, Cut(3_000), GoesOn, steadfast, 2, false),
         row("cut-10s",                BUSY, Cut(10_000), GoesOn, steadfast, 2, false),
@@ -212,7 +214,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         row("stopped-process",        SOME, stopped(3), GoesOn, lasting, 2, false),
         row("long-stopped-process",   SOME, stopped(20), ServerLearnsLater, watchful, 2, true),
         row("leaving-process",        FULL, ProcessLeaves, AllOfServerArrives, lasting, 2, false),
-        // Connections with `Config::resume`. The device and the transport stay the same.
+        // Connections with `Config::resume`, on the same device and transport.
         row("session-cut-0.1s",       SESSIONS, Cut(100), GoesOn, resuming, 2, false),
         row("session-cut-1s",         SESSIONS, Cut(1_000), GoesOn, resuming, 2, false),
         row("session-cut-6s",         SESSIONS, Cut(6_000), Resumes, resuming, 2, true),
@@ -234,18 +236,18 @@ pub(crate) fn all() -> Vec<Scenario> {
 }
 
 impl Scenario {
-    /// The scenario of that name.
+    /// Returns the scenario with that name.
     pub(crate) fn named(name: &str) -> Result<Self> {
         let found = all().into_iter().find(|scenario| scenario.name == name);
         found.with_context(|| format!("there is no scenario {name}"))
     }
 
-    /// The number of connections at a time.
+    /// Returns the number of simultaneous connections.
     pub(crate) fn connections(&self) -> u32 {
         self.groups.iter().map(|(count, ..)| count).sum()
     }
 
-    /// The largest number of connections that a side has at a time, with suspended ones.
+    /// Returns the largest number of simultaneous connections of a side, including suspended ones.
     pub(crate) fn most_connections(&self) -> u64 {
         let suspended = match self.fault {
             ClientsVanish(_) => MOST_SUSPENDED as u64,
@@ -261,7 +263,8 @@ impl Scenario {
 
     /// Whether the hosts' devices have enough queue pairs.
     pub(crate) fn is_possible(&self, lab: &Lab) -> bool {
-        // The library of the driver of software iWARP maps some fifty, and a listener has some.
+        // The driver library of software iWARP maps about fifty queue pairs, and a listener uses
+        // some.
         self.connections() <= 40 || !lab.is_iwarp()
     }
 
@@ -272,7 +275,7 @@ impl Scenario {
         places.nth(place as usize).expect("it is one of them")
     }
 
-    /// The configuration of every connection. Its timeouts are long enough for an emulated
+    /// Returns the configuration of every connection. Its timeouts suffice for an emulated
     /// processor and a network that loses packets.
     pub(crate) fn config(&self) -> Config {
         let mut config = Config::default();
@@ -283,14 +286,14 @@ impl Scenario {
         config.large_memory = 4 << 20;
         config.registration_cache = 1 << 20;
         if self.connections() > 8 {
-            // Threads that spin would take the processors from the other connections.
+            // Spinning threads would take the processors from the other connections.
             config.polling = Polling::Event;
         }
         self.adjust(&mut config);
         config
     }
 
-    /// Makes the scenario's changes.
+    /// Applies the scenario's changes.
     pub(crate) fn adjust(&self, config: &mut Config) {
         (self.change)(config);
     }
@@ -302,7 +305,7 @@ impl Fault {
         matches!(self, ProcessKilled | ProcessReplaced | HostKilled)
     }
 
-    /// Whether it changes the hosts' networks.
+    /// Whether the fault changes the hosts' networks.
     pub(crate) fn is_of_network(self) -> bool {
         matches!(
             self,
@@ -326,16 +329,16 @@ impl fmt::Display for Scenario {
 
 fn usual(_: &mut Config) {}
 
-/// Packets wait for seconds behind those of other connections: the device does not repeat
-/// them, and few messages are in flight, so that the end is seen. Keepalive and
-/// `read_timeout` are unchanged: nothing ends while bytes move.
+/// Tolerates packets that wait for seconds behind those of other connections. The device does not
+/// repeat them, and few messages are in flight, so that the end is detected. Keepalive and
+/// `read_timeout` are unchanged: no connection ends while bytes move.
 fn patient(config: &mut Config) {
     config.rdma.ack_timeout = Some(23);
     config.receive_window = 4;
     config.close_timeout = Duration::from_secs(300);
 }
 
-/// Little memory for each of many.
+/// Uses little memory for each of many connections.
 fn slim(config: &mut Config) {
     config.receive_window = 4;
     config.send_depth = 4;
@@ -350,7 +353,7 @@ fn sharing(config: &mut Config) {
     config.shared_receive = Some(200 * 26);
 }
 
-/// Outlives a cut of ten seconds.
+/// Survives a cut of ten seconds.
 fn steadfast(config: &mut Config) {
     config.rdma.ack_timeout = Some(19);
     lasting(config);
@@ -361,14 +364,14 @@ fn lasting(config: &mut Config) {
     config.keepalive_timeout = Duration::from_secs(30);
 }
 
-/// Notices a cut after some seconds.
+/// Detects a cut within a few seconds.
 fn watchful(config: &mut Config) {
     config.keepalive_interval = Some(Duration::from_secs(1));
     config.keepalive_timeout = Duration::from_secs(3);
     config.close_timeout = Duration::from_secs(5);
 }
 
-/// Resumes after it has noticed a cut.
+/// Detects a cut, and resumes.
 fn resuming(config: &mut Config) {
     watchful(config);
     config.close_timeout = Duration::from_secs(60);
@@ -376,8 +379,8 @@ fn resuming(config: &mut Config) {
     config.shared_receive = None;
 }
 
-/// As `resuming`, and notices a cut after a second. All cuts are shorter than a session, also if
-/// each attempt to connect blocks the engine for 5 s (software iWARP).
+/// As `resuming`, and detects a cut within a second. All cuts are shorter than a session's wait,
+/// even if each attempt to connect blocks the engine for 5 s (software iWARP).
 fn nervous(config: &mut Config) {
     resuming(config);
     config.resume = Duration::from_secs(180);
@@ -385,7 +388,7 @@ fn nervous(config: &mut Config) {
     config.keepalive_timeout = Duration::from_millis(700);
 }
 
-/// As `resuming`, with little memory and much time for each of many.
+/// As `resuming`, with little memory and long timeouts for each of many connections.
 fn resuming_crowd(config: &mut Config) {
     slim(config);
     resuming(config);
@@ -395,7 +398,7 @@ fn resuming_crowd(config: &mut Config) {
     config.close_timeout = Duration::from_secs(300);
 }
 
-/// As `resuming_crowd`, and a session waits for longer than the scenario lasts.
+/// As `resuming_crowd`, with sessions that wait for longer than the scenario lasts.
 fn abandoned(config: &mut Config) {
     resuming_crowd(config);
     config.resume = Duration::from_secs(600);
@@ -408,7 +411,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A scenario of one connection.
+    /// Returns a scenario with one connection.
     pub(crate) fn single(expect: Expect) -> Scenario {
         Scenario {
             groups: &[(1, Small, Prompt)],

@@ -1,5 +1,5 @@
-//! Attackers, each with one connection after the other. The seed and the connection's number decide
-//! all of an attack but the times of the victim's answers.
+//! Attackers, each with one connection after the other. The seed and the connection's number
+//! determine an attack, except for the times of the victim's answers.
 
 use std::{
     net::SocketAddr,
@@ -18,14 +18,14 @@ use super::{connection::Attack, victim::SERVICES};
 #[derive(Debug)]
 pub(super) struct Site {
     pub(super) transport: TransportChoice,
-    /// Threads of attackers whose connections are busy, and of those whose connections are slow.
+    /// Number of attacker threads with busy connections, and with slow ones.
     pub(super) busy: u64,
     pub(super) slow: u64,
-    /// Connects and writes in a second, of all attackers together.
+    /// Connects and writes per second, of all attackers together.
     connects: u32,
     writes: u32,
-    /// The longest message in bytes that the victim takes. Over RDMA the attackers lock memory of
-    /// this length.
+    /// The longest message that the victim accepts, in bytes. Over RDMA the attackers lock memory
+    /// of this length.
     pub(super) longest: u64,
     /// The factor of the pauses of honest clients.
     pub(super) slower: u64,
@@ -84,7 +84,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Whether it takes long and does little, so that there are many at a time.
+    /// Whether the attack takes long and does little, so that many run at a time.
     pub(super) fn is_slow(self) -> bool {
         matches!(
             self,
@@ -119,7 +119,7 @@ impl<'a> Arena<'a> {
         Instant::now() >= self.end
     }
 
-    /// Waits until then, or until the phase is over.
+    /// Waits until `time`, or until the phase is over.
     fn pause_until(&self, time: Instant) {
         thread::sleep(time.min(self.end).saturating_duration_since(Instant::now()));
     }
@@ -128,7 +128,7 @@ impl<'a> Arena<'a> {
         self.pause_until(Instant::now() + time);
     }
 
-    /// Waits for a turn to connect. Returns whether it has come before the end of the attack.
+    /// Waits for a turn to connect. Returns whether it came before the end of the attack.
     pub(super) fn may_connect(&self) -> bool {
         self.turn(&self.connects, self.site.connects)
     }
@@ -149,18 +149,18 @@ impl<'a> Arena<'a> {
     }
 }
 
-/// One thread, which has one connection after the other.
+/// A thread that opens one connection after the other.
 #[derive(Debug)]
 pub(super) struct Attacker {
-    /// The kinds among which it chooses.
+    /// The kinds from which the thread chooses.
     pub(super) kinds: Vec<Kind>,
     pub(super) seed: u64,
-    /// The number of its next connection, and the distance to the one after that.
+    /// The number of the thread's next connection, and the distance to the following one.
     pub(super) next: u64,
     pub(super) step: u64,
-    /// The number of frames and PDUs with something wrong.
+    /// The number of mutated frames and PDUs.
     pub(super) mutations: u64,
-    /// Its last connection.
+    /// A description of the last connection.
     pub(super) last: String,
 }
 

@@ -20,17 +20,17 @@ use super::{
     wire::{Descriptor, Hello},
 };
 
-/// The time between two looks at a connection.
+/// The time between two polls of a connection.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// The speed of writing.
+/// The speed at which an attacker writes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) enum Pace {
     #[default]
     Whole,
-    /// This number of bytes at a time, with a pause.
+    /// Writes this number of bytes at a time, with a pause.
     Slow(usize, Duration),
-    /// No more comes.
+    /// Writes nothing further.
     Stuck,
 }
 
@@ -39,7 +39,7 @@ pub(super) enum Pace {
 pub(super) enum Leave {
     Close,
     Reset,
-    /// It closes its sending direction, and waits.
+    /// Closes the sending direction, and waits.
     Half,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct State {
     pub(super) pace: Pace,
     /// Whether the victim's READs get no answer.
     pub(super) is_mute: bool,
-    /// Frames of the victim.
+    /// Received frames of the victim.
     pub(super) heard: VecDeque<Vec<u8>>,
     pub(super) over: bool,
 }
@@ -59,20 +59,20 @@ pub(super) trait Wire {
     fn state(&mut self) -> &mut State;
     /// Sends a frame.
     fn say(&mut self, frame: &[u8]);
-    /// Sends a frame with something wrong around it.
+    /// Sends a frame with a mutation around it.
     fn send_broken(&mut self, frame: &[u8], rng: &mut Rng);
-    /// Begins an operation on the victim's memory of this token.
+    /// Starts an operation on the victim's memory of this token.
     fn operate(&mut self, token: [u8; 24], rng: &mut Rng);
-    /// Memory that the victim may read.
+    /// Returns memory that the victim may read.
     fn memory(&mut self, len: u64) -> Descriptor;
-    /// Writes, as far as the pace and the rate let it.
+    /// Writes, as far as the pace and the rate permit.
     fn flush(&mut self, arena: &Arena<'_>);
-    /// Receives.
+    /// Receives pending data.
     fn poll(&mut self);
-    /// Begins to leave. The rest follows when this is dropped.
+    /// Starts to leave. Dropping the wire does the rest.
     fn leave(&mut self, leave: Leave);
 
-    /// Writes and receives for this time, or until a frame has come.
+    /// Writes and receives for this time, or until a frame has arrived.
     fn pump(&mut self, arena: &Arena<'_>, time: Duration) {
         let end = arena.end.min(Instant::now() + time);
         loop {
@@ -87,7 +87,7 @@ pub(super) trait Wire {
     }
 }
 
-/// One connection of an attacker.
+/// A connection of an attacker.
 pub(super) struct Attack<'a> {
     arena: &'a Arena<'a>,
     attacker: &'a mut Attacker,
@@ -98,7 +98,7 @@ pub(super) struct Attack<'a> {
 }
 
 impl<'a> Attack<'a> {
-    /// Connects. Setups and silent peers over TCP end in the middle of it.
+    /// Connects. Attacks on the setup and silent peers over TCP stop in the middle of it.
     pub(super) fn open(
         arena: &'a Arena<'a>,
         attacker: &'a mut Attacker,
@@ -204,7 +204,7 @@ impl<'a> Attack<'a> {
         !self.wire.state().over && !self.arena.is_over()
     }
 
-    /// Acts up to this number of times, as long as the connection goes on.
+    /// Acts up to this number of times, while the connection lasts.
     fn repeat(&mut self, times: Range<u32>, mut act: impl FnMut(&mut Self)) {
         for _ in 0..self.rng.u32(times) {
             if self.goes_on() {
@@ -218,7 +218,7 @@ impl<'a> Attack<'a> {
         self.wire.say(&frame);
     }
 
-    /// Writes and receives, and sends the answers that the protocol wants.
+    /// Writes and receives, and sends the answers that the protocol requires.
     fn pump(&mut self, time: Duration) {
         self.wire.pump(self.arena, time);
         while let Some(frame) = self.wire.state().heard.pop_front() {
@@ -228,7 +228,7 @@ impl<'a> Attack<'a> {
         }
     }
 
-    /// Writes and receives nothing more.
+    /// Stops writing and receiving.
     fn stick(&mut self) {
         self.wire.state().pace = Pace::Stuck;
         self.wire.flush(self.arena);
@@ -252,7 +252,7 @@ impl<'a> Attack<'a> {
         }
     }
 
-    /// Sends one frame of a valid conversation, or something else in its place.
+    /// Sends one frame of a valid conversation, or a mutation in its place.
     fn one(&mut self, mut frame: Vec<u8>, held: &mut Option<Vec<u8>>) {
         let (rng, wire) = (&mut self.rng, &mut self.wire);
         let way = rng.u8(0..40);
@@ -317,7 +317,7 @@ impl<'a> Attack<'a> {
             this.say(|session| session.data(&payload));
             this.wire.flush(this.arena);
         });
-        // It takes nothing.
+        // The attacker receives nothing.
         let time = self.millis(100..4000);
         self.arena.pause(time);
     }

@@ -1,7 +1,7 @@
-//! Hostile peers of a live listener, while honest clients use it.
+//! Hostile peers of a live listener that honest clients use.
 //!
-//! The victim is a process of its own. This process has the honest clients, which measure and
-//! compare, and the attackers, which speak the protocol by hand. Quiet phases and attacks
+//! The victim is a separate process. This process contains the honest clients, which measure and
+//! compare, and the attackers, which implement the protocol by hand. Quiet phases and attacks
 //! alternate.
 
 mod arena;
@@ -36,7 +36,8 @@ use crate::{
 /// Quiet phases, each followed by an attack.
 const ROUNDS: usize = 4;
 
-/// The least ratio of an operation's 99th percentiles in attacks and in quiet phases that fails.
+/// The ratio of an operation's 99th percentiles in attacks and in quiet phases from which the test
+/// fails.
 const MOST: f64 = 10.0;
 
 /// The distance between the numbers of the first connections of two threads.
@@ -109,7 +110,7 @@ impl Options {
         };
         let mut status = ExitCode::SUCCESS;
         if self.transport != Over::Tcp {
-            // After each attack the victim has a while to settle.
+            // After each attack the victim gets time to settle.
             let launch = Launch::new(1, self.minutes + Duration::from_secs(900));
             let launch = launch.option("--cpus", "2").option("--memory", "2G");
             status =
@@ -151,7 +152,7 @@ struct Battle {
     /// The clients' engine.
     engine: Engine,
     attackers: Vec<Attacker>,
-    /// The time of a phase.
+    /// The duration of a phase.
     length: Duration,
 }
 
@@ -181,8 +182,8 @@ impl Battle {
         Ok(())
     }
 
-    /// Has the honest clients work, and perhaps the attackers. It fails if a client fails, or if
-    /// the victim has ended, panicked, or logged too much.
+    /// Runs the honest clients, and the attackers if `attacks`. Fails if a client fails, or if the
+    /// victim has ended, panicked, or logged too much.
     fn phase(&mut self, attacks: bool) -> Result<()> {
         let (engine, end) = (&self.engine, Instant::now() + self.length);
         let arena = &Arena::new(self.victim.site, &self.victim.services, end);
@@ -221,8 +222,8 @@ fn attackers(options: &Options, site: &Site) -> Vec<Attacker> {
     }
 }
 
-/// The kinds among which a slow or a busy attacker chooses. Half of the busy ones send mutants,
-/// because these reach the most of the protocol.
+/// Returns the kinds from which a slow or a busy attacker chooses. Half of the busy ones send
+/// mutants, because these cover most of the protocol.
 fn kinds(only: &[Kind], is_slow: bool) -> Vec<Kind> {
     let all = Kind::value_variants().iter().copied();
     let chosen = all.filter(|kind| only.is_empty() || only.contains(kind));
@@ -233,7 +234,7 @@ fn kinds(only: &[Kind], is_slow: bool) -> Vec<Kind> {
     kinds
 }
 
-/// The victim's state after connections that clients have closed are released.
+/// Returns the victim's state after it has released the connections that clients have closed.
 fn baseline(victim: &mut Victim) -> Result<Health> {
     let mut last = victim.health()?;
     settle(
@@ -247,7 +248,7 @@ fn baseline(victim: &mut Victim) -> Result<Health> {
 }
 
 /// Prints the medians of the honest clients' 99th percentiles, and fails if those in attacks are
-/// too long. Other programs of this machine spoil one phase, and not most of them.
+/// too long. Medians, because other programs of this machine disturb single phases.
 fn compare(floor: Duration, clients: &[Honest]) -> Result<()> {
     let mut slow = Vec::new();
     for client in clients {

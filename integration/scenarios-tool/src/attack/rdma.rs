@@ -1,4 +1,4 @@
-//! A peer over RDMA, of the public lower layers.
+//! A peer over RDMA, built from the public lower layers.
 
 use std::{
     net::SocketAddr,
@@ -24,14 +24,14 @@ use super::{
     wire::Descriptor,
 };
 
-/// The frames each way that it has out.
+/// Maximal number of frames in flight each way.
 const DEPTH: u32 = 64;
-/// Room for a frame that is longer than any that the victim sends.
+/// Size of a slot in bytes: more than the longest frame of the victim.
 const SLOT: usize = 1 << 16;
-/// Receives have lower numbers.
+/// Ids of sends; those of receives are lower.
 const SEND: u64 = 1 << 32;
 
-/// The time for each step of setting a connection up.
+/// Limit for each step of the setup.
 const STEP: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -44,14 +44,14 @@ pub(super) struct Rdma {
     lent: Option<MemoryRegion>,
     id: CmId,
     channel: EventChannel,
-    /// The numbers of posted work requests, and of those that had their turn.
+    /// The number of posted work requests, and of those that the device has processed.
     posted: u32,
     flushed: u32,
     state: State,
 }
 
 impl Rdma {
-    /// Connects with this hello, and also returns the victim's hello.
+    /// Connects with this hello. Returns also the victim's hello.
     pub(super) fn connect(
         addr: SocketAddr,
         hello: &[u8],
@@ -111,8 +111,8 @@ impl Rdma {
         Ok(())
     }
 
-    /// Posts a work request with these bytes in the next slot. If more than `DEPTH` are in flight,
-    /// one is changed or lost.
+    /// Posts a work request with these bytes in the next slot. With more than `DEPTH` in flight,
+    /// an earlier one may be changed or lost.
     fn post<'a>(&'a mut self, bytes: &[u8], make: impl FnOnce(Sge<'a>) -> SendWr<'a>) {
         let at = (self.posted % DEPTH) as usize * SLOT;
         self.posted = self.posted.wrapping_add(1);
@@ -120,7 +120,7 @@ impl Rdma {
         self.region.copy_in(at, &bytes[..len]);
         let this: &'a Self = self;
         let wr = make(Sge::new(&this.region, at..at + len));
-        // It fails when the connection has ended, which the event says.
+        // Fails after the connection has ended, which its event reports.
         let _ = this.qp.post_send(&[wr]);
     }
 }
@@ -174,7 +174,7 @@ impl Wire for Rdma {
             self.flushed = self.flushed.wrapping_add(1);
         }
         if matches!(self.state.pace, Pace::Stuck) {
-            // The device answers nothing more, and acknowledges nothing.
+            // The device answers and acknowledges nothing after this.
             let _ = self.qp.to_err();
             self.state.over = true;
         }
@@ -211,13 +211,13 @@ impl Wire for Rdma {
     fn leave(&mut self, leave: Leave) {
         match leave {
             Leave::Close | Leave::Half => drop(self.id.disconnect()),
-            // The id is destroyed without a word.
+            // The kernel destroys the id without a disconnect.
             Leave::Reset => drop(self.qp.to_err()),
         }
     }
 }
 
-/// The next event, which must be this one.
+/// Waits for the next event and checks its type.
 fn expect(channel: &EventChannel, event: CmEventType, arena: &Arena<'_>) -> Result<CmEvent> {
     let left = arena.end.saturating_duration_since(Instant::now());
     let came = channel.wait_event(left.clamp(Duration::from_millis(1), STEP))?;

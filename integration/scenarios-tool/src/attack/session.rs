@@ -11,13 +11,13 @@ pub(super) const BATCH: u8 = 17;
 /// The window in the hello of an attacker.
 pub(super) const WINDOW: u16 = 16;
 
-/// Large messages that may be announced and not read.
+/// Number of large messages that may be announced and unread.
 const ANNOUNCED: u32 = 4;
 
-/// The longest payload of a data frame: fewer bytes than each of the services takes.
+/// The longest payload of a data frame in bytes, which each service accepts.
 const LONGEST: usize = 1000;
 
-/// One side's numbers of a connection that keeps to the protocol.
+/// The counters of one side of a valid connection.
 #[derive(Debug, Default)]
 pub(super) struct Session {
     pub(super) frames_sent: u16,
@@ -34,7 +34,7 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Creates the state after the victim's hello, with the data frames that it allows.
+    /// Creates the counters from the victim's hello, which grants the first data frames.
     pub(super) fn new(hello: &[u8]) -> Self {
         let word = |at: usize| Some(u16::from_be_bytes(*hello.get(at..)?.first_chunk()?));
         let credits = word(10).filter(|credits| *credits > 0);
@@ -60,7 +60,7 @@ impl Session {
         self.limit.wrapping_sub(self.data_sent)
     }
 
-    /// The next frame of a valid conversation. A large message lies at `memory`.
+    /// Returns the next frame of a valid conversation. A large message is in `memory`.
     pub(super) fn next(&mut self, rng: &mut Rng, memory: Descriptor) -> Vec<u8> {
         let is_free = self.credits() > 0 && !self.finished;
         match rng.u8(0..40) {
@@ -117,7 +117,7 @@ impl Session {
         self.frame(GRANT, 0, &[])
     }
 
-    /// Takes a frame of the victim, and returns the answer that the protocol wants.
+    /// Handles a frame of the victim, and returns the answer that the protocol requires.
     pub(super) fn take(&mut self, frame: &[u8]) -> Option<Vec<u8>> {
         if frame.len() < HEADER_LEN {
             return None;

@@ -42,16 +42,16 @@ const SETUP: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct Tcp {
     stream: TcpStream,
-    /// Received, and not looked at yet.
+    /// Received bytes that are not processed yet.
     unread: Vec<u8>,
-    /// To be written.
+    /// Bytes to write.
     outgoing: VecDeque<u8>,
-    /// The peer's requests that were carried out.
+    /// The number of the peer's requests that were executed.
     requests: u32,
     state: State,
 }
 
-/// A PDU with these arguments and payload.
+/// Returns a PDU with these arguments and payload.
 pub(super) fn pdu(kind: u8, flags: u8, rest: &[u8]) -> Vec<u8> {
     let mut bytes = vec![kind, flags, 0, 0];
     bytes.extend((rest.len() as u32).to_be_bytes());
@@ -59,7 +59,7 @@ pub(super) fn pdu(kind: u8, flags: u8, rest: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The request of a connection, with this hello.
+/// Returns the request of a connection, with this hello.
 pub(super) fn request(hello: &[u8]) -> Vec<u8> {
     let mut bytes = b"rdmt\x01\x01\x10".to_vec();
     bytes.push(hello.len() as u8);
@@ -68,7 +68,7 @@ pub(super) fn request(hello: &[u8]) -> Vec<u8> {
 }
 
 impl Tcp {
-    /// Connects, and says nothing.
+    /// Connects without sending anything.
     pub(super) fn connect(addr: SocketAddr) -> Result<Self> {
         let SocketAddr::V4(addr) = addr else {
             bail!("the victim has an address of IPv4");
@@ -91,7 +91,7 @@ impl Tcp {
         })
     }
 
-    /// Sets the connection up with this request, and returns the victim's hello.
+    /// Sends this request and returns the victim's hello.
     pub(super) fn set_up(&mut self, request: &[u8]) -> Result<Vec<u8>> {
         self.stream.set_nonblocking(false)?;
         self.stream.write_all(request)?;
@@ -104,7 +104,7 @@ impl Tcp {
         Ok(data)
     }
 
-    /// The length of the first PDU, if all of it has come.
+    /// Returns the length of the first PDU, if it has arrived completely.
     fn whole(&self) -> Option<usize> {
         let length = self.unread.get(4..PREFIX)?.first_chunk()?;
         let len = PREFIX + u32::from_be_bytes(*length) as usize;
@@ -128,7 +128,7 @@ impl Tcp {
         }
     }
 
-    /// Answers a READ with the number of bytes that it asks for.
+    /// Answers a READ with the requested number of bytes.
     fn answer(&mut self, arguments: &[u8]) {
         let length = arguments.get(12..16).and_then(|bytes| bytes.first_chunk());
         let len = length.map_or(0, |bytes| u32::from_be_bytes(*bytes) as usize);
@@ -140,7 +140,7 @@ impl Tcp {
         }
     }
 
-    /// Appends these bytes to the outgoing ones. Nothing answers.
+    /// Appends these bytes to the outgoing ones, and returns no answer.
     pub(super) fn put(&mut self, bytes: &[u8]) -> Vec<u8> {
         self.outgoing.extend(bytes);
         Vec::new()

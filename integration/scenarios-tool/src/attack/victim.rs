@@ -1,5 +1,4 @@
-//! The process that is attacked, three listeners on one engine whose connections echo, and its
-//! honest clients.
+//! The attacked process, whose three listeners on one engine echo messages, and its honest clients.
 
 use std::{
     array, fmt,
@@ -33,20 +32,20 @@ pub(super) const STREAM: usize = 2;
 /// The first message of a peer that asks for the token of writable memory.
 pub(super) const LEND: &[u8] = b"lend";
 
-/// The time after which the victim gives a peer up that takes no echo.
+/// The time after which the victim disconnects a peer that receives no echo.
 const SEND_LIMIT: Duration = Duration::from_secs(1);
 
-/// The lines that the victim may log in a second.
+/// Maximal number of lines that the victim may log per second.
 const LINES_A_SECOND: u64 = 10;
 
 /// The last lines of its log that are printed.
 const LOG_TAIL_LINES: usize = 20;
 
-/// Bytes of a small message, and of a large one.
+/// The size of a small and of a large message in bytes.
 const SMALL: usize = 64;
 const LARGE: usize = 1 << 20;
 
-/// A connection that is made for one message.
+/// A length that stands for a new connection for each message.
 const CONNECT: usize = 0;
 
 /// The victim's process.
@@ -90,7 +89,7 @@ impl Victim {
             .context("the victim does not answer")
     }
 
-    /// Fails if it has ended, panicked, or logged too much.
+    /// Fails if the victim has ended, panicked, or logged too much.
     pub(super) fn look(&mut self) -> Result<()> {
         while self.host.notes.ended.is_none() && self.host.listen(Duration::ZERO)? {}
         let Notes { words, ended, .. } = &self.host.notes;
@@ -123,10 +122,10 @@ pub(super) struct Honest {
     len: usize,
     /// The time between two operations.
     pause: Duration,
-    /// The connection, which goes on from phase to phase.
+    /// The connection, which lasts over several phases.
     connection: Option<Echo>,
-    /// The 99th percentiles of the times of its operations in each quiet phase, and in each attack.
-    /// Without an operation it is endless.
+    /// The 99th percentiles of the operations' times in each quiet phase, and in each attack.
+    /// Infinite without an operation.
     pub(super) percentiles: [Vec<Duration>; 2],
 }
 
@@ -160,7 +159,7 @@ impl fmt::Display for Honest {
 }
 
 impl Honest {
-    /// Works until the end of a phase.
+    /// Repeats the operation until the end of a phase.
     pub(super) fn run(&mut self, arena: &Arena<'_>, engine: &Engine, attacks: bool) -> Result<()> {
         let mut config = config(self.service, arena.site);
         config.connect_timeout = PATIENCE;
@@ -208,7 +207,7 @@ impl Honest {
         let mut writer = stream.try_clone()?;
         Ok(Box::new(move |sent| {
             let mut echo = vec![0; sent.len()];
-            // The server echoes while it reads, so both directions go at the same time.
+            // The server echoes while it reads, so use both directions at the same time.
             thread::scope(|scope| {
                 let writing = scope.spawn(|| writer.write_all(sent));
                 stream.read_exact(&mut echo)?;
@@ -223,7 +222,7 @@ impl Honest {
 pub(super) fn config(service: usize, site: &Site) -> Config {
     let mut config = Config::default();
     config.transport = site.transport;
-    // A busy machine is no reason to give an honest client up, or to turn it away.
+    // Long timeouts, so that a busy machine loses no honest client.
     config.connect_timeout = PATIENCE / 3;
     config.keepalive_timeout = PATIENCE / 3;
     // A thread that spins takes a processor from the others.
@@ -236,7 +235,7 @@ pub(super) fn config(service: usize, site: &Site) -> Config {
     config
 }
 
-/// Serves until stdin ends, or has the line "end".
+/// Serves until stdin ends or contains the line "end".
 pub(crate) fn run(over_rdma: bool) -> Result<()> {
     let logger = env_logger::Env::default().default_filter_or("warn");
     env_logger::Builder::from_env(logger).init();
@@ -245,8 +244,8 @@ pub(crate) fn run(over_rdma: bool) -> Result<()> {
         Some(lab) => (lab.at(0), &RDMA),
         None => ("127.0.0.1:0".parse()?, &TCP),
     };
-    // Memory for four of the longest messages, and so for a hundred of the honest clients': less
-    // than the attackers announce.
+    // Memory for four of the longest messages, or for a hundred of those of honest clients. The
+    // attackers announce more.
     let mut limits = EngineLimits::default();
     limits.pinned = 32 << 20;
     limits.held = 4 * site.longest;
@@ -280,7 +279,7 @@ pub(crate) fn run(over_rdma: bool) -> Result<()> {
             break;
         }
         let now = engine.statistics().context("the engine has ended")?;
-        // Attackers ignore the credits of the victim, so receivers without a receive do not count.
+        // Exclude RNR NAKs, because attackers ignore the victim's credits.
         let mut health = Health::now(lab.as_ref().map(objects).unwrap_or_default(), 0)?;
         health.connections = now.connections;
         health.budget = now.pinned + now.held;
@@ -290,8 +289,8 @@ pub(crate) fn run(over_rdma: bool) -> Result<()> {
     Ok(())
 }
 
-/// The objects of all processes on the device that come and go with connections. Registrations of
-/// memory come and go with messages as well; their bytes count as pinned.
+/// Returns the counts of the device's objects that exist for each connection, of all processes.
+/// Memory regions come and go with messages, so their bytes count as pinned instead.
 fn objects(lab: &Lab) -> String {
     let words = words(&lab.resources());
     let pairs = words.chunks(2);
@@ -299,9 +298,9 @@ fn objects(lab: &Lab) -> String {
     counts.collect::<Vec<_>>().concat().join(" ")
 }
 
-/// Sends each message back, until the peer leaves or takes none for a second.
+/// Echoes each message until the peer disconnects or receives none for a second.
 fn echo(endpoint: &Endpoint) -> Option<()> {
-    // Memory of its own, whose token a hostile peer gets as an honest one would.
+    // A region of this connection, whose token any peer can request.
     let mut region = None;
     loop {
         match endpoint.next_completion().ok()? {

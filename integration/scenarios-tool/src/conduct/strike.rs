@@ -18,10 +18,10 @@ use crate::{
 /// The `netem` of a cut.
 const CUT: &str = "loss 100%";
 
-/// The time from the beginning of a cut to that of the next.
+/// The time from the begin of a cut to the begin of the next one.
 const PERIOD: Duration = Duration::from_secs(20);
 
-/// The lengths of cuts that follow one another. The first one is longer than a connection lives.
+/// The lengths of consecutive cuts in milliseconds. The first one exceeds the keepalive limits.
 const CUTS: [u64; 3] = [6_000, 1_000, 100];
 
 /// The longest of the random cuts in milliseconds.
@@ -124,8 +124,8 @@ impl Conductor {
         bail!("there are no more cuts")
     }
 
-    /// Loses the packets of one host or of both for random times, and repairs that in between.
-    /// Returns the times of the last repair.
+    /// Drops the packets of one host or of both for random times, with pauses. Returns the times of
+    /// the last repair.
     fn flap(&mut self, count: u32, seed: u64) -> Result<[u64; 2]> {
         let mut rng = random(&[seed, u64::from(b'f')]);
         let [cut, none] = [CUT, "loss 0%"].map(toolbox::network::change);
@@ -144,7 +144,7 @@ impl Conductor {
             }
             thread::sleep(Duration::from_millis(rng.u64(..=LONGEST_FLAP)));
             self.both(&none)?;
-            // All lengths of pauses are alike.
+            // Logarithmic, so that short and long pauses are equally likely.
             thread::sleep(Duration::from_millis(1 << rng.u32(..=10)));
         }
         // Each connection is lost at least once.
@@ -153,8 +153,8 @@ impl Conductor {
         self.both(&none)
     }
 
-    /// Kills the clients, and starts others in their place, again and again, until the server keeps
-    /// the sessions of the last ones alone. Returns the time of the server then.
+    /// Kills the clients and starts new ones repeatedly, until the server keeps only the sessions
+    /// of the last ones. Returns that time of the server.
     fn vanish(&mut self, one: &Scenario, rounds: u32, args: &[String]) -> Result<u64> {
         let listens = serde_json::to_string(&self.b.notes.listens)?;
         let server = args.len() - 1;
@@ -177,17 +177,17 @@ impl Conductor {
         self.b.shell("true")
     }
 
-    /// Runs a line of shell on both hosts, and returns the times of its begin.
+    /// Runs a shell command on both hosts, and returns the times of its begin.
     fn both(&mut self, script: &str) -> Result<[u64; 2]> {
         Ok([self.a.shell(script)?, self.b.shell(script)?])
     }
 
-    /// Impairs both hosts' networks, and returns when that had an effect on each side.
+    /// Impairs the networks of both hosts, and returns the times at which each side is affected.
     pub(super) fn impair(&mut self, netem: &str) -> Result<[u64; 2]> {
         let script = toolbox::network::impair(netem);
         self.a.shell(&script)?;
         let begin_of_b = self.b.shell(&script)?;
-        // Until now packets of host b may have come.
+        // Host b may have sent packets until now.
         Ok([clock_millis(), begin_of_b])
     }
 }

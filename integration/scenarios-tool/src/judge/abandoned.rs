@@ -45,7 +45,7 @@ pub(super) fn judge(
     }
 }
 
-/// A session ended for the reason of its loss.
+/// Checks that a session ended with the reason of its loss.
 fn lost(book: &Book) -> Result<(), String> {
     complete(Side::Server, book)?;
     match &book.end {

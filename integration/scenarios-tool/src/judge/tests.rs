@@ -22,12 +22,12 @@ fn book(sent: u64, received: u64, end: End) -> Book {
     }
 }
 
-/// A connection that was closed when all was received.
+/// Returns the books of a connection that was closed after everything was received.
 fn closed() -> [Book; 2] {
     [book(5, 7, End::LocallyClosed), book(7, 5, End::PeerClosed)]
 }
 
-/// A connection that broke, with messages in flight in both directions.
+/// Returns the books of a connection that broke with messages in flight in both directions.
 fn broke() -> [Book; 2] {
     let broken = |sent, received| Book {
         begun: sent + 1,
@@ -108,7 +108,7 @@ fn find_a_confirmation_of_a_lost_message() {
     server.received = 2;
     let mut books = [client, server];
     found(problem(Expect::Honest, books.clone()), "are confirmed");
-    // A process that leaves need not take everything.
+    // A process that exits need not receive everything.
     books[1].end = End::Open;
     assert_eq!(
         after(Expect::ClientLearns, books, Fault::ProcessLeaves),
@@ -156,7 +156,7 @@ fn find_a_connection_without_a_book() {
     judge(&scenario, 1, &evidence()).unwrap_err();
 }
 
-/// The problem of a connection with such a plan.
+/// Returns the violation of a connection with such a plan.
 fn unplanned(ending: impl Fn(Ending) -> bool, [client, server]: &[Book; 2]) -> Option<String> {
     let plan = a_plan(ending);
     connection(

@@ -16,8 +16,8 @@ use toolbox::PATIENCE;
 use super::{Said, Worker, conversation::Conversation, problem, say};
 use crate::{book::End, plan::listener_configs, scenario::Fault};
 
-/// Makes all connections at once, each in its own thread, and waits until all have ended. Their
-/// numbers begin with `first`.
+/// Establishes all connections at once, each in its own thread, and waits until all have ended.
+/// Their numbers start at `first`.
 pub(super) fn connect(worker: &Arc<Worker>, first: u32) -> Result<()> {
     let addresses = &worker
         .wait(|told| !told.addresses.is_empty())
@@ -33,7 +33,7 @@ pub(super) fn connect(worker: &Arc<Worker>, first: u32) -> Result<()> {
     release(engine)
 }
 
-/// Ends an engine, which has released all connections.
+/// Shuts an engine down, which has released all connections.
 fn release(engine: Engine) -> Result<()> {
     let left = engine.drain(PATIENCE)?;
     ensure!(left == 0, "the engine still has {left} connections");
@@ -41,8 +41,8 @@ fn release(engine: Engine) -> Result<()> {
     Ok(())
 }
 
-/// Has one connection, or one after the other: until the order to stop, and until a server that
-/// restarts has served the last one to its end.
+/// Runs one connection, or one after the other until the order to stop. With a restarting server,
+/// until it has served the last connection to its end.
 fn follow_one_another(worker: &Arc<Worker>, first: u32, addresses: &[SocketAddr], engine: &Engine) {
     let connect = |conversation: &Conversation| {
         Connector::new()
@@ -67,8 +67,9 @@ fn follow_one_another(worker: &Arc<Worker>, first: u32, addresses: &[SocketAddr]
     }
 }
 
-/// Listens, prints the addresses, and serves. A server that restarts first serves and ends
-/// everything, each time when all clients are there. One whose clients vanish ends their sessions.
+/// Listens, prints the addresses, and serves. A restarting server first serves and ends all
+/// connections several times, each time after all clients have connected. A server of vanishing
+/// clients ends their sessions.
 pub(super) fn serve(worker: &Arc<Worker>, address: SocketAddr) -> Result<()> {
     let configs = listener_configs(&worker.scenario, worker.seed);
     let (restarts, leaves) = match worker.scenario.fault {
@@ -109,7 +110,7 @@ pub(super) fn serve(worker: &Arc<Worker>, address: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// Takes connections, each in its own thread, until `end` is disconnected.
+/// Accepts connections, each in its own thread, until `end` is disconnected.
 fn accept<'a>(
     scope: &'a Scope<'a, '_>,
     worker: &Arc<Worker>,
@@ -130,7 +131,7 @@ fn accept<'a>(
         match ready.recv(listener.requests()) {
             Ok(request) => converse(scope, worker, request),
             Err(_) => {
-                // The device or the address is gone. The connections end by themselves.
+                // The device or the address is gone, and ends the connections.
                 let _ = end.recv();
                 return;
             }

@@ -25,12 +25,12 @@ pub(super) struct Conversation {
     pub(super) worker: Arc<Worker>,
     pub(super) connection: u32,
     pub(super) plan: Plan,
-    /// Empty if it has none.
+    /// Empty if the connection has no operations.
     pub(super) operations: OnceLock<Operations>,
     book: Mutex<Book>,
-    /// The first message has come, or none will.
+    /// Whether the first message has arrived, or none will.
     flows: AtomicBool,
-    /// The peer's last message has come.
+    /// Whether the peer's last message has arrived.
     pub(super) all: AtomicBool,
     over: AtomicBool,
 }
@@ -55,7 +55,7 @@ impl Conversation {
         conversation
     }
 
-    /// Sends and receives until the end, and returns it.
+    /// Sends and receives until the end of the connection.
     pub(super) fn run(self: Arc<Self>, endpoint: Result<Endpoint, Error>) -> End {
         let end = match endpoint {
             Ok(endpoint) => self.talk(endpoint),
@@ -69,7 +69,7 @@ impl Conversation {
         end
     }
 
-    /// Notes the end, once.
+    /// Records the end, once.
     pub(super) fn end(&self, end: &End) {
         self.write(|book| {
             if book.end == End::Open {
@@ -81,7 +81,7 @@ impl Conversation {
 
     fn talk(self: &Arc<Self>, endpoint: Endpoint) -> End {
         if self.plan.ending == Ending::Leave {
-            // No message comes before the order to stop.
+            // An idle connection receives no message before the order to stop.
             self.is_flowing();
             if self.worker.side == Side::Server {
                 self.wait(|told| told.stop);
@@ -112,12 +112,12 @@ impl Conversation {
         end
     }
 
-    /// This side's part of the plan.
+    /// Returns this side's part of the plan.
     pub(super) fn half(&self) -> &Half {
         self.plan.half(self.worker.side)
     }
 
-    /// The messages of a side.
+    /// Returns the messages of a side.
     pub(super) fn content(&self, from: Side) -> Content {
         Content::new(self.worker.seed, self.connection, from, &self.plan)
     }
@@ -145,7 +145,7 @@ impl Conversation {
         self.worker.change(|_| flag.store(true, Relaxed));
     }
 
-    /// Waits until that is so, or the connection has ended.
+    /// Waits until `until` is true, or the connection has ended.
     pub(super) fn wait(&self, until: impl Fn(&Told) -> bool) {
         drop(
             self.worker

@@ -1,8 +1,8 @@
-//! One side's program: it has the connections, and keeps their books.
+//! The program of one side, which runs the connections and keeps their books.
 //!
-//! It prints a [`Said`] in JSON on each line of stdout. On stdin the client receives the server's
-//! addresses in JSON, both sides `go` after the first messages and `stop`, the server `over` after
-//! the client's end, and a side that hangs `quit`.
+//! It prints a [`Said`] as JSON on each line of stdout. On stdin, the client receives the server's
+//! addresses as JSON. Both sides receive `go` after the first messages, and `stop`; the server
+//! receives `over` after the client's end, and a hung side `quit`.
 
 mod connections;
 mod conversation;
@@ -35,7 +35,7 @@ use crate::{
     scenario::{Fault, Scenario},
 };
 
-/// The limit of descriptors: a connection has up to four.
+/// The limit of descriptors: a connection needs up to four.
 const DESCRIPTORS: u64 = 16 << 10;
 
 #[derive(Args, Debug)]
@@ -54,8 +54,8 @@ pub(crate) struct Order {
 pub(crate) enum Said {
     /// The server listens on these addresses.
     Listens(Vec<SocketAddr>),
-    /// All connections exist, and each has received something. A server that restarts reports this
-    /// each time.
+    /// All connections are established, and each has received a message. A restarting server
+    /// reports this each time.
     Flowing,
     /// A connection has ended.
     Book(Book),
@@ -83,14 +83,14 @@ struct Worker {
 struct Told {
     /// The server's addresses.
     addresses: Vec<SocketAddr>,
-    /// Every connection has received its first message.
+    /// Whether every connection has received its first message.
     go: bool,
-    /// Each side sends a few more messages, and then the last.
+    /// Whether to stop: each side sends a few more messages, and then the last one.
     stop: bool,
-    /// The number of connections that have flowed since the server's last start.
+    /// The number of connections with messages since the server's last start.
     flowing: u32,
-    /// The server accepts connections until this is dropped: if it restarts or leaves, as soon as
-    /// all connections have flowed.
+    /// Dropping this ends accepting. A server that restarts or exits drops it after all connections
+    /// have received messages.
     accepting: Option<Sender<()>>,
     ends_when_flowing: bool,
     /// The connections that have not ended.
@@ -100,7 +100,7 @@ struct Told {
 /// Plays one side of a scenario.
 pub(crate) fn run(order: &Order) -> Result<()> {
     let lab = Lab::get();
-    // It fails without the right to raise it. The usual limit is enough for few connections.
+    // Fails without the privilege; the usual limit suffices for few connections.
     let _ = setrlimit(Resource::RLIMIT_NOFILE, DESCRIPTORS, DESCRIPTORS);
     let (selecting, to_select) = unbounded();
     let (trying, to_try) = unbounded();
@@ -116,11 +116,11 @@ pub(crate) fn run(order: &Order) -> Result<()> {
         _alive: alive,
     });
     let obeying = Arc::downgrade(&worker);
-    // It ends with the process.
+    // The thread ends with the process.
     thread::spawn(move || obey(&obeying));
     warm_up(&lab)?;
     let before = count(&lab)?;
-    // They end after all connections, when the worker is dropped.
+    // The threads end after all connections, when the worker is dropped.
     thread::spawn(move || reader::read_several(&to_select, true));
     thread::spawn(move || reader::read_several(&to_try, false));
     let (fault, most) = (worker.scenario.fault, worker.scenario.most_connections());
@@ -134,7 +134,7 @@ pub(crate) fn run(order: &Order) -> Result<()> {
     drop(worker);
     // Messages may be held for a while.
     let _ = ended.recv();
-    // A removed device counts from zero again, if at all.
+    // A removed device restarts its counters, if it returns.
     if fault != Fault::DeviceRemoved || side == Side::Client {
         settle(
             &before,
@@ -145,7 +145,7 @@ pub(crate) fn run(order: &Order) -> Result<()> {
     Ok(())
 }
 
-/// Follows the lines on stdin while there is a worker.
+/// Handles the lines on stdin while there is a worker.
 fn obey(worker: &Weak<Worker>) {
     for line in io::stdin().lock().lines().map_while(Result::ok) {
         let Some(worker) = worker.upgrade() else {
@@ -163,8 +163,8 @@ fn obey(worker: &Weak<Worker>) {
     }
 }
 
-/// Has one connection within this process, with a message that is read, so that later counts
-/// include everything that a process keeps after its first connection.
+/// Uses one connection within this process, so that later counts include everything that a process
+/// keeps after its first connection.
 fn warm_up(lab: &Lab) -> Result<()> {
     let engine = Engine::new()?;
     let listener = Listener::builder().engine(&engine).bind(lab.at(0))?;
@@ -181,8 +181,8 @@ fn warm_up(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// The resources without a connection. librdmacm's memory of an opened device depends on the last
-/// call, which is the same here each time.
+/// Counts the resources without a connection. librdmacm's memory of an opened device depends on the
+/// last call, which is the same here each time.
 fn count(lab: &Lab) -> Result<Health> {
     let engine = Engine::new()?;
     drop(Listener::builder().engine(&engine).bind(lab.at(0))?);
@@ -194,7 +194,7 @@ fn count(lab: &Lab) -> Result<Health> {
 pub(crate) fn say(said: &Said) {
     let line = serde_json::to_string(said).expect("it has no map");
     let mut stdout = io::stdout().lock();
-    // It fails only if the conductor is gone.
+    // Fails only if the conductor is gone.
     let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
 }
 
@@ -204,7 +204,7 @@ fn problem(text: String) {
 }
 
 impl Worker {
-    /// Notes that one more connection flows.
+    /// Counts one more connection with messages.
     fn flows(&self) {
         let mut told = self.told();
         told.flowing += 1;
@@ -217,7 +217,7 @@ impl Worker {
         }
     }
 
-    /// Ends the process, with the books and plans of the connections that have not ended.
+    /// Ends the process, after printing the books and plans of the open connections.
     fn give_up(&self) -> ! {
         for conversation in &self.told().open {
             problem(format!("open: {conversation}"));
@@ -234,7 +234,7 @@ impl Worker {
         self.changed.notify_all();
     }
 
-    /// Waits until that is so.
+    /// Waits until `until` is true.
     fn wait(&self, until: impl Fn(&Told) -> bool) -> MutexGuard<'_, Told> {
         let waited = self.changed.wait_while(self.told(), |told| !until(told));
         waited.unwrap_or_else(PoisonError::into_inner)

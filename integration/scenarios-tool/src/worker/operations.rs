@@ -6,31 +6,31 @@ use std::sync::{
 use rdmsg::{Endpoint, Error, Message, Region, RemoteAccess, RemoteRegion};
 use toolbox::pattern;
 
-/// The bytes that are written to the peer's memory in a round. The bytes that are read back come
-/// behind them in the memory of this side.
+/// The number of bytes that a round writes to the peer's memory. In this side's memory, the bytes
+/// that are read back follow them.
 const LEN: usize = 5000;
 
-/// The ids of operations, in turn. They count up from here, behind those of all messages.
+/// The first id of operations; ids count up, above those of all messages.
 const FIRST_ID: u64 = 1 << 63;
 
 /// One-sided operations on one connection, in rounds: a WRITE, and a READ of the same bytes.
 ///
-/// No atomic ones: among many connections, where packets have to be repeated, those of software
-/// RoCE were seen to succeed without their answer.
+/// There are no atomics: with many connections and repeated packets, those of software RoCE were
+/// seen to succeed without an answer.
 #[derive(Debug)]
 pub(super) struct Operations {
-    /// The peer's memory, after the peer has named it.
+    /// The peer's memory, once the peer has sent it.
     pub(super) remote: OnceLock<RemoteRegion>,
-    /// The memory that the peer may write to and read.
+    /// The memory that the peer may read and write.
     _open: Region,
-    /// The memory that this side writes from and reads into.
+    /// The memory for the local side of the operations.
     own: Region,
-    /// Whether a round has begun and not ended.
+    /// Whether a round is in progress.
     is_busy: AtomicBool,
 }
 
 impl Operations {
-    /// Has memory for it, and tells the peer where: in the first message.
+    /// Registers memory, and sends its description to the peer in the first message.
     pub(super) fn offer(endpoint: &Endpoint) -> Result<Self, Error> {
         let open = endpoint.one_sided().region(LEN, RemoteAccess::ALL)?;
         endpoint.send(&open.remote().to_bytes())?;
@@ -42,7 +42,7 @@ impl Operations {
         })
     }
 
-    /// Takes the peer's offer.
+    /// Stores the peer's memory.
     pub(super) fn accept(&self, message: &Message) -> Result<(), String> {
         let bytes = message.as_ref().try_into();
         let bytes = bytes.map_err(|_| format!("no remote: {} bytes", message.len()))?;
@@ -51,8 +51,8 @@ impl Operations {
         Ok(())
     }
 
-    /// Begins a round if there is an offer and the last one has ended, and calls `count` for each
-    /// operation.
+    /// Starts a round if the peer's memory is known and no round is in progress. Calls `count` for
+    /// each operation.
     pub(super) fn begin(
         &self,
         endpoint: &Endpoint,
@@ -75,7 +75,7 @@ impl Operations {
         Ok(())
     }
 
-    /// Compares the bytes that came back with those that were written, and ends the round.
+    /// Compares the bytes that were read back with the written ones, and ends the round.
     pub(super) fn check_read(&self, id: u64) -> Result<(), String> {
         let round = (id - FIRST_ID) / 2;
         let mut bytes = vec![0; LEN];

@@ -17,24 +17,24 @@ use crate::{
 /// The pause of a slow reader after each message.
 const SLOW: Duration = Duration::from_millis(20);
 
-/// The time between two looks of a reader that holds all messages at whether it is to stop.
+/// The interval in which a reader that holds all messages checks for the order to stop.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The pause of the thread that tries several connections in turn when none has a message.
+/// The pause of the thread that polls several connections, after none had a message.
 const TURN: Duration = Duration::from_millis(1);
 
-/// Drops a message that was held. Its bytes must still be the same.
+/// Drops a held message, after checking that its bytes have not changed.
 type Release = Box<dyn FnOnce() + Send>;
 
-/// A reader for a thread that serves several, and the place for its end.
+/// A reader for a thread that serves several, and the channel for its end.
 pub(super) type Job = (Reader, Sender<End>);
 
-/// Takes all messages and completions of one side of a connection.
+/// Receives all messages and completions of one side of a connection.
 pub(super) struct Reader {
     conversation: Arc<Conversation>,
     endpoint: Endpoint,
     content: Content,
-    /// Messages, each until this number of others has come, or until the order to stop.
+    /// Held messages, each until this number of messages has arrived, or until the order to stop.
     kept: Vec<(u64, Release)>,
 }
 
@@ -76,7 +76,7 @@ impl Reader {
         end.recv().unwrap_or(End::Open)
     }
 
-    /// Takes one result, and returns the end with the last one.
+    /// Handles one result. Returns the end after the last one.
     fn take(&mut self, next: Result<Completion, Error>) -> Option<End> {
         let conversation = Arc::clone(&self.conversation);
         let succeed = || conversation.write(|book| book.succeeded += 1);
@@ -109,7 +109,7 @@ impl Reader {
         };
         if let Err(problem) = taken {
             conversation.problem(&problem);
-            // One report is enough, and the peer learns of the end.
+            // One report suffices, and the abort notifies the peer.
             self.endpoint.abort(2);
             return Some(self.end(End::Broken(problem)));
         }
@@ -125,7 +125,7 @@ impl Reader {
         })
     }
 
-    /// Messages outlive the reader for a while.
+    /// Some messages outlive the reader for a while.
     fn end(&mut self, end: End) -> End {
         for (number, release) in self.kept.drain(..) {
             release_later(self.content.random(number, b't'), release);
@@ -168,7 +168,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Holds a message until others have come, or for a time, or drops it.
+    /// Holds a message until others have arrived, or for a time, or drops it.
     fn keep_some(&mut self, number: u64, is_short: bool, release: Release) {
         let due = self.kept.extract_if(.., |(until, _)| *until <= number);
         due.for_each(|(_, release)| release());
@@ -178,8 +178,8 @@ impl Reader {
             Some(_) => config.receive_window.min(2),
             None => config.receive_window,
         };
-        // The last place is for the messages that release others, and a long message could take
-        // all of the memory for long ones.
+        // Keep the last place free for the messages that release held ones. A held long message
+        // could occupy all of the memory for long ones.
         let has_room = self.kept.len() + 1 < usize::from(window) && is_short;
         let mut rng = self.content.random(number, b'k');
         match rng.u32(..8) {
@@ -189,7 +189,7 @@ impl Reader {
         }
     }
 
-    /// No message is both confirmed and failed.
+    /// Checks that no message is both confirmed and failed.
     fn check_failed(&self, id: u64) -> Result<(), String> {
         if id < self.conversation.book().confirmed {
             return Err(format!("message {id} failed after it was confirmed"));
@@ -197,7 +197,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Completions of messages come in the order of sending, as the messages do.
+    /// Checks that completions of messages arrive in the order of sending.
     fn confirm(&self, number: u64) -> Result<(), String> {
         let before = self.conversation.book().confirmed;
         self.conversation
@@ -219,8 +219,8 @@ fn release_later(mut rng: Rng, release: Release) {
     });
 }
 
-/// Reads several connections in one thread, by `Select` or by `try_recv`, until there are no
-/// senders of newcomers.
+/// Reads several connections in one thread, with `Select` or with `try_recv`, until no newcomers
+/// can arrive.
 pub(super) fn read_several(newcomers: &Receiver<Job>, selects: bool) {
     let mut jobs: Vec<Job> = Vec::new();
     loop {
@@ -260,7 +260,7 @@ pub(super) fn read_several(newcomers: &Receiver<Job>, selects: bool) {
     }
 }
 
-/// Gives a reader its next result. Returns whether it goes on.
+/// Passes a reader its next result. Returns whether the connection continues.
 fn give((reader, ended): &mut Job, next: Result<Completion, Error>) -> bool {
     // The conversation waits for the end.
     reader.take(next).map(|end| ended.send(end)).is_none()

@@ -41,7 +41,7 @@ pub(super) fn send_all(conversation: &Conversation, endpoint: &Endpoint) {
             Err(Error::Disconnected(_)) => return,
             Err(error) => {
                 conversation.problem(&format!("sending message {number} failed: {error}"));
-                // The peer waits for messages that do not come.
+                // The peer waits for messages that will not arrive.
                 endpoint.abort(1);
                 return;
             }
@@ -62,7 +62,7 @@ pub(super) fn send_all(conversation: &Conversation, endpoint: &Endpoint) {
     conversation.write(|book| book.ends = true);
     match conversation.plan.ending {
         Ending::Abort(_, code) => endpoint.abort(code),
-        // The reader learns how it ended.
+        // The reader reports the end.
         _ => drop(endpoint.close()),
     }
 }
@@ -77,7 +77,7 @@ fn send(
 ) -> Result<(), Error> {
     let message = content.message(number, last);
     let mut rng = content.random(number, b's');
-    // The reader must take the completions, and operations have ids of their own.
+    // The reader must take the completions, and operations have their own ids.
     let takes_ids = match (conversation.half().reading, conversation.plan.ending) {
         (Reading::Receiving | Reading::Trying, _) => false,
         (_, Ending::Drop(by, _)) if by == conversation.worker.side => false,
@@ -114,8 +114,8 @@ fn send(
     Ok(())
 }
 
-/// Sends a message with an id, and again while the reader has no time to take completions: on a
-/// busy host that lasts longer than the library waits for it.
+/// Sends a message with an id. Retries while the reader is too slow to take completions, which on a
+/// busy host can last longer than the library waits.
 fn send_with_id(endpoint: &Endpoint, message: Outgoing<'_>, id: u64) -> Result<(), Error> {
     let mut message = message.with_id(id);
     let start = Instant::now();
