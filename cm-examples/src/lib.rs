@@ -68,7 +68,7 @@ pub fn fill(number: u64, message: &mut [u8]) {
 ///
 /// # Errors
 ///
-/// If a byte differs from that which [`fill`] wrote.
+/// If a byte differs from the one that [`fill`] wrote.
 pub fn check(number: u64, message: &[u8]) -> Result<(), Mismatch> {
     match message
         .iter()

@@ -94,7 +94,7 @@ fn serve(options: &Options) -> Result<()> {
 
     let mut asked = step(&events, CmEventType::CONNECT_REQUEST)?;
     let id = asked.take_request().ok_or("a request without an id")?;
-    drop(listener); // Whoever comes later is told that nobody listens.
+    drop(listener); // Later clients are refused.
     let mut connection = Connection::prepare(id, events)?;
     connection.id.accept(&connection_wanted())?;
     step(&connection.events, CmEventType::ESTABLISHED)?;

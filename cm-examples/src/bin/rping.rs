@@ -7,7 +7,7 @@
 //! 1. the client fills its first buffer and sends its *address*, *remote key* and size, 16 bytes;
 //! 2. the server READs the buffer and confirms that with a message;
 //! 3. the client sends the same of its second buffer;
-//! 4. the server WRITEs the text there and says so, and the client compares the two.
+//! 4. the server WRITEs the text there and confirms it, and the client compares the two.
 //!
 //! A message is only a claim, so its size is checked against the local buffer before any READ.
 

@@ -203,7 +203,7 @@ impl View {
         json!({"processes": self.processes, "connections": connections})
     }
 
-    /// As many rows as there are lines.
+    /// Writes the table with at most `width` columns, and at most `lines` lines.
     pub(super) fn write(
         &self,
         out: &mut impl Write,

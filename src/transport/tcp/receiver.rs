@@ -328,7 +328,8 @@ impl Receiver {
         }
     }
 
-    /// So many bytes came, the first of them to their place as far as there was room.
+    /// Records `count` received bytes. The first `straight` of them, if there are that many, are in
+    /// their final place.
     fn came(&mut self, count: usize, straight: usize, parts: &mut Parts<'_>) -> Result<(), Fault> {
         let placed = count.min(straight);
         self.unread.end += count - placed;
@@ -456,7 +457,8 @@ impl Receiver {
         }
     }
 
-    /// So much of the payload is in its place. Behind the last of it the PDU is carried out.
+    /// Records that `count` further bytes of the payload are in their place. After the last one, it
+    /// executes the PDU.
     fn payload_received(&mut self, count: usize, parts: &mut Parts<'_>) -> Result<(), Fault> {
         let Some(coming) = &mut self.coming else {
             return Ok(());

@@ -52,7 +52,7 @@ pub(super) struct Span {
 /// The result of moving bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Moved {
-    /// So many.
+    /// This number of bytes.
     Some(usize),
     /// None: the socket takes, or has, nothing now.
     Blocked,
