@@ -95,7 +95,7 @@ fn read(frame: &[u8]) -> Verdict {
     }
 }
 
-/// Delivers the bytes to a connection as one frame, and compares the outcome. The [`Device`] checks
+/// Delivers the bytes to a connection as one frame, and compares the outcome. The `Device` checks
 /// the positions of the messages and the READs.
 pub fn one_frame(frame: &[u8]) {
     let now = Instant::now();

@@ -12,7 +12,7 @@ const TIMES: u32 = 10;
 /// Upper bound of the factor: on a slower machine nothing works.
 const SLOWEST: f64 = 10.0;
 
-/// Returns the factor by which programs start slower now than on an idle machine: 1 to [`SLOWEST`].
+/// Returns the factor by which programs start slower now than on an idle machine: 1 to 10.
 #[must_use]
 pub fn slowness() -> f64 {
     let start = Instant::now();
