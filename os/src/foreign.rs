@@ -212,7 +212,7 @@ impl Errand for Writer {
                 write(level, target, place, format_args!("{text}"));
             }
             if lost > 0 {
-                warn!("{lost} lines were lost while the logger blocked");
+                warn!("{lost} log lines were dropped while the logger blocked");
             }
         }
     }

@@ -57,7 +57,10 @@ impl Process {
             let ret =
                 unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
             if ret != 0 {
-                error!("pthread_atfork: error {ret}: children must not use what they inherit");
+                error!(
+                    "pthread_atfork: error {ret}: forked children are not detected, and must not \
+                     use connections, listeners and engines of this process"
+                );
             }
         });
         Self(FORKS.load(Ordering::Relaxed))

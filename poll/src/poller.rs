@@ -175,7 +175,10 @@ impl Poller {
     /// Logs that the engine's thread polls, because a runtime cannot.
     #[cfg(feature = "tokio")]
     pub(super) fn note(&self, error: &OsError) {
-        rdmsg_os::debug!("{}: the engine polls from now on: {error}", self.line);
+        rdmsg_os::debug!(
+            "{}: falls back to polling by the engine: {error}",
+            self.line
+        );
     }
 
     /// Logs the first error of the system for this connection, because each wait may fail again.

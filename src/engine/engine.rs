@@ -145,7 +145,7 @@ impl Engine {
         // It fails if the engine has ended already.
         let _ = self.inner.send(Command::ShutDown);
         if self.inner.join().is_err() {
-            error!("the engine's thread panicked");
+            error!("engine: its thread panicked, all of its connections have ended");
         }
     }
 

@@ -172,12 +172,12 @@ impl Entry {
             // An application that aborts does not want it delivered.
             CloseReason::LocallyAborted => {}
             CloseReason::LocallyClosed => warn_sparsely!(
-                "{link}: given up, and what was sent may not have arrived: the peer did not \
-                 confirm it within close_timeout ({:?})",
+                "{link}: closed without confirmation, sent messages may be lost: the peer did not \
+                 confirm them within close_timeout ({:?})",
                 self.config.close_timeout
             ),
             reason => {
-                warn_sparsely!("{link}: given up, and what was sent may not have arrived: {reason}")
+                warn_sparsely!("{link}: ended, sent messages may be lost: {reason}")
             }
         }
     }

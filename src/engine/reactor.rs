@@ -523,7 +523,7 @@ impl Drop for Reactor {
             .map_or(CloseReason::LocallyAborted, CloseReason::Os);
         if self.failed.is_some() || !self.links.is_empty() {
             let (links, listeners) = (self.links.len(), self.listeners.len());
-            error!("engine: {links} connections and {listeners} listeners are cut off: {reason}");
+            error!("engine: ends with {links} connections and {listeners} listeners: {reason}");
         }
         for (_, listener) in self.listeners.drain() {
             if self.failed.is_some() {

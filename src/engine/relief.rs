@@ -192,7 +192,7 @@ impl Desk {
         }
         drop(state);
         foreign::collect(true);
-        debug!("engine: a waker or the logger blocks its thread, which is relieved");
+        debug!("engine: a waker or the logger blocks its thread; another thread continues");
         self.serve(reactor);
     }
 

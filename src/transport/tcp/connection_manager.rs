@@ -393,7 +393,7 @@ impl ConnectRequest {
         if let Some(socket) = &self.socket
             && let Err(errno) = tell(socket, Kind::Reject, private_data)
         {
-            debug!("{}: {errno}", self.peer);
+            debug!("engine: cannot send a rejection to {}: {errno}", self.peer);
         }
     }
 

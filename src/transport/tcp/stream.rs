@@ -144,7 +144,7 @@ impl Stream {
         watch.set(&self.socket, false);
         self.reach(Phase::Open);
         if let Err(errno) = self.socket.allow_waiting() {
-            error!("engine: fcntl: {errno}");
+            error!("engine: cannot make a TCP socket blocking, its connection ends: {errno}");
             self.fail();
         }
         let mut send = lock(&self.send);

@@ -145,7 +145,7 @@ impl ConnectionManager {
             private_data,
         } = arrived
         else {
-            debug!("listener {listener}: a peer that is none: {arrived:?}");
+            debug!("listener {listener}: dropped a connection of another protocol: {arrived:?}");
             return;
         };
         self.inner.change(&socket, token, Watch::ENDS);
