@@ -1,5 +1,5 @@
-//! Compares the outcome of one frame on a new connection with an independent implementation of the
-//! protocol's rules.
+//! Compares the outcome of one frame on a new connection with an independent implementation of
+//! PROTOCOL.md.
 
 use std::time::Instant;
 

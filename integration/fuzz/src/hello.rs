@@ -1,5 +1,5 @@
 //! Compares the reading of a peer's private data (request, acceptance, rejection) with an
-//! independent implementation of the protocol's rules.
+//! independent implementation of PROTOCOL.md.
 
 use std::time::Instant;
 

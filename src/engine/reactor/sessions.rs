@@ -23,8 +23,8 @@ use crate::{
 /// The bound on one attempt: the network may be back at any moment.
 const ATTEMPT: Duration = Duration::from_secs(2);
 
-/// The number of sessions that wait for peers. The oldest one gives way to another: peers that
-/// connect and vanish use no more memory than that of so many connections.
+/// The number of sessions that wait for peers. A further one replaces the oldest, so that peers
+/// which connect and vanish use at most the memory of this number of connections.
 const MAX_SUSPENDED: usize = 1024;
 
 impl Reactor {

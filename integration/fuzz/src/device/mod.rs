@@ -89,7 +89,7 @@ pub(crate) struct Device {
     /// Whether the peer has violated the protocol or aborted, after which the connection delivers
     /// nothing.
     disowned: bool,
-    /// The number of the peer's large messages that were read completely.
+    /// The number of large messages that were read completely.
     taken: u32,
     /// The number of messages that the application has released.
     released: u32,
