@@ -179,7 +179,7 @@ pub mod guide {
     //! 7. [One-sided operations](one_sided): reading and writing memory of the peer.
     //! 8. [Tuning](tuning): memory, thousands of connections, latency, throughput.
     //! 9. [Processes](processes): daemons, fork, `Command`, dropped privileges.
-    //! 10. [Observing](observing): statistics, a live view, logs.
+    //! 10. [Observing](observing): statistics, a live view, logs, `tracing`, OpenTelemetry.
     //! 11. [Troubleshooting](troubleshooting): error texts with causes and remedies.
     //!
     //! The examples of all pages are compiled.
