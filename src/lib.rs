@@ -190,7 +190,7 @@ pub mod guide {
     //! 7. [Tuning](tuning): memory, thousands of connections, latency, throughput.
     //! 8. [Hardware](hardware): adapters, their networks, drivers, and expected results.
     //! 9. [Processes](processes): daemons, fork, `Command`, dropped privileges.
-    //! 10. [Observing](observing): statistics, a live view, logs.
+    //! 10. [Observing](observing): statistics, a live view, logs, `tracing`, OpenTelemetry.
     //! 11. [Troubleshooting](troubleshooting): error texts with causes and remedies.
     //!
     //! The examples of all pages are compiled.

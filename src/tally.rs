@@ -1,4 +1,4 @@
-//! Counts of what happened to the connections of this process, by reason.
+//! Counters of events of this process's connections, by reason.
 //!
 //! They are here and not in `observe` because the engine and connections add to them. All counters
 //! are atomic, so no lock is taken.

@@ -27,7 +27,8 @@ fn pair(label: &str, keepalive: Option<Duration>) -> (Endpoint, Endpoint) {
     (client.join().unwrap(), server)
 }
 
-/// Sends two messages that the peer holds, and a third one that waits until they are dropped.
+/// Fills the peer's window with two messages, and sends a third one, which waits until they are
+/// dropped.
 fn stall(client: &Endpoint, server: &Endpoint, lines: &Lines) {
     let (name, peer) = (client.info().id, client.peer_addr());
     let label = client.info().label.unwrap();

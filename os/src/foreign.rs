@@ -60,11 +60,13 @@ pub enum Target {
     Statistics,
     /// The process: forks, and memory that could not be released.
     Process,
+    /// The program `rdmsg`: its commands `serve` and `bridge`.
+    Command,
 }
 
 impl Target {
     /// All targets.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Connection,
         Self::Cm,
         Self::Connect,
@@ -75,6 +77,7 @@ impl Target {
         Self::Rsocket,
         Self::Statistics,
         Self::Process,
+        Self::Command,
     ];
 
     /// Returns the text that the logger gets.
@@ -91,6 +94,7 @@ impl Target {
             Self::Rsocket => "rdmsg::rsocket",
             Self::Statistics => "rdmsg::statistics",
             Self::Process => "rdmsg::process",
+            Self::Command => "rdmsg::command",
         }
     }
 }

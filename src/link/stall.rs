@@ -28,7 +28,7 @@ pub(super) struct StallWatch {
 }
 
 impl StallWatch {
-    /// Takes a sample. Returns whether the stall is to be reported, which is once.
+    /// Takes a sample. Returns whether the caller reports the stall: once, when it is long.
     fn sample(&mut self, is_stalled: bool, sent: u64, now: Instant) -> bool {
         if !is_stalled {
             *self = Self::default();
@@ -53,7 +53,7 @@ impl StallWatch {
 }
 
 impl Core {
-    /// Takes a sample of the stall. Returns its cause if it is to be reported.
+    /// Takes a sample of the stall. Returns its cause if the caller reports it.
     pub(crate) fn sample_stall(&mut self, now: Instant) -> Option<Stall> {
         let stall = self.conn.stall().filter(|_| !self.is_barred());
         let sent = match stall {

@@ -267,12 +267,15 @@ impl Shared {
                 let pause = state.fail(&error, &self.connector.redial, now);
                 self.notify(&state);
                 drop(state);
-                let target = &self.target;
+                let (target, label) = (&self.target, &self.connector.config.label);
                 match pause {
                     Some(pause) => {
-                        warn_sparsely!(Connect, "{target}: {error}; dials again in {pause:.1?}");
+                        warn_sparsely!(
+                            Connect,
+                            "{target}{label}: {error}; dials again in {pause:.1?}"
+                        );
                     }
-                    None => warn_sparsely!(Connect, "{target}: {error}; gave up"),
+                    None => warn_sparsely!(Connect, "{target}{label}: {error}; gave up"),
                 }
                 state = lock(&self.state);
             }

@@ -122,7 +122,7 @@ impl Bridge {
                 incoming = self.listening.accept() => match incoming {
                     Ok(incoming) => self.admit(incoming),
                     Err(NoneCame::Now(error)) => {
-                        warn_sparsely!("cannot accept a connection: {error}");
+                        warn_sparsely!(Command, "cannot accept a connection: {error}");
                         sleep(PAUSE).await;
                     }
                     Err(NoneCame::Ever(error)) => {
@@ -155,6 +155,7 @@ impl Bridge {
             }
         };
         warn_sparsely!(
+            Command,
             "refused {peer}: there are --max-connections {}",
             self.max_connections
         );
@@ -171,6 +172,7 @@ impl Shared {
                 self.counters.failed();
                 let target = self.target.address();
                 warn_sparsely!(
+                    Command,
                     "reset {peer}: cannot connect to {target}: {}",
                     explain(&error)
                 );
@@ -181,7 +183,7 @@ impl Shared {
             Ok(()) => log::debug!("{peer}: ended"),
             Err(error) => {
                 self.counters.failed();
-                warn_sparsely!("{peer}: ended: {}", explain(&error));
+                warn_sparsely!(Command, "{peer}: ended: {}", explain(&error));
             }
         }
         drop(session);

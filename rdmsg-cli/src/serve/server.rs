@@ -138,7 +138,7 @@ impl Server {
 /// Aborts a connection that cannot be served.
 fn refuse(endpoint: &Endpoint, reason: fmt::Arguments<'_>) {
     let peer = endpoint.peer_addr();
-    warn_sparsely!("refused {peer}: {reason}");
+    warn_sparsely!(Command, "refused {peer}: {reason}");
     endpoint.abort(BUSY);
 }
 

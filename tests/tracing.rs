@@ -1,0 +1,65 @@
+//! Log lines as events of `tracing`, as in the guide. It uses TCP, so no device is needed.
+
+use std::{
+    io,
+    sync::{Arc, Mutex},
+};
+
+use rdmsg::{Connector, Listener};
+use tracing::{Level, info_span};
+use tracing_subscriber::{filter::Targets, fmt, prelude::*};
+
+/// The text of all events.
+#[derive(Clone, Default)]
+struct Events(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Events {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend(text);
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn line_of_a_call_is_an_event_in_the_span_of_its_caller() {
+    let (events, filter) = (Events::default(), Targets::new());
+    let filter = filter.with_default(Level::INFO);
+    let filter = filter.with_target("rdmsg::connection", Level::DEBUG);
+    let writer = events.clone();
+    let layer = fmt::layer().with_ansi(false).without_time();
+    let layer = layer.with_writer(move || writer.clone());
+    tracing_subscriber::registry()
+        .with(layer)
+        .with(filter)
+        .init();
+
+    let listener = Listener::bind("tcp://127.0.0.1:0").unwrap();
+    let address = format!("tcp://{}", listener.local_addr());
+    let connector = Connector::new().label("orders");
+    let endpoint = connector.connect(address).unwrap();
+    let (id, peer) = (endpoint.info().id, endpoint.peer_addr());
+    info_span!("order", number = 4711).in_scope(|| endpoint.abort(1));
+
+    let text = String::from_utf8(events.0.lock().unwrap().clone()).unwrap();
+    let name = format!("conn {id} \"orders\" to {peer}");
+    let of_call = format!(
+        "DEBUG order{{number=4711}}: rdmsg::connection: {name}: ended: aborted by this side"
+    );
+    let of_engine = format!(" INFO rdmsg::connection: {name}: established over TCP");
+    for line in [&of_call, &of_engine] {
+        assert_eq!(
+            text.lines().filter(|other| other == line).count(),
+            1,
+            "{line}: {text}"
+        );
+    }
+    let mut detailed = text.lines().filter(|line| line.contains("DEBUG"));
+    assert!(
+        detailed.all(|line| line.contains(" rdmsg::connection: conn ")),
+        "{text}"
+    );
+}
