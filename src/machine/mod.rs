@@ -10,15 +10,17 @@
 mod access;
 mod addresses;
 mod memory;
+#[cfg(feature = "rdma")]
 mod processor;
 
 #[cfg(test)]
 mod testing;
 
 pub use self::access::Denied;
+#[cfg(feature = "rdma")]
+pub(crate) use self::processor::prefers_relaxed_ordering;
 pub(crate) use self::{
     access::{all_denied, denied, is_container},
     addresses::rdma_addresses,
     memory::usable_memory,
-    processor::prefers_relaxed_ordering,
 };

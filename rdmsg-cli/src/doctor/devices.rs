@@ -19,6 +19,9 @@ const LOSSES: [&str; 6] = [
     "retry_exceeded_err",
 ];
 
+/// The rate in Gb/s from which small packets bound the bandwidth.
+const FAST: u64 = 40;
+
 /// Drivers of network adapters that have RDMA, with the module that offers it.
 const ADAPTERS: [(&str, &str); 7] = [
     ("mlx5_core", "mlx5_ib"),
@@ -53,6 +56,8 @@ struct Port {
     gids: Vec<Gid>,
     /// The addresses that connections can use.
     addresses: BTreeSet<IpAddr>,
+    /// The rate in Gb/s; 0 if it is unknown.
+    rate: u64,
     losses: u64,
 }
 
@@ -169,7 +174,8 @@ impl Device {
         );
         let mut findings = vec![Finding::ok("port", what)];
         if !self.is_iwarp {
-            findings.push(judge_mtu(interface));
+            let is_fast = !self.is_software() && port.rate >= FAST;
+            findings.push(judge_mtu(interface, is_fast));
         }
         if !self.is_iwarp && !port.gids.iter().any(|gid| gid.kind == "RoCE v2") {
             let what = format!("{name} has addresses for RoCE v1 only");
@@ -225,6 +231,9 @@ impl Port {
             state: root.text(format!("{at}/state")).unwrap_or_default(),
             link_layer: root.text(format!("{at}/link_layer")).unwrap_or_default(),
             gids,
+            rate: root
+                .text(format!("{at}/rate"))
+                .map_or(0, |rate| gigabits(&rate)),
             losses: losses.into_iter().flatten().sum(),
         }
     }
@@ -296,14 +305,31 @@ impl Gid {
     }
 }
 
-fn judge_mtu(interface: &Interface) -> Finding {
+/// Reads a rate such as `100 Gb/sec (4X EDR)`, in Gb/s.
+fn gigabits(rate: &str) -> u64 {
+    let number = rate
+        .split(' ')
+        .next()
+        .and_then(|number| number.parse().ok());
+    number.map_or(0, |number: f64| number as u64)
+}
+
+fn judge_mtu(interface: &Interface, is_fast: bool) -> Finding {
     let (name, mtu, rdma) = (&interface.name, interface.mtu, interface.rdma_mtu());
     let what = format!("packets carry {rdma} bytes, as the MTU of {name} is {mtu}");
     if rdma == 4096 {
         return Finding::ok("mtu", what);
     }
-    Finding::note("mtu", what)
-        .because("packets of 4096 bytes carry the same with less work")
+    let (finding, why) = if is_fast && rdma <= 1024 {
+        let why = "four times as many packets are needed as with 4096 bytes, which an adapter of \
+                   this rate may not send in time";
+        (Finding::warning("mtu", what), why)
+    } else {
+        let why = "packets of 4096 bytes carry the same with less work";
+        (Finding::note("mtu", what), why)
+    };
+    finding
+        .because(why)
         .mend(as_root(&format!("ip link set {name} mtu 4200")))
         .hint("on all hosts, and only where their switches let such packets pass")
 }
@@ -489,6 +515,30 @@ mod tests {
         ];
         assert_eq!(subjects(&findings), expected);
         assert!(findings[3].what.contains(" 7 "));
+    }
+
+    #[test]
+    fn small_mtu_on_a_fast_adapter_is_a_warning() {
+        let port = "sys/class/infiniband/mlx5_0/ports/1";
+        let judged = |rate: &str, mtu: &str| {
+            let machine = Machine::new()
+                .file(&format!("{port}/state"), "4: ACTIVE\n")
+                .file(&format!("{port}/link_layer"), "Ethernet\n")
+                .file(&format!("{port}/rate"), rate)
+                .file(
+                    &format!("{port}/gids/1"),
+                    "0000:0000:0000:0000:0000:ffff:0a08:0001\n",
+                )
+                .file(&format!("{port}/gid_attrs/types/1"), "RoCE v2\n")
+                .file(&format!("{port}/gid_attrs/ndevs/1"), "eth0\n")
+                .file("sys/class/net/eth0/flags", "0x1003\n")
+                .file("sys/class/net/eth0/mtu", mtu);
+            judged(&machine)[1].state
+        };
+        assert_eq!(judged("100 Gb/sec (4X EDR)\n", "1500\n"), State::Warning);
+        assert_eq!(judged("100 Gb/sec (4X EDR)\n", "2200\n"), State::Note);
+        assert_eq!(judged("25 Gb/sec (1X EDR)\n", "1500\n"), State::Note);
+        assert_eq!(judged("100 Gb/sec (4X EDR)\n", "4200\n"), State::Ok);
     }
 
     #[test]

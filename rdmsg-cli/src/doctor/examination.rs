@@ -4,6 +4,7 @@ use nix::sys::utsname::uname;
 use serde::{Deserialize, Serialize};
 
 use super::{
+    adapters,
     devices::{self, Device},
     exchange,
     files::DeviceFiles,
@@ -53,6 +54,7 @@ impl Examination {
         }
         let of_devices = devices.iter().flat_map(|device| device.judge(&interfaces));
         findings.extend(of_devices);
+        findings.extend(adapters::judge(&root, &devices));
         findings.extend(judge_ecn(&root, &devices));
         findings.extend(Limits::read(&root).judge(&around));
         findings.extend(Firewall::read(&root).judge(&devices, &around));

@@ -4,13 +4,15 @@
 //! options       the command line             report       what is printed
 //! examination   all that was found on a host finding      one thing of it
 //! kernel  surroundings  limits  interfaces   what the system says, and what is thought of it:
-//! devices  files  firewall  libraries        none of these needs a device
+//! devices  adapters  files  firewall         none of these needs a device
+//! libraries
 //! root          where /sys, /proc and /dev are
 //! exchange      a message from this host to itself
 //! peer          the way to another host, step by step
 //! fix           makes software RoCE
 //! ```
 
+mod adapters;
 mod devices;
 mod examination;
 mod exchange;

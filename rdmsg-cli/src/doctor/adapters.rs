@@ -1,0 +1,387 @@
+//! Adapters, which are not made by software: driver, firmware, slot and interrupts, and
+//! combinations that are known not to work.
+
+use std::collections::BTreeSet;
+
+use super::{devices::Device, finding::Finding, root::Root};
+
+/// The libraries of drivers for libibverbs, by the driver of the PCI device.
+const PROVIDERS: [(&str, &str); 9] = [
+    ("mlx5_core", "mlx5"),
+    ("mlx4_core", "mlx4"),
+    ("bnxt_en", "bnxt_re"),
+    ("ice", "irdma"),
+    ("i40e", "irdma"),
+    ("cxgb4", "cxgb4"),
+    ("qede", "qedr"),
+    ("efa", "efa"),
+    ("erdma", "erdma"),
+];
+
+/// An adapter as sysfs shows it.
+#[derive(Clone, Debug)]
+pub(super) struct Adapter {
+    name: String,
+    /// The driver of the PCI device, for instance `mlx5_core`.
+    driver: String,
+    firmware: Option<String>,
+    /// The vendor's name of the board.
+    board: Option<String>,
+    /// The version of the driver's interface for its library.
+    abi: Option<u64>,
+    slot: Slot,
+    /// The number of interrupts.
+    interrupts: usize,
+    /// The processors that serve them.
+    served: BTreeSet<usize>,
+    /// The processors of the adapter's NUMA node; empty if the machine has one node.
+    local: BTreeSet<usize>,
+    /// The number of processors of the machine.
+    processors: usize,
+}
+
+/// Speed and width of a PCIe slot: the current ones, and the most that the adapter can use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Slot {
+    current: [Option<String>; 2],
+    most: [Option<String>; 2],
+}
+
+/// A combination that is known not to work, or not as it should.
+struct Known {
+    driver: &'static str,
+    applies: fn(&Adapter) -> bool,
+    finding: fn(&Adapter) -> Finding,
+    /// The place where it is described.
+    source: &'static str,
+}
+
+/// Add a row for each report; the source is printed with it.
+const KNOWN: [Known; 2] = [
+    Known {
+        driver: "bnxt_en",
+        // The kernel's own driver has version 1.
+        applies: |it| it.abi.is_some_and(|abi| abi > 1),
+        finding: |it| {
+            let abi = it.abi.unwrap_or(0);
+            let what = format!("{} has the vendor's driver, with interface {abi}", it.name);
+            Finding::warning("combination", what)
+                .because(
+                    "the library libbnxt_re of distributions supports interface 1 alone, and \
+                     libibverbs does not list the device then",
+                )
+                .hint("install the vendor's libbnxt_re as well, also in containers")
+        },
+        source: "github.com/k8snetworkplumbingwg/sriov-cni/issues/348",
+    },
+    Known {
+        driver: "efa",
+        applies: |_| true,
+        finding: |it| {
+            Finding::note("combination", format!("{} is an EFA device", it.name))
+                .because("it has no reliable connections (RC), so rdmsg speaks TCP on this host")
+                .hint("no setting changes that")
+        },
+        source: "efadv_create_qp_ex(3) of rdma-core",
+    },
+];
+
+/// Returns the findings on all adapters.
+pub(super) fn judge(root: &Root, devices: &[Device]) -> Vec<Finding> {
+    let adapters = devices.iter().filter(|device| !device.is_software());
+    let adapters = adapters.filter_map(|device| Adapter::read(root, &device.name));
+    adapters.flat_map(|adapter| adapter.judge()).collect()
+}
+
+impl Adapter {
+    /// `None` for a device that is on no bus.
+    fn read(root: &Root, name: &str) -> Option<Self> {
+        let at = format!("sys/class/infiniband/{name}");
+        let device = format!("{at}/device");
+        let driver = root.target_name(format!("{device}/driver"))?;
+        let numbers = root.names(format!("{device}/msi_irqs"));
+        let served = numbers.iter().flat_map(|number| affinity(root, number));
+        let node = root.text(format!("{device}/numa_node"));
+        let nodes = root.names("sys/devices/system/node");
+        let nodes = nodes.iter().filter(|name| is_node(name)).count();
+        let local = node.filter(|node| nodes > 1 && !node.starts_with('-'));
+        let local =
+            local.and_then(|node| root.text(format!("sys/devices/system/node/node{node}/cpulist")));
+        let online = root.text("sys/devices/system/cpu/online");
+        let value = |file: &str| {
+            root.text(format!("{at}/{file}"))
+                .filter(|it| !it.is_empty())
+        };
+        let link = |file: &str| root.text(format!("{device}/{file}"));
+        Some(Self {
+            name: name.to_owned(),
+            driver,
+            firmware: value("fw_ver"),
+            board: value("board_id"),
+            abi: abi(root, name),
+            slot: Slot {
+                current: [link("current_link_speed"), link("current_link_width")],
+                most: [link("max_link_speed"), link("max_link_width")],
+            },
+            interrupts: numbers.len(),
+            served: served.collect(),
+            local: local.iter().flat_map(|list| processors(list)).collect(),
+            processors: online.map_or(0, |list| processors(&list).len()),
+        })
+    }
+
+    fn judge(&self) -> Vec<Finding> {
+        let known = KNOWN.iter().filter(|known| known.driver == self.driver);
+        let known = known.filter(|known| (known.applies)(self)).map(|known| {
+            let finding = (known.finding)(self);
+            let hint = finding.hint.clone().unwrap_or_default();
+            finding.hint(format!("{hint} (source: {})", known.source))
+        });
+        let findings = [self.describe()].into_iter().chain(known);
+        let more = [self.judge_slot(), self.judge_interrupts()];
+        findings.chain(more.into_iter().flatten()).collect()
+    }
+
+    fn describe(&self) -> Finding {
+        let mut what = format!("{} has the driver {}", self.name, self.driver);
+        let provider = PROVIDERS.iter().find(|(driver, _)| *driver == self.driver);
+        if let Some((_, provider)) = provider {
+            what += &format!(", the provider {provider}");
+        }
+        if let Some(firmware) = &self.firmware {
+            what += &format!(", firmware {firmware}");
+        }
+        if let Some(board) = &self.board {
+            what += &format!(", board {board}");
+        }
+        Finding::ok("adapter", what)
+    }
+
+    fn judge_slot(&self) -> Option<Finding> {
+        let Slot { current, most } = &self.slot;
+        let numbers = |link: &[Option<String>; 2]| Some([number(&link[0])?, number(&link[1])?]);
+        let (now, could) = (numbers(current)?, numbers(most)?);
+        if now[0] >= could[0] && now[1] >= could[1] {
+            return None;
+        }
+        let text =
+            |link: &[Option<String>; 2]| link.each_ref().map(|it| it.clone().unwrap_or_default());
+        let ([speed, width], [most_speed, most_width]) = (text(current), text(most));
+        let what = format!(
+            "{} is in a slot of {width} lanes at {speed}, and can use {most_width} at {most_speed}",
+            self.name
+        );
+        Some(
+            Finding::note("slot", what)
+                .because("a slot that is slower than the port bounds the bandwidth")
+                .hint(
+                    "`lspci -vv` shows LnkSta; another slot or a setting of the firmware may help",
+                ),
+        )
+    }
+
+    fn judge_interrupts(&self) -> Option<Finding> {
+        const SUBJECT: &str = "interrupts";
+        if self.interrupts == 0 || self.served.is_empty() {
+            return None;
+        }
+        let (name, count) = (&self.name, self.interrupts);
+        let served = list(&self.served);
+        let remedy = "start irqbalance, or write processors to /proc/irq/NUMBER/smp_affinity_list";
+        if self.served.len() == 1 && count > 1 && self.processors > 1 {
+            let what = format!("processor {served} serves all {count} interrupts of {name}");
+            return Some(
+                Finding::warning(SUBJECT, what)
+                    .because("the wake-ups of all connections wait for one processor")
+                    .hint(remedy),
+            );
+        }
+        if !self.local.is_empty() && self.served.is_disjoint(&self.local) {
+            let what = format!(
+                "processors {served} serve the interrupts of {name}, whose NUMA node has {}",
+                list(&self.local)
+            );
+            return Some(
+                Finding::note(SUBJECT, what)
+                    .because("completions cross from one NUMA node to another")
+                    .hint(remedy),
+            );
+        }
+        let what = format!("processors {served} serve {count} interrupts of {name}");
+        Some(Finding::ok(SUBJECT, what))
+    }
+}
+
+/// Returns the version of a driver's interface for its library.
+fn abi(root: &Root, device: &str) -> Option<u64> {
+    let all = root.names("sys/class/infiniband_verbs");
+    let at = all.into_iter().find(|name| {
+        let named = root.text(format!("sys/class/infiniband_verbs/{name}/ibdev"));
+        named.as_deref() == Some(device)
+    });
+    root.number(format!("sys/class/infiniband_verbs/{}/abi_version", at?))
+}
+
+/// Returns the processors that serve an interrupt: the effective ones, or the allowed ones.
+fn affinity(root: &Root, number: &str) -> BTreeSet<usize> {
+    let at = format!("proc/irq/{number}");
+    let files = ["effective_affinity_list", "smp_affinity_list"];
+    let mut lists = files
+        .iter()
+        .filter_map(|file| root.text(format!("{at}/{file}")));
+    let list = lists.find(|list| !list.is_empty());
+    list.map_or_else(BTreeSet::new, |list| processors(&list))
+}
+
+/// Reads a list of processors such as `0-3,8`.
+fn processors(list: &str) -> BTreeSet<usize> {
+    let ranges = list.split(',').filter_map(|part| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.trim().parse().ok()?..=last.trim().parse().ok()?)
+    });
+    ranges.flatten().collect()
+}
+
+/// Writes a list of processors such as `0-3,8`.
+fn list(processors: &BTreeSet<usize>) -> String {
+    let mut ranges: Vec<(usize, usize)> = Vec::new();
+    for processor in processors {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == *processor => *last = *processor,
+            _ => ranges.push((*processor, *processor)),
+        }
+    }
+    let texts = ranges.into_iter().map(|(first, last)| match last - first {
+        0 => first.to_string(),
+        _ => format!("{first}-{last}"),
+    });
+    texts.collect::<Vec<_>>().join(",")
+}
+
+fn is_node(name: &str) -> bool {
+    let number = name.strip_prefix("node");
+    number.is_some_and(|number| number.parse::<u32>().is_ok())
+}
+
+/// Returns the number in front of a text such as `16.0 GT/s PCIe`, in tenths.
+fn number(text: &Option<String>) -> Option<u64> {
+    let number: f64 = text.as_ref()?.split(' ').next()?.parse().ok()?;
+    Some((number * 10.0) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{finding::State, root::testing::Machine},
+        *,
+    };
+
+    const DEVICE: &str = "sys/class/infiniband/mlx5_0/device";
+
+    /// An adapter with two interrupts on a machine with two nodes of four processors.
+    fn machine(driver: &str, affinities: [&str; 2]) -> Machine {
+        Machine::new()
+            .file("sys/class/infiniband/mlx5_0/fw_ver", "20.31.1014\n")
+            .file("sys/class/infiniband/mlx5_0/board_id", "MT_0000000223\n")
+            .file("sys/class/infiniband_verbs/abi_version", "6\n")
+            .file("sys/class/infiniband_verbs/uverbs0/ibdev", "mlx5_0\n")
+            .file("sys/class/infiniband_verbs/uverbs0/abi_version", "1\n")
+            .link(&format!("{DEVICE}/driver"), &format!("/drivers/{driver}"))
+            .file(&format!("{DEVICE}/numa_node"), "1\n")
+            .file(&format!("{DEVICE}/msi_irqs/40"), "msix\n")
+            .file(&format!("{DEVICE}/msi_irqs/41"), "msix\n")
+            .file(&format!("{DEVICE}/current_link_speed"), "16.0 GT/s PCIe\n")
+            .file(&format!("{DEVICE}/current_link_width"), "16\n")
+            .file(&format!("{DEVICE}/max_link_speed"), "16.0 GT/s PCIe\n")
+            .file(&format!("{DEVICE}/max_link_width"), "16\n")
+            .file("proc/irq/40/effective_affinity_list", affinities[0])
+            .file("proc/irq/41/smp_affinity_list", affinities[1])
+            .file("sys/devices/system/cpu/online", "0-7\n")
+            .file("sys/devices/system/node/node0/cpulist", "0-3\n")
+            .file("sys/devices/system/node/node1/cpulist", "4-7\n")
+            .file("sys/devices/system/node/possible", "0-1\n")
+    }
+
+    fn judged(machine: &Machine) -> Vec<Finding> {
+        let adapter = Adapter::read(&machine.root(), "mlx5_0").unwrap();
+        adapter.judge()
+    }
+
+    fn subjects(findings: &[Finding]) -> Vec<(&str, State)> {
+        let all = findings.iter();
+        all.map(|it| (&*it.subject, it.state)).collect()
+    }
+
+    #[test]
+    fn adapter_is_described_by_driver_and_firmware() {
+        let findings = judged(&machine("mlx5_core", ["4\n", "5-6\n"]));
+        let expected = [("adapter", State::Ok), ("interrupts", State::Ok)];
+        assert_eq!(subjects(&findings), expected);
+        assert_eq!(
+            findings[0].what,
+            "mlx5_0 has the driver mlx5_core, the provider mlx5, firmware 20.31.1014, board \
+             MT_0000000223"
+        );
+        let what = "processors 4-6 serve 2 interrupts of mlx5_0";
+        assert_eq!(findings[1].what, what);
+    }
+
+    #[test]
+    fn interrupts_of_one_processor_or_of_another_node_are_reported() {
+        let findings = judged(&machine("mlx5_core", ["4\n", "4\n"]));
+        assert_eq!(findings[1].state, State::Warning);
+        let what = "processor 4 serves all 2 interrupts of mlx5_0";
+        assert_eq!(findings[1].what, what);
+        let findings = judged(&machine("mlx5_core", ["0\n", "2\n"]));
+        assert_eq!(findings[1].state, State::Note);
+        assert_eq!(
+            findings[1].what,
+            "processors 0,2 serve the interrupts of mlx5_0, whose NUMA node has 4-7"
+        );
+        // Some are local.
+        let findings = judged(&machine("mlx5_core", ["0\n", "4\n"]));
+        assert_eq!(findings[1].state, State::Ok);
+    }
+
+    #[test]
+    fn slot_with_fewer_lanes_is_noted() {
+        let narrow = machine("mlx5_core", ["4\n", "5\n"])
+            .file(&format!("{DEVICE}/current_link_width"), "8\n");
+        let findings = judged(&narrow);
+        assert_eq!(subjects(&findings)[1], ("slot", State::Note));
+        assert_eq!(
+            findings[1].what,
+            "mlx5_0 is in a slot of 8 lanes at 16.0 GT/s PCIe, and can use 16 at 16.0 GT/s PCIe"
+        );
+    }
+
+    #[test]
+    fn known_combinations_are_reported_with_their_source() {
+        let distribution = machine("bnxt_en", ["4\n", "5\n"]);
+        assert!(
+            judged(&distribution)
+                .iter()
+                .all(|it| it.subject != "combination")
+        );
+        let vendor = distribution.file("sys/class/infiniband_verbs/uverbs0/abi_version", "6\n");
+        let findings = judged(&vendor);
+        assert_eq!(subjects(&findings)[1], ("combination", State::Warning));
+        let hint = findings[1].hint.as_ref().unwrap();
+        assert!(hint.ends_with("(source: github.com/k8snetworkplumbingwg/sriov-cni/issues/348)"));
+        let findings = judged(&machine("efa", ["4\n", "5\n"]));
+        assert_eq!(subjects(&findings)[1], ("combination", State::Note));
+    }
+
+    #[test]
+    fn device_without_a_bus_is_no_adapter() {
+        let software = Machine::new().file("sys/class/infiniband/mlx5_0/fw_ver", "\n");
+        assert!(Adapter::read(&software.root(), "mlx5_0").is_none());
+    }
+
+    #[test]
+    fn lists_of_processors_come_back() {
+        for text in ["0", "0-3,8", "1,3,5-6", ""] {
+            assert_eq!(list(&processors(text)), text);
+        }
+    }
+}
