@@ -75,6 +75,7 @@ pub(crate) fn name(value: &impl ValueEnum) -> String {
 pub(crate) fn bytes(size: usize) -> String {
     match size {
         0..1024 => format!("{size} B"),
+        _ if !size.is_multiple_of(1024) => format!("{size} B"),
         1024..0x10_0000 => format!("{} KiB", size >> 10),
         _ => format!("{} MiB", size >> 20),
     }
@@ -90,6 +91,7 @@ mod tests {
         assert_eq!(Measure::OneWay.show(64, 26_000.0), "26.00 k/s");
         assert_eq!(Measure::OneWay.show(64 << 10, 2000.0), "125.00 MiB/s");
         assert_eq!(bytes(64 << 10), "64 KiB");
+        assert_eq!(bytes((64 << 10) + 1), "65537 B");
         assert_eq!(bytes(8 << 20), "8 MiB");
     }
 }
