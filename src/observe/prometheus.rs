@@ -20,12 +20,21 @@ const DEVICE_EVENTS: &str = "rdmsg_device_events_total";
 const AGE: &str = "rdmsg_connection_age_seconds";
 const STATE: &str = "rdmsg_connection_state";
 
-/// Whether a value only grows, and whether it is a number of values up to bounds.
+/// Whether a value only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Counter,
     Gauge,
-    Histogram,
+}
+
+impl Kind {
+    /// Returns the name of the kind in the text.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+        }
+    }
 }
 
 /// A value of a connection, or of all: its name, kind and description, and the function that
@@ -143,17 +152,22 @@ impl Snapshot {
 
     fn write_prometheus(&self, out: &mut String) -> fmt::Result {
         let open = self.connections.len();
-        head(out, CONNECTIONS, Kind::Gauge, "Connections with handles.")?;
+        head(
+            out,
+            CONNECTIONS,
+            Kind::Gauge.name(),
+            "Connections with handles.",
+        )?;
         writeln!(out, "{CONNECTIONS} {open}")?;
         for (name, help, counts) in self.by_reason() {
-            head(out, name, Kind::Counter, help)?;
+            head(out, name, Kind::Counter.name(), help)?;
             for (reason, count) in counts {
                 writeln!(out, "{name}{{reason=\"{reason}\"}} {count}")?;
             }
         }
         self.write_round_trips(out)?;
         for (name, kind, help, value) in SAMPLES {
-            head(out, &format!("rdmsg_{name}"), *kind, help)?;
+            head(out, &format!("rdmsg_{name}"), kind.name(), help)?;
             writeln!(out, "rdmsg_{name} {}", value(&self.all))?;
         }
         if !self.device_events.is_empty() {
@@ -173,18 +187,23 @@ impl Snapshot {
             return Ok(());
         }
         let help = "State: 0 is open, 1 suspended, 2 ended.";
-        head(out, STATE, Kind::Gauge, help)?;
+        head(out, STATE, Kind::Gauge.name(), help)?;
         for connection in &self.connections {
             let labels = connection.labels();
             writeln!(out, "{STATE}{{{labels}}} {}", connection.state())?;
         }
-        head(out, AGE, Kind::Gauge, "Time since it was established.")?;
+        head(
+            out,
+            AGE,
+            Kind::Gauge.name(),
+            "Time since it was established.",
+        )?;
         for connection in &self.connections {
             let age = connection.age.as_secs_f64();
             writeln!(out, "{AGE}{{{}}} {age:.3}", connection.labels())?;
         }
         for (name, kind, help, value) in SAMPLES {
-            head(out, &format!("rdmsg_connection_{name}"), *kind, help)?;
+            head(out, &format!("rdmsg_connection_{name}"), kind.name(), help)?;
             for connection in &self.connections {
                 let labels = connection.labels();
                 let value = value(&connection.statistics);
@@ -208,7 +227,7 @@ impl Snapshot {
 
     fn write_round_trips(&self, out: &mut String) -> fmt::Result {
         let help = "Time from a ping of keepalive or of a flush to its pong.";
-        head(out, ROUND_TRIP, Kind::Histogram, help)?;
+        head(out, ROUND_TRIP, "histogram", help)?;
         let all = &self.round_trips;
         for (bound, count) in &all.buckets {
             let bound = bound.as_secs_f64();
@@ -251,7 +270,7 @@ pub fn record_metrics() {
         let name = format!("rdmsg_{name}");
         match kind {
             Kind::Counter => metrics::counter!(name).absolute(value),
-            Kind::Gauge | Kind::Histogram => metrics::gauge!(name).set(value as f64),
+            Kind::Gauge => metrics::gauge!(name).set(value as f64),
         }
     }
 }
@@ -287,12 +306,7 @@ fn escaped(text: &str) -> String {
     text.replace('\n', r"\n")
 }
 
-fn head(out: &mut String, name: &str, kind: Kind, help: &str) -> fmt::Result {
-    let kind = match kind {
-        Kind::Counter => "counter",
-        Kind::Gauge => "gauge",
-        Kind::Histogram => "histogram",
-    };
+fn head(out: &mut String, name: &str, kind: &str, help: &str) -> fmt::Result {
     writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}")
 }
 
