@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use log::{LevelFilter, Log, Metadata, Record};
-use rdmsg::{Config, Error, Transport};
+use rdmsg::{Config, Error, RelaxedOrdering, Transport};
 
 use crate::{
     Bystander,
@@ -79,7 +79,7 @@ fn refused_inline_size_is_followed_by_smaller_ones() {
         |calls| {
             log::set_logger(&INLINE_LOG).unwrap();
             whole_life(&config()).unwrap();
-            // Software iWARP refuses 256 bytes by itself.
+            // Software iWARP refuses 96 bytes and more by itself.
             let grants_256 = calls.notes("rdma_create_qp") == [256, 256];
             log::set_max_level(LevelFilter::Info);
             for (wanted, most, tried) in [
@@ -91,7 +91,7 @@ fn refused_inline_size_is_followed_by_smaller_ones() {
                 (256, 256, &[256]),
                 (1024, 255, &[1024, 256, 128]),
             ] {
-                if most > 96 && !grants_256 {
+                if most > 95 && !grants_256 {
                     continue;
                 }
                 calls.limit_inline(most);
@@ -109,6 +109,38 @@ fn refused_inline_size_is_followed_by_smaller_ones() {
                     [] => unreachable!("each connection tries a size"),
                 }
             }
+        },
+    );
+}
+
+/// Receive buffers and the targets of reads have it, and memory that the peer reads has not.
+#[test]
+fn relaxed_ordering_is_asked_for_once_if_it_is_refused() {
+    const REMOTE_READ: i64 = 1 << 2;
+    const RELAXED: i64 = 1 << 20;
+    with_device(
+        "adapters::relaxed_ordering_is_asked_for_once_if_it_is_refused",
+        |calls| {
+            let registered = |ordering| {
+                whole_life(&config().with(|c| c.rdma.relaxed_ordering = ordering)).unwrap();
+                calls.notes("ibv_reg_mr")
+            };
+            let all = registered(RelaxedOrdering::On);
+            let (read, filled): (Vec<i64>, Vec<i64>) =
+                all.iter().partition(|access| *access & REMOTE_READ != 0);
+            assert_eq!(read, [REMOTE_READ; 2], "a long message each way: {all:?}");
+            // Buffers of both sides, and the places of both messages.
+            assert!(filled.len() >= 4, "{all:?}");
+            assert!(filled.iter().all(|access| access & RELAXED != 0), "{all:?}");
+
+            let all = registered(RelaxedOrdering::Off);
+            assert!(all.iter().all(|access| access & RELAXED == 0), "{all:?}");
+
+            calls.refuse_relaxed();
+            let all = registered(RelaxedOrdering::On);
+            let (asked, others) = all.split_first().unwrap();
+            assert_eq!(others[0] | RELAXED, *asked, "the same without: {all:?}");
+            assert!(others.iter().all(|access| access & RELAXED == 0), "{all:?}");
         },
     );
 }

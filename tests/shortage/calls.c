@@ -1,5 +1,5 @@
-/* A preloaded library that makes the n-th call of one function fail, refuses inline data as some
- * devices do, and notes the values that some calls ask for. */
+/* A preloaded library that makes the n-th call of one function fail, refuses inline data and
+ * relaxed ordering as some devices do, and notes the values that some calls ask for. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -206,4 +206,22 @@ WRAP_AFTER(note("ibv_create_cq", vector), void *, ibv_create_cq, ENOMEM, NULL,
 	   (void *context, int cqe, void *data, void *channel, int vector),
 	   (context, cqe, data, channel, vector))
 OBJECT(ibv_create_srq, (void *pd, void *attr), (pd, attr))
-OBJECT(ibv_reg_mr, (void *pd, void *at, size_t length, int access), (pd, at, length, access))
+WRAP_AFTER(note("ibv_reg_mr", access), void *, ibv_reg_mr, ENOMEM, NULL,
+	   (void *pd, void *at, size_t length, int access), (pd, at, length, access))
+
+/* IBV_ACCESS_RELAXED_ORDERING. libibverbs calls the second function from the first as well. */
+#define RELAXED (1u << 20)
+static atomic_long is_relaxed_refused;
+
+void refuse_relaxed(long is_refused)
+{
+	atomic_store(&is_relaxed_refused, is_refused);
+}
+
+WRAP_AFTER(if (access & RELAXED) {
+		   note("ibv_reg_mr", access);
+		   if (atomic_load(&is_relaxed_refused)) { errno = EINVAL; return NULL; }
+	   },
+	   void *, ibv_reg_mr_iova2, ENOMEM, NULL,
+	   (void *pd, void *at, size_t length, uint64_t iova, unsigned int access),
+	   (pd, at, length, iova, access))

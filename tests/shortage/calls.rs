@@ -22,6 +22,7 @@ pub(crate) struct Calls {
     has_failed: HasFailed,
     take_notes: TakeNotes,
     limit_inline: LimitInline,
+    refuse_relaxed: LimitInline,
 }
 
 /// The number of notes that the library keeps.
@@ -62,6 +63,7 @@ impl Calls {
         };
         let (fail_call, has_failed) = (find(c"fail_call"), find(c"has_failed"));
         let (take_notes, limit_inline) = (find(c"take_notes"), find(c"limit_inline"));
+        let refuse_relaxed = find(c"refuse_relaxed");
         Self {
             // SAFETY: the function has this type.
             fail_call: unsafe { mem::transmute::<*mut libc::c_void, FailCall>(fail_call) },
@@ -71,6 +73,10 @@ impl Calls {
             take_notes: unsafe { mem::transmute::<*mut libc::c_void, TakeNotes>(take_notes) },
             // SAFETY: as above.
             limit_inline: unsafe { mem::transmute::<*mut libc::c_void, LimitInline>(limit_inline) },
+            // SAFETY: as above.
+            refuse_relaxed: unsafe {
+                mem::transmute::<*mut libc::c_void, LimitInline>(refuse_relaxed)
+            },
         }
     }
 
@@ -88,6 +94,12 @@ impl Calls {
     pub(crate) fn limit_inline(&self, bytes: i64) {
         // SAFETY: it has no conditions.
         unsafe { (self.limit_inline)(bytes) };
+    }
+
+    /// Has the device refuse relaxed ordering.
+    pub(crate) fn refuse_relaxed(&self) {
+        // SAFETY: it has no conditions.
+        unsafe { (self.refuse_relaxed)(1) };
     }
 
     /// Makes the call of `function` with this number fail, counted from 1, and no other call.

@@ -27,14 +27,14 @@ pub(super) struct Adapter {
     firmware: Option<String>,
     /// The vendor's name of the board.
     board: Option<String>,
-    /// The version of the driver's interface for its library.
+    /// The version of the interface between the driver and its library.
     abi: Option<u64>,
     slot: Slot,
     /// The number of interrupts.
     interrupts: usize,
     /// The processors that serve them.
     served: BTreeSet<usize>,
-    /// The processors of the adapter's NUMA node; empty if the machine has one node.
+    /// The processors of the NUMA node of the adapter; empty if the machine has one node.
     local: BTreeSet<usize>,
     /// The number of processors of the machine.
     processors: usize,
@@ -52,7 +52,7 @@ struct Known {
     driver: &'static str,
     applies: fn(&Adapter) -> bool,
     finding: fn(&Adapter) -> Finding,
-    /// The place where it is described.
+    /// The page or report that describes it.
     source: &'static str,
 }
 

@@ -2,6 +2,7 @@
 
 use rdmsg::{
     CloseReason, Completion, RemoteAccess,
+    error::DeviceFault,
     status::WcStatus,
     verbs::{RemoteAddr, SendWr},
 };
@@ -499,7 +500,9 @@ fn nothing_of_the_library_can_be_read_or_written() {
             assert!(
                 matches!(
                     reason,
-                    CloseReason::PeerDisconnected | CloseReason::WorkRequest { .. }
+                    CloseReason::PeerDisconnected
+                        | CloseReason::WorkRequest { .. }
+                        | CloseReason::DeviceFault(DeviceFault::Request | DeviceFault::Access)
                 ),
                 "{role:?}, writes: {writes}: {reason:?}"
             );
