@@ -216,9 +216,9 @@ pub struct Config {
     /// each of them at least every 16 intervals. So the loss of a single connection, while the
     /// others live, may be reported after 16 intervals.
     ///
-    /// When an RDMA device reports that the link of a port was lost (`PORT_ERR`), all connections
-    /// of the port are probed at once, also without an interval. Software RoCE fails a connection
-    /// that sends while its network interface is down.
+    /// When an RDMA device reports that the link of a port was lost (`PORT_ERR`), the connections
+    /// of the port with [`resume`](Self::resume) are probed at once, also without an interval.
+    /// Software RoCE fails a connection that sends while its network interface is down.
     ///
     /// 10 ms to 1 h, default 2 s.
     #[cfg_attr(feature = "serde", serde(with = "text::as_text"))]

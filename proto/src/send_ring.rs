@@ -69,7 +69,7 @@ impl SendRing {
     /// Whether there is a slot for data.
     #[inline]
     pub(super) fn has_room_for_data(&self) -> bool {
-        self.room_for_data() > 0
+        self.slots - self.used > READS + CONTROL_SENDS
     }
 
     /// Whether there is a slot for a read.

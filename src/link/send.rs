@@ -232,6 +232,9 @@ impl Core {
     /// Returns the way in which a message is sent now.
     #[inline(always)]
     fn way(&self, message: &Sending<'_>) -> Way {
+        if self.conn.is_eager(message.len) {
+            return Way::Frame;
+        }
         match message.content {
             Content::Exposed(_) if message.generation == self.generation => Way::Announcement,
             _ => self.conn.way(message.len),

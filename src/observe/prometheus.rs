@@ -172,7 +172,7 @@ impl Snapshot {
         }
         if !self.device_events.is_empty() {
             let help = "Events that devices reported, such as the loss of a link.";
-            head(out, DEVICE_EVENTS, Kind::Counter, help)?;
+            head(out, DEVICE_EVENTS, Kind::Counter.name(), help)?;
         }
         for DeviceEvents {
             device,

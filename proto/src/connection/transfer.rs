@@ -314,6 +314,7 @@ impl Transfer {
         self.check_room(len as u64, self.way(len))
     }
 
+    #[inline(never)]
     fn check_room(&mut self, len: u64, way: Way) -> Result<(), SendRefused> {
         //= PROTOCOL.md#hello
         //# One longer than the receiver's largest message must not be sent at all.
@@ -347,6 +348,7 @@ impl Transfer {
     }
 
     /// Remembers that a send was refused which needs this much.
+    #[cold]
     fn block(&mut self, lack: Lack) {
         self.counters.stalls += 1;
         let least = self.blocked.map_or(lack, |other| Lack {
@@ -380,7 +382,11 @@ impl Transfer {
     }
 
     pub(super) fn send(&mut self, len: usize) -> Result<Transmit, SendRefused> {
-        self.may_send(len)?;
+        // The eager size is no longer than the longest message.
+        if self.send_credit.available() == 0 || !self.ring.has_room_for_data() {
+            self.block(Lack::A_SLOT);
+            return Err(SendRefused::Blocked);
+        }
         debug_assert!(len as u64 <= self.negotiated.send_eager.into());
         self.send_credit.take(1);
         self.counters.messages_sent += 1;

@@ -2,7 +2,7 @@
 //!
 //! | event | effect |
 //! |---|---|
-//! | `PORT_ERR` | pings all connections of the port at once; see [`SUSPICION`] |
+//! | `PORT_ERR` | pings all connections of the port that can resume; see [`SUSPICION`] |
 //! | `PORT_ACTIVE` | ends the suspicion: the usual checks go on |
 //! | `QP_FATAL`, `QP_REQ_ERR`, `QP_ACCESS_ERR` | ends the connection of the queue pair |
 //! | `CQ_ERR` | ends the connection of the completion queue |
@@ -11,7 +11,8 @@
 //! | `GID_CHANGE`, `LID_CHANGE` | a line in the log |
 //!
 //! A lost link ends no connection by itself: most links return within the time that the queue pairs
-//! and keepalive allow for. All events are counted.
+//! and keepalive allow for. A connection without [`Config::resume`] is not pinged, because software
+//! RoCE fails a queue pair that sends while the link is down. All events are counted.
 
 use std::time::{Duration, Instant};
 
@@ -22,16 +23,16 @@ use crate::{
     transport::{DeviceEvent, Effect},
 };
 
-/// The time for the answer to the ping after the loss of a link, if another connection can resume
-/// the session. It is the [`keepalive_timeout`](Config::keepalive_timeout) without
-/// [`Config::resume`], because the end would lose messages.
+/// The time for the answer to the ping after the loss of a link. Then another connection resumes
+/// the session.
 const SUSPICION: Duration = Duration::from_millis(500);
 
-fn patience(config: &Config) -> Duration {
-    if config.resume.is_zero() {
-        config.keepalive_timeout
-    } else {
-        SUSPICION
+/// Whether the event concerns connections with this configuration.
+fn concerns(effect: Effect, config: &Config) -> bool {
+    match effect {
+        Effect::Suspect { .. } | Effect::Trust { .. } => !config.resume.is_zero(),
+        Effect::End(..) => true,
+        Effect::Addresses | Effect::Nothing => false,
     }
 }
 
@@ -53,11 +54,9 @@ impl Reactor {
 
     /// Carries out the effect of an event. Returns the number of connections that it concerns.
     pub(super) fn handle_device_event(&mut self, event: &DeviceEvent) -> usize {
-        if matches!(event.effect, Effect::Addresses | Effect::Nothing) {
-            return 0;
-        }
-        let concerned = self.links.iter();
-        let concerned = concerned.filter(|(_, entry)| entry.id.is_concerned(event));
+        let concerned = self.links.iter().filter(|(_, entry)| {
+            concerns(event.effect, &entry.config) && entry.id.is_concerned(event)
+        });
         let concerned: Vec<u64> = concerned.map(|(key, _)| *key).collect();
         for key in &concerned {
             self.affect(*key, event.effect);
@@ -73,11 +72,10 @@ impl Reactor {
         // The peer's last messages and signs of life are in the queue already. A thread of the
         // application that has its lock takes them.
         entry.link.catch_up();
-        let patience = patience(&entry.config);
         entry.link.in_engine(|core| {
             let now = Instant::now();
             match effect {
-                Effect::Suspect { .. } => core.conn.suspect_path(patience, now),
+                Effect::Suspect { .. } => core.conn.suspect_path(SUSPICION, now),
                 Effect::Trust { .. } => core.conn.trust_path(now),
                 Effect::End(_, fault) => core.conn.handle_device_fault(fault, now),
                 Effect::Addresses | Effect::Nothing => {}
@@ -124,11 +122,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn suspicion_is_short_if_a_session_goes_on() {
-        let timeout = Duration::from_secs(7);
-        let config = Config::default().with(|config| config.keepalive_timeout = timeout);
-        assert_eq!(patience(&config), timeout);
-        let config = config.with(|config| config.resume = Duration::from_secs(60));
-        assert_eq!(patience(&config), SUSPICION);
+    fn lost_link_concerns_sessions_alone() {
+        let plain = Config::default();
+        let session = Config::default().with(|config| config.resume = Duration::from_secs(60));
+        let lost = Effect::Suspect { port: 1 };
+        assert!(!concerns(lost, &plain));
+        assert!(concerns(lost, &session));
+        assert!(!concerns(Effect::Addresses, &session));
     }
 }
