@@ -362,13 +362,11 @@ impl InboundBuffer {
             return Ok(false);
         };
         memory.make_usable(end)?;
+        let to = memory.mapping.start().as_ptr().wrapping_add(offset);
         // SAFETY: the first `end` bytes of the mapping are memory. There is no reference to them
         // while the message is incomplete, and the device writes none, because no read into this
         // message is posted.
-        unsafe {
-            let to = memory.mapping.start().as_ptr().add(offset);
-            ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
-        }
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         Ok(true)
     }
 
