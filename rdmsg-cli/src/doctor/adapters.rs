@@ -23,10 +23,10 @@ const PROVIDERS: [(&str, &str); 9] = [
 pub(super) struct Adapter {
     name: String,
     /// The driver of the PCI device, for instance `mlx5_core`.
-    driver: String,
-    firmware: Option<String>,
+    pub(super) driver: String,
+    pub(super) firmware: Option<String>,
     /// The vendor's name of the board.
-    board: Option<String>,
+    pub(super) board: Option<String>,
     /// The version of the interface between the driver and its library.
     abi: Option<u64>,
     slot: Slot,
@@ -95,7 +95,7 @@ pub(super) fn judge(root: &Root, devices: &[Device]) -> Vec<Finding> {
 
 impl Adapter {
     /// `None` for a device that is on no bus.
-    fn read(root: &Root, name: &str) -> Option<Self> {
+    pub(super) fn read(root: &Root, name: &str) -> Option<Self> {
         let at = format!("sys/class/infiniband/{name}");
         let device = format!("{at}/device");
         let driver = root.target_name(format!("{device}/driver"))?;
@@ -130,6 +130,12 @@ impl Adapter {
         })
     }
 
+    /// Returns the name of the library for libibverbs.
+    pub(super) fn provider(&self) -> Option<&'static str> {
+        let row = PROVIDERS.iter().find(|(driver, _)| *driver == self.driver);
+        row.map(|(_, provider)| *provider)
+    }
+
     fn judge(&self) -> Vec<Finding> {
         let known = KNOWN.iter().filter(|known| known.driver == self.driver);
         let known = known.filter(|known| (known.applies)(self)).map(|known| {
@@ -144,8 +150,7 @@ impl Adapter {
 
     fn describe(&self) -> Finding {
         let mut what = format!("{} has the driver {}", self.name, self.driver);
-        let provider = PROVIDERS.iter().find(|(driver, _)| *driver == self.driver);
-        if let Some((_, provider)) = provider {
+        if let Some(provider) = self.provider() {
             what += &format!(", the provider {provider}");
         }
         if let Some(firmware) = &self.firmware {

@@ -107,6 +107,24 @@ impl Device {
         self.made_on.is_some()
     }
 
+    /// Returns the name of its protocol.
+    pub(super) fn protocol(&self) -> &'static str {
+        let is_infiniband = |port: &Port| port.link_layer == "InfiniBand";
+        if self.is_iwarp {
+            "iWARP"
+        } else if self.ports.iter().any(is_infiniband) {
+            "InfiniBand"
+        } else {
+            "RoCE"
+        }
+    }
+
+    /// Returns the rate of its fastest port in Gb/s, or `None` if it is unknown.
+    pub(super) fn rate(&self) -> Option<u64> {
+        let rates = self.ports.iter().map(|port| port.rate);
+        rates.max().filter(|rate| *rate > 0)
+    }
+
     /// The names of its network interfaces.
     pub(super) fn interfaces(&self) -> BTreeSet<&str> {
         let gids = self.ports.iter().flat_map(|port| &port.gids);

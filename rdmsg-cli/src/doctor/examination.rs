@@ -10,6 +10,7 @@ use super::{
     files::DeviceFiles,
     finding::Finding,
     firewall::Firewall,
+    hardware::{self, Hardware},
     interfaces::{self, Interfaces},
     kernel::Kernel,
     libraries::Libraries,
@@ -24,14 +25,16 @@ use super::{
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Examination {
     /// Of this program.
-    pub(super) version: String,
-    pub(super) host: String,
-    pub(super) kernel: String,
+    pub(crate) version: String,
+    pub(crate) host: String,
+    pub(crate) kernel: String,
+    #[serde(default)]
+    pub(crate) hardware: Vec<Hardware>,
     pub(super) links: Vec<Link>,
     /// The tables of addresses.
     #[serde(default)]
     pub(super) gids: Vec<String>,
-    pub(super) findings: Vec<Finding>,
+    pub(crate) findings: Vec<Finding>,
 }
 
 impl Examination {
@@ -69,6 +72,7 @@ impl Examination {
             version: env!("CARGO_PKG_VERSION").into(),
             host: host_name(),
             kernel: kernel.release().into(),
+            hardware: hardware::read(&root, &devices, &interfaces),
             links: links(&devices, &interfaces),
             gids: devices.iter().flat_map(Device::gids).collect(),
             findings,

@@ -5,7 +5,7 @@
 //! examination   all that was found on a host finding      one thing of it
 //! kernel  surroundings  limits  interfaces   what the system says, and what is thought of it:
 //! devices  adapters  files  firewall         none of these needs a device
-//! libraries
+//! libraries  hardware
 //! root          where /sys, /proc and /dev are
 //! exchange      a message from this host to itself
 //! peer          the way to another host, step by step
@@ -20,6 +20,7 @@ mod files;
 mod finding;
 mod firewall;
 mod fix;
+mod hardware;
 mod interfaces;
 mod kernel;
 mod libraries;
@@ -33,23 +34,22 @@ mod route;
 mod surroundings;
 mod system;
 
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Duration};
 
 use anyhow::Result;
 
-pub(crate) use self::{examination::Examination, options::Options};
-use self::{finding::State, peer::Peer, report::Report};
+pub(crate) use self::{
+    examination::Examination, finding::Finding, options::Options, report::Report, system::command,
+};
+use self::{finding::State, peer::Peer};
 
 /// Examines this host, and the way to the peer if there is one.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let peer = options.peer.as_deref().map(Peer::find).transpose()?;
-    let towards = peer.as_ref().and_then(Peer::local);
     if options.fix {
-        fix::make_software_device(towards)?;
+        fix::make_software_device(peer.as_ref().and_then(Peer::local))?;
     }
-    let here = Examination::of_this_host(towards, Some(options.timeout));
-    let there = peer.map(|peer| peer.examine(&here, options.timeout));
-    let report = Report::new(here, there);
+    let report = examine(peer, options.timeout);
     if options.json {
         report.print_json()?;
     } else {
@@ -60,4 +60,20 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         State::Warning => ExitCode::from(3),
         State::Error => ExitCode::from(4),
     })
+}
+
+/// Examines this host and the way to a peer, for the report of another command.
+///
+/// # Errors
+///
+/// The name of the peer has no address.
+pub(crate) fn examine_with(peer: &str, timeout: Duration) -> Result<Report> {
+    Ok(examine(Some(Peer::find(peer)?), timeout))
+}
+
+fn examine(peer: Option<Peer>, timeout: Duration) -> Report {
+    let towards = peer.as_ref().and_then(Peer::local);
+    let here = Examination::of_this_host(towards, Some(timeout));
+    let there = peer.map(|peer| peer.examine(&here, timeout));
+    Report::new(here, there)
 }

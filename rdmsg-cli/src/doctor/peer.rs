@@ -9,6 +9,7 @@ use rdmsg::{CloseReason, Config, Connector, Endpoint, Error, TransportChoice};
 use super::{
     examination::Examination,
     finding::{Finding, Host, State, as_root},
+    hardware::Hardware,
     link::Link,
     route::{FORGET_PATHS, Route},
 };
@@ -29,6 +30,9 @@ const LONGEST_ANSWER: u64 = 1 << 20;
 /// More findings of a peer are left out.
 const MAX_FINDINGS: usize = 40;
 
+/// More devices of a peer are left out.
+const MAX_DEVICES: usize = 16;
+
 /// Another host, and how it is reached.
 #[derive(Debug)]
 pub(super) struct Peer {
@@ -39,11 +43,33 @@ pub(super) struct Peer {
 
 /// The findings on the way to a peer.
 #[derive(Debug)]
-pub(super) struct PeerExamined {
+pub(crate) struct PeerExamined {
     pub(super) address: SocketAddr,
-    /// Its host name.
-    pub(super) host: Option<String>,
-    pub(super) findings: Vec<Finding>,
+    /// The part of its own examination that is no finding.
+    pub(crate) about: Option<AboutPeer>,
+    pub(crate) findings: Vec<Finding>,
+}
+
+/// A host as its own examination describes it.
+#[derive(Debug)]
+pub(crate) struct AboutPeer {
+    /// Of its `rdmsg serve`.
+    pub(crate) version: String,
+    pub(crate) host: String,
+    pub(crate) kernel: String,
+    pub(crate) hardware: Vec<Hardware>,
+}
+
+impl AboutPeer {
+    fn of(there: &Examination) -> Self {
+        let hardware = there.hardware.iter().take(MAX_DEVICES);
+        Self {
+            version: plain(&there.version),
+            host: plain(&there.host),
+            kernel: plain(&there.kernel),
+            hardware: hardware.map(|it| it.with_texts(plain)).collect(),
+        }
+    }
 }
 
 impl Peer {
@@ -74,7 +100,7 @@ impl Peer {
         }
         PeerExamined {
             address: self.address,
-            host: there.map(|there| plain(&there.host)),
+            about: there.as_ref().map(AboutPeer::of),
             findings,
         }
     }

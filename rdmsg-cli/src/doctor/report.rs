@@ -15,9 +15,9 @@ const COLUMNS: [usize; 2] = [7, 20];
 
 /// The result of the whole examination.
 #[derive(Debug)]
-pub(super) struct Report {
-    here: Examination,
-    there: Option<PeerExamined>,
+pub(crate) struct Report {
+    pub(crate) here: Examination,
+    pub(crate) there: Option<PeerExamined>,
 }
 
 impl Report {
@@ -25,7 +25,8 @@ impl Report {
         Self { here, there }
     }
 
-    fn findings(&self) -> impl Iterator<Item = &Finding> {
+    /// Returns the findings on this host, and then those on the way to the peer.
+    pub(crate) fn findings(&self) -> impl Iterator<Item = &Finding> {
         let there = self.there.iter().flat_map(|there| &there.findings);
         self.here.findings.iter().chain(there)
     }
@@ -45,7 +46,8 @@ impl Report {
         let mut value = json!(self.here);
         value["worst"] = json!(self.worst());
         value["peer"] = self.there.as_ref().map_or(Value::Null, |there| {
-            json!({"address": there.address, "host": there.host, "findings": there.findings})
+            let host = there.about.as_ref().map(|about| &about.host);
+            json!({"address": there.address, "host": host, "findings": there.findings})
         });
         writeln!(io::stdout(), "{value:#}")
     }
@@ -57,10 +59,8 @@ impl Report {
         writeln!(out, "host {host}, kernel {kernel}")?;
         write_findings(&mut out, &self.here.findings, quiet, width)?;
         if let Some(there) = &self.there {
-            let name = there
-                .host
-                .as_ref()
-                .map_or_else(String::new, |name| format!(" ({name})"));
+            let name = there.about.as_ref();
+            let name = name.map_or_else(String::new, |about| format!(" ({})", about.host));
             writeln!(out, "\nto {}{name}", there.address)?;
             write_findings(&mut out, &there.findings, quiet, width)?;
         }

@@ -5,7 +5,7 @@ use std::{path::Path, process::Command};
 const FOLDERS: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
 /// Returns a command of the system by its absolute path, or `None` if it is not installed.
-pub(super) fn command(name: &str) -> Option<Command> {
+pub(crate) fn command(name: &str) -> Option<Command> {
     let mut paths = FOLDERS.iter().map(|folder| Path::new(folder).join(name));
     paths.find(|path| path.exists()).map(Command::new)
 }
