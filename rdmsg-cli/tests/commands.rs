@@ -90,6 +90,94 @@ fn ping_and_bench_go_over_tcp_on_any_machine() {
     assert_eq!(ended.status, Some(0), "{}", ended.output);
 }
 
+/// Returns all texts in a value.
+fn texts(value: &Value) -> Vec<&str> {
+    match value {
+        Value::String(text) => vec![text],
+        Value::Array(values) => values.iter().flat_map(texts).collect(),
+        Value::Object(members) => members.values().flat_map(texts).collect(),
+        _ => Vec::new(),
+    }
+}
+
+#[test]
+fn report_has_no_private_data() {
+    let (_server, address) = serve();
+    let folder = folder("report");
+    let name = folder.join("results");
+    let bench = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rdmsg"));
+        let line = format!(
+            "bench {address} --transport tcp --test latency --sizes 64 --seconds 0.02 --json"
+        );
+        command.args(line.split(' ')).arg("--report").arg(&name);
+        command.env("HOME", "/srv/people/mallory");
+        command.env("USER", "mallory");
+        command.env(
+            "MLX5_CQE_SIZE",
+            "/srv/people/mallory/a mallory 10.8.0.99 fd08::77:1",
+        );
+        command.output().unwrap()
+    };
+    let output = bench();
+    assert!(output.status.success(), "{output:?}");
+    assert!(
+        json(&output)["points"].is_array(),
+        "stdout has nothing else"
+    );
+    let text = fs::read_to_string(folder.join("results.json")).unwrap();
+    let markdown = fs::read_to_string(folder.join("results.md")).unwrap();
+
+    let value: Value = serde_json::from_str(&text).unwrap();
+    let system = nix::sys::utsname::uname().unwrap();
+    assert_eq!(value["here"]["kernel"], system.release().to_str().unwrap());
+    assert_eq!(value["peer"]["kernel"], value["here"]["kernel"]);
+    assert_eq!(value["settings"]["config"]["connect_timeout"], "30s");
+    let variable = &value["settings"]["variables"]["MLX5_CQE_SIZE"];
+    assert_eq!(variable, "(home) (user) (address) (address)");
+    assert_eq!(value["is_complete"], true);
+    assert_eq!(value["points"][0]["transport"], "TCP");
+    // The way to the peer is among the findings.
+    let findings = value["findings"].to_string();
+    assert!(findings.contains("(address)"), "{findings}");
+    assert!(markdown.contains("latency: round trip"), "{markdown}");
+
+    let addresses = nix::ifaddrs::getifaddrs().unwrap();
+    let addresses = addresses.filter_map(|it| it.address).filter_map(|address| {
+        let v4 = address.as_sockaddr_in().map(|it| it.ip().to_string());
+        v4.or_else(|| Some(address.as_sockaddr_in6()?.ip().to_string()))
+    });
+    let mut private: Vec<String> = addresses.collect();
+    private.extend(["mallory", "/srv/people", "127.0.0.1"].map(String::from));
+    for string in &private {
+        assert!(!text.contains(string), "{string}: {text}");
+        assert!(!markdown.contains(string), "{string}: {markdown}");
+    }
+    let user = nix::unistd::User::from_uid(nix::unistd::getuid());
+    let names = [
+        system.nodename().to_str().unwrap().to_owned(),
+        user.unwrap().unwrap().name,
+    ];
+    for text in texts(&value) {
+        for word in text.split(|c: char| !c.is_alphanumeric() && c != '-' && c != '.') {
+            assert!(!names.iter().any(|name| name == word), "{word}: {text}");
+        }
+    }
+
+    let again = bench();
+    assert_eq!(again.status.code(), Some(1), "{again:?}");
+    let said = String::from_utf8_lossy(&again.stderr);
+    assert!(
+        said.contains("results.json exists: choose another name"),
+        "{said}"
+    );
+    assert_eq!(
+        fs::read_to_string(folder.join("results.json")).unwrap(),
+        text
+    );
+    fs::remove_dir_all(folder).unwrap();
+}
+
 #[test]
 fn ping_goes_on_over_a_cut() {
     let (_server, address) = serve();

@@ -4,7 +4,7 @@
 //! options  the command line                 plan     what is measured, in which order
 //! measure  one point of it                  results  what came out: also as JSON
 //! table    for people                       plot     what a plot shows: series, axes
-//! chart    a plot in the terminal
+//! chart    a plot in the terminal   report   the two files for others
 //! ```
 
 mod chart;
@@ -12,15 +12,20 @@ mod measure;
 mod options;
 mod plan;
 mod plot;
+mod report;
 mod results;
 mod table;
 
-use std::process::ExitCode;
+use std::{
+    io::{Write, stderr, stdout},
+    process::ExitCode,
+};
 
 use anyhow::{Context, Result};
+use serde_json::json;
 
 pub(crate) use self::options::Options;
-use self::{plan::Plan, plot::Plot, results::Results};
+use self::{plan::Plan, plot::Plot, report::Report, results::Results};
 use crate::{live::Live, open_files::raise_open_files, service, stop::Stop};
 
 /// Measures the plan until its end or a signal.
@@ -29,13 +34,24 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     raise_open_files();
     let peer = service::addresses(&options.peer)?;
     let plan = Plan::new(options);
+    let name = options.report.as_deref();
+    let report = name.map(|name| Report::begin(name, options)).transpose()?;
     let mut live = Live::new(!options.json);
     let results = Results::measure(&plan, &peer, options, &mut live, &stop)?;
     live.clear()?;
+    if let Some(report) = report {
+        let [json, markdown] = report.finish(&results, &plan)?;
+        let (json, markdown) = (json.display(), markdown.display());
+        writeln!(
+            stderr(),
+            "the report is in {json} and {markdown}: read it before you send it"
+        )?;
+    }
     if options.json {
-        results.print_json(&options.peer)?;
+        let value = json!({"peer": options.peer, "points": results.to_json()});
+        writeln!(stdout(), "{value:#}")?;
     } else {
-        table::print(&results, &plan)?;
+        table::write(&mut anstream::stdout().lock(), &results, &plan)?;
         for plot in Plot::all(&results) {
             chart::print(&plot)?;
         }

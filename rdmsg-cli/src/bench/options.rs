@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
 
@@ -17,6 +17,12 @@ use crate::{carrier::Carrier, duration::positive, measure::Size};
 /// warm-up of a tenth of that. The results apply to this program, these two hosts and their present
 /// load.
 ///
+/// With --report NAME it also writes the files NAME.json and NAME.md, for others to compare:
+/// device, firmware, provider and kernel of both hosts, settings, the findings of `rdmsg doctor`,
+/// and the results. The files contain no IP addresses, GIDs, GUIDs, host names, user names or paths
+/// of the home directory: `(address)`, `(host)`, `(user)` and `(home)` replace them. An existing
+/// file is an error.
+///
 /// It ends with 0 if everything was measured, 1 if the table is incomplete, and 2 for a wrong
 /// command line. An interrupt (ctrl-c) prints the results so far, and ends it.
 #[derive(Args, Debug)]
@@ -27,6 +33,7 @@ Examples:
   rdmsg bench 10.8.0.1                               all tests, RDMA and TCP
   rdmsg bench 10.8.0.1 --test latency --sizes 64,4K,64K --transport rdma
   rdmsg bench 10.8.0.1 --test rate --connections 1,2,4,8
+  rdmsg bench 10.8.0.1 --report results              results.json and results.md as well
   rdmsg bench 10.8.0.1 --json | jq '.points[] | {test, transport, size, bytes_per_second}'"
 )]
 pub(crate) struct Options {
@@ -63,6 +70,10 @@ pub(crate) struct Options {
     /// Print everything as JSON, and nothing else.
     #[arg(long)]
     pub(super) json: bool,
+
+    /// Write NAME.json and NAME.md, without private data, for others to compare.
+    #[arg(long, value_name = "NAME")]
+    pub(super) report: Option<PathBuf>,
 }
 
 /// A test.

@@ -1,7 +1,4 @@
-use std::{
-    io::{self, Write},
-    net::SocketAddr,
-};
+use std::net::SocketAddr;
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -80,9 +77,8 @@ impl Results {
         )
     }
 
-    pub(super) fn print_json(&self, peer: &str) -> io::Result<()> {
-        let points: Vec<Value> = self
-            .0
+    pub(super) fn to_json(&self) -> Vec<Value> {
+        self.0
             .iter()
             .map(|(point, result)| {
                 let Size(size) = point.size;
@@ -106,9 +102,7 @@ impl Results {
                 }
                 value
             })
-            .collect();
-        let value = json!({"peer": peer, "points": points});
-        writeln!(io::stdout(), "{value:#}")
+            .collect()
     }
 }
 

@@ -16,11 +16,10 @@ use crate::{
 /// The width of a result in characters.
 const COLUMN: usize = 22;
 
-/// Prints the results: a table for each test, and a row for each size and number of connections.
-pub(super) fn print(results: &Results, plan: &Plan) -> io::Result<()> {
-    let mut out = anstream::stdout().lock();
+/// Writes the results: a table for each test, and a row for each size and number of connections.
+pub(super) fn write(out: &mut impl Write, results: &Results, plan: &Plan) -> io::Result<()> {
     for test in [Test::Latency, Test::Bandwidth, Test::Rate] {
-        write_test(&mut out, test, results, plan)?;
+        write_test(out, test, results, plan)?;
     }
     Ok(())
 }

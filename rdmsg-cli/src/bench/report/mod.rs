@@ -1,0 +1,54 @@
+//! The report of a measurement: one JSON and one Markdown file, which contain no private data.
+//!
+//! ```text
+//! content    the report as one JSON value   private  replaces private data in it
+//! markdown   the same for people            files    creates the two files
+//! ```
+
+mod content;
+mod files;
+mod markdown;
+mod private;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+
+use self::{files::Files, private::Private};
+use super::{options::Options, plan::Plan, results::Results, table};
+use crate::doctor;
+
+/// A report, from before the measurement to its end.
+#[derive(Debug)]
+pub(super) struct Report<'a> {
+    files: Files,
+    options: &'a Options,
+    examined: doctor::Report,
+}
+
+impl<'a> Report<'a> {
+    /// Creates the files, and examines both hosts.
+    ///
+    /// # Errors
+    ///
+    /// A file exists, or cannot be created; the name of the peer has no address.
+    pub(super) fn begin(name: &Path, options: &'a Options) -> Result<Self> {
+        Ok(Self {
+            files: Files::create(name)?,
+            options,
+            examined: doctor::examine_with(&options.peer, options.timeout)?,
+        })
+    }
+
+    /// Writes the results, and returns the paths of the files.
+    pub(super) fn finish(self, results: &Results, plan: &Plan) -> Result<[PathBuf; 2]> {
+        let private = Private::new(&self.examined, &self.options.peer);
+        let mut content = content::of(&self.examined, self.options, results, plan);
+        private.hide_in(&mut content);
+        let mut tables = anstream::StripStream::new(Vec::new());
+        table::write(&mut tables, results, plan)?;
+        let tables = String::from_utf8(tables.into_inner())?;
+        self.files
+            .write([&format!("{content:#}\n"), &markdown::of(&content, &tables)])
+    }
+}
