@@ -10,8 +10,10 @@ pub(crate) mod consts;
 #[cfg(any(test, not(feature = "linked")))]
 pub(crate) mod dlopen;
 mod fd;
+pub(crate) mod library;
 #[cfg(feature = "linked")]
 pub(crate) mod linked;
+pub(crate) mod newer;
 pub(crate) mod sockaddr;
 pub(crate) mod verbs_ext;
 

@@ -5,7 +5,10 @@ use libloading::Library;
 use rdma_status::OsError;
 
 use super::{attributes::*, constants::*, objects::*, rdma_cm::*, work::*};
-use crate::sys::PerProcess;
+use crate::sys::{
+    PerProcess,
+    library::{function, library},
+};
 
 /// Opens the libraries, if that was not done before.
 ///
@@ -24,28 +27,6 @@ fn functions() -> Result<&'static Functions, OsError> {
     static FUNCTIONS: PerProcess<Result<Functions, OsError>> = PerProcess::new(Functions::open);
 
     FUNCTIONS.get().as_ref().map_err(|error| *error)
-}
-
-fn library(file: &'static str) -> Result<Library, OsError> {
-    // SAFETY: the libraries have initialisers that may run at any time, and they are not closed.
-    unsafe { Library::new(file) }.map_err(|error| {
-        rdmsg_os::info!(Rdma, "cannot open {file}: {error}");
-        OsError::new(file, libc::ELIBACC)
-    })
-}
-
-/// Returns the function of that name, in its default version, with which a program is linked, too.
-///
-/// # Safety
-///
-/// `F` is the type of a pointer to that function.
-unsafe fn function<F: Copy>(library: &Library, name: &'static str) -> Result<F, OsError> {
-    // SAFETY: the caller vouches for the type.
-    let found = unsafe { library.get::<F>(name.as_bytes()) };
-    found.map(|function| *function).map_err(|error| {
-        rdmsg_os::info!(Rdma, "{error}");
-        OsError::new(name, libc::ELIBBAD)
-    })
 }
 
 macro_rules! functions {
@@ -295,25 +276,5 @@ functions! {
             context: *mut c_void,
         ) -> c_int;
         fn rdma_leave_multicast(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_missing_is_named() {
-        assert_eq!(
-            library("librdmsg-missing.so.1").err(),
-            Some(OsError::new("librdmsg-missing.so.1", libc::ELIBACC))
-        );
-        let c = library("libc.so.6").unwrap();
-        // SAFETY: there is no such function.
-        let found = unsafe { function::<unsafe extern "C" fn()>(&c, "rdmsg_missing") };
-        assert_eq!(
-            found.err(),
-            Some(OsError::new("rdmsg_missing", libc::ELIBBAD))
-        );
     }
 }

@@ -4,6 +4,7 @@ use std::{
     fmt,
     mem::ManuallyDrop,
     ops::Range,
+    os::fd::{AsRawFd, BorrowedFd},
     ptr::{self, NonNull},
     sync::Arc,
 };
@@ -16,7 +17,7 @@ use crate::{
     sys::{
         Process,
         consts::{IBV_ACCESS_OPTIONAL_RANGE, IBV_ADVISE_MR_FLAG_FLUSH},
-        cvt_errno, cvt_ptr, ffi, log_destroy_error, verbs_ext,
+        cvt_errno, cvt_ptr, ffi, log_destroy_error, newer, verbs_ext,
     },
     verbs::bit_flags::bit_flags,
 };
@@ -62,8 +63,7 @@ struct Inner {
     len: usize,
     /// The address of the first byte in work requests.
     addr: u64,
-    /// The location of the bytes, if they are not in the memory of the process.
-    device_memory: Option<DeviceMemory>,
+    place: Place,
     /// The length of the [`SharedBytes`]: the whole mapping, or the registered bytes.
     reach: usize,
     /// Unmapped after the region is deregistered; never, if that fails. `None` for memory that the
@@ -73,6 +73,16 @@ struct Inner {
     _part_of: Option<MemoryRegion>,
     /// Freed last.
     pd: ProtectionDomain,
+}
+
+/// The location of a region's bytes.
+enum Place {
+    /// The memory of the process.
+    Process,
+    /// A device, whose memory is freed after the region.
+    Device { _memory: DeviceMemory },
+    /// A buffer that the kernel holds until the region is deregistered.
+    DmaBuf,
 }
 
 // SAFETY: libibverbs allows a region to be deregistered from any thread; the memory belongs to the
@@ -109,7 +119,7 @@ impl MemoryRegion {
     ///
     /// # Panics
     ///
-    /// If the part exceeds the region, or the bytes are in the device.
+    /// If the part exceeds the region, or the bytes are in the device or in a dma-buf.
     ///
     /// # Errors
     ///
@@ -214,11 +224,98 @@ impl MemoryRegion {
         // SAFETY: domain and memory exist, on the same device, and the memory is `len` bytes long.
         let raw = unsafe { verbs_ext::ibv_reg_dm_mr(pd.as_ptr(), memory.as_ptr(), len, access) };
         let raw = cvt_ptr(CALL, raw)?;
+        let place = Place::Device {
+            _memory: memory.clone(),
+        };
+        // SAFETY: just registered.
+        Ok(unsafe { Self::outside(raw, pd, len, 0, place) })
+    }
+
+    /// Registers `len` bytes of a dma-buf, which another driver exports, such as that of a GPU.
+    ///
+    /// They begin at byte `offset` of the buffer. Work requests and peers address the first one as
+    /// `iova`, which [`addr`](Self::addr) returns. The kernel holds the buffer until the region is
+    /// deregistered, so `fd` may be closed after the call. The program accesses the bytes by the
+    /// exporter's calls: the region copies none.
+    ///
+    /// This call has not run on a device yet.
+    ///
+    /// # Safety
+    ///
+    /// A provider may copy a received message of up to 64 bytes, or the result of a short READ or
+    /// of an atomic operation, with the processor to the address of its scatter/gather element. The
+    /// provider of ConnectX does, unless the environment has `MLX5_SCATTER_TO_CQE=0` when the
+    /// device is opened.
+    ///
+    /// Until the last handle has been dropped, including those held by queue pairs and shared
+    /// receive queues, one of these is true: no provider does so, the region is in no receive, READ
+    /// or atomic operation of this side, or the process has the same bytes mapped at `iova`, with
+    /// no Rust reference to them.
+    ///
+    /// # Errors
+    ///
+    /// `ELIBBAD` with the name of the function, if libibverbs is older than rdma-core 34. `EINVAL`
+    /// for a `len` of zero. `EOPNOTSUPP` or `ENOSYS` if the driver or its library has no such
+    /// registration, as software RoCE and software iWARP. Otherwise those of
+    /// [`ibv_reg_dmabuf_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html): `offset`
+    /// and `iova` have the same position in their pages, and `offset + len` is within the buffer.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use std::{fs::File, os::fd::AsFd};
+    ///
+    /// use rdma_verbs::verbs::{AccessFlags, MemoryRegion, ProtectionDomain};
+    ///
+    /// # fn share(pd: &ProtectionDomain, buffer: File) -> Result<(), Box<dyn std::error::Error>> {
+    /// let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+    /// // SAFETY: only peers access the region.
+    /// let region = unsafe { MemoryRegion::of_dmabuf(pd, buffer.as_fd(), 0, 4096, 0, access) }?;
+    /// drop(buffer);
+    /// println!("peers write at {:#x} with key {:#x}", region.addr(), region.rkey());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "ibv_reg_dmabuf_mr")]
+    pub unsafe fn of_dmabuf(
+        pd: &ProtectionDomain,
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+        iova: u64,
+        access: AccessFlags,
+    ) -> Result<Self, OsError> {
+        const CALL: &str = "ibv_reg_dmabuf_mr";
+        if len == 0 {
+            return Err(OsError::new(CALL, libc::EINVAL));
+        }
+        let register = newer::ibv_reg_dmabuf_mr()?;
+        let (fd, access) = (fd.as_raw_fd(), access.bits().cast_signed());
+        // SAFETY: the domain exists and the descriptor is open. The caller vouches for accesses by
+        // the processor.
+        let raw = unsafe { register(pd.as_ptr(), offset, len, iova, fd, access) };
+        let raw = cvt_ptr(CALL, raw)?;
+        // SAFETY: just registered.
+        Ok(unsafe { Self::outside(raw, pd, len, iova, Place::DmaBuf) })
+    }
+
+    /// Returns a region whose bytes are not in the memory of the process.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is the registration of `len` bytes of `place` in `pd`, owned by nothing else.
+    unsafe fn outside(
+        raw: NonNull<ffi::ibv_mr>,
+        pd: &ProtectionDomain,
+        len: usize,
+        addr: u64,
+        place: Place,
+    ) -> Self {
         // SAFETY: just registered; the field does not change.
         let lkey = unsafe { (*raw.as_ptr()).lkey };
         // SAFETY: just registered; the field does not change.
         let rkey = unsafe { (*raw.as_ptr()).rkey };
-        Ok(Self {
+        Self {
             inner: Arc::new(Inner {
                 raw,
                 process: Process::this(),
@@ -228,13 +325,13 @@ impl MemoryRegion {
                 start: NonNull::dangling(),
                 reach: 0,
                 len,
-                addr: 0,
-                device_memory: Some(memory.clone()),
+                addr,
+                place,
                 mapping: ManuallyDrop::new(None),
                 _part_of: None,
                 pd: pd.clone(),
             }),
-        })
+        }
     }
 
     /// Prefetches the pages of a region of on-demand paging, and waits until they are present.
@@ -293,7 +390,7 @@ impl MemoryRegion {
                 start,
                 len,
                 addr: start.addr().get() as u64,
-                device_memory: None,
+                place: Place::Process,
                 reach,
                 mapping,
                 _part_of: part_of,
@@ -341,7 +438,7 @@ impl MemoryRegion {
     ///
     /// # Panics
     ///
-    /// If the range exceeds the region.
+    /// If the range exceeds the region, or the bytes are in the device or in a dma-buf.
     #[inline]
     pub fn copy_in(&self, offset: usize, src: &[u8]) {
         self.check(offset, src.len());
@@ -352,7 +449,7 @@ impl MemoryRegion {
     ///
     /// # Panics
     ///
-    /// If the range exceeds the region.
+    /// If the range exceeds the region, or the bytes are in the device or in a dma-buf.
     #[inline]
     pub fn copy_out(&self, offset: usize, dst: &mut [u8]) {
         self.check(offset, dst.len());
@@ -361,6 +458,7 @@ impl MemoryRegion {
 
     /// Returns the address of the first byte, valid until the last clone of this handle is dropped.
     ///
+    /// It is dangling if the bytes are in the device or in a dma-buf.
     /// See the type's documentation for the permitted accesses.
     #[must_use]
     #[inline]
@@ -375,10 +473,13 @@ impl MemoryRegion {
 
     #[inline]
     fn check(&self, offset: usize, len: usize) {
-        assert!(
-            self.inner.device_memory.is_none(),
-            "the bytes are in the device: copy them with `DeviceMemory`"
-        );
+        match self.inner.place {
+            Place::Process => {}
+            Place::Device { .. } => {
+                panic!("the bytes are in the device: copy them with `DeviceMemory`")
+            }
+            Place::DmaBuf => panic!("the bytes are in a dma-buf: copy them by its exporter"),
+        }
         assert!(
             offset <= self.len() && len <= self.len() - offset,
             "{len} bytes at offset {offset} exceed a memory region of {} bytes",
