@@ -27,7 +27,7 @@ pub(super) struct Private {
     versions: Vec<String>,
 }
 
-/// The names of the user who runs this program, and of its home directory.
+/// The names of the user of this process, and the paths of its home directories.
 #[derive(Debug, Default)]
 struct Identity {
     users: Vec<String>,
@@ -58,8 +58,8 @@ impl Identity {
 }
 
 impl Private {
-    /// Hides the names of both hosts, of which `peer` is the one of the command line, and of the
-    /// user who runs this program.
+    /// Hides the names of both hosts and of the user of this process. `peer` is the peer's name on
+    /// the command line.
     pub(super) fn new(examined: &doctor::Report, peer: &str) -> Self {
         let about = examined.there.as_ref().and_then(|it| it.about.as_ref());
         let typed = match peer.rsplit_once(':') {
