@@ -238,19 +238,14 @@ impl MemoryRegion {
     /// deregistered, so `fd` may be closed after the call. The program accesses the bytes by the
     /// exporter's calls: the region copies none.
     ///
+    /// Safe calls do not post the region for a receive, a READ or an atomic operation of this side,
+    /// which fail with `EINVAL`. A provider may copy such bytes with the processor to the address
+    /// of the element, which is no address of the process: that of ConnectX copies up to 64 bytes,
+    /// unless the environment has `MLX5_SCATTER_TO_CQE=0` when the device is opened. The calls
+    /// that take addresses and keys, such as
+    /// [`post_recv_raw`](crate::verbs::QueuePair::post_recv_raw), leave that to their caller.
+    ///
     /// This call has not run on a device yet.
-    ///
-    /// # Safety
-    ///
-    /// A provider may copy a received message of up to 64 bytes, or the result of a short READ or
-    /// of an atomic operation, with the processor to the address of its scatter/gather element. The
-    /// provider of ConnectX does, unless the environment has `MLX5_SCATTER_TO_CQE=0` when the
-    /// device is opened.
-    ///
-    /// Until the last handle has been dropped, including those held by queue pairs and shared
-    /// receive queues, one of these is true: no provider does so, the region is in no receive, READ
-    /// or atomic operation of this side, or the process has the same bytes mapped at `iova`, with
-    /// no Rust reference to them.
     ///
     /// # Errors
     ///
@@ -269,15 +264,33 @@ impl MemoryRegion {
     ///
     /// # fn share(pd: &ProtectionDomain, buffer: File) -> Result<(), Box<dyn std::error::Error>> {
     /// let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
-    /// // SAFETY: only peers access the region.
-    /// let region = unsafe { MemoryRegion::of_dmabuf(pd, buffer.as_fd(), 0, 4096, 0, access) }?;
+    /// let region = MemoryRegion::of_dmabuf(pd, buffer.as_fd(), 0, 4096, 0, access)?;
     /// drop(buffer);
     /// println!("peers write at {:#x} with key {:#x}", region.addr(), region.rkey());
     /// # Ok(())
     /// # }
     /// ```
     #[doc(alias = "ibv_reg_dmabuf_mr")]
-    pub unsafe fn of_dmabuf(
+    pub fn of_dmabuf(
+        pd: &ProtectionDomain,
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+        iova: u64,
+        access: AccessFlags,
+    ) -> Result<Self, OsError> {
+        let register = newer::ibv_reg_dmabuf_mr()?;
+        // SAFETY: it is this function.
+        unsafe { Self::of_dmabuf_by(register, pd, fd, offset, len, iova, access) }
+    }
+
+    /// Registers a dma-buf with this function.
+    ///
+    /// # Safety
+    ///
+    /// `register` behaves as `ibv_reg_dmabuf_mr`.
+    unsafe fn of_dmabuf_by(
+        register: newer::RegDmabufMr,
         pd: &ProtectionDomain,
         fd: BorrowedFd<'_>,
         offset: u64,
@@ -289,10 +302,8 @@ impl MemoryRegion {
         if len == 0 {
             return Err(OsError::new(CALL, libc::EINVAL));
         }
-        let register = newer::ibv_reg_dmabuf_mr()?;
         let (fd, access) = (fd.as_raw_fd(), access.bits().cast_signed());
-        // SAFETY: the domain exists and the descriptor is open. The caller vouches for accesses by
-        // the processor.
+        // SAFETY: the domain exists and the descriptor is open.
         let raw = unsafe { register(pd.as_ptr(), offset, len, iova, fd, access) };
         let raw = cvt_ptr(CALL, raw)?;
         // SAFETY: just registered.
@@ -466,6 +477,12 @@ impl MemoryRegion {
         self.inner.start.as_ptr()
     }
 
+    /// Returns whether the bytes are in a dma-buf, so that its addresses are none of the process.
+    #[inline]
+    pub(in crate::verbs) fn is_dmabuf(&self) -> bool {
+        matches!(self.inner.place, Place::DmaBuf)
+    }
+
     /// Returns a number that identifies the region among the existing ones.
     pub(in crate::verbs) fn id(&self) -> usize {
         Arc::as_ptr(&self.inner).addr()
@@ -575,9 +592,62 @@ bit_flags! {
 }
 
 #[cfg(test)]
+impl MemoryRegion {
+    /// Returns a region of 4096 bytes of a dma-buf at 0x2000 on no device, which is not freed.
+    pub(in crate::verbs) fn of_no_device() -> Self {
+        use std::{io, mem::MaybeUninit, os::fd::AsFd};
+
+        unsafe extern "C" fn register(
+            _pd: *mut ffi::ibv_pd,
+            offset: u64,
+            length: usize,
+            iova: u64,
+            fd: libc::c_int,
+            access: libc::c_int,
+        ) -> *mut ffi::ibv_mr {
+            assert_eq!((offset, length, iova, access), (0x1000, 4096, 0x2000, 3));
+            assert!(fd >= 0);
+            // SAFETY: a structure of integers and pointers: all zero is a valid value.
+            let mut raw: ffi::ibv_mr = unsafe { MaybeUninit::zeroed().assume_init() };
+            (raw.lkey, raw.rkey) = (5, 6);
+            Box::leak(Box::new(raw))
+        }
+
+        let pd = ProtectionDomain::of_no_device();
+        let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+        let input = io::stdin();
+        let make = |len| {
+            // SAFETY: the function above never uses the memory.
+            unsafe { Self::of_dmabuf_by(register, &pd, input.as_fd(), 0x1000, len, 0x2000, access) }
+        };
+        assert_eq!(
+            make(0).err(),
+            Some(OsError::new("ibv_reg_dmabuf_mr", libc::EINVAL))
+        );
+        let region = make(4096).unwrap();
+        let _leaked = ManuallyDrop::new(region.clone());
+        region
+    }
+}
+
+#[cfg(test)]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
     use super::*;
     use crate::sys::ffi::ibv_access_flags as c;
+
+    #[test]
+    fn dmabuf_is_addressed_by_iova_and_not_copied() {
+        let region = MemoryRegion::of_no_device();
+        assert_eq!((region.addr(), region.len()), (0x2000, 4096));
+        assert_eq!((region.lkey(), region.rkey()), (5, 6));
+        let copy = AssertUnwindSafe(|| region.copy_out(0, &mut [0]));
+        let copied = catch_unwind(copy);
+        let text = copied.unwrap_err();
+        let text = text.downcast_ref::<&str>().unwrap();
+        assert!(text.starts_with("the bytes are in a dma-buf"), "{text}");
+    }
 
     #[test]
     fn flags_are_the_headers() {

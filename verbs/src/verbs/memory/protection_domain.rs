@@ -92,3 +92,21 @@ impl Drop for Inner {
         log_destroy_error(cvt_errno("ibv_dealloc_pd", ret));
     }
 }
+
+#[cfg(test)]
+impl ProtectionDomain {
+    /// Returns a domain on no device, which is not freed.
+    pub(super) fn of_no_device() -> Self {
+        use std::mem::ManuallyDrop;
+
+        // SAFETY: nothing uses the context.
+        let context = unsafe { Context::borrowed(NonNull::dangling(), Arc::new(())) };
+        let inner = Arc::new(Inner {
+            raw: NonNull::dangling(),
+            process: Process::this(),
+            context,
+        });
+        let _leaked = ManuallyDrop::new(Arc::clone(&inner));
+        Self { inner }
+    }
+}

@@ -2,7 +2,7 @@ use std::ptr;
 
 use crate::{
     sys::ffi,
-    verbs::work_request::{Chain, HeldRegions, PostError, RecvWr},
+    verbs::work_request::{Chain, HeldRegions, PostError, RecvWr, Sge},
 };
 
 /// Safe posting on a receive queue, shared or not.
@@ -26,6 +26,7 @@ impl RecvQueue {
         let translate = |request: &RecvWr<'_>, list: &mut Vec<ffi::ibv_sge>| {
             let sges = request.sg_list.as_slice();
             let num_sge = num_sge(sges.len(), max_sge)?;
+            check_targets(sges)?;
             regions.hold(sges);
             list.extend(sges.iter().map(|sge| sge.to_raw()));
             Ok(ffi::ibv_recv_wr {
@@ -47,9 +48,28 @@ pub(super) fn num_sge(len: usize, max: u32) -> Result<libc::c_int, libc::c_int> 
     }
 }
 
+/// Refuses elements of a dma-buf in a request that writes to them, because providers may do so with
+/// the processor.
+pub(super) fn check_targets(sges: &[Sge<'_>]) -> Result<(), libc::c_int> {
+    if sges.iter().any(|sge| sge.region().is_dmabuf()) {
+        return Err(libc::EINVAL);
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::verbs::MemoryRegion;
+
+    #[test]
+    fn receive_into_dmabuf_is_refused() {
+        let region = MemoryRegion::of_no_device();
+        let requests = [RecvWr::new(7, Sge::new(&region, ..))];
+        let result = RecvQueue::default().post(&requests, 1, |_, _| panic!("posted"));
+        let error = result.unwrap_err();
+        assert_eq!((error.posted, error.error.errno), (0, libc::EINVAL));
+    }
 
     #[test]
     fn more_elements_than_the_queue_takes_are_refused() {

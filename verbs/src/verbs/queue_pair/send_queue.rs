@@ -2,7 +2,10 @@
 
 use std::{collections::HashMap, mem::MaybeUninit};
 
-use super::{QpCap, QpType, recv_queue::num_sge};
+use super::{
+    QpCap, QpType,
+    recv_queue::{check_targets, num_sge},
+};
 use crate::{
     sys::ffi,
     verbs::{
@@ -117,6 +120,11 @@ fn translate(
     {
         return Err(libc::EINVAL);
     }
+    if request.op.writes_here()
+        && let Bytes::Registered(sges) = request.payload.0
+    {
+        check_targets(sges.as_slice())?;
+    }
 
     // SAFETY: the structure holds integers, raw pointers and unions of them: all zero is a valid
     // value.
@@ -141,6 +149,11 @@ impl SendOp {
             QpType::UD => plain,
             _ => false,
         }
+    }
+
+    /// Returns whether the operation writes to the memory on this side.
+    const fn writes_here(self) -> bool {
+        matches!(self, Self::Read(_)) || self.is_atomic()
     }
 
     /// Writes the opcode and its arguments into a request.
@@ -198,7 +211,7 @@ impl SendOp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verbs::Inline;
+    use crate::verbs::{Inline, MemoryRegion, Sge};
 
     const CAP: QpCap = QpCap {
         max_send_wr: 4,
@@ -211,6 +224,23 @@ mod tests {
         addr: 0x1000,
         rkey: 7,
     };
+
+    #[test]
+    fn dmabuf_is_sent_and_not_read_into() {
+        let region = MemoryRegion::of_no_device();
+        let sge = Sge::new(&region, ..8);
+        for refused in [
+            SendWr::read(1, sge, REMOTE),
+            SendWr::fetch_add(2, sge, REMOTE, 1),
+            SendWr::compare_swap(3, sge, REMOTE, 1, 2),
+        ] {
+            let result = translate(&refused, QpType::RC, &CAP);
+            assert_eq!(result.err(), Some(libc::EINVAL), "{refused:?}");
+        }
+        for taken in [SendWr::send(4, sge), SendWr::write(5, sge, REMOTE)] {
+            assert!(translate(&taken, QpType::RC, &CAP).is_ok(), "{taken:?}");
+        }
+    }
 
     #[test]
     fn members_are_where_the_operation_has_them() {
