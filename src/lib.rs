@@ -39,9 +39,9 @@
 //! * A **credit** is the right to send one message, for which the receiver has a buffer posted. The
 //!   **window** ([`Config::receive_window`]) is the number of credits. Dropping a [`Message`]
 //!   returns its credit to the peer; holding it applies backpressure.
-//! * A message up to the **eager size** goes into a posted buffer, and one of a few eager sizes into
-//!   several. A longer, **large** message stays in the memory of its sender until the device of the
-//!   receiver has read it.
+//! * A message up to the **eager size** goes into a posted buffer, and one of a few eager sizes
+//!   into several. A longer, **large** message stays in the memory of its sender until the device
+//!   of the receiver has read it.
 //! * A **completion** ([`Completion`]) reports an event of a connection: a received message, the
 //!   delivery of a message that was sent with an id, the end of an operation, or the end of the
 //!   connection.

@@ -358,7 +358,8 @@ pub enum Arrival {
     /// Several messages, with their lengths, in a receive buffer, which is not posted until all of
     /// them are released.
     Batch { buffer: u32, len: u32, count: u32 },
-    /// A large message that was read or copied whole. Its memory counts as held until `release_large`.
+    /// A large message that was read or copied whole. Its memory counts as held until
+    /// `release_large`.
     Large { id: u32, len: u64 },
     /// Immediate data with which the peer wrote `len` bytes to this side's memory. It consumed a
     /// receive buffer, which is not posted until `release`.

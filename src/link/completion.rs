@@ -15,10 +15,10 @@ pub enum Completion {
     Received(Message),
     /// A message that was sent with this id has arrived.
     ///
-    /// The peer's device has acknowledged it or, if it is large, the peer's library has read it, and
-    /// also every large message that was sent before it. On iWARP, whose
-    /// devices do not tell, the peer's library has said so. These completions come in the order of
-    /// sending. They do not mean that the peer's application has received the message.
+    /// The peer's device has acknowledged it or, if it is large, the peer's library has read it,
+    /// and also every large message that was sent before it. On iWARP, whose devices do not tell,
+    /// the peer's library has said so. These completions come in the order of sending. They do not
+    /// mean that the peer's application has received the message.
     Sent(u64),
     /// A one-sided [`read`](crate::OneSided::read) is done: the bytes are in the region.
     Read(u64),

@@ -28,6 +28,7 @@ mod completion;
 mod core;
 mod cork;
 mod deferred;
+mod inbound_memory;
 mod inflow;
 #[expect(clippy::module_inception, reason = "it is the layer's main type")]
 mod link;

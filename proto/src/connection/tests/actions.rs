@@ -62,8 +62,8 @@ impl Pair {
         self.sent(at, sent)
     }
 
-    /// Sends the next message in fragments, with `len` bytes, a multiple of 4. Returns whether it was
-    /// accepted.
+    /// Sends the next message in fragments, with `len` bytes, a multiple of 4. Returns whether it
+    /// was accepted.
     pub(super) fn send_fragments(&mut self, at: usize, len: u32) -> bool {
         let side = &mut self.sides[at];
         if side.held > 0 {

@@ -1,0 +1,58 @@
+//! Memory for the large messages of the peer.
+
+use std::time::Instant;
+
+use super::core::{Core, SystemClock};
+use crate::{proto::FragmentCopy, status::OsError};
+
+impl Core {
+    /// Finds a place in memory for a large message.
+    pub(super) fn begin(&mut self, id: u32, len: u64) {
+        let Some(queues) = &mut self.queues else {
+            return;
+        };
+        match queues.in_flight.begin(id, len) {
+            Ok(()) => self.conn.handle_memory(id, SystemClock),
+            Err(error) => self.starve(error),
+        }
+    }
+
+    /// Makes memory ready for a chunk of a large message.
+    pub(super) fn prepare(&mut self, id: u32, offset: u64, len: u64) {
+        let queues = self.queues.as_mut();
+        let Some(inbound) = queues.and_then(|queues| queues.in_flight.inbound(id)) else {
+            return;
+        };
+        match inbound.prepare(offset as usize, len as usize) {
+            Ok(Some(ready)) => self.conn.handle_prepared(ready as u64, SystemClock),
+            Ok(None) => {}
+            Err(error) => self.starve(error),
+        }
+    }
+
+    /// Copies a fragment of a large message to its place.
+    pub(super) fn copy(&mut self, fragment: &FragmentCopy) {
+        let Some(queues) = &mut self.queues else {
+            return;
+        };
+        match queues.copy_fragment(fragment) {
+            Ok(true) => self.conn.handle_copied(SystemClock),
+            // There is no memory, and a notice follows when there is.
+            Ok(false) => {}
+            Err(error) => self.starve(error),
+        }
+    }
+
+    /// Handles an error of the system, which may be temporary if it is a lack of memory.
+    fn starve(&mut self, error: OsError) {
+        match (error.call, error.errno) {
+            // The kernel returns EPERM if the process may not lock any memory.
+            (_, libc::ENOMEM) | ("ibv_reg_mr", libc::EPERM) => {}
+            _ => return self.conn.handle_post_failure(error, Instant::now()),
+        }
+        if let Some(queues) = &self.queues {
+            queues.in_flight.starve();
+        }
+        self.conn.handle_out_of_memory(error, Instant::now());
+    }
+}

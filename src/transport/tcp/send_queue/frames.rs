@@ -1,0 +1,122 @@
+//! Frames that go to the socket in the call that posts them.
+#![allow(unsafe_code)]
+
+use std::ptr;
+
+use super::SendQueue;
+use crate::{
+    proto::tcp,
+    status::OsError,
+    transport::{
+        queues::{Frame, SendOp, WorkId},
+        tcp::{
+            socket::{Moved, Socket, Span},
+            writing::{Payload, Then},
+        },
+    },
+};
+
+impl SendQueue {
+    /// Sends a frame of one part while nothing else waits to be sent. It copies the part that the
+    /// socket does not take to the memory at the address that `slot` returns. If there is none, the
+    /// frame is not posted, but a part of it may be on the wire.
+    ///
+    /// # Safety
+    ///
+    /// The memory has the frame's length, and is the queue's alone until the request completes.
+    pub(in crate::transport::tcp) unsafe fn send_frame(
+        &mut self,
+        id: WorkId,
+        frame: Frame<'_>,
+        slot: impl FnOnce() -> Result<*mut u8, OsError>,
+        signalled: bool,
+        socket: &Socket,
+    ) -> Result<(), OsError> {
+        // Without memory until some of it has to wait.
+        let mut memory = Span {
+            start: ptr::null_mut(),
+            len: frame.len,
+        };
+        self.post(id, SendOp::Send, memory, signalled);
+        if let Some(requests) = self.acknowledgement.take() {
+            self.writing.push(&tcp::Pdu::Ack { requests }.emit());
+        }
+        let len = frame.len as u32;
+        self.writing.push(&tcp::Pdu::Send { signalled, len }.emit());
+        if self.writing.push_short_frame(frame) {
+            // It is sent together with later PDUs.
+            self.request_sent();
+            return Ok(());
+        }
+        self.writing
+            .put(Payload::Request { at: memory }, Then::RequestSent);
+        let moved = self.writing.send_frame(socket, frame);
+        if self.writing.is_taken() {
+            self.writing.clear();
+            self.request_sent();
+            return Ok(());
+        }
+        memory.start = slot().inspect_err(|_| {
+            self.requests.pop_back();
+            self.writing.clear();
+        })?;
+        // SAFETY: the caller vouches for the memory.
+        unsafe { frame.copy_rest_to(memory.start, self.writing.taken_of_payload()) };
+        if let Some(request) = self.requests.back_mut() {
+            request.memory = memory;
+        }
+        self.writing
+            .put(Payload::Request { at: memory }, Then::RequestSent);
+        self.blocked = moved != Moved::Ended;
+        Ok(())
+    }
+
+    /// Sends frames with one call while nothing else waits to be sent. It copies the bytes that the
+    /// socket does not take to the memory at the addresses that `slot` returns for the number of a
+    /// frame. If there is none, that frame is not posted, but a part of it may be on the wire.
+    ///
+    /// # Safety
+    ///
+    /// The memory has the length of its frame, and is the queue's alone until the request
+    /// completes.
+    pub(in crate::transport::tcp) unsafe fn send_frames(
+        &mut self,
+        frames: &[(WorkId, Frame<'_>, bool)],
+        slot: impl Fn(usize) -> Result<*mut u8, OsError>,
+        socket: &Socket,
+    ) -> Result<(), OsError> {
+        if let Some(requests) = self.acknowledgement.take() {
+            self.writing.push(&tcp::Pdu::Ack { requests }.emit());
+        }
+        let pdu = |&(_, frame, signalled): &(WorkId, Frame<'_>, bool)| {
+            let len = frame.len as u32;
+            tcp::Pdu::Send { signalled, len }.emit()
+        };
+        let pdus: Vec<_> = frames.iter().map(|frame| (pdu(frame), frame.1)).collect();
+        let (mut taken, moved) = self.writing.send_frames(socket, &pdus);
+        for (number, (&(id, frame, signalled), (header, _))) in frames.iter().zip(&pdus).enumerate()
+        {
+            let mut memory = Span {
+                start: ptr::null_mut(),
+                len: frame.len,
+            };
+            let before = header.bytes().len();
+            if let Some(more) = taken.checked_sub(before + frame.len) {
+                self.post(id, SendOp::Send, memory, signalled);
+                self.request_sent();
+                taken = more;
+                continue;
+            }
+            memory.start = slot(number)?;
+            // SAFETY: the caller vouches for the memory.
+            unsafe { frame.copy_rest_to(memory.start, taken.saturating_sub(before)) };
+            self.post(id, SendOp::Send, memory, signalled);
+            if taken > 0 {
+                self.writing.resume(header, memory, taken);
+            }
+            taken = 0;
+            self.blocked = moved != Moved::Ended;
+        }
+        Ok(())
+    }
+}
