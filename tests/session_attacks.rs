@@ -3,12 +3,14 @@
 
 use std::{net::SocketAddr, thread, time::Duration};
 
-use rdmsg::{CloseReason, Completion, Config, Connector, Endpoint, Engine, Listener, Outgoing};
+use rdmsg::{
+    CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, Outgoing,
+};
 
 use log_lines::Lines;
 use raw_session::{
-    Answer, BUSY, OVER, PING, PONG, RESUMES, Raw, Recorder, SESSION, Server, UNKNOWN, WINDOW, ask,
-    epoch_and_received, request, resume_data,
+    Answer, BUSY, CLOSE, CLOSE_ACK, OVER, PING, PONG, RESUMES, Raw, Recorder, SESSION, Server,
+    UNKNOWN, WINDOW, ask, epoch_and_received, request, resume_data,
 };
 use tcp_peer::PATIENCE;
 
@@ -465,4 +467,32 @@ fn identities_are_not_logged() {
     let (_, answer) = request(honest.address(), &id, 0, 0);
     assert_eq!(answer, Answer::Rejected(BUSY, 0, 0));
     honest.lines.assert_secret(&id);
+}
+
+#[test]
+fn close_before_all_is_sent_again_confirms_nothing() {
+    let server = Server::new();
+    let address = server.address();
+    let connecting = thread::spawn(move || {
+        let connector = Connector::new().config(&config());
+        connector.connect(address).unwrap()
+    });
+    let (raw, _) = server.accept(SESSION, &[7; 12]);
+    let client = connecting.join().unwrap();
+    for id in 1..=3 {
+        client
+            .send(Outgoing::from(&b"kept"[..]).with_id(id))
+            .unwrap();
+    }
+    raw.hang_up();
+    // It has received nothing, and allows one message.
+    let mut raw = server.accept_with_credits(1, &0_u32.to_be_bytes());
+    assert_eq!(raw.receive(), b"kept");
+    raw.control(CLOSE);
+    while raw.next_kind() != CLOSE {}
+    raw.control(CLOSE_ACK);
+    while raw.next_kind() != CLOSE_ACK {}
+    raw.hang_up();
+    let verdict = client.close();
+    assert!(matches!(verdict, Err(Error::Undelivered(_))), "{verdict:?}");
 }

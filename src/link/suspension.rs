@@ -69,7 +69,9 @@ fn ends_session(reason: &CloseReason, is_known: bool) -> bool {
 /// The loss of a connection.
 impl Core {
     /// Returns the end of a connection, unless its session survives it.
-    pub(super) fn survive(&mut self, ended: Ended) -> Option<Ended> {
+    pub(super) fn survive(&mut self, mut ended: Ended) -> Option<Ended> {
+        // A peer that closes at once does not get the messages that wait to be sent again.
+        ended.delivered &= !self.sends_again();
         let over = self.conn.session_over();
         if let Some(ended) = over.and_then(|over| self.conclude(over)) {
             return Some(ended);

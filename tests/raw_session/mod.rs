@@ -21,6 +21,8 @@ pub(crate) const OVER: u16 = 11;
 /// Kinds of frames.
 pub(crate) const PING: u8 = 3;
 pub(crate) const PONG: u8 = 4;
+pub(crate) const CLOSE: u8 = 5;
+pub(crate) const CLOSE_ACK: u8 = 7;
 
 pub(crate) const WINDOW: u32 = 4;
 
@@ -230,6 +232,16 @@ impl Server {
         let (mut raw, asked) = self.take();
         raw.write(&setup(2, &hello(features, data)));
         (raw, asked)
+    }
+
+    /// As [`accept`](Self::accept), and allows so many messages.
+    pub(crate) fn accept_with_credits(&self, credits: u16, data: &[u8]) -> Raw {
+        let (mut raw, _) = self.take();
+        let mut hello = hello(SESSION, data);
+        hello[10..12].copy_from_slice(&credits.to_be_bytes());
+        raw.granted = credits.into();
+        raw.write(&setup(2, &hello));
+        raw
     }
 
     pub(crate) fn reject(&self, code: u16, own: u64, theirs: u64) {
