@@ -186,7 +186,10 @@ impl Poller {
     /// The caller holds no lock.
     pub(super) fn report(&self, error: &OsError) {
         if !self.reported.swap(true, Ordering::Relaxed) {
-            error!(Connection, "{}: {error}", self.line);
+            error!(
+                Connection,
+                "{}: completion events failed, polls without them: {error}", self.line
+            );
         }
     }
 

@@ -354,8 +354,11 @@ impl Link {
                 self.free_control -= 1;
                 self.posted += 1;
             }
-            // An event says why.
-            Err(error) => debug!(Rsocket, "{}: keepalive: {error}", self.name),
+            // The queue pair has failed, and a later event has the reason.
+            Err(error) => debug!(
+                Rsocket,
+                "{}: cannot send a keepalive probe: {error}", self.name
+            ),
         }
     }
 
@@ -372,7 +375,7 @@ impl Link {
     /// Disconnects, without waiting for the peer.
     pub(super) fn disconnect(&mut self) {
         if let Err(error) = self.id.disconnect() {
-            debug!(Rsocket, "{}: {error}", self.name);
+            debug!(Rsocket, "{}: cannot disconnect: {error}", self.name);
         }
     }
 

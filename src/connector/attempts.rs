@@ -146,7 +146,7 @@ impl Tried {
         let from = self.transport;
         info!(
             Connect,
-            "{address}: over {over}, since not over {from}: {error}"
+            "{address}: tries {over}, because {from} failed: {error}"
         );
         self.is_silent = from == Transport::Rdma && error.is_silence();
         self.transport = over;

@@ -116,12 +116,21 @@ impl Listening {
         match ListenId::bind(Transport::Rdma, manager, key, self.local, &self.config) {
             // Otherwise the address is one of no device, for now.
             Ok(id) if id.has_device() => {
-                info!(Listener, "{}: bound again", self.name(key));
+                info!(Listener, "{}: listens over RDMA again", self.name(key));
                 self.rdma = Some(Place::Bound { _id: id });
                 return None;
             }
-            Ok(_) => debug!(Listener, "{}: no device yet", self.name(key)),
-            Err(no) => debug!(Listener, "{}: not yet: {}", self.name(key), no.error),
+            Ok(_) => debug!(
+                Listener,
+                "{}: no RDMA device has its address yet, retries the bind in {wait:?}",
+                self.name(key)
+            ),
+            Err(no) => debug!(
+                Listener,
+                "{}: cannot bind yet, retries in {wait:?}: {}",
+                self.name(key),
+                no.error
+            ),
         }
         Some(wait)
     }

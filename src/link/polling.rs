@@ -270,8 +270,9 @@ impl Link {
     #[cold]
     fn poll_failed(self: &Arc<Self>, error: OsError, deferred: &mut Option<Deferred>) {
         let ((), failed) = self.run(None, |core, _| {
-            // The connection's end has the error. Further ones follow from it.
-            let note = Note::new(Level::Debug, format_args!("{error}"));
+            // The first error is the reason for the connection's end. Further errors are
+            // consequences of it, so each is logged at debug level only.
+            let note = Note::new(Level::Debug, format_args!("ends, cannot poll: {error}"));
             core.deferred.log(note);
             core.conn.handle_post_failure(error, Instant::now());
         });

@@ -265,7 +265,11 @@ impl Tasks {
     fn wake(&self) {
         if self.wakers.wake(u8::MAX).is_err() {
             // The listener goes on: the panic is no connection's, and another task may accept.
-            error!(Listener, "{}: the waker of a task panicked", self.name());
+            error!(
+                Listener,
+                "{}: goes on after the waker of a task panicked",
+                self.name()
+            );
         }
     }
 

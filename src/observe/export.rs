@@ -157,11 +157,14 @@ fn serve(listener: &UnixListener, stop: &AtomicBool) {
         match accepted {
             Ok((stream, _)) => {
                 if let Err(error) = answer(stream) {
-                    debug!(Statistics, "statistics: {error}");
+                    debug!(Statistics, "statistics: cannot answer a request: {error}");
                 }
             }
             Err(error) => {
-                warn!(Statistics, "statistics: {error}");
+                warn!(
+                    Statistics,
+                    "statistics: cannot accept a request, tries again in {PAUSE:?}: {error}"
+                );
                 thread::sleep(PAUSE);
             }
         }

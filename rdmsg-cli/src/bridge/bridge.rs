@@ -156,7 +156,7 @@ impl Bridge {
         };
         warn_sparsely!(
             Command,
-            "refused {peer}: there are --max-connections {}",
+            "refused {peer}: {} connections are open, the limit of --max-connections",
             self.max_connections
         );
     }

@@ -76,7 +76,11 @@ impl Reactor {
     /// Takes a transport's connection manager out of the epoll until [`PAUSE`] has passed.
     pub(super) fn leave_alone(&mut self, transport: Transport, error: OsError) {
         let now = Instant::now();
-        error_sparsely!(Engine, "engine: {error}");
+        error_sparsely!(
+            Engine,
+            "engine: polls the connection manager of {transport} again in {PAUSE:?}, because it \
+             failed: {error}"
+        );
         for (_, fd) in self.manager.fds().filter(|(other, _)| *other == transport) {
             // It fails if the descriptor is not in there.
             let _ = self.epolls.engine.delete(fd);
@@ -132,7 +136,10 @@ impl Reactor {
             Arc::clone(&listener.engine),
         );
         let Some(peer) = asked.peer_addr() else {
-            warn_sparsely!(Listener, "engine: connect request without an address");
+            warn_sparsely!(
+                Listener,
+                "engine: dropped a connect request without the peer's address"
+            );
             return;
         };
         let full = if listener.is_full() {
@@ -188,18 +195,22 @@ impl Reactor {
             return;
         };
         let Some(reason) = event.listener_lost() else {
-            warn_sparsely!(Listener, "{}: {event}: ignored", listener.name(key));
+            warn_sparsely!(
+                Listener,
+                "{}: ignored the unexpected event {event}",
+                listener.name(key)
+            );
             return;
         };
         let address = listener.local;
         if listener.outlives_device() {
+            let wait = listener.lose();
             let name = listener.name(key);
             warn!(
                 Listener,
-                "{name}: {reason}; it is bound again when it can be"
+                "{name}: no longer listens over RDMA: {reason}; retries the bind in {wait:?}"
             );
-            let at = Instant::now() + listener.lose();
-            return self.timers.set(key, Some(at));
+            return self.timers.set(key, Some(Instant::now() + wait));
         }
         error!(Listener, "{} has ended: {reason}", listener.name(key));
         listener

@@ -101,7 +101,11 @@ impl Reactor {
         if watched && !attended.expects_loops() {
             let awaits = self.await_loops(|engine, loops, event| engine.modify(loops, event));
             if let Err(error) = awaits {
-                error_sparsely!(Engine, "engine: {error}");
+                error_sparsely!(
+                    Engine,
+                    "engine: cannot watch event loops, so the connections of a stopped loop wait: \
+                     {error}"
+                );
             }
         }
         for key in expired {

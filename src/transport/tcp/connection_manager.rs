@@ -303,7 +303,10 @@ impl ConnectionManager {
             self.inner.timer.unset()
         };
         if let Err(errno) = result {
-            error_sparsely!(Tcp, "timerfd_settime: {errno}");
+            error_sparsely!(
+                Tcp,
+                "cannot set the timer of TCP listeners, so paused ones may not continue: {errno}"
+            );
         }
     }
 
@@ -358,7 +361,10 @@ impl Inner {
 
     fn change(&self, fd: impl AsFd, token: u64, flags: EpollFlags) {
         if let Err(errno) = self.epoll.modify(fd, &mut EpollEvent::new(flags, token)) {
-            error_sparsely!(Tcp, "epoll_ctl: {errno}");
+            error_sparsely!(
+                Tcp,
+                "cannot change the watch of the TCP socket with number {token}: {errno}"
+            );
         }
     }
 }
@@ -461,7 +467,11 @@ impl Watch {
         match self.epoll.modify(socket, &mut event) {
             // `unwatch` has removed the socket.
             Ok(()) | Err(nix::Error::ENOENT) => {}
-            Err(errno) => error_sparsely!(Connection, "conn {}: epoll_ctl: {errno}", self.token),
+            Err(errno) => error_sparsely!(
+                Connection,
+                "conn {}: cannot watch its TCP socket, may notice its end late: {errno}",
+                self.token
+            ),
         }
     }
 
