@@ -87,7 +87,7 @@ impl Addresses {
     }
 }
 
-/// Looks up `address`, or takes the `literal` that it is.
+/// Looks `address` up, unless it is the `literal` address.
 fn look_up(
     name: impl Display,
     literal: Option<Literal>,

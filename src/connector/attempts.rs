@@ -111,7 +111,8 @@ impl Attempts {
             TransportChoice::Auto if self.silent_hosts.contains(address, now) => (tcp, Some(rdma)),
             TransportChoice::Auto | TransportChoice::Environment => (rdma, Some(tcp)),
         };
-        // TCP has all of the time: RDMA gets the rest only if TCP fails early.
+        // The attempt over TCP gets all of the time. RDMA gets the rest of the time only if TCP
+        // fails early.
         let time = match (first, second) {
             (Transport::Rdma, Some(_)) => share / 2,
             (_, _) => share,

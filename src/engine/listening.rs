@@ -42,9 +42,10 @@ impl fmt::Display for ListenerName<'_> {
 
 /// The binding of a listener.
 enum Place {
-    /// It listens on this id.
+    /// The listener listens on this id.
     Bound { _id: ListenId },
-    /// Its device or address was removed. The next try follows the last one after `wait`.
+    /// The listener's device or address was removed. `wait` is the time between the last try to
+    /// bind and the next one.
     Lost { wait: Duration },
 }
 
@@ -114,7 +115,7 @@ impl Listening {
         *wait = (*wait * 2).min(LONGEST_WAIT);
         let wait = *wait;
         match ListenId::bind(Transport::Rdma, manager, key, self.local, &self.config) {
-            // Otherwise the address is one of no device, for now.
+            // An id without a device means that at present no device has the address.
             Ok(id) if id.has_device() => {
                 info!(Listener, "{}: listens over RDMA again", self.name(key));
                 self.rdma = Some(Place::Bound { _id: id });

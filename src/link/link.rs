@@ -513,7 +513,7 @@ impl Link {
     /// Gives everything that belongs to the device back: the queue pair first, then the completion
     /// queue.
     pub(crate) fn uninstall(&self) {
-        // Without the poll side no other thread can poll, and no runtime begins to watch.
+        // Once the poll side is taken, no other thread can poll, and no runtime begins to watch.
         let mut side = lock(&self.poll).take();
         if self.is_over() {
             self.poller.leave_runtime();

@@ -376,7 +376,7 @@ impl Reactor {
     pub(super) fn report_drained(&mut self) {
         if self.links.is_empty() {
             for reply in self.drains.drain(..) {
-                // It fails if the caller has stopped waiting.
+                // The send fails if the caller no longer waits.
                 let _ = reply.send(());
             }
         }

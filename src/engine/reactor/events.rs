@@ -24,8 +24,8 @@ use crate::{
     transport_choice::Transport,
 };
 
-/// How long a connection manager that fails is left alone. Its descriptor stays readable, so that
-/// the engine would look again at once.
+/// The pause before the engine polls a failed connection manager again. Without a pause the engine
+/// would spin, because the manager's descriptor stays readable.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// How often a connection manager may fail in a row, by a cause that may pass.
@@ -82,7 +82,7 @@ impl Reactor {
              failed: {error}"
         );
         for (_, fd) in self.manager.fds().filter(|(other, _)| *other == transport) {
-            // It fails if the descriptor is not in there.
+            // The call fails if the epoll does not have the descriptor, which is no problem.
             let _ = self.epolls.engine.delete(fd);
         }
         self.timers.set(token(transport), Some(now + PAUSE));
@@ -216,11 +216,11 @@ impl Reactor {
         listener
             .intake
             .finish(Error::ListenerEnded { address, reason });
-        // With its id, which the device waits for.
+        // This destroys the listener's id. The removal of the device waits for that.
         self.listeners.remove(&key);
     }
 
-    /// It may be time to bind a listener again.
+    /// Binds a listener again if its wait is over.
     pub(super) fn listen_again(&mut self, key: u64) {
         if let Some(listener) = self.listeners.get_mut(&key)
             && let Some(wait) = listener.try_again(&self.manager, key)

@@ -44,7 +44,8 @@ impl Reactor {
                 self.unfinished.insert(key);
             }
             Progress::Busy => {
-                // Otherwise this thread would wake up for it all the time.
+                // The threads become the owner, because this thread would wake up for the
+                // connection again and again.
                 entry.link.poller.yield_to_threads();
                 self.come_back(key, None);
             }
@@ -146,8 +147,8 @@ impl Reactor {
 
 /// Returns the keys of the connections with events for loops, of `connections` in all.
 fn pending(loops: &Epoll, connections: usize) -> Vec<u64> {
-    // It has room for all connections, because the engine takes over only connections that two
-    // calls in a row return.
+    // The list has room for all connections, because the engine takes over only connections that
+    // two calls in a row return.
     let mut ready = vec![EpollEvent::empty(); connections.max(1)];
     let count = loops.wait(&mut ready, EpollTimeout::ZERO).unwrap_or(0);
     ready[..count].iter().map(EpollEvent::data).collect()

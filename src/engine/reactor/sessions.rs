@@ -174,7 +174,8 @@ impl Reactor {
         self.drive(key);
     }
 
-    /// The look for a session has ended for this reason.
+    /// Records the result of a trial of RDMA for the session of connection `of`: the trial has
+    /// ended for this reason.
     pub(super) fn looked(&mut self, of: u64, reason: &CloseReason) {
         self.look = None;
         // The peer knows the session, and its answer came back.

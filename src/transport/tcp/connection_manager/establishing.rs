@@ -45,7 +45,7 @@ impl ConnectionManager {
                 }
             }
             Some(Watched::Requested | Watched::Open(_)) => {
-                // It reports the end once.
+                // The socket is removed, so that the end is reported once.
                 state.sockets.remove(&token);
                 state.report(token, What::Disconnected);
             }

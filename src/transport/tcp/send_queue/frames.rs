@@ -44,7 +44,7 @@ impl SendQueue {
         let len = frame.len as u32;
         self.writing.push(&tcp::Pdu::Send { signalled, len }.emit());
         if self.writing.push_short_frame(frame) {
-            // It is sent together with later PDUs.
+            // The frame is gathered, and sent together with later PDUs.
             self.request_sent();
             return Ok(());
         }
