@@ -82,7 +82,7 @@ pub(super) struct Link {
 struct Peer {
     /// The peer's credits and windows.
     sending: Sending,
-    /// Its table of this side's windows, and its byte order.
+    /// The peer's table of this side's windows, and the peer's byte order.
     table: RemoteAddr,
     big_endian: bool,
 }
@@ -104,7 +104,7 @@ enum Opening {
 enum End {
     /// The peer closed it.
     Disconnected,
-    /// It failed.
+    /// The connection failed, with this error.
     Lost(io::ErrorKind, String),
 }
 
