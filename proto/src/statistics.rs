@@ -48,7 +48,7 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// Of nothing.
+    /// Counters of which each is 0.
     pub const ZERO: Self = Self {
         messages_sent: 0,
         bytes_sent: 0,

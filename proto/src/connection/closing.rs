@@ -47,7 +47,7 @@ enum Role {
     Responder,
     /// This side aborts. It disconnects when its Abort or Failure has been acknowledged.
     Aborter,
-    /// The same, and the peer gives no sign of life, so DISCONNECTED is not waited for.
+    /// As above, but the peer gives no sign of life, so this side does not wait for DISCONNECTED.
     Abandoner,
 }
 

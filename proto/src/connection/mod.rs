@@ -168,7 +168,7 @@ impl Connection {
                 }
             }
             State::Setup(_) | State::Open(_) => {}
-            // Nothing comes after the end, with which the deadline is void.
+            // A closed connection has no deadline, because nothing happens after the end.
             State::Closed(_) => return None,
         }
         let timeout = self.next_timeout();
