@@ -6,7 +6,8 @@ use nix::{
 };
 use rdmsg::crossbeam_channel::{Receiver, Select, bounded};
 
-/// SIGINT and SIGTERM, which a thread takes, so that other threads can wait for them.
+/// A request to stop by SIGINT or SIGTERM. A thread receives the signals, so that other threads can
+/// wait for the request.
 #[derive(Clone, Debug)]
 pub(crate) struct Stop(Receiver<Signal>);
 

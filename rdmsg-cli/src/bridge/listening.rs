@@ -32,7 +32,7 @@ pub(super) enum Incoming {
 pub(super) enum NoneCame {
     /// The next one may.
     Now(io::Error),
-    /// None will.
+    /// No further connection can be accepted, because of this error.
     Ever(io::Error),
 }
 
