@@ -80,7 +80,7 @@ impl Addresses {
         &self.addresses
     }
 
-    /// Returns the transport, if the name said one.
+    /// Returns the transport, if the name contains one.
     #[must_use]
     pub fn transport(&self) -> Option<TransportChoice> {
         self.transport

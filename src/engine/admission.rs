@@ -247,7 +247,7 @@ mod tests {
         turns.join(101, host(2));
         let later = start + PATIENCE;
         assert_eq!(drain(&mut turns, later), [101, 3], "the other host is next");
-        // Those of before still count as the silent host's.
+        // The connections that joined before still count as those of the silent host.
         turns.join(102, host(2));
         assert_eq!(drain(&mut turns, later + PATIENCE), [102, 4]);
         turns.leave(1);

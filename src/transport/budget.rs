@@ -224,7 +224,7 @@ impl Customer {
         lock(&self.budget.accounts).held.is_wanted_from(self.host)
     }
 
-    /// Asks for `bytes` that stay pinned. There is no waiting for that.
+    /// Claims `bytes` that stay pinned. `None` if they are not free now: no caller waits for them.
     pub(crate) fn keep(&self, bytes: u64) -> Option<Charge> {
         let limit = self.budget.limits.pinned_for_keeping();
         let mut accounts = lock(&self.budget.accounts);

@@ -77,8 +77,8 @@ impl Reactor {
         }
     }
 
-    /// Has the engine poll again soon a connection that a thread of the application is polling. A
-    /// disconnect `event` is handled after that.
+    /// Has the engine poll a connection again soon, because a thread of the application is polling
+    /// it now. A disconnect `event` is handled after the engine's poll.
     pub(super) fn come_back(&mut self, key: u64, event: Option<Event>) {
         self.late.extend(event.map(|event| (key, event)));
         self.attended.come_back(key);

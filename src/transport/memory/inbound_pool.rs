@@ -49,7 +49,7 @@ pub(crate) struct InboundPool {
 struct Spare {
     /// The longest free first.
     free: Vec<Memory>,
-    /// Bytes that are kept, or will be: of free mappings and of those in use.
+    /// The number of bytes in free mappings, and in mappings in use that are kept afterwards.
     kept: u64,
     /// Whether free memory goes to the system at once.
     closed: bool,
