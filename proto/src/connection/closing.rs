@@ -110,7 +110,7 @@ impl Draining {
         self.blame.is_some()
     }
 
-    /// Whether an event is waited for that has the cause of the end.
+    /// Whether the connection waits for an event that has the cause of its end.
     #[inline]
     pub(super) fn awaits_cause(&self) -> bool {
         self.is_suspecting() || is_symptom(&self.reason)
