@@ -25,7 +25,8 @@ impl Stop {
             .spawn(move || {
                 while let Ok(signal) = signals.wait() {
                     if sender.try_send(signal).is_err() {
-                        // The first signal has not been taken.
+                        // This is a second signal, and the program has not reacted to the first
+                        // one.
                         std::process::exit(128 + signal as libc::c_int);
                     }
                 }

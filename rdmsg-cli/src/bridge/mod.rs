@@ -49,7 +49,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let _export = export(options.statistics)?;
     let runtime = start_runtime(options.threads).context("cannot start the runtime")?;
     let ended = runtime.block_on(async {
-        // Before anything is said to be ready.
+        // The signals are handled before the bridge prints that it is ready.
         let signals = Signals::new().context("cannot handle signals")?;
         let bridge = Bridge::start(options).await?;
         // On a thread of the runtime, as the tasks that it starts.
