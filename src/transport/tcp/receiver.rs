@@ -45,8 +45,8 @@ const LONG: usize = 32 << 10;
 /// bytes.
 const MIN_AWAITED: usize = 128 << 10;
 const MAX_AWAITED: usize = 256 << 10;
-/// The longest sleep of a thread that waits for the rest of a payload. Afterwards it receives what
-/// has arrived, so that these bytes count as a sign of life.
+/// The longest sleep of a thread that waits for the rest of a payload. Afterwards it receives the
+/// bytes that have arrived, so that they count as a sign of life.
 const LONGEST_AWAIT: Duration = Duration::from_millis(50);
 
 /// The number of calls in a row, so that a peer which keeps sending does not delay others.
