@@ -32,7 +32,7 @@ impl SendQueue {
         signalled: bool,
         socket: &Socket,
     ) -> Result<(), OsError> {
-        // Without memory until some of it has to wait.
+        // The request has no memory unless a part of the frame has to wait.
         let mut memory = Span {
             start: ptr::null_mut(),
             len: frame.len,
