@@ -80,14 +80,14 @@ impl Addresses {
         &self.addresses
     }
 
-    /// Returns the transport, if the name said one.
+    /// Returns the transport, if the name contains one.
     #[must_use]
     pub fn transport(&self) -> Option<TransportChoice> {
         self.transport
     }
 }
 
-/// Looks up `address`, or takes the `literal` that it is.
+/// Looks `address` up, unless it is the `literal` address.
 fn look_up(
     name: impl Display,
     literal: Option<Literal>,

@@ -390,9 +390,9 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 const EAGER_OVER_RDMA: u32 = 16 << 10;
 const EAGER_OVER_TCP: u32 = 64 << 10;
 
-/// The number of frames in which a message above the eager size is sent at most. A frame more costs
-/// less than an exchange, but its bytes are copied twice. Over RDMA, where a frame is shorter and a
-/// READ copies nothing, four frames cost as much as the exchange.
+/// The number of frames in which a message above the eager size is sent at most. One more frame
+/// costs less than an exchange, but its bytes are copied twice. Over RDMA a frame is shorter and a
+/// READ copies nothing, so the exchange costs no more than four frames.
 const FRAGMENTS_OVER_RDMA: u32 = 3;
 const FRAGMENTS_OVER_TCP: u32 = 16;
 
@@ -504,7 +504,8 @@ impl Config {
 
         within("receive_window", self.receive_window, 1, 8192)?;
         if let Some(count) = self.shared_receive {
-            // Half of them are kept for new connections: for one at least, with any window.
+            // Half of the pool is kept for new connections. It must be enough for one connection
+            // with any window.
             let least = 2 * Account::least(u16::MAX);
             within("shared_receive", count, least, 1 << 20)?;
         }

@@ -241,7 +241,7 @@ impl StandIn for Inner {
 /// Returns the result of a close.
 fn verdict(ended: Ended) -> Result<(), Error> {
     match ended {
-        // Everything from this side has arrived, but messages of the peer are missing.
+        // All messages of this side have arrived, but messages of the peer are missing.
         Ended {
             reason: reason @ CloseReason::Truncated { .. },
             delivered: true,

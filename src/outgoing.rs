@@ -110,7 +110,7 @@ impl<'a> From<&'a mut SendBuffer> for Outgoing<'a> {
     }
 }
 
-/// The same message, which the caller keeps for another try.
+/// Lends the message, so that the caller keeps it for another try.
 impl<'a> From<&'a mut Outgoing<'_>> for Outgoing<'a> {
     fn from(message: &'a mut Outgoing<'_>) -> Self {
         message.reborrow()

@@ -106,9 +106,10 @@ impl Stream {
     ///
     /// * [`Shutdown::Write`]: the peer reads the bytes written before, and then the end. Further
     ///   writes fail with [`BrokenPipe`](io::ErrorKind::BrokenPipe).
-    /// * [`Shutdown::Read`]: reads of this side, also waiting ones, return the bytes that have
-    ///   arrived and then 0. The peer does not learn of it. Its later bytes are kept for a read, up
-    ///   to the size of the buffer, and then its writes wait.
+    /// * [`Shutdown::Read`]: reads of this side, including reads that are waiting, return the bytes
+    ///   that have arrived, and 0 if there are none. The peer is not notified. Bytes that it sends
+    ///   later go to the buffer, and the next read returns them; when the buffer is full, the
+    ///   peer's writes wait.
     ///
     /// # Errors
     ///

@@ -1,4 +1,5 @@
-//! Addresses: with a transport, with a network interface, and of this host.
+//! Tests of addresses that name a transport or a network interface, and of this host's own
+//! addresses.
 
 use std::{
     net::{IpAddr, SocketAddr, SocketAddrV6},

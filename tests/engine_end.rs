@@ -1,5 +1,5 @@
-//! An engine whose thread ends because its epoll is replaced. This is a program of its own, because
-//! it searches for that epoll among the descriptors of the process.
+//! Test of an engine whose thread ends because the test replaces the engine's epoll. This is a
+//! program of its own, because it searches for that epoll among the descriptors of the process.
 
 use std::{
     env,

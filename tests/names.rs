@@ -95,7 +95,7 @@ fn label_is_in_the_log_and_in_statistics() {
         assert!(text.contains(&labels), "{labels}: {text}");
         assert!(format!("{endpoint:?}").contains(&format!("{label:?}")));
     }
-    lines.wait_for(&format!(r#" "a\"b\n" on {address}: over [Tcp]"#));
+    lines.wait_for(&format!(r#" "a\"b\n" on {address}: listens over [Tcp]"#));
 }
 
 #[test]

@@ -1,6 +1,6 @@
-//! Processes that give up root's privileges after they have used the library. Over TCP nothing
-//! changes. Over RDMA, in the lab, the kernel refuses descriptors that root has opened. Then the
-//! engine ends once, with an error that names the remedy.
+//! Tests of processes that give up root's privileges after they have used the library. Over TCP
+//! nothing changes. Over RDMA, in the lab, the kernel refuses descriptors that root has opened.
+//! Then the engine ends once, with an error that names the remedy.
 
 use std::{
     env,

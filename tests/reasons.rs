@@ -15,7 +15,7 @@ use rdmsg::{
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Without keepalive, so that a ping is one of a flush.
+/// Returns a configuration without keepalive, so that each ping is that of a flush.
 fn config() -> Config {
     Config::default().with(|config| {
         config.transport = TransportChoice::Tcp;

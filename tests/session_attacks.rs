@@ -64,7 +64,7 @@ impl Scene {
         }
     }
 
-    /// The peer's connection ends, which the endpoint has noticed.
+    /// Ends the peer's connection. Returns when the endpoint has noticed that.
     fn lose(&mut self) {
         let lost = format!("to {}: lost its connection", self.raw.local_addr());
         self.raw.hang_up();
@@ -230,7 +230,7 @@ fn answer_to_earlier_ping_proves_nothing() {
         let id = scene.id;
         let (_, first) = request(scene.listener.local_addr(), &id, 1, 0);
         assert_eq!(first, Answer::Rejected(BUSY, 0, 0));
-        // It was on its way when the peer left the connection.
+        // This pong was on its way when the peer left the connection.
         scene.raw.control(PONG);
         flush.join().unwrap().unwrap();
     });

@@ -34,7 +34,7 @@ const CLOSE_ACK: u8 = 7;
 #[derive(Clone, Copy, Debug)]
 struct Cut {
     loses: Frame,
-    /// It may be the same frame.
+    /// The frame after which the connection is cut. It may be the lost frame itself.
     after: Frame,
 }
 
@@ -262,7 +262,8 @@ fn lost_answer_to_close_is_repeated() {
     }
 }
 
-/// The server has all that it needs, and has forgotten the session when the client asks for it.
+/// The server has received the last frame that it needs, and has forgotten the session when the
+/// client asks to resume it.
 #[test]
 fn lost_acknowledgement_is_sent_after_session_end() {
     for closer in [From::Client, From::Server] {
@@ -295,7 +296,8 @@ fn close_while_cut_off(loses: Frame) -> (Vec<u64>, Vec<u64>, usize, CloseReason)
     outcome
 }
 
-/// The client has all that it needs, and the server cannot ask.
+/// The client has received the last frame that it needs, and the server cannot ask, because only
+/// clients connect.
 #[test]
 fn lost_acknowledgement_of_client_is_repeated() {
     for closer in [From::Client, From::Server] {

@@ -57,7 +57,7 @@ fn send_that_waits_for_5_s_is_logged_once_per_stall() {
     let (client, server) = pair("engine", Some(Duration::from_millis(100)));
     stall(&client, &server, lines);
     stall(&client, &server, lines);
-    // Without keepalive the thread that waits does.
+    // Without keepalive the waiting thread detects the stall.
     let (client, server) = pair("thread", None);
     stall(&client, &server, lines);
 }

@@ -51,7 +51,7 @@ fn addresses() -> usize {
     pages * 4096
 }
 
-/// Runs `what` with a limit of the address space: its present size and `more` bytes.
+/// Runs `what` while the limit of the address space is its present size plus `more` bytes.
 fn within<T>(more: usize, what: impl FnOnce() -> T) -> T {
     let (_, hard) = getrlimit(Resource::RLIMIT_AS).unwrap();
     let limit = (addresses() + more) as u64;

@@ -1,5 +1,5 @@
-//! Errors of the TCP transport: they are those of std's sockets with the address, and do not
-//! mention RDMA.
+//! Tests of errors over TCP: they name the address, have the same kinds as std's sockets, and do
+//! not mention RDMA.
 
 mod apart;
 #[allow(dead_code)]

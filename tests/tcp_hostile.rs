@@ -435,7 +435,8 @@ fn a_flood_of_pings_over_tcp_holds_up_nobody() {
                 ping[0] = PING;
                 batch.extend(pdu(1, 0, &ping));
             }
-            // The numbers of frames wrap around after the last one.
+            // A batch has one frame for each 16-bit number, so the numbers continue from one batch
+            // to the next.
             while flood.write_all(&batch).is_ok() {
                 sent.fetch_add(1, Ordering::Relaxed);
             }

@@ -91,7 +91,7 @@ extern "C" fn stop(_: libc::c_int) {
 }
 
 impl Receiving {
-    /// Starts the thread. Returns when it is in the call that receives.
+    /// Starts the thread. Returns when the thread is in the call that receives.
     fn new(endpoint: &Endpoint) -> Self {
         let (sender, receiver) = mpsc::channel();
         let endpoint = endpoint.clone();

@@ -60,7 +60,10 @@ pub const fn millis(wait: Duration) -> u64 {
 /// destroyed before its dependents.
 pub fn log_destroy_error(result: Result<(), OsError>) {
     let Err(error) = result else { return };
-    error_sparsely!(Rdma, "{error}: the object is leaked");
+    error_sparsely!(
+        Rdma,
+        "cannot destroy an RDMA object, which is leaked: {error}"
+    );
     debug_assert!(
         matches!(error.errno, libc::EIO | libc::ENODEV | libc::EACCES) || std::thread::panicking(),
         "{error}: destroyed while something still depends on it"

@@ -10,11 +10,13 @@ use super::{
 };
 
 /// Time between two looks of the engine at connections that the application polls. A program that
-/// mixes `recv` with `select!` may see a message twice this time late. A program that polls often
-/// costs the engine one look in this time instead of one interrupt a message.
+/// mixes `recv` with `select!` may see a message up to twice this time after its arrival. If a
+/// program polls often, the engine looks once in this time instead of handling one interrupt for
+/// each message.
 const ROUND: Duration = Duration::from_millis(10);
 
-/// The same for connections that hold a message back, which the next poll sends.
+/// The time between two looks at connections that hold a message back. It is shorter, because the
+/// message is sent by the next poll.
 const PRESSED_ROUND: Duration = Duration::from_millis(1);
 
 /// The connections that threads or loops of the application poll, and that the engine's thread
@@ -29,7 +31,8 @@ pub struct Attended {
     seen: HashMap<u64, u32>,
     /// The connections among them that hold a message back.
     pressed: HashSet<u64>,
-    /// Connections that a thread of the application was polling when the engine did.
+    /// Connections that the engine could not poll, because a thread of the application was polling
+    /// them.
     busy: HashSet<u64>,
     /// Whether events are pending for loops.
     loops: bool,
@@ -139,7 +142,8 @@ impl Attended {
             let (Some(who), Some(count)) = (find(*key), seen.get_mut(key)) else {
                 return false;
             };
-            // In this order, because a message that is held back after this look presses again.
+            // The request is cleared before the check, so that a message that is held back after
+            // the check makes a new request.
             who.poller().relax();
             if !who.holds_back() {
                 return false;

@@ -10,9 +10,9 @@ use super::{
 /// The result of polling a completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// It was empty.
+    /// The queue was empty.
     Nothing,
-    /// It is empty now.
+    /// The poll took completions, and the queue is now empty.
     Some,
     /// There may be more, for which no event will be raised: poll again.
     More,
@@ -41,7 +41,8 @@ pub trait Completions {
     /// instead of once after [`arm_and_poll`](Self::arm_and_poll). A poll costs a system call then.
     fn stays_readable(&self) -> bool;
 
-    /// The same queue for a thread that takes no message: completions go to the channel alone.
+    /// Returns the same queue for a thread that takes no message itself: all its messages go to the
+    /// channel.
     fn without_handoff(&self) -> Self
     where
         Self: Sized;

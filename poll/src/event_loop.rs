@@ -13,8 +13,8 @@ use super::{
 };
 
 impl Poller {
-    /// Returns the result of `ready`, after one poll if it is nothing at first. For calls that do
-    /// not wait. `waits_for_room` returns whether a loop waits for room.
+    /// Returns the result of `ready`. If that is `None`, polls once and calls `ready` again. It is
+    /// for calls that do not wait. `waits_for_room` returns whether an event loop waits for room.
     ///
     /// It calls `ready` after each event that may change the result, and holds no lock then.
     pub fn try_once<T>(

@@ -77,9 +77,9 @@ impl Policy {
 /// The kinds of spins. Each has a record of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Spin {
-    /// For a completion, up to the configured time.
+    /// Spins for a completion, up to the configured time.
     Short,
-    /// For the end of a large message, up to a multiple of that time.
+    /// Spins for the end of a large message, up to a multiple of the usual time.
     Large,
 }
 
@@ -182,26 +182,30 @@ impl Poller {
         );
     }
 
-    /// Logs the first error of the system for this connection, because each wait may fail again.
-    /// The caller holds no lock.
+    /// Logs an error of the system, only the first for each connection, because each wait may fail
+    /// again. The caller holds no lock.
     pub(super) fn report(&self, error: &OsError) {
         if !self.reported.swap(true, Ordering::Relaxed) {
-            error!(Connection, "{}: {error}", self.line);
+            error!(
+                Connection,
+                "{}: completion events failed, polls without them: {error}", self.line
+            );
         }
     }
 
     // Ownership.
 
-    /// Counts a poll by a thread that waits. If no user relies on the engine's thread, that stops
-    /// polling until it finds that no thread has polled for a while.
+    /// Counts a poll by a thread that waits. If no user relies on the engine's thread, the engine's
+    /// thread stops polling until it finds that no thread has polled for a while.
     #[inline]
     pub fn visit_as_thread(&self) {
         let visit = self.word.visit_as_thread();
         self.visited(visit);
     }
 
-    /// Counts a poll by an event loop or a runtime. If none of `but` relies on the engine's thread,
-    /// that stops polling until it finds that the loop leaves events in its epoll.
+    /// Counts a poll by an event loop or a runtime. If no user in `but` relies on the engine's
+    /// thread, the engine's thread stops polling until it finds that the loop leaves events in its
+    /// epoll.
     ///
     /// Returns whether the loop has acquired the connection with this visit. Then it requests an
     /// event, because a thread that owned the connection before may have taken the last one.
@@ -268,8 +272,8 @@ impl Poller {
         self.word.visits()
     }
 
-    /// Notes that `who` relies on the engine's thread. If that is new the engine takes over at
-    /// once.
+    /// Notes that `who` relies on the engine's thread. If no user relied on this thread before, the
+    /// engine takes over at once.
     pub fn rely(&self, who: Reliance) {
         if self.word.rely(who) {
             self.call_engine();

@@ -11,7 +11,7 @@ use rdmsg_os::failed;
 use super::{completions::Events, word::Owner};
 use crate::sync::Readiness;
 
-/// Completion events with a file descriptor, which is readable while there are some.
+/// Completion events with a file descriptor that is readable while an event is pending.
 pub trait FdEvents: Events + AsFd + fmt::Debug {}
 
 impl<T: Events + AsFd + fmt::Debug> FdEvents for T {}
@@ -64,7 +64,7 @@ impl Registration {
         let in_loop = owner == Owner::Loop;
         let fd = fd.0.get();
         if let (true, false, Some(fd)) = (self.in_loop, in_loop, fd) {
-            // It was added, and is open.
+            // The call cannot fail, because the descriptor was added and is open.
             let _ = fd.delete(&*self.events);
             self.in_loop = false;
         } else if let (false, true, Some(fd)) = (self.in_loop, in_loop, fd) {

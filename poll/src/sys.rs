@@ -33,7 +33,7 @@ const BACK_OFF: Duration = Duration::from_millis(10);
 pub enum Woken {
     /// A completion event, or an interrupt by a signal.
     Event,
-    /// Another thread, by the alarm.
+    /// Another thread wrote to the alarm.
     Alarm,
     /// The end of the time.
     Time,
@@ -86,7 +86,7 @@ impl Alarm {
     }
 
     pub(super) fn ring(&self) {
-        // It fails only when the counter is full, and then the fd is readable anyway.
+        // The write fails only when the counter is full, and then the fd is readable anyway.
         let _ = self.0.write(1);
     }
 
@@ -113,7 +113,8 @@ impl Alarm {
             Ok(_) if fds[1].any() == Some(true) => Ok(Woken::Alarm),
             Ok(_) | Err(nix::Error::EINTR) => Ok(Woken::Event),
             Err(errno) => {
-                // The caller tries again, and the next call may fail as well.
+                // The pause keeps the caller, which tries again at once, from spinning if each call
+                // fails.
                 thread::sleep(BACK_OFF);
                 Err(failed("poll")(errno))
             }

@@ -18,7 +18,7 @@ pub(crate) struct TaskEvents(AsyncFd<Watched>);
 struct Watched(Arc<dyn FdEvents>);
 
 impl TaskEvents {
-    /// Has the runtime watch these, in whose context this is called.
+    /// Has the runtime of the calling context watch these events.
     ///
     /// # Panics
     ///
@@ -35,8 +35,9 @@ impl TaskEvents {
         }
     }
 
-    /// Runs `poll` if there may be something, which is said again for the next time unless it
-    /// returns that all was taken. Otherwise the task is woken when there is.
+    /// Runs `poll` if the fd may be readable. If `poll` returns true, it has taken everything: the
+    /// next call waits for a new event. If it returns false, the next call runs `poll` at once. If
+    /// the fd is not readable, the runtime wakes the task when it is.
     pub(crate) fn poll_with(
         &self,
         cx: &mut Context<'_>,

@@ -44,12 +44,13 @@ pub struct Tasks {
 #[cfg(feature = "tokio")]
 #[derive(Debug, Default)]
 enum Watch {
-    /// It does not.
+    /// No runtime watches the completion events.
     #[default]
     None,
-    /// It watches the completion events of the next connection of a session.
+    /// No runtime watches now. This runtime watches the completion events of the session's next
+    /// connection.
     Paused(Handle),
-    /// It watches the completion events.
+    /// A runtime watches the completion events.
     Active(Arc<RuntimeWatch>),
 }
 

@@ -79,10 +79,11 @@ impl Poller {
         let value = if !spin.is_zero() {
             self.spin(spin, queue, deadline, ready)
         } else if queue.stays_readable() {
-            // A poll costs a system call, and the sleep ends at once if there is something.
+            // No poll: it costs a system call, and the sleep ends at once if a completion has
+            // arrived.
             None
         } else {
-            // If there is nothing, `ready` is called before the sleep.
+            // If the poll finds nothing, the caller calls `ready` before the sleep.
             match queue.poll(1, Answers::MayWait) {
                 Progress::Nothing | Progress::Busy => None,
                 Progress::Some | Progress::More => ready(),

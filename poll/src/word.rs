@@ -177,7 +177,8 @@ impl Word {
         }
     }
 
-    /// Notes that the leader is being woken. Returns false if another thread does so already.
+    /// Notes that the calling thread wakes the leader. Returns false if another thread is already
+    /// waking it.
     #[inline]
     pub(super) fn notify(&self) -> bool {
         self.0.fetch_or(NOTIFIED, Ordering::AcqRel) & NOTIFIED == 0

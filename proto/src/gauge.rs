@@ -209,8 +209,8 @@ impl Gauge {
         self.fetch(who)
     }
 
-    /// Claims `bytes` for a claimant that does not wait, up to `limit` in use. Returns whether it
-    /// has them, which it has not while others wait.
+    /// Claims `bytes` for a claimant that does not wait, if then at most `limit` bytes are in use.
+    /// Returns whether it got them. It gets none while other claimants wait.
     pub fn try_claim(&mut self, host: Host, bytes: u64, limit: u64) -> bool {
         let claim = Claim {
             who: u64::MAX,

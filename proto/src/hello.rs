@@ -56,11 +56,11 @@ pub(crate) struct Hello {
 /// Why private data is not a hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HelloError {
-    /// It is not of this protocol.
+    /// The private data is not of this protocol.
     NotRdmsg,
-    /// It is that of librdmacm's rsockets.
+    /// The private data is that of librdmacm's rsockets.
     Rsocket,
-    /// It is of another version.
+    /// The hello has this other version.
     Version(u8),
 }
 

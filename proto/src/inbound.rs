@@ -526,7 +526,7 @@ impl Inbound {
         self.queue.iter().map(messages).sum()
     }
 
-    /// Returns the number of those that hold receives.
+    /// Returns the number of waiting messages that hold receives.
     pub(super) fn waiting(&self) -> u32 {
         let receives = |queued: &Queued| match queued {
             Queued::Arrival(Arrival::Finish) => 0,

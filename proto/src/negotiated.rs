@@ -125,8 +125,10 @@ impl Capabilities {
 /// The number of READs that may be outstanding, as the two connection managers agreed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadDepth {
-    /// Of this side, reading the peer's memory: the peer's `responder_resources`.
+    /// The number of concurrent READs of the peer's memory by this side: the peer's
+    /// `responder_resources`.
     pub outgoing: u8,
-    /// Of the peer, reading this side's memory: its `initiator_depth`.
+    /// The number of concurrent READs of this side's memory by the peer: the peer's
+    /// `initiator_depth`.
     pub incoming: u8,
 }

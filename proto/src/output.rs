@@ -432,7 +432,7 @@ pub struct BatchRoom {
 pub enum SendRefused {
     /// There is no credit, or no slot: [`Event::Writable`] follows.
     Blocked,
-    /// It is longer than the peer receives.
+    /// The message is longer than `limit`, the most that the peer receives.
     TooLong { limit: u64 },
     /// This side has finished sending.
     Finished,

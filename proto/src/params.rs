@@ -77,7 +77,7 @@ impl Params {
         if self.shared {
             account::floor(self.window)
         } else {
-            // With one at least the connection makes progress.
+            // The window is at least one message, so that the connection makes progress.
             self.window.saturating_sub(self.held).max(1)
         }
     }

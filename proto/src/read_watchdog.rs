@@ -25,7 +25,7 @@ pub(super) struct ReadWatchdog {
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 enum Watch {
-    /// Nothing is being read, as of the last check.
+    /// No large message was being read at the last check.
     Off,
     /// Reads are in progress.
     Reading {

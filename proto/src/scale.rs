@@ -269,7 +269,7 @@ impl fmt::Display for Outcome {
 #[derive(Debug)]
 struct Server {
     credits: Vec<RecvCredit>,
-    /// Of the receives that are shared.
+    /// The account of the shared receives.
     account: Option<Account>,
     /// How many receives are posted that hold no message: of all, or of each connection.
     posted: Vec<u32>,

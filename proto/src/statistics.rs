@@ -9,15 +9,15 @@ use std::{fmt, ops::AddAssign};
 pub struct Statistics {
     /// Messages sent, that is, accepted by a `send`.
     pub messages_sent: u64,
-    /// Their bytes.
+    /// Bytes of the messages sent.
     pub bytes_sent: u64,
-    /// The number of those above the eager size, which the peer reads.
+    /// Messages sent above the eager size, which the peer reads.
     pub large_sent: u64,
     /// Messages received, whether the application has taken them or not.
     pub messages_received: u64,
-    /// Their bytes.
+    /// Bytes of the messages received.
     pub bytes_received: u64,
-    /// The number of those above the eager size.
+    /// Messages received above the eager size.
     pub large_received: u64,
     /// One-sided operations started.
     pub operations: u64,
@@ -32,7 +32,7 @@ pub struct Statistics {
     pub pings_sent: u64,
     /// How often the connection was lost and [resumed](https://docs.rs/rdmsg).
     pub resumes: u64,
-    /// Messages that were sent again after that.
+    /// Messages that were sent again after the connection was resumed.
     pub resent: u64,
     /// The longest time in milliseconds from the notice of a loss to the resumption. A sum has the
     /// longest of all connections.
@@ -48,7 +48,7 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// Of nothing.
+    /// Counters of which each is 0.
     pub const ZERO: Self = Self {
         messages_sent: 0,
         bytes_sent: 0,

@@ -72,7 +72,7 @@ pub enum Change {
 pub enum Cause {
     /// The memory or the right does not exist.
     Access,
-    /// It is longer than the receive.
+    /// The frame is longer than the receive.
     TooLong,
     /// There is no receive.
     NoReceive,

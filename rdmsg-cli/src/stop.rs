@@ -6,7 +6,8 @@ use nix::{
 };
 use rdmsg::crossbeam_channel::{Receiver, Select, bounded};
 
-/// SIGINT and SIGTERM, which a thread takes, so that other threads can wait for them.
+/// A request to stop by SIGINT or SIGTERM. A thread receives the signals, so that other threads can
+/// wait for the request.
 #[derive(Clone, Debug)]
 pub(crate) struct Stop(Receiver<Signal>);
 
@@ -24,7 +25,8 @@ impl Stop {
             .spawn(move || {
                 while let Ok(signal) = signals.wait() {
                     if sender.try_send(signal).is_err() {
-                        // The first signal has not been taken.
+                        // This is a second signal, and the program has not reacted to the first
+                        // one.
                         std::process::exit(128 + signal as libc::c_int);
                     }
                 }

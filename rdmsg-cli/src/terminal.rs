@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 
-/// Of text that goes to no terminal.
+/// The width in columns of text that is not printed to a terminal.
 const WIDTH: usize = 100;
 
 /// How wide lines may be.

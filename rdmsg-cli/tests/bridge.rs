@@ -256,7 +256,10 @@ fn a_connection_beyond_the_limit_is_reset_and_counted() {
     way.near
         .reports("2 open, 2 total, 1 refused, 0 failed")
         .unwrap();
-    assert!(way.near.says("there are --max-connections 2"));
+    assert!(
+        way.near
+            .says("2 connections are open, the limit of --max-connections")
+    );
     for client in &mut clients {
         echoes(client, 2);
     }

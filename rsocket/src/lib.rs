@@ -28,9 +28,9 @@
 //! # Limitations
 //!
 //! C programs that write to memory of their peer by offset, with `riomap` and `riowrite`, are not
-//! supported: these calls have no counterpart here. A stream has no table for a peer's mappings, so
-//! `riomap` for writing by the peer fails there with `ENOMEM`, and `riowrite` writes nothing. To
-//! write a peer's memory from Rust there is `rdmsg::Region`.
+//! supported: these calls have no counterpart here. A stream has no table for the peer's mappings.
+//! So in the C program `riomap` with `PROT_WRITE` fails with `ENOMEM`, and `riowrite` writes
+//! nothing. To write a peer's memory from Rust there is `rdmsg::Region`.
 //!
 //! # Protocol
 //!

@@ -82,7 +82,7 @@ pub(super) struct Link {
 struct Peer {
     /// The peer's credits and windows.
     sending: Sending,
-    /// Its table of this side's windows, and its byte order.
+    /// The peer's table of this side's windows, and the peer's byte order.
     table: RemoteAddr,
     big_endian: bool,
 }
@@ -104,7 +104,7 @@ enum Opening {
 enum End {
     /// The peer closed it.
     Disconnected,
-    /// It failed.
+    /// The connection failed, with this error.
     Lost(io::ErrorKind, String),
 }
 
@@ -354,8 +354,11 @@ impl Link {
                 self.free_control -= 1;
                 self.posted += 1;
             }
-            // An event says why.
-            Err(error) => debug!(Rsocket, "{}: keepalive: {error}", self.name),
+            // The queue pair has failed, and a later event has the reason.
+            Err(error) => debug!(
+                Rsocket,
+                "{}: cannot send a keepalive probe: {error}", self.name
+            ),
         }
     }
 
@@ -372,7 +375,7 @@ impl Link {
     /// Disconnects, without waiting for the peer.
     pub(super) fn disconnect(&mut self) {
         if let Err(error) = self.id.disconnect() {
-            debug!(Rsocket, "{}: {error}", self.name);
+            debug!(Rsocket, "{}: cannot disconnect: {error}", self.name);
         }
     }
 

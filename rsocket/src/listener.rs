@@ -114,7 +114,9 @@ impl Listener {
                     return Ok(Some((stream, peer)));
                 }
                 // Dropping its id rejected the request.
-                Err(error) => warn_sparsely!(Rsocket, "rsocket: rejected a request: {error}"),
+                Err(error) => {
+                    warn_sparsely!(Rsocket, "rsocket: rejected a connect request: {error}")
+                }
             }
         }
     }

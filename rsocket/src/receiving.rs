@@ -24,7 +24,7 @@ pub(super) struct Receiving {
     free: usize,
     /// The position of the next window in the ring.
     next_window: usize,
-    /// Its index in the peer's table.
+    /// The index of the next window in the peer's table.
     place: u32,
     /// The number of writes that were read completely, as a wrapping counter.
     consumed: u16,

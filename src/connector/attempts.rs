@@ -111,7 +111,8 @@ impl Attempts {
             TransportChoice::Auto if self.silent_hosts.contains(address, now) => (tcp, Some(rdma)),
             TransportChoice::Auto | TransportChoice::Environment => (rdma, Some(tcp)),
         };
-        // TCP has all of the time: RDMA gets the rest only if TCP fails early.
+        // The attempt over TCP gets all of the time. RDMA gets the rest of the time only if TCP
+        // fails early.
         let time = match (first, second) {
             (Transport::Rdma, Some(_)) => share / 2,
             (_, _) => share,
@@ -146,7 +147,7 @@ impl Tried {
         let from = self.transport;
         info!(
             Connect,
-            "{address}: over {over}, since not over {from}: {error}"
+            "{address}: tries {over}, because {from} failed: {error}"
         );
         self.is_silent = from == Transport::Rdma && error.is_silence();
         self.transport = over;

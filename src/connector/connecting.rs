@@ -139,7 +139,7 @@ impl Drop for Connecting {
             }
             Step::Attempt(_, promise) => {
                 if let Some(key) = promise.give_up() {
-                    // It fails if the engine has ended, and the connection with it.
+                    // The send fails if the engine has ended. Then the connection has ended too.
                     let _ = self.engine.send(Command::GiveUp { key });
                 }
             }

@@ -19,7 +19,7 @@ const MOST: usize = 256;
 #[derive(Debug, Default)]
 pub(super) struct SilentHosts(Mutex<VecDeque<(SocketAddr, Instant)>>);
 
-/// Those of this process.
+/// The silent hosts that this process knows.
 pub(super) static SILENT_HOSTS: PerProcess<SilentHosts> = PerProcess::new(SilentHosts::default);
 
 impl SilentHosts {

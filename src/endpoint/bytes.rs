@@ -212,7 +212,7 @@ impl Endpoint {
         }
     }
 
-    /// Waits, as a task, until `ready` returns something, which it may do after an event that the
+    /// Waits, as a task, until `ready` returns something. Calls it again after each event that the
     /// task awaits.
     pub(crate) fn poll_until<T>(
         &self,

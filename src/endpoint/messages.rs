@@ -450,7 +450,8 @@ impl Endpoint {
 
     /// Returns the peer's Finish, which each later call returns again.
     fn take_finish(&self) -> Option<Result<Message, Error>> {
-        // In this order: the messages of the peer are in the channel before it counts as finished.
+        // The check for the Finish precedes the check of the channel, because the peer's messages
+        // are in the channel before the peer counts as finished.
         let finished = self.inner.link.peer_has_finished() && self.inner.completions.is_empty();
         finished.then_some(Err(Error::PeerFinished))
     }

@@ -24,8 +24,9 @@ pub(super) const PLACES: usize = 8;
 /// The age after which a turn takes no place, because its connection waits for its peer.
 const PATIENCE_OF_CONNECTS: Duration = Duration::from_secs(2);
 
-/// The same for a connection that a peer requested. When it has been accepted, only the last step
-/// of the peer is missing. So a peer that never takes this step holds up others for a moment.
+/// The age after which the turn of a connection that a peer requested takes no place. It is short,
+/// because after the accept only the peer's last step is missing, so that a peer that never takes
+/// this step delays other connections only for this time.
 const PATIENCE_OF_ACCEPTS: Duration = Duration::from_millis(250);
 
 /// See the top of this file. Connections go by their keys.
@@ -49,7 +50,7 @@ pub(super) struct Admission {
 struct OfHost {
     /// The keys of waiting connections, by ticket: the oldest first.
     waiting: BTreeMap<u64, u64>,
-    /// The number of connections with a turn, also of turns that take no place.
+    /// The number of connections with a turn, including turns that take no place.
     started: usize,
     /// The number of turns that take a place.
     taken: usize,
@@ -125,7 +126,7 @@ impl Admission {
         }
     }
 
-    /// A connection had a turn, if it does not wait for the next one.
+    /// Ends a connection's turn. Does nothing if the connection still waits for its turn.
     pub(super) fn finish(&mut self, key: u64) {
         if let Some(Member::Started { .. }) = self.members.get(&key) {
             self.leave(key);
@@ -246,7 +247,7 @@ mod tests {
         turns.join(101, host(2));
         let later = start + PATIENCE;
         assert_eq!(drain(&mut turns, later), [101, 3], "the other host is next");
-        // Those of before still count as the silent host's.
+        // The connections that joined before still count as those of the silent host.
         turns.join(102, host(2));
         assert_eq!(drain(&mut turns, later + PATIENCE), [102, 4]);
         turns.leave(1);

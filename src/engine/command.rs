@@ -172,7 +172,8 @@ impl Handle {
         }
     }
 
-    /// Returns whether another process started the engine. Its locks are not to be taken then.
+    /// Returns whether another process started the engine. If so, the caller must not take the
+    /// engine's locks.
     pub(crate) fn is_inherited(&self) -> bool {
         !self.process.is_this()
     }
@@ -180,7 +181,7 @@ impl Handle {
     /// Sends a command. Fails if the engine has ended.
     pub(crate) fn send(&self, command: Command) -> Result<(), Error> {
         if self.is_inherited() {
-            // The command's objects belong to this process, which drops them.
+            // The drop of the command is safe, because its objects belong to this process.
             Err(Error::Forked)
         } else if self.commands.send(command) {
             Ok(())
@@ -221,7 +222,7 @@ impl Reply {
     pub(super) fn send(self, result: Result<Established, Error>) {
         match self {
             Self::Caller(sender) => {
-                // It fails when the caller waits no longer.
+                // The send fails if the caller no longer waits.
                 let _ = sender.send(result);
             }
             Self::Task(pledge) => {
@@ -237,7 +238,8 @@ impl Reply {
         }
     }
 
-    /// The connection begins, with this number. Returns whether the caller still waits for it.
+    /// Records that the connection begins with number `key`. Returns whether the caller still waits
+    /// for it.
     pub(super) fn begin(&self, key: u64) -> bool {
         match self {
             Self::Task(pledge) => pledge.begin(key),
@@ -247,8 +249,8 @@ impl Reply {
 }
 
 /// Waits for the reply about a connection. The engine has the same deadline, and closes a
-/// connection whose caller waits no longer; but it serves many connections and may be late, and
-/// the caller does not wait for the others.
+/// connection whose caller waits no longer. The caller also enforces the deadline, because an
+/// engine that serves many connections may reply late.
 pub(crate) fn wait_for_reply(
     result: &Receiver<Result<Established, Error>>,
     peer: SocketAddr,

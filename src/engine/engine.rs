@@ -142,7 +142,7 @@ impl Engine {
             *shared = Weak::new();
         }
         drop(shared);
-        // It fails if the engine has ended already.
+        // The send fails if the engine has already ended.
         let _ = self.inner.send(Command::ShutDown);
         if self.inner.join().is_err() {
             error!(

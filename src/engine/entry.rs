@@ -40,12 +40,12 @@ pub(super) struct Entry {
 
 /// Which side of the connection this is.
 pub(super) enum Role {
-    /// It connects.
+    /// This side connects.
     Active,
-    /// It connects to find out for the session of the connection with this key whether the way
-    /// works.
+    /// A trial for the session of the connection with this key: this side connects only to find out
+    /// whether the transport works.
     Look(u64),
-    /// It was asked for by a peer; until it is established it counts as half open.
+    /// A peer requested the connection. Until it is established, it counts as half open.
     Passive(Option<HalfOpen>),
 }
 

@@ -33,8 +33,8 @@ static REGISTERED: AtomicBool = AtomicBool::new(false);
 
 #[derive(Default)]
 struct Engines {
-    /// The engines whose threads run, those included that finish closing after their last handle is
-    /// gone.
+    /// The engines whose threads run, including engines without handles that still close
+    /// connections.
     running: Mutex<Vec<Arc<Running>>>,
     /// One of them has ended.
     ended: Condvar,
@@ -46,7 +46,7 @@ const MARGIN: Duration = Duration::from_secs(1);
 /// An engine whose thread runs, or is about to.
 struct Running {
     mailbox: Arc<Mailbox<Command>>,
-    /// The number of connections for each time that a close may take.
+    /// The number of connections with each `close_timeout`.
     patience: Mutex<BTreeMap<Duration, usize>>,
     /// Whether the end of the process waits for it.
     awaited: AtomicBool,

@@ -42,9 +42,10 @@ impl fmt::Display for ListenerName<'_> {
 
 /// The binding of a listener.
 enum Place {
-    /// It listens on this id.
+    /// The listener listens on this id.
     Bound { _id: ListenId },
-    /// Its device or address was removed. The next try follows the last one after `wait`.
+    /// The listener's device or address was removed. `wait` is the time between the last try to
+    /// bind and the next one.
     Lost { wait: Duration },
 }
 
@@ -114,14 +115,23 @@ impl Listening {
         *wait = (*wait * 2).min(LONGEST_WAIT);
         let wait = *wait;
         match ListenId::bind(Transport::Rdma, manager, key, self.local, &self.config) {
-            // Otherwise the address is one of no device, for now.
+            // An id without a device means that at present no device has the address.
             Ok(id) if id.has_device() => {
-                info!(Listener, "{}: bound again", self.name(key));
+                info!(Listener, "{}: listens over RDMA again", self.name(key));
                 self.rdma = Some(Place::Bound { _id: id });
                 return None;
             }
-            Ok(_) => debug!(Listener, "{}: no device yet", self.name(key)),
-            Err(no) => debug!(Listener, "{}: not yet: {}", self.name(key), no.error),
+            Ok(_) => debug!(
+                Listener,
+                "{}: no RDMA device has its address yet, retries the bind in {wait:?}",
+                self.name(key)
+            ),
+            Err(no) => debug!(
+                Listener,
+                "{}: cannot bind yet, retries in {wait:?}: {}",
+                self.name(key),
+                no.error
+            ),
         }
         Some(wait)
     }

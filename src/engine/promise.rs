@@ -21,7 +21,7 @@ enum State<T> {
         waker: Option<Waker>,
     },
     Kept(Result<T, Error>),
-    /// It was taken or given up.
+    /// The result was taken, or the task has given the connection up.
     Over,
 }
 
@@ -80,7 +80,8 @@ impl<T> Pledge<T> {
         matches!(*lock(&self.0.0), State::Open { .. })
     }
 
-    /// The connection begins. Returns whether the task still wants it.
+    /// Records that the connection begins, with this number. Returns whether the task still waits
+    /// for it.
     pub(super) fn begin(&self, number: u64) -> bool {
         match &mut *lock(&self.0.0) {
             State::Open { key, .. } => {

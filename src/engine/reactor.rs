@@ -103,7 +103,7 @@ pub(super) struct Reactor {
     listeners: HashMap<u64, Listening>,
     /// The sessions of connections that this host accepted.
     sessions: HashMap<SessionId, u64>,
-    /// Those of them that were suspended, oldest first; some have been resumed.
+    /// The sessions that were suspended, oldest first. Some of them have been resumed since.
     suspended: VecDeque<u64>,
     /// The connection that looks for a session whether RDMA works.
     look: Option<u64>,
@@ -139,7 +139,7 @@ pub(super) struct Reactor {
     budget: Arc<Budget>,
     /// The counters of ended connections, and their number.
     past: EngineStatistics,
-    /// Last, so that the process does not end before everything above is gone.
+    /// The last field, so that the process does not end before all fields above have been dropped.
     registration: Registration,
 }
 
@@ -245,7 +245,8 @@ impl Reactor {
                     entry.link.report_stall(stall);
                 }
                 if let Some(next) = passed {
-                    // Of many idle connections nearly all, each time.
+                    // If the engine has many idle connections, nearly all of them take this path
+                    // each time.
                     self.timers.set(key, next);
                     continue;
                 }
@@ -523,8 +524,8 @@ impl Work for Reactor {
 }
 
 impl Drop for Reactor {
-    /// Connections are left only when the thread ends for a reason that is none: a panic, or a
-    /// call that fails for good.
+    /// Connections are left only if the thread ends abnormally: by a panic, or because a call fails
+    /// permanently.
     fn drop(&mut self) {
         self.commands.abandon();
         self.notices.abandon();

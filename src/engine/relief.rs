@@ -72,7 +72,7 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Relief {
     None,
-    /// It looks every [`PATIENCE`].
+    /// The relief looks at the engine's thread every [`PATIENCE`].
     Looks,
     Sleeps,
 }
@@ -151,7 +151,8 @@ impl Desk {
                 state.relief = Relief::Looks;
                 self.changed.notify_all();
             }
-            // Without memory for one, the engine waits for its foreign code.
+            // If the system has no memory for this thread, the engine's thread waits for the
+            // foreign code.
             Relief::None => {
                 if self.spawn("rdmsg-relief", Self::relieve).is_ok() {
                     state.relief = Relief::Looks;

@@ -3,7 +3,7 @@ use std::{
     time::Instant,
 };
 
-/// At most one deadline for each key.
+/// Deadlines, at most one for each key.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     queue: BTreeSet<(Instant, u64)>,

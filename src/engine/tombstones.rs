@@ -22,7 +22,7 @@ struct Tombstone {
 }
 
 impl Tombstones {
-    /// Remembers a session for `timeout`, in which its peer may ask for it.
+    /// Remembers a session for `timeout`. In this time its peer may ask to resume the session.
     pub(super) fn add(
         &mut self,
         id: SessionId,

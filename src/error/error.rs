@@ -385,7 +385,8 @@ impl Error {
         matches!(self, Self::Bind { error, .. } if error.errno == libc::EADDRINUSE)
     }
 
-    /// Whether another transport may lead to the peer, which has not answered.
+    /// Whether a connector may try the other transport after this error, because no rdmsg peer has
+    /// answered over this one.
     pub(crate) fn leaves_other_transports(&self) -> bool {
         match self {
             Self::NoRdma(_)

@@ -138,8 +138,8 @@ impl Link {
     }
 
     /// Whether a place for one more completion may become free without the calling thread, which
-    /// has waited for this long: another one takes completions, or all that have ids are still in
-    /// flight, so that there is nothing to take.
+    /// has waited for `waited`. It may if another thread takes completions, or if no completion can
+    /// be taken because all messages with ids are still in flight.
     pub(crate) fn is_place_to_come(&self, waited: Duration) -> bool {
         let mut core = self.core();
         let grouped = core.completions.as_ref();
@@ -148,8 +148,9 @@ impl Link {
         !core.has_reports() || (waited < Taker::PATIENCE && is_taken())
     }
 
-    /// Allocates a buffer of `len` bytes for a message of this connection's. A session that is
-    /// suspended has no memory: that of an attempt to resume may go with it.
+    /// Allocates a buffer of `len` bytes for a message of this connection's. A suspended session
+    /// has no memory to allocate from. That of an attempt to resume may not be used, because it is
+    /// freed if the attempt fails.
     pub(crate) fn try_buffer(&self, len: usize) -> Result<OutboundBuffer, TrySendError> {
         let is_suspended = {
             let core = self.core();
@@ -409,7 +410,7 @@ impl Link {
         self.with_core(|core| {
             core.room_wanted = true;
             if !core.conn.is_blocked() && !core.is_barred() {
-                // It came between the refusal and this.
+                // The room came between the refusal and this call.
                 core.room_came();
             }
         });

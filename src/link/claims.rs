@@ -54,8 +54,8 @@ impl Core {
         Ok(true)
     }
 
-    /// Whether the peer may use the connection that works here: it has answered a ping, or has some
-    /// time left for that.
+    /// Whether the peer may use the connection that works here: it has answered a ping, or has time
+    /// left to answer it.
     fn is_in_use(&mut self, now: Instant) -> bool {
         let Some(session) = &mut self.session else {
             return false;

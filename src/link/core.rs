@@ -159,9 +159,9 @@ impl Core {
         passes.then(|| self.next_timeout())
     }
 
-    /// A deadline may be past. Before it judges the peer this counts the signs of life on other
-    /// connections with the peer's engine, bytes of incomplete frames, and asks whether others wait
-    /// for the memory of its messages.
+    /// Handles deadlines that have passed. Before it judges the peer, it counts the signs of life
+    /// on other connections with the peer's engine and the bytes of incomplete frames, and checks
+    /// whether other connections wait for the memory of the peer's messages.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         if self.expire_session(now) {
             return;
@@ -300,7 +300,7 @@ impl Core {
                 Output::Event(Event::Writable) => {
                     self.deferred.wake = true;
                     self.deferred.room = true;
-                    // The engine's thread sends the next of them.
+                    // If messages are being sent again, the engine's thread sends the next one.
                     self.deferred.drive |= self.sends_again();
                     if !self.is_barred() {
                         self.room_came();
@@ -502,7 +502,7 @@ impl Core {
         }
     }
 
-    /// Hands something to the thread that waits for it, or puts it into the channel.
+    /// Hands the completion to a thread that waits for one, or puts it into the channel.
     fn hand_over<H: Home + 'static>(&mut self, completion: Completion, to: &Recipient<'_, H>) {
         let Some(completions) = &mut self.completions else {
             // The receiver is gone. The place of the message is released after the lock.
@@ -535,7 +535,8 @@ impl Core {
         match place {
             Place::Buffer(buffer) => self.release(buffer),
             Place::Part(buffer) if self.batches.take(buffer) => self.release(buffer),
-            // Its receive follows with the last of them: the peer has credit for the others alone.
+            // The receive is posted again with the last message of the batch. The credits of the
+            // other messages return without a receive.
             Place::Part(_) if self.conn.accepts_receives() => self.conn.release(SystemClock),
             Place::Part(_) => self.conn.give_up_receive(),
             Place::Copied(len) => self.conn.release_copied(len, SystemClock),
@@ -547,7 +548,7 @@ impl Core {
     /// grant never runs ahead.
     fn release(&mut self, buffer: u32) {
         let posted = match (&mut self.share, &self.queues) {
-            // Others can use it whatever has become of this connection.
+            // Other connections can use the buffer, even if this connection has ended.
             (Some(share), _) => share.give_back(buffer),
             (None, Some(queues)) if self.conn.accepts_receives() => queues.post_recv(buffer),
             (None, _) => return self.conn.give_up_receive(),

@@ -12,8 +12,8 @@ use std::{io::IoSlice, mem};
 
 use crate::proto::{BatchRoom, MAX_PARTS, PART_HEADER_LEN, parts};
 
-/// The longest write that joins others beyond a frame. A longer write waits instead, because
-/// another copy of its bytes costs more than a wait for a peer that reads.
+/// The longest write that joins others beyond a frame. A longer write waits for room instead,
+/// because one more copy of its bytes costs more than the wait while the peer reads.
 pub(super) const LONGEST_TO_JOIN: usize = 16 << 10;
 
 /// Messages, or bytes of a stream, that the application handed over while there was no room. Each
@@ -39,7 +39,7 @@ pub(super) struct Cork {
 pub(super) struct Front {
     /// How many: at least one.
     pub(super) count: usize,
-    /// Their bytes, with their lengths.
+    /// The bytes of the messages and of their length fields.
     pub(super) len: usize,
 }
 
@@ -116,9 +116,9 @@ impl Cork {
         self.last = self.bytes.len();
     }
 
-    /// It ends here.
+    /// Ends the last message at the present end of the bytes.
     fn end(&mut self) {
-        // It fits a frame, and so does its length.
+        // The cast loses nothing, because the message fits a frame.
         let len = (self.bytes.len() - self.last) as u32;
         self.bytes[self.last - PART_HEADER_LEN..self.last].copy_from_slice(&len.to_be_bytes());
     }

@@ -23,8 +23,8 @@ pub(super) struct Deferred {
 /// Something that must not happen under a lock of the connection.
 #[derive(Debug)]
 pub(super) enum Later {
-    /// Drop the sending end of the channel. Its unread messages may go with it, and the release of
-    /// each takes the locks.
+    /// Drop the sending end of the channel. This may drop its unread messages, and the release of
+    /// each message takes the locks.
     Close(Outbox),
     /// Drop a completion that has no receiver. The release of its message takes the locks.
     Drop(Completion),

@@ -440,7 +440,10 @@ impl Link {
     /// Removes the completion events from all epolls.
     pub(crate) fn end_watch(&self) {
         if let Err(error) = self.poller.unregister() {
-            error!(Connection, "{self}: {error}");
+            error!(
+                Connection,
+                "{self}: its transport was released, but an epoll keeps its events: {error}"
+            );
         }
     }
 
@@ -510,7 +513,7 @@ impl Link {
     /// Gives everything that belongs to the device back: the queue pair first, then the completion
     /// queue.
     pub(crate) fn uninstall(&self) {
-        // Without the poll side no other thread can poll, and no runtime begins to watch.
+        // Once the poll side is taken, no other thread can poll, and no runtime begins to watch.
         let mut side = lock(&self.poll).take();
         if self.is_over() {
             self.poller.leave_runtime();
@@ -531,7 +534,10 @@ impl Link {
             core.queues.take()
         };
         if let Some(error) = failed {
-            debug!(Connection, "{self}: {error}");
+            debug!(
+                Connection,
+                "{self}: cannot move its queue pair to the error state: {error}"
+            );
         }
         if let Some(queues) = queues {
             queues.destroy();
@@ -555,7 +561,10 @@ impl Link {
             share.settle(conn)
         };
         if let Err(error) = settled {
-            error!(Connection, "{self}: {error}");
+            error!(
+                Connection,
+                "{self}: its transport was released, but the pool lacks its buffers: {error}"
+            );
         }
     }
 

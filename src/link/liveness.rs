@@ -48,7 +48,7 @@ impl Life {
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     lives: HashMap<(IpAddr, u64), Weak<Counts>>,
-    /// At this many entries those without a connection are removed.
+    /// The number of entries at which entries without a connection are removed.
     crowded: usize,
 }
 

@@ -34,7 +34,7 @@ enum Inner {
         bytes: RecvSlice,
         home: Arc<dyn Home>,
     },
-    /// With others in a receive buffer of the connection.
+    /// In a receive buffer of the connection that holds the other messages of a batch too.
     Part {
         bytes: RecvSlice,
         home: Arc<dyn Home>,
@@ -175,7 +175,7 @@ impl From<Message> for Vec<u8> {
 impl Drop for Message {
     fn drop(&mut self) {
         if Process::is_child() && self.is_inherited() {
-            // Its place is the parent's to give back.
+            // Only the parent may give the place back.
             leak(self.inner.take());
             return;
         }
@@ -197,7 +197,7 @@ impl Drop for Message {
             }
             Some(Inner::Large { inbound, home }) => {
                 let len = inbound.len() as u64;
-                // First, so that the next message can reuse the memory.
+                // The memory is dropped first, so that the next message can reuse it.
                 drop(inbound);
                 home.give_back(Place::Large(len));
             }
@@ -229,9 +229,10 @@ pub(crate) trait Home: fmt::Display + Send + Sync {
 /// The buffer and credit that a message occupied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// This receive buffer, and a credit with it.
+    /// A credit, and this receive buffer, which held only this message.
     Buffer(u32),
-    /// A credit, and with other messages this receive buffer.
+    /// A credit, and a share of this receive buffer, which holds the other messages of the batch
+    /// too.
     Part(u32),
     /// This many copied bytes of a stream.
     Copied(u64),
@@ -281,7 +282,8 @@ impl Batches {
         self.held.push((buffer, count));
     }
 
-    /// One of its messages is released. Returns whether that was the last.
+    /// Records that a message in this buffer was released. Returns whether it was the last message
+    /// of the buffer.
     pub(super) fn take(&mut self, buffer: u32) -> bool {
         // The oldest are released first, most of the time.
         let Some(place) = self.held.iter().position(|(held, _)| *held == buffer) else {

@@ -24,7 +24,7 @@ pub(crate) struct Outbox {
     member: Option<Member>,
     /// Places of completions with ids that may still wait to be taken.
     reports: VecDeque<u64>,
-    /// Place of the last [`Completion::Room`] that may still wait to be taken.
+    /// The place of the last [`Completion::Room`] that may not have been taken yet.
     room: Option<u64>,
     /// Place of the last [`Completion::Suspended`] or [`Completion::Resumed`] that may still wait
     /// to be taken.
@@ -59,7 +59,8 @@ impl Outbox {
         self.own.is_empty() && self.inflow.as_ref().is_none_or(|inflow| inflow.is_empty())
     }
 
-    /// Whether a message may go past this to the thread that waits for it.
+    /// Whether a message may be handed directly to the thread that waits for it, because no earlier
+    /// completion is in here.
     pub(super) fn may_be_passed(&self) -> bool {
         self.member.is_none() && self.is_empty()
     }
@@ -164,7 +165,7 @@ impl Outbox {
 
     // The group.
 
-    /// Whether it is in a group, which is not gone.
+    /// Whether the connection is in a group that still exists.
     pub(super) fn is_grouped(&self) -> bool {
         let member = self.member.as_ref();
         member.is_some_and(|member| !member.queue.is_closed())
@@ -197,7 +198,7 @@ impl Outbox {
 }
 
 thread_local! {
-    /// Its address is different in each thread that is alive.
+    /// The address of this static is different in each living thread.
     static HERE: u8 = const { 0 };
 }
 

@@ -109,9 +109,8 @@ impl Link {
         None
     }
 
-    /// Takes all that came before the connection's end, behind which nothing comes. Returns whether
-    /// that is done: not while another thread receives. The engine's thread drives the connection
-    /// next.
+    /// Takes all completions that arrived before the connection's end. Returns false if another
+    /// thread is receiving, so that it could not. The engine's thread drives the connection next.
     pub(crate) fn take_last(self: &Arc<Self>) -> bool {
         loop {
             match self.poll_in_engine().0 {
@@ -217,7 +216,8 @@ impl Link {
         let progress = self.poll_side(here, budget, handoff, answers, deferred);
         drop(side);
         if let Err(error) = armed {
-            // The threads that wait would sleep although there are completions.
+            // The connection ends, because without events the waiting threads would sleep although
+            // there are completions.
             self.poll_failed(error, deferred);
         }
         progress
@@ -270,8 +270,9 @@ impl Link {
     #[cold]
     fn poll_failed(self: &Arc<Self>, error: OsError, deferred: &mut Option<Deferred>) {
         let ((), failed) = self.run(None, |core, _| {
-            // The connection's end has the error. Further ones follow from it.
-            let note = Note::new(Level::Debug, format_args!("{error}"));
+            // The first error is the reason for the connection's end. Further errors are
+            // consequences of it, so each is logged at debug level only.
+            let note = Note::new(Level::Debug, format_args!("ends, cannot poll: {error}"));
             core.deferred.log(note);
             core.conn.handle_post_failure(error, Instant::now());
         });
@@ -371,7 +372,8 @@ impl Completions for Queue<'_> {
         deadline: &Deadline,
         is_woken: impl Fn() -> bool,
     ) -> bool {
-        // It cannot tell the time exactly, and nothing but a message ends it.
+        // The wait inside a receive has an inexact timer, and only a message ends it early. So it
+        // starts only if the deadline is more than `WAITS_FOR` away.
         let goes_on = || deadline.is_beyond(WAITS_FOR) && !is_woken();
         if self.handoff.is_none() || !deadline.is_beyond(WAITS_FOR) {
             return false;
@@ -415,7 +417,8 @@ impl Link {
                 Interest::Readable => Reliance::Readable,
                 Interest::Writable => Reliance::Writable,
             });
-            // Under the lock: a thread that put something there before this did not know of the fd.
+            // The check is made under the lock, because a thread that added a completion earlier
+            // did not know of the fd and so did not make it readable.
             let mut core = self.core();
             match interest {
                 Interest::Readable => self.announce_readable(&core),
@@ -438,7 +441,7 @@ impl Link {
         }
     }
 
-    /// Makes the fd readable if there is anything to take: something `unread`, or the end.
+    /// Makes the fd readable if a call has something to take: an `unread` completion, or the end.
     pub(crate) fn update_readiness(&self, unread: impl FnOnce() -> bool) {
         self.readable.update(|| unread() || self.is_ready());
     }
@@ -450,13 +453,13 @@ impl Link {
         self.writable.update(|| self.is_over());
     }
 
-    /// The other try was not refused.
+    /// Makes the fd readable, because the caller's second try found room.
     pub(crate) fn need_no_room(&self) {
         self.writable.update(|| true);
     }
 
-    /// The other try was refused as well: the engine makes the fd readable. Returns whether there
-    /// is one.
+    /// Has the engine make the fd readable when there is room, because the caller's second try was
+    /// refused too. Returns whether there is an fd.
     pub(super) fn leave_room_to_engine(&self) -> bool {
         let wanted = self.writable.is_wanted();
         if wanted {
@@ -515,7 +518,8 @@ impl Link {
 
     #[track_caller]
     fn enter(self: &Arc<Self>, runtime: Handle) -> Result<(), OsError> {
-        // A watch of another runtime ends first: it may be the same, which watches nothing twice.
+        // An existing watch ends first, because it may be one of the same runtime, which cannot
+        // watch a descriptor twice.
         self.poller.leave_runtime();
         // No transport is released before this lock is.
         let side = lock(&self.poll);

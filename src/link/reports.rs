@@ -76,7 +76,7 @@ impl Core {
             }
             status => status,
         };
-        // Flushed requests say nothing of their end: they may even have been carried out.
+        // A flushed status has no cause, and the device may even have executed the request.
         if status != WcStatus::WR_FLUSH_ERR {
             let reason = CloseReason::WorkRequest { status, vendor_err };
             let slots = &mut queues.in_flight.slots;

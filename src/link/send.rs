@@ -38,7 +38,7 @@ enum Content<'a> {
     Memory(OutboundBuffer),
     /// A large message that is registered: the peer can read it after the announcement.
     Exposed(Exposed),
-    /// It is in flight, or the peer may have seen a part of it.
+    /// The message is in flight, or the peer may have received a part of it.
     Gone,
 }
 
@@ -80,7 +80,7 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// Ends the exposure to the peer of a connection that was lost.
+    /// Ends the exposure of the message to the peer, after the connection was lost.
     fn hide(&mut self) {
         if let Content::Exposed(exposed) = mem::replace(&mut self.content, Content::Gone) {
             self.content = Content::Memory(exposed.take_back());
@@ -206,10 +206,10 @@ impl Core {
             return Err(TrySendError::Full);
         }
         let way = self.way(message);
-        // Most messages fit a frame and have no id: nothing to find out first.
+        // A message that fits a frame and has no id, as most, needs no check here.
         if way != Way::Frame || message.id.is_some() {
             if message.len > LONGEST {
-                // Whatever the peer takes.
+                // No peer accepts a message of this length.
                 return Err(TrySendError::Failed(Error::MessageTooLong {
                     len: message.len,
                     limit: LONGEST as u64,

@@ -62,7 +62,7 @@ impl SentOrder {
         self.taken += count as usize;
     }
 
-    /// Takes the id of the next message that is sent, if it is known to be.
+    /// Takes the id of the oldest message if it is known to have been sent.
     pub(super) fn next_sent(&mut self) -> Option<u64> {
         loop {
             let known = match self.waiting.front()? {
@@ -145,8 +145,7 @@ impl Unproven {
         self.waiting.len() - self.writes
     }
 
-    /// Takes the oldest, if that is proven. An entry that only the close can prove has no proof of
-    /// its own.
+    /// Takes the oldest entry if it is proven. An entry that only the close can prove has no proof.
     pub(super) fn pop(&mut self, is_proven: impl FnOnce(Option<Proof>) -> bool) -> Option<Gone> {
         let (proof, _) = self.waiting.front()?;
         if is_proven(*proof) { self.take() } else { None }

@@ -97,7 +97,8 @@ impl<T> Arrivals<T> {
         self.end.get().cloned()
     }
 
-    /// Returns the reason for the listener's end. The engine may have ended without a word.
+    /// Returns the reason for the listener's end. If no reason was recorded, the engine has shut
+    /// down.
     pub(super) fn end(&self) -> Error {
         self.ended().unwrap_or(Error::EngineShutDown)
     }
@@ -114,7 +115,7 @@ impl<T> Arrivals<T> {
         self.readiness.update(|| self.is_ready());
     }
 
-    /// As [`update_readiness`](Self::update_readiness), by the thread that brought something.
+    /// As [`update_readiness`](Self::update_readiness), after the calling thread has added an item.
     fn announce(&self) {
         self.readiness.announce(|| self.is_ready());
         if !foreign::collects() {
@@ -160,7 +161,7 @@ impl<T> Arrivals<T> {
         // A second reason changes nothing.
         let _ = self.end.set(why);
         if let (Some(sender), Some(last)) = (sender, last) {
-            // It cannot fail, because the receiver exists.
+            // The send cannot fail, because the receiver exists.
             let _ = sender.send(last);
         }
     }
@@ -265,7 +266,11 @@ impl Tasks {
     fn wake(&self) {
         if self.wakers.wake(u8::MAX).is_err() {
             // The listener goes on: the panic is no connection's, and another task may accept.
-            error!(Listener, "{}: the waker of a task panicked", self.name());
+            error!(
+                Listener,
+                "{}: goes on after the waker of a task panicked",
+                self.name()
+            );
         }
     }
 

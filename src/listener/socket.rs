@@ -79,7 +79,8 @@ impl Socket {
         let (reply, done) = bounded(1);
         let key = self.bound.key;
         if self.engine.send(Command::Unlisten { key, reply }).is_ok() {
-            // It fails if the engine, and so the listener, ends before it replies.
+            // The receive fails if the engine ends before it replies. Then the listener has ended
+            // too.
             let _ = done.recv();
         }
     }

@@ -53,7 +53,7 @@ fn interfaces(devices: &Path, nets: &Path) -> BTreeSet<String> {
     names
 }
 
-/// The hardware address, as sysfs writes it, of a GID that is nothing else.
+/// Returns the hardware address that a GID consists of, as sysfs writes it; `None` for other GIDs.
 fn eui_48(gid: &str) -> Option<String> {
     let bytes = gid.parse::<Ipv6Addr>().ok()?.octets();
     let (address, rest) = bytes.split_at(6);

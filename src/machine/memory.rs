@@ -1,7 +1,7 @@
 use std::{fs, path::Path};
 
-/// Returns the memory in bytes that this process may use: the machine's, or the limit of its
-/// control groups if that is lower. It is that of a small machine if it is unknown.
+/// Returns the memory in bytes that this process may use: the machine's memory, or the limit of its
+/// control groups if that is lower. If neither can be read, returns the memory of a small machine.
 pub(crate) fn usable_memory() -> u64 {
     memory_of(Path::new("/"))
 }
@@ -46,7 +46,8 @@ fn lowest(mount: &Path, group: &str, file: &str) -> Option<u64> {
     let groups = Path::new(group.trim_start_matches('/')).ancestors();
     let limits = groups.filter_map(|group| {
         let limit = fs::read_to_string(mount.join(group).join(file)).ok()?;
-        // "max" is none; so is the greatest number of pages of version 1.
+        // "max" means no limit, and is skipped because it is no number. Version 1 writes the
+        // greatest number of pages instead.
         limit.trim().parse().ok()
     });
     limits.min()

@@ -99,7 +99,7 @@ impl Export {
     /// When the socket cannot be made.
     pub fn start_at(path: impl AsRef<Path>) -> io::Result<Self> {
         let path = path.as_ref().to_owned();
-        // Of a process with the same id that was killed.
+        // The socket may be left over from a killed process with the same id.
         if UnixStream::connect(&path).is_err() {
             let _ = fs::remove_file(&path);
         }
@@ -157,11 +157,14 @@ fn serve(listener: &UnixListener, stop: &AtomicBool) {
         match accepted {
             Ok((stream, _)) => {
                 if let Err(error) = answer(stream) {
-                    debug!(Statistics, "statistics: {error}");
+                    debug!(Statistics, "statistics: cannot answer a request: {error}");
                 }
             }
             Err(error) => {
-                warn!(Statistics, "statistics: {error}");
+                warn!(
+                    Statistics,
+                    "statistics: cannot accept a request, tries again in {PAUSE:?}: {error}"
+                );
                 thread::sleep(PAUSE);
             }
         }

@@ -1,9 +1,10 @@
 //! Statistics of the connections of this process: for monitoring, and for `rdmsg top`.
 //!
-//! Nothing is kept track of until a program asks for it, by [`enable`] or an [`Export`]; until then
-//! it costs one atomic load a connection. From then on a connection is listed while a handle of it
-//! exists, and its messages are counted in the totals after that. Reading takes each connection's
-//! lock for a moment, and makes no difference to a connection between two readings.
+//! A program turns the statistics on with [`enable`] or an [`Export`]. Until then nothing is
+//! recorded, and each new connection costs one atomic load. Afterwards a new connection is listed
+//! while a handle of it exists; when the last handle is dropped, its counts stay in the totals. A
+//! snapshot takes each connection's lock for a moment; between two snapshots, sends and receives
+//! cost nothing extra.
 //!
 //! * [`snapshot()`] returns all of it, and [`Snapshot::to_prometheus`] writes it as text for
 //!   Prometheus.

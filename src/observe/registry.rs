@@ -23,7 +23,8 @@ pub struct Snapshot {
     pub connections: Vec<ConnectionSnapshot>,
     /// The number of established connections that have ended, with handles or without.
     pub ended: u64,
-    /// The same by the [name](crate::CloseReason::name) of the reason. All names are listed.
+    /// The number of ended connections for each [name](crate::CloseReason::name) of a reason. All
+    /// names are listed.
     pub ended_by_reason: BTreeMap<&'static str, u64>,
     /// The number of connects that failed, by reason.
     ///
@@ -55,7 +56,8 @@ pub struct Snapshot {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RoundTrips {
-    /// Upper bounds, from 10 µs to 5 s, each with the number of times up to it.
+    /// The upper bounds of the buckets, from 10 µs to 5 s, each with the number of all times that
+    /// are at most this bound.
     pub buckets: Vec<(Duration, u64)>,
     /// The number of all times.
     pub count: u64,

@@ -198,7 +198,8 @@ impl Shared {
         ended
     }
 
-    /// Returns the connection, unless it is this one, which has ended.
+    /// Returns the connection. While it is still `ended`, another thread has to take its last
+    /// events: waits for that. Fails with [`Error::NotConnected`] if no other thread takes them.
     fn connection_until(
         self: &Arc<Self>,
         ended: Option<&Endpoint>,

@@ -99,7 +99,8 @@ impl State {
         }
     }
 
-    /// The dial has failed. Returns the pause before the next one, if there is one.
+    /// Records that the dial has failed. Returns the pause before the next dial; `None` if the
+    /// client ends.
     pub(super) fn fail(
         &mut self,
         error: &Error,

@@ -103,7 +103,8 @@ impl Drop for StreamEnd {
         }
         // The drop of the endpoint closes the connection afterwards.
         if let Err(error) = self.endpoint.finish() {
-            debug!(Connection, "{}: {error}", self.endpoint.name());
+            let name = self.endpoint.name();
+            debug!(Connection, "{name}: cannot finish sending: {error}");
         }
     }
 }

@@ -86,7 +86,7 @@ impl Reading {
                 Ok(Some(message)) if message.is_empty() => {
                     empty += 1;
                     if empty == MAX_EMPTY {
-                        // Others have their turn.
+                        // The task yields to other tasks, and is polled again.
                         cx.waker().wake_by_ref();
                         return Poll::Pending;
                     }

@@ -15,8 +15,8 @@ use crate::{
 
 /// The reading side of a stream, of which one handle at a time has its [`Turn`].
 ///
-/// A handle keeps its turn while it waits for bytes, so that their order is that of the turns. The
-/// others wait for theirs no longer than for bytes.
+/// A handle keeps its turn while it waits for bytes, so that their order is that of the turns. For
+/// its turn, another handle waits no longer than it would wait for bytes.
 #[derive(Default)]
 pub(crate) struct Turns {
     state: Mutex<State>,

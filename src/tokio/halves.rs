@@ -105,7 +105,8 @@ impl SendHalf {
 impl Drop for SendHalf {
     fn drop(&mut self) {
         if let Err(error) = self.endpoint.finish() {
-            debug!(Connection, "{}: {error}", self.endpoint.get_ref().name());
+            let name = self.endpoint.get_ref().name();
+            debug!(Connection, "{name}: cannot finish sending: {error}");
         }
     }
 }

@@ -78,7 +78,7 @@ impl<L: Borrow<StreamListener>> Incoming<L> {
     }
 }
 
-// Nothing in it is pinned.
+// No field of the type is pinned.
 impl<L: Borrow<StreamListener>> Unpin for Incoming<L> {}
 
 impl<L: Borrow<StreamListener>> futures_core::Stream for Incoming<L> {

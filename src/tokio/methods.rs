@@ -237,8 +237,8 @@ macro_rules! writing_methods {
     };
 }
 
-/// The methods of all of them. `$part` is a field that has the stream's end, and the states of
-/// `ready` are those of the fields `$direction`.
+/// The methods that the stream and its halves share. `$part` is a field with the stream's end.
+/// `ready` returns the states of the fields `$direction`.
 macro_rules! common_methods {
     ($type:ty, $part:ident, $($direction:ident),+) => {
         /// The connection.

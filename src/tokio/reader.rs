@@ -26,8 +26,8 @@ const COMMON: (Seat, Awaited) = (Awaited::Arrival.common(), Awaited::Arrival);
 pub(super) struct Reader {
     end: Arc<StreamEnd>,
     turns: Turns,
-    /// Whether the last read found something, so that the next may. Only a hint: readiness lasts
-    /// until a read finds nothing.
+    /// Whether the last read found bytes or the end, so that the next read probably does too. As
+    /// with tokio's types, readiness lasts until a read finds nothing.
     assumed: AtomicBool,
 }
 
@@ -120,7 +120,7 @@ impl Reader {
     }
 
     pub(super) async fn readable(&self) {
-        // Of the task's budget it takes nothing, as tokio's does not.
+        // It uses none of the task's budget, like the methods of tokio's types.
         if self.assumed.load(Ordering::Relaxed) {
             return;
         }
@@ -153,7 +153,8 @@ impl Reader {
     }
 
     pub(super) fn try_read_buf<B: BufMut>(&self, buf: &mut B) -> io::Result<usize> {
-        // A vector without room grows by some bytes here, and the read takes at most that many.
+        // If the vector has no room, `chunk_mut` lets it grow by some bytes, and the read takes at
+        // most that number of bytes.
         let room = buf.chunk_mut().len();
         if room == 0 {
             return Ok(0);
@@ -237,7 +238,7 @@ impl Reader {
     /// Returns the result of `take`, if there are bytes, or the end.
     fn try_with<T>(&self, take: impl FnOnce(&mut Reading) -> T) -> io::Result<T> {
         if self.end.is_inherited() {
-            // Its lock may be held by a thread of the parent.
+            // A thread of the parent may hold the lock, so the child does not take it.
             return Err(Error::Forked.into());
         }
         self.assumed.store(false, Ordering::Relaxed);

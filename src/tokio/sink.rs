@@ -19,7 +19,7 @@ pub struct MessageSink<T> {
 }
 
 impl SendHalf {
-    /// Makes a [`Sink`](futures_sink::Sink) of messages of it.
+    /// Converts this half into a [`Sink`](futures_sink::Sink) of messages.
     #[must_use]
     pub fn into_sink<T>(self) -> MessageSink<T> {
         MessageSink::new(self)
@@ -50,7 +50,7 @@ impl<T: AsRef<[u8]>> MessageSink<T> {
     }
 }
 
-// Nothing in it is pinned.
+// No field of the type is pinned.
 impl<T> Unpin for MessageSink<T> {}
 
 impl<T: AsRef<[u8]>> futures_sink::Sink<T> for MessageSink<T> {

@@ -94,7 +94,11 @@ impl Drop for OwnedWriteHalf {
             return;
         }
         if let Err(error) = self.write.shut_down() {
-            debug!(Connection, "{}: {error}", self.write.end().name());
+            let name = self.write.end().name();
+            debug!(
+                Connection,
+                "{name}: cannot finish the writing half: {error}"
+            );
         }
     }
 }

@@ -32,8 +32,9 @@ pub(super) async fn take_turn<T>(
     .await
 }
 
-/// Waits until `exact` returns some states, which it may do after any event, and adds the `assumed`
-/// ones. If there are any of these, it looks for events and does not wait.
+/// Waits until `exact` returns at least one state, and adds the states of `assumed`. Calls `exact`
+/// again after each event. If `assumed` returns a state, it polls for events once and does not
+/// wait.
 pub(super) async fn any_of(
     endpoint: &Endpoint,
     exact: impl Fn() -> Ready,

@@ -61,7 +61,7 @@ impl Writer {
     }
 
     pub(super) async fn writable(&self) {
-        // Of the task's budget it takes nothing, as tokio's does not.
+        // It uses none of the task's budget, like the methods of tokio's types.
         if self.refused.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -98,8 +98,8 @@ impl Writer {
         }
     }
 
-    /// Returns the states of this direction, as far as `interest` names them. Without a write that
-    /// was refused, [`assumed_states`](Self::assumed_states) has the state.
+    /// Returns the states of this direction that `interest` names, if a write was refused before.
+    /// Otherwise the stream counts as writable: see [`assumed_states`](Self::assumed_states).
     pub(super) fn ready_states(&self, interest: Interest) -> Ready {
         let mut states = Ready::EMPTY;
         if interest.is_writable() {
@@ -121,7 +121,7 @@ impl Writer {
             if refused != 0 && !self.end.has_room(refused) {
                 return None;
             }
-            // It stays writable until another write is refused.
+            // The stream stays writable until another write is refused.
             let (set, get) = (Ordering::Relaxed, Ordering::Relaxed);
             let _ = self.refused.compare_exchange(refused, 0, set, get);
             Some(())

@@ -34,7 +34,7 @@ struct Accounts {
     pinned: Gauge,
     /// Bytes of messages that have arrived or are being read, and that were not released.
     held: Gauge,
-    /// The same for short messages for which `held` has no room at once.
+    /// The bytes of short messages for which `held` had no room at once.
     reserve: Gauge,
     /// Bytes that stay pinned for next reads.
     kept: u64,
@@ -44,8 +44,8 @@ struct Accounts {
     next: u64,
 }
 
-/// The budget of the engines that have the default limits. Held weakly: those of the next engine
-/// may be others.
+/// The budget that engines with the default limits share. The reference is weak, because the
+/// default limits may differ after the last of these engines has ended.
 static SHARED: PerProcess<Mutex<Weak<Budget>>> = PerProcess::new(Mutex::default);
 
 /// The category of a charge.
@@ -116,7 +116,8 @@ impl Budget {
         }
     }
 
-    /// Releases `bytes`. If they were `used`, not only promised, the system has memory for others.
+    /// Releases `bytes`. If they were `used`, not only promised, the system has memory for another
+    /// connection.
     fn give_back(&self, kind: ChargeKind, host: Host, bytes: u64, used: bool) {
         let mut accounts = lock(&self.accounts);
         match kind {
@@ -146,8 +147,8 @@ impl Budget {
             .collect();
         drop(accounts);
         for (mailbox, key) in whom {
-            // An engine that has ended has no use for it; its connections leave when they are
-            // dropped.
+            // The send fails if the engine has ended. That needs no handling: its connections leave
+            // the budget when they are dropped.
             mailbox.send(Notice {
                 key,
                 kind: NoticeKind::Feed,
@@ -223,7 +224,7 @@ impl Customer {
         lock(&self.budget.accounts).held.is_wanted_from(self.host)
     }
 
-    /// Asks for `bytes` that stay pinned. There is no waiting for that.
+    /// Claims `bytes` that stay pinned. `None` if they are not free now: no caller waits for them.
     pub(crate) fn keep(&self, bytes: u64) -> Option<Charge> {
         let limit = self.budget.limits.pinned_for_keeping();
         let mut accounts = lock(&self.budget.accounts);
@@ -290,7 +291,8 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// It was of no use: the system had nothing.
+    /// Releases the charge, and notifies no other connection, because the system had no memory for
+    /// this charge and so has none for another.
     pub(crate) fn cancel(mut self) {
         self.used = false;
     }

@@ -36,7 +36,7 @@ pub(crate) enum ConnectionId {
 }
 
 impl ConnectionId {
-    /// For the connection with this key, which is to connect over this transport.
+    /// Creates the id of the connection with this key, which connects over this transport.
     pub(crate) fn new(
         transport: Transport,
         manager: &ConnectionManager,
@@ -139,8 +139,8 @@ impl ConnectionId {
         by_transport!(self, id => id.disconnect())
     }
 
-    /// Closes the descriptor that a listener over TCP reserved. The caller creates the connection's
-    /// own next.
+    /// Closes the descriptor that a TCP listener reserved for this connection, so that the caller
+    /// can next create the connection's own descriptor.
     pub(crate) fn release_reserve(&mut self) {
         by_transport!(self, {
             Rdma(_) => {},

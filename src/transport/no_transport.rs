@@ -11,7 +11,7 @@ pub(crate) struct NoTransport {
 }
 
 impl NoTransport {
-    /// The system or the device refused the value of a field, with this error.
+    /// Creates the error for a field whose value the system or the device refused.
     pub(super) fn refused(
         field: &'static str,
         value: impl ToString,
@@ -48,7 +48,7 @@ impl NoTransport {
         self.error
     }
 
-    /// Returns the error for the application; `otherwise` makes it if there is none.
+    /// Returns the error for the application: `problem`, or the result of `otherwise` without one.
     pub(crate) fn into_error(self, otherwise: impl FnOnce(OsError) -> Error) -> Error {
         self.problem.unwrap_or_else(|| otherwise(self.error))
     }

@@ -160,7 +160,7 @@ fn stream_takes_its_buffer_after_its_reader_stops() {
 
 #[test]
 fn unread_stream_takes_as_much_as_configured() {
-    // Frames are short, because full receive buffers are not included in the limit.
+    // The eager size is small, because the limit does not include the bytes in receive buffers.
     let config = Config::default().with(|c| c.stream_buffer = 256 << 10);
     let config = config.with(|c| c.eager_size = Some(4096));
     let bounds = 128 << 10..=384 << 10;

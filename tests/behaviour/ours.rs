@@ -17,7 +17,8 @@ fn pair() -> (Stream, Stream) {
     pair_with(&Config::default())
 }
 
-/// Returns streams with the smallest buffer, because single bytes fill the default one slowly.
+/// Returns streams with the smallest buffer, because writes of single bytes take long to fill the
+/// default buffer.
 fn small_pair() -> (Stream, Stream) {
     pair_with(&Config::default().with(|c| c.stream_buffer = 64 << 10))
 }

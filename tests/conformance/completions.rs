@@ -71,7 +71,7 @@ fn a_call_waits_for_the_thread_that_takes() {
                     matches!(completion, Completion::Sent(_) | Completion::Written(_)),
                     "{completion:?}"
                 );
-                // This is slower than the sender, so the sender runs out of room.
+                // This thread is slower than the sender, so the sender runs out of room.
                 thread::sleep(Duration::from_micros(500));
             }
         });

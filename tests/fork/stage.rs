@@ -1,4 +1,4 @@
-//! Both ends of a connection in one process, and children of that process.
+//! Helpers that create both ends of a connection in one process, and children of this process.
 
 use std::{
     env,

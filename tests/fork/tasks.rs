@@ -1,4 +1,5 @@
-//! The types for tokio. The child cannot use its parent's runtime, and creates one of its own.
+//! Tests of the types for tokio in a forked child. The child cannot use its parent's runtime, and
+//! creates its own.
 
 use std::cell::Cell;
 

@@ -29,9 +29,9 @@ pub(crate) const WINDOW: u32 = 4;
 /// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// With the bytes behind the hello.
+    /// The request was accepted, with these bytes behind the hello.
     Accepted(Vec<u8>),
-    /// With the code, and the numbers of both sides.
+    /// The request was rejected, with this code and these numbers of both sides.
     Rejected(u16, u64, u64),
 }
 

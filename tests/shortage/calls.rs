@@ -110,7 +110,8 @@ impl Calls {
         unsafe { (self.fail_call)(name, number) };
     }
 
-    /// Lets all calls succeed, and returns whether the call failed.
+    /// Lets all further calls succeed. Returns whether the call that [`fail`](Self::fail) chose was
+    /// made, and so failed.
     pub(crate) fn have_failed(&self) -> bool {
         // SAFETY: the function has no preconditions.
         unsafe { (self.has_failed)() != 0 }

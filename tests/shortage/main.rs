@@ -91,7 +91,8 @@ impl Bystander {
         }
     }
 
-    /// Asserts that the connection carries messages, and that others have released their resources.
+    /// Asserts that this connection carries messages, and that all other connections have released
+    /// their resources.
     fn assert_well(&self) {
         exchange(&self.near, &self.far).unwrap();
         comes_back(descriptors, &self.descriptors, "descriptors");
@@ -154,7 +155,7 @@ fn whole_life(config: &Config) -> Result<(), Error> {
     life(config, config)
 }
 
-/// The same, with a configuration for each side.
+/// As `whole_life`, with a configuration for each side.
 fn life(listening: &Config, connecting: &Config) -> Result<(), Error> {
     let engine = Engine::new()?;
     let listener = Listener::builder()
@@ -201,8 +202,8 @@ fn each_lacking_descriptor_fails_one_request_alone() {
     });
 }
 
-/// Makes one call of a function after another fail, until all calls of a connection's life have
-/// failed once.
+/// Repeats a connection's life for each function. The first call of the function fails in the first
+/// repetition, the second call in the next, until each of its calls has failed once.
 fn each_call_fails_one_request_alone(functions: &[(&str, &str)], config: &Config) {
     let calls = Calls::loaded();
     let bystander = Bystander::new();

@@ -128,7 +128,8 @@ fn waker_of_a_connect_that_panics_ends_it() {
     // This listener accepts nothing by itself, so the connect waits.
     let listener = RequestListener::bind((place().0, 0)).unwrap();
     let mut config = Config::default();
-    // There is one transport, because between two attempts the task must be polled.
+    // With one transport the connect makes one attempt, and needs no poll by the task, which it
+    // would need to begin an attempt over a second transport.
     config.transport = match place().1 {
         Transport::Rdma => TransportChoice::Rdma,
         _ => TransportChoice::Tcp,

@@ -89,7 +89,7 @@ fn any_tcp() -> SocketAddr {
     ([127, 0, 0, 1], 0).into()
 }
 
-/// Returns the same, or in the lab the address of a device.
+/// Returns the same for rdmsg's types; in the lab, the address of an RDMA device.
 fn any_rdmsg() -> SocketAddr {
     match std::env::var("LAB_ADDR") {
         Ok(address) => (address.parse::<IpAddr>().unwrap(), 0).into(),

@@ -47,7 +47,7 @@ impl Stage {
         self.connect_with(4)
     }
 
-    /// Does the same as `connect`, with this window of the peer.
+    /// Connects as `connect` does, with `window` as the peer's window.
     pub(crate) fn connect_with(&self, window: u8) -> (Peer, Endpoint) {
         let addr = self.listener.local_addr();
         let peer = thread::spawn(move || Peer::connect(addr, window).unwrap());
@@ -78,7 +78,7 @@ impl Peer {
         Self::serving(stream, window, 16)
     }
 
-    /// Does the same as `over`, for a peer that serves this number of READs at a time.
+    /// Does the same as `over`, for a peer that serves the given number of READs at a time.
     pub(crate) fn serving(mut stream: TcpStream, window: u8, reads: u8) -> io::Result<Self> {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;

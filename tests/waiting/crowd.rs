@@ -87,7 +87,8 @@ fn receives_each_message_once_in_mixed_company() {
     let runtimes = [runtime(true), runtime(true)];
     for number in 0..48 {
         let (far, seen, ended) = (far.clone(), seen.clone(), ended.clone());
-        // Some users give up a wait in between: a thread with a timeout, and a dropped future.
+        // Some users give up a wait before a message arrives: a thread with a timeout, and a
+        // dropped future.
         match number % 4 {
             0 => drop(thread::spawn(move || {
                 let _ended = ended;

@@ -1,4 +1,5 @@
-//! Each call with a deadline, combined with each kind of other user of its connection, all at once.
+//! Tests of each call with a deadline, together with each kind of other user of its connection. All
+//! combinations run at the same time.
 
 use std::{
     any::Any,
@@ -163,8 +164,8 @@ impl Call {
         !receives.contains(&self)
     }
 
-    /// Returns whether the call waits in the same way as another one. Such a call is made without
-    /// other users only.
+    /// Returns whether the call waits in the same way as another call of this list. The tests make
+    /// such a call only on connections without other users.
     fn is_a_form(self) -> bool {
         [Self::SendVectored, Self::SendWithId, Self::TaskSendBatch].contains(&self)
     }

@@ -36,7 +36,7 @@ const RENDEZVOUS: u8 = 16;
 pub(crate) enum State {
     /// The peer sends nothing.
     Silence,
-    /// The peer sends a frame slowly, byte by byte, from the header of its PDU on.
+    /// The peer sends a frame byte by byte, from the first byte of its PDU's header on.
     Header,
     /// The peer sends the payload of a frame of the default eager size slowly.
     Payload,

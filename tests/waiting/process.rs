@@ -1,4 +1,5 @@
-//! Another process: this program in a role. A test may stop the process or one of its threads.
+//! A child process that runs this program in a role. A test may stop the process or one of its
+//! threads.
 
 use std::{
     env, fs,

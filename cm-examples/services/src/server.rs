@@ -136,7 +136,8 @@ impl Server {
     }
 }
 
-/// Waits until the connections of an engine have ended, and ends the others.
+/// Waits up to `patience` until all connections of an engine have ended. Ends the connections that
+/// are left, and prints their number.
 ///
 /// # Errors
 ///

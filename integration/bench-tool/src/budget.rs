@@ -18,7 +18,7 @@ use crate::{
 /// The path of the stored figures in the checkout.
 pub(crate) const FILE: &str = "integration/bench-tool/budget.json";
 
-/// The factor by which a path may become worse. Counted figures vary by less than a third of it.
+/// The factor by which a path may become worse, 3 %. Counted figures vary by less than 1 %.
 const SLACK: f64 = 1.03;
 
 /// The figures of the last renewal.
@@ -74,8 +74,8 @@ impl Budget {
         Ok(())
     }
 
-    /// Prints each path and its stored figure. Returns the paths that exceed the budget, were not
-    /// measured, or are not in it.
+    /// Prints each path and its stored figure. Returns the paths that exceed their figure, were not
+    /// measured, or have no stored figure.
     pub(crate) fn judge(&self, kept: &Self) -> Vec<String> {
         let same = |worse, kind: &str, on: &str, kept_on: &str| {
             if on == kept_on {

@@ -46,7 +46,8 @@ pub(crate) fn function(name: &str) -> String {
     format!("{}::{name}", module_path!())
 }
 
-/// Echoes each message, and reports over TCP that it has reached the client's device.
+/// Echoes each message. After each echo it reports over TCP that the echo has reached the client's
+/// device.
 pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
     let told = TcpListener::bind(traffic.server)?;
     let endpoints = traffic.endpoints(Side::Server)?;

@@ -214,8 +214,8 @@ impl Conductor {
         self.report.rows.push(row);
     }
 
-    /// Tries something up to `attempts` times. Adds failures to the notes, and the last one to the
-    /// missing measurements.
+    /// Runs a measurement up to `attempts` times, until it succeeds. Adds the failure of the last
+    /// attempt to the missing measurements, and earlier failures to the notes.
     pub(crate) fn attempt<T>(
         &mut self,
         what: &str,

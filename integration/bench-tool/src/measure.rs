@@ -12,7 +12,7 @@ pub(crate) enum Measure {
     /// The rate of messages to a server, which answers the last one
     #[value(name = "one way")]
     OneWay,
-    /// The processor time of a process that receives a message every 2 ms, for each message
+    /// The processor time per message, in a process that receives one message every 2 ms
     #[value(name = "processor time")]
     Sparse,
     /// The time of an RDMA READ

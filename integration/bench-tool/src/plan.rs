@@ -19,7 +19,7 @@ pub(crate) struct Pair {
     pub(crate) target: Target,
 }
 
-/// Returns the comparisons of a part. With `quick` only those with a star.
+/// Returns the comparisons of a part; with `quick`, only the comparisons marked by a star.
 pub(crate) fn pairs(part: &str, quick: bool) -> Result<Vec<Pair>> {
     let mut pairs = Vec::new();
     for (title, lines) in sections(include_str!("../rows.txt")) {

@@ -86,7 +86,8 @@ fn with_table(page: &str, name: &str, table: &str) -> Result<String> {
     Ok(format!("{before}{begin}{table}{end}{after}"))
 }
 
-/// Returns a table that fits a page: without the target, and for one part without its name.
+/// Returns a table that fits a page: without the column of targets, and without the column of part
+/// names unless the rows are `of_parts`, of several parts.
 fn table<'a>(rows: impl Iterator<Item = &'a Row>, of_parts: bool) -> String {
     let columns = usize::from(!of_parts)..TITLE.len() - 1;
     let line = |cells: &[String]| format!("|{}|\n", cells[columns.clone()].join("|"));

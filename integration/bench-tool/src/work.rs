@@ -13,7 +13,7 @@ pub(crate) enum Work {
     Perform(Task, Option<PathBuf>),
     /// Answer a client with the same traffic.
     Serve(Traffic),
-    /// Measure against that server, and print the reading.
+    /// Measure against a server that is already running, and print the reading.
     Measure(Traffic),
 }
 

@@ -234,8 +234,8 @@ fn what_was_sent_before_a_close_arrives() {
         for i in 0..window {
             client.send(&i.to_le_bytes()).unwrap();
         }
-        // The server has received nothing yet, and the close still succeeds, because the device
-        // takes the messages.
+        // The close succeeds although the server's program has received nothing, because the
+        // server's device has taken the messages.
         client.close().unwrap();
         for i in 0..window {
             assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), i.to_le_bytes());

@@ -98,7 +98,8 @@ fn receive_numbers(mut next: impl FnMut() -> Message) -> u32 {
     }
 }
 
-/// Takes messages as an event loop does, and counts on an fd that stays the same.
+/// Takes a message as an event loop does, with the fd from the start of the session: it must not
+/// change.
 fn take(endpoint: &Endpoint, fd: i32) -> Message {
     let mut deadline = Deadline::after(PATIENCE);
     loop {
@@ -140,7 +141,8 @@ fn cut_rdma(lab: &Lab, is_cut: bool) {
         // A call of the connection manager's would wait for a host without an answer.
         format!("add rule inet cut out tcp dport {{ {MESSAGES}, {BYTES} }} reject with tcp reset")
     } else {
-        // Software RoCE would send a packet again and again if it was not let out.
+        // The packets are dropped at the receiver, because software RoCE would send a packet again
+        // and again if the sender dropped it.
         "add rule inet cut in udp dport 4791 drop".to_owned()
     };
     let script = if is_cut {

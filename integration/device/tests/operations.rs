@@ -244,8 +244,8 @@ fn concurrent_atomics_return_distinct_values() {
                     .compare_swap(&ours, 8, &remote, 0, id, id + 1, id)
                     .unwrap();
             }
-            // The application may overwrite the destination at any time. It does not after the last
-            // operation, because the assertion below reads the result there.
+            // The application may overwrite the destination at any time. This test does not
+            // overwrite it after the last operation, because the assertion below reads the result.
             if id + 1 < COUNT {
                 ours.copy_in(8, &u64::MAX.to_ne_bytes());
             }

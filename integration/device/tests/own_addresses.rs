@@ -1,5 +1,5 @@
-//! Addresses over RDMA: this host's own, those with a network interface, and the source of a
-//! connection, with its traffic class.
+//! Tests of addresses over RDMA: this host's own addresses, addresses that name a network
+//! interface, and a connection's source address and traffic class.
 
 use std::{
     net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener},
@@ -159,7 +159,7 @@ fn auto_uses_tcp_from_source_without_device() {
 #[test]
 fn request_has_the_traffic_class_of_the_connector() {
     let lab = DeviceTest::start();
-    // It has no traffic class in its requests.
+    // On iWARP a connect request has no traffic class.
     if !applies(!lab.is_iwarp(), "requests with a traffic class") {
         return;
     }

@@ -16,7 +16,8 @@ use toolbox::{DeviceTest, Lab};
 
 /// The range from which the kernel chooses ports while a [`Ports`] exists.
 const RANGE: RangeInclusive<u16> = 47000..=47199;
-/// With half of the ports in use, one of these attempts almost certainly meets one.
+/// Half of the ports are in use, so at least one of these attempts almost certainly chooses a port
+/// in use.
 const TRIES: usize = 20;
 
 /// A small range of ports; sockets of TCP listen on every other one.

@@ -19,7 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The UDP port of RoCE.
 const ROCE: u16 = 4791;
 
-/// TCP's flag of a reset, which has the class of the packet that it answers.
+/// TCP's flag of a reset. Resets are left out, because a reset has the traffic class of the packet
+/// that it answers.
 const RST: u8 = 4;
 
 /// All packets that this host sends and receives, from their IP headers on.
@@ -82,7 +83,7 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// Whether it belongs to a connection with this port of its listener.
+    /// Whether the packet belongs to a connection whose listener has this port.
     fn is_of(&self, transport: Transport, port: u16) -> bool {
         let Some(header) = self.rest.first_chunk::<16>() else {
             return false;

@@ -129,7 +129,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts a program. Threads of the agent call `report` with its begin, output and end. Without
+    /// Starts a program. Threads of the agent call `report` with its start, output and end. Without
     /// `env` the program inherits this process's environment, except for RUST_LOG if it has no
     /// stdin, so that it prints its usual output.
     ///

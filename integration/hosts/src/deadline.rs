@@ -9,7 +9,7 @@ const USUAL: Duration = Duration::from_millis(40);
 /// Number of measurements, of which the mean counts, because other load comes and goes.
 const TIMES: u32 = 10;
 
-/// Upper bound of the factor: on a slower machine nothing works.
+/// Upper bound of the factor, because on a slower machine no deadline is long enough.
 const SLOWEST: f64 = 10.0;
 
 /// Returns the factor by which programs start slower now than on an idle machine: 1 to 10.
@@ -17,7 +17,7 @@ const SLOWEST: f64 = 10.0;
 pub fn slowness() -> f64 {
     let start = Instant::now();
     for _ in 0..TIMES {
-        // Without such a program, searching for it takes time as well.
+        // If there is no program `true`, the search for it takes time, which is measured instead.
         let _ = Command::new("true").status();
     }
     let mean = start.elapsed() / TIMES;

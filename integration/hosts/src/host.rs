@@ -178,8 +178,8 @@ impl Host {
         self.process()?.finish_within(limit)
     }
 
-    /// Runs a shell command to its end. Returns the time of its begin, in milliseconds of that
-    /// host, and its stdout.
+    /// Runs a shell command to its end. Returns the time at which it started, in milliseconds of
+    /// that host's clock, and its stdout.
     ///
     /// # Errors
     ///

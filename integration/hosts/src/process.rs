@@ -106,7 +106,7 @@ impl Process {
             lost: false,
         };
         let began = this.answer();
-        // Without a start there is no process to kill.
+        // If the start failed, there is no process to kill.
         this.lost = began.is_err();
         began.map(|_| this)
     }
@@ -185,8 +185,8 @@ impl Process {
         while !self.is_over() && !deadline.is_over() {
             self.receive(deadline.left());
         }
-        // Receive the frames that have arrived already, for a bounded time, because the program may
-        // print continuously.
+        // Receive the frames that have arrived already. The time is bounded, because the program
+        // may print continuously.
         let mut moment = Deadline::exactly_after(Duration::from_millis(100));
         while !moment.is_over() && self.receive(Duration::ZERO) {}
         ensure!(!self.lost, "the host of a program is gone");

@@ -10,7 +10,7 @@ use toolbox::{Lab, Listening, sections};
 pub(crate) struct Case {
     /// The name of the program in the table.
     pub(crate) program: String,
-    /// Its description.
+    /// The description of the case.
     pub(crate) what: String,
     pub(crate) server: Side,
     pub(crate) clients: Vec<Side>,
@@ -32,7 +32,7 @@ pub(crate) struct Side {
     /// for addresses.
     pub(crate) argv: Vec<String>,
     pub(crate) ends: Ends,
-    /// Kill this side on this cue; `None`: when the other side ends.
+    /// The cue on which this side is killed; `None`: it is killed when the other side ends.
     pub(crate) killed_on: Option<Cue>,
     /// Texts that it must print, to stdout or stderr.
     pub(crate) says: Vec<String>,

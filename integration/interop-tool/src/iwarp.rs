@@ -1,5 +1,5 @@
-//! Differences on software iWARP. Some cases need capabilities that it lacks, so that the C
-//! programs fail with each other as well, and its driver loses early data.
+//! Differences on software iWARP. Some cases need capabilities that software iWARP lacks, so they
+//! also fail between two C programs. Besides, its driver loses data that arrives early.
 
 use anyhow::Result;
 use toolbox::Host;

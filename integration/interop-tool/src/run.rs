@@ -5,7 +5,8 @@ use toolbox::{Deadline, Ended, Heard, Process, Side as End, agent::Host};
 
 use crate::case::{Case, Cue, Ends, Place, Side};
 
-/// Time that a server without an end of its own keeps running after its clients have ended.
+/// The time for which a server that does not end by itself keeps running after its clients have
+/// ended.
 const LINGER: Duration = Duration::from_millis(200);
 
 /// Runs a case. All of its programs have ended on return.

@@ -46,8 +46,8 @@ pub(crate) enum Command {
 /// Installs missing packages with apt, and a kernel for the guests, which is only unpacked.
 ///
 /// Packages are installed as root or with sudo; everything else stays in target/lab. The services
-/// among them, redis-server and nginx, are neither started nor enabled. Does nothing, and that
-/// fast, when nothing is missing.
+/// among them, redis-server and nginx, are neither started nor enabled. If nothing is missing, it
+/// returns at once.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Setup {
@@ -174,7 +174,8 @@ pub(crate) struct MachineArgs {
 }
 
 impl Exec {
-    /// Returns the command, with the shell before a line for it.
+    /// Returns the words of the command. If the command is one line for the shell, the words start
+    /// with the shell.
     pub(crate) fn argv(&self) -> Vec<OsString> {
         match &*self.command {
             [line] => ["sh".into(), "-c".into(), line.clone()].to_vec(),

@@ -76,8 +76,8 @@ pub(crate) fn exec(machines: &Machines, args: &Exec, watch: &Watch) -> Result<u8
 }
 
 /// Refuses a program that exists on this machine but not in a guest, which has its own /tmp and
-/// /run. The `visible` folders exist in a guest even if they are below one of these; the command
-/// starts in the first.
+/// /run. The folders in `visible` exist in the guest even if they are below /tmp or /run. The
+/// command starts in the first of these folders.
 fn refuse(command: &[impl AsRef<OsStr>], visible: &[&Path]) -> Result<()> {
     let program = command[0].as_ref().to_string_lossy();
     // A single argument is a shell command line.
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn program_missing_in_guest_is_refused_with_reason() {
-        // Not `env::temp_dir`, which may be elsewhere.
+        // The folder is in /tmp and not in `env::temp_dir`, which may be elsewhere.
         let dir = PathBuf::from(format!("/tmp/lab-hidden.{}", std::process::id()));
         fs::create_dir(&dir).unwrap();
         fs::write(dir.join("program"), "").unwrap();

@@ -120,7 +120,8 @@ impl SoftRoce {
     fn make() -> Result<(Place, Self)> {
         run(Command::new("modprobe").args(["-a", "rdma_rxe", "rdma_ucm", "ib_uverbs"]))?;
         let place = Place::new(0, 1, [DEVICE.to_owned()]);
-        // Created before the device, so that a failure removes a partial one as well.
+        // This value exists before the device, so that its drop removes a device that was created
+        // only in part.
         let made = Self;
         device::create(
             DEVICE,

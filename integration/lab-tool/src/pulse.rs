@@ -81,7 +81,7 @@ pub(crate) fn watch_over(
                 });
                 continue;
             }
-            // The reader of the command's frames sees the end as well.
+            // No report is needed, because the reader of the command's frames also sees the end.
             Err(RecvTimeoutError::Disconnected) if is_ready => return,
             Err(RecvTimeoutError::Disconnected) => {
                 let _ = news.send(News::Stop(Stop::lost(host, "the machine stopped")));

@@ -147,7 +147,7 @@ impl Host {
         let _ = self.agent.finish(Duration::ZERO);
     }
 
-    /// Runs a shell command, and returns the time of its begin.
+    /// Runs a shell command. Returns the time at which it started.
     fn shell(&mut self, script: &str) -> Result<u64> {
         let ran = self.agent.shell(script);
         Ok(ran.with_context(|| format!("host {}", self.name))?.0)
@@ -219,7 +219,7 @@ impl Conductor {
         let start = Instant::now();
         let before = slowness();
         let played = self.play(scenario, seed);
-        // The machine may be slow at the begin or at the end.
+        // The machine may be slow at the start or at the end of the measurement.
         let bound = bound(scenario, before.max(slowness()));
         let judged = match played {
             Ok(began) => {

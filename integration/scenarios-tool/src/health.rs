@@ -51,7 +51,8 @@ impl Health {
         })
     }
 
-    /// Returns whether nothing has leaked since `before`, with up to `most` connections at a time.
+    /// Returns whether nothing has leaked since `before`, if the program had up to `most`
+    /// connections at a time.
     pub(crate) fn is_as(&self, before: &Self, most: u64) -> bool {
         let slack = RESIDENT_SLACK + most * SLACK_OF_CONNECTION;
         self.objects == before.objects

@@ -1,5 +1,5 @@
-//! The rules for the books of both sides of each connection: those for any fault, and those for a
-//! particular one.
+//! The rules that the books of both sides of each connection must meet: rules for every fault, and
+//! rules for a particular fault.
 
 mod abandoned;
 
@@ -21,8 +21,9 @@ use crate::{
 pub(crate) struct Evidence {
     pub(crate) clients: Vec<Book>,
     pub(crate) servers: Vec<Book>,
-    /// The begin of the fault by the clock of the client's host and of the server's. The end of the
-    /// fault if a side can detect it only then, or if sessions wait for it.
+    /// The start of the fault, by the clock of the client's host and by that of the server's host.
+    /// The end of the fault instead, if a side can detect the fault only then, or if sessions wait
+    /// for its end.
     pub(crate) began: [u64; 2],
     /// The limit for a side to detect the end.
     pub(crate) bound: Duration,

@@ -45,8 +45,8 @@ pub(crate) fn restore_device() -> String {
     SCRIPT.replace("KNOWS", &KNOWS.replace("ADDRESS", "$LAB_ADDR"))
 }
 
-/// Connects to the server with programs of other protocols: many at once, and one after the other,
-/// half of which are killed during that. Their results are ignored.
+/// Connects to the server with programs of other protocols: several at once, and several one after
+/// the other. Half of the programs are killed while they run. Their results are ignored.
 pub(crate) fn strangers(server: SocketAddr) -> String {
     const SCRIPT: &str = "{ for i in 1 2 3; do timeout -s KILL 10 ucmatose -s HOST -p PORT -c 20 -C 1 & \
          timeout -s KILL 0.$i ucmatose -s HOST -p PORT -c 20 -C 1; timeout -s KILL 10 rping -c -a HOST -p PORT -C 1; \

@@ -40,7 +40,7 @@ pub(crate) struct Half {
 pub(crate) enum Ending {
     /// One side closes after it has received all messages of the other side.
     Close(Side),
-    /// One side closes while the other one probably still sends.
+    /// One side closes while the other side probably still sends.
     CloseEarly(Side),
     CloseBoth,
     /// One side drops its handles after it has received this many messages.

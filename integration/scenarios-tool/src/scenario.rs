@@ -114,7 +114,7 @@ pub(crate) enum Expect {
     SessionsEnd,
     /// The server keeps a session until it stops, or until [`MOST_SUSPENDED`] others wait.
     GivesWay,
-    /// Every connection breaks, and both sides detect that within the limit after the begin of the
+    /// Every connection breaks, and both sides detect that within the limit after the start of the
     /// fault.
     BothLearn,
     /// Every connection breaks, and the client detects that within the limit.

@@ -13,7 +13,7 @@ pub struct Diagnosis {
     pub findings: Vec<Finding>,
 }
 
-/// The printed JSON. The part of the other host has findings only.
+/// The printed JSON. Its part about the other host has only findings.
 #[derive(Deserialize)]
 struct Report {
     findings: Vec<Finding>,

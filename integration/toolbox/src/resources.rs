@@ -10,13 +10,14 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket,
 };
 
-/// `RDMA_NLDEV_CMD_RES_GET` of the clients' kind `RDMA_NL_NLDEV`.
+/// The type of the request: the command `RDMA_NLDEV_CMD_RES_GET` of the netlink client
+/// `RDMA_NL_NLDEV`.
 const RES_GET: u16 = 5 << 10 | 9;
 /// `NLM_F_REQUEST | NLM_F_DUMP`: the objects of all devices.
 const DUMP: u16 = 0x301;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
-/// Of `struct nlmsghdr`.
+/// The length of `struct nlmsghdr`.
 const HEADER_LEN: usize = 16;
 /// The bits of an attribute's type without its flags.
 const NLA_TYPE_MASK: u16 = 0x3fff;
@@ -84,7 +85,7 @@ fn dump() -> Result<Vec<Vec<u8>>> {
     }
 }
 
-/// Of `struct nlmsgerr`, which begins with the negative of errno.
+/// Returns the error of a `struct nlmsgerr`, which begins with the negative of errno.
 fn error(bytes: &[u8]) -> Result<io::Error> {
     let errno = bytes.first_chunk().context("a torn error")?;
     Ok(io::Error::from_raw_os_error(

@@ -106,7 +106,10 @@ impl Drop for Mapping {
         // SAFETY: the pages were mapped by `with`, have no user left, and are unmapped once, here.
         let ret = unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
         if let Err(error) = cvt("munmap", ret) {
-            error!(Process, "{error}: {} bytes are leaked", self.len);
+            error!(
+                Process,
+                "cannot unmap {} bytes, which are leaked: {error}", self.len
+            );
         }
     }
 }

@@ -143,7 +143,7 @@ impl Connection {
         thread::spawn(move || connection.run_engine())
     }
 
-    /// Ends the engine's thread, and waits for that.
+    /// Ends the engine's thread, and waits until it has ended.
     pub(crate) fn stop(&self, engine: JoinHandle<()>) {
         system::stop();
         engine.join().unwrap();

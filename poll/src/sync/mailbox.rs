@@ -9,8 +9,8 @@ use rdmsg_os::lock;
 
 use super::readiness::eventfd;
 
-/// A queue that one thread reads, and the eventfd that wakes it. The queue keeps the memory that it
-/// once needed, so that waking the thread allocates nothing.
+/// A queue that one thread reads, and the eventfd that wakes it. The queue never frees its memory,
+/// so that a send to a queue that was longer before allocates nothing.
 #[derive(Debug)]
 pub struct Mailbox<T> {
     /// `None` when the reading thread has ended.
@@ -26,8 +26,8 @@ struct Queue<T> {
     is_expected: bool,
 }
 
-/// Asks the engine's thread to do something for one connection. It may come after the connection's
-/// end, and then means nothing.
+/// Asks the engine's thread to do something for one connection. A notice that arrives after the
+/// connection's end is ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notice {
     /// The connection's number in its process.
@@ -45,7 +45,7 @@ pub enum NoticeKind {
     Feed,
     /// Threads or a loop of the application have acquired the connection: look whether they poll.
     Acquired,
-    /// They hold a message back: look soon.
+    /// Threads or a loop hold a message back: look at the connection soon.
     Pressed,
     /// Acquire the connection.
     TakeOver,
@@ -100,7 +100,7 @@ impl<T> Mailbox<T> {
 
     fn wake(&self) {
         if let Some(waker) = &self.waker {
-            // It fails only when the counter is full, and then the thread is awake anyway.
+            // The write fails only when the counter is full, and then the thread is awake anyway.
             let _ = waker.write(1);
         }
     }
@@ -132,8 +132,8 @@ impl<T> Mailbox<T> {
         lock(&self.queue).is_some()
     }
 
-    /// Drops all letters, these and later ones. Threads that wait for a reply learn from that that
-    /// none comes.
+    /// Drops all letters, those in the mailbox and later ones. The drop tells a thread that waits
+    /// for a reply that none follows.
     pub fn abandon(&self) {
         let left = lock(&self.queue).take();
         drop(left);

@@ -45,15 +45,16 @@ impl Readiness {
         self.is_wanted() && !*lock(&self.raised)
     }
 
-    /// Makes the fd readable, or not, as `ready` says, which is called only if there is an fd.
+    /// Makes the fd readable if `ready` returns true, and not readable otherwise. If there is no
+    /// fd, it does not call `ready`.
     #[inline]
     pub fn update(&self, ready: impl FnOnce() -> bool) {
         self.set(ready, false);
     }
 
-    /// As [`update`](Self::update), because something new is there. Edge-triggered loops get an
-    /// event even if the fd was readable before, because another thread may have taken the earlier
-    /// thing, or left it.
+    /// As [`update`](Self::update), after something new has arrived. Edge-triggered loops get an
+    /// event even if the fd was readable before, because the loop may have handled the earlier
+    /// event already.
     #[inline]
     pub fn announce(&self, ready: impl FnOnce() -> bool) {
         self.set(ready, true);

@@ -36,7 +36,8 @@ struct Waiting {
 }
 
 impl Seat {
-    /// The seat of all that wait for the same and have none of their own: the last one is woken.
+    /// The seat that is shared by all tasks that wait for the same event and have no seat of their
+    /// own. Only the last of these tasks is woken.
     #[inline]
     pub const fn common(awaited: u8) -> Self {
         Self(awaited as u64)

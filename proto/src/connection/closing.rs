@@ -47,7 +47,7 @@ enum Role {
     Responder,
     /// This side aborts. It disconnects when its Abort or Failure has been acknowledged.
     Aborter,
-    /// The same, and the peer gives no sign of life, so DISCONNECTED is not waited for.
+    /// As above, but the peer gives no sign of life, so this side does not wait for DISCONNECTED.
     Abandoner,
 }
 
@@ -110,7 +110,7 @@ impl Draining {
         self.blame.is_some()
     }
 
-    /// Whether an event is waited for that has the cause of the end.
+    /// Whether the connection waits for an event that has the cause of its end.
     #[inline]
     pub(super) fn awaits_cause(&self) -> bool {
         self.is_suspecting() || is_symptom(&self.reason)

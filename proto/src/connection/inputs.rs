@@ -40,7 +40,7 @@ impl Connection {
             (_, CmInput::Other(number)) => {
                 self.unexpected(&format!("connection manager event {number}"));
             }
-            // It concerns a queue pair that is being destroyed.
+            // The event concerns a queue pair that is being destroyed.
             (_, CmInput::TimewaitExit) | (State::Closed(_), CmInput::Disconnected) => {}
             // The kernel reports a CONNECT_RESPONSE on an id without a queue pair; ours have one.
             (_, CmInput::ConnectResponse) | (State::Closed(_), _) => {

@@ -121,8 +121,8 @@ impl Connection {
     /// Returns the promised receives to the account.
     ///
     /// The caller has destroyed the queue pair and posted all receives again that it had taken,
-    /// except for `held` of them, which hold messages that the application has. It gives each of
-    /// those back when it posts it.
+    /// except for `held` of them, which hold messages that the application has. The caller releases
+    /// each of these receives when it posts the receive again.
     pub fn release_account(&mut self, held: u32) {
         if let Some(account) = self.side.account.take() {
             let window = self.side.params.window;
@@ -168,7 +168,7 @@ impl Connection {
                 }
             }
             State::Setup(_) | State::Open(_) => {}
-            // Nothing comes after the end, with which the deadline is void.
+            // A closed connection has no deadline, because nothing happens after the end.
             State::Closed(_) => return None,
         }
         let timeout = self.next_timeout();
@@ -209,7 +209,7 @@ impl Connection {
         }
     }
 
-    /// Whether the connection ends, and an event is waited for that has the cause.
+    /// Whether the connection ends, and waits for an event that has the cause of its end.
     pub fn is_ending_for_a_cause_to_come(&self) -> bool {
         matches!(&self.state, State::Open(open) if open.awaits_cause())
     }

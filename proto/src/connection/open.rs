@@ -89,7 +89,7 @@ impl Open {
         !matches!(self.phase, Phase::Draining(_))
     }
 
-    /// Whether the connection ends, and an event is waited for that has the cause.
+    /// Whether the connection ends, and waits for an event that has the cause of its end.
     pub(super) fn awaits_cause(&self) -> bool {
         matches!(&self.phase, Phase::Draining(draining) if draining.awaits_cause())
     }

@@ -18,7 +18,7 @@ pub(super) enum Incoming {
     Data(Header),
     Rendezvous(Header, Descriptor),
     Batch(Header, Batch),
-    /// With the length of its payload.
+    /// The header of a fragment, and the length of its payload.
     Fragment(Header, u32),
     Control(Control, Header),
     Immediate {
@@ -224,7 +224,7 @@ impl Open {
         transfer.counters.messages_received += 1;
         transfer.counters.bytes_received += descriptor.len;
         transfer.counters.large_received += 1;
-        // Nothing of the frame is kept.
+        // No part of the frame is kept, so its buffer is free.
         self.let_go_of(side, buffer);
         self.read_on(side, now);
         Ok(())

@@ -22,7 +22,7 @@ pub(super) fn unreadable(error: HelloError) -> CloseReason {
     }
 }
 
-/// Returns the cause of a request to resume a session that has not the form of one.
+/// Returns the close reason for a malformed request to resume a session.
 pub(super) fn malformed_resume(len: usize) -> CloseReason {
     let field = RejectCode::Session.field();
     let violation = Violation::new(field, len as u64, "the 20 bytes of a request to resume one");
@@ -167,8 +167,9 @@ pub(super) fn is_permanent(errno: i32) -> bool {
     )
 }
 
-/// Whether the peer has no listener on the port. InfiniBand and RoCE have a reason for that; on
-/// iWARP it is TCP's refusal, from which a program's rejection differs by its private data alone.
+/// Whether the peer has no listener on the port. InfiniBand and RoCE have a reason for it. On iWARP
+/// the reason is TCP's refusal, and a program's rejection differs from it only by having private
+/// data.
 fn nobody_listens(reason: RejectReason, private_data: &[u8]) -> bool {
     reason == RejectReason::INVALID_SERVICE_ID
         || (reason.raw() == -libc::ECONNREFUSED && is_blank(private_data))

@@ -1,4 +1,5 @@
-//! The numbers of a connection that its [`Session`](crate::Session) needs.
+//! The offer of a session in a connection's handshake, and the counts of delivered, held and
+//! unconfirmed messages from which the [`Session`](crate::Session) of a lost connection continues.
 
 use super::{Connection, open::LostInClose};
 use crate::{

@@ -101,10 +101,10 @@ impl Lack {
 #[cfg_attr(test, derive(Hash))]
 pub(super) enum Heard {
     Everything,
-    /// Its Finish has come: only control frames follow.
+    /// The peer's Finish has arrived: only control frames follow.
     NoMessages,
-    /// It aborted, or violated the protocol. Messages behind a bad frame would be a stream with a
-    /// hole.
+    /// The peer aborted, or violated the protocol. Messages behind a bad frame are dropped, because
+    /// one before them is missing.
     Nothing,
 }
 
@@ -113,9 +113,9 @@ pub(super) enum Heard {
 #[cfg_attr(test, derive(Hash))]
 pub(super) enum PeerClose {
     None,
-    /// Its Close has come: only control frames follow.
+    /// The peer's Close has arrived: only control frames follow.
     Received,
-    /// Its CloseAck has come as well: it has received everything that this side sent.
+    /// The peer's CloseAck has arrived too: the peer has received everything that this side sent.
     Acknowledged,
 }
 
@@ -262,8 +262,8 @@ impl Transfer {
         self.inbound.is_idle()
     }
 
-    /// Whether the large messages of both sides have been read, and everything that was posted,
-    /// including the report of that, has completed.
+    /// Whether the large messages of both sides have been read, and all posted work requests have
+    /// completed, including the frame that reports to the peer which messages this side has read.
     pub(super) fn is_quiescent(&self) -> bool {
         self.inbound.is_idle()
             && !self.inbound.report_due()

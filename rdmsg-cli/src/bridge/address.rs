@@ -13,7 +13,7 @@ pub(crate) struct Address {
 /// The protocol at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scheme {
-    /// Nothing of rdmsg: a TCP socket of some program.
+    /// A TCP socket of a program without rdmsg.
     Plain,
     /// A stream of rdmsg, over RDMA.
     Rdma,

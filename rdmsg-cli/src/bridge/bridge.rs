@@ -55,7 +55,7 @@ struct Shared {
     counters: Arc<Counters>,
     /// The number of reports that were requested since a thread began to print.
     reports: AtomicU32,
-    /// That all of them were printed.
+    /// Notified when all requested reports were printed.
     printed: Notify,
 }
 
@@ -115,7 +115,7 @@ impl Bridge {
         ended.map(|()| status)
     }
 
-    /// Accepts connections until a signal ends that.
+    /// Accepts connections until a signal asks the bridge to stop.
     async fn accept(&mut self, signals: &mut Signals) -> Result<()> {
         loop {
             select! {
@@ -156,7 +156,7 @@ impl Bridge {
         };
         warn_sparsely!(
             Command,
-            "refused {peer}: there are --max-connections {}",
+            "refused {peer}: {} connections are open, the limit of --max-connections",
             self.max_connections
         );
     }

@@ -33,7 +33,7 @@ const PIECE: usize = 60 * 1024;
 // Over TCP a piece is a frame of its own.
 const _: () = assert!(PIECE <= EAGER_SIZE_OVER_TCP as usize);
 
-/// How often a write to a plain end that takes nothing looks whether the other end is there still.
+/// The interval at which a blocked write to a plain end checks whether the other end still exists.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Carries bytes in both directions, until both have ended.

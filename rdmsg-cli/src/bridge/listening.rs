@@ -32,7 +32,7 @@ pub(super) enum Incoming {
 pub(super) enum NoneCame {
     /// The next one may.
     Now(io::Error),
-    /// None will.
+    /// No further connection can be accepted, because of this error.
     Ever(io::Error),
 }
 
@@ -50,7 +50,7 @@ impl Listening {
         Err(advise(error)).with_context(fail)
     }
 
-    /// Looks the name up before it listens, which takes the thread for that long.
+    /// Looks the name up before it listens. The lookup blocks the thread.
     pub(super) fn bind_rdmsg(address: &Address, config: &Config, engine: &Engine) -> Result<Self> {
         let fail = || format!("cannot listen on {address}");
         let places = address.place().to_addresses().with_context(fail)?;

@@ -49,20 +49,21 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let _export = export(options.statistics)?;
     let runtime = start_runtime(options.threads).context("cannot start the runtime")?;
     let ended = runtime.block_on(async {
-        // Before anything is said to be ready.
+        // The signals are handled before the bridge prints that it is ready.
         let signals = Signals::new().context("cannot handle signals")?;
         let bridge = Bridge::start(options).await?;
         // On a thread of the runtime, as the tasks that it starts.
         tokio::spawn(bridge.run(signals)).await?
     });
-    // Nothing of it waits for more than a name that is being looked up.
+    // The shutdown does not wait, because at most the lookup of a name is left.
     runtime.shutdown_background();
     ended
 }
 
 fn start_runtime(threads: Option<usize>) -> std::io::Result<Runtime> {
     let mut builder = match threads {
-        // With one, nothing is handed from thread to thread.
+        // With one thread, the runtime runs on the calling thread, so that no task moves between
+        // threads.
         Some(1) => Builder::new_current_thread(),
         Some(_) | None => Builder::new_multi_thread(),
     };

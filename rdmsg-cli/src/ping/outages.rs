@@ -9,7 +9,7 @@ use rdmsg::Endpoint;
 #[derive(Debug)]
 pub(super) struct Outages {
     looked: Instant,
-    /// When this noticed the loss that lasts.
+    /// The time at which this program noticed the present loss; `None` without a loss.
     since: Option<Instant>,
     resumes: u64,
 }
@@ -25,7 +25,7 @@ pub(super) enum Change {
 #[derive(Debug)]
 pub(super) enum After {
     Exactly(Duration),
-    /// It began and ended between two looks.
+    /// The outage began and ended between two looks, so it was at most this long.
     AtMost(Duration),
 }
 

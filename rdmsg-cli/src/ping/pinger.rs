@@ -29,7 +29,7 @@ pub(super) struct Pinger<'a> {
     peer: Vec<SocketAddr>,
     message: Vec<u8>,
     live: Live,
-    /// Those of the present connection.
+    /// The outages of the present connection.
     outages: Outages,
     summary: Summary,
 }
@@ -122,7 +122,7 @@ impl<'a> Pinger<'a> {
             Carrier::Rdma
         };
         loop {
-            // Without a wait the tries would be too frequent if the peer is gone.
+            // The wait keeps the tries from being too frequent if the peer is gone.
             stop.wait(self.options.interval.max(LOOK));
             if stop.is_requested() {
                 return Ok(None);

@@ -103,7 +103,7 @@ impl Server {
                     bail!("a listener has ended: {reason}")
                 }
                 // One connection was not established.
-                Ok(Err(error)) => log::info!("{error}"),
+                Ok(Err(error)) => log::info!("a connection was not established: {error}"),
                 Err(TryRecvError::Empty) => {}
                 Err(TryRecvError::Disconnected) => bail!("the engine has ended"),
             }

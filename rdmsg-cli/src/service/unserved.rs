@@ -7,7 +7,7 @@ use rdmsg::Error;
 pub(crate) enum Unserved {
     /// The connection failed.
     Failed(Error),
-    /// The other side said so, in these words.
+    /// The other side refused, with this text.
     Refused(String),
 }
 

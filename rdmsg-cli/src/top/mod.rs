@@ -26,7 +26,8 @@ use crate::{stop::Stop, terminal};
 /// Clears the screen, and begins above.
 const CLEAR_SCREEN: &str = "\x1b[H\x1b[J";
 
-/// The screen of a program of its own, without a cursor, and back.
+/// The control sequences that switch to the terminal's alternate screen and hide the cursor, and
+/// that undo both.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 
@@ -55,7 +56,8 @@ fn show(options: &Options, stop: &Stop, is_live: bool) -> Result<()> {
         let now = Reading::take(options);
         let view = View::new(&before, &now, options);
         if is_live {
-            // Not by the stream that removes colours.
+            // Printed directly, because the stream that removes colours would remove this sequence
+            // too.
             print!("{CLEAR_SCREEN}");
             io::stdout().flush()?;
         }

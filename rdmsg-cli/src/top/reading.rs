@@ -67,7 +67,7 @@ impl Reading {
         for (pid, path) in all {
             if this.at.elapsed() > PATIENCE {
                 log::warn!(
-                    "slow processes: no reply within {PATIENCE:?}, the others are not shown"
+                    "some processes are not shown, because others took {PATIENCE:?} to reply"
                 );
                 break;
             }
@@ -78,8 +78,8 @@ impl Reading {
             match read(&path, (!is_named).then_some(pid)) {
                 Ok(text) => this.add(pid, &text),
                 // Of a process that was killed, mostly.
-                Err(error) if is_named => log::warn!("{}: {error}", path.display()),
-                Err(error) => log::info!("{}: {error}", path.display()),
+                Err(error) if is_named => log::warn!("cannot read {}: {error}", path.display()),
+                Err(error) => log::info!("cannot read {}: {error}", path.display()),
             }
         }
         this

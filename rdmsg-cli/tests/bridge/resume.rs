@@ -46,7 +46,7 @@ impl Way {
         await_line(&mut self.near.process, "resumed over TCP after");
     }
 
-    /// Both bridges report this of their connections.
+    /// Waits until both bridges report this text about their connections.
     fn both_report(&mut self, connections: &str) {
         self.near.reports(connections).unwrap();
         self.far.reports(connections).unwrap();
@@ -102,7 +102,7 @@ fn client_notices_no_cut_between_the_bridges() {
         std::thread::scope(|scope| {
             scope.spawn(|| writer.write_all(part).unwrap());
             client.read_exact(&mut echoed[..part.len() / 2]).unwrap();
-            // The other half is under way, or behind the cut.
+            // The other half of the bytes is on its way, or waits for the end of the cut.
             way.cut();
             way.mend();
             client.read_exact(&mut echoed[part.len() / 2..]).unwrap();

@@ -1,4 +1,5 @@
-//! Helpers for tests of bridges: running bridges, services, and ends of connections.
+//! Helpers for tests of bridges: bridge processes, services behind them, and checks of how a
+//! connection ends.
 
 use std::{
     env, fs,

@@ -15,7 +15,7 @@ pub(super) const PART: u64 = 1 << 61;
 /// How each side notifies the other of a write.
 #[derive(Debug)]
 pub(super) enum Notification {
-    /// With the immediate data of the write itself.
+    /// By the immediate data of the write.
     Immediate,
     /// By a message of the same 32 bits behind the write, in the sender's byte order. iWARP has no
     /// immediate data, and rsockets in C do the same there. Such messages arrive here.

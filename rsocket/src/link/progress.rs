@@ -104,7 +104,7 @@ impl Link {
         }
         if !completion.is_success() {
             match completion.status() {
-                // It follows another failure, or an event reports the cause.
+                // A flush is a consequence: an earlier failure or an event reports the cause.
                 WcStatus::WR_FLUSH_ERR => {}
                 // iWARP's driver found that TCP has ended.
                 WcStatus::LOC_QP_OP_ERR
@@ -129,7 +129,7 @@ impl Link {
             OTHER => self.free_control += 1,
             freed => {
                 self.free += 1;
-                // It is the length of a part of the buffer, which is a `usize`.
+                // The cast loses nothing, because the number is the length of a part of the buffer.
                 self.ring.give_back(freed as usize);
             }
         }

@@ -161,7 +161,11 @@ impl Reactor {
             (None, _) => &[Transport::Tcp],
         };
         let listening = Listening::new(ids, local, config, intake, engine);
-        info!(Listener, "{}: over {transports:?}", listening.name(key));
+        info!(
+            Listener,
+            "{}: listens over {transports:?}",
+            listening.name(key)
+        );
         self.listeners.insert(key, listening);
         Ok(Bound {
             key,
@@ -192,7 +196,10 @@ impl Reactor {
                 Err(error) if self.failed.is_some() => return Err(error),
                 Err(error) => {
                     let name = ListenerName(key, &config.label, local);
-                    warn!(Listener, "{name}: over TCP only: {error}");
+                    warn!(
+                        Listener,
+                        "{name}: listens over TCP only, because RDMA failed: {error}"
+                    );
                     return Ok(((None, Some(tcp)), local));
                 }
             }
@@ -204,8 +211,7 @@ impl Reactor {
                     let name = ListenerName(key, &config.label, local);
                     warn!(
                         Listener,
-                        "{name}: over RDMA only: a port of iWARP is one of \
-                         TCP, and taken by it"
+                        "{name}: listens over RDMA only, because iWARP itself uses the TCP port"
                     );
                     return Ok(((Some(rdma), None), local));
                 }
@@ -370,7 +376,7 @@ impl Reactor {
     pub(super) fn report_drained(&mut self) {
         if self.links.is_empty() {
             for reply in self.drains.drain(..) {
-                // It fails if the caller has stopped waiting.
+                // The send fails if the caller no longer waits.
                 let _ = reply.send(());
             }
         }

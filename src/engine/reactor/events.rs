@@ -24,8 +24,8 @@ use crate::{
     transport_choice::Transport,
 };
 
-/// How long a connection manager that fails is left alone. Its descriptor stays readable, so that
-/// the engine would look again at once.
+/// The pause before the engine polls a failed connection manager again. Without a pause the engine
+/// would spin, because the manager's descriptor stays readable.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// How often a connection manager may fail in a row, by a cause that may pass.
@@ -76,9 +76,13 @@ impl Reactor {
     /// Takes a transport's connection manager out of the epoll until [`PAUSE`] has passed.
     pub(super) fn leave_alone(&mut self, transport: Transport, error: OsError) {
         let now = Instant::now();
-        error_sparsely!(Engine, "engine: {error}");
+        error_sparsely!(
+            Engine,
+            "engine: polls the connection manager of {transport} again in {PAUSE:?}, because it \
+             failed: {error}"
+        );
         for (_, fd) in self.manager.fds().filter(|(other, _)| *other == transport) {
-            // It fails if the descriptor is not in there.
+            // The call fails if the epoll does not have the descriptor, which is no problem.
             let _ = self.epolls.engine.delete(fd);
         }
         self.timers.set(token(transport), Some(now + PAUSE));
@@ -132,7 +136,10 @@ impl Reactor {
             Arc::clone(&listener.engine),
         );
         let Some(peer) = asked.peer_addr() else {
-            warn_sparsely!(Listener, "engine: connect request without an address");
+            warn_sparsely!(
+                Listener,
+                "engine: dropped a connect request without the peer's address"
+            );
             return;
         };
         let full = if listener.is_full() {
@@ -188,28 +195,32 @@ impl Reactor {
             return;
         };
         let Some(reason) = event.listener_lost() else {
-            warn_sparsely!(Listener, "{}: {event}: ignored", listener.name(key));
+            warn_sparsely!(
+                Listener,
+                "{}: ignored the unexpected event {event}",
+                listener.name(key)
+            );
             return;
         };
         let address = listener.local;
         if listener.outlives_device() {
+            let wait = listener.lose();
             let name = listener.name(key);
             warn!(
                 Listener,
-                "{name}: {reason}; it is bound again when it can be"
+                "{name}: no longer listens over RDMA: {reason}; retries the bind in {wait:?}"
             );
-            let at = Instant::now() + listener.lose();
-            return self.timers.set(key, Some(at));
+            return self.timers.set(key, Some(Instant::now() + wait));
         }
         error!(Listener, "{} has ended: {reason}", listener.name(key));
         listener
             .intake
             .finish(Error::ListenerEnded { address, reason });
-        // With its id, which the device waits for.
+        // This destroys the listener's id. The removal of the device waits for that.
         self.listeners.remove(&key);
     }
 
-    /// It may be time to bind a listener again.
+    /// Binds a listener again if its wait is over.
     pub(super) fn listen_again(&mut self, key: u64) {
         if let Some(listener) = self.listeners.get_mut(&key)
             && let Some(wait) = listener.try_again(&self.manager, key)

@@ -44,7 +44,8 @@ impl Reactor {
                 self.unfinished.insert(key);
             }
             Progress::Busy => {
-                // Otherwise this thread would wake up for it all the time.
+                // The threads become the owner, because this thread would wake up for the
+                // connection again and again.
                 entry.link.poller.yield_to_threads();
                 self.come_back(key, None);
             }
@@ -76,8 +77,8 @@ impl Reactor {
         }
     }
 
-    /// Has the engine poll again soon a connection that a thread of the application is polling. A
-    /// disconnect `event` is handled after that.
+    /// Has the engine poll a connection again soon, because a thread of the application is polling
+    /// it now. A disconnect `event` is handled after the engine's poll.
     pub(super) fn come_back(&mut self, key: u64, event: Option<Event>) {
         self.late.extend(event.map(|event| (key, event)));
         self.attended.come_back(key);
@@ -101,7 +102,11 @@ impl Reactor {
         if watched && !attended.expects_loops() {
             let awaits = self.await_loops(|engine, loops, event| engine.modify(loops, event));
             if let Err(error) = awaits {
-                error_sparsely!(Engine, "engine: {error}");
+                error_sparsely!(
+                    Engine,
+                    "engine: cannot watch event loops, so the connections of a stopped loop wait: \
+                     {error}"
+                );
             }
         }
         for key in expired {
@@ -142,8 +147,8 @@ impl Reactor {
 
 /// Returns the keys of the connections with events for loops, of `connections` in all.
 fn pending(loops: &Epoll, connections: usize) -> Vec<u64> {
-    // It has room for all connections, because the engine takes over only connections that two
-    // calls in a row return.
+    // The list has room for all connections, because the engine takes over only connections that
+    // two calls in a row return.
     let mut ready = vec![EpollEvent::empty(); connections.max(1)];
     let count = loops.wait(&mut ready, EpollTimeout::ZERO).unwrap_or(0);
     ready[..count].iter().map(EpollEvent::data).collect()

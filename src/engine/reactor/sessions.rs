@@ -104,7 +104,7 @@ impl Reactor {
             {
                 warn_sparsely!(
                     Connection,
-                    "{link}: {MAX_SUSPENDED} sessions wait, so its session ends"
+                    "{link}: its session ends, because {MAX_SUSPENDED} newer sessions are suspended"
                 );
                 self.drive(oldest);
             }
@@ -174,13 +174,18 @@ impl Reactor {
         self.drive(key);
     }
 
-    /// The look for a session has ended for this reason.
+    /// Records the result of a trial of RDMA for the session of connection `of`: the trial has
+    /// ended for this reason.
     pub(super) fn looked(&mut self, of: u64, reason: &CloseReason) {
         self.look = None;
         // The peer knows the session, and its answer came back.
         let works = matches!(reason, CloseReason::PeerBusy);
         if let Some(entry) = self.links.get(&of) {
-            debug!(Connection, "{}: looked for RDMA: {reason}", entry.link);
+            let result = if works { "works" } else { "does not work" };
+            debug!(
+                Connection,
+                "{}: tried RDMA to the peer, which {result}: {reason}", entry.link
+            );
             entry
                 .link
                 .in_engine(|core| core.looked(works, Instant::now()));
@@ -229,7 +234,7 @@ impl Reactor {
             Err(ResumeRefused::Stale) => {
                 debug!(
                     Connection,
-                    "{}: a late request to resume the session", entry.link
+                    "{}: rejected an outdated request to resume the session", entry.link
                 );
                 asked.reject(&Reject::BUSY.emit(&[]));
             }
@@ -308,7 +313,10 @@ impl Reactor {
         let id = match random_id() {
             Ok(id) => id,
             Err(error) => {
-                warn_sparsely!(Connection, "{link}: no session: /dev/urandom: {error}");
+                warn_sparsely!(
+                    Connection,
+                    "{link}: has no session, so a loss ends it: cannot read /dev/urandom: {error}"
+                );
                 return None;
             }
         };

@@ -49,7 +49,7 @@ pub(crate) struct InboundPool {
 struct Spare {
     /// The longest free first.
     free: Vec<Memory>,
-    /// Bytes that are kept, or will be: of free mappings and of those in use.
+    /// The number of bytes in free mappings, and in mappings in use that are kept afterwards.
     kept: u64,
     /// Whether free memory goes to the system at once.
     closed: bool,
@@ -62,7 +62,7 @@ struct Memory {
     mapping: Mapping,
     /// The number of bytes from the start of the mapping that are memory, not only addresses.
     usable: usize,
-    /// Its charge on the budget, if its steps stay registered.
+    /// The charge of the memory on the budget, if its steps stay registered.
     kept: Option<Charge>,
 }
 
@@ -83,7 +83,8 @@ struct Step {
     region: Registration,
     offset: usize,
     len: usize,
-    /// Its charge on the budget, if it is deregistered after its read. Dropped after the region.
+    /// The charge of the region on the budget, if the region is deregistered after its read.
+    /// Dropped after the region.
     _pinned: Option<Charge>,
 }
 
@@ -142,12 +143,13 @@ impl InboundPool {
         }))
     }
 
-    /// A place for a copy of `len` bytes, if the process has room for it now.
+    /// Returns a place for a copy of `len` bytes, if the process's limit has room for it now.
     pub(crate) fn place_copy(&self, len: u64) -> Option<Charge> {
         self.customer.copy(len)
     }
 
-    /// The system had no memory: requests a notification when others have returned some.
+    /// The system had no memory: requests a notification for when other connections have returned
+    /// memory.
     pub(crate) fn starve(&self) {
         self.customer.starve();
     }
@@ -162,7 +164,7 @@ impl InboundPool {
         self.customer.leave();
     }
 
-    /// The free mapping that fits best, if one does without wasting more than half of it.
+    /// Takes the shortest free mapping that has room, unless more than half of it would be wasted.
     fn take(&self, len: usize) -> Option<Memory> {
         let most = class(len).saturating_mul(2);
         let mut spare = lock(&self.spare);
@@ -210,7 +212,7 @@ impl InboundPool {
         }
     }
 
-    /// Gives all that is free back to the system. Says whether there was any.
+    /// Returns all free memory to the system. Returns whether there was any.
     fn give_up_free(&self) -> bool {
         let mut spare = lock(&self.spare);
         let free = std::mem::take(&mut spare.free);
@@ -370,7 +372,7 @@ impl InboundBuffer {
         Ok(true)
     }
 
-    /// Pays for the first `end` bytes. Returns whether the process has room for them.
+    /// Charges the first `end` bytes to the process's limit. Returns whether they fit the limit.
     fn hold(&mut self, end: usize) -> bool {
         let pages = |len: usize| len.next_multiple_of(4096) as u64;
         if end <= self.charged {

@@ -90,7 +90,8 @@ impl OutboundPool {
         Ok(mapping)
     }
 
-    /// The free piece that fits best, if one does without wasting more than half of it.
+    /// Takes the shortest free piece that has room for `len` bytes; `None` if each such piece is
+    /// more than twice as long as the class of `len`.
     fn take(&self, len: usize) -> Option<Mapping> {
         let most = class(len).saturating_mul(2);
         let mut free = lock(&self.free);
@@ -187,8 +188,8 @@ impl OutboundBuffer {
         unsafe { slice::from_raw_parts_mut(piece.start().as_ptr(), self.len) }
     }
 
-    /// Lets peers of queue pairs in this domain read these bytes with the key. An error returns the
-    /// memory.
+    /// Lets the peers of queue pairs in `domain` read these bytes with the returned key. An error
+    /// contains the memory.
     pub(crate) fn expose(self, domain: &Domain) -> Result<Exposed, (Self, OsError)> {
         let start = self
             .piece

@@ -51,7 +51,7 @@ impl Buffers {
     fn allocate_piece(&self, buffer: u32) -> Result<&Registration, OsError> {
         let bytes = self.layout.size() * self.layout.beside(buffer).len();
         let memory = self.domain.allocate_buffers(bytes)?;
-        // Another thread may have been faster. Its piece is as good.
+        // If another thread was faster, its piece is used.
         Ok(self.pieces[self.layout.piece_of(buffer)].get_or_init(|| memory))
     }
 

@@ -83,7 +83,7 @@ impl InFlight {
         self.exposed.push_back(exposed);
     }
 
-    /// Takes all that the peer has not taken, oldest first: the connection was lost.
+    /// Takes all messages that the peer has not read, oldest first, after the connection was lost.
     pub(crate) fn take_exposed(&mut self) -> VecDeque<Exposed> {
         std::mem::take(&mut self.exposed)
     }

@@ -118,7 +118,7 @@ impl Checked {
         matches!(self.op, SendOp::WriteWithImm(..))
     }
 
-    /// How many bytes it moves.
+    /// Returns the number of bytes that the operation moves.
     pub(crate) fn len(&self) -> usize {
         self.range.len()
     }

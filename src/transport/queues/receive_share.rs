@@ -16,7 +16,7 @@ pub(crate) struct ReceiveShare {
     key: u64,
     /// Buffers with messages that the application has.
     lent: u32,
-    /// Whether the connection's queue pair has been destroyed, and its promises with it.
+    /// Whether the buffers have been returned to the pool, after the queue pair was destroyed.
     settled: bool,
 }
 
@@ -41,8 +41,7 @@ impl ReceiveShare {
         self.receives.take(buffer, self.key);
     }
 
-    /// Looks at all that is in the completion queue, for nothing but the buffers that the peer
-    /// used.
+    /// Polls the completion queue until it is empty, only to record which buffers the peer used.
     pub(crate) fn take_all(&self, side: &mut PollSide) {
         // Until the queue is empty or a poll fails.
         while let Ok(count @ 1..) = side.poll(Answers::AtOnce) {

@@ -73,7 +73,7 @@ pub(crate) struct SendSlots {
 #[derive(Debug)]
 struct Slot {
     posted: Posted,
-    /// Whether its answer has not come.
+    /// Whether the request's answer has not arrived yet.
     waits: bool,
 }
 

@@ -126,9 +126,10 @@ impl Frame<'_> {
 /// How a work request of the send queue is posted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SendFlags {
-    /// It has a completion of its own; the next signalled request covers others.
+    /// Whether the request has its own completion. The completion of the next signalled request
+    /// covers requests without one.
     pub(crate) signalled: bool,
-    /// Its bytes are copied before the call returns.
+    /// Whether the bytes are copied before the call returns.
     pub(crate) inline: bool,
 }
 

@@ -58,8 +58,8 @@ impl CompletionEvents {
     /// Takes an event, if there is one.
     pub(crate) fn clear(&self) {
         // A queue raises one event each time that it is armed, so a second event is rare. A check
-        // for it would cost a system call each time, and the next sleep or look finds a remaining
-        // event.
+        // for a second event would cost a system call each time, and the next sleep or poll finds
+        // it anyway.
         let _ = self.0.get_event();
     }
 }

@@ -95,7 +95,7 @@ impl ConnectRequest {
         read_depth(&self.event)
     }
 
-    /// Rejects it.
+    /// Rejects the request.
     pub(crate) fn reject(mut self, private_data: &[u8]) {
         if let Err(error) = self.id.reject(private_data) {
             debug!(Rdma, "rejecting a request: {error}");

@@ -59,7 +59,8 @@ impl Devices {
         match device.context.poll_async_event() {
             Ok(event) => event.map(|event| device_events::event(&device.context, &event)),
             Err(error) => {
-                debug!(Rdma, "device {}: {error}", device.context.device_name());
+                let name = device.context.device_name();
+                debug!(Rdma, "device {name}: no longer watches its events: {error}");
                 if let Some(watch) = &device.watch {
                     watch.stop();
                 }
@@ -87,7 +88,10 @@ impl Devices {
             .map(|epolls| Watch::new(epolls, &context));
         let watch = watch.transpose().unwrap_or_else(|error| {
             let name = context.device_name();
-            warn_sparsely!(Rdma, "device {name}: its events are not watched: {error}");
+            warn_sparsely!(
+                Rdma,
+                "device {name}: cannot watch its events, so its failures are noticed late: {error}"
+            );
             None
         });
         let device = Arc::new(Device {
@@ -152,7 +156,7 @@ impl Device {
             let name = self.context.device_name();
             info!(
                 Rdma,
-                "device {name}: refuses relaxed ordering, and works without"
+                "device {name}: refuses relaxed ordering; memory is registered without it"
             );
         }
     }

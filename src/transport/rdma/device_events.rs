@@ -57,7 +57,7 @@ impl Watch {
     /// Takes the descriptor out, for instance because the device was removed, so that each read
     /// fails.
     pub(super) fn stop(&self) {
-        // It fails if the descriptor is out already.
+        // The call fails if the descriptor is no longer in the epoll.
         let _ = self.epolls.engine.delete(&self.context);
     }
 }

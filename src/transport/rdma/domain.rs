@@ -209,7 +209,8 @@ mod tests {
         assert_eq!(registered(&[0]), (vec![relaxed], Ok(()), false));
         let refused = (vec![relaxed, strict], Ok(()), true);
         assert_eq!(registered(&[libc::EINVAL, 0]), refused);
-        // The arguments themselves are refused, which says nothing of the flag.
+        // The device refuses the arguments with and without the flag, so the flag was not the
+        // cause.
         let invalid = (vec![relaxed, strict], Err(libc::EINVAL), false);
         assert_eq!(registered(&[libc::EINVAL, libc::EINVAL]), invalid);
         let no_memory = (vec![relaxed], Err(libc::ENOMEM), false);

@@ -3,9 +3,10 @@ use std::net::SocketAddr;
 use super::connection_manager::ConnectionManager;
 use crate::{cm::CmId, config::Config, transport::no_transport::NoTransport};
 
-/// The requests that the kernel keeps until they are taken from it. The engine rejects surplus
-/// requests with a cause. The kernel drops them silently, and the peer repeats them some seconds
-/// later. The kernel has a limit of its own, which is 1024.
+/// The number of requests that the kernel queues for a listener until the engine takes them. It is
+/// the highest number that the kernel allows, because a request that does not fit the kernel's
+/// queue is dropped silently, and its peer repeats it some seconds later. The engine instead
+/// rejects surplus requests with a cause.
 const KERNEL_BACKLOG: i32 = 1024;
 
 /// An address that is listened on, until this is dropped.
@@ -15,7 +16,7 @@ pub(crate) struct ListenId {
 }
 
 impl ListenId {
-    /// Listens on an address. Requests that come in name the listener by `key`.
+    /// Listens on an address. Incoming requests carry the listener's `key`.
     pub(crate) fn bind(
         manager: &ConnectionManager,
         key: u64,
@@ -25,8 +26,8 @@ impl ListenId {
         let create = || {
             let mut id = manager.id(key)?;
             id.set_reuseaddr(true)?;
-            // It holds for connections over iWARP. Over InfiniBand and RoCE the class of the
-            // connecting side holds.
+            // The class applies to connections over iWARP. Over InfiniBand and RoCE the class of
+            // the connecting side applies.
             config
                 .traffic_class
                 .map_or(Ok(()), |class| id.set_tos(class))?;

@@ -20,8 +20,8 @@ pub(super) enum Place {
         len: u32,
         signalled: bool,
     },
-    /// Memory that the peer may write to; at last with immediate data, for which there is a
-    /// receive.
+    /// A write to memory of this side. Its last part may carry immediate data, for which a receive
+    /// has been taken.
     Exposed {
         part: Option<ExposedPart>,
         /// The number of bytes of the write so far, with this part.
@@ -74,7 +74,7 @@ impl Coming {
         }
     }
 
-    /// Copies bytes to their place, if it is still there.
+    /// Copies bytes to their place, unless its registration has ended.
     pub(super) fn copy(&self, bytes: &[u8]) {
         self.with_rest(|rest| {
             if let Some(rest) = rest {

@@ -91,7 +91,7 @@ impl ConnectionId {
         self.manager.resolved_route(self.key);
     }
 
-    /// Leaves the descriptor to the transport that was reserved for it.
+    /// Closes the reserved descriptor, so that the transport can open its own.
     pub(crate) fn release_reserve(&mut self) {
         self.reserve = None;
     }
@@ -145,8 +145,8 @@ impl ConnectionId {
         Ok(())
     }
 
-    /// Gives the socket up. The connection manager reports nothing more of it, also if its queues
-    /// still have it. The next attempt gets another socket with the same key.
+    /// Drops this object's socket. The connection manager reports no further events of the socket,
+    /// even if the queues still use it. The next attempt gets another socket with the same key.
     pub(crate) fn discard(&mut self) {
         let Ok(socket) = self.carrier.fd() else {
             return;
@@ -174,7 +174,7 @@ impl ConnectionId {
 
 impl Drop for ConnectionId {
     fn drop(&mut self) {
-        // Without a socket the key may be that of a later id, which resumes a session.
+        // If this id has no socket, its key may belong to a later id that resumes the session.
         self.discard();
     }
 }

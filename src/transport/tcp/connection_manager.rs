@@ -96,7 +96,7 @@ enum Watched {
         stream: Arc<Stream>,
         arriving: Arriving,
     },
-    /// It is a queue pair's, which wants to know of its end and of room.
+    /// The socket belongs to a queue pair, which is notified of the socket's end and of room.
     Open(Weak<Stream>),
 }
 
@@ -180,7 +180,7 @@ impl ConnectionManager {
         lock(&self.inner.state)
             .reports
             .push_back(Report::Event(event));
-        // It fails only when the counter is full, and then it is readable anyway.
+        // The write fails only when the counter is full, and then the eventfd is readable anyway.
         let _ = self.inner.waker.write(1);
     }
 
@@ -257,7 +257,7 @@ impl ConnectionManager {
 
     /// Ends the events of a socket, whose key another socket may get.
     pub(super) fn unwatch(&self, socket: impl AsFd) {
-        // It fails if the socket was never watched.
+        // The call fails if the socket was never watched.
         let _ = self.inner.epoll.delete(socket);
     }
 
@@ -289,7 +289,8 @@ impl ConnectionManager {
         self.inner.change(socket, key, Watch::ENDS);
     }
 
-    /// Has the timer look after peers that owe their requests, and listeners that were paused.
+    /// Starts the timer while a peer has not sent its request or a listener is paused, and stops it
+    /// otherwise.
     fn start_ticking(&self, state: &mut State) {
         let wanted = !state.silent.is_empty() || !state.paused.is_empty();
         if wanted == state.ticking {
@@ -303,7 +304,10 @@ impl ConnectionManager {
             self.inner.timer.unset()
         };
         if let Err(errno) = result {
-            error_sparsely!(Tcp, "timerfd_settime: {errno}");
+            error_sparsely!(
+                Tcp,
+                "cannot set the timer of TCP listeners, so paused ones may not continue: {errno}"
+            );
         }
     }
 
@@ -358,7 +362,10 @@ impl Inner {
 
     fn change(&self, fd: impl AsFd, token: u64, flags: EpollFlags) {
         if let Err(errno) = self.epoll.modify(fd, &mut EpollEvent::new(flags, token)) {
-            error_sparsely!(Tcp, "epoll_ctl: {errno}");
+            error_sparsely!(
+                Tcp,
+                "cannot change the watch of the TCP socket with number {token}: {errno}"
+            );
         }
     }
 }
@@ -461,7 +468,11 @@ impl Watch {
         match self.epoll.modify(socket, &mut event) {
             // `unwatch` has removed the socket.
             Ok(()) | Err(nix::Error::ENOENT) => {}
-            Err(errno) => error_sparsely!(Connection, "conn {}: epoll_ctl: {errno}", self.token),
+            Err(errno) => error_sparsely!(
+                Connection,
+                "conn {}: cannot watch its TCP socket, may notice its end late: {errno}",
+                self.token
+            ),
         }
     }
 

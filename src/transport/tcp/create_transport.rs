@@ -55,7 +55,8 @@ pub(super) fn create_transport(
     let inbound_pool = InboundPool::new(&domain, keep, customer);
     let qp = queues::QueuePair::Tcp(QueuePair::new(Arc::clone(stream)));
     let queues = WorkQueues::new(qp, &domain, layout, shared.clone(), inbound_pool)?;
-    // Last, so that nothing has to be given back when something fails.
+    // This is the last step, so that no earlier failure has to return the receives that it
+    // reserves.
     if let Some(shared) = &shared
         && !shared.account.open(config.receive_window)
     {

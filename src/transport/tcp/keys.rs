@@ -1,8 +1,8 @@
 //! The table of keys with which the peer may access memory of this side. Over RDMA the device has
-//! it.
+//! this table.
 //!
-//! Addresses in it are made up, so a peer learns nothing of where memory lies, and has to guess a
-//! key and an address together.
+//! The addresses in the table are invented, so a peer does not learn the real addresses, and has to
+//! guess a key and an address together.
 #![allow(unsafe_code)]
 
 use std::{

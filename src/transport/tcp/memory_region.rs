@@ -33,7 +33,8 @@ struct Inner {
     /// The key, if the peer has a right.
     exposure: Option<Arc<Exposure>>,
     domain: Domain,
-    /// After the key has ended. `None` for memory that the region does not own.
+    /// The memory. This field is dropped after the key. `None` if the region does not own the
+    /// memory.
     _mapping: Option<Mapping>,
 }
 

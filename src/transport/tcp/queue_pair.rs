@@ -56,7 +56,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Posts the receives from `next` on, a piece of memory at a time, when there is no other.
+    /// Has the queue post the receives from number `next` on, one piece of memory at a time, when
+    /// no other receive is left.
     ///
     /// # Safety
     ///

@@ -22,13 +22,13 @@ struct Posted {
     unposted: Option<Unposted>,
 }
 
-/// Receives that are posted when there is no other, so that a connection has memory for the
-/// greatest number that it ever needed at a time.
+/// Receives that are posted only when no other receive is left. So a connection has memory only for
+/// the greatest number of receives that it has needed at one time.
 #[derive(Debug)]
 pub(super) struct Unposted {
     /// `None` after the end of the queue pair.
     pub(super) buffers: Weak<Buffers>,
-    /// The first of them.
+    /// The number of the first receive that has not been posted yet.
     pub(super) next: u32,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Unposted {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Receive {
     pub(super) id: WorkId,
-    /// Of no bytes for a drain marker.
+    /// The memory for the bytes. It has none for a drain marker.
     pub(super) to: Span,
 }
 
@@ -54,7 +54,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// Posts these as well when there is no other.
+    /// Has the queue post these receives when no other receive is left.
     pub(super) fn post_on_demand(&self, unposted: Unposted) {
         lock(&self.posted).unposted = Some(unposted);
     }
@@ -65,8 +65,8 @@ impl ReceiveQueue {
         lock(&self.posted).receives.pop()
     }
 
-    /// Takes a receive that was never posted, and posts those in the same piece of memory. Fails if
-    /// the system has no memory for them.
+    /// Takes a receive that was never posted, and posts the other receives in the same piece of
+    /// memory. Fails if the system has no memory for the piece.
     #[cold]
     pub(super) fn take_another(&self) -> Result<Option<Receive>, OsError> {
         let mut posted = lock(&self.posted);
@@ -95,7 +95,7 @@ impl ReceiveQueue {
         Ok(receives.pop())
     }
 
-    /// Takes the next to come back: the marker last.
+    /// Takes the next receive to flush; the marker is the last.
     pub(super) fn take_back(&self) -> Option<Receive> {
         let mut posted = lock(&self.posted);
         posted.receives.pop().or_else(|| posted.marker.take())

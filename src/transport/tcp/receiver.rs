@@ -45,8 +45,8 @@ const LONG: usize = 32 << 10;
 /// bytes.
 const MIN_AWAITED: usize = 128 << 10;
 const MAX_AWAITED: usize = 256 << 10;
-/// The longest sleep for that many bytes. A thread receives fewer after this time, so that they
-/// count as a sign of life.
+/// The longest sleep of a thread that waits for the rest of a payload. Afterwards it receives the
+/// bytes that have arrived, so that they count as a sign of life.
 const LONGEST_AWAIT: Duration = Duration::from_millis(50);
 
 /// The number of calls in a row, so that a peer which keeps sending does not delay others.
@@ -125,7 +125,7 @@ impl Receiver {
         }
     }
 
-    /// Whether nothing more comes, and all that came was looked at.
+    /// Whether no further bytes can arrive, and all received bytes were processed.
     pub(super) fn has_ended(&self) -> bool {
         self.ended || (self.over && !self.stopped)
     }
@@ -136,7 +136,7 @@ impl Receiver {
             return Ok(());
         }
         let result = self.receive_some(parts, enough);
-        // Nothing that comes behind a fault counts.
+        // Bytes behind a fault are ignored.
         self.ended |= result.is_err();
         result
     }
@@ -159,8 +159,8 @@ impl Receiver {
         Ok(())
     }
 
-    /// Waits until something comes, unless it may be here already, and receives that. A wait for
-    /// more of a long payload goes on only while `goes_on` returns `true`.
+    /// Waits until bytes arrive, unless some may have arrived already, and receives them. A wait
+    /// for more of a long payload goes on only while `goes_on` returns `true`.
     pub(super) fn wait(
         &mut self,
         parts: &mut Parts<'_>,
@@ -174,8 +174,8 @@ impl Receiver {
         result
     }
 
-    /// As [`wait`](Self::wait). Behind nothing but the beginning of a long payload it goes on
-    /// waiting for that: until it has come there is nothing to do.
+    /// As [`wait`](Self::wait). If only the first bytes of a long payload have arrived, it waits
+    /// for the rest, because there is nothing to process before.
     fn wait_for_some(
         &mut self,
         parts: &mut Parts<'_>,
@@ -188,8 +188,8 @@ impl Receiver {
             let left = self.left();
             let wait = if left >= MIN_AWAITED && flows {
                 self.await_bytes(left.min(MAX_AWAITED), parts.socket);
-                // Not in the call that receives: it would take some bytes, and then wait for the
-                // same number again, while fewer are missing.
+                // The thread waits before the receive and not in it, because a receive would take
+                // some bytes, and then wait for the same number again although fewer are missing.
                 parts.socket.await_readable(LONGEST_AWAIT);
                 Wait::No
             } else {
@@ -226,7 +226,8 @@ impl Receiver {
         matches!(to, Some(Place::Exposed { .. }))
     }
 
-    /// Whether the last call left something because of its limits, that is still to be looked at.
+    /// Whether the last call reached its limits, so that received bytes may still have to be
+    /// processed.
     pub(super) fn has_stopped(&self) -> bool {
         self.stopped && !self.ended
     }
@@ -238,7 +239,7 @@ impl Receiver {
         }
     }
 
-    /// Receives something. Returns whether there may be more.
+    /// Receives once. Returns whether more bytes may have arrived.
     fn receive_once(&mut self, parts: &mut Parts<'_>, wait: Wait) -> Result<bool, Fault> {
         let (moved, room) = self.fill(parts.socket, wait);
         match moved {

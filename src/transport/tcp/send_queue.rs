@@ -66,9 +66,9 @@ enum Answer {
 /// Whether an acknowledgement is sent by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Acks {
-    /// It is.
+    /// An acknowledgement is sent at once, by itself.
     Alone,
-    /// It waits for something else that is sent.
+    /// An acknowledgement waits until another PDU is sent.
     WaitForCompany,
 }
 
@@ -146,7 +146,7 @@ impl SendQueue {
         })
     }
 
-    /// Those bytes have come.
+    /// Records that the bytes of the last [`read_target`](Self::read_target) have arrived.
     pub(super) fn read_moved(&mut self, len: u32, last: bool) {
         if let Ok(request) = self.oldest_unanswered("read response") {
             request.moved += len as usize;
@@ -379,7 +379,7 @@ impl SendQueue {
     fn follows(&self) -> bool {
         match self.writing.payload() {
             Payload::None => false,
-            // Another part of it does; the next request may have to wait.
+            // A further part of the same request follows. The next request may have to wait.
             Payload::Request { .. } => self.writing.then() == Then::Nothing,
             Payload::Answer { offset, len } => {
                 let all = match self.answers.front() {
@@ -412,7 +412,8 @@ impl SendQueue {
             }
             (None, _) => false,
         };
-        // Not before the answers, because the peer would count the answered requests as refused.
+        // The Nak follows the answers, because otherwise the peer would count the answered requests
+        // as refused.
         if let Some((requests, cause)) = self.refusal.take_if(|_| self.answers.is_empty()) {
             self.writing.push(&tcp::Pdu::Nak { requests, cause }.emit());
             return true;
@@ -489,7 +490,8 @@ impl SendQueue {
         let pdu = match request.op {
             SendOp::Send => {
                 if matches!(request.id, WorkId::DrainSend) {
-                    // It is posted to come back when the queue pair is in its error state.
+                    // A drain marker is not sent: it completes when the queue pair is in its error
+                    // state.
                     return false;
                 }
                 let len = memory.len as u32;

@@ -23,7 +23,7 @@ pub(super) enum Arrived {
         reads: u8,
         private_data: Vec<u8>,
     },
-    /// Something that is none.
+    /// Bytes that are no setup message.
     Foreign,
     /// The peer has ended the connection, with this error or without one.
     Ended(Option<nix::Error>),

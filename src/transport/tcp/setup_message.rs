@@ -30,11 +30,11 @@ pub(super) struct Prefix {
 /// Why bytes are no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoMessage {
-    /// Bytes of it are missing.
+    /// Bytes of the message are missing.
     Short,
     /// The sender speaks another protocol.
     Foreign,
-    /// It has another version.
+    /// The message has this other version.
     Version(u8),
 }
 

@@ -16,8 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The peers that owe their requests, by their tokens, the oldest first.
 ///
-/// If all places are taken, the oldest peer of the host with the most places gives up its own. So a
-/// host with many silent connections ends its own, and none of another host.
+/// If all places are taken, the oldest peer of the host with the most places loses its place. So a
+/// host with many silent connections loses its own connections, and no other host does.
 #[derive(Debug, Default)]
 pub(super) struct SilentPeers(BTreeMap<u64, Silent>);
 

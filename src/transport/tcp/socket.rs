@@ -54,7 +54,7 @@ pub(super) struct Span {
 pub(super) enum Moved {
     /// This number of bytes.
     Some(usize),
-    /// None: the socket takes, or has, nothing now.
+    /// No bytes moved, because the socket has no room, or no bytes have arrived.
     Blocked,
     /// The stream has ended, or failed.
     Ended,

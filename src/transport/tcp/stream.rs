@@ -69,11 +69,12 @@ struct Incoming {
 /// The result of a [poll](Stream::poll).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Polled {
-    /// It took all that there was.
+    /// The call took all bytes that had arrived.
     All,
-    /// It took some. The socket need not be readable for the rest.
+    /// The call took some bytes. The rest may have been read already, so the socket need not be
+    /// readable.
     Some,
-    /// It took nothing of the bytes in the socket, because another thread is receiving.
+    /// The call took no bytes from the socket, because another thread is receiving.
     Held,
 }
 
@@ -210,7 +211,8 @@ impl Stream {
         if open && send.is_idle() && frame.payload.len() <= 1 {
             // SAFETY: the caller vouches for the slot.
             let sent = unsafe { send.send_frame(id, frame, slot, signalled, &self.socket) };
-            // With the lock held, so that nothing follows the part of the frame.
+            // The stream fails while the lock is held, so that no bytes follow the part of the
+            // frame.
             sent.inspect_err(|_| self.fail())?;
         } else {
             let memory = Span {
@@ -244,7 +246,7 @@ impl Stream {
         if open && send.is_idle() {
             // SAFETY: the caller vouches for the slots.
             let sent = unsafe { send.send_frames(frames, slot, &self.socket) };
-            // With the lock held, so that nothing follows the part of a frame.
+            // The stream fails while the lock is held, so that no bytes follow the part of a frame.
             sent.inspect_err(|_| self.fail())?;
         } else {
             for (number, &(id, frame, signalled)) in frames.iter().enumerate() {
@@ -268,8 +270,8 @@ impl Stream {
     /// Moves to the error state.
     pub(super) fn fail(&self) {
         if self.reach(Phase::Failed) {
-            // That makes the socket readable, so the waiting thread polls and gets all work
-            // requests back.
+            // The shutdown makes the socket readable, so that the waiting thread polls and flushes
+            // all work requests.
             self.socket.shut_down();
         }
     }

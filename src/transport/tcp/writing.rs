@@ -82,7 +82,7 @@ impl Writing {
         self.len += bytes.len();
     }
 
-    /// Copies a short frame behind its header. Returns whether it is one.
+    /// Copies the frame behind its header if the frame is short. Returns whether it did.
     ///
     /// # Safety
     ///
@@ -98,7 +98,7 @@ impl Writing {
         true
     }
 
-    /// Copies a frame behind its header if it is short. Returns whether it is.
+    /// Copies the frame if it is short. Returns whether it did.
     pub(super) fn push_short_frame(&mut self, frame: Frame<'_>) -> bool {
         if frame.len > SHORT {
             return false;
@@ -110,7 +110,7 @@ impl Writing {
         true
     }
 
-    /// Puts a payload behind its header: nothing goes behind that.
+    /// Puts a payload behind its header. The caller adds nothing behind the payload.
     pub(super) fn put(&mut self, payload: Payload, then: Then) {
         self.payload = payload;
         self.then = then;
@@ -131,7 +131,8 @@ impl Writing {
         self.taken = 0;
     }
 
-    /// Sends the rest, of a payload at this place. `more` tells the socket whether bytes follow.
+    /// Sends the bytes of the headers and of `payload` that are left. `more` tells the socket
+    /// whether further bytes follow.
     ///
     /// # Safety
     ///
@@ -185,9 +186,9 @@ impl Writing {
         moved
     }
 
-    /// Sends the gathered bytes, and these frames, each behind its header. Returns the number of
-    /// bytes of the frames and their headers that the socket has taken. If that is not 0, nothing
-    /// remains gathered.
+    /// Sends the gathered bytes, and then these frames, each preceded by its header. Returns the
+    /// number of bytes of the frames and their headers that the socket has taken. If that is not 0,
+    /// nothing remains gathered.
     pub(super) fn send_frames(
         &mut self,
         socket: &Socket,
@@ -217,8 +218,8 @@ impl Writing {
         (taken, moved)
     }
 
-    /// Goes on with a payload behind its header, of both of which the socket has taken the first
-    /// `taken` bytes.
+    /// Continues a write of a header and its payload after the socket has taken their first `taken`
+    /// bytes.
     pub(super) fn resume(&mut self, header: &Header, at: Span, taken: usize) {
         self.push(header);
         self.put(Payload::Request { at }, Then::RequestSent);

@@ -365,7 +365,10 @@ unsafe fn release(context: NonNull<ffi::ibv_context>) {
         // SAFETY: the caller vouches for the context.
         Err(none_left) => match unsafe { detach(context) } {
             Ok(()) => debug!(Rdma, "{none_left}: the last device was released"),
-            Err(error) => error!(Rdma, "a removed device stays open: {error}"),
+            Err(error) => error!(
+                Rdma,
+                "cannot close a removed device, which stays open until the process ends: {error}"
+            ),
         },
     }
 }

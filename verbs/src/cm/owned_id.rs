@@ -216,7 +216,7 @@ impl Groups {
         for group in self.0.drain(..) {
             // SAFETY: as the caller's.
             if let Err(error) = cvt("rdma_leave_multicast", unsafe { leave(id, group) }) {
-                warn!(Rdma, "{group}: {error}");
+                warn!(Rdma, "cannot leave the multicast group {group}: {error}");
             }
         }
     }

@@ -33,7 +33,7 @@ pub(crate) unsafe fn function<F: Copy>(
     // SAFETY: the caller vouches for the type.
     let found = unsafe { library.get::<F>(name.as_bytes()) };
     found.map(|function| *function).map_err(|error| {
-        rdmsg_os::info!(Rdma, "{error}");
+        rdmsg_os::info!(Rdma, "cannot find the function {name}: {error}");
         OsError::new(name, libc::ELIBBAD)
     })
 }

@@ -220,9 +220,9 @@ pub(crate) fn connected(ip: IpAddr) -> (Side, Side, Server) {
 
 /// Returns the counts of RDMA resources and of open files after one connection was made and ended.
 ///
-/// librdmacm has a protection domain of its own for each device that ids use. Whether it releases
-/// that depends on the order in which the last id and the last list of devices are destroyed. So
-/// each count is taken after the same last steps.
+/// librdmacm allocates a protection domain for each device that ids use. Whether librdmacm frees
+/// this domain depends on the order in which the last id and the last list of devices are
+/// destroyed. So each count is taken after the same last steps.
 pub(crate) fn what_exists(lab: &Lab) -> (String, usize) {
     drop(connected(lab.addr));
     (lab.resources(), open_fds())

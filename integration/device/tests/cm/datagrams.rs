@@ -48,7 +48,8 @@ fn resolved(channel: &EventChannel, addr: SocketAddr) -> CmId {
     id
 }
 
-/// The asking side learns the address of the other, which answers to the source of the datagram.
+/// The side that resolves learns the address handle of the listening side, which answers to the
+/// source of the datagram.
 #[test]
 fn a_datagram_peer_is_found() {
     let _test = DeviceTest::without_credits();
@@ -179,8 +180,8 @@ fn groups_are_left_by_whoever_goes() {
         Leaves::Never,
     ] {
         run(leaves);
-        // librdmacm releases its own protection domain with the last id, unless a list of devices
-        // lives longer: the counts are taken after the same last steps.
+        // librdmacm frees its own protection domain with the last id, unless a list of devices
+        // still exists. So the counts are taken after the same last steps.
         run(Leaves::First);
         assert_eq!(lab.resources(), before, "{leaves:?}");
     }

@@ -121,8 +121,8 @@ fn an_own_queue_pair_is_not_the_ids() {
     assert_eq!((error.call, error.errno), ("rdma_establish", EINVAL));
 }
 
-/// The lab's device has no options of its own: the id's queue pair accepts the vendor id, but none
-/// of the options that the peer offers.
+/// The driver of the lab's device defines no options: the id's queue pair accepts the vendor id,
+/// but none of the options that the peer offers.
 #[test]
 fn missing_vendor_options_are_not_granted() {
     let lab = DeviceTest::without_credits();

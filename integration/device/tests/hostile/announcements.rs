@@ -27,8 +27,7 @@ const GIB: u64 = 1 << 30;
 /// Bytes that a peer lets the library read before it stalls: its first three chunks.
 const READABLE: usize = 256 << 10;
 
-/// Bound of the pinned bytes after the stall. They are up to four chunks: the first has 128 KiB,
-/// each further one twice the size of the one before.
+/// Bound of the pinned bytes after the stall: four chunks, of 128 KiB, 256 KiB, 512 KiB and 1 MiB.
 const PINNED_LIMIT: u64 = 2 * MIB;
 
 /// Returns the library's configuration for a hostile peer that stalls READs: the device reports a
@@ -209,7 +208,7 @@ fn stalled_read_ends_connection_and_frees_budget() {
     }
     for (peer, endpoint) in hostile {
         let reason = end(&endpoint).0;
-        // If the peer's queue pair fails during a READ, the device refuses that READ.
+        // If the peer's queue pair fails during a READ, the peer's device refuses this READ.
         let refused = matches!(&reason, CloseReason::ProtocolViolation(it) if it.field() == "rkey");
         assert!(refused || reason == CloseReason::ReadTimeout, "{reason}");
         drop(peer);

@@ -42,7 +42,8 @@ struct Forger {
 }
 
 impl Forger {
-    /// Announces a genuine message, and then the frame that `forge` makes of its descriptor.
+    /// Announces a genuine message, and then sends the frame that `forge` makes from the message's
+    /// descriptor.
     fn new(
         scene: &Scene,
         what: &'static str,

@@ -1,4 +1,5 @@
-//! Tests of peers that send too many control frames or answers to nothing.
+//! Tests of peers that send too many control frames, or answers for which this side sent no
+//! request.
 
 use std::time::Duration;
 

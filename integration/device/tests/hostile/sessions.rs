@@ -79,7 +79,8 @@ fn resume(addr: SocketAddr, id: &[u8], epoch: &mut u32, received: u32) -> (Peer,
     }
 }
 
-/// Starts a session with the library, and returns its identity as well.
+/// Starts a session with the library. Returns both ends of the connection, and the session's
+/// identity.
 fn begin(scene: &Scene) -> (Peer, Endpoint, Vec<u8>) {
     let addr = scene.stage.listener.local_addr();
     thread::scope(|scope| {

@@ -63,7 +63,7 @@ fn a_violation_holds_back_no_buffer_that_others_share() {
     }
     client.close().unwrap();
     drop((client, server));
-    // A peer that exceeds its credit may find no posted receive, and briefly uses receives of
-    // others.
+    // A peer that exceeds its credit may find no posted receive, and briefly uses receives of other
+    // connections.
     scene.finish_with_rnr_naks();
 }

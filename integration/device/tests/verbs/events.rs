@@ -92,7 +92,7 @@ fn only_solicited_completions_wake_when_asked_so() {
     assert_none(&a.cq);
 }
 
-/// Waits for an event of this type; others, such as port events, may precede it.
+/// Waits for an event of this type. Events of other types, such as port events, may precede it.
 fn expect(context: &Context, event_type: AsyncEventType) -> AsyncElement {
     let _watchdog = Watchdog::new(PATIENCE.as_secs());
     loop {

@@ -54,8 +54,8 @@ fn messages_arrive() {
         let recv = RecvWr::new(number, Sge::new(&b.region, ..));
         b.qp.post_recv(&[recv]).unwrap();
     }
-    // All requests have one length, because soft-RoCE's driver in rdma-core 44 uses that of the
-    // first for all.
+    // All requests have the same length, because soft-RoCE's driver in rdma-core 44 uses the length
+    // of the first request for all of them.
     let pieces = [Sge::new(&a.region, 100..106), Sge::new(&a.region, 106..112)];
     let requests = [
         SendWr::send(10, &pieces).signaled(),

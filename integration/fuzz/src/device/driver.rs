@@ -142,7 +142,7 @@ impl Device {
 
     /// Receives immediate data of a write to this side's memory.
     pub(crate) fn immediate(&mut self, imm_data: u32, len: u32) {
-        // Half of them arrive before this side exposes writable memory.
+        // Half of these writes arrive before this side exposes writable memory.
         if imm_data & 1 == 1 {
             self.conn.allow_immediates();
         }
@@ -225,7 +225,8 @@ fn work(sent: &Sent) -> Work {
     }
 }
 
-/// Returns the length of a message from this fragment on, and that of the fragment.
+/// Returns the number of bytes of the message from this fragment on, and the number of bytes of the
+/// fragment.
 fn fragment(frame: &[u8]) -> Option<(u32, u32)> {
     let (header, payload) = frame.split_first_chunk::<16>()?;
     let rest = u32::from_be_bytes(header[8..12].try_into().unwrap());

@@ -1,4 +1,4 @@
-//! Attackers, each with one connection after the other. The seed and the connection's number
+//! Attackers. Each makes one connection after the other. The seed and the connection's number
 //! determine an attack, except for the times of the victim's answers.
 
 use std::{

@@ -81,7 +81,7 @@ fn one_of(lengths: [Lengths; 2], bytes: &mut [u8], rng: &mut Rng) {
     }
 }
 
-/// Another number of this many bits, mostly one at a bound.
+/// Returns a random number of `bits` bits: most often a bound, or `old` changed a little.
 fn number(old: u64, bits: u32, rng: &mut Rng) -> u64 {
     let most = u64::MAX >> (64 - bits);
     let new = match rng.u8(0..10) {

@@ -18,7 +18,7 @@ use crate::{
 /// The `netem` of a cut.
 const CUT: &str = "loss 100%";
 
-/// The time from the begin of a cut to the begin of the next one.
+/// The time from the start of one cut to the start of the next.
 const PERIOD: Duration = Duration::from_secs(20);
 
 /// The lengths of consecutive cuts in milliseconds. The first one exceeds the keepalive limits.
@@ -177,7 +177,7 @@ impl Conductor {
         self.b.shell("true")
     }
 
-    /// Runs a shell command on both hosts, and returns the times of its begin.
+    /// Runs a shell command on both hosts. Returns the time at which it started on each.
     fn both(&mut self, script: &str) -> Result<[u64; 2]> {
         Ok([self.a.shell(script)?, self.b.shell(script)?])
     }

@@ -91,7 +91,7 @@ impl Conversation {
         }
         if self.plan.talk == Talk::Operations {
             match Operations::offer(&endpoint) {
-                // It was empty.
+                // The cell was empty, so the call succeeds.
                 Ok(operations) => drop(self.operations.set(operations)),
                 Err(error) => return End::Broken(format!("no memory for operations: {error:?}")),
             }

@@ -46,7 +46,7 @@ impl Operations {
     pub(super) fn accept(&self, message: &Message) -> Result<(), String> {
         let bytes = message.as_ref().try_into();
         let bytes = bytes.map_err(|_| format!("no remote: {} bytes", message.len()))?;
-        // It was empty, and no other thread sets it.
+        // The cell was empty, and no other thread sets it, so the call succeeds.
         let _ = self.remote.set(RemoteRegion::from_bytes(bytes));
         Ok(())
     }

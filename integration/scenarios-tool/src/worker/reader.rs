@@ -168,7 +168,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Holds a message until others have arrived, or for a time, or drops it.
+    /// Drops a message at once, or holds it until later messages have arrived or for a limited
+    /// time.
     fn keep_some(&mut self, number: u64, is_short: bool, release: Release) {
         let due = self.kept.extract_if(.., |(until, _)| *until <= number);
         due.for_each(|(_, release)| release());

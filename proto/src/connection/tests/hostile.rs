@@ -187,9 +187,9 @@ fn nothing_counts_behind_an_abort() {
 fn a_close_is_acknowledged_once_and_after_both() {
     let close_ack = || control(Control::CloseAck);
     let cases: [(bool, &[Vec<u8>]); 4] = [
-        // B has not closed.
+        // B has not sent its Close.
         (false, &[close_ack()]),
-        // The peer has not.
+        // The peer has not sent its Close.
         (true, &[close_ack()]),
         (true, &[close_ack(), control(Control::Close)]),
         // Twice.

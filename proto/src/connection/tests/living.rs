@@ -275,7 +275,8 @@ fn where_the_peers_engine_is_alive_elsewhere_few_probes_do() {
     }
     let probed = pings(&pair);
     assert!((4..=12).contains(&probed), "in 80 intervals: {probed}");
-    // Nothing comes from anywhere: as without others.
+    // No sign of life arrives on any connection, so the peer is judged as without other
+    // connections.
     let start = pair.now;
     pair.vanish(B);
     pair.finish();
@@ -286,7 +287,7 @@ fn where_the_peers_engine_is_alive_elsewhere_few_probes_do() {
 #[test]
 fn a_side_that_is_too_busy_to_look_does_not_judge_its_peer() {
     let mut pair = Pair::established(alive(), alive());
-    // Neither side polls for 20 s several times, so the answer is that late.
+    // Ten times neither side polls for 20 s, so each pong is read up to 20 s after it arrived.
     for _ in 0..10 {
         pair.wait(Duration::from_secs(20));
         assert!(pair.sides[A].ended.is_none() && pair.sides[B].ended.is_none());

@@ -47,7 +47,8 @@ fn rejections_are_told_apart() {
         }
     );
 
-    // Another version, and a window of nothing: typed, with both sides' values.
+    // The error for another version, and for a receive window of 0, is an incompatibility with both
+    // sides' values.
     for (version, window, text) in [
         (
             9,
@@ -71,7 +72,7 @@ fn rejections_are_told_apart() {
         assert_eq!(reject(consumer, &refusal.private_data).to_string(), text);
     }
 
-    // Somebody else's.
+    // The private data is not rdmsg's.
     assert_eq!(
         reject(consumer, b"go away"),
         CloseReason::Rejected {
@@ -307,7 +308,7 @@ fn what_may_pass_is_tried_again_where_that_is_asked_for() {
     for (reason, private_data, cause, passes) in [
         (consumer, &busy[..], CloseReason::PeerBusy, true),
         (consumer, &resources, CloseReason::PeerOutOfResources, true),
-        // Of a process that ended before it had answered.
+        // The listening process ended before it had answered.
         (consumer, &[], CloseReason::RejectedWithoutCause, true),
         (
             consumer,

@@ -13,7 +13,7 @@ use nix::sys::{
     socket::{getsockopt, sockopt},
 };
 
-use super::{ConnectRequest, ConnectionManager, Report, State, UNNAMED, Watched};
+use super::{ConnectRequest, ConnectionManager, Report, State, TICK, UNNAMED, Watched};
 use crate::{
     os::{Unshared, failed},
     poll::eventfd,
@@ -45,7 +45,7 @@ impl ConnectionManager {
                 }
             }
             Some(Watched::Requested | Watched::Open(_)) => {
-                // It reports the end once.
+                // The socket is removed, so that the end is reported once.
                 state.sockets.remove(&token);
                 state.report(token, What::Disconnected);
             }
@@ -64,15 +64,25 @@ impl ConnectionManager {
             match accepted {
                 Ok((socket, peer, reserve)) => {
                     if let Err(error) = self.await_request(state, token, socket, peer, reserve) {
-                        error_sparsely!(Listener, "listener {token}: {error}");
+                        error_sparsely!(
+                            Listener,
+                            "listener {token}: dropped a connection of {peer}: {error}"
+                        );
                     }
                 }
                 Err(error) if error.errno == libc::EWOULDBLOCK => break,
                 Err(error) if is_of_one_connection(error.errno) => {
-                    debug!(Listener, "listener {token}: {error}");
+                    debug!(
+                        Listener,
+                        "listener {token}: a connection failed before it was accepted: {error}"
+                    );
                 }
                 Err(error) => {
-                    error_sparsely!(Listener, "listener {token}: {error}");
+                    error_sparsely!(
+                        Listener,
+                        "listener {token}: accepts over TCP again in at most {TICK:?}, because it \
+                         failed: {error}"
+                    );
                     // The connections stay in the kernel's queue, which keeps the socket readable.
                     self.inner.change(listener, token, EpollFlags::empty());
                     state.paused.push(token);

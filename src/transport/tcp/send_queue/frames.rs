@@ -32,7 +32,7 @@ impl SendQueue {
         signalled: bool,
         socket: &Socket,
     ) -> Result<(), OsError> {
-        // Without memory until some of it has to wait.
+        // The request has no memory unless a part of the frame has to wait.
         let mut memory = Span {
             start: ptr::null_mut(),
             len: frame.len,
@@ -44,7 +44,7 @@ impl SendQueue {
         let len = frame.len as u32;
         self.writing.push(&tcp::Pdu::Send { signalled, len }.emit());
         if self.writing.push_short_frame(frame) {
-            // It is sent together with later PDUs.
+            // The frame is gathered, and sent together with later PDUs.
             self.request_sent();
             return Ok(());
         }

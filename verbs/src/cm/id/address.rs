@@ -119,7 +119,7 @@ impl CmId {
     #[must_use]
     pub fn verbs(&self) -> Option<Context> {
         self.device()
-            .inspect_err(|error| error!(Rdma, "{error}"))
+            .inspect_err(|error| error!(Rdma, "cannot find the device of an id: {error}"))
             .ok()?
     }
 

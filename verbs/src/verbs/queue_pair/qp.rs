@@ -205,8 +205,9 @@ impl QueuePair {
     /// # Errors
     ///
     /// The first receive that could not be posted, and why; those before it are posted. `EINVAL`:
-    /// the queue pair has a shared receive queue, takes fewer elements, or is still in state
-    /// [`RESET`](QpState::RESET); `ENOMEM`: the receive queue is full.
+    /// the queue pair has a shared receive queue, the request has more elements than the queue
+    /// pair's `max_recv_sge`, or the queue pair is still in state [`RESET`](QpState::RESET);
+    /// `ENOMEM`: the receive queue is full.
     #[doc(alias = "ibv_post_recv")]
     pub fn post_recv(&self, requests: &[RecvWr<'_>]) -> Result<(), PostError> {
         if self.srq.is_some() {

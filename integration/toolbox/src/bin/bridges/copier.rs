@@ -12,10 +12,10 @@ use toolbox::{Line, PATIENCE, Process};
 /// The length of a buffer in bytes.
 const PIECE: usize = 60 << 10;
 
-/// The begin of the line that the copier prints when it listens.
+/// The first words of the line that the copier prints when it listens.
 const LISTENS: &str = "listening on ";
 
-/// Starts this program as a copier. Returns also the address on which it listens.
+/// Starts this program as a copier. Returns the process, and the address on which it listens.
 pub(crate) fn start(target: SocketAddr) -> Result<(Process, SocketAddr)> {
     let program = std::env::current_exe()?;
     let argv = [

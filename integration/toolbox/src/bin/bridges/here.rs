@@ -64,7 +64,8 @@ pub(crate) fn measure(time: Duration, rounds: u32) -> Result<()> {
     Ok(())
 }
 
-/// Returns the rate, and the processor time of the processes in between in microseconds.
+/// Returns the rate, and the processor time in microseconds of the processes `between` client and
+/// service.
 fn run(load: Load, service: SocketAddr, between: &[u32], time: Duration) -> Result<(f64, f64)> {
     let used = || {
         between
@@ -80,7 +81,7 @@ fn run(load: Load, service: SocketAddr, between: &[u32], time: Duration) -> Resu
     Ok((rate / unit, used.as_secs_f64() * 1e6 / (all as f64 / unit)))
 }
 
-/// The processor time of a process so far, of its own and of the kernel for it.
+/// The processor time of a process so far: its own, and the kernel's on its behalf.
 fn processor_time(process: u32) -> Result<Duration> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
     let (_, fields) = stat.rsplit_once(") ").context("a name is missing")?;

@@ -57,8 +57,8 @@ fn main() -> Result<()> {
     let native = native_is_possible()?;
     let first = tracks::listed("first", &DeviceTests::default(), native)?;
     steps.take_side_by_side(vec![only.tracks(first)])?;
-    // One command builds all packages, because a package alone asks for fewer features of its
-    // dependencies, and cargo would build these again.
+    // One command builds all packages, because a command for one package enables fewer features of
+    // the dependencies, so that cargo would build the dependencies again.
     steps.begin("building all programs and tests");
     let built = tests_of("build --workspace --all-targets --locked")?;
     let anywhere = tracks::anywhere(&built, &only)?;

@@ -32,7 +32,8 @@ pub(crate) struct Steps {
 #[derive(Clone)]
 pub(crate) struct Step {
     pub(crate) what: String,
-    /// The options with which cargo builds test programs, if the command is run for each of them.
+    /// The options with which cargo builds test programs. The step then runs `line` once for each
+    /// program, with the program's path in place of `TEST`. `None`: it runs `line` once.
     pub(crate) build: Option<String>,
     pub(crate) line: Vec<String>,
 }

@@ -22,7 +22,7 @@ pub(super) enum Mistake {
     GrantMore,
     /// B's library acknowledges the peer's close when it sends its own.
     AcknowledgeClose,
-    /// The side's library reports a large message as taken that it has not read.
+    /// The side's library reports that it has taken a large message which it has not read.
     TakeEarly,
     /// The side's drain markers overtake other completions.
     DrainEarly,

@@ -102,8 +102,9 @@ fn has_acknowledged(side: &Side) -> bool {
     open.transfer.control.has_final_frame() && !side.sending.iter().any(is_ack)
 }
 
-/// Returns the arrival or the acknowledgement of a frame. Before a side disconnects, all of its own
-/// frames are acknowledged, so only its peer comes first.
+/// Returns the arrival or the acknowledgement of a frame of side `at`. Returns `None` if the peer
+/// may disconnect, because its disconnect could precede this step. The side's own disconnect
+/// cannot, because a side disconnects only after all of its frames have been acknowledged.
 fn carried(world: &World, at: usize) -> Option<Act> {
     if !is_live(world) || may_disconnect(world, 1 - at) {
         return None;
