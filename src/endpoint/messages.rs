@@ -1,7 +1,4 @@
-use std::{
-    io::IoSlice,
-    time::{Duration, Instant},
-};
+use std::{io::IoSlice, time::Duration};
 
 use crossbeam_channel::TryRecvError;
 
@@ -355,7 +352,7 @@ impl Endpoint {
         mut attempt: impl FnMut() -> Result<T, TrySendError>,
     ) -> Result<T, Error> {
         let link = &self.inner.link;
-        let mut lacked_since = None;
+        let mut untaken_since = None;
         let looks = link.checks_stalls_after();
         loop {
             let look = looks.map(|after| deadline.at_most(after));
@@ -368,10 +365,7 @@ impl Endpoint {
             });
             match done {
                 Ok(Err(Error::CompletionsNotTaken))
-                    if !deadline.is_over() && {
-                        let since = lacked_since.get_or_insert_with(Instant::now);
-                        link.is_place_to_come(since.elapsed())
-                    } =>
+                    if !deadline.is_over() && link.is_place_to_come(&mut untaken_since) =>
                 {
                     // A channel does not notify threads that wait for room in it.
                     let look = deadline.at_most(PLACE_LOOKS);

@@ -1,12 +1,6 @@
 //! The calls of a connection's handles, except for the waiting ones.
 
-use std::{
-    io::IoSlice,
-    net::IpAddr,
-    ops::Range,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{io::IoSlice, net::IpAddr, ops::Range, sync::Arc, time::Instant};
 
 use super::{
     completion::Completion,
@@ -137,15 +131,21 @@ impl Link {
         }
     }
 
-    /// Whether a place for one more completion may become free without the calling thread, which
-    /// has waited for `waited`. It may if another thread takes completions, or if no completion can
-    /// be taken because all messages with ids are still in flight.
-    pub(crate) fn is_place_to_come(&self, waited: Duration) -> bool {
+    /// Whether a place for one more completion may become free without the calling thread. It may if
+    /// another thread takes completions, or if no completion can be taken because all messages with
+    /// ids are still in flight. `untaken_since` is the time since which the caller has seen
+    /// completions wait.
+    pub(crate) fn is_place_to_come(&self, untaken_since: &mut Option<Instant>) -> bool {
         let mut core = self.core();
+        if !core.has_reports() {
+            *untaken_since = None;
+            return true;
+        }
+        let since = *untaken_since.get_or_insert_with(Instant::now);
         let grouped = core.completions.as_ref();
         let grouped = grouped.and_then(Outbox::group_is_taken_elsewhere);
         let is_taken = || grouped.unwrap_or_else(|| self.taker.is_elsewhere());
-        !core.has_reports() || (waited < Taker::PATIENCE && is_taken())
+        since.elapsed() < Taker::PATIENCE && is_taken()
     }
 
     /// Allocates a buffer of `len` bytes for a message of this connection's. A suspended session

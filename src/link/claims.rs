@@ -122,14 +122,15 @@ impl Core {
     }
 
     /// Returns the numbers of a session of the passive side that ends with a close, for a peer that
-    /// is cut off.
+    /// is cut off. A session that the application has aborted leaves none, because a handle that is
+    /// dropped closes it as well.
     pub(super) fn leave_numbers(&self, reason: &CloseReason) -> Option<SessionOver> {
         let session = self.session.as_deref()?;
         if let Side::Active(_) = session.side {
             return None;
         }
         let closes = reason.is_clean() || matches!(reason, CloseReason::Truncated { .. });
-        let closes_cut_off = session.closing.is_some() && reason.is_loss();
+        let closes_cut_off = session.closing.is_some() && !session.is_aborted && reason.is_loss();
         if !(closes || closes_cut_off) {
             return None;
         }
@@ -140,5 +141,67 @@ impl Core {
         };
         let sent = session.messages.sent();
         Some(SessionOver { received, sent })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        net::{Ipv4Addr, SocketAddr},
+        sync::{Arc, Mutex},
+    };
+
+    use crossbeam_channel::bounded;
+
+    use super::*;
+    use crate::{
+        config::Config,
+        link::{
+            session::LinkSession,
+            ways::{Route, Way},
+        },
+        proto::{Connection, Unconfirmed},
+        transport_choice::Transport,
+    };
+
+    /// The passive side of a session that has a message to send again.
+    fn passive() -> Core {
+        let (config, now) = (Config::default(), Instant::now());
+        let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        let way = Way::new(nowhere, Transport::Tcp);
+        let route = Arc::new(Mutex::new(Route::new(way, None)));
+        let mut session = LinkSession::new(Side::Passive, &config, route);
+        let one = Unconfirmed {
+            messages: 1,
+            large: 0,
+            most: 1,
+        };
+        session.messages.keep(false, || one);
+        session.messages.suspend(0, one);
+        let conn = Connection::connect(config.params(Transport::Tcp), 0, b"", now);
+        let mut core = Core::new(conn, bounded(1).0, Arc::default(), 1);
+        core.session = Some(Box::new(session));
+        core
+    }
+
+    #[test]
+    fn close_over_a_loss_leaves_numbers() {
+        let mut core = passive();
+        core.close(Instant::now());
+        let over = SessionOver {
+            received: 0,
+            sent: 1,
+        };
+        let left = core.leave_numbers(&CloseReason::PeerDisconnected);
+        assert_eq!(left, Some(over));
+    }
+
+    #[test]
+    fn close_after_an_abort_leaves_no_numbers() {
+        let mut core = passive();
+        core.abort(0, Instant::now());
+        core.close(Instant::now());
+        let left = core.leave_numbers(&CloseReason::PeerDisconnected);
+        assert_eq!(left, None);
     }
 }

@@ -670,11 +670,12 @@ impl fmt::Debug for Owner {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use super::*;
 
-    #[test]
-    fn a_connection_that_was_cut_off_says_so_in_every_call() {
-        let (completions, ends) = bounded(1);
+    fn link() -> (Arc<Link>, Receiver<Completion>) {
+        let (sender, completions) = bounded(1);
         let config = Config::default();
         let params = config.params(Transport::Rdma);
         let link = Link::new(
@@ -683,9 +684,44 @@ mod tests {
             Polling::default(),
             Mailbox::new().unwrap(),
             Connection::connect(params, 1, b"", Instant::now()),
-            completions,
+            sender,
             1,
         );
+        (link, completions)
+    }
+
+    #[test]
+    fn patience_with_the_taker_begins_at_a_report() {
+        let (link, completions) = link();
+        link.taker.is_here();
+        let is_to_come = |since: &mut Option<Instant>| {
+            thread::scope(|scope| {
+                let other = scope.spawn(|| link.is_place_to_come(since));
+                other.join().unwrap()
+            })
+        };
+        let long_ago = Instant::now() - Taker::PATIENCE;
+        let mut since = Some(long_ago);
+        assert!(is_to_come(&mut since));
+        assert_eq!(since, None, "no report waits");
+        let put = link
+            .core()
+            .completions
+            .as_mut()
+            .unwrap()
+            .put(Completion::Sent(1));
+        put.unwrap();
+        assert!(is_to_come(&mut since));
+        assert!(since.is_some_and(|since| since > long_ago));
+        since = Some(long_ago);
+        assert!(!is_to_come(&mut since));
+        completions.recv().unwrap();
+        assert!(is_to_come(&mut since));
+    }
+
+    #[test]
+    fn a_connection_that_was_cut_off_says_so_in_every_call() {
+        let (link, ends) = link();
         assert_eq!(link.ended(), None);
         link.with_core(|core| core.cut_off(CloseReason::LocallyAborted));
         let ended = Ended {
