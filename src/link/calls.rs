@@ -131,9 +131,9 @@ impl Link {
         }
     }
 
-    /// Whether a place for one more completion may become free without the calling thread. It may if
-    /// another thread takes completions, or if no completion can be taken because all messages with
-    /// ids are still in flight. `untaken_since` is the time since which the caller has seen
+    /// Whether a place for one more completion may become free without the calling thread. It may
+    /// if another thread takes completions, or if no completion can be taken because all messages
+    /// with ids are still in flight. `untaken_since` is the time since which the caller has seen
     /// completions wait.
     pub(crate) fn is_place_to_come(&self, untaken_since: &mut Option<Instant>) -> bool {
         let mut core = self.core();
