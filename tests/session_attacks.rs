@@ -7,8 +7,8 @@ use rdmsg::{CloseReason, Completion, Config, Connector, Endpoint, Engine, Listen
 
 use log_lines::Lines;
 use raw_session::{
-    Answer, BUSY, OVER, PING, PONG, RESUMES, Raw, Recorder, SESSION, Server, UNKNOWN, WINDOW, ask,
-    epoch_and_received, request, resume_data,
+    Answer, BUSY, CLOSE, CLOSE_ACK, OVER, PING, PONG, RESUMES, Raw, Recorder, SESSION, Server,
+    UNKNOWN, WINDOW, ask, epoch_and_received, request, resume_data,
 };
 use tcp_peer::PATIENCE;
 
@@ -453,6 +453,21 @@ fn clean_close_asks_for_nothing() {
         other.close().unwrap();
         assert_eq!(honest.proxy.requests(), 1);
     }
+}
+
+/// Without the acknowledgement the peer would ask whether the close is complete.
+#[test]
+fn last_frame_of_the_peer_is_acknowledged() {
+    let mut scene = Scene::new();
+    thread::scope(|scope| {
+        let server = &scene.server;
+        let closing = scope.spawn(move || server.close());
+        assert_eq!(scene.raw.next_kind(), CLOSE);
+        scene.raw.control(CLOSE);
+        assert_eq!(scene.raw.next_kind(), CLOSE_ACK);
+        assert_eq!(scene.raw.finish(CLOSE_ACK), 2);
+        closing.join().unwrap().unwrap();
+    });
 }
 
 /// The identity is the permission to take the session over.
