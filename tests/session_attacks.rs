@@ -457,6 +457,21 @@ fn clean_close_asks_for_nothing() {
     }
 }
 
+/// Without the acknowledgement the peer would ask whether the close is complete.
+#[test]
+fn last_frame_of_the_peer_is_acknowledged() {
+    let mut scene = Scene::new();
+    thread::scope(|scope| {
+        let server = &scene.server;
+        let closing = scope.spawn(move || server.close());
+        assert_eq!(scene.raw.next_kind(), CLOSE);
+        scene.raw.control(CLOSE);
+        assert_eq!(scene.raw.next_kind(), CLOSE_ACK);
+        assert_eq!(scene.raw.finish(CLOSE_ACK), 2);
+        closing.join().unwrap().unwrap();
+    });
+}
+
 /// The identity is the permission to take the session over.
 #[test]
 fn identities_are_not_logged() {

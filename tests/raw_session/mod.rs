@@ -172,6 +172,25 @@ impl Raw {
         self.write(&pdu(1, 0, &frame));
     }
 
+    /// Sends the last control frame. Returns the number of frames of this side that the other one
+    /// has acknowledged before it ends the stream.
+    pub(crate) fn finish(mut self, kind: u8) -> u32 {
+        let mut frame = frame_with(self.granted, self.frames, b"");
+        frame[0] = kind;
+        self.write(&pdu(1, 1, &frame));
+        let mut acknowledged = 0;
+        let mut prefix = [0; 8];
+        while self.stream.read_exact(&mut prefix).is_ok() {
+            let [kind, _, _, _, len @ ..] = prefix;
+            let mut rest = vec![0; u32::from_be_bytes(len) as usize];
+            self.stream.read_exact(&mut rest).unwrap();
+            if kind == 16 {
+                acknowledged = u32::from_be_bytes(rest.try_into().unwrap());
+            }
+        }
+        acknowledged
+    }
+
     /// Reads the next frame, and acknowledges it if that is wanted.
     fn frame(&mut self) -> Vec<u8> {
         loop {

@@ -28,8 +28,10 @@ impl QueuePair {
         Self(stream)
     }
 
-    /// Moves to the error state: posted work requests are flushed, and no receive follows.
+    /// Moves to the error state: posted work requests are flushed, and no receive follows. An
+    /// acknowledgement that waits for other PDUs is sent first, because nothing follows it.
     pub(crate) fn fail(&self) -> Result<(), OsError> {
+        self.0.answer();
         self.0.fail();
         Ok(())
     }
