@@ -109,7 +109,7 @@ struct Large {
     completed: u64,
 }
 
-/// Where the bytes of a large message come from.
+/// The origin of the bytes of a large message.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 enum Source {
@@ -230,8 +230,8 @@ impl Inbound {
         }
     }
 
-    /// Takes a fragment with `len` bytes of payload, behind whose start `rest` bytes of its message
-    /// are to come. The caller has checked both.
+    /// Takes a fragment with `len` bytes of payload. Its message has `rest` bytes from there on.
+    /// The caller has checked both.
     pub(super) fn fragment(&mut self, buffer: u32, len: u32, rest: u32) {
         if self.missing().is_none() {
             let source = Source::Fragments {

@@ -27,10 +27,11 @@ impl Endpoint {
     ///
     /// A message up to the eager size ([`Negotiated::send_eager`](crate::Negotiated::send_eager),
     /// by default 16 KiB) goes straight into a receive buffer of the peer, and one of a few eager
-    /// sizes (3 over RDMA, 16 over TCP) into several, if so many are free. The peer's library reads
-    /// a longer one from the memory of this side, independently of the peer's program. At most 4 of
-    /// those and [`Config::large_memory`](crate::Config::large_memory) bytes are in flight at a
-    /// time; `send` waits while there are more. A [`SendBuffer`] saves the copy of a long message.
+    /// sizes (3 over RDMA, 16 over TCP) into several, if that number is free. The peer's library
+    /// reads a longer one from the memory of this side, independently of the peer's program. At
+    /// most 4 of those and [`Config::large_memory`](crate::Config::large_memory) bytes are in
+    /// flight at a time; `send` waits while there are more. A [`SendBuffer`] saves the copy of a
+    /// long message.
     ///
     /// This waits without a limit until there is room or the connection ends.
     /// [`send_timeout`](Self::send_timeout) has a limit, and [`try_send`](Self::try_send) does not

@@ -33,7 +33,7 @@ impl Open {
     }
 
     /// Reads more of the peer's large messages, as far as there are slots and memory, while the
-    /// queue pair works. Copies fragments, also those that arrived before it failed.
+    /// queue pair works. Copies the fragments that have arrived, also after it failed.
     pub(super) fn read_on(&mut self, side: &mut Side, now: impl Clock) {
         let is_connected = self.is_connected();
         let transfer = &mut self.transfer;

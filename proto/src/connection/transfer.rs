@@ -79,7 +79,7 @@ pub enum Way {
     Announcement,
 }
 
-/// What a send needs, in addition to a credit.
+/// The resources that a send needs in addition to a credit.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(test, derive(Hash))]
 struct Lack {

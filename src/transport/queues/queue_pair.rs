@@ -159,8 +159,8 @@ impl QueuePair {
 }
 
 impl QueuePair {
-    /// Posts frames in their order, as [`post_frame`](Self::post_frame) does, with one call where
-    /// that wakes the peer less often. `slot` returns the memory for the frame with this number.
+    /// Posts frames in their order, as [`post_frame`](Self::post_frame) does, with a single call,
+    /// which wakes the peer less often. `slot` returns the memory for the frame with this number.
     ///
     /// # Safety
     ///

@@ -16,7 +16,7 @@ use crate::{
 /// The eager size of both sides.
 const EAGER: u32 = 64;
 
-/// The fragment of a message of which `len` bytes are to come, with `payload` bytes.
+/// Returns a fragment with `payload` bytes. Its message has `len` bytes from there on.
 fn fragment(len: u32, payload: usize) -> Vec<u8> {
     [header(Kind::Fragment, len), vec![0; payload]].concat()
 }

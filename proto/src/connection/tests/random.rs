@@ -117,7 +117,7 @@ fn apply(pair: &mut Pair, op: Op) {
             pair.send_batch(at, 3);
         }
         Op::SendLarge { at, len } if alive(pair, at) => {
-            // What fits an eager frame goes in one, and every second one in some, if it fits.
+            // Half of the messages go in fragments, if there is room.
             let words = len as u32 % 50 + 17;
             if len % 2 == 0 || !pair.send_fragments(at, 4 * words) {
                 pair.send_large(at, len.max(65));
