@@ -95,6 +95,11 @@ impl ReadWatchdog {
         }
     }
 
+    /// Whether nothing is watched, and no memory is missing.
+    pub(super) fn is_off(&self) -> bool {
+        matches!(self.watch, Watch::Off)
+    }
+
     /// Whether [`read_posted`](Self::read_posted) need not be called for the next read.
     pub(super) fn is_watching(&self) -> bool {
         matches!(self.watch, Watch::Reading { .. })

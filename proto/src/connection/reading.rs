@@ -67,12 +67,22 @@ impl Open {
             return;
         };
         self.let_go_of(side, buffer);
+        self.watch_fragments(now);
         if self.transfer.heard != Heard::Nothing {
             self.deliver(side);
         }
         self.read_on(side, now);
         self.acknowledge_close(side);
         self.disconnect_if_done(side, now);
+    }
+
+    /// Has the time bounded in which the peer sends the rest of a message in fragments.
+    pub(super) fn watch_fragments(&mut self, now: impl Clock) {
+        let transfer = &mut self.transfer;
+        if transfer.inbound.missing().is_some() && transfer.timers.read_watchdog.is_off() {
+            let seen = transfer.progress();
+            transfer.timers.read_watchdog.read_posted(seen, now.now());
+        }
     }
 
     pub(super) fn on_out_of_memory(&mut self, side: &mut Side, error: OsError, now: Instant) {

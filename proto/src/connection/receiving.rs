@@ -273,10 +273,7 @@ impl Open {
         }
         transfer.inbound.fragment(buffer, len, rest);
         transfer.unended += u32::from(rest > len);
-        if rest > len && !transfer.timers.read_watchdog.is_watching() {
-            let seen = transfer.progress();
-            transfer.timers.read_watchdog.read_posted(seen, now.now());
-        }
+        self.watch_fragments(now);
         self.read_on(side, now);
         self.grant_if_due(side);
         Ok(())

@@ -135,6 +135,37 @@ fn fragments_wait_in_their_receives_for_memory() {
     assert!(pair.delivered(A));
 }
 
+/// Nobody reports that there is memory again: the connection asks for it after a while.
+#[test]
+fn fragments_that_arrive_without_memory_ask_again() {
+    let sides = Params {
+        window: 8,
+        send_slots: 8,
+        ..params()
+    };
+    let mut pair = Pair::established(sides.clone(), sides);
+    pair.sides[B].starving = true;
+    assert!(pair.send_fragments(A, 4 * EAGER));
+    pair.run();
+    assert_eq!(pair.sides[B].starved, 1);
+    pair.sides[B].starving = false;
+    pair.wait(Duration::from_millis(10));
+    pair.run();
+    assert_eq!(pair.sides[B].received, 1);
+}
+
+#[test]
+fn peer_that_stops_after_memory_was_missing_is_given_up() {
+    let mut pair = pair();
+    pair.sides[B].starving = true;
+    pair.forge(A, &fragment(EAGER + 1, 64));
+    pair.run();
+    pair.sides[B].starving = false;
+    pair.wait(Duration::from_millis(10));
+    pair.finish();
+    assert_eq!(pair.reason(B), &CloseReason::ReadTimeout);
+}
+
 #[test]
 fn fragments_that_arrived_before_the_end_are_delivered() {
     let mut pair = pair();
