@@ -8,7 +8,6 @@ use super::{
     output::{Arrival, FragmentCopy, Read},
     pace::Pace,
     reason::Violation,
-    send_ring::READS,
 };
 
 /// The queue of messages that wait for a large one, and the reads of large ones.
@@ -159,7 +158,7 @@ impl Inbound {
             queue: VecDeque::new(),
             incomplete: 0,
             demand: Demand::Nothing,
-            reads: VecDeque::with_capacity(READS as usize),
+            reads: VecDeque::new(),
             chunks: 0,
             bytes: 0,
             pace: Pace::new(longest_chunk),

@@ -27,7 +27,7 @@ pub(super) struct Outbound {
 impl Outbound {
     pub(super) fn new(limit: u64) -> Self {
         Self {
-            lengths: VecDeque::with_capacity(LARGE_IN_FLIGHT as usize),
+            lengths: VecDeque::new(),
             bytes: 0,
             limit,
             taken: 0,
