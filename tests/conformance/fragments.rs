@@ -28,6 +28,16 @@ fn messages_of_lengths_around_whole_frames_arrive_whole() {
     assert!(*far.recv_timeout(PATIENCE).unwrap() == pattern(len)[..]);
 }
 
+/// A system call takes at most 1024 parts.
+#[test]
+fn fragments_of_very_many_parts_arrive_whole() {
+    let (near, far) = pair_with(&small());
+    let bytes = pattern(2500);
+    let parts: Vec<_> = bytes.chunks(1).map(IoSlice::new).collect();
+    near.send(Outgoing::parts(&parts)).unwrap();
+    assert!(*far.recv_timeout(PATIENCE).unwrap() == bytes[..]);
+}
+
 #[test]
 fn fragments_keep_their_order_among_other_messages() {
     let (near, far) = pair_with(&small());

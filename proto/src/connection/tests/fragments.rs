@@ -32,14 +32,19 @@ fn header(kind: Kind, len: u32) -> Vec<u8> {
     header.emit().to_vec()
 }
 
-#[test]
-fn fragments_arrive_as_one_message_in_order() {
+/// Makes two sides with room for two messages of four fragments.
+fn wide() -> Pair {
     let sides = Params {
         window: 8,
         send_slots: 8,
         ..params()
     };
-    let mut pair = Pair::established(sides.clone(), sides);
+    Pair::established(sides.clone(), sides)
+}
+
+#[test]
+fn fragments_arrive_as_one_message_in_order() {
+    let mut pair = wide();
     assert!(pair.send(A) && pair.send_fragments(A, 4 * EAGER) && pair.send(A));
     assert!(pair.send_fragments(A, EAGER + 4));
     pair.run();
@@ -113,12 +118,7 @@ fn a_send_waits_for_the_slots_of_all_fragments() {
 
 #[test]
 fn fragments_wait_in_their_receives_for_memory() {
-    let sides = Params {
-        window: 8,
-        send_slots: 8,
-        ..params()
-    };
-    let mut pair = Pair::established(sides.clone(), sides);
+    let mut pair = wide();
     pair.sides[B].starving = true;
     assert!(pair.send_fragments(A, 2 * EAGER) && pair.send(A));
     pair.close(A);
@@ -138,12 +138,7 @@ fn fragments_wait_in_their_receives_for_memory() {
 /// Nobody reports that there is memory again: the connection asks for it after a while.
 #[test]
 fn fragments_that_arrive_without_memory_ask_again() {
-    let sides = Params {
-        window: 8,
-        send_slots: 8,
-        ..params()
-    };
-    let mut pair = Pair::established(sides.clone(), sides);
+    let mut pair = wide();
     pair.sides[B].starving = true;
     assert!(pair.send_fragments(A, 4 * EAGER));
     pair.run();
