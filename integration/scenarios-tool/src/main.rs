@@ -65,7 +65,8 @@ enum Command {
 /// resources counted, every ten minutes. With `--cuts` they are sessions, and the network is cut
 /// every 20 s for 6, 1 and 0.1 s in turn.
 ///
-/// Prints a line for each scenario as it ends. Ends 0 if all passed.
+/// Prints a line for each scenario as it ends. With RUST_LOG both sides log, and a scenario that fails
+/// prints their whole logs. Ends 0 if all passed.
 #[derive(Args)]
 #[command(verbatim_doc_comment, override_usage = "integration/faults [OPTIONS]")]
 struct Faults {

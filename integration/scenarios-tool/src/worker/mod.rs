@@ -99,6 +99,7 @@ struct Told {
 
 /// Plays one side of a scenario.
 pub(crate) fn run(order: &Order) -> Result<()> {
+    env_logger::init();
     let lab = Lab::get();
     // Fails without the privilege; the usual limit suffices for few connections.
     let _ = setrlimit(Resource::RLIMIT_NOFILE, DESCRIPTORS, DESCRIPTORS);
