@@ -270,8 +270,10 @@ pub struct Config {
     /// [`close_timeout`](Self::close_timeout) at most. Of the connections that this process
     /// accepted, 1024 may wait for their peers; then the oldest of them ends.
     ///
-    /// [One-sided operations](crate::OneSided) are not supported, because their outcome is unknown
-    /// when a connection is lost, nor is [`shared_receive`](Self::shared_receive). A connection
+    /// A [one-sided](crate::OneSided) write or atomic operation that is in flight at the loss ends in
+    /// [`Completion::OutcomeUnknown`](crate::Completion::OutcomeUnknown), and regions of the lost
+    /// connection are [stale](crate::Error::StaleRegion). Writes with immediate data and
+    /// [`shared_receive`](Self::shared_receive) are not supported. A connection
     /// whose acceptance carries more than 148 bytes
     /// ([`Request::accept_with`](crate::Request::accept_with)) does not survive.
     ///

@@ -61,12 +61,12 @@ impl RemoteAccess {
     }
 
     /// Returns the rights as in a [`RemoteRegion`](crate::RemoteRegion): 1 read, 2 write, 4 atomic.
-    pub(crate) fn to_bits(self) -> u32 {
-        u32::from(self.read) | u32::from(self.write) << 1 | u32::from(self.atomic) << 2
+    pub(crate) fn to_bits(self) -> u16 {
+        u16::from(self.read) | u16::from(self.write) << 1 | u16::from(self.atomic) << 2
     }
 
     /// Returns the rights that `to_bits` wrote. Other bits are ignored.
-    pub(crate) fn from_bits(bits: u32) -> Self {
+    pub(crate) fn from_bits(bits: u16) -> Self {
         Self {
             read: bits & 1 != 0,
             write: bits & 2 != 0,

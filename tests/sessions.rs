@@ -1,5 +1,7 @@
 //! Sessions over TCP: a proxy between the two sides cuts their connections.
 
+#[path = "sessions/one_sided.rs"]
+mod one_sided;
 #[cfg(feature = "tokio")]
 #[path = "sessions/tasks.rs"]
 mod tasks;

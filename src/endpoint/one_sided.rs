@@ -39,7 +39,8 @@ impl OneSided<'_> {
     /// Registers `len` bytes of zeroed memory for one-sided operations.
     ///
     /// Peers that have its [`remote`](Region::remote) may access it with the rights in `access`.
-    /// [`RemoteAccess::NONE`] is for memory that only operations of this side use.
+    /// [`RemoteAccess::NONE`] is for memory that only operations of this side use. While a
+    /// connection with [`Config::resume`](crate::Config::resume) is suspended, the call waits.
     ///
     /// # Errors
     ///
@@ -48,7 +49,9 @@ impl OneSided<'_> {
     ///   `EINVAL` for a length of 0.
     /// * [`Error::Disconnected`] when the connection has ended.
     pub fn region(&self, len: usize, access: RemoteAccess) -> Result<Region, Error> {
-        self.endpoint.inner.link.region(len, access)
+        let link = &self.endpoint.inner.link;
+        self.endpoint
+            .wait_for_room(&Deadline::never(), || link.try_region(len, access))
     }
 
     /// Reads from the peer's memory at `offset` of `remote` into `range` of `region`.
@@ -60,8 +63,8 @@ impl OneSided<'_> {
     ///
     /// After an error nothing was done and no completion comes.
     ///
-    /// * [`Error::OutOfBounds`], [`Error::NotAllowed`] or [`Error::ForeignMemory`] for invalid
-    ///   arguments.
+    /// * [`Error::OutOfBounds`], [`Error::NotAllowed`], [`Error::ForeignMemory`] or
+    ///   [`Error::StaleRegion`] for invalid arguments.
     /// * [`Error::CompletionsNotTaken`] when too many completions wait to be taken, and no other
     ///   thread takes them.
     /// * [`Error::Disconnected`] when the connection has ended.
@@ -108,8 +111,8 @@ impl OneSided<'_> {
     ///
     /// After an error nothing was done and no completion comes.
     ///
-    /// * [`Error::OutOfBounds`], [`Error::NotAllowed`] or [`Error::ForeignMemory`] for invalid
-    ///   arguments.
+    /// * [`Error::OutOfBounds`], [`Error::NotAllowed`], [`Error::ForeignMemory`] or
+    ///   [`Error::StaleRegion`] for invalid arguments.
     /// * [`Error::CompletionsNotTaken`] when too many completions wait to be taken, and no other
     ///   thread takes them.
     /// * [`Error::Disconnected`] when the connection has ended.
@@ -136,9 +139,10 @@ impl OneSided<'_> {
     ///
     /// After an error nothing was done and no completion comes.
     ///
-    /// * [`Error::OutOfBounds`], [`Error::NotAllowed`] or [`Error::ForeignMemory`] for invalid
-    ///   arguments.
-    /// * [`Error::NotSupported`] on iWARP.
+    /// * [`Error::OutOfBounds`], [`Error::NotAllowed`], [`Error::ForeignMemory`] or
+    ///   [`Error::StaleRegion`] for invalid arguments.
+    /// * [`Error::NotSupported`] on iWARP, and on a connection with
+    ///   [`Config::resume`](crate::Config::resume).
     /// * [`Error::CompletionsNotTaken`] when too many completions wait to be taken, and no other
     ///   thread takes them.
     /// * [`Error::Disconnected`] when the connection has ended.
@@ -169,7 +173,7 @@ impl OneSided<'_> {
     /// After an error nothing was done and no completion comes.
     ///
     /// * [`Error::OutOfBounds`], [`Error::NotAllowed`], [`Error::Misaligned`] or
-    ///   [`Error::ForeignMemory`] for invalid arguments.
+    ///   [`Error::ForeignMemory`] or [`Error::StaleRegion`] for invalid arguments.
     /// * [`Error::NotSupported`] if one of the two devices has no atomic operations.
     /// * [`Error::CompletionsNotTaken`] when too many completions wait to be taken, and no other
     ///   thread takes them.
@@ -200,7 +204,7 @@ impl OneSided<'_> {
     /// After an error nothing was done and no completion comes.
     ///
     /// * [`Error::OutOfBounds`], [`Error::NotAllowed`], [`Error::Misaligned`] or
-    ///   [`Error::ForeignMemory`] for invalid arguments.
+    ///   [`Error::ForeignMemory`] or [`Error::StaleRegion`] for invalid arguments.
     /// * [`Error::NotSupported`] if one of the two devices has no atomic operations.
     /// * [`Error::CompletionsNotTaken`] when too many completions wait to be taken, and no other
     ///   thread takes them.

@@ -245,6 +245,16 @@ pub enum Error {
     #[error("this memory belongs to another connection and can be used only there")]
     ForeignMemory,
 
+    /// The region, or the peer's region, belongs to a connection that its session has replaced.
+    ///
+    /// A connection with [`Config::resume`](crate::Config::resume) that is lost takes its regions
+    /// with it. Their bytes can still be copied out. Nothing was done; the connection goes on.
+    #[error(
+        "this region belongs to a lost connection of the session: register a new one, and send its \
+         description to the peer again"
+    )]
+    StaleRegion,
+
     /// The timeout of the call passed. The connection goes on.
     #[error("timed out")]
     TimedOut,

@@ -13,6 +13,7 @@ impl From<Error> for io::Error {
             | Error::OutOfBounds { .. }
             | Error::Misaligned { .. }
             | Error::ForeignMemory
+            | Error::StaleRegion
             | Error::Grouped
             | Error::PrivateDataTooLong { .. } => io::ErrorKind::InvalidInput,
             Error::AddressLookup { .. } | Error::Loopback { .. } => io::ErrorKind::AddrNotAvailable,

@@ -130,6 +130,7 @@ fn errors() -> Vec<Error> {
             because: "its driver reports no atomic operations",
         },
         Error::ForeignMemory,
+        Error::StaleRegion,
         Error::TimedOut,
         Error::SharedReceivesExhausted {
             total: 26,

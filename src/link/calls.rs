@@ -305,22 +305,29 @@ impl Link {
 
 /// One-sided operations.
 impl Link {
-    /// Registers memory that peers may access as `access` says.
-    pub(crate) fn region(
+    /// Registers memory that peers may access as `access` says. A suspended session has no device
+    /// to register it with.
+    pub(crate) fn try_region(
         self: &Arc<Self>,
         len: usize,
         access: RemoteAccess,
-    ) -> Result<Region, Error> {
-        if self.core().has_session() {
-            return Err(Error::NotSupported {
-                operation: "one-sided operations",
-                device: "a connection with Config::resume".into(),
-                because: "their outcome is unknown when a connection is lost",
-            });
-        }
-        let allocator = self.allocator().ok_or_else(|| self.disconnected())?;
-        let region = allocator.region(len, access).map_err(Error::from_os)?;
-        if access.write {
+    ) -> Result<Region, TrySendError> {
+        // Before the allocator: a connection that is lost meanwhile has an earlier epoch.
+        let (epoch, is_suspended, has_session) = {
+            let core = self.core();
+            core.check_not_ended()?;
+            (core.epoch(), core.is_suspended(), core.has_session())
+        };
+        let allocator = match self.allocator() {
+            Some(allocator) if !is_suspended => allocator,
+            Some(_) | None if has_session => return Err(TrySendError::Full),
+            Some(_) | None => return Err(self.disconnected().into()),
+        };
+        let region = allocator
+            .region(len, access, epoch)
+            .map_err(Error::from_os)?;
+        // A session has no writes with immediate data.
+        if access.write && !has_session {
             self.with_core(|core| core.conn.allow_immediates());
         }
         Ok(region)
@@ -334,7 +341,18 @@ impl Link {
         there: (&RemoteRegion, u64),
         id: u64,
     ) -> Result<Checked, Error> {
-        Checked::new(self.allocator().as_deref(), op, here, there, id)
+        let (epoch, has_session) = {
+            let core = self.core();
+            (core.epoch(), core.has_session())
+        };
+        if has_session && let OneSidedOp::WriteWithImm(_) = op {
+            return Err(Error::NotSupported {
+                operation: "write_with_imm",
+                device: "a connection with Config::resume".into(),
+                because: "a notification that is lost with a connection is not sent again",
+            });
+        }
+        Checked::new((self.allocator().as_deref(), epoch), op, here, there, id)
     }
 
     /// Starts an operation, or returns why not.

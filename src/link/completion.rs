@@ -7,7 +7,9 @@ use crate::{proto::CloseReason, transport_choice::Transport};
 /// [`Endpoint::next_completion`](crate::Endpoint::next_completion) return them. Each message that
 /// arrives is reported once. Each operation that was given an id, and was accepted, ends in exactly
 /// one completion with that id: that of its success, or [`Failed`](Self::Failed). Ids are the
-/// application's; they need not differ.
+/// application's; they need not differ. On a connection with
+/// [`Config::resume`](crate::Config::resume) an operation may instead end in
+/// [`OutcomeUnknown`](Self::OutcomeUnknown).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Completion {
@@ -52,6 +54,19 @@ pub enum Completion {
         ///
         /// If the device failed the operation it has the device's status, and the connection ends
         /// with it.
+        reason: CloseReason,
+    },
+    /// The connection was lost while a one-sided write or atomic operation was in flight.
+    ///
+    /// Only connections with [`Config::resume`](crate::Config::resume) have it, before
+    /// [`Suspended`](Self::Suspended). The peer's device has carried out the operation, or has not,
+    /// or has written a part of the bytes. The session does not repeat the operation, because that
+    /// could undo a later change. Read the peer's memory after [`Resumed`](Self::Resumed), from a
+    /// new region, and decide. A one-sided read that was in flight is [`Failed`](Self::Failed).
+    OutcomeUnknown {
+        /// The operation's id.
+        id: u64,
+        /// The reason of the loss.
         reason: CloseReason,
     },
     /// There is room for a send that was refused.
@@ -128,7 +143,8 @@ impl Completion {
             | Self::Read(id)
             | Self::Written(id)
             | Self::Fetched { id, .. }
-            | Self::Failed { id, .. } => Some(*id),
+            | Self::Failed { id, .. }
+            | Self::OutcomeUnknown { id, .. } => Some(*id),
             Self::Received(_)
             | Self::Immediate(_)
             | Self::Room

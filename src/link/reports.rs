@@ -19,7 +19,7 @@ use crate::{
     error::Error,
     proto::{CloseReason, Connection, Note, Work},
     status::WcStatus,
-    transport::{Outcome, Posted},
+    transport::{Operation, OperationKind, Outcome, Posted},
 };
 
 /// Completions of posted work requests.
@@ -90,17 +90,25 @@ impl Core {
                     &mut self.completions,
                 );
             }
-            let id = match slots.take(slot) {
+            // A session sends its messages again. If the session ends instead, `end` reports them.
+            let may_survive = self.session.is_some() && reason.is_loss();
+            let failed = match slots.take(slot) {
                 Posted::Frame => None,
-                Posted::Message => self.order.fail(self.unproven.messages()),
-                Posted::Operation(operation) => Some(operation.id),
+                Posted::Message if may_survive => None,
+                Posted::Message => {
+                    let id = self.order.fail(self.unproven.messages());
+                    id.map(|id| Completion::Failed { id, reason })
+                }
+                Posted::Operation(operation) => Some(operation.lost(may_survive, &reason)),
                 Posted::ReadChunk { .. } => {
                     work = Work::Read { slot };
                     None
                 }
             };
             report_sent(&mut self.order, &mut self.completions);
-            report_failed(id, &reason, &mut self.completions);
+            if let Some(failed) = failed {
+                report(&mut self.completions, failed);
+            }
             self.deferred.wake = true;
             self.deferred.arrived = true;
         }
@@ -222,6 +230,22 @@ impl Core {
         let outbox = self.completions.as_mut();
         self.deferred.arrived |= outbox.is_some_and(|outbox| outbox.put_of_session(completion));
         self.deferred.wake = true;
+    }
+}
+
+impl Operation {
+    /// Returns the completion of an operation that the device did not complete. After the loss of a
+    /// session's connection, the peer's memory may have been changed.
+    pub(super) fn lost(&self, may_survive: bool, reason: &CloseReason) -> Completion {
+        let (id, reason) = (self.id, reason.clone());
+        match self.kind {
+            OperationKind::Write | OperationKind::Atomic { .. } if may_survive => {
+                Completion::OutcomeUnknown { id, reason }
+            }
+            OperationKind::Read | OperationKind::Write | OperationKind::Atomic { .. } => {
+                Completion::Failed { id, reason }
+            }
+        }
     }
 }
 

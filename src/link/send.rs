@@ -509,6 +509,9 @@ impl Core {
     /// Starts a one-sided operation, if there is room for it.
     #[inline]
     pub(super) fn try_operate(&mut self, checked: &Checked) -> Result<(), TrySendError> {
+        if checked.epoch != self.epoch() {
+            return Err(TrySendError::Failed(Error::StaleRegion));
+        }
         self.check_sendable()?;
         if let Some(able) = self.conn.capabilities() {
             // This side's has been asked.

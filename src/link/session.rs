@@ -217,6 +217,15 @@ impl Core {
         self.session.is_some()
     }
 
+    /// Returns the low 16 bits of the number of the attempt that established the connection, which
+    /// both sides know: 0 for the first connection, and without a session.
+    #[inline]
+    pub(super) fn epoch(&self) -> u16 {
+        self.session
+            .as_ref()
+            .map_or(0, |session| session.messages.epoch() as u16)
+    }
+
     /// Refuses a send after the end, and puts off one that has to wait for the session.
     #[inline]
     pub(super) fn check_sendable(&self) -> Result<(), TrySendError> {

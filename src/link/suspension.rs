@@ -13,7 +13,7 @@ use super::{
     core::{Core, SystemClock},
     message::{Batches, Home, Place},
     reports::{report, report_failed},
-    sent_order::Unproven,
+    sent_order::Gone,
     session::{Side, State, Step, Suspension},
     ways::Way,
 };
@@ -163,7 +163,7 @@ impl Core {
         let exposed = self.queues.as_mut().map(|queues| {
             for posted in queues.in_flight.slots.iter() {
                 if let Posted::Operation(operation) = posted {
-                    report_failed(Some(operation.id), &reason, &mut self.completions);
+                    report(&mut self.completions, operation.lost(true, &reason));
                 }
             }
             queues.in_flight.take_exposed()
@@ -176,7 +176,16 @@ impl Core {
                 kept.memory = exposed.next().map(Exposed::take_back);
             }
         }
-        self.unproven = Unproven::default();
+        while let Some(gone) = self.unproven.take() {
+            // The session sends the messages again.
+            if let Gone::Write(id) = gone {
+                let reason = reason.clone();
+                report(
+                    &mut self.completions,
+                    Completion::OutcomeUnknown { id, reason },
+                );
+            }
+        }
         self.batches = Batches::default();
         self.cm_ops.clear();
         self.life = None;

@@ -75,8 +75,8 @@ pub(crate) use self::{
     listen_id::ListenId,
     memory::{Allocator, Exposed, InboundBuffer, OutboundBuffer, RecvSlice},
     queues::{
-        BATCH, Checked, CompletionEvents, Done, OneSidedOp, Outcome, PollSide, Posted,
-        ReceiveShare, TransportParts, WorkQueues,
+        BATCH, Checked, CompletionEvents, Done, OneSidedOp, Operation, OperationKind, Outcome,
+        PollSide, Posted, ReceiveShare, TransportParts, WorkQueues,
     },
     tcp::{HopLimit, WAITS_FOR},
 };

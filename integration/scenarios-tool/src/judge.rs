@@ -129,13 +129,19 @@ fn direction(from: Side, sender: &Book, receiver: &Book) -> Result<(), String> {
     Err(format!("{problem} {received} came"))
 }
 
-/// Checks that each id has one completion.
+/// Checks that each id has one completion, and that no message failed if all arrived.
 fn complete(side: Side, book: &Book) -> Result<(), String> {
     if book.end == End::Open {
         return Err(format!("the {side} has come to no end"));
     }
     if book.ids != book.succeeded + book.failed {
         return Err(format!("the {side}'s ids have not one completion each"));
+    }
+    if book.delivered && book.failed > 0 {
+        let failed = book.failed;
+        return Err(format!(
+            "the {side}'s close confirms all, but {failed} ids failed"
+        ));
     }
     Ok(())
 }

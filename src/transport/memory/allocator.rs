@@ -25,9 +25,18 @@ impl Allocator {
     }
 
     /// Allocates memory that peers may access as `access` says. Operations of this side may write
-    /// to it, too.
-    pub(crate) fn region(&self, len: usize, access: RemoteAccess) -> Result<Region, OsError> {
-        Ok(Region::new(self.domain.allocate(len, access)?, access))
+    /// to it, too. `epoch` is that of the connection.
+    pub(crate) fn region(
+        &self,
+        len: usize,
+        access: RemoteAccess,
+        epoch: u16,
+    ) -> Result<Region, OsError> {
+        Ok(Region::new(
+            self.domain.allocate(len, access)?,
+            access,
+            epoch,
+        ))
     }
 
     /// Whether operations on this connection may use the region.

@@ -20,11 +20,21 @@ use crate::remote_access::RemoteAccess;
 pub struct Region {
     pub(crate) memory: Registration,
     access: RemoteAccess,
+    epoch: u16,
 }
 
 impl Region {
-    pub(super) fn new(memory: Registration, access: RemoteAccess) -> Self {
-        Self { memory, access }
+    pub(super) fn new(memory: Registration, access: RemoteAccess, epoch: u16) -> Self {
+        Self {
+            memory,
+            access,
+            epoch,
+        }
+    }
+
+    /// Returns the epoch of the connection that made the region.
+    pub(crate) fn epoch(&self) -> u16 {
+        self.epoch
     }
 
     /// Returns the length in bytes.
@@ -60,6 +70,7 @@ impl Region {
             len: self.memory.len() as u64,
             rkey: self.memory.rkey(),
             access: self.access,
+            epoch: self.epoch,
         }
     }
 }
@@ -80,6 +91,9 @@ pub struct RemoteRegion {
     pub(crate) len: u64,
     pub(crate) rkey: u32,
     pub(crate) access: RemoteAccess,
+    /// The low 16 bits of the number of the attempt that established the connection, 0 for the
+    /// first connection. Both sides of a session count the same attempts.
+    pub(crate) epoch: u16,
 }
 
 impl RemoteRegion {
@@ -101,15 +115,17 @@ impl RemoteRegion {
 
     /// Returns the bytes of this, to be sent in a message.
     ///
-    /// They are: address `u64`, length `u64`, rkey `u32`, rights `u32` (1 read, 2 write, 4 atomic),
-    /// in network byte order.
+    /// They are: address `u64`, length `u64`, rkey `u32`, epoch `u16` (the attempt of the session
+    /// that established the connection, 0 for the first connection), rights `u16` (1 read, 2 write,
+    /// 4 atomic), in network byte order.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..8].copy_from_slice(&self.addr.to_be_bytes());
         bytes[8..16].copy_from_slice(&self.len.to_be_bytes());
         bytes[16..20].copy_from_slice(&self.rkey.to_be_bytes());
-        bytes[20..].copy_from_slice(&self.access.to_bits().to_be_bytes());
+        bytes[20..22].copy_from_slice(&self.epoch.to_be_bytes());
+        bytes[22..].copy_from_slice(&self.access.to_bits().to_be_bytes());
         bytes
     }
 
@@ -126,7 +142,8 @@ impl RemoteRegion {
             addr: long(0),
             len: long(8),
             rkey: word(16),
-            access: RemoteAccess::from_bits(word(20)),
+            epoch: u16::from_be_bytes([bytes[20], bytes[21]]),
+            access: RemoteAccess::from_bits(u16::from_be_bytes([bytes[22], bytes[23]])),
         }
     }
 }
@@ -155,10 +172,12 @@ mod tests {
                 atomic: true,
                 ..RemoteAccess::NONE
             },
+            epoch: 0x2122,
         };
         let bytes = remote.to_bytes();
         let expected = [
-            1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 1, 0, 0, 0, 0, 0, 0x11, 0x12, 0x13, 0x14, 0, 0, 0, 5,
+            1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 1, 0, 0, 0, 0, 0, 0x11, 0x12, 0x13, 0x14, 0x21, 0x22, 0,
+            5,
         ];
         assert_eq!(bytes, expected);
         assert_eq!(RemoteRegion::from_bytes(&bytes), remote);

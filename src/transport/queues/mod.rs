@@ -22,7 +22,7 @@ pub(crate) use self::{
     poll_side::{CompletionEvents, CompletionQueue, PollSide},
     queue_pair::{QueuePair, SharedReceiveQueue},
     receive_share::ReceiveShare,
-    send_slots::{Outcome, Posted},
+    send_slots::{Operation, OperationKind, Outcome, Posted},
     shared_receives::{SharedPools, SharedReceives},
     work_queues::{TransportParts, WorkQueues},
     work_request::{Frame, RemoteAddr, SendFlags, SendOp, Sge, WorkId},

@@ -61,13 +61,16 @@ pub(crate) struct Checked {
     /// The part of the memory.
     pub(crate) range: Range<usize>,
     pub(crate) id: u64,
+    /// The epoch of both regions. The connection may be lost before the operation is posted.
+    pub(crate) epoch: u16,
 }
 
 impl Checked {
-    /// Checks bounds, rights and support on this side. Without an allocator the connection has
-    /// ended, and the operation itself fails.
+    /// Checks bounds, rights and support on this side, for the connection with this `epoch`.
+    /// Without an allocator the connection has ended or is suspended, and the operation itself
+    /// fails or waits.
     pub(crate) fn new(
-        allocator: Option<&Allocator>,
+        (allocator, epoch): (Option<&Allocator>, u16),
         op: OneSidedOp,
         (region, range): (&Region, Range<usize>),
         (remote, offset): (&RemoteRegion, u64),
@@ -82,6 +85,9 @@ impl Checked {
                 allowed: remote.access,
                 needed,
             });
+        }
+        if region.epoch() != epoch || remote.epoch != epoch {
+            return Err(Error::StaleRegion);
         }
         let addr = remote.addr.wrapping_add(offset);
         let (is_read, op) = (
@@ -110,6 +116,7 @@ impl Checked {
             memory,
             range,
             id,
+            epoch,
         })
     }
 

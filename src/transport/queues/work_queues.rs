@@ -278,6 +278,7 @@ impl WorkQueues {
             ref memory,
             ref range,
             id,
+            epoch: _,
         } = *checked;
         assert!(
             range.start <= range.end && range.end <= memory.len(),

@@ -86,7 +86,7 @@ impl Reader {
                 succeed();
                 self.confirm(number)
             }
-            Ok(Completion::Failed { id, .. }) => {
+            Ok(Completion::Failed { id, .. } | Completion::OutcomeUnknown { id, .. }) => {
                 conversation.write(|book| book.failed += 1);
                 self.check_failed(id)
             }

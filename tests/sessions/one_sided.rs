@@ -1,0 +1,115 @@
+//! One-sided operations of sessions: a lost connection takes its regions with it.
+
+use std::thread;
+
+use rdmsg::{Completion, Endpoint, Error, Region, RemoteAccess, RemoteRegion};
+
+use super::{PATIENCE, pair};
+
+/// A region of `owner`, and its description at `user`.
+fn region(owner: &Endpoint, user: &Endpoint) -> (Region, RemoteRegion) {
+    let region = owner.one_sided().region(16, RemoteAccess::ALL).unwrap();
+    owner.send(&region.remote().to_bytes()).unwrap();
+    loop {
+        // Completions of the session come before the message.
+        if let Completion::Received(message) = next(user) {
+            return (region, RemoteRegion::try_from(&message[..]).unwrap());
+        }
+    }
+}
+
+fn next(endpoint: &Endpoint) -> Completion {
+    endpoint.next_completion_timeout(PATIENCE).unwrap()
+}
+
+/// Writes eight bytes to the peer's region, and waits until they are there.
+fn write(endpoint: &Endpoint, here: &Region, there: &RemoteRegion, bytes: &[u8; 8]) {
+    here.copy_in(0, bytes);
+    let operations = endpoint.one_sided();
+    operations.write(here, 0..8, there, 8, 5).unwrap();
+    assert!(matches!(next(endpoint), Completion::Written(5)));
+}
+
+fn read(region: &Region, offset: usize) -> [u8; 8] {
+    let mut bytes = [0; 8];
+    region.copy_out(offset, &mut bytes);
+    bytes
+}
+
+#[test]
+fn regions_of_a_lost_connection_are_stale() {
+    let (client, server, proxy, _listener) = pair();
+    let (there, remote) = region(&server, &client);
+    let here = client.one_sided().region(8, RemoteAccess::NONE).unwrap();
+    write(&client, &here, &remote, b"a write.");
+    assert_eq!(read(&there, 8), *b"a write.");
+    proxy.cut();
+    for side in [&client, &server] {
+        while side.statistics().resumes == 0 {
+            thread::yield_now();
+        }
+    }
+    let (again, fresh) = region(&server, &client);
+    let local = client.one_sided().region(8, RemoteAccess::NONE).unwrap();
+    for (here, remote) in [(&here, &fresh), (&local, &remote)] {
+        let stale = client.one_sided().write(here, 0..8, remote, 8, 6);
+        assert!(matches!(stale, Err(Error::StaleRegion)), "{stale:?}");
+    }
+    write(&client, &local, &fresh, b"another.");
+    assert_eq!(
+        (read(&there, 8), read(&again, 8)),
+        (*b"a write.", *b"another.")
+    );
+    assert_eq!(read(&here, 0), *b"a write.", "it can still be copied out");
+    client.close().unwrap();
+}
+
+#[test]
+fn lost_writes_and_atomics_have_an_unknown_outcome() {
+    let (client, server, proxy, _listener) = pair();
+    let (there, remote) = region(&server, &client);
+    let here = client.one_sided().region(24, RemoteAccess::NONE).unwrap();
+    proxy.discard(true);
+    let operations = client.one_sided();
+    operations.write(&here, 0..8, &remote, 0, 1).unwrap();
+    operations.read(&here, 8..16, &remote, 0, 2).unwrap();
+    operations.fetch_add(&here, 16, &remote, 0, 1, 3).unwrap();
+    proxy.discard(false);
+    proxy.cut();
+    let mut unknown = Vec::new();
+    loop {
+        match next(&client) {
+            Completion::OutcomeUnknown { id, reason } => {
+                assert!(reason.is_loss(), "{reason}");
+                unknown.push(id);
+            }
+            Completion::Failed { id, reason } => {
+                assert!(reason.is_loss(), "{reason}");
+                assert_eq!(id, 2, "a read changes nothing at the peer");
+            }
+            Completion::Suspended { .. } => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(unknown, [1, 3]);
+    assert!(matches!(next(&client), Completion::Resumed { .. }));
+    assert_eq!(read(&there, 0), [0; 8], "nothing is carried out again");
+    client.send(b"goes on").unwrap();
+    assert_eq!(server.recv_timeout(PATIENCE).unwrap(), b"goes on");
+    client.close().unwrap();
+}
+
+#[test]
+fn writes_with_immediate_data_are_refused() {
+    let (client, server, _proxy, _listener) = pair();
+    let (_there, remote) = region(&server, &client);
+    let here = client.one_sided().region(8, RemoteAccess::NONE).unwrap();
+    let tried = client
+        .one_sided()
+        .write_with_imm(&here, 0..8, &remote, 0, 1, 1);
+    match tried {
+        Err(Error::NotSupported { operation, .. }) => assert_eq!(operation, "write_with_imm"),
+        other => panic!("{other:?}"),
+    }
+    client.close().unwrap();
+}
