@@ -312,7 +312,7 @@ impl Link {
         len: usize,
         access: RemoteAccess,
     ) -> Result<Region, TrySendError> {
-        // Before the allocator: a connection that is lost meanwhile has an earlier epoch.
+        // Before the allocator: a connection that is lost in between has an earlier epoch.
         let (epoch, is_suspended, has_session) = {
             let core = self.core();
             core.check_not_ended()?;
