@@ -13,8 +13,8 @@ use std::{
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rdmsg::{
-    CloseReason, Config, Connector, Endpoint, Error, Interest, Listener, Message, SendBuffer,
-    Stream, Transport, TransportChoice,
+    CloseReason, Completion, Config, Connector, Endpoint, Error, Interest, Listener, Message,
+    Region, RemoteAccess, RemoteRegion, SendBuffer, Stream, Transport, TransportChoice,
 };
 use toolbox::{Deadline, DeviceTest, Lab};
 
@@ -23,6 +23,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The ports over RDMA, of messages and of bytes. The next one of each is over TCP.
 const MESSAGES: u16 = 7530;
 const BYTES: u16 = 7532;
+
+/// The message whose answer is the description of a new region.
+const REGION: &[u8] = b"region";
 
 fn config() -> Config {
     Config::default().with(|config| {
@@ -135,6 +138,39 @@ fn write_bytes(mut stream: &Stream, is_over: &AtomicBool) -> usize {
     written
 }
 
+/// Writes to a new region of the peer and reads the bytes back. The regions of the connection before
+/// the move are refused.
+fn operate(
+    endpoint: &Endpoint,
+    earlier: Option<(Region, RemoteRegion)>,
+) -> Option<(Region, RemoteRegion)> {
+    endpoint.send(REGION).unwrap();
+    let answer = endpoint.recv_timeout(PATIENCE).unwrap();
+    let remote = RemoteRegion::try_from(&answer[..]).unwrap();
+    let operations = endpoint.one_sided();
+    let here = operations.region(16, RemoteAccess::NONE).unwrap();
+    if let Some((here_before, remote_before)) = &earlier {
+        for (here, remote) in [(here_before, &remote), (&here, remote_before)] {
+            let stale = operations.read(here, 0..8, remote, 0, 1);
+            assert!(matches!(stale, Err(Error::StaleRegion)), "{stale:?}");
+        }
+    }
+    here.copy_in(0, b"moved...");
+    operations.write(&here, 0..8, &remote, 0, 2).unwrap();
+    operations.read(&here, 8..16, &remote, 0, 3).unwrap();
+    loop {
+        match endpoint.next_completion_timeout(PATIENCE).unwrap() {
+            Completion::Read(3) => break,
+            Completion::Written(2) | Completion::Suspended { .. } | Completion::Resumed { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    let mut bytes = [0; 8];
+    here.copy_out(8, &mut bytes);
+    assert_eq!(bytes, *b"moved...");
+    Some((here, remote))
+}
+
 /// Stops the packets of RDMA at this host in one direction, or no longer.
 fn cut_rdma(lab: &Lab, is_cut: bool) {
     let drop = if lab.is_iwarp() {
@@ -187,12 +223,19 @@ fn echo(lab: &Lab) {
     let streams = stream(BYTES, TransportChoice::Rdma);
     let _streams_over_tcp = stream(BYTES + 1, TransportChoice::Tcp);
     thread::scope(|scope| {
-        for _ in 0..2 {
+        for _ in 0..3 {
             let endpoint = messages.accept_timeout(PATIENCE).unwrap();
             scope.spawn(move || {
                 assert_eq!(endpoint.transport(), Transport::Rdma);
+                let mut regions = Vec::new();
                 loop {
                     match endpoint.recv_timeout(PATIENCE) {
+                        Ok(message) if *message == *REGION => {
+                            let region = endpoint.one_sided().region(8, RemoteAccess::ALL);
+                            let region = region.unwrap();
+                            endpoint.send(&region.remote().to_bytes()).unwrap();
+                            regions.push(region);
+                        }
                         Ok(message) => endpoint.send(&message).unwrap(),
                         Err(Error::Disconnected(CloseReason::PeerClosed)) => break,
                         Err(error) => panic!("{error:?}"),
@@ -226,6 +269,8 @@ fn sessions_move_to_tcp_and_back_to_rdma() {
         connector(port).connect(&*address).unwrap()
     };
     let (sleeps, loops) = (connect(MESSAGES), connect(MESSAGES));
+    let operates = connect(MESSAGES);
+    let mut regions = None;
     let address = format!("rdma://{}", lab.peer_at(BYTES));
     let stream = connector(BYTES).connect_stream(&*address).unwrap();
     let fd = loops.event_fd(Interest::Readable).unwrap();
@@ -248,12 +293,14 @@ fn sessions_move_to_tcp_and_back_to_rdma() {
                 await_transport(|| sleeps.transport(), transport);
                 await_transport(|| loops.transport(), transport);
                 await_transport(|| stream.transport(), transport);
+                await_transport(|| operates.transport(), transport);
+                regions = operate(&operates, regions.take());
                 thread::sleep(Duration::from_millis(500));
                 println!("round {round}: all go over {transport}");
                 cut_rdma(&lab, transport == Transport::Rdma);
             }
         }
-        for of in [&sleeps, &loops] {
+        for of in [&sleeps, &loops, &operates] {
             await_transport(|| of.transport(), Transport::Rdma);
         }
         await_transport(|| stream.transport(), Transport::Rdma);
@@ -273,7 +320,7 @@ fn sessions_move_to_tcp_and_back_to_rdma() {
             .position(|(a, b)| a != b);
         assert_eq!(first, None);
     });
-    for endpoint in [sleeps, loops] {
+    for endpoint in [sleeps, loops, operates] {
         println!("host b: {:?}", endpoint.statistics());
         endpoint.close().unwrap();
     }
