@@ -157,7 +157,7 @@ fn reason(output: &str) -> String {
 }
 
 fn text(path: &Path) -> Result<&str> {
-    path.to_str().context("the target folder's path is not UTF-8")
+    path.to_str().context("the target path is not UTF-8")
 }
 
 impl fmt::Display for Carrier {
