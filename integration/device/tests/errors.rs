@@ -502,8 +502,8 @@ fn a_client_of_another_version_is_told_both_versions() {
     let hello = [&b"rdms\x09\x24"[..], &[0; 50]].concat();
     let (event, private_data) = foreign_client(listener.local_addr(), &hello);
     assert_eq!(event, CmEventType::REJECTED);
-    // Magic, this side's version, length, the code of a version mismatch, this side's version, and
-    // the peer's.
+    // The fields of a rejection: magic, this side's version, length, the code for a version
+    // mismatch, this side's version again, and the peer's version.
     let expected = [
         &b"rdmR\x03\x18\x00\x01"[..],
         &3_u64.to_be_bytes(),
@@ -545,7 +545,7 @@ fn version_mismatch_names_both_versions() {
 #[test]
 fn foreign_server_is_reported_as_not_rdmsg() {
     let lab = DeviceTest::start();
-    // The stock program accepts all requests and sends no hello.
+    // rping accepts all requests and sends no hello.
     let mut server = Command::new("rping")
         .args(["-s", "-p", "7996"])
         .stdin(Stdio::null())
