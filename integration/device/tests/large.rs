@@ -360,7 +360,7 @@ fn a_close_waits_for_large_messages_on_both_sides() {
 }
 
 /// The sender's close times out before the receiver has memory for the second message. Neither side
-/// may report an orderly close.
+/// must report an orderly close.
 #[test]
 fn truncated_conversation_is_no_clean_end() {
     let _test = DeviceTest::start();
