@@ -1,5 +1,5 @@
 //! Makes single calls of the library, for callgrind. The message or completion has arrived before
-//! the call that takes it, so no call polls in vain.
+//! the call that takes it, so each poll succeeds at the first attempt.
 
 use std::{
     io::{Read, Write},

@@ -154,7 +154,7 @@ impl Conductor {
         Ok(())
     }
 
-    /// Runs one program once. Returns what it has measured, or `None` if it failed.
+    /// Runs one program once. Returns the reading, or `None` if the program failed.
     fn reading(&mut self, what: &str, run: &Run) -> Option<Reading> {
         let attempts = match run.program {
             Program::Rdmsg(_) => OURS,

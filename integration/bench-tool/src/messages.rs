@@ -58,7 +58,7 @@ pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
     })
 }
 
-/// Runs the client against a server. Returns what it has measured.
+/// Runs the client against a server. Returns the client's reading.
 pub(crate) fn measure(traffic: &Traffic) -> Result<Reading> {
     runtime()?.block_on(async {
         let mut carriers = Carrier::all(traffic, Side::Client)?;

@@ -54,7 +54,7 @@ fn read(from: &Endpoint, local: &Region, remote: &RemoteRegion, count: u64) -> R
     Ok(times.reading())
 }
 
-/// Runs `count` WRITEs. As many run at a time as the send queue permits.
+/// Runs `count` WRITEs. The send queue bounds the number of WRITEs in flight.
 fn write(to: &Endpoint, local: &Region, remote: &RemoteRegion, count: u64) -> Result<Reading> {
     let start = Instant::now();
     let mut ended = 0;

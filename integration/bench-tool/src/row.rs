@@ -20,8 +20,8 @@ pub(crate) enum Part {
     Free,
 }
 
-/// A row of the table: the figures of one of our programs, in most rows beside those of another
-/// one.
+/// A row of the table: the figures of one of our programs, and in most rows those of another
+/// program for comparison.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Row {
     pub(crate) part: Part,

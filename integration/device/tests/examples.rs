@@ -36,7 +36,7 @@ impl Program {
         }
     }
 
-    /// Starts a client that connects for up to 60 s, because the machine may be busy.
+    /// Starts a client that connects for up to 60 s, which is enough on a busy machine.
     fn start_client(args: &[&str]) -> Self {
         Self::start("cm_client", &[&["--timeout", "60"], args].concat())
     }

@@ -8,7 +8,7 @@ use toolbox::{DeviceTest, Lab};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The ports of the connection with the default configuration, and of the one that must survive.
+/// The ports of the connection with the default configuration, and of the surviving connection.
 const PORTS: [u16; 2] = [7593, 7594];
 
 /// The duration of the outage. With the default configuration, a lost peer is detected within 5 s.
@@ -49,7 +49,7 @@ impl Drop for Outage {
     }
 }
 
-/// Returns the connection with the default configuration, and the one that must survive. Each uses
+/// Returns the connection with the default configuration, and the surviving connection. Each uses
 /// its own engine, so that a sign of life on one connection does not count for the other.
 fn connect(lab: &Lab) -> [Endpoint; 2] {
     let configs = [Config::default(), Config::default().survive(OUTAGE)];

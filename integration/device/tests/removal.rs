@@ -379,7 +379,7 @@ fn lost_link_is_noticed_and_idle_connections_live() {
     let request = requests.requests().recv_timeout(PATIENCE).unwrap();
     let devices = verbs::DeviceList::new().unwrap();
     let device = devices.iter().find(|it| it.name() == Cut::DEVICE);
-    // This context gets the same events as the one that the engines have opened.
+    // This context gets the same events as the engines' own contexts of the device.
     let context = device.unwrap().open().unwrap();
     let is_down = || {
         let event = context.poll_async_event().unwrap();

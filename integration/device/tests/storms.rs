@@ -18,7 +18,7 @@ use rdmsg::{
 };
 use toolbox::{DeviceTest, Lab, PATIENCE, open_fds};
 
-/// The time by which a call may exceed its deadline.
+/// The time by which a call is permitted to exceed its deadline.
 const LATE: Duration = Duration::from_millis(200);
 
 /// The result of one connect call.
@@ -130,7 +130,7 @@ fn storm_connects_return_by_deadline_without_loss() {
     const COUNT: usize = 200;
     let lab = DeviceTest::start();
     let before = what_exists(&lab);
-    // The machine cannot complete so many connects in this time.
+    // The machine cannot complete this number of connects within the timeout.
     let mut config = Config::default();
     config.receive_window = 16;
     config.connect_timeout = Duration::from_secs(3);

@@ -50,7 +50,7 @@ const OUTPUT_GRACE: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 ///
-/// If no conductor connects within [`START_LIMIT`], or if the connection to the conductor breaks.
+/// If no conductor connects within 300 s, or if the connection to the conductor breaks.
 pub fn serve() -> Result<()> {
     let listener = TcpListener::bind(("0.0.0.0", PORT));
     serve_on(listener.context("cannot listen for a conductor")?)
@@ -312,7 +312,7 @@ mod tests {
         let agent = thread::spawn(move || serve_on(listener));
         let mut host = Host::connect_to(address).unwrap();
         host.shell("true").unwrap();
-        // The listener is closed, but another test may be forking a child at this moment. The child
+        // The listener is closed. But if another test is forking a child at this moment, the child
         // has a copy of the listener's descriptor until it calls exec.
         let mut deadline = Deadline::after(LIMIT);
         while TcpStream::connect(address).is_ok() {

@@ -18,7 +18,7 @@ use crate::{
 /// The time limit for a server to listen, on an idle machine; a [`Deadline`] extends it.
 const LISTEN_LIMIT: Duration = Duration::from_secs(20);
 
-/// A host on which the caller can run one program at a time, and shell commands beside it.
+/// A host on which the caller can run one program at a time, and shell commands at the same time.
 #[derive(Debug)]
 pub struct Host {
     link: Link,
@@ -51,8 +51,8 @@ impl Host {
         }
     }
 
-    /// Connects to the agent at this address. Retries for up to 300 s, because the agent may not
-    /// have started yet.
+    /// Connects to the agent at this address. Retries for up to 300 s, because the agent has
+    /// possibly not started yet.
     ///
     /// # Errors
     ///

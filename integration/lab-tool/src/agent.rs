@@ -102,9 +102,10 @@ fn bring_up() -> Result<()> {
     Ok(())
 }
 
-/// Waits until a host answers pings. The host may still be booting, and `ping` fails immediately if
-/// the address cannot be resolved, so this repeats `ping` without a limit. If the lab's boot limit
-/// passes, the lab prints the end of the console, which contains the message that is printed here.
+/// Waits until a host answers pings. `ping` fails immediately if the address cannot be resolved,
+/// for instance while the host is booting, so this repeats `ping` without a limit. If the lab's
+/// boot limit passes, the lab prints the end of the console, which contains the message that is
+/// printed here.
 fn await_answer(peer: &str) {
     let ping = || run(Command::new("ping").args(["-q", "-c1", "-i0.2", "-w5", peer]));
     if let Err(error) = ping() {

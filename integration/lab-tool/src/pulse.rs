@@ -54,8 +54,7 @@ pub(crate) fn watch_over(
     let mut is_ready = false;
     loop {
         let patience = match (&verdict, &before) {
-            // Before reporting the stop, check without waiting for a sign of life that has arrived
-            // meanwhile.
+            // Before reporting the stop, check without waiting whether a sign of life has arrived.
             (Some(_), _) => Duration::ZERO,
             (None, Some(_)) => LOOK,
             (None, None) => SILENCE,

@@ -1,8 +1,8 @@
 //! Runs the TCP tests of std, tokio and hyper-util with rdmsg's types.
 //!
 //! On a developer's machine, this program downloads the suites from registries, builds them, and
-//! runs them with sockets and with rdmsg over TCP. Then it starts itself in the lab, where it runs
-//! the suites over RDMA and prints the table.
+//! runs them with sockets and with rdmsg over TCP. Then it starts itself in the lab, runs the
+//! suites there over RDMA, and prints the table.
 
 mod build;
 mod differences;

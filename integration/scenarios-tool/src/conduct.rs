@@ -143,7 +143,7 @@ impl Host {
 
     /// Makes a hung worker report its open connections and exit. Kills the worker if that fails.
     fn quit_worker(&mut self) {
-        // Ignore the errors: the host may be gone, and the report is not required.
+        // Ignore the errors: the report is not required, and the host is possibly gone.
         let _ = self.agent.tell("quit");
         let _ = self.end(SETTLES, false);
         let _ = self.agent.finish(Duration::ZERO);
@@ -222,8 +222,8 @@ impl Conductor {
         let start = Instant::now();
         let before = slowness();
         let played = self.play(scenario, seed);
-        // Use the larger factor, because the machine may have been slow only at the start or only
-        // at the end.
+        // Use the larger factor, because the machine was possibly slow only at the start or only at
+        // the end.
         let bound = bound(scenario, before.max(slowness()));
         let judged = match played {
             Ok(began) => {

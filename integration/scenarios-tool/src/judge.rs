@@ -163,9 +163,9 @@ fn expected(
         // A side that has started to end its session does not resume, so its last frames can be
         // lost.
         Expect::EndsHonestly if client.ends || server.ends => Ok(()),
-        // The cut came after the server had accepted the first connection, but before the client's
-        // answer reached the server. The server therefore has no session, and the client must be
-        // told so.
+        // The first connection was cut after the server had sent its reply, but before the server
+        // knew that the reply had arrived. The server therefore has no session, and the client must
+        // get SessionLost.
         Expect::EndsHonestly if matches!(server.end, End::NotEstablished(_)) => {
             let is_lost = client.end == End::Broken("SessionLost".to_owned());
             let is_unconfirmed = client.confirmed == 0 && client.received == 0;
@@ -204,7 +204,7 @@ fn planned(ending: Ending, side: Side, book: &Book) -> Result<(), String> {
         Ending::CloseBoth if book.end == End::LocallyClosed => (true, true),
         Ending::Drop(by, _) if by == side => (book.end == End::Dropped, false),
         Ending::Abort(by, _) if by == side => (is_broken("LocallyAborted"), false),
-        // The connection may break before the abort's code arrives.
+        // The connection can break before the abort's code arrives.
         Ending::Abort(_, code) => (is_aborted(code) || is_broken("PeerDisconnected"), false),
         _ => (book.end == End::PeerClosed, true),
     };

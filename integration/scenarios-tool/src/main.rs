@@ -1,6 +1,6 @@
 //! Runs connections of rdmsg between two programs: with faults of networks, processes, hosts and
 //! devices, for a long time, and with hostile peers among honest ones. Both sides keep records
-//! (books) that account for each message, and no resources may leak.
+//! (books) that account for each message, and no resource must leak.
 //!
 //! On a developer's machine, the program starts itself on the hosts of the lab. Each host runs an
 //! agent. For each scenario, the agent starts this program again as a worker, which runs all

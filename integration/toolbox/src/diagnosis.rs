@@ -24,7 +24,7 @@ struct Report {
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
-    /// What the doctor has checked, for instance a device.
+    /// The subject of the check, for instance `device` or `firewall`.
     pub subject: String,
     /// `ok`, `note`, `warning` or `error`.
     pub state: String,

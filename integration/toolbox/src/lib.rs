@@ -50,8 +50,8 @@ pub use crate::{
     watchdog::Watchdog,
 };
 
-/// The time limit for an event that must happen. It is long, because the machine may be busy and
-/// emulate each instruction.
+/// The time limit for an event that must happen. It is long enough for a busy machine that emulates
+/// each instruction.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Returns the number of open file descriptors of this process.

@@ -47,7 +47,7 @@ impl Proxy {
         let before = self.change_to(Carried::Cut);
         if let Carried::Open(streams) = before {
             for stream in streams {
-                // Ignore the error: the connection may already have ended.
+                // Ignore the error: the call fails if the connection has already ended.
                 let _ = stream.shutdown(Shutdown::Both);
             }
         }

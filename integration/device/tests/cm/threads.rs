@@ -97,7 +97,7 @@ fn serve(server: &Server, done: &AtomicBool) -> u64 {
                 }
             }
             CmEventType::DISCONNECTED => {
-                // Complete the peer's disconnect. Ignore the error, because the peer may have
+                // Complete the peer's disconnect. Ignore the error: the call fails if the peer has
                 // destroyed its id.
                 if let Some((mut id, _qp)) = ids.remove(&event.context()) {
                     let _ = id.disconnect();

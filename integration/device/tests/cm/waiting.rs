@@ -96,7 +96,7 @@ fn disconnecting_waits_only_for_a_connection() {
     thread::scope(|scope| {
         let waiting = scope.spawn(|| client.connect(&ConnParam::default()));
         let mut request = listener.get_request().unwrap();
-        // Ignore the result: on a request that was not accepted, the call may succeed or fail.
+        // Ignore the result: on a request that was not accepted, the call can succeed or fail.
         let _ = request.disconnect();
         drop(request);
         assert_eq!(waiting.join().unwrap().unwrap_err().errno, ECONNREFUSED);

@@ -71,7 +71,7 @@ impl Bystander {
     /// Checks that the bystander completes a round trip that has started after this call.
     pub(crate) fn assert_well(&self) {
         let mut rounds = self.shared.rounds.lock().unwrap();
-        // The current round may have started before this call, so wait for the round after it.
+        // The current round has possibly started before this call, so wait for the round after it.
         let goal = rounds.done + 2;
         rounds.wanted = rounds.wanted.max(goal);
         self.shared.changed.notify_all();

@@ -131,8 +131,8 @@ fn frames_of_chance_do_no_harm() {
         let connections: Vec<_> = (0..BATCH)
             .map(|_| {
                 let (peer, endpoint) = scene.connect(role);
-                // Send at most as many frames as receives are posted, so that each frame finds a
-                // receive.
+                // The number of frames does not exceed the number of posted receives, so each frame
+                // finds a receive.
                 let count = 1 + random.below(usize::from(WINDOW) + CONTROL_RECEIVES);
                 let frames: Vec<_> = (0..count).map(|_| random.frame()).collect();
                 (peer, endpoint, frames)

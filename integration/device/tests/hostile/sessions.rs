@@ -179,8 +179,8 @@ fn stranger_is_refused_while_the_peer_answers() {
     finish(scene, peer, endpoint);
 }
 
-/// A queue pair in the error state answers nothing, and the library's own device may not detect
-/// that.
+/// A queue pair in the error state answers nothing, and not every device of the library's side
+/// detects that.
 #[test]
 fn connection_without_answers_gives_way() {
     let scene = Scene::with(with_sessions());

@@ -1,4 +1,4 @@
-//! Compares the attributes of the device with those that the kernel has in sysfs.
+//! Compares the attributes of the device with the kernel's values in sysfs.
 
 use std::{fs, net::Ipv6Addr, path::PathBuf};
 

@@ -54,7 +54,7 @@ impl Device {
         }
     }
 
-    /// Sends the held messages, or as many of them as the window and a frame permit.
+    /// Sends the held messages, up to the number that the window and a frame permit.
     pub(crate) fn send_held(&mut self) {
         if self.held == 0 {
             return;

@@ -22,7 +22,8 @@ const LONGEST: usize = 1000;
 pub(super) struct Session {
     pub(super) frames_sent: u16,
     data_sent: u32,
-    /// The peer's credit limit: the number of data frames that this side may send in total.
+    /// The peer's credit limit: the total number of data frames that this side is permitted to
+    /// send.
     limit: u32,
     data_received: u32,
     announced: u32,

@@ -128,7 +128,7 @@ impl Tcp {
         }
     }
 
-    /// Queues the answer to a READ: as many bytes as these arguments request.
+    /// Queues the answer to a READ: the number of bytes that these arguments request.
     fn answer(&mut self, arguments: &[u8]) {
         let length = arguments.get(12..16).and_then(|bytes| bytes.first_chunk());
         let len = length.map_or(0, |bytes| u32::from_be_bytes(*bytes) as usize);

@@ -158,9 +158,8 @@ impl Conductor {
         self.both(&none)
     }
 
-    /// Repeatedly kills the clients and starts new ones. Then waits until the server has ended so
-    /// many old sessions that it keeps at most `MOST_SUSPENDED`. Returns the server's time after
-    /// that.
+    /// Repeatedly kills the clients and starts new ones. Then waits until the server has ended old
+    /// sessions and keeps at most `MOST_SUSPENDED`. Returns the server's time after that.
     fn vanish(&mut self, one: &Scenario, rounds: u32, args: &[String]) -> Result<u64> {
         let listens = serde_json::to_string(&self.b.notes.listens)?;
         let server = args.len() - 1;
@@ -194,7 +193,7 @@ impl Conductor {
         let script = toolbox::network::impair(netem);
         self.a.shell(&script)?;
         let begin_of_b = self.b.shell(&script)?;
-        // Until its command started, host b may have sent packets to host a.
+        // Host b has possibly sent packets to host a until its own command started.
         Ok([clock_millis(), begin_of_b])
     }
 }

@@ -139,8 +139,7 @@ pub(crate) fn run(order: &Order) -> Result<()> {
     drop(worker);
     // Messages that are held hold the worker. Wait until all are released.
     let _ = ended.recv();
-    // A removed device may have been created again, with counters that start at zero; do not
-    // compare.
+    // If a removed device was created again, its counters start at zero, so do not compare them.
     if fault != Fault::DeviceRemoved || side == Side::Client {
         settle(
             &before,
@@ -169,8 +168,8 @@ fn obey(worker: &Weak<Worker>) {
     }
 }
 
-/// Uses one connection within this process. What a process allocates once and keeps after its first
-/// connection is then part of all later counts.
+/// Uses one connection within this process. All later counts then include the memory and
+/// descriptors that a process keeps after its first connection.
 fn warm_up(lab: &Lab) -> Result<()> {
     let engine = Engine::new()?;
     let listener = Listener::builder().engine(&engine).bind(lab.at(0))?;
