@@ -344,7 +344,8 @@ fn program_exit_reports_undelivered_messages() {
 fn a_program_that_owes_nothing_ends_at_once() {
     let _test = DeviceTest::start();
     let listener = listen(&Config::default());
-    // The `close_timeout` of these roles exceeds the watchdog's limit, so no role must wait for it.
+    // The `close_timeout` of these roles exceeds the watchdog's limit, so a role that waits for it
+    // fails the test.
     start("role_listens_and_returns", listener.local_addr()).succeed();
     let child = start(
         "role_has_an_idle_connection_and_returns",

@@ -129,7 +129,7 @@ fn device_removal_ends_users_until_device_returns() {
     }
     let back = bind("10.98.0.1:7981", &engine);
     pair(&back, &engine);
-    // Remove the device while a listener exists, which the engine must close.
+    // Remove the device while a listener exists. The removal must end the listener.
     let deleting = start("rdma link delete rxe_going && ip link delete going0");
     assert!(is_removed(&back.accept_timeout(PATIENCE).unwrap_err()));
     ends(deleting);
@@ -204,7 +204,7 @@ fn auto_uses_tcp_while_device_is_removed() {
             "the listener does not use the device again"
         );
     }
-    // Remove the device while a listener exists, which the engine must close.
+    // Remove the device while a listener exists. The removal must end the listener.
     ends(start("rdma link delete rxe_auto && ip link delete auto0"));
     drop(listener);
     engine.shutdown();
@@ -318,7 +318,7 @@ impl Cut {
         (client.join().unwrap(), server, listener)
     }
 
-    /// Removes the device while a listener exists, which the engine must close.
+    /// Removes the device while a listener exists. The removal must end the listener.
     fn remove(self, listener: Listener) {
         ends(start("rdma link delete rxe_cut && ip link delete cut0"));
         drop(listener);

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use toolbox::{Deadline, PATIENCE};
 
-/// The engine's log thread. An engine starts it with its first log line, and keeps it.
+/// The number of threads that an engine starts with its first log line, and keeps.
 const RELIEF: usize = 1;
 
 /// The permitted growth of resident memory in KiB, because an allocator keeps some memory of
