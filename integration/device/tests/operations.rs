@@ -181,7 +181,7 @@ fn atomics_add_and_swap() {
         .unwrap_err();
     assert!(matches!(error, Error::Misaligned { offset: 12 }), "{error}");
 
-    // Both sides add to the same number. No addition must be lost.
+    // The server adds to a number in the client's memory. No addition must be lost.
     let own = server.one_sided().region(64, RemoteAccess::NONE).unwrap();
     let number = client
         .one_sided()

@@ -129,7 +129,7 @@ impl Watch {
     }
 
     /// Waits until the commands of all hosts have ended. Returns the first nonzero exit status, or
-    /// 0. If the machine of a host in `may_die` ends, its command counts as ended with status 0.
+    /// zero. If the machine of a host in `may_die` ends, its command counts as ended with status 0.
     pub(crate) fn ended(&self, hosts: usize, limit: Duration, may_die: &[String]) -> Result<u8> {
         let deadline = Instant::now() + limit;
         let mut running = HOSTS[..hosts].to_vec();
