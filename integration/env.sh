@@ -1,14 +1,14 @@
-# Environment for building: which libclang the bindings are generated with, and where tools are. To
-# be sourced, by bash. Silent and cheap: it looks, and installs nothing; `integration/lab setup`
-# does.
+# Sets the environment for building: the libclang with which bindgen generates the bindings, and the
+# folders of tools in PATH. Bash scripts source this file. It installs and prints nothing; to
+# install what is missing, run `integration/lab setup`.
 
 integration=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 export PATH+=:/usr/sbin:/sbin
 [[ -x ${HOME-}/.cargo/bin/cargo ]] && PATH+=:$HOME/.cargo/bin
 
-# The bindings' generator panics with libclang 16 and later, which give unnamed structs and unions
-# names that are no identifiers. Where the distribution has nothing older, setup fetches one, which
-# comes without the compiler's own headers.
+# bindgen panics with libclang 16 and later, because these versions give unnamed structs and unions
+# names that are not identifiers. If the distribution has no older libclang, `integration/lab setup`
+# downloads one. The downloaded libclang lacks the compiler's own headers, so use those of gcc.
 if [[ -z ${LIBCLANG_PATH-} ]]; then
     for libclang in /usr/lib/llvm-{14,15,13,12,11}/lib; do
         [[ -e $libclang/libclang.so.1 || -e $libclang/libclang.so ]] && break

@@ -1,5 +1,5 @@
-//! Passes the compiler and its options to the program, because the numbers of instructions depend
-//! on them.
+//! Passes the compiler's version and options to the program, because the numbers of instructions
+//! depend on both.
 
 use std::{env, process::Command};
 

@@ -1,17 +1,18 @@
-//! The root of each generated test program. Modules with the suite's files follow it.
+//! The root module of each generated test program. Declarations of the suite's modules are
+//! appended.
 
 #![allow(dead_code, unused_imports)]
 
-// std's tests name these by `crate`.
+// std's tests refer to these names through `crate`.
 pub use std::{env, fmt, io, mem, os, sync, thread, time};
 
 pub mod net {
     pub use std::net::*;
 
-    // The next line is left out of the program that uses sockets.
+    // The program with sockets omits the next line.
     pub use rdmsg::{Stream as TcpStream, StreamListener as TcpListener};
 
-    /// Addresses that no other test of this run uses.
+    /// Returns addresses that no other test of this run uses.
     pub mod test {
         use std::{
             net::SocketAddr,
@@ -29,7 +30,8 @@ pub mod net {
             at("::1")
         }
 
-        /// Each test is a process. The ports are below those that the system chooses.
+        /// Each test runs in its own process, so the process id selects the ports. They are below
+        /// the range from which the system chooses ports.
         fn at(host: &str) -> SocketAddr {
             let port = 20_000 + (process::id() % 1200) as u16 * 10;
             let port = port + TAKEN.fetch_add(1, Ordering::Relaxed);
@@ -38,7 +40,7 @@ pub mod net {
     }
 }
 
-/// In the lab, replaces the loopback address by the address of the RDMA device.
+/// In the lab, replaces the loopback address in `text` by the address of the RDMA device.
 pub fn here(text: &str) -> &'static str {
     let address = |name, loopback: &str| env::var(name).unwrap_or_else(|_| loopback.to_owned());
     let v4 = address("LAB_ADDR", "127.0.0.1");
@@ -49,7 +51,7 @@ pub fn here(text: &str) -> &'static str {
     text.replace("::1", &address("LAB_ADDR6", "::1")).leak()
 }
 
-/// Returns an octet of the IPv4 address that takes the place of 127.0.0.1.
+/// Returns an octet of the IPv4 address that replaces 127.0.0.1.
 fn octet(at: usize) -> u8 {
     here("127.0.0.1").parse::<net::Ipv4Addr>().unwrap().octets()[at]
 }

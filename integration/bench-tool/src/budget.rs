@@ -1,4 +1,4 @@
-//! The budget: stored figures that new measurements must not exceed.
+//! The budget: stored figures. A change that makes a new measurement worse than its figure fails.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,28 +15,30 @@ use crate::{
     row::{Row, Side, median},
 };
 
-/// The path of the stored figures in the checkout.
+/// The path of the file with the stored figures, in the checkout.
 pub(crate) const FILE: &str = "integration/bench-tool/budget.json";
 
-/// The factor by which a path may become worse, 3 %. Counted figures vary by less than 1 %.
+/// The factor by which a figure is permitted to be worse than the stored one: 3 %. Counted figures
+/// vary by less than 1 %.
 const SLACK: f64 = 1.03;
 
-/// The figures of the last renewal.
+/// The figures that were measured when the budget was last renewed.
 #[derive(Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Budget {
-    /// The series of the guest's kernel. Figures of different series are not comparable: the driver
-    /// of 6.12 uses threads and that of 6.1 does not, so every ratio differs.
+    /// The release series of the guest's kernel. Figures of different series are not comparable:
+    /// the driver of Linux 6.12 uses threads and that of 6.1 does not, so every ratio differs.
     kernel: String,
-    /// The ratios of counted paths: ours to theirs in the same guest.
+    /// The ratio of each counted comparison: the figure of rdmsg divided by that of the other
+    /// program.
     ratios: BTreeMap<String, f64>,
-    /// The compiler and its options.
+    /// The version and options of the compiler.
     built_by: String,
-    /// The instructions of single calls.
+    /// The number of instructions of each single call.
     instructions: BTreeMap<String, f64>,
 }
 
 impl Budget {
-    /// Returns a budget of the measured figures.
+    /// Returns a budget with the measured figures.
     pub(crate) fn of(report: &Report) -> Self {
         let mut budget = Self {
             kernel: series(&report.kernel),
@@ -48,7 +50,7 @@ impl Budget {
             let Some(value) = median(&row.values()) else {
                 continue;
             };
-            // Rounds to the significant digits.
+            // Round to the significant digits.
             let value = |digits: f64| (value * digits).round() / digits;
             if row.theirs.is_some() {
                 budget.ratios.insert(key(&row), value(1000.0));
@@ -68,20 +70,20 @@ impl Budget {
     pub(crate) fn write(&self, file: &Path) -> Result<()> {
         ensure!(
             !self.ratios.is_empty() && !self.instructions.is_empty(),
-            "not all of it could be measured, see above; the budget is as it was"
+            "some measurements failed, see above; the budget is unchanged"
         );
         fs::write(file, serde_json::to_string_pretty(self)? + "\n")?;
         Ok(())
     }
 
-    /// Prints each path and its stored figure. Returns the paths that exceed their figure, were not
-    /// measured, or have no stored figure.
+    /// Compares each figure with the stored one and prints both. Returns the names of the figures
+    /// that exceed the stored ones, were not measured, or are not stored.
     pub(crate) fn judge(&self, kept: &Self) -> Vec<String> {
         let same = |worse, kind: &str, on: &str, kept_on: &str| {
             if on == kept_on {
                 return worse;
             }
-            println!("these {kind} are not judged: the figures are of {kept_on}, this is {on}");
+            println!("these {kind} are not judged: stored for {kept_on}, measured on {on}");
             Vec::new()
         };
         let ratios = compare(&self.ratios, &kept.ratios);
@@ -92,15 +94,15 @@ impl Budget {
     }
 }
 
-/// Returns the first two numbers of a kernel's version.
+/// Returns the release series of a kernel, which is the first two numbers of its version.
 fn series(kernel: &str) -> String {
     let numbers: Vec<&str> = kernel.split('.').take(2).collect();
     format!("Linux {}", numbers.join("."))
 }
 
-/// Replaces a comparison between two ways of rdmsg, because both may become slower together. The
-/// row is compared with the stock program of the other way, or else with that of any other row of
-/// its kind.
+/// If both sides of a comparison are rdmsg, replaces the second side, because both sides can become
+/// slower together. The new second side is the stock program with which the second side itself is
+/// compared, or else that of any other row with the same measure and size.
 fn beside_perftest(row: &Row, rows: &[Row]) -> Row {
     let is_ours = |side: &Side| side.name.starts_with("rdmsg");
     let stock = |row: &&Row| row.theirs.as_ref().is_some_and(|theirs| !is_ours(theirs));
@@ -116,7 +118,7 @@ fn beside_perftest(row: &Row, rows: &[Row]) -> Row {
     }
 }
 
-/// Returns the name of a path. It includes a remark if more is better.
+/// Returns the name of a row in the budget. The name states if more is better.
 fn key(row: &Row) -> String {
     let more = if row.measure.is_rate() { MORE } else { "" };
     row.name() + more

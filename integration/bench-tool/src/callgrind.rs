@@ -1,34 +1,34 @@
-//! Reads the output of callgrind.
+//! Parses the output of callgrind.
 
 use std::collections::HashMap;
 
 use anyhow::{Context, Result};
 
-/// Returns the instructions of a whole program.
+/// Returns the number of instructions that the whole program has executed.
 pub(crate) fn total(profile: &str) -> Result<u64> {
     let totals = profile.lines().rfind(|line| line.starts_with("totals: "));
     let number = totals.and_then(|line| line["totals: ".len()..].trim().parse().ok());
     number.context("callgrind wrote no totals")
 }
 
-/// The cost of a function, with its callees.
+/// The cost of all calls of a function, including the functions that it calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cost {
-    /// Instructions, except those of the driver and of libibverbs.
+    /// The number of instructions, without those of the driver and of libibverbs.
     pub(crate) instructions: u64,
-    /// Calls of the allocator.
+    /// The number of calls of the allocator.
     pub(crate) allocations: u64,
 }
 
-/// Returns the costs of these functions. The profile was made with `--separate-callers`, so the
-/// name of a function is followed by those of its callers:
+/// Returns the cost of each of these functions. The profile must be made with `--separate-callers`:
+/// the name of a function is then followed by the names of its callers, as in
 /// `malloc'Vec::new'bench::calls::send'main`.
 pub(crate) fn costs(profile: &str, functions: &[String]) -> Vec<Cost> {
     let mut costs = vec![Cost::default(); functions.len()];
     let (mut objects, mut names) = (Names::default(), Names::default());
     let mut is_of_driver = false;
-    // `within` is the index of the function that the next lines belong to, or that has called
-    // theirs. `allocating` is the same for a call of an allocator.
+    // `within` is the index of the function to which the next lines belong, directly or through its
+    // callees. `allocating` is the index for a call of the allocator that the next line describes.
     let mut within = None;
     let mut allocating = None;
     let mut lines = profile.lines();
@@ -46,10 +46,11 @@ pub(crate) fn costs(profile: &str, functions: &[String]) -> Vec<Cost> {
                 if let (Some(place), Some(count)) = (allocating.take(), number(value, 0)) {
                     costs[place].allocations += count;
                 }
-                // The callee has its own lines.
+                // Skip the next line, which is the cost of the callee; the callee has its own
+                // lines.
                 lines.next();
             }
-            // A line of the source, with its number of executed instructions.
+            // A line with costs: the source line, and the number of executed instructions.
             "" if line.starts_with(|c: char| c.is_ascii_digit() || "+-*".contains(c)) => {
                 if let (Some(place), Some(count)) = (within, number(line, 1))
                     && !is_of_driver
@@ -63,8 +64,8 @@ pub(crate) fn costs(profile: &str, functions: &[String]) -> Vec<Cost> {
     costs
 }
 
-/// Names that the profile writes once with a number, and later by the number alone: `(7) name`,
-/// `(7)`.
+/// The names of a profile. The profile contains a name once, after a number, and later only the
+/// number: `(7) name`, `(7)`.
 #[derive(Debug, Default)]
 struct Names<'a>(HashMap<&'a str, &'a str>);
 
@@ -82,7 +83,7 @@ fn number(line: &str, at: usize) -> Option<u64> {
     line.split_whitespace().nth(at)?.parse().ok()
 }
 
-/// Returns the index of the function that has this name, or is among the callers after it.
+/// Returns the index of the function whose name is `name`, or one of the callers in `name`.
 fn place(name: &str, functions: &[String]) -> Option<usize> {
     let is_there = |function: &String| name.split('\'').any(|caller| caller == function);
     functions.iter().position(is_there)
@@ -94,7 +95,8 @@ fn is_allocator(name: &str) -> bool {
     allocators.contains(&name)
 }
 
-/// Drivers are objects in the folder of libibverbs, and some have libraries of their own.
+/// Returns whether an object file belongs to a driver: it is in the folder of libibverbs, or is a
+/// driver's own library.
 fn is_driver(object: &str) -> bool {
     object.contains("/libibverbs") || object.contains("/libmlx")
 }

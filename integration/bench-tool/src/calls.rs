@@ -1,5 +1,5 @@
-//! Single calls of the library, for callgrind. Messages and completions arrive before the call that
-//! takes them, so no call polls without success.
+//! Makes single calls of the library, for callgrind. The message or completion has arrived before
+//! the call that takes it, so each poll succeeds at the first attempt.
 
 use std::{
     io::{Read, Write},
@@ -16,13 +16,13 @@ use crate::{
     traffic::{Reading, SILENCE, Traffic},
 };
 
-/// The length of a message in bytes.
+/// The length of each message in bytes.
 pub(crate) const SIZE: usize = 64;
 
-/// The number of unmeasured round trips at the start.
+/// The number of round trips before the measured ones.
 const WARM_UP: u64 = 50;
 
-/// The calls below as callgrind names them.
+/// The names of the functions below that callgrind measures.
 pub(crate) const NAMES: [&str; 3] = ["send", "receive", "release"];
 
 #[inline(never)]
@@ -30,7 +30,7 @@ fn send(endpoint: &Endpoint, message: &[u8]) -> Result<(), rdmsg::Error> {
     endpoint.send(message)
 }
 
-/// Also polls for the completion of the send, as programs do.
+/// The call also polls for the completion of the preceding send, as in other programs.
 #[inline(never)]
 fn receive(endpoint: &Endpoint) -> Result<Message, rdmsg::Error> {
     endpoint.recv()
@@ -41,13 +41,13 @@ fn release(message: Message) {
     drop(message);
 }
 
-/// Returns the name of the function whose instructions callgrind counts.
+/// Returns the name of a measured function as callgrind prints it.
 pub(crate) fn function(name: &str) -> String {
     format!("{}::{name}", module_path!())
 }
 
-/// Echoes each message. After each echo it reports over TCP that the echo has reached the client's
-/// device.
+/// Echoes each message. After the echo has arrived at the client's device, sends a byte to the
+/// client over a separate TCP connection.
 pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
     let told = TcpListener::bind(traffic.server)?;
     let endpoints = traffic.endpoints(Side::Server)?;
@@ -59,20 +59,20 @@ pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
         drop(message);
         let sent = endpoint.next_completion_timeout(SILENCE)?;
         let is_sent = matches!(sent, Completion::Sent(sent) if sent == id);
-        ensure!(is_sent, "instead of a message's arrival came {sent:?}");
+        ensure!(is_sent, "message {id} was not sent: {sent:?}");
         told.write_all(&[0])?;
     }
     drop(endpoint.recv_timeout(SILENCE));
     Ok(())
 }
 
-/// Makes the calls. Only callgrind measures them.
+/// Makes the calls. Callgrind measures them, so the returned reading is not used.
 pub(crate) fn measure(traffic: &Traffic) -> Result<Reading> {
     let start = Instant::now();
     let mut busy = traffic.clone();
     busy.manner = busy.manner.with(Way::Busy);
     let endpoint = busy.endpoints(Side::Client)?.pop().context("none")?;
-    let mut told = TcpStream::connect(traffic.server).context("the server is deaf")?;
+    let mut told = TcpStream::connect(traffic.server).context("cannot connect to the server")?;
     told.set_read_timeout(Some(SILENCE))?;
     let message = [0x5a; SIZE];
     for turn in 0..WARM_UP + traffic.count {

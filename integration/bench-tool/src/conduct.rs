@@ -1,4 +1,4 @@
-//! Runs plans round by round, and collects the results.
+//! Runs the programs of a plan, round by round, and collects the results.
 
 use std::{
     fmt,
@@ -24,44 +24,44 @@ use crate::{
     work::{Scope, Task},
 };
 
-/// The port of the first server; each has its own.
+/// The port of the first server. Each server uses another port.
 const FIRST_PORT: u16 = 20_000;
 
-/// How long a client may run. On the counted clock, a second is some billion instructions.
+/// The time limit for a client. On the counted clock, a second is a billion instructions.
 const CLIENT_LIMIT: Duration = Duration::from_secs(60);
 const COUNTED_LIMIT: Duration = Duration::from_secs(15);
 const CALLGRIND_LIMIT: Duration = Duration::from_secs(600);
 
-/// How long a server may run after the end of its client.
+/// The time limit for a server to end after its client has ended.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
-/// The number of attempts for a program of ours, and for a stock program, because those crash
-/// occasionally.
+/// The number of attempts for a program of ours, and for a stock program. Stock programs sometimes
+/// crash.
 pub(crate) const OURS: u32 = 1;
 pub(crate) const THEIRS: u32 = 3;
 
-/// The number of other processes for each processor under load.
+/// The number of busy processes per processor in the part with load.
 const LOAD: usize = 4;
 
-/// The file of the reports of all parts, in the folder for results.
+/// The name of the file with the reports of all parts, in the results folder.
 pub(crate) const REPORTS: &str = "bench.json";
 
-/// Measures one part after another, and writes the reports to the folder for results: to `here`, or
-/// to that of the lab.
+/// Measures all parts of a task in turn, and writes the reports to the results folder. `here` is
+/// this folder if the task runs on this machine; the lab has its own.
 pub(crate) fn perform(task: &Task, here: Option<&Path>) -> Result<()> {
     let mut reports = Vec::new();
     for part in &task.parts {
         let mut conductor = Conductor::new(*part, task, here)?;
         conductor.measure(task.scope)?;
         reports.push(conductor.report);
-        // Writes after each part, because a later one may fail.
+        // Write the file after each part, because a later part can fail.
         let file = conductor.results.join(REPORTS);
         fs::write(file, serde_json::to_string(&reports)?)?;
     }
     Ok(())
 }
 
-/// Runs servers and clients on this host.
+/// Runs servers and clients on this host, and collects the results of one part.
 #[derive(Debug)]
 pub(crate) struct Conductor {
     pub(crate) part: Part,
@@ -69,13 +69,13 @@ pub(crate) struct Conductor {
     address: IpAddr,
     device: Option<String>,
     pub(crate) report: Report,
-    /// How long a client may run.
+    /// The time limit for a client.
     limit: Duration,
-    /// The folder for files that remain.
+    /// The folder for files that are kept after the run.
     results: PathBuf,
     server: Host,
     next_port: u16,
-    /// The file for the output of each run.
+    /// The file to which the output of each run is written.
     log: File,
 }
 
@@ -93,7 +93,7 @@ impl Conductor {
         let kernel = kernel.trim().to_owned();
         let place = format!(
             "{part}: on {}, processors: {}, Linux {kernel}",
-            device.as_deref().unwrap_or("TCP alone"),
+            device.as_deref().unwrap_or("TCP only"),
             available_parallelism()?
         );
         Ok(Self {
@@ -126,7 +126,7 @@ impl Conductor {
         let quick = scope == Scope::Quick;
         if part == Part::Instructions {
             if let Err(error) = instructions::prepare() {
-                self.lacks(format!("all of it: {error:#}"));
+                self.lacks(format!("the whole part: {error:#}"));
                 return Ok(());
             }
             instructions::add_calls(self);
@@ -154,7 +154,7 @@ impl Conductor {
         Ok(())
     }
 
-    /// Runs a program once.
+    /// Runs one program once. Returns the reading, or `None` if the program failed.
     fn reading(&mut self, what: &str, run: &Run) -> Option<Reading> {
         let attempts = match run.program {
             Program::Rdmsg(_) => OURS,
@@ -167,8 +167,9 @@ impl Conductor {
         })
     }
 
-    /// Compares the work of this host for many connections with that for one. Opening and closing
-    /// wait for timers of the kernel, so their duration is larger than their work.
+    /// Measures the processor time of this host per connection, as the difference between many
+    /// connections and one. The duration would be longer, because opening and closing wait for
+    /// timers of the kernel.
     fn work_of_connections(&mut self, what: &str, run: &Run) -> Result<Reading> {
         let mut work_of = |count| {
             let before = work()?;
@@ -190,9 +191,9 @@ impl Conductor {
         if ours.len() < whole || theirs.len() < whole {
             return;
         }
-        // Counted times and instructions vary little, so the mean is used. By the clock the median
-        // is used, because another process may take a time slice in between. A READ sometimes waits
-        // for a thread of the kernel.
+        // The mean is used for counted times and instructions, because they vary little. The median
+        // is used for times by the clock, because another process can take a time slice in between,
+        // and for READs, which sometimes wait for a thread of the kernel.
         let Run { measure, size, .. } = pair.ours;
         let by_clock = matches!(self.part, Part::Free | Part::Loaded);
         let has_median = |reading: &Reading| reading.median.is_some();
@@ -214,8 +215,8 @@ impl Conductor {
         self.report.rows.push(row);
     }
 
-    /// Runs a measurement up to `attempts` times, until it succeeds. Adds the failure of the last
-    /// attempt to the missing measurements, and earlier failures to the notes.
+    /// Calls `once` until it succeeds, up to `attempts` times. If the last attempt fails, adds the
+    /// error to the missing measurements. Adds errors of earlier attempts to the notes.
     pub(crate) fn attempt<T>(
         &mut self,
         what: &str,
@@ -226,7 +227,7 @@ impl Conductor {
             match once(self) {
                 Ok(value) => return Some(value),
                 Err(error) if attempt < attempts => {
-                    let note = format!("{what}: tried again: {error:#}");
+                    let note = format!("{what}: retried: {error:#}");
                     self.report.notes.push(note);
                 }
                 Err(error) => {
@@ -239,8 +240,8 @@ impl Conductor {
         None
     }
 
-    /// Runs a client against its server, with the changes that `change` makes. Returns the client's
-    /// output.
+    /// Runs a server and then its client. `change` can change both command lines. Returns the
+    /// client's output.
     pub(crate) fn client_of(
         &mut self,
         what: &str,
@@ -255,10 +256,11 @@ impl Conductor {
         self.server.start(&commands.server)?;
         if !self.server.listens(commands.listening)? {
             let server = self.server.finish(END_LIMIT)?;
-            bail!("{} ended at once: {server}", commands.server[0]);
+            bail!("{} ended before it listened: {server}", commands.server[0]);
         }
         let client = Process::start(&commands.client)?.finish(self.limit)?;
-        // A server without its client does not end by itself.
+        // If the client has failed, kill the server, because a server without a client does not
+        // end.
         let limit = match client.succeeded() {
             true => END_LIMIT,
             false => Duration::ZERO,
@@ -272,7 +274,7 @@ impl Conductor {
         Ok(client.output)
     }
 
-    /// Returns the path of callgrind's output, which is kept for other tools.
+    /// Returns the path of callgrind's output, which is kept so that other tools can read it.
     pub(crate) fn profile(&self) -> PathBuf {
         self.results.join("bench-callgrind.out")
     }
@@ -287,7 +289,7 @@ impl Conductor {
     }
 }
 
-/// Returns the time since the start of this host in which it did not idle.
+/// Returns the time since the host has booted in which the processor was not idle.
 fn work() -> Result<Duration> {
     let timers = fs::read_to_string("/proc/timer_list")?;
     let now = nanos(&timers, "now at ")?;
@@ -295,11 +297,11 @@ fn work() -> Result<Duration> {
     Ok(Duration::from_nanos(now.saturating_sub(idle)))
 }
 
-/// Returns the number after a word, on a host with one processor.
+/// Returns the number after a word in /proc/timer_list. The host must have only one processor.
 fn nanos(timers: &str, word: &str) -> Result<u64> {
     let rest = timers.split_once(word).map(|(_, rest)| rest);
     let number = rest.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
-    number.with_context(|| format!("the kernel does not tell {word:?}"))
+    number.with_context(|| format!("/proc/timer_list does not contain {word:?}"))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Starts the lab for the parts, and shows the results.
+//! Starts the lab to measure the parts, and prints the results.
 
 use std::{
     env, fs,
@@ -20,17 +20,17 @@ use crate::{
     work::{Scope, Task, Work},
 };
 
-/// Limits that end a measurement that hangs.
+/// Time limits, which end a measurement that hangs.
 const LIMIT: Duration = Duration::from_secs(3 * 3600);
 const QUICK_LIMIT: Duration = Duration::from_secs(1200);
 
-/// The number of rounds of the ways to wait, by the clock.
+/// The number of rounds in which the ways to wait are measured by the clock.
 const POLLING_ROUNDS: u32 = 7;
 
-/// The number of rounds for a new budget, which keeps the medians.
+/// The number of rounds for a new budget, which stores the medians.
 const RENEWAL_ROUNDS: u32 = 3;
 
-/// Measures in a guest, or without one on this machine, and adds the results to the report.
+/// Measures in a guest, or on this machine if `guest` is `None`. Adds the results to `report`.
 fn run(task: &Task, guest: Option<Launch>, report: &mut Report) -> Result<()> {
     let target = env::var_os("CARGO_TARGET_DIR");
     let target = target.map_or_else(|| PathBuf::from("target"), PathBuf::from);
@@ -39,7 +39,7 @@ fn run(task: &Task, guest: Option<Launch>, report: &mut Report) -> Result<()> {
     let in_lab = || base.unwrap_or_else(|| target.join("lab/results")).join("a");
     let results = here.clone().unwrap_or_else(in_lab);
     fs::create_dir_all(&results)?;
-    // Removes the file of an earlier run.
+    // Remove the file of an earlier run.
     let file = results.join(REPORTS);
     let _ = fs::remove_file(&file);
     let mut argv = Work::Perform(task.clone(), here).argv()?;
@@ -51,7 +51,7 @@ fn run(task: &Task, guest: Option<Launch>, report: &mut Report) -> Result<()> {
         }
         None => {
             if task.parts == [Part::OneProcessor] {
-                // The first processor handles most of the interrupts.
+                // Use the last processor, because the first one handles most interrupts.
                 let last = (available_parallelism()?.get() - 1).to_string();
                 argv.splice(..0, ["taskset", "-c", &last].map(str::to_owned));
             }
@@ -61,14 +61,14 @@ fn run(task: &Task, guest: Option<Launch>, report: &mut Report) -> Result<()> {
     let reports = fs::read_to_string(file).unwrap_or_else(|_| "[]".to_owned());
     let reports: Vec<Report> = serde_json::from_str(&reports)?;
     for part in task.parts.iter().skip(reports.len()) {
-        report.missing.push(format!("{part}: all of it, see above"));
+        report.missing.push(format!("{part}: all, see above"));
     }
     reports.into_iter().for_each(|part| report.add(part));
-    ensure!(succeeded, "it failed, see above");
+    ensure!(succeeded, "the measurement failed, see above");
     Ok(())
 }
 
-/// Measures these parts, and shows the table.
+/// Measures these parts, and prints the table.
 pub(crate) fn compare(parts: &[Part], scope: Scope, write: bool) -> Result<ExitCode> {
     let start = Instant::now();
     let report = measure(parts, scope, 1)?;
@@ -78,7 +78,7 @@ pub(crate) fn compare(parts: &[Part], scope: Scope, write: bool) -> Result<ExitC
     end(&report, start)
 }
 
-/// Compares the default way to wait with the others, and shows the table.
+/// Compares the default way to wait with other ways, and prints the table.
 pub(crate) fn polling(lab: bool, write: bool) -> Result<ExitCode> {
     let start = Instant::now();
     let mut report = Report::default();
@@ -120,7 +120,8 @@ fn end(report: &Report, start: Instant) -> Result<ExitCode> {
     })
 }
 
-/// Measures the paths of the budget. Compares them with the stored figures, or stores them.
+/// Measures the comparisons of the budget. With `renew`, stores the figures; otherwise compares
+/// them with the stored ones.
 pub(crate) fn budget(renew: bool) -> Result<ExitCode> {
     let start = Instant::now();
     let file = Path::new(budget::FILE);
@@ -139,7 +140,7 @@ pub(crate) fn budget(renew: bool) -> Result<ExitCode> {
     let kept = Budget::read(file)?;
     let mut over = budget(1)?.judge(&kept);
     if !over.is_empty() {
-        println!("budget: measured once more, as now and then one differs by chance");
+        println!("budget: measuring again, because a figure sometimes differs by chance");
         let again = budget(1)?.judge(&kept);
         over.retain(|path| again.contains(path));
     }
@@ -152,15 +153,15 @@ pub(crate) fn budget(renew: bool) -> Result<ExitCode> {
         println!("budget: NOT KEPT: {path}");
     }
     println!(
-        "budget: where it is to cost that, integration/bench budget --renew keeps the figures"
+        "budget: if the new costs are intended, store them with integration/bench budget --renew"
     );
     Ok(ExitCode::FAILURE)
 }
 
-/// Measures all parts in one guest, because a guest takes some time to start.
+/// Measures all parts in the same guest, because booting takes long.
 fn measure(parts: &[Part], scope: Scope, rounds: u32) -> Result<Report> {
     if parts.contains(&Part::Instructions) && !is_installed("valgrind") {
-        // If this fails, the guest reports the missing program.
+        // Ignore the status: without valgrind, the guest reports the missing program.
         let mut setup = Command::new("integration/lab");
         setup.args(["setup", "--package", "valgrind"]).status()?;
     }

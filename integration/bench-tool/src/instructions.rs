@@ -1,4 +1,4 @@
-//! The instructions of single calls and of whole programs, counted by callgrind.
+//! Counts the instructions of single calls and of whole programs with callgrind.
 
 use std::{env, fs, process::Command};
 
@@ -16,20 +16,22 @@ use crate::{
     traffic::Reading,
 };
 
-/// A copy of this program without debug information, which callgrind would read for half a minute.
+/// The path of a copy of this program without debug information, which callgrind would read for
+/// half a minute.
 const STRIPPED: &str = "/tmp/bench-stripped";
 
-/// The number of calls of each kind.
+/// The number of measured calls of each function.
 const CALLS: u64 = 200;
 
-/// More callers than any function has.
+/// The maximal number of callers after a function's name; no function has more.
 const CALLERS: u32 = 60;
 
-/// Two numbers of round trips. The difference of both runs excludes the start of the program.
+/// Two numbers of round trips. The difference of both runs excludes the instructions of the
+/// program's start.
 const LESS: u64 = 100;
 const MORE: u64 = 300;
 
-/// Creates the stripped program.
+/// Creates the copy of this program without debug information.
 pub(crate) fn prepare() -> Result<()> {
     ensure!(is_installed("valgrind"), "valgrind is not installed");
     let status = Command::new("strip")
@@ -41,11 +43,11 @@ pub(crate) fn prepare() -> Result<()> {
     Ok(())
 }
 
-/// Measures single calls, and adds their rows.
+/// Measures single calls, and adds a row for each.
 pub(crate) fn add_calls(conductor: &mut Conductor) {
     let plain = Manner::DEFAULT.with(Way::Event);
     add_calls_of(conductor, plain, "", [200.0, 200.0, 120.0]);
-    // A send may execute 30 more, for the copy that it keeps.
+    // The limit for a send is higher by 30 instructions, because a send keeps a copy.
     let resuming = plain.with(Way::Resume);
     add_calls_of(conductor, resuming, " with resume", [230.0, 200.0, 120.0]);
 }
@@ -93,7 +95,7 @@ fn single_calls(conductor: &mut Conductor, manner: Manner) -> Result<Vec<Cost>> 
     Ok(callgrind::costs(&profile, &functions))
 }
 
-/// Measures a round trip of a whole client.
+/// Measures the instructions of a client per round trip.
 pub(crate) fn round_trip(conductor: &mut Conductor, run: &Run) -> Result<Reading> {
     let mut executed = |count| {
         let profile = run_in_callgrind(conductor, &Run { count, ..*run }, &[])?;
@@ -101,7 +103,7 @@ pub(crate) fn round_trip(conductor: &mut Conductor, run: &Run) -> Result<Reading
     };
     let (less, more) = (executed(LESS)?, executed(MORE)?);
     let each = more.saturating_sub(less) as f64 / (MORE - LESS) as f64;
-    // A tenth of the messages precede, unmeasured.
+    // Before the measured messages, our client sends a tenth of their number unmeasured.
     let rounds = match run.program {
         Program::Rdmsg(_) => 1.1,
         _ => 1.0,
@@ -109,7 +111,7 @@ pub(crate) fn round_trip(conductor: &mut Conductor, run: &Run) -> Result<Reading
     Ok(Reading::mean(each / rounds))
 }
 
-/// Runs the client under callgrind, and returns the profile.
+/// Runs the client under callgrind. Returns callgrind's output.
 fn run_in_callgrind(conductor: &mut Conductor, run: &Run, options: &[String]) -> Result<String> {
     let profile = conductor.profile();
     let mut argv = words("valgrind --tool=callgrind");

@@ -1,11 +1,11 @@
 //! Compares rdmsg with the stock C programs on one RDMA device.
 //!
-//! On a developer's machine, [`drive`] starts this program again in the lab. There [`conduct`]
-//! measures one part after the other: it runs clients against servers, ours and theirs in turn, by
-//! a [`plan`], or under callgrind, by [`instructions`]. The results are [`row`]s of a [`report`],
-//! which [`drive`] prints, or compares with the [`budget`].
-//! [`program`] has the command lines. Our own programs are [`messages`], [`many`], [`one_sided`]
-//! and [`calls`]; [`mod@work`] selects one of them.
+//! On a developer's machine, [`drive`] starts this program again in the lab. There, [`conduct`]
+//! measures one part after the other. It runs the servers and clients of a [`plan`], ours and the
+//! stock programs in turn, or runs clients under callgrind, by [`instructions`]. The results are
+//! [`row`]s of a [`report`], which [`drive`] prints, or compares with the [`budget`]. [`program`]
+//! contains the command lines. Our own programs are [`messages`], [`many`], [`one_sided`] and
+//! [`calls`]; [`mod@work`] selects one of them.
 
 mod budget;
 mod callgrind;
@@ -39,23 +39,23 @@ use crate::{
     work::{Scope, Work},
 };
 
-/// rdmsg against the stock C programs, on one device
+/// Compares rdmsg with the stock C programs, on one device
 ///
-/// Measures two parts in one guest whose clock counts instructions, of both ends and their kernel;
-/// each is also a command:
+/// Measures two parts in one guest, whose clock counts the instructions of both ends and their
+/// kernel. Each part is also a command:
 ///
-///   counted        times by that clock: exact, and the same on any machine. All programs sleep for
-///                  events
-///   instructions   instructions of single calls above the driver, by callgrind
+///   counted        times by this clock, which are exact and the same on any machine. All
+///                  programs sleep for events
+///   instructions   instructions of single calls, without those of the driver, by callgrind
 ///
-/// Prints the table, and missing measurements with their reasons. The figures are also in
-/// target/lab/results/a/bench.json, and the output of each program in *.log there. `rdmsg bench`
-/// measures by the clock.
+/// Prints the table, and each missing measurement with the reason. The figures are also in
+/// target/lab/results/a/bench.json, and the output of each program is in *.log in the same folder.
+/// To measure by the clock, use `rdmsg bench`.
 ///
 /// Ways to use the library:
 ///
 ///   default     the default Config
-///   event       Polling::Event, which the counted programs have unless they are "default"
+///   event       Polling::Event. Counted programs use it unless they are called "default"
 ///   busy        Polling::Busy
 ///   owned       sends without a copy
 ///   eager       an eager size of the whole message
@@ -65,7 +65,7 @@ use crate::{
 ///   shared      one pool of receives for all connections
 ///   event_fd    a server that waits with epoll
 ///
-/// Ends 0 if all programs of ours were measured.
+/// The exit status is 0 if all programs of ours were measured.
 #[derive(Parser)]
 #[command(
     name = "integration/bench",
@@ -75,44 +75,45 @@ use crate::{
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
-    /// Few sizes and short runs, in three minutes
+    /// Measure few sizes in short runs, which takes three minutes
     #[arg(long, global = true)]
     quick: bool,
-    /// Write the table to docs/performance.md as well
+    /// Also write the table to docs/performance.md
     #[arg(long, global = true)]
     write: bool,
 }
 
 #[derive(Subcommand)]
 enum Command {
-    /// Only times by the clock that counts instructions
+    /// Measure only times, by the clock that counts instructions
     Counted,
-    /// Only the instructions of single calls
+    /// Measure only the instructions of single calls
     Instructions,
-    /// The default Config, compared with Polling::Event, Polling::Busy and a socket of std
+    /// Compare the default Config with Polling::Event, Polling::Busy and a socket of std
     ///
-    /// 64 B over TCP on this machine: with both ends on one processor ("one-processor"), with four
-    /// other processes for each processor ("loaded"), and on free processors ("free"), with the
-    /// processor time of a message when one comes every 2 ms. Then, in the lab, TCP and RDMA in the
-    /// guest whose clock counts instructions and in the one with two processors. "loaded" and
-    /// "free" take the median of the round trips of a run, because another process may take a time
-    /// slice in between. The others take the mean. Other load on this machine changes all but the
-    /// counted figures: if the rounds do not agree on a target, it is undecided.
+    /// Measures 64 B over TCP on this machine: with both ends on one processor ("one-processor"),
+    /// with four busy processes per processor ("loaded"), and on idle processors ("free"), there
+    /// also the processor time per message if a message arrives every 2 ms. Then measures TCP and
+    /// RDMA in the lab: in the guest whose clock counts instructions, and in a guest with two
+    /// processors. "loaded" and "free" use the median of the round trips of a run, because another
+    /// process can take a time slice in between; the other parts use the mean. Other load on this
+    /// machine changes all figures except the counted ones. If some rounds meet a target and others
+    /// do not, the target is undecided.
     Polling {
-        /// Only on this machine, without virtual machines, in a minute
+        /// Measure only on this machine, without virtual machines, which takes a minute
         #[arg(long)]
         no_lab: bool,
     },
-    /// Compare a dozen counted paths, and the instructions of calls, with the stored figures
+    /// Compare counted times and instructions of calls with the stored figures
     ///
-    /// Ends 1 if one is worse by more than 3 %. Instructions are compared only if the compiler is
-    /// the same.
+    /// The exit status is 1 if a figure is worse than the stored one by more than 3 %. Instructions
+    /// are compared only if the compiler is the same.
     Budget {
-        /// Store the new figures, instead of comparing with the old ones
+        /// Store the new figures instead of comparing them
         #[arg(long)]
         renew: bool,
     },
-    /// A job that this program starts itself
+    /// Run a job of this program; for internal use
     #[command(hide = true)]
     Work { json: String },
 }
@@ -132,7 +133,7 @@ fn main() -> Result<ExitCode> {
 }
 
 fn work(work: Work) -> Result<ExitCode> {
-    // A thousand connections need several descriptors each.
+    // Raise the limit of descriptors, because a thousand connections need several descriptors each.
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
     match work {

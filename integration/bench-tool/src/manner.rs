@@ -7,59 +7,60 @@ use serde::{Deserialize, Serialize};
 
 use crate::measure::name;
 
-/// How our programs use the library. The default is the library's own, on one connection.
+/// The way in which a program of ours uses the library. The default is the default configuration,
+/// with one connection.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct Manner {
-    /// A bit for each [`Way`].
+    /// The bit `1 << way` is set for each [`Way`] in use.
     pub(crate) ways: u16,
-    /// The number of messages that each call sends one way.
+    /// The number of messages that each send call takes, for messages in one direction.
     pub(crate) batch: u32,
-    /// The number of connections, which the client uses in turn.
+    /// The number of connections. The client uses them in turn.
     pub(crate) connections: u32,
 }
 
-/// A difference from the default. The names are those of a table, in this order.
+/// A difference from the default. A table prints the names in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub(crate) enum Way {
-    /// Threads sleep until the device reports an event, as in counted programs.
+    /// Threads sleep until the device reports an event. All counted programs do this.
     Event,
     /// Threads poll continuously.
     Busy,
     /// The transport is TCP.
     Tcp,
-    /// The eager size is that of the message.
+    /// The eager size is the message size, so that no message is read by RDMA READ.
     Eager,
-    /// Registered memory is sent without a copy.
+    /// The program sends from registered memory, without a copy.
     Owned,
     /// A `Stream` carries bytes, instead of messages.
     Stream,
-    /// A task on tokio's current-thread runtime waits, instead of a thread.
+    /// A task on tokio's current-thread runtime waits instead of a blocked thread.
     Tasks,
-    /// The configuration is for many connections.
+    /// The configuration suits many connections: small windows and buffers.
     Small,
     /// All connections share one pool of receives.
     Shared,
-    /// Connections that are lost are resumed.
+    /// Connections resume after a loss, so each send keeps a copy.
     Resume,
-    /// The server waits with epoll for the connections' event_fd.
+    /// The server waits with epoll for the event_fd of each connection.
     EventFd,
-    /// A TCP socket of std replaces this library.
+    /// A TCP socket of std is used instead of this library.
     Socket,
 }
 
-/// The limit of a ring of buffers with a raised eager size, in bytes. Two processes with rings of
-/// large messages must fit a guest.
+/// The maximal size in bytes of a ring of buffers whose eager size was raised. The rings of two
+/// processes must fit into the memory of a guest.
 const RING_BYTES: usize = 8 << 20;
 
-/// The least depth of such a ring, so that messages overlap.
+/// The minimal depth of such a ring of buffers, so that several messages are in flight.
 const LEAST_DEPTH: u16 = 8;
 
-/// The number of shared receives that each connection reserves, as `Config::shared_receive`
-/// describes.
+/// The number of shared receives that the pool needs per connection, as documented at
+/// `Config::shared_receive`.
 const SHARE: u32 = 28;
 
-/// How long a connection survives a loss, as `Config::resume` says.
+/// The time for which a connection waits to resume after a loss: see `Config::resume`.
 const RESUME: Duration = Duration::from_secs(30);
 
 impl Manner {
@@ -78,7 +79,7 @@ impl Manner {
         self.ways & 1 << way as u16 != 0
     }
 
-    /// Returns the configuration for messages of this size.
+    /// Returns the configuration for messages of `size` bytes.
     pub(crate) fn config(self, size: usize) -> Config {
         let mut config = Config::default();
         if self.has(Way::Event) {
@@ -102,7 +103,7 @@ impl Manner {
             config.eager_size = Some(1024);
         }
         if self.has(Way::Shared) {
-            // The pool has room for one more connection.
+            // Add the share of one more connection, because the listener needs it.
             config.shared_receive = Some(SHARE * (self.connections + 1));
         }
         config.transport = match self.has(Way::Tcp) {
@@ -113,7 +114,7 @@ impl Manner {
     }
 }
 
-/// Writes the name for a table.
+/// Writes the name that a table prints.
 impl fmt::Display for Manner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.has(Way::Socket) {
@@ -134,7 +135,7 @@ impl fmt::Display for Manner {
     }
 }
 
-/// Parses the name for a table.
+/// Parses the name that a table prints.
 impl FromStr for Manner {
     type Err = Error;
 
@@ -148,7 +149,7 @@ impl FromStr for Manner {
             } else if let Ok(batch) = word.parse() {
                 manner.batch = batch;
             } else if !["rdmsg", "std", "batches", "of"].contains(&word) {
-                bail!("{text:?}: nothing is called {word:?}");
+                bail!("{text:?}: unknown word {word:?}");
             }
         }
         Ok(manner)

@@ -1,4 +1,4 @@
-//! One process with many connections, of which one at a time carries a message.
+//! A server with many connections, of which one at a time carries a message.
 
 use anyhow::{Result, ensure};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -7,10 +7,10 @@ use toolbox::Side;
 
 use crate::traffic::{SILENCE, Traffic};
 
-/// The number of descriptors that one call of epoll returns.
+/// The maximal number of events that one call of epoll_wait returns.
 const EVENTS: usize = 64;
 
-/// Echoes messages on all connections, until all are closed. One thread waits for all.
+/// Echoes messages on all connections, in one thread, until all connections are closed.
 pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
     let endpoints = traffic.endpoints(Side::Server)?;
     let epoll = Epoll::new(EpollCreateFlags::empty())?;

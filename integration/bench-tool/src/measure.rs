@@ -3,16 +3,16 @@ use std::fmt;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// A kind of measurement. The names are those of a table.
+/// A kind of measurement. The value's name is the one that a table prints.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
 pub(crate) enum Measure {
-    /// Half the time of a message and its answer
+    /// Half the time from a message to its answer
     #[value(name = "half round trip")]
     HalfRoundTrip,
-    /// The rate of messages to a server, which answers the last one
+    /// The rate of messages to a server, which answers only the last one
     #[value(name = "one way")]
     OneWay,
-    /// The processor time per message, in a process that receives one message every 2 ms
+    /// The processor time per message of a process that receives a message every 2 ms
     #[value(name = "processor time")]
     Sparse,
     /// The time of an RDMA READ
@@ -21,27 +21,27 @@ pub(crate) enum Measure {
     /// The rate of RDMA WRITEs
     #[value(name = "RDMA WRITE")]
     Write,
-    /// The time to open a connection and to close it
+    /// The time to open and close a connection
     #[value(name = "connect and close")]
     Connect,
-    /// The instructions of a call above the driver
+    /// The instructions of a call, without those of the driver
     #[value(name = "instructions a call")]
     Call,
-    /// The allocations of a call
+    /// The number of allocations of a call
     #[value(name = "allocations a call")]
     Allocations,
-    /// The instructions of one end for a round trip, in its process without the kernel
+    /// The instructions that one process executes per round trip, without the kernel
     #[value(name = "instructions a round trip")]
     Loop,
 }
 
 impl Measure {
-    /// Returns whether more is better.
+    /// Returns whether a larger figure is better.
     pub(crate) fn is_rate(self) -> bool {
         matches!(self, Self::OneWay | Self::Write)
     }
 
-    /// Returns a figure with its unit.
+    /// Formats a figure with its unit.
     pub(crate) fn show(self, size: usize, figure: f64) -> String {
         match self {
             Self::HalfRoundTrip | Self::Sparse | Self::Read | Self::Connect => {
@@ -65,13 +65,13 @@ impl fmt::Display for Measure {
     }
 }
 
-/// Returns the name of a value on the command line, in `rows.txt` or in a table.
+/// Returns the name of a value, as it is written on the command line, in `rows.txt` and in tables.
 pub(crate) fn name(value: &impl ValueEnum) -> String {
     let value = value.to_possible_value();
     value.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-/// Returns a size for readers.
+/// Formats a size with its unit.
 pub(crate) fn bytes(size: usize) -> String {
     match size {
         0..1024 => format!("{size} B"),

@@ -1,4 +1,4 @@
-//! Messages, or bytes, between one client and one server.
+//! A client and a server that exchange messages or bytes of a stream.
 
 use std::{
     io::{BufRead, IoSlice, Read, Write},
@@ -19,13 +19,13 @@ use crate::{
     traffic::{Reading, SILENCE, Times, Traffic},
 };
 
-/// The server's answer to the last message.
+/// The server's answer after the last message of a run.
 const ANSWER: &[u8] = b"!";
 
-/// The time between two sparse messages.
+/// The time between two messages of [`Measure::Sparse`].
 const INTERVAL: Duration = Duration::from_millis(2);
 
-/// Serves one client.
+/// Serves one client until it closes its connections.
 pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
     runtime()?.block_on(async {
         let mut carriers = Carrier::all(traffic, Side::Server)?;
@@ -50,7 +50,7 @@ pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
                 carrier.send(ANSWER).await?;
             }
         }
-        // The client ends the connections.
+        // Wait until the client has closed the connections.
         for mut carrier in carriers {
             drop(carrier.receive(1).await);
         }
@@ -58,7 +58,7 @@ pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
     })
 }
 
-/// Measures against a server.
+/// Runs the client against a server. Returns the client's reading.
 pub(crate) fn measure(traffic: &Traffic) -> Result<Reading> {
     runtime()?.block_on(async {
         let mut carriers = Carrier::all(traffic, Side::Client)?;
@@ -71,7 +71,8 @@ pub(crate) fn measure(traffic: &Traffic) -> Result<Reading> {
     })
 }
 
-/// Messages in one direction use the first connection; round trips use all connections in turn.
+/// Sends or receives `count` messages. Messages in one direction use the first connection; round
+/// trips use all connections in turn.
 async fn run(traffic: &Traffic, carriers: &mut [Carrier], count: u64) -> Result<Reading> {
     let carrier = carriers.first_mut().context("no connection")?;
     let message = vec![0x5a; traffic.size];
@@ -98,7 +99,7 @@ async fn run(traffic: &Traffic, carriers: &mut [Carrier], count: u64) -> Result<
             let taken = processor_time()?.saturating_sub(before);
             Ok(Reading::mean(taken.as_secs_f64() * 1e6 / count as f64))
         }
-        // The conductor measures this.
+        // The conductor measures the work of this host from outside.
         Measure::Connect => Ok(Reading::mean(0.0)),
         _ => {
             let mut times = Times::start(count);
@@ -117,12 +118,13 @@ fn runtime() -> Result<Runtime> {
     Ok(Builder::new_current_thread().enable_io().build()?)
 }
 
-/// Returns the processor time of this process.
+/// Returns the processor time that this process has used so far.
 fn processor_time() -> Result<Duration> {
     Ok(clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID)?.into())
 }
 
-/// A connection of a run. For threads, its futures block and are ready at once.
+/// One end of a connection. Except for `Tasks`, its futures block the thread and never return
+/// pending.
 enum Carrier {
     Messages { endpoint: Endpoint, owned: bool },
     Tasks(tasks::Endpoint),
@@ -131,7 +133,7 @@ enum Carrier {
 }
 
 impl Carrier {
-    /// Returns this side's ends of all connections.
+    /// Returns this side's end of each connection.
     fn all(traffic: &Traffic, side: Side) -> Result<Vec<Self>> {
         if !traffic.manner.has(Way::Socket) {
             let endpoints = traffic.endpoints(side)?.into_iter();
@@ -146,7 +148,7 @@ impl Carrier {
         Ok(vec![Self::Socket(socket)])
     }
 
-    /// Wraps an endpoint, as the peer does with its end.
+    /// Wraps an endpoint in the type that the traffic uses. The peer wraps its end in the same way.
     fn of(endpoint: Endpoint, traffic: &Traffic) -> Result<Self> {
         let manner = traffic.manner;
         if manner.has(Way::Tasks) {
@@ -163,7 +165,8 @@ impl Carrier {
 
     async fn send(&mut self, message: &[u8]) -> Result<()> {
         match self {
-            // The application fills its own buffer, so that is not the library's work.
+            // The buffer is not filled, because filling it is the application's work, not the
+            // library's.
             Self::Messages { endpoint, owned } if *owned => {
                 endpoint.send(SendBuffer::new(endpoint, message.len())?)?;
             }
@@ -175,7 +178,7 @@ impl Carrier {
         Ok(())
     }
 
-    /// Sends a message several times in one call.
+    /// Sends the same message `times` times, in one call.
     fn send_batch(&mut self, message: &[u8], times: usize) -> Result<()> {
         let Self::Messages { endpoint, .. } = self else {
             bail!("only threads send batches of messages")
@@ -185,7 +188,7 @@ impl Carrier {
         Ok(())
     }
 
-    /// Receives a message of this length, or this number of bytes.
+    /// Receives a message of `len` bytes, or `len` bytes of a stream.
     async fn receive(&mut self, len: usize) -> Result<()> {
         let came = match self {
             Self::Messages { endpoint, .. } => endpoint.recv_timeout(SILENCE)?.len(),
@@ -209,7 +212,7 @@ impl Carrier {
         Ok(())
     }
 
-    /// Echoes a message.
+    /// Receives a message of `len` bytes and sends it back.
     async fn send_back(&mut self, len: usize) -> Result<()> {
         fn bytes(stream: &mut (impl Read + Write), len: usize) -> Result<()> {
             let mut bytes = vec![0; len];

@@ -1,4 +1,4 @@
-//! RDMA READ and WRITE in memory of the server, whose program takes no part.
+//! RDMA READ and WRITE of the server's memory. The server's processor is not involved.
 
 use std::time::Instant;
 
@@ -11,7 +11,8 @@ use crate::{
     traffic::{Reading, SILENCE, Times, Traffic},
 };
 
-/// Sends the description of the server's memory, and waits for the end.
+/// Sends the description of the server's memory to the client, and waits until the client has
+/// closed.
 pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
     let endpoints = traffic.endpoints(Side::Server)?;
     let endpoint = endpoints.first().context("no connection")?;
@@ -19,7 +20,7 @@ pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
         .one_sided()
         .region(traffic.size, RemoteAccess::ALL)?;
     endpoint.send(&region.remote().to_bytes())?;
-    // Waits until the client has closed.
+    // Wait until the client has closed the connection.
     drop(endpoint.recv_timeout(SILENCE));
     Ok(())
 }
@@ -41,7 +42,7 @@ pub(crate) fn measure(traffic: &Traffic) -> Result<Reading> {
     Ok(reading)
 }
 
-/// Runs one READ after another.
+/// Runs `count` READs, one at a time.
 fn read(from: &Endpoint, local: &Region, remote: &RemoteRegion, count: u64) -> Result<Reading> {
     let mut times = Times::start(count);
     for id in 0..count {
@@ -53,7 +54,7 @@ fn read(from: &Endpoint, local: &Region, remote: &RemoteRegion, count: u64) -> R
     Ok(times.reading())
 }
 
-/// Runs the number of concurrent WRITEs that the configuration allows.
+/// Runs `count` WRITEs. The send queue bounds the number of WRITEs in flight.
 fn write(to: &Endpoint, local: &Region, remote: &RemoteRegion, count: u64) -> Result<Reading> {
     let start = Instant::now();
     let mut ended = 0;
@@ -73,6 +74,6 @@ fn write(to: &Endpoint, local: &Region, remote: &RemoteRegion, count: u64) -> Re
 fn done(completion: &Completion) -> Result<()> {
     match completion {
         Completion::Read(_) | Completion::Written(_) => Ok(()),
-        other => bail!("instead of the end of a transfer came {other:?}"),
+        other => bail!("expected the completion of a transfer, got {other:?}"),
     }
 }

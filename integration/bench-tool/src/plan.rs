@@ -1,4 +1,4 @@
-//! The compared programs and the targets, from `rows.txt`.
+//! The plan: the programs to compare and the targets, parsed from `rows.txt`.
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
@@ -10,16 +10,16 @@ use crate::{
     row::Target,
 };
 
-/// Two runs that are compared.
+/// Two runs to compare.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pair {
     pub(crate) ours: Run,
     pub(crate) theirs: Run,
-    /// The target of the ratio ours/theirs.
+    /// The target of the ratio of `ours` to `theirs`.
     pub(crate) target: Target,
 }
 
-/// Returns the comparisons of a part; with `quick`, only the comparisons marked by a star.
+/// Returns the comparisons of a part. With `quick`, returns only those that have a star.
 pub(crate) fn pairs(part: &str, quick: bool) -> Result<Vec<Pair>> {
     let mut pairs = Vec::new();
     for (title, lines) in sections(include_str!("../rows.txt")) {
@@ -36,7 +36,7 @@ pub(crate) fn pairs(part: &str, quick: bool) -> Result<Vec<Pair>> {
     Ok(pairs)
 }
 
-/// Adds the comparisons of a line.
+/// Parses a line, and adds its comparisons.
 fn add(pairs: &mut Vec<Pair>, measure: &str, line: &str, quick: bool) -> Result<()> {
     let measure = Measure::from_str(measure, false).map_err(anyhow::Error::msg)?;
     let (ours, rest) = line.split_once(" / ").context("one program")?;
@@ -85,8 +85,8 @@ fn bytes(text: &str) -> Result<usize> {
     Ok(number.parse::<usize>()? << shift)
 }
 
-/// Returns a number of messages with which the first and last ones change the mean by at most 1 %.
-/// perftest needs at least five.
+/// Returns the number of messages. It is so large that the first and last messages change the mean
+/// by at most 1 %. perftest needs at least five messages.
 fn usual_count(measure: Measure, size: usize) -> u64 {
     match (measure.is_rate(), size) {
         _ if measure == Measure::Sparse => 500,
@@ -102,8 +102,9 @@ fn usual_count(measure: Measure, size: usize) -> u64 {
     }
 }
 
-/// Returns all runs of a round, each once. The two runs of a pair follow each other. Closed
-/// connections leave work to the kernel for a while, so their order matters: ours come first.
+/// Returns all runs of a round, each of them once. The two runs of a pair follow each other. After
+/// a run has closed connections, the kernel still works for a while, so the order influences the
+/// result of `Connect`: ours always runs first.
 pub(crate) fn runs(pairs: &[Pair]) -> Vec<Run> {
     let mut runs = Vec::new();
     for run in pairs.iter().flat_map(|pair| match pair.ours.measure {

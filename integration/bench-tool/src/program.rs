@@ -1,4 +1,4 @@
-//! The measured programs: their names, command lines and output.
+//! The programs that are measured: their names, command lines and output.
 
 use std::{
     env, fmt,
@@ -16,20 +16,21 @@ use crate::{
     work::Work,
 };
 
-/// A measured program, with a server and a client. Each sleeps for events.
+/// A program that is measured, which has a server and a client. The stock programs sleep for
+/// events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
-    /// `ib_send_lat -e` and its like, of perftest, with the connection manager.
+    /// `ib_send_lat -e` and similar programs of perftest, which connect by the connection manager.
     Perftest,
-    /// `rstream -T b`, of rdmacm-utils: rsockets, or plain TCP.
+    /// `rstream -T b` of rdmacm-utils, over rsockets or plain TCP.
     Rstream { tcp: bool },
-    /// `ucmatose`, of rdmacm-utils, which opens and closes connections.
+    /// `ucmatose` of rdmacm-utils, which opens and closes connections.
     Ucmatose,
-    /// This program.
+    /// This program, with rdmsg or a socket of std.
     Rdmsg(Manner),
 }
 
-/// Parses a name from `rows.txt`.
+/// Parses the name of a program in `rows.txt`.
 impl FromStr for Program {
     type Err = Error;
 
@@ -44,7 +45,7 @@ impl FromStr for Program {
     }
 }
 
-/// One call of a program.
+/// One run of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) program: Program,
@@ -54,17 +55,17 @@ pub(crate) struct Run {
     pub(crate) count: u64,
 }
 
-/// The command lines of a run.
+/// The command lines of a run: first start the server, then the client.
 #[derive(Debug)]
 pub(crate) struct Commands {
     pub(crate) server: Vec<String>,
-    /// The condition that shows that the server listens.
+    /// The sign that the server listens.
     pub(crate) listening: Listening,
     pub(crate) client: Vec<String>,
 }
 
 impl Run {
-    /// Returns the name of the program in a table.
+    /// Returns the program's name for a table.
     pub(crate) fn name(&self) -> String {
         match self.program {
             Program::Perftest => format!("{} -R -e", self.perftest()),
@@ -84,11 +85,12 @@ impl Run {
         }
     }
 
-    /// Returns the command lines, for a server at `address`.
+    /// Returns the command lines of the server and the client. The server listens on `address` and
+    /// `port`.
     pub(crate) fn commands(&self, address: IpAddr, device: &str, port: u16) -> Result<Commands> {
         let Self { size, count, .. } = *self;
         let (line, listening, to_server) = match self.program {
-            // -F: accept a processor whose frequency may change.
+            // -F suppresses the check of the processor's frequency, which can change.
             Program::Perftest => (
                 format!(
                     "{} -R -F -e -d {device} -s {size} -n {count} -p {port}",
@@ -98,7 +100,8 @@ impl Run {
                 "",
             ),
             Program::Rstream { tcp } => {
-                // The values of rstream's own tests: inline data for latency, none for bandwidth.
+                // The inline sizes are those of rstream's own tests: 64 for latency, 0 for
+                // bandwidth.
                 let (inline, iterations, transfers) = match self.measure {
                     Measure::OneWay => (0, 1, count),
                     _ => (64, count, 1),
@@ -113,7 +116,7 @@ impl Run {
                 );
                 (line, listening, "-s ")
             }
-            // Each connection carries one message, because otherwise ucmatose does not close it.
+            // ucmatose closes only connections that have carried a message.
             Program::Ucmatose => (
                 format!("ucmatose -C 1 -S 64 -c {count} -p {port}"),
                 Listening::Cm(port),
@@ -152,25 +155,26 @@ impl Run {
         })
     }
 
-    /// Finds the figures in the client's output.
+    /// Parses the figures in the client's output.
     pub(crate) fn read(&self, output: &str) -> Result<Reading> {
         let reading = match self.program {
             Program::Perftest => perftest(self.measure, self.size, output),
             Program::Rstream { .. } => rstream(self.measure, output),
-            // The conductor measures this.
+            // The conductor measures the work of this host from outside.
             Program::Ucmatose => None,
             Program::Rdmsg(_) => {
                 let mut lines = output.lines().rev();
                 lines.find_map(|line| serde_json::from_str(line).ok())
             }
         };
-        reading.with_context(|| format!("{} printed no figures that are understood", self.name()))
+        reading.with_context(|| format!("cannot find the figures in the output of {}", self.name()))
     }
 }
 
-/// Parses the output of perftest. A line begins with size and count. Latency has min, max, median
-/// and mean; bandwidth has peak and mean in MiB/s, and million messages per second. The rate has
-/// enough digits for short messages, and the bandwidth for long ones.
+/// Parses the output of perftest. The line with the figures begins with the size and the count. For
+/// latency, the minimum, maximum, median and mean in µs follow. For bandwidth, the peak and the
+/// mean in MiB/s and the rate in million messages per second follow. For short messages only the
+/// rate has enough digits, for long ones only the bandwidth.
 fn perftest(measure: Measure, size: usize, output: &str) -> Option<Reading> {
     let figures = output.lines().find_map(|line| {
         let figures: Result<Vec<f64>, _> = line.split_whitespace().map(str::parse).collect();
@@ -190,8 +194,7 @@ fn perftest(measure: Measure, size: usize, output: &str) -> Option<Reading> {
     })
 }
 
-/// Parses the output of rstream. The last word of the last line is the time of a transfer in
-/// microseconds, for both directions.
+/// Parses the output of rstream. The last word of the last line is the time per transfer in µs.
 fn rstream(measure: Measure, output: &str) -> Option<Reading> {
     let line = output.lines().rfind(|line| line.starts_with("custom"))?;
     let mean: f64 = line.split_whitespace().next_back()?.parse().ok()?;
@@ -206,7 +209,7 @@ impl fmt::Display for Run {
     }
 }
 
-/// Returns whether a command is installed.
+/// Returns whether a folder of PATH contains this command.
 pub(crate) fn is_installed(command: &str) -> bool {
     let folders = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&folders).any(|folder| folder.join(command).is_file())

@@ -1,4 +1,4 @@
-//! The results: one table of all parts, and the tables of a page.
+//! The report: one table with the results of all parts, and the tables of a Markdown page.
 
 use std::{fs, iter};
 
@@ -7,29 +7,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::row::{Part, Row, Side, median};
 
-/// All results, of one part or of several.
+/// The results of one part or of several parts.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Report {
-    /// The kernel of the last part's host.
+    /// The kernel of the host on which the last part was measured.
     pub(crate) kernel: String,
     pub(crate) rows: Vec<Row>,
-    /// Missing measurements, with the reasons.
+    /// The measurements that are missing, each with the reason.
     pub(crate) missing: Vec<String>,
-    /// Remarks for readers of the table.
+    /// Remarks that are printed below the table.
     pub(crate) notes: Vec<String>,
-    /// Whether a program of ours failed.
+    /// Whether a program of ours has failed.
     pub(crate) broken: bool,
 }
 
-/// The compiler of this program, and its options.
+/// The version of the compiler that has built this program, and its options.
 pub(crate) const BUILT_BY: &str = env!("BUILT_BY");
 
-/// The page that shows tables to readers. Each is between two comments: `<!-- table NAME -->` and
+/// The Markdown page with the tables. Each table is between the comments `<!-- table NAME -->` and
 /// `<!-- end -->`.
 const PAGE: &str = "docs/performance.md";
 
 impl Report {
-    /// Adds the results of another part.
+    /// Appends the results of another part.
     pub(crate) fn add(&mut self, part: Self) {
         self.broken |= part.broken;
         self.kernel = part.kernel;
@@ -38,7 +38,7 @@ impl Report {
         self.rows.extend(part.rows);
     }
 
-    /// Prints the table as Markdown, missing measurements and notes.
+    /// Prints the table as Markdown, and then the missing measurements and the notes.
     pub(crate) fn print(&self) {
         let lines: Vec<_> = iter::once(TITLE.map(str::to_owned))
             .chain(self.rows.iter().map(cells))
@@ -59,7 +59,7 @@ impl Report {
         }
     }
 
-    /// Writes the table of this name to the page, with the rows of these parts.
+    /// Replaces the table with this name on the page by the rows of these parts.
     pub(crate) fn write_page(&self, name: &str, parts: &[Part]) -> Result<()> {
         let page = fs::read_to_string(PAGE).with_context(|| format!("cannot read {PAGE}"))?;
         let rows = self.rows.iter().filter(|row| parts.contains(&row.part));
@@ -70,7 +70,7 @@ impl Report {
     }
 }
 
-/// Returns the page with this table between its two comments.
+/// Returns `page` with `table` in place of the text between the two comments.
 fn with_table(page: &str, name: &str, table: &str) -> Result<String> {
     let (begin, end) = (format!("<!-- table {name} -->\n"), "<!-- end -->");
     let parts = page.split_once(&begin).and_then(|(before, rest)| {
@@ -86,8 +86,8 @@ fn with_table(page: &str, name: &str, table: &str) -> Result<String> {
     Ok(format!("{before}{begin}{table}{end}{after}"))
 }
 
-/// Returns a table that fits a page: without the column of targets, and without the column of part
-/// names unless the rows are `of_parts`, of several parts.
+/// Returns a table that is narrow enough for the page: without the targets, and without the names
+/// of the parts unless the rows are `of_parts`, that is, of several parts.
 fn table<'a>(rows: impl Iterator<Item = &'a Row>, of_parts: bool) -> String {
     let columns = usize::from(!of_parts)..TITLE.len() - 1;
     let line = |cells: &[String]| format!("|{}|\n", cells[columns.clone()].join("|"));
@@ -103,7 +103,7 @@ fn cells(row: &Row) -> [String; 8] {
         let figure = median(&side.figures);
         figure.map_or_else(String::new, |figure| row.measure.show(row.size, figure))
     };
-    // All counted programs sleep, so their names omit it.
+    // All programs of the counted part sleep for events, so leave out "event" in their names.
     let name = |side: &Side| match side.name.strip_prefix("rdmsg") {
         Some(name) if name.contains(" event") || name.contains(" busy") => {
             let name = name.trim();

@@ -5,43 +5,45 @@ use serde::{Deserialize, Serialize};
 
 use crate::measure::{Measure, bytes, name};
 
-/// A way in which the tool measures.
+/// A method of measuring.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
 pub(crate) enum Part {
-    /// In a guest whose clock counts the instructions of both ends, their kernel included.
+    /// Counts instructions in a guest: of both ends and of the guest's kernel.
     Counted,
-    /// The instructions of one process, by callgrind.
+    /// Counts the instructions of one process with callgrind.
     Instructions,
-    /// By the clock, with all programs on one processor.
+    /// Measures by the clock, with all programs on one processor.
     OneProcessor,
-    /// By the clock, with other processes that use all processors.
+    /// Measures by the clock, while other processes load all processors.
     Loaded,
-    /// By the clock, on free processors.
+    /// Measures by the clock, on idle processors.
     Free,
 }
 
-/// A line of the table: a measurement of ours, mostly with a comparison.
+/// A row of the table: the figures of one of our programs, and in most rows those of another
+/// program for comparison.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Row {
     pub(crate) part: Part,
     pub(crate) measure: Measure,
-    /// The length of a message in bytes; 0 if there is none.
+    /// The message size in bytes; 0 if no messages are measured.
     pub(crate) size: usize,
     pub(crate) ours: Side,
-    /// The comparison, which may be another way of rdmsg.
+    /// The program of the comparison, which can also be rdmsg, used in another way. `None` without
+    /// a comparison.
     pub(crate) theirs: Option<Side>,
     pub(crate) target: Target,
 }
 
-/// One of the two compared programs.
+/// A program of a row, with its figures.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Side {
     pub(crate) name: String,
-    /// The figure of each round.
+    /// One figure for each round.
     pub(crate) figures: Vec<f64>,
 }
 
-/// The target of a ratio ours/theirs, or of a figure without a comparison.
+/// The target of the ratio of ours to theirs, or of the figure if there is no comparison.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) enum Target {
     /// No target.
@@ -51,7 +53,7 @@ pub(crate) enum Target {
 }
 
 impl Row {
-    /// Returns the measure and the size.
+    /// Returns the measure, and the size if there is one.
     pub(crate) fn kind(&self) -> String {
         match self.size {
             0 => self.measure.to_string(),
@@ -59,7 +61,7 @@ impl Row {
         }
     }
 
-    /// Returns the row's name outside a table.
+    /// Returns the name that identifies the row in messages and in the budget.
     pub(crate) fn name(&self) -> String {
         let mut name = format!("{}: {}", self.kind(), self.ours.name);
         if let Some(theirs) = &self.theirs {
@@ -68,8 +70,8 @@ impl Row {
         name
     }
 
-    /// Returns the judged values in ascending order: for each round the ratio of ours to theirs, or
-    /// the figure if there is no comparison.
+    /// Returns the values that are compared with the target, in ascending order. Each is the ratio
+    /// of ours to theirs in one round, or our figure if there is no comparison.
     pub(crate) fn values(&self) -> Vec<f64> {
         let mut values = self.ours.figures.clone();
         if let Some(theirs) = &self.theirs {
@@ -80,7 +82,7 @@ impl Row {
         values
     }
 
-    /// Returns the target, and whether all rounds meet it.
+    /// Returns the target and whether it is met, missed, or undecided because the rounds differ.
     pub(crate) fn verdict(&self) -> String {
         let met = |value: &f64| match self.target {
             Target::None => true,
@@ -117,7 +119,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// Returns the median. `None` if there are no values.
+/// Returns the median, or `None` if there are no values.
 pub(crate) fn median(values: &[f64]) -> Option<f64> {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
@@ -135,7 +137,7 @@ pub(crate) fn median(values: &[f64]) -> Option<f64> {
 pub(crate) mod testing {
     use super::*;
 
-    /// Returns a row of half round trips.
+    /// Returns a row that compares half round trips of 64 B.
     pub(crate) fn row(ours: &[f64], theirs: &[f64], target: Target) -> Row {
         let side = |name: &str, figures: &[f64]| Side {
             name: name.to_owned(),
@@ -158,7 +160,7 @@ mod tests {
 
     #[test]
     fn ratio_is_of_the_same_round() {
-        // The machine was twice as slow in the second round.
+        // In the second round, the machine was half as fast.
         let row = row(&[9.0, 18.0, 9.0], &[10.0, 20.0, 10.0], Target::AtMost(0.9));
         assert_eq!(row.values(), [0.9; 3]);
         assert_eq!(row.verdict(), "≤ 0.9 met: 0.90 … 0.90");

@@ -10,42 +10,43 @@ use toolbox::Side;
 
 use crate::{manner::Manner, measure::Measure};
 
-/// The longest silence of a peer. After it the run has failed.
+/// The time limit for the peer to send something. If it passes, the run fails.
 pub(crate) const SILENCE: Duration = Duration::from_secs(60);
 
-/// The traffic of an rdmsg server and client.
+/// The traffic between a server and a client of this program.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Traffic {
     pub(crate) server: SocketAddr,
     pub(crate) measure: Measure,
-    /// The length of a message in bytes.
+    /// The message size in bytes.
     pub(crate) size: usize,
     /// The number of measured messages.
     pub(crate) count: u64,
     pub(crate) manner: Manner,
 }
 
-/// The result of one run of a program, in microseconds or in messages a second.
+/// The result of a run: a time in µs, or a rate in messages per second.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Reading {
     pub(crate) mean: f64,
-    /// The median, which some programs do not print.
+    /// The median; `None` if the program does not print it.
     pub(crate) median: Option<f64>,
 }
 
-/// The durations of many round trips.
+/// The durations of many round trips in nanoseconds, and the start of the current one.
 pub(crate) struct Times {
     nanos: Vec<u32>,
     start: Instant,
 }
 
 impl Traffic {
-    /// Returns the number of unmeasured messages at the start, at least one on each connection.
+    /// Returns the number of messages that are sent before the measured ones: at least one on each
+    /// connection.
     pub(crate) fn warm_up(&self) -> u64 {
         (self.count / 10).max(self.manner.connections.into())
     }
 
-    /// Returns this side's ends of all connections, on the engine of the process.
+    /// Returns this side's end of each connection, on the default engine of the process.
     pub(crate) fn endpoints(&self, side: Side) -> Result<Vec<Endpoint>> {
         let config = self.manner.config(self.size);
         let count = 0..self.manner.connections;
@@ -68,14 +69,14 @@ impl Reading {
         Self { mean, median: None }
     }
 
-    /// Returns the rate of `count` messages since `start`.
+    /// Returns the rate of `count` messages that were sent since `start`.
     pub(crate) fn rate(count: u64, start: Instant) -> Self {
         Self::mean(count as f64 / start.elapsed().as_secs_f64())
     }
 }
 
 impl Times {
-    /// Starts the first round trip.
+    /// Starts the first of `count` round trips.
     pub(crate) fn start(count: u64) -> Self {
         Self {
             nanos: Vec::with_capacity(count as usize),
@@ -83,7 +84,8 @@ impl Times {
         }
     }
 
-    /// Ends a round trip, which counts as `alike` equal ones, and starts the next.
+    /// Ends a round trip and starts the next one. Records the duration divided by `alike`, the
+    /// number of equal steps in a round trip.
     pub(crate) fn record(&mut self, alike: u32) {
         let now = Instant::now();
         let each = now.duration_since(self.start) / alike;

@@ -1,4 +1,5 @@
-//! The jobs for which this program starts itself. On the command line a job is one word of JSON.
+//! The jobs for which this program starts itself. The command line contains a job as one word of
+//! JSON.
 
 use std::{env, path::PathBuf};
 
@@ -9,15 +10,16 @@ use crate::{row::Part, traffic::Traffic};
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) enum Work {
-    /// Measure in the lab, or without it and with the results in this folder.
+    /// Measure the parts of a task: in the lab, or on this machine, with the results in this
+    /// folder.
     Perform(Task, Option<PathBuf>),
-    /// Answer a client with the same traffic.
+    /// Serve a client of the same traffic.
     Serve(Traffic),
-    /// Measure against a server that is already running, and print the reading.
+    /// Run a client against a server that is already listening, and print the reading.
     Measure(Traffic),
 }
 
-/// Parts to measure, one after the other.
+/// The parts to measure in turn.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Task {
     pub(crate) parts: Vec<Part>,
@@ -25,19 +27,19 @@ pub(crate) struct Task {
     pub(crate) rounds: u32,
 }
 
-/// The extent of a measurement.
+/// The selection of comparisons.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) enum Scope {
-    /// All sizes.
+    /// All comparisons.
     Full,
-    /// A few sizes.
+    /// Only the comparisons that have a star in `rows.txt`.
     Quick,
-    /// Only the ways to wait.
+    /// Only comparisons of the ways to wait.
     Polling,
 }
 
 impl Work {
-    /// Returns the command line that starts this job.
+    /// Returns the command line that runs this job.
     pub(crate) fn argv(&self) -> Result<Vec<String>> {
         let program = env::current_exe()?.to_string_lossy().into_owned();
         let json = serde_json::to_string(self)?;

@@ -1,4 +1,5 @@
-//! Errors that new users meet first: each names the fault of the machine and its remedy.
+//! Tests the errors that new users meet first: each must name the fault of the machine and its
+//! remedy.
 
 use std::{
     fs::{self, Permissions},
@@ -11,17 +12,18 @@ use std::{
 use rdmsg::{Endpoint, Error, Listener};
 use toolbox::DeviceTest;
 
-/// The uid of an unprivileged user.
+/// The user id of an unprivileged user.
 const NOBODY: u32 = 65534;
 
-/// Returns the command of an example program. The examples are in the parent folder of the tests.
+/// Returns the command for an example program, which is in the parent folder of the tests' folder.
 fn example(name: &str) -> Command {
     let mut command = Command::new(toolbox::example(name));
     command.stdin(Stdio::null());
     command
 }
 
-/// Asserts that a command failed with status 1, and that its stderr contains all expected parts.
+/// Asserts that a command has failed with status 1, and that its stderr contains all expected
+/// texts.
 fn fails_saying(output: &Output, expected: &[&str]) {
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{text}");
@@ -30,7 +32,7 @@ fn fails_saying(output: &Output, expected: &[&str]) {
     }
 }
 
-/// Changes the permissions of a device file; the drop restores the previous ones.
+/// Changes the permissions of a device file. Dropping this value restores the previous permissions.
 struct Rights {
     file: &'static str,
     before: Permissions,
@@ -78,7 +80,7 @@ fn loopback_error_lists_usable_addresses() {
             );
         }
     }
-    // The addresses that the error suggests can be bound.
+    // Any of the addresses that the error suggests can be bound.
     for ip in [lab.addr, lab.addr6] {
         Listener::bind((ip, 0)).unwrap();
     }

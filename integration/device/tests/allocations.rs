@@ -1,4 +1,5 @@
-//! Messages up to the eager size allocate nothing, on either side.
+//! Tests that sending and receiving messages up to the eager size allocates no memory on either
+//! side.
 #![allow(unsafe_code)]
 
 use std::{
@@ -12,24 +13,25 @@ use rdmsg::{Config, Endpoint, Polling, tokio as tasks};
 use tokio::runtime::Builder;
 use toolbox::{DeviceTest, PATIENCE, pair_with};
 
-/// The system's allocator with a counter of allocations for each thread.
+/// Counts the allocations of each thread, and forwards all calls to the system's allocator.
 struct Counting;
 
 thread_local! {
     static COUNT: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: all calls go to the system's allocator; counting touches a thread-local without a
-// destructor.
+// SAFETY: `System` implements the allocation, so its guarantees hold. The counter is a thread-local
+// without a destructor, so using it does not allocate and cannot fail.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.set(COUNT.get() + 1);
-        // SAFETY: the caller keeps the contract.
+        // SAFETY: the caller guarantees that `layout` has a nonzero size.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract.
+        // SAFETY: the caller guarantees that `start` was allocated by this allocator, which means
+        // by `System`, with the same `layout`.
         unsafe { System.dealloc(start, layout) }
     }
 }
@@ -37,7 +39,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Returns the number of allocations of this thread in `work`.
+/// Returns the number of allocations that this thread makes during `work`.
 fn allocations(work: impl FnOnce()) -> u64 {
     let before = COUNT.get();
     work();
@@ -76,7 +78,7 @@ fn eager_messages_allocate_nothing() {
             config.polling = polling;
             let (client, server) = pair_with(&config);
             let answering = thread::spawn(move || {
-                // The first messages grow rings and queues to their final size.
+                // During the first messages, rings and queues grow to their final sizes.
                 echo(&server, 100);
                 let count = allocations(|| echo(&server, ROUNDS));
                 (count, server)
@@ -98,11 +100,11 @@ fn a_full_window_and_its_grants_allocate_nothing() {
     press(&Config::default(), 0);
 }
 
-/// One side sends at full speed, and sends the first `ahead` messages before the other side
-/// receives.
+/// Checks that few allocations happen while one side sends without pauses. That side sends the
+/// first `ahead` messages before the other side begins to receive.
 ///
-/// On a busy machine the engine takes over for a moment, and its notices allocate occasionally. One
-/// allocation for each grant would make 300.
+/// On a busy machine the engine sometimes takes over polling, and notifying threads then allocates.
+/// If each grant allocated, there would be about 300 allocations.
 fn press(config: &Config, ahead: u32) {
     const FEW: u64 = 50;
     let (client, server) = pair_with(config);
@@ -160,8 +162,9 @@ fn batches_allocate_nothing() {
     drop(server);
 }
 
-/// On a busy machine the engine may poll for tasks that are late, and is notified when the tasks
-/// poll again. That allocates, but is no cost of a message, so the test has several tries.
+/// Takes the lowest count of several tries. On a busy machine the engine polls if the tasks are
+/// late, and is notified when the tasks poll again. That allocates, but is not a cost of sending a
+/// message.
 #[test]
 fn tasks_allocate_nothing() {
     const TRIES: usize = 3;

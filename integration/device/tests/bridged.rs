@@ -1,4 +1,4 @@
-//! Unmodified programs of the distribution through a pair of bridges over RDMA.
+//! Runs unmodified programs of the distribution through a pair of bridges over RDMA.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use std::{
 
 use toolbox::{BridgePair, DeviceTest, Heard, PATIENCE, Process, example, pattern};
 
-/// Starts a bridge at the service and a bridge at its clients.
+/// Starts two bridges with RDMA between them, of which the far one connects to the service.
 fn pair(lab: &DeviceTest, service: SocketAddr) -> BridgePair {
     BridgePair::start(&example("rdmsg"), &between(lab), service, &[]).unwrap()
 }
@@ -21,20 +21,20 @@ fn between(lab: &DeviceTest) -> String {
     format!("rdma://{}", lab.at(0))
 }
 
-/// Returns a port without a listener.
+/// Returns an address on which no program listens.
 fn free() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap()
 }
 
-/// Creates a folder for this test.
+/// Creates a folder with this name for a test.
 fn folder(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("bridged-{name}-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     folder
 }
 
-/// Runs a program to its end and returns its stdout.
+/// Runs a program, which must succeed. Returns its stdout.
 fn run(argv: &[&str]) -> Vec<u8> {
     let output = Command::new(argv[0])
         .args(&argv[1..])
@@ -125,7 +125,7 @@ fn nginx() {
     for path in got {
         assert!(fs::read(&path).unwrap() == file, "{}", path.display());
     }
-    // This client disconnects in the middle of a transfer.
+    // This client disconnects during a transfer.
     let mut client = TcpStream::connect(pair.near.address).unwrap();
     client.write_all(b"GET /file HTTP/1.0\r\n\r\n").unwrap();
     client.read_exact(&mut [0; 1000]).unwrap();
@@ -137,8 +137,8 @@ fn nginx() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// Returns a script that starts `rdmsg` with a limit of `kib` KiB of locked memory and without the
-/// capability to exceed it.
+/// Writes a script that starts `rdmsg` with a limit of `kib` KiB of locked memory, and without the
+/// capability CAP_IPC_LOCK to exceed it. Returns the script's path.
 fn with_memlock(folder: &Path, kib: u32) -> PathBuf {
     let path = folder.join("rdmsg");
     let program = example("rdmsg");
@@ -150,7 +150,7 @@ fn with_memlock(folder: &Path, kib: u32) -> PathBuf {
     path
 }
 
-/// Connects and exchanges one byte. Returns nothing if the bridge resets the connection, which may
+/// Connects and exchanges one byte. Returns `None` if the bridge resets the connection, which can
 /// happen during any of these steps.
 fn echoed(address: SocketAddr) -> Option<TcpStream> {
     let echoed = || {
@@ -193,7 +193,7 @@ fn connections_that_do_not_fit_are_refused_by_name() {
         pair.near.says("ulimit -l"),
         "the log names the limit to raise"
     );
-    // Open connections continue, and the end of one makes room for another.
+    // Open connections continue. When one ends, a new connection can be made.
     for client in &mut clients {
         client.write_all(&[8]).unwrap();
         client.read_exact(&mut [0]).unwrap();

@@ -1,5 +1,5 @@
-//! The command `rdmsg` between two hosts. Host `b` controls the test: it starts `rdmsg serve` on
-//! `a`, and runs commands on both.
+//! Tests the command `rdmsg` between two hosts. Host `b` runs the test: it starts `rdmsg serve` on
+//! host `a`, and runs commands on both hosts.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use toolbox::{
     example,
 };
 
-/// Runs a test on `b`; host `a` executes the commands of `b`.
+/// Runs `test` on host `b`. Host `a` runs an agent, which executes commands for host `b`.
 fn conducted(test: impl FnOnce(&DeviceTest, &mut Host, &mut Shell)) {
     let lab = DeviceTest::start();
     match &*lab.host {
@@ -24,7 +24,7 @@ fn conducted(test: impl FnOnce(&DeviceTest, &mut Host, &mut Shell)) {
     }
 }
 
-/// Starts `rdmsg serve` on the other host.
+/// Starts `rdmsg serve` on the other host, and waits until it listens.
 fn serve(there: &mut Host) {
     let argv = [&*example("rdmsg").to_string_lossy(), "serve"].map(str::to_owned);
     there.start(&argv).unwrap();
@@ -32,7 +32,7 @@ fn serve(there: &mut Host) {
     assert_eq!(heard.unwrap(), Heard::Said);
 }
 
-/// Stops `rdmsg serve`, checks that it exits with status 0, and returns its output.
+/// Stops `rdmsg serve`, and checks that its exit status is 0. Returns its output.
 fn stop_serving(there: &mut Host) -> String {
     there.signal("TERM").unwrap();
     let ended = there.finish(PATIENCE).unwrap();
@@ -40,7 +40,7 @@ fn stop_serving(there: &mut Host) -> String {
     ended.output
 }
 
-/// Runs the commands of a finding on the host that the finding concerns.
+/// Runs the commands of a finding, on the host to which the finding applies.
 fn mend(finding: &Finding, there: &mut Host, here: &mut Shell) {
     assert!(!finding.mend.is_empty(), "{finding:?} has no cure");
     for line in &finding.mend {
@@ -52,8 +52,9 @@ fn mend(finding: &Finding, there: &mut Host, here: &mut Shell) {
     }
 }
 
-/// Runs the doctor and returns its diagnosis. The peer's part of a diagnosis may be some seconds
-/// old, so if `of_peer` is set, the doctor is repeated until `found` is true, for up to 30 s.
+/// Runs the doctor and returns its diagnosis. The peer's part of a diagnosis can be some seconds
+/// old. If `of_peer` is set, this therefore repeats the doctor until `found` returns true, for up
+/// to 30 s.
 fn diagnose_until(
     here: &mut Shell,
     doctor: &str,
@@ -69,7 +70,7 @@ fn diagnose_until(
     }
 }
 
-/// Returns the exit status of a command, and the JSON that it prints.
+/// Runs a command. Returns its exit status and the JSON that it has printed.
 fn json(here: &mut Shell, line: &str) -> (u8, Value) {
     let (status, printed) = here.type_line(line).unwrap();
     let value = serde_json::from_str(&printed);
@@ -132,7 +133,8 @@ fn doctor_finds_path_with_smaller_mtu() {
     conducted(|lab, there, here| {
         serve(there);
         let doctor = format!("rdmsg doctor --json --timeout 5 {}", lab.peer);
-        // The kernel caches such an MTU for ten minutes if a hop has a smaller one.
+        // If a hop has a smaller MTU, the kernel caches it for ten minutes. This route has the same
+        // effect.
         let way = format!("{}/32 dev eth0", lab.peer);
         here.run(&format!("ip route add {way} mtu 1500")).unwrap();
         let wrong = Diagnosis::typed(here, &doctor).unwrap();
@@ -283,7 +285,7 @@ fn bench_measures_rdma_and_tcp_side_by_side() {
             "{text}"
         );
         stop_serving(there);
-        // The server has ended.
+        // Now no server is running.
         let (status, _) = here
             .type_line(&format!("rdmsg bench {} --test rate --timeout 5", lab.peer))
             .unwrap();
@@ -313,13 +315,13 @@ fn serve_refuses_excessive_and_unknown_requests() {
         );
         let (status, _) = here.type_line("kill -INT $pid; wait $pid").unwrap();
         assert_eq!(status, 0);
-        // A program with another protocol over rdmsg gets an explanation.
+        // A client of rdmsg with another application protocol gets an explanation.
         let endpoint = loop {
             let endpoint = rdmsg::Endpoint::connect(lab.peer_at(7471)).unwrap();
             endpoint.send(b"hello").unwrap();
             match endpoint.recv_timeout(PATIENCE) {
                 Ok(message) => break message.into_vec(),
-                // The previous connection is still closing.
+                // The server is still closing the previous connection.
                 Err(rdmsg::Error::Disconnected(rdmsg::CloseReason::PeerAborted(1))) => {}
                 Err(error) => panic!("{error}"),
             }
@@ -368,7 +370,7 @@ fn top_shows_traffic_of_other_programs() {
             assert!(peer.starts_with(&format!("{}:", lab.addr)), "{peer}");
             let number = |name: &str| row[name].as_f64().unwrap();
             assert!(number("messages_per_second") > 0.0, "{row}");
-            // `rdmsg serve` sends back all messages.
+            // `rdmsg serve` echoes all messages.
             assert!(number("sent_bytes_per_second") > 0.0, "{row}");
             assert!(number("received_bytes") >= 1000.0, "{row}");
         }

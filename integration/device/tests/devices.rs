@@ -1,4 +1,4 @@
-//! Devices of more than one kind in one process.
+//! Devices of different kinds in one process.
 
 use std::{
     env,
@@ -10,7 +10,7 @@ use std::{
 use rdmsg::{Completion, Connector, Endpoint, Engine, Group, Listener, Outgoing};
 use toolbox::{DeviceTest, PATIENCE, pattern};
 
-/// Returns the addresses of all devices of this host.
+/// Returns the IPv4 addresses of all RDMA devices of this host.
 fn addresses() -> Vec<IpAddr> {
     let devices = env::var("LAB_DEVICES").expect("the lab sets this variable");
     let addresses = devices.split(' ').map(|device| {
@@ -35,7 +35,8 @@ fn the_kernel_counts_what_rdma_resource_show_counts() {
     drop(listener);
 }
 
-/// The engine queries each device's capabilities. Messages work the same on all.
+/// One engine uses devices of both kinds. It queries the capabilities of each device, and messages
+/// work the same on both.
 #[test]
 #[ignore = "takes a device of each kind"]
 fn one_engine_serves_devices_of_both_kinds() {

@@ -1,15 +1,15 @@
-//! `rdmsg doctor` with faults that the tests cause: it names the fault, and its suggested command,
-//! executed as printed, repairs it.
+//! Tests `rdmsg doctor` with faults that the tests cause. The doctor must name the fault, and the
+//! command that it suggests must repair the fault when it is executed as printed.
 
 use std::{fs, net::IpAddr, path::Path, thread, time::Duration};
 
 use rdmsg::{Config, Engine, Listener, TransportChoice};
 use toolbox::{Deadline, DeviceTest, Diagnosis, Finding, Heard, PATIENCE, Process, Shell, example};
 
-/// The beginning of a command that runs as an unprivileged user.
+/// The words before a command to run it as an unprivileged user.
 const AS_NOBODY: &str = "setpriv --reuid=65534 --regid=65534 --clear-groups";
 
-/// Restores the lab's device on drop.
+/// Restores the lab's device when it is dropped.
 struct Restored<'a>(&'a DeviceTest);
 
 impl Drop for Restored<'_> {
@@ -24,7 +24,7 @@ impl Drop for Restored<'_> {
         );
         let mut shell = Shell::start().unwrap();
         shell.run(&format!("({script}) >/dev/null 2>&1")).unwrap();
-        // The kernel fills the GID table with a short delay.
+        // Wait, because the kernel fills the GID table with a delay.
         let port = Path::new("/sys/class/infiniband")
             .join(device)
             .join("ports/1");
@@ -49,8 +49,8 @@ fn has_gid(port: &Path, address: IpAddr) -> bool {
     gids.any(|text| text.trim().parse() == Ok(gid))
 }
 
-/// Repeats the command until the diagnosis meets the condition, because a device changes some time
-/// after its interface.
+/// Repeats the doctor until its diagnosis meets the condition, because an RDMA device changes some
+/// time after its network interface.
 fn until(shell: &mut Shell, line: &str, is_so: impl Fn(&Diagnosis) -> bool) -> Diagnosis {
     let mut deadline = Deadline::after(PATIENCE);
     loop {
@@ -63,12 +63,12 @@ fn until(shell: &mut Shell, line: &str, is_so: impl Fn(&Diagnosis) -> bool) -> D
     }
 }
 
-/// Waits until the doctor finds no errors.
+/// Repeats the doctor until it reports no errors.
 fn cured(shell: &mut Shell, line: &str) -> Diagnosis {
     until(shell, line, |diagnosis| diagnosis.errors().is_empty())
 }
 
-/// Runs the commands of a finding exactly as printed.
+/// Runs the commands of a finding as the doctor has printed them.
 fn mend(shell: &mut Shell, finding: &Finding) {
     assert!(!finding.mend.is_empty(), "{finding:?} has no cure");
     for line in &finding.mend {
@@ -76,8 +76,8 @@ fn mend(shell: &mut Shell, finding: &Finding) {
     }
 }
 
-/// Causes a fault with `line`. Checks that the doctor reports the fault, and that its commands
-/// repair it.
+/// Causes a fault with `line`. Checks that the doctor reports only the fault of this subject, and
+/// that its commands repair the fault. Returns the finding.
 fn goes_wrong(shell: &mut Shell, line: &str, subject: &str, doctor: &str) -> Finding {
     shell.run(line).unwrap();
     let wrong = until(shell, doctor, |diagnosis| !diagnosis.errors().is_empty());
@@ -224,7 +224,7 @@ fn a_machine_without_a_device_gets_one_of_software() {
     Diagnosis::typed(&mut shell, "rdmsg doctor --fix --json").unwrap();
     assert!(Path::new("/sys/class/infiniband/rxe0").exists());
     cured(&mut shell, DOCTOR);
-    // With an existing device `--fix` creates no other.
+    // If a device exists, `--fix` creates no further one.
     Diagnosis::typed(&mut shell, "rdmsg doctor --fix --json").unwrap();
     assert_eq!(fs::read_dir("/sys/class/infiniband").unwrap().count(), 1);
 }
@@ -258,7 +258,8 @@ fn a_peer_where_nobody_serves_is_told_to() {
     assert_eq!(ended.status, Some(0), "{}", ended.output);
 }
 
-/// A client with `TransportChoice::Auto` connects to the other program.
+/// If `rdmsg serve` listens only over TCP and another program over RDMA on the same port, a client
+/// with `TransportChoice::Auto` connects to the other program. The doctor must report that.
 #[test]
 fn another_program_on_the_port_over_rdma_is_named() {
     let lab = DeviceTest::start();

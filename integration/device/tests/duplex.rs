@@ -1,6 +1,6 @@
-//! Both sides of a connection send at full speed while they receive. Each uses one thread with an
-//! event loop over the file descriptors: level-triggered, edge-triggered, and tokio's. Other tests
-//! check whether the loop or the engine polls.
+//! Both sides of a connection send without pauses while they receive. Each side is one thread with
+//! an event loop over the connection's descriptors: level-triggered, edge-triggered, or that of
+//! tokio. Further tests check whether the loop or the engine polls the connection.
 
 use std::{
     fs, io,
@@ -21,10 +21,10 @@ use tokio::{
 };
 use toolbox::{Deadline, DeviceTest, PATIENCE, pair_with, pattern};
 
-/// The number of messages in each direction.
+/// The number of messages that each side sends.
 const MESSAGES: u64 = 2000;
 
-/// Returns a configuration with a small window, which is full most of the time.
+/// Returns a configuration with a window so small that it is usually full.
 fn narrow() -> Config {
     let mut config = Config::default();
     config.receive_window = 4;
@@ -45,14 +45,14 @@ fn fd(endpoint: &Endpoint, interest: Interest) -> BorrowedFd<'_> {
     endpoint.event_fd(interest).unwrap()
 }
 
-/// Waits up to `time` for events. Returns their number.
+/// Waits for events for up to `time`. Returns the number of events.
 fn wait(epoll: &Epoll, time: Duration) -> usize {
     let mut events = [EpollEvent::empty(); 4];
     let time = PollTimeout::try_from(time).unwrap();
     epoll.wait(&mut events, time).unwrap()
 }
 
-/// One side of the exchange, with its counts of sent and received messages.
+/// One side of the exchange, with the numbers of messages that it has sent and received.
 struct Side<'a> {
     endpoint: &'a Endpoint,
     sent: u64,
@@ -83,7 +83,7 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// Sends until a send is refused or all are sent. Returns true if one was refused.
+    /// Sends until all messages are sent or the window is full. Returns true if the window is full.
     fn send_all(&mut self) -> bool {
         while self.sent < MESSAGES {
             match self.endpoint.try_send(&message(self.sent)) {
@@ -128,7 +128,8 @@ fn level_triggered(endpoint: &Endpoint) {
     epoll.add(room, watch(EpollFlags::empty())).unwrap();
     let mut side = Side::new(endpoint);
     loop {
-        // Takes one message per event: the fd must report the remaining ones again.
+        // Take only one message per event: the descriptor must then report the remaining messages
+        // again.
         if let Some(taken) = endpoint.try_recv().unwrap() {
             side.take(&taken);
         }
@@ -151,7 +152,7 @@ fn level_triggered(endpoint: &Endpoint) {
     }
 }
 
-/// Runs the same loop on both sides, each in its own thread.
+/// Runs the same loop on both sides of a connection, each in its own thread.
 fn exchange(run: impl Fn(&Endpoint) + Sync) {
     let (client, server) = pair_with(&narrow());
     thread::scope(|scope| {
@@ -177,7 +178,7 @@ fn a_level_triggered_loop_in_full_duplex_never_hangs() {
 fn writer_sleeps_until_room_despite_unread_messages() {
     let _test = DeviceTest::start();
     let (client, server) = pair_with(&narrow());
-    // The server has unread questions, and its answers fill the client's window.
+    // The server has unread questions. Its answers fill the window.
     for _ in 0..3 {
         client.send(b"question").unwrap();
     }
@@ -193,8 +194,8 @@ fn writer_sleeps_until_room_despite_unread_messages() {
     epoll.add(room, level).unwrap();
     let mut sent = 0;
     for _ in 0..20 {
-        // The completion of a send may still be pending, so the fd may become readable. Each time,
-        // an answer can be sent.
+        // The descriptor becomes readable again if the completion of a send was still pending. Each
+        // time, there must be room for an answer.
         loop {
             let before = sent;
             while server.try_send(b"answer").is_ok() {
@@ -219,7 +220,7 @@ fn writer_sleeps_until_room_despite_unread_messages() {
         sent = 0;
     }
 
-    // The reverse: there is room, but no message.
+    // Now test the opposite case: there is room, but no message.
     epoll.delete(room).unwrap();
     while server.try_recv().unwrap().is_some() {}
     epoll.add(readable, level).unwrap();
@@ -242,17 +243,17 @@ fn receive_without_fd_keeps_the_next_edge() {
     for _ in 0..20 {
         client.send(b"around").unwrap();
         assert!(wait(&epoll, PATIENCE) > 0, "no edge");
-        // This takes the message without the fd.
+        // Take the message through the channel, without using the descriptor.
         server.completions().recv_timeout(PATIENCE).unwrap();
     }
-    // Unread messages in the channel do not suppress edges either.
+    // Unread messages in the channel do not suppress edges, either.
     for _ in 0..3 {
         client.send(b"left").unwrap();
         assert!(wait(&epoll, PATIENCE) > 0, "no edge");
     }
 }
 
-/// Returns how many times the engines' threads have gone to sleep.
+/// Returns the number of times that the threads of all engines have gone to sleep.
 fn sleeps_of_engines() -> u64 {
     let tasks = fs::read_dir("/proc/self/task").unwrap();
     let engines = tasks.map(|task| task.unwrap().path()).filter(|task| {
@@ -272,7 +273,8 @@ fn sleeps_of_engines() -> u64 {
     sleeps.sum()
 }
 
-/// Sends `questions` messages; a loop over the readable fd answers each in another thread.
+/// Sends `questions` messages in turn. Another thread, with a loop over the readable descriptor,
+/// answers each.
 fn ask(client: &Endpoint, server: &Endpoint, questions: u64) {
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -302,7 +304,7 @@ fn a_loop_that_comes_by_often_polls_by_itself() {
     let _test = DeviceTest::start();
     let config = Config::default().with(|c| c.polling = Polling::Event);
     let (client, server) = pair_with(&config);
-    // On a busy machine a loop may poll too rarely.
+    // Repeat the measurement, because on a busy machine a loop sometimes polls too rarely.
     let mut deadline = Deadline::after(PATIENCE);
     loop {
         let before = sleeps_of_engines();
@@ -325,7 +327,7 @@ fn stopped_loop_still_answers_pings() {
     ask(&client, &server, 50);
     let asked = client.statistics().pings_sent;
     let mut deadline = Deadline::after(PATIENCE);
-    // The client sends a ping only after the previous one was answered.
+    // The client sends a ping only after the previous ping was answered, so pings show answers.
     while client.statistics().pings_sent < asked + 4 {
         assert!(!deadline.is_over(), "{:?}", client.statistics());
         thread::sleep(Duration::from_millis(10));
@@ -347,7 +349,7 @@ fn group_receives_after_event_loop_has_ended() {
     client.close().unwrap();
 }
 
-/// An endpoint in tokio, as the documentation of `event_fd` shows.
+/// An endpoint with descriptors in tokio, as shown in the documentation of `event_fd`.
 struct Async {
     endpoint: Endpoint,
     readable: AsyncFd<OwnedFd>,
@@ -358,7 +360,8 @@ impl Async {
     fn new(endpoint: Endpoint) -> Self {
         let register = |interest| {
             let fd = fd(&endpoint, interest).try_clone_to_owned().unwrap();
-            // SAFETY: an `OwnedFd` refers to one file until it is dropped.
+            // SAFETY: `fd` is an `OwnedFd`, so the descriptor refers to the same open file until it
+            // is dropped.
             unsafe { AsyncFd::register_with_interest(fd, tokio::io::Interest::READABLE) }.unwrap()
         };
         let (readable, writable) = (register(Interest::Readable), register(Interest::Writable));

@@ -1,4 +1,4 @@
-//! Failures, and the remedies in their error messages.
+//! Tests failures, and the remedies in their error messages.
 
 use std::{
     env,
@@ -21,7 +21,7 @@ use toolbox::{DeviceTest, Lab, reason};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Returns the path of the example client, in the parent folder of the tests.
+/// Returns the path of the example client, which is in the parent folder of the tests' folder.
 fn cm_client() -> PathBuf {
     let program = env::current_exe()
         .unwrap()
@@ -42,7 +42,8 @@ fn run(command: &mut Command) -> Output {
     command.stdin(Stdio::null()).output().unwrap()
 }
 
-/// Asserts that a command failed with status 1, and that its stderr contains all expected parts.
+/// Asserts that a command has failed with status 1, and that its stderr contains all expected
+/// texts.
 fn fails_saying(output: &Output, expected: &[&str]) {
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{text}");
@@ -96,7 +97,7 @@ fn a_client_that_may_retry_waits_for_its_server() {
     config.connect_timeout = PATIENCE;
     let connector = Connector::new().config(&config).retry_refused(true);
     let client = thread::spawn(move || connector.connect(address).unwrap());
-    // This attempt is refused later than the first one of the thread.
+    // The client thread's first attempt is refused before this attempt is.
     assert_eq!(reason(Endpoint::connect(address)), CloseReason::Refused);
     let listener = Listener::bind(address).unwrap();
     let server = listener.accept_timeout(PATIENCE).unwrap();
@@ -111,7 +112,7 @@ fn a_client_that_may_retry_waits_for_its_server() {
 fn the_connect_deadline_holds_while_retrying() {
     let lab = DeviceTest::start();
     let mut config = Config::default();
-    // Long enough for one attempt on a busy machine.
+    // This is long enough for one attempt on a busy machine.
     config.connect_timeout = Duration::from_secs(3);
     let start = Instant::now();
     let error = Connector::new()
@@ -202,12 +203,12 @@ fn a_machine_without_rdma_is_told_what_to_load() {
 #[test]
 fn memlock_error_names_the_limit() {
     let lab = DeviceTest::start();
-    // The permissions that udev's rules set on an installed system.
+    // Give all users access to the device files, as udev's rules do on an installed system.
     for entry in fs::read_dir("/dev/infiniband").unwrap() {
         fs::set_permissions(entry.unwrap().path(), Permissions::from_mode(0o666)).unwrap();
     }
     let listener = Listener::bind(lab.at(0)).unwrap();
-    // Root has no limit of locked memory, so the program runs as an unprivileged user.
+    // Run the program as an unprivileged user, because root's locked memory is not limited.
     let script = "ulimit -l 64 && exec \"$0\" \"$1\"";
     let address = listener.local_addr().to_string();
     let output = run(Command::new("sh")
@@ -329,7 +330,7 @@ fn a_request_that_is_accepted_too_late_says_so() {
     let address = listener.local_addr();
     let client = thread::spawn(move || Endpoint::connect_timeout(address, PATIENCE).unwrap_err());
     let request = listener.requests().recv_timeout(PATIENCE).unwrap();
-    // The listener's side gives up; the peer may try again.
+    // The listener's side stops waiting, and the reason tells the peer that it can try again.
     let error = client.join().unwrap();
     assert!(
         matches!(
@@ -350,7 +351,7 @@ fn a_request_that_is_accepted_too_late_says_so() {
     );
 }
 
-/// iWARP uses the ports of TCP, so a listener on iWARP uses RDMA alone.
+/// On iWARP, a listener uses RDMA only, because RDMA there uses the same ports as TCP.
 #[test]
 fn a_listener_that_may_choose_says_what_it_took() {
     let lab = DeviceTest::start();
@@ -368,7 +369,7 @@ fn a_listener_that_may_choose_says_what_it_took() {
     let took = if lab.is_iwarp() { &both[..1] } else { &both };
     assert_eq!(chooses.transports(), took);
     assert_eq!(transport_to(&chooses), Transport::Rdma);
-    // A client finds a listener on TCP alone, too.
+    // A client with the scheme auto also connects to a listener that uses only TCP.
     let tcp = Listener::bind(format!("tcp://{}", lab.at(0))).unwrap();
     assert_eq!(tcp.transports(), [Transport::Tcp]);
     assert_eq!(transport_to(&tcp), Transport::Tcp);
@@ -443,8 +444,8 @@ fn private_data_arrives_in_accept_and_rejection() {
     );
 }
 
-/// Connects with only the connection manager and `private_data`, as a program without this crate
-/// does. Returns the last event and its private data.
+/// Connects with `private_data` by calls of the connection manager, like a program without this
+/// library. Returns the type and the private data of the last event.
 fn foreign_client(address: SocketAddr, private_data: &[u8]) -> (CmEventType, Vec<u8>) {
     let channel = EventChannel::new().unwrap();
     let mut id = CmId::new(&channel, PortSpace::TCP, 1).unwrap();
@@ -459,7 +460,7 @@ fn foreign_client(address: SocketAddr, private_data: &[u8]) -> (CmEventType, Vec
     assert_eq!(next().event(), CmEventType::ADDR_RESOLVED);
     id.resolve_route(PATIENCE).unwrap();
     assert_eq!(next().event(), CmEventType::ROUTE_RESOLVED);
-    // On iWARP the driver requires a queue pair.
+    // The driver of iWARP cannot connect without a queue pair.
     let context = id.verbs().unwrap();
     let pd = ProtectionDomain::new(&context).unwrap();
     let cq = CompletionQueue::new(&context, 2, None).unwrap();
@@ -501,8 +502,8 @@ fn a_client_of_another_version_is_told_both_versions() {
     let hello = [&b"rdms\x09\x24"[..], &[0; 50]].concat();
     let (event, private_data) = foreign_client(listener.local_addr(), &hello);
     assert_eq!(event, CmEventType::REJECTED);
-    // Magic, this side's version, length, the code of a version mismatch, this side's version, and
-    // the peer's.
+    // The fields of a rejection: magic, this side's version, length, the code for a version
+    // mismatch, this side's version again, and the peer's version.
     let expected = [
         &b"rdmR\x03\x18\x00\x01"[..],
         &3_u64.to_be_bytes(),
@@ -544,7 +545,7 @@ fn version_mismatch_names_both_versions() {
 #[test]
 fn foreign_server_is_reported_as_not_rdmsg() {
     let lab = DeviceTest::start();
-    // The stock program accepts all requests and sends no hello.
+    // rping accepts all requests and sends no hello.
     let mut server = Command::new("rping")
         .args(["-s", "-p", "7996"])
         .stdin(Stdio::null())

@@ -1,4 +1,4 @@
-//! The example programs, run with command lines: the tests check their output and exit status.
+//! Runs the example programs with command lines, and checks their output and exit status.
 
 use std::{
     iter,
@@ -9,7 +9,7 @@ use toolbox::{DeviceTest, Lab, Line, PATIENCE, Process, example};
 
 const SIZES: [&str; 3] = ["64", "4096", "65536"];
 
-/// A running example program.
+/// An example program that is running, with the lines that it has printed so far.
 struct Program {
     name: &'static str,
     process: Process,
@@ -17,7 +17,7 @@ struct Program {
     err: Vec<String>,
 }
 
-/// The output of a program, and its exit status.
+/// The output and the exit status of a program that has ended.
 struct Ended {
     status: Option<i32>,
     out: Vec<String>,
@@ -36,12 +36,12 @@ impl Program {
         }
     }
 
-    /// Starts a client with a timeout of 60 s to connect, for busy machines.
+    /// Starts a client that connects for up to 60 s, which is enough on a busy machine.
     fn start_client(args: &[&str]) -> Self {
         Self::start("cm_client", &[&["--timeout", "60"], args].concat())
     }
 
-    /// Starts a server, and returns it with the listen address that it prints.
+    /// Starts a server. Returns the server and the address on which it listens, which it prints.
     fn serve(name: &'static str, args: &[&str]) -> (Self, String) {
         let mut server = Self::start(name, args);
         let listens = |line: &str| line.starts_with("listening on ");
@@ -50,7 +50,7 @@ impl Program {
         (server, address.to_owned())
     }
 
-    /// Reads lines until one meets the condition, and returns that line.
+    /// Reads lines until a line meets the condition. Returns this line.
     fn read_until(&mut self, is_it: impl Fn(&str) -> bool) -> String {
         loop {
             assert!(self.read(), "{} ended: {:?}", self.name, self.err);
@@ -60,7 +60,7 @@ impl Program {
         }
     }
 
-    /// Waits for a line. Returns false at the end of the program.
+    /// Waits for the next line. Returns false if the program has ended.
     fn read(&mut self) -> bool {
         let name = self.name;
         match self.process.line(PATIENCE) {
@@ -73,7 +73,7 @@ impl Program {
                 self.err.push(line);
             }
             None => {
-                // The process exits right after it closes its outputs.
+                // The program has closed its outputs, so it exits soon.
                 let ended = self.process.end(PATIENCE).unwrap();
                 assert!(
                     ended.is_some(),
@@ -96,8 +96,8 @@ impl Program {
 }
 
 impl Ended {
-    /// Asserts that the program succeeded, and that it printed these steps of the connection
-    /// manager.
+    /// Asserts that the program has succeeded, and has printed exactly these steps of the
+    /// connection manager, with increasing times.
     fn went_well(&self, steps: &[&str]) {
         assert_eq!(self.status, Some(0), "{:?}", self.err);
         assert!(self.err.is_empty(), "{:?}", self.err);
@@ -109,7 +109,7 @@ impl Ended {
                 word.contains('_') || matches!(*word, "ESTABLISHED" | "DISCONNECTED" | "REJECTED")
             })
             .collect();
-        // On iWARP no event reports that a queue pair is drained, so the program may exit without
+        // On iWARP no event reports that a queue pair is drained, so the program can exit before
         // the last event.
         let steps = match (shown.last(), steps.split_last()) {
             (Some(&last), Some((&"DISCONNECTED", before)))
@@ -130,7 +130,7 @@ impl Ended {
         assert!(times.is_sorted(), "{times:?}");
     }
 
-    /// Asserts that the client checked 50 messages of each size, in this order.
+    /// Asserts that the client has checked 50 messages of each size, in the order of `SIZES`.
     fn checked_all(&self) {
         let summaries: Vec<&String> = self
             .out
@@ -147,7 +147,7 @@ impl Ended {
         }
     }
 
-    /// Asserts that the server echoed `count` messages.
+    /// Asserts that the server has echoed `count` messages.
     fn echoed(&self, count: usize) {
         let expected = format!("echoed {count} messages, every byte as expected");
         assert!(
@@ -157,8 +157,8 @@ impl Ended {
         );
     }
 
-    /// Asserts that the program failed with this status, and that a line of its stderr contains
-    /// `why`.
+    /// Asserts that the program has failed with this exit status, and that a line of its stderr
+    /// contains `why`.
     fn failed(&self, status: i32, why: &str) {
         assert_eq!(self.status, Some(status), "{:?}", self.err);
         assert!(
@@ -185,7 +185,7 @@ fn cm_client_and_cm_server() {
     let client = Program::start_client(&["-c", "50", "-s", &SIZES.join(","), &address]).end();
     client.went_well(&CLIENT_STEPS);
     client.checked_all();
-    // The engine's thread may write its last line later.
+    // Search all lines, because the engine's thread can write a line after this one.
     let closed = "closed: everything was delivered";
     assert!(
         client.out.iter().any(|line| line == closed),
@@ -218,7 +218,7 @@ fn raw_cm_takes_its_largest_message() {
     client.went_well(&CLIENT_STEPS);
     server.end().echoed(6);
 
-    // The program refuses larger sizes before it connects.
+    // The program rejects larger sizes before it connects.
     let client = Program::start("raw_cm", &["-s", "65537", &address]).end();
     client.failed(2, "65537 is not in 1..=65536");
 }
@@ -227,7 +227,7 @@ fn raw_cm_takes_its_largest_message() {
 fn clients_say_that_nobody_listens() {
     let lab = DeviceTest::start();
     let address = lab.at(7995).to_string();
-    // Longer than one attempt takes on a busy machine.
+    // The timeout is longer than one attempt takes on a busy machine.
     let client = || {
         let start = Instant::now();
         let client = Program::start("cm_client", &["--timeout", "5", &address]).end();
@@ -237,13 +237,13 @@ fn clients_say_that_nobody_listens() {
         );
         client
     };
-    // On a busy machine the connect may return without the engine's answer, and its error reports
-    // that. Then the client is started again.
+    // On a busy machine, the connect can return before the engine has answered, and the error then
+    // contains "was busy". In this case run the client again.
     let mut tries = iter::repeat_with(client).take(5);
     let client = tries.find(|client| !client.err.iter().any(|line| line.contains("was busy")));
     client.unwrap().failed(1, "refused: no program listens");
     let client = Program::start("raw_cm", &[&address]).end();
-    // Software iWARP reports the refusal from the call itself.
+    // On software iWARP, the call itself fails with the refusal.
     client.failed(
         1,
         if lab.is_iwarp() {
@@ -262,7 +262,8 @@ fn raw_cm_sees_its_client_die() {
     let mut client = Program::start("raw_cm", &["-c", "1000000", "-s", "64", &address]);
     client.read_until(|line| line.ends_with("ESTABLISHED"));
     drop(client);
-    // The kill may interrupt a message or come between two. The server's exit status tells which.
+    // The client can be killed during a message or between two. The server's exit status shows the
+    // case.
     let server = server.end();
     if server.status == Some(0) {
         server.went_well(&SERVER_STEPS);

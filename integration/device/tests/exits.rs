@@ -1,5 +1,5 @@
-//! Programs that end: their messages still arrive, and they do not wait without need. The programs
-//! are roles of this test program, which run in processes of their own.
+//! Tests programs that end: messages that they have sent still arrive, and they do not wait without
+//! need. The programs are roles: tests of this file that other tests run in separate processes.
 
 use std::{
     env,
@@ -21,13 +21,13 @@ use nix::{
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Listener};
 use toolbox::{DeviceTest, Lab, PATIENCE, pattern, reason};
 
-/// The environment variable with the address to which a role connects.
+/// The environment variable that contains the address to which a role connects.
 const PEER: &str = "EXITS_PEER";
 
-/// Longer than any test waits.
+/// A timeout that is longer than any test waits.
 const NEVER: Duration = Duration::from_secs(600);
 
-/// Starts a role of this program, which ends by itself. The drop kills it.
+/// Starts a role in a new process. Dropping the returned value kills the process.
 fn start(role: &str, peer: SocketAddr) -> Role {
     let child = Command::new(env::current_exe().unwrap())
         .args(["--ignored", "--exact", role, "--nocapture"])
@@ -45,8 +45,8 @@ fn start(role: &str, peer: SocketAddr) -> Role {
 struct Role(Option<Child>);
 
 impl Role {
-    /// Waits for the end of the role, which the watchdog bounds. Returns its stdout and stderr in
-    /// one string.
+    /// Waits until the role has ended; the watchdog limits this wait. Returns its output, and the
+    /// text of stdout followed by that of stderr.
     fn end(mut self) -> (Output, String) {
         let output = self.0.take().unwrap().wait_with_output().unwrap();
         let said = [&output.stdout[..], &output.stderr[..]].concat();
@@ -79,12 +79,12 @@ fn peer() -> SocketAddr {
 fn connector(close_timeout: Duration) -> Connector {
     let mut config = Config::default();
     config.close_timeout = close_timeout;
-    // Without keepalive, only `close_timeout` can end the connection.
+    // Without keepalive, the connection ends only by `close_timeout`.
     config.keepalive_interval = None;
     Connector::new().config(&config)
 }
 
-/// Returns a connector whose connections close within the time of a busy machine.
+/// Returns a connector whose `close_timeout` is long enough for a busy machine.
 fn patient() -> Connector {
     let mut config = Config::default();
     config.close_timeout = PATIENCE;
@@ -98,7 +98,8 @@ fn listen(config: &Config) -> Listener {
         .unwrap()
 }
 
-// The roles. Each returns from its function, and so from `main`, unless its name tells otherwise.
+// The roles. Unless its name states otherwise, a role returns from its function, and then `main`
+// returns.
 
 #[test]
 #[ignore = "a program that other tests run"]
@@ -165,7 +166,7 @@ fn role_listens_and_returns() {
         .engine(&engine)
         .bind((peer().ip(), 0))
         .unwrap();
-    // The listener lives until the process ends.
+    // Leak the listener, so that it exists until the process ends.
     let _kept = Box::leak(Box::new(listener));
 }
 
@@ -204,7 +205,8 @@ fn role_leaves_a_connection_unaccepted_and_returns() {
     let _kept = Box::leak(Box::new((listener, client)));
 }
 
-/// Exits the process when a connection logs a line, on an engine's thread or on another one.
+/// A logger that exits the process when a connection logs a line. `in_engine` selects lines of an
+/// engine's thread or of other threads.
 struct Exit {
     in_engine: bool,
     armed: AtomicBool,
@@ -246,7 +248,7 @@ fn role_exits_in_the_engines_thread() {
     log::set_logger(&IN_ENGINE).unwrap();
     log::set_max_level(LevelFilter::Trace);
     loop {
-        // Only the engine sees the completions of the dropped connection's receives.
+        // The engine logs the end of the dropped connection, because no other thread polls it.
         drop(connector(NEVER).connect(peer()).unwrap());
     }
 }
@@ -256,12 +258,12 @@ fn role_exits_in_the_engines_thread() {
 fn role_exits_in_a_logger_of_its_own_thread() {
     log::set_logger(&IN_APPLICATION).unwrap();
     log::set_max_level(LevelFilter::Trace);
-    // The connection logs its close on this thread.
+    // The close logs a line on this thread.
     let connector = connector(Duration::from_secs(1));
     let _ = connector.connect(peer()).unwrap().close();
 }
 
-// The tests.
+// The tests that start the roles.
 
 #[test]
 fn what_was_sent_before_a_program_ended_arrives() {
@@ -306,7 +308,7 @@ fn sender_killed_during_read_is_no_violation() {
         for _ in 0..=run {
             server.recv_timeout(PATIENCE).unwrap();
         }
-        // The kill interrupts the next message.
+        // The next message is in flight when the role is killed.
         drop(child);
         let end = loop {
             match server.recv_timeout(PATIENCE) {
@@ -322,7 +324,7 @@ fn sender_killed_during_read_is_no_violation() {
 fn program_exit_reports_undelivered_messages() {
     let _test = DeviceTest::start();
     let mut config = Config::default();
-    // The first message stays unread, and the second has no memory.
+    // The first message stays unread and takes all of the memory, so the second cannot be read.
     config.large_memory = 64 << 10;
     let listener = listen(&config);
     let child = start("role_sends_to_one_who_never_reads", listener.local_addr());
@@ -342,7 +344,8 @@ fn program_exit_reports_undelivered_messages() {
 fn a_program_that_owes_nothing_ends_at_once() {
     let _test = DeviceTest::start();
     let listener = listen(&Config::default());
-    // The close_timeout of these roles is longer than the watchdog's limit.
+    // The `close_timeout` of these roles exceeds the watchdog's limit, so a role that waits for it
+    // fails the test.
     start("role_listens_and_returns", listener.local_addr()).succeed();
     let child = start(
         "role_has_an_idle_connection_and_returns",
@@ -407,11 +410,12 @@ fn forked_child_exit_keeps_parents_connections() {
     let server = listener.accept_timeout(PATIENCE).unwrap();
     let client = client.join().unwrap();
 
-    // SAFETY: the child calls only `exit`, whose handlers are under test.
+    // SAFETY: the child calls only `exit`. The test checks that its exit handlers are safe in a
+    // forked child of a multithreaded process.
     match unsafe { fork() }.unwrap() {
         ForkResult::Child => process::exit(9),
         ForkResult::Parent { child } => {
-            // The watchdog bounds this wait.
+            // The watchdog limits this wait.
             assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 9));
         }
     }
@@ -427,7 +431,7 @@ fn program_may_exit_in_engine_thread_or_logger() {
     let address = listener.local_addr();
     thread::scope(|scope| {
         scope.spawn(|| {
-            // These connections are closed or cut off, which looks the same here.
+            // A role closes these connections or breaks them; here both end the `recv`.
             while let Ok(server) = listener.accept() {
                 scope.spawn(move || server.recv());
             }

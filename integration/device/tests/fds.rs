@@ -1,4 +1,4 @@
-//! File descriptors of endpoints and listeners for event loops, on one host.
+//! Tests the file descriptors that endpoints and listeners offer to event loops, on one host.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -22,7 +22,7 @@ use rdmsg::{
 };
 use toolbox::{Deadline, DeviceTest, Lab, open_fds};
 
-/// Longer than any step takes, even if each instruction is emulated.
+/// A timeout that is longer than any step takes, even if each instruction is emulated.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
@@ -48,18 +48,19 @@ fn poll_for(fd: BorrowedFd<'_>, timeout: Duration) -> bool {
     poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], timeout).unwrap() == 1
 }
 
-/// Returns whether an fd is readable now.
+/// Returns whether a descriptor is readable now.
 fn readable(fd: BorrowedFd<'_>) -> bool {
     poll_for(fd, Duration::ZERO)
 }
 
-/// Waits until an fd is readable. Control frames of the library also make it readable, until the
-/// engine's thread takes them if this thread is late.
+/// Waits until a descriptor is readable. Control frames of the library also make it readable,
+/// unless the engine's thread processes them first.
 fn wait_readable(fd: BorrowedFd<'_>) {
     assert!(poll_for(fd, PATIENCE), "the fd never became readable");
 }
 
-/// Takes `count` messages like an event loop: waits for the fd, then takes until nothing is left.
+/// Receives `count` messages like an event loop: waits for the descriptor, then receives until no
+/// message is left.
 fn take_all(endpoint: &Endpoint, count: usize) -> Vec<Message> {
     let fd = endpoint.event_fd(Interest::Readable).unwrap();
     let mut taken = Vec::new();
@@ -70,13 +71,13 @@ fn take_all(endpoint: &Endpoint, count: usize) -> Vec<Message> {
     taken
 }
 
-/// Takes the next message like an event loop.
+/// Receives the next message like an event loop.
 fn take(endpoint: &Endpoint) -> Message {
     take_all(endpoint, 1).pop().unwrap()
 }
 
-/// Waits until the fd is no longer readable. Without messages, only control frames of the library
-/// make it readable, and their number is limited.
+/// Waits until the descriptor is not readable. If no message arrives, only control frames of the
+/// library make it readable, and their number is limited.
 fn settle(endpoint: &Endpoint, fd: BorrowedFd<'_>) {
     let mut deadline = Deadline::after(PATIENCE);
     while readable(fd) {
@@ -85,14 +86,14 @@ fn settle(endpoint: &Endpoint, fd: BorrowedFd<'_>) {
     }
 }
 
-/// Waits until the endpoint's channel has a completion, and leaves it there.
+/// Waits until the endpoint's channel contains a completion, and leaves the completion there.
 fn wait_unread(endpoint: &Endpoint) {
     let mut select = Select::new();
     select.recv(endpoint.completions());
     select.ready_timeout(PATIENCE).unwrap();
 }
 
-/// Sends without blocking until the window is full. Returns the number of messages.
+/// Sends without blocking until the window is full. Returns the number of messages sent.
 fn fill(endpoint: &Endpoint) -> usize {
     let mut sent = 0;
     loop {
@@ -115,7 +116,7 @@ fn watch(epoll: &Epoll, fd: BorrowedFd<'_>, token: u64) {
 
 const BOTH: [Interest; 2] = [Interest::Readable, Interest::Writable];
 
-/// Registers both interests, edge-triggered.
+/// Registers the descriptors for both interests, edge-triggered.
 fn watch_edges(epoll: &Epoll, endpoint: &Endpoint, token: u64) {
     for interest in BOTH {
         let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, token);
@@ -131,7 +132,7 @@ fn unwatch(epoll: &Epoll, endpoint: &Endpoint) {
     }
 }
 
-/// Waits for readable fds, and returns their tokens, at least one.
+/// Waits until at least one descriptor is readable. Returns the tokens of all that are.
 fn events(epoll: &Epoll) -> Vec<u64> {
     let mut events = [EpollEvent::empty(); 16];
     let timeout = PollTimeout::try_from(PATIENCE).unwrap();
@@ -190,7 +191,7 @@ fn the_end_is_readable_for_good() {
         assert!(readable(fd));
         assert!(server.try_recv().is_err());
     }
-    // The first requests of these fds come after the end.
+    // On this side, `event_fd` is first called after the connection has ended.
     assert!(readable(client.event_fd(Interest::Readable).unwrap()));
     assert!(readable(client.event_fd(Interest::Writable).unwrap()));
     assert!(matches!(
@@ -249,7 +250,7 @@ fn fd_reports_completions_of_operations() {
     ));
     settle(&client, fd);
     assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"question");
-    // The fd also reports messages above the eager size.
+    // Messages above the eager size make the descriptor readable, too.
     let large = vec![5; 1 << 20];
     let sender = thread::spawn({
         let (server, large) = (server.clone(), large.clone());
@@ -267,7 +268,7 @@ fn waiting_threads_and_event_loops_take_turns() {
         let mut config = Config::default();
         config.polling = polling;
         let (client, server) = pair_with(&config);
-        // Threads poll before the first use of the fd, so the engine does not.
+        // These threads poll before `event_fd` is first called, so the engine does not poll.
         for _ in 0..20 {
             client.send(b"a").unwrap();
             server.recv_timeout(PATIENCE).unwrap();
@@ -283,7 +284,7 @@ fn waiting_threads_and_event_loops_take_turns() {
             assert_eq!(*message, i.to_le_bytes());
             settle(&server, fd);
         }
-        // A thread sleeps in recv during the first call of `event_fd`.
+        // Call `event_fd` for the first time while a thread sleeps in `recv`.
         let sleeper = thread::spawn({
             let client = client.clone();
             move || client.recv_timeout(PATIENCE).unwrap().into_vec()
@@ -302,12 +303,14 @@ fn fd_reports_room_after_refused_send() {
     let mut config = Config::default();
     config.receive_window = 8;
     let (client, server) = pair_with(&config);
-    // The first refusal precedes the first use of the fd, so it registered no wait for room.
+    // This send is refused before `event_fd` is first called, so it does not register a wait for
+    // room.
     let mut sent = fill(&client);
     let fd = client.event_fd(Interest::Writable).unwrap();
     let other = client.event_fd(Interest::Readable).unwrap();
     for _ in 0..20 {
-        // Grants may still be in flight.
+        // Further grants can still arrive, so fill the window until the descriptor stays
+        // unreadable.
         while poll_for(fd, Duration::from_millis(50)) {
             sent += fill(&client);
         }
@@ -315,7 +318,7 @@ fn fd_reports_room_after_refused_send() {
             server.recv_timeout(PATIENCE).unwrap();
         }
         wait_readable(fd);
-        // Room does not make the readable fd readable.
+        // Room does not make the descriptor for messages readable.
         settle(&client, other);
         client.try_send(b"y").unwrap();
         assert!(
@@ -324,7 +327,7 @@ fn fd_reports_room_after_refused_send() {
         );
         sent = 1 + fill(&client);
     }
-    // This message arrives after the grants that were still in flight.
+    // This message arrives after all grants that were still in flight.
     server.send(b"behind all room").unwrap();
     assert_eq!(*take(&client), *b"behind all room");
     fill(&client);
@@ -345,15 +348,15 @@ fn fd_reports_room_after_refused_send() {
     assert!(readable(fd), "the fd stays readable after the end");
 }
 
-/// Echoes all messages of an endpoint without blocking; messages that cannot be echoed yet are
-/// kept.
+/// Echoes all messages of an endpoint without blocking. Messages that do not fit into the window
+/// are queued.
 struct Echo {
     endpoint: Endpoint,
     unanswered: VecDeque<Message>,
 }
 
 impl Echo {
-    /// Receives and sends until it would block. Returns false at the end of the connection.
+    /// Receives and sends until neither is possible. Returns false if the connection has ended.
     fn turn(&mut self) -> bool {
         let goes_on = loop {
             match self.endpoint.try_recv() {
@@ -377,7 +380,7 @@ impl Echo {
 const CONNECTIONS: usize = 24;
 const MESSAGES: u32 = 150;
 
-/// Accepts and echoes on all connections in one loop, until each is closed.
+/// Accepts connections and echoes their messages in one loop, until each connection is closed.
 fn echo_loop(listener: &Listener) {
     const LISTENER: u64 = 0;
     let epoll = epoll();
@@ -511,7 +514,7 @@ fn late_fd_reports_earlier_completions() {
     client.send(b"before").unwrap();
     wait_unread(&server);
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-    // Limits the process to one further fd.
+    // Limit the process to one more descriptor than are open now.
     let next = File::open("/dev/null").unwrap().as_raw_fd();
     setrlimit(Resource::RLIMIT_NOFILE, next as u64 + 1, hard).unwrap();
     let refused = server.event_fd(Interest::Readable).map(drop);
@@ -545,7 +548,7 @@ fn an_fd_works_with_mio() {
         poll.poll(&mut events, Some(PATIENCE)).unwrap();
         let event = events.iter().next().expect("an event in time");
         assert!(event.token() == mio::Token(3) && event.is_readable());
-        // mio is edge-triggered, so this takes until nothing is left.
+        // mio is edge-triggered, so receive until no message is left.
         loop {
             match server.try_recv() {
                 Ok(Some(message)) => {
@@ -570,14 +573,14 @@ fn failed_fd_creation_is_reported_and_retryable() {
     let (client, server) = pair_with(&config);
     let listener = Listener::bind(lab.at(0)).unwrap();
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-    // The limit is below the number of open fds: no fd can be opened, and existing ones stay
-    // usable.
+    // With a limit below the number of open descriptors, no descriptor can be opened. Open ones
+    // remain usable.
     setrlimit(Resource::RLIMIT_NOFILE, 3, hard).unwrap();
     let errors = [
         server.event_fd(Interest::Readable).map(drop),
         listener.event_fd().map(drop),
     ];
-    // The fd with which a thread sleeps already exists.
+    // The descriptor on which a thread sleeps already exists.
     let sleeper =
         thread::spawn(move || (server.recv_timeout(PATIENCE).unwrap().into_vec(), server));
     let sent = client.send(b"while there is no fd");

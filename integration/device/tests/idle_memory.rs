@@ -1,5 +1,5 @@
-//! The memory of an idle connection. A program of its own, because memory that other tests have
-//! used and released would hide growth.
+//! Measures the memory of an idle connection. This test is a separate program, because memory that
+//! other tests have used and released would hide growth.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use toolbox::{DeviceTest, PATIENCE};
 
 const CONNECTIONS: u32 = 200;
 
-/// The receive buffers that each connection reserves.
+/// The number of shared receive buffers that are reserved for each connection.
 const SHARE: u32 = 14;
 
 /// Returns a configuration for a server with many connections and short messages.
@@ -25,7 +25,7 @@ fn sharing() -> Config {
     config
 }
 
-/// Returns the value of a line of /proc/self/status, in bytes.
+/// Returns the value of this line in /proc/self/status, in bytes.
 fn status(name: &str) -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(name));
@@ -37,8 +37,9 @@ fn status(name: &str) -> u64 {
     kib.parse::<u64>().unwrap() * 1024
 }
 
-/// Returns the process' resident anonymous memory and its mapped device queues, in bytes. Its code
-/// does not count, because more of it is loaded while it runs.
+/// Returns the resident memory of this process in bytes: its anonymous memory, and the mapped
+/// queues of the device. Code is not counted, because the kernel loads more of it while the program
+/// runs.
 fn resident() -> u64 {
     let maps = fs::read_to_string("/proc/self/smaps").unwrap();
     let mut is_of_device = false;
@@ -76,10 +77,10 @@ fn an_idle_connection_costs_little_memory() {
         let servers: Vec<_> = (0..count)
             .map(|_| listener.accept_timeout(PATIENCE).unwrap())
             .collect();
-        // The order of the two lists may differ, which does not matter here.
+        // The two lists can be in different orders, which does not matter here.
         clients.join().unwrap().into_iter().zip(servers).collect()
     };
-    // The first connections create the pool and other objects of the process.
+    // The first connections create the pool and further objects that the process keeps.
     let first = connect(4);
     let before = (resident(), status("VmPin"));
     let idle = connect(CONNECTIONS);
@@ -87,12 +88,12 @@ fn an_idle_connection_costs_little_memory() {
     let each = |before: u64, after: u64| after.saturating_sub(before) / u64::from(2 * CONNECTIONS);
     let (resident, pinned) = (each(before.0, after.0), each(before.1, after.1));
     let share = u64::from(SHARE) * (1024 + 64);
-    // The test harness captures the output of `println!`, so this writes to stderr.
+    // Write to stderr, because the test harness captures the output of `println!`.
     let _ = writeln!(
         io::stderr(),
         "an idle connection: {resident} bytes resident, {pinned} of them pinned, and its share of the receives, {share} bytes"
     );
-    // On iWARP both sides send a message at the start, so both have send memory.
+    // On iWARP, both sides send a message when they connect, so both have allocated send buffers.
     let most = if lab.is_iwarp() { 80 << 10 } else { 64 << 10 };
     assert!(resident + share <= most, "{resident} + {share}");
     for (client, server) in first.iter().chain(&idle) {

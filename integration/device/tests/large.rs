@@ -1,4 +1,4 @@
-//! Messages above the eager size: the receiver reads them from the sender's memory.
+//! Messages above the eager size, which the receiver reads from the sender's memory.
 #![allow(unsafe_code)]
 
 use std::{io::IoSlice, process::Command, ptr, slice, thread, time::Duration};
@@ -12,8 +12,8 @@ fn any_size_arrives_whole_and_in_order() {
     let _test = DeviceTest::start();
     let (client, server) = pair();
     let eager = client.info().negotiated.unwrap().send_eager as usize;
-    // Sizes around each boundary: the eager size, the device's page, the smallest buffer, and the
-    // chunk of a read.
+    // Test sizes around each limit: the eager size, the device's page size, the smallest buffer,
+    // and the chunk of a READ.
     let sizes: Vec<usize> = [0, 1, 4096, eager, 64 << 10, 1 << 20, 3 << 20]
         .into_iter()
         .flat_map(|size: usize| [size.saturating_sub(1), size, size + 1])
@@ -119,7 +119,7 @@ fn unread_large_messages_respect_memory_limit() {
     config.registration_cache = 0;
     let (client, server) = pair_with(&config);
     let before = locked_kib();
-    // The receiver holds four messages, and the sender may lend four more.
+    // The receiver can hold four messages, and the sender can lend the memory of four more.
     let mut sent = 0;
     while client
         .send_timeout(&pattern(sent, 1 << 20), Duration::from_secs(1))
@@ -128,7 +128,8 @@ fn unread_large_messages_respect_memory_limit() {
         sent += 1;
     }
     assert_eq!(sent, 8);
-    // The sender's lent memory is locked; the receiver has unregistered the messages that it holds.
+    // The memory that the sender lends is locked. The receiver has deregistered the messages that
+    // it holds.
     let locked = locked_kib() - before;
     assert!((3 << 10..=5 << 10).contains(&locked), "{locked} KiB");
     assert_eq!(server.statistics().large_bytes_held, 4 << 20);
@@ -150,7 +151,7 @@ fn unread_large_messages_respect_memory_limit() {
     client.close().unwrap();
 }
 
-/// Returns the memory that this process has registered with devices, in KiB.
+/// Returns the memory in KiB that this process has registered with devices (VmPin).
 fn locked_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status
@@ -205,13 +206,15 @@ fn owned_and_vectored_messages_arrive_as_they_are() {
     client.close().unwrap();
 }
 
-/// Maps `len` bytes without memory behind them, because nothing accesses them.
+/// Maps `len` bytes of address space. No memory is allocated, because nothing accesses the bytes.
 fn vast(len: usize) -> &'static [u8] {
     const FLAGS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
+    // SAFETY: the address argument is null, so the kernel chooses an unused range, and the call
+    // changes no existing mapping.
     let start = unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_READ, FLAGS, -1, 0) };
     assert_ne!(start, libc::MAP_FAILED);
-    // SAFETY: mapped just now, zeroed, never written and never unmapped.
+    // SAFETY: `start` is a mapping of `len` bytes, which are zero. It is never written and never
+    // unmapped, so it can be borrowed for `'static`.
     unsafe { slice::from_raw_parts(start.cast(), len) }
 }
 
@@ -220,7 +223,7 @@ fn overflowing_sum_of_parts_is_too_long() {
     let _test = DeviceTest::start();
     let (client, server) = pair();
     let vast = vast(1 << 46);
-    // The sum is 2⁶⁴ + 15 bytes.
+    // The sum of the lengths is 2⁶⁴ + 15 bytes.
     let mut parts = vec![IoSlice::new(vast); 1 << 18];
     parts.push(IoSlice::new(&vast[..15]));
     let error = client.send(Outgoing::parts(&parts)).unwrap_err();
@@ -234,7 +237,7 @@ fn overflowing_sum_of_parts_is_too_long() {
         ),
         "{error:?}"
     );
-    // The sum modulo 2⁶⁴ is above the eager size here.
+    // Now the sum modulo 2⁶⁴ is above the eager size.
     parts.push(IoSlice::new(&vast[..100_000]));
     let error = client.send(Outgoing::parts(&parts)).unwrap_err();
     assert!(
@@ -307,7 +310,7 @@ fn unconfirmed_messages_are_reported_as_failed() {
     let mut config = Config::default();
     config.large_memory = 1 << 20;
     let (client, server) = pair_with(&config);
-    // The receiver's memory suffices for the first message only.
+    // The receiver has memory for the first message only.
     client
         .send(Outgoing::from(&pattern(0, 1 << 20)).with_id(1))
         .unwrap();
@@ -356,8 +359,8 @@ fn a_close_waits_for_large_messages_on_both_sides() {
     }
 }
 
-/// The sender gives up before the receiver has memory for the second message: neither side may
-/// report a clean end.
+/// The sender's close times out before the receiver has memory for the second message. Neither side
+/// must report an orderly close.
 #[test]
 fn truncated_conversation_is_no_clean_end() {
     let _test = DeviceTest::start();
@@ -368,7 +371,7 @@ fn truncated_conversation_is_no_clean_end() {
     let (client, server) = pair_with(&config);
     client.send(&pattern(0, LEN)).unwrap();
     let kept = server.recv_timeout(PATIENCE).unwrap();
-    // The receiver has no memory for this message, and the next one waits behind it.
+    // The receiver has no memory for this message, so the next message waits behind it.
     client.send(&pattern(1, LEN)).unwrap();
     client.send(b"after it").unwrap();
     assert!(matches!(
@@ -405,8 +408,8 @@ fn unread_messages_of_dropped_endpoint_allow_close() {
     config.large_memory = 64 << 10;
     config.close_timeout = PATIENCE;
     let (client, server) = pair_with(&config);
-    // The second message is in flight when the client's library holds the first, which takes all of
-    // `large_memory`.
+    // While the client's library holds the first message, which takes all of `large_memory`, the
+    // second message is announced and cannot be read.
     server.send(&pattern(0, 64 << 10)).unwrap();
     server.send(&pattern(1, 64 << 10)).unwrap();
     drop(client);
@@ -417,7 +420,7 @@ fn unread_messages_of_dropped_endpoint_allow_close() {
     server.close().unwrap();
 }
 
-/// The sender of a large message, in a process of its own that is killed during a transfer: see
+/// A process that sends large messages until it is killed during a transfer: see
 /// `sender_death_during_read_is_error_without_leak`.
 #[test]
 #[ignore = "a part of another test"]
@@ -459,8 +462,8 @@ fn sender_death_during_read_is_error_without_leak() {
             Err(error) => panic!("{error}"),
         }
     };
-    // The kernel revokes the keys of a killed process before it destroys its queue pairs, but the
-    // reason is still the disconnect.
+    // When a process is killed, the kernel deregisters its memory before it destroys its queue
+    // pairs. Nevertheless the reason must be the disconnect.
     assert_eq!(reason, CloseReason::PeerDisconnected);
     drop(server);
     drop(listener);

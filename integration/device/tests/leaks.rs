@@ -1,21 +1,22 @@
-//! Connections leave nothing behind on the device or in the process. Each test shuts its own engine
-//! down, so that it can compare counts before and after.
+//! Tests that connections leak nothing on the device or in the process. Each test shuts down its
+//! own engine, so that it can compare the counts before and after.
 
 use std::{thread, time::Duration};
 
 use rdmsg::{Config, Connector, Engine, Listener};
 use toolbox::{DeviceTest, Lab, open_fds};
 
-/// Longer than any step takes, even if each instruction is emulated.
+/// A timeout that is longer than any step takes, even if each instruction is emulated.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Returns the counts of RDMA resources and of open files after one connection was made and ended.
+/// Returns the numbers of RDMA resources and of open descriptors after a connection was made and
+/// ended.
 ///
-/// librdmacm opens the device at its first use and keeps it open until the process ends, with two
-/// file descriptors. It also has a protection domain of its own, which it releases with the last
-/// id. If a list of devices (`rdma_get_devices`) outlives the ids, for example because a kept
-/// message holds one, the domain stays until the next time that the last id is destroyed. So each
-/// count is taken after the same last steps.
+/// librdmacm opens the device when it is first used, and keeps the device and two descriptors open
+/// until the process ends. It also allocates a protection domain, which it frees when the last id
+/// is destroyed. If a list of devices (`rdma_get_devices`) still exists at this moment, for example
+/// because a held message refers to the list, the domain remains until the next time that the last
+/// id is destroyed. Ending a connection before each count makes the last steps the same.
 fn what_exists(lab: &Lab) -> (String, usize) {
     let engine = Engine::new().unwrap();
     let listener = Listener::builder().engine(&engine).bind(lab.at(0)).unwrap();
@@ -52,7 +53,7 @@ fn handles_drop_in_any_order_with_traffic_in_flight() {
             .into_iter()
             .map(|endpoint| {
                 thread::spawn(move || {
-                    // Sends until the connection ends by a close, an abort, or the end of the
+                    // Sends until the connection ends: by a close, an abort, or the shutdown of the
                     // engine.
                     while endpoint
                         .send_timeout(b"noise", Duration::from_millis(100))
@@ -74,7 +75,7 @@ fn handles_drop_in_any_order_with_traffic_in_flight() {
                 move || engine.shutdown()
             }),
         ];
-        // Each round has a different order, and every other round drops each object on its own
+        // Each round uses another order. In every other round, each object is dropped by another
         // thread.
         let turn = round % things.len();
         things.rotate_left(turn);

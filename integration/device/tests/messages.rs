@@ -1,4 +1,4 @@
-//! Messages between two ends in this process, on one host.
+//! Messages between two endpoints in this process, on one host.
 
 use std::{collections::VecDeque, thread, time::Duration};
 
@@ -95,8 +95,8 @@ fn kept_messages_stall_sender_until_released() {
         {
             sent += 1;
         }
-        // A receiver sends a grant without data only when half of the window is free, so up to one
-        // message less may be free but not granted.
+        // The receiver sends a grant without data only when half of the window is free, so up to
+        // three places can be free but not granted yet.
         assert!(
             (5..=8).contains(&sent),
             "{sent} messages went into a window of 8"
@@ -234,8 +234,8 @@ fn what_was_sent_before_a_close_arrives() {
         for i in 0..window {
             client.send(&i.to_le_bytes()).unwrap();
         }
-        // The close succeeds although the server's program has received nothing, because the
-        // server's device has taken the messages.
+        // The close succeeds because the server's device has received the messages. The server's
+        // program has not received any.
         client.close().unwrap();
         for i in 0..window {
             assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), i.to_le_bytes());
@@ -385,7 +385,7 @@ fn message_may_be_dropped_later_by_another_thread() {
     let (client, server) = pair_with(&config);
     let (sender, keeper) = crossbeam_channel::unbounded::<rdmsg::Message>();
     let dropper = thread::spawn(move || {
-        // Drops messages out of order, and always keeps some.
+        // Drop messages out of order, and always hold some.
         let mut kept = VecDeque::new();
         for message in keeper {
             kept.push_back(message);

@@ -1,6 +1,6 @@
-//! Sessions that move from RDMA to TCP and back, between two hosts. Host `a` listens and answers
-//! each message with the same one. Host `b` connects, drops the packets of RDMA for a while, and
-//! checks that each message came back once and in order.
+//! Sessions that move from RDMA to TCP and back, between two hosts. Host `a` listens and echoes
+//! each message. Host `b` connects, repeatedly drops the RDMA packets for a while, and checks that
+//! each message is echoed once and in order.
 
 use std::{
     io::{Read, Write},
@@ -20,7 +20,7 @@ use toolbox::{Deadline, DeviceTest, Lab};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The ports over RDMA, of messages and of bytes. The next one of each is over TCP.
+/// The ports over RDMA for messages and for streams. The port over TCP is each time the next one.
 const MESSAGES: u16 = 7530;
 const BYTES: u16 = 7532;
 
@@ -33,7 +33,7 @@ fn config() -> Config {
         config.keepalive_interval = Some(Duration::from_secs(1));
         config.keepalive_timeout = Duration::from_secs(2);
         config.connect_timeout = PATIENCE;
-        // A listener of iWARP takes no TCP, so each transport has a port.
+        // Each transport has its own port, because a listener on iWARP does not use TCP.
         config.transport = TransportChoice::Auto;
     })
 }
@@ -42,8 +42,8 @@ fn over(transport: TransportChoice) -> Config {
     config().with(|config| config.transport = transport)
 }
 
-/// The message with this number. With the defaults one of 40,000 bytes is above the eager size over
-/// RDMA, and not over TCP.
+/// Returns the message with this number. With the default configuration, a message of 40,000 bytes
+/// is above the eager size of RDMA, but not above that of TCP.
 fn numbered(number: u32) -> Vec<u8> {
     let len = match number % 50 {
         7 => 200_000,
@@ -75,7 +75,7 @@ fn send_numbers(endpoint: &Endpoint, is_over: &AtomicBool) -> u32 {
     number
 }
 
-/// Takes the messages that come back, up to the last one. Returns their number.
+/// Receives the echoed messages up to the last one. Returns their number.
 fn receive_numbers(mut next: impl FnMut() -> Message) -> u32 {
     let mut number = 0;
     let mut held = Vec::new();
@@ -93,7 +93,7 @@ fn receive_numbers(mut next: impl FnMut() -> Message) -> u32 {
             message.get(..4)
         );
         number += 1;
-        // Some are held while the session moves.
+        // Hold some messages while the session moves to another transport.
         held.push(message);
         if held.len() > number as usize % 8 {
             held.clear();
@@ -101,8 +101,8 @@ fn receive_numbers(mut next: impl FnMut() -> Message) -> u32 {
     }
 }
 
-/// Takes a message as an event loop does, with the fd from the start of the session: it must not
-/// change.
+/// Receives a message like an event loop, with the descriptor from the start of the session. The
+/// descriptor must not change when the session moves.
 fn take(endpoint: &Endpoint, fd: i32) -> Message {
     let mut deadline = Deadline::after(PATIENCE);
     loop {
@@ -171,14 +171,15 @@ fn operate(
     Some((here, remote))
 }
 
-/// Stops the packets of RDMA at this host in one direction, or no longer.
+/// Starts or ends dropping the RDMA packets of this host, in one direction.
 fn cut_rdma(lab: &Lab, is_cut: bool) {
     let drop = if lab.is_iwarp() {
-        // A call of the connection manager's would wait for a host without an answer.
+        // Reset the TCP connections of iWARP, because calls of the connection manager would wait
+        // for a host that does not answer.
         format!("add rule inet cut out tcp dport {{ {MESSAGES}, {BYTES} }} reject with tcp reset")
     } else {
-        // The packets are dropped at the receiver, because software RoCE would send a packet again
-        // and again if the sender dropped it.
+        // Drop packets at the receiver: if the sender dropped a packet, software RoCE would send it
+        // again continuously.
         "add rule inet cut in udp dport 4791 drop".to_owned()
     };
     let script = if is_cut {
@@ -208,7 +209,7 @@ fn await_transport(of: impl Fn() -> Transport, transport: Transport) {
     }
 }
 
-/// Both listeners, of which the sessions use the second one while RDMA is cut.
+/// Listens on both transports and echoes. While RDMA is cut, sessions use the listeners over TCP.
 fn echo(lab: &Lab) {
     let bind = |port, transport| {
         let builder = Listener::builder().config(&over(transport));

@@ -1,4 +1,4 @@
-//! One-sided operations, in which the peer's program takes no part.
+//! One-sided operations, in which the peer's processor is not involved.
 
 use rdmsg::{
     CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, Region,
@@ -16,7 +16,7 @@ fn copy(region: &Region, range: std::ops::Range<usize>) -> Vec<u8> {
     bytes
 }
 
-/// Sends the description of a remote region to the peer, as programs do.
+/// Sends the description of a remote region to the peer. Returns the region that the peer decodes.
 fn tell(from: &Endpoint, to: &Endpoint, remote: &RemoteRegion) -> RemoteRegion {
     from.send(&remote.to_bytes()).unwrap();
     let message = to.recv_timeout(PATIENCE).unwrap();
@@ -59,7 +59,7 @@ fn bytes_are_read_and_written_where_asked() {
     assert!(copy(&theirs, 77..5077) == pattern(2, 5000));
     assert_eq!(copy(&theirs, 0..77), pattern(1, 3 << 20)[..77]);
 
-    // A write of no bytes completes as well.
+    // A write of zero bytes completes like any other.
     client
         .one_sided()
         .write(&ours, 7..7, &remote, 3 << 20, 8)
@@ -100,8 +100,8 @@ fn immediate_arrives_in_order_and_uses_credit() {
     assert!(matches!(next(&server), Completion::Received(message) if *message == *b"after"));
     assert!(matches!(next(&client), Completion::Written(1)));
 
-    // The server does not receive, so the window fills and the next write waits. Then the server
-    // receives, and the rest follows.
+    // The server does not receive, so the window fills and the next write waits. When the server
+    // receives, the remaining writes follow.
     let waiting = std::thread::spawn({
         let client = client.clone();
         let (ours, remote) = (ours.clone(), theirs.remote());
@@ -125,7 +125,7 @@ fn immediate_arrives_in_order_and_uses_credit() {
         };
         assert_eq!(immediate.imm_data(), word);
         kept.push(immediate);
-        // Keeps up to one less than the window.
+        // Hold at most one message less than the window.
         if kept.len() == usize::from(Config::default().receive_window) - 1 {
             kept.clear();
         }
@@ -181,7 +181,7 @@ fn atomics_add_and_swap() {
         .unwrap_err();
     assert!(matches!(error, Error::Misaligned { offset: 12 }), "{error}");
 
-    // Both sides add to one number, and no addition is lost.
+    // The server adds to a number in the client's memory. No addition must be lost.
     let own = server.one_sided().region(64, RemoteAccess::NONE).unwrap();
     let number = client
         .one_sided()
@@ -206,16 +206,16 @@ fn atomics_add_and_swap() {
     client.close().unwrap();
 }
 
-/// The test reads all completions after the last operation. Each must carry the value of its own
-/// operation, although all operations have the same destination.
+/// Reads the completions only after all operations. Each completion must contain the value of its
+/// own operation, although all operations use the same destination.
 #[test]
 fn concurrent_atomics_return_distinct_values() {
     const COUNT: u64 = 60;
     let _test = DeviceTest::start();
     for shared_receive in [None, Some(1 << 17)] {
         let mut config = Config::default();
-        // Only the engine's thread polls. It wakes at the first completion, and by then others
-        // exist.
+        // Let only the engine's thread poll. When it wakes for the first completion, further
+        // completions have arrived.
         config.polling = rdmsg::Polling::Event;
         config.shared_receive = shared_receive;
         config.receive_window = 16;
@@ -244,8 +244,8 @@ fn concurrent_atomics_return_distinct_values() {
                     .compare_swap(&ours, 8, &remote, 0, id, id + 1, id)
                     .unwrap();
             }
-            // The application may overwrite the destination at any time. This test does not
-            // overwrite it after the last operation, because the assertion below reads the result.
+            // The application is permitted to overwrite the destination at any time. Keep the value
+            // of the last operation, because an assertion below reads it.
             if id + 1 < COUNT {
                 ours.copy_in(8, &u64::MAX.to_ne_bytes());
             }
@@ -338,7 +338,7 @@ fn remote_access_error_fails_operation_and_connection() {
         .one_sided()
         .read(&ours, 0..4096, &remote, 0, 2)
         .unwrap();
-    // The connection may have ended by now.
+    // The connection has possibly ended already.
     let next = client.one_sided().read(&ours, 0..4096, &remote, 0, 3);
     assert!(
         matches!(next, Ok(()) | Err(Error::Disconnected(_))),
@@ -362,7 +362,7 @@ fn remote_access_error_fails_operation_and_connection() {
                     "{other:?}"
                 );
             }
-            // On iWARP the peer disconnects, and the reason has no status.
+            // On iWARP the peer disconnects instead, and this reason contains no status.
             let expected = match first {
                 CloseReason::WorkRequest { status, .. } => *status == WcStatus::REM_ACCESS_ERR,
                 CloseReason::PeerDisconnected => lab.is_iwarp(),
@@ -379,7 +379,7 @@ fn remote_access_error_fails_operation_and_connection() {
             noticed,
             CloseReason::PeerDisconnected
                 | CloseReason::WorkRequest { .. }
-                // Software iWARP reports the request to the side that refused it.
+                // Software iWARP reports the rejected request to the side that has rejected it.
                 | CloseReason::DeviceFault(DeviceFault::Request | DeviceFault::Access)
         ),
         "{noticed:?}"

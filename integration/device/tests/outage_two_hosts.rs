@@ -1,5 +1,5 @@
-//! A network that loses everything for longer than the default configuration allows. Both hosts run
-//! this program: host `a` listens, host `b` connects.
+//! A network that loses all packets for longer than a connection with the default configuration
+//! survives. Both hosts run this program: host `a` listens, host `b` connects.
 
 use std::{process::Command, thread, time::Duration};
 
@@ -8,23 +8,25 @@ use toolbox::{DeviceTest, Lab};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Ports of the connection with the default configuration, and of the surviving connection.
+/// The ports of the connection with the default configuration, and of the surviving connection.
 const PORTS: [u16; 2] = [7593, 7594];
 
-/// With the default configuration a vanished peer is noticed within 5 s.
+/// The duration of the outage. With the default configuration, a lost peer is detected within 5 s.
 const OUTAGE: Duration = Duration::from_secs(10);
 
-/// Fewer than the send ring takes without an acknowledgement.
+/// The number of messages during the outage. The send ring has room for all of them without an
+/// acknowledgement.
 const MESSAGES: u32 = 10;
 
-/// Runs a shell script.
+/// Runs a shell script, which must succeed.
 fn shell(lines: &str) {
     let output = Command::new("sh").args(["-ec", lines]).output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{lines}: {error}");
 }
 
-/// A firewall that drops the incoming packets of RoCE, and of iWARP on the ports of this test.
+/// A firewall that drops the incoming packets of RoCE, and those of iWARP on the ports of this
+/// test. Dropping this value removes the firewall.
 struct Outage;
 
 impl Outage {
@@ -47,8 +49,8 @@ impl Drop for Outage {
     }
 }
 
-/// Returns the connection with the default configuration, and the surviving connection. Each has an
-/// engine of its own, so the signs of life of neither count for the other.
+/// Returns the connection with the default configuration, and the surviving connection. Each uses
+/// its own engine, so that a sign of life on one connection does not count for the other.
 fn connect(lab: &Lab) -> [Endpoint; 2] {
     let configs = [Config::default(), Config::default().survive(OUTAGE)];
     let ends = PORTS.into_iter().zip(configs);
@@ -74,7 +76,7 @@ fn connect(lab: &Lab) -> [Endpoint; 2] {
     endpoints.try_into().unwrap()
 }
 
-/// Sends messages into the outage, and receives those of the peer after it.
+/// Sends messages during the outage, and receives the peer's messages after it.
 fn exchange(endpoint: &Endpoint, outage: Outage) {
     for number in 0..MESSAGES {
         endpoint.send(&number.to_le_bytes()).unwrap();

@@ -1,5 +1,5 @@
-//! Tests of addresses over RDMA: this host's own addresses, addresses that name a network
-//! interface, and a connection's source address and traffic class.
+//! Tests of addresses over RDMA: this host's own addresses, addresses with a scope ID, and a
+//! connection's source address and traffic class.
 
 use std::{
     net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener},
@@ -18,7 +18,7 @@ use toolbox::{DeviceTest, applies};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Connects to `text`, and returns both ends, the connecting one first.
+/// Connects to `text`. Returns both ends, first the connecting one.
 fn pair(listener: &Listener, text: &str) -> (Endpoint, Endpoint) {
     let text = text.to_owned();
     let client = thread::spawn(move || Endpoint::connect(text).unwrap());
@@ -52,7 +52,7 @@ fn auto_reaches_a_listener_of_tcp_on_this_host() {
     assert_eq!(client.peer_addr(), SocketAddr::from(([127, 0, 0, 1], port)));
 }
 
-/// Returns the link-local address of the interface with this address.
+/// Returns the link-local address of the network interface that also has `address`.
 fn link_local_beside(address: IpAddr) -> SocketAddrV6 {
     let all: Vec<_> = getifaddrs().unwrap().collect();
     let name = all.iter().find_map(|interface| {
@@ -74,7 +74,8 @@ fn link_local_beside(address: IpAddr) -> SocketAddrV6 {
 #[test]
 fn link_local_addresses_keep_their_interface() {
     let lab = DeviceTest::start();
-    // The driver binds to the address without its interface.
+    // The driver of software iWARP ignores the scope ID when it binds, so link-local addresses do
+    // not work.
     if !applies(!lab.is_iwarp(), "link-local addresses") {
         return;
     }
@@ -96,7 +97,7 @@ fn link_local_addresses_keep_their_interface() {
     assert_eq!((from.ip(), from.scope_id()), (local.ip(), local.scope_id()));
 }
 
-/// Returns an address of this host with a port that no connection has.
+/// Returns an address of this host with a port that no TCP socket uses.
 fn free(lab: &DeviceTest) -> SocketAddr {
     let free = TcpListener::bind(lab.at(0)).unwrap();
     free.local_addr().unwrap()
@@ -155,11 +156,11 @@ fn auto_uses_tcp_from_source_without_device() {
     assert_eq!(client.join().unwrap().transport(), Transport::Tcp);
 }
 
-/// The queue pair of the accepting side takes its traffic class from the request.
+/// The queue pair of the accepting side takes the traffic class from the connection request.
 #[test]
 fn request_has_the_traffic_class_of_the_connector() {
     let lab = DeviceTest::start();
-    // On iWARP a connect request has no traffic class.
+    // On iWARP, a connection request contains no traffic class.
     if !applies(!lab.is_iwarp(), "requests with a traffic class") {
         return;
     }

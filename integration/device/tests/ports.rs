@@ -1,5 +1,5 @@
-//! Ports that the kernel chooses. The connection manager chooses them without regard to TCP. But
-//! iWARP uses TCP's ports, and a listener on both transports needs its port on both.
+//! Ports that the kernel chooses. The connection manager chooses ports independently of TCP. But
+//! iWARP uses TCP's ports, and a listener on both transports needs the same port on both.
 
 use std::{
     fs, io, iter,
@@ -16,11 +16,12 @@ use toolbox::{DeviceTest, Lab};
 
 /// The range from which the kernel chooses ports while a [`Ports`] exists.
 const RANGE: RangeInclusive<u16> = 47000..=47199;
-/// Half of the ports are in use, so at least one of these attempts almost certainly chooses a port
-/// in use.
+/// The number of attempts. TCP uses half of the ports, so almost certainly at least one attempt
+/// chooses a port that is in use.
 const TRIES: usize = 20;
 
-/// A small range of ports; sockets of TCP listen on every other one.
+/// A small range of ports, of which TCP sockets use every other one. Dropping this value restores
+/// the previous range.
 struct Ports {
     before: String,
     taken: Vec<TcpListener>,
@@ -41,14 +42,14 @@ impl Ports {
         this
     }
 
-    /// Returns whether one of the sockets has this port, which must be in the range.
+    /// Returns whether one of the sockets uses this port, which must be in the range.
     fn have(&self, port: u16) -> bool {
         assert!(RANGE.contains(&port), "{port}");
         let is_it = |taken: &TcpListener| taken.local_addr().unwrap().port() == port;
         self.taken.iter().any(is_it)
     }
 
-    /// Reduces the range to two ports, both of which are in use.
+    /// Reduces the range to two ports, of which both are in use.
     fn leave_none(&mut self, lab: &Lab) {
         let ports = self
             .taken
@@ -68,7 +69,7 @@ impl Drop for Ports {
     }
 }
 
-/// Listens on a port. Returns nothing if the port is still in use by a connection that has ended.
+/// Listens on a port. Returns `None` if a TCP connection that has ended still occupies the port.
 fn take(lab: &Lab, port: u16) -> Option<TcpListener> {
     match TcpListener::bind(lab.at(port)) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => None,
@@ -94,15 +95,15 @@ fn all_v6(port: u16) -> SocketAddr {
     (Ipv6Addr::UNSPECIFIED, port).into()
 }
 
-/// Returns whether no socket of TCP has the port of this listener over RDMA. A connection of an
-/// earlier test may use the port for a minute after its end.
+/// Returns whether no TCP socket uses the port of this RDMA listener. A connection of an earlier
+/// test occupies its port for up to a minute after its end.
 fn is_free_over_tcp(lab: &Lab, listener: &Listener) -> bool {
     let port = listener.local_addr().port();
     lab.is_iwarp() || TcpListener::bind(all_v6(port)).is_ok()
 }
 
-/// A listener on both transports would share its port with another program, and peers with
-/// `TransportChoice::Auto` would reach either of them.
+/// Otherwise a listener on both transports would share its port with another program, and peers
+/// with `TransportChoice::Auto` would reach either of the two.
 #[test]
 fn port_of_one_transport_is_in_use_on_both() {
     let lab = DeviceTest::start();
@@ -142,7 +143,8 @@ fn port_of_one_transport_is_in_use_on_both() {
     }
 }
 
-/// No peer can connect to a loopback address over RDMA, so the port is free there.
+/// No peer can connect to a loopback address over RDMA, so an RDMA listener does not occupy the
+/// port there.
 #[test]
 fn port_of_rdma_is_free_on_a_loopback_address() {
     let lab = DeviceTest::start();
@@ -202,7 +204,7 @@ fn connector_uses_port_free_over_tcp_if_required() {
                 .take(TRIES)
                 .collect::<Vec<_>>()
         });
-        // The connections stay open, because the port of a connection stays in use for a while
+        // Keep the connections open, because the port of a connection stays occupied for a while
         // after its end.
         let connections: Vec<_> = iter::repeat_with(|| {
             let connector = Connector::new().engine(&engine);

@@ -1,6 +1,6 @@
-//! Removal of a device in use, and its return: of a second device of software RoCE, which the test
-//! creates, and of the only device of the host. The loss of the link of such a device, and its
-//! return.
+//! Removal of a device that is in use, and its return. The device is a second software RoCE device,
+//! which the test creates, or the only device of the host. Also the loss of such a device's link,
+//! and its return.
 
 use std::{
     env, fs,
@@ -32,7 +32,7 @@ fn run(line: &str) {
     );
 }
 
-/// Starts a shell command that finishes when the device is no longer in use.
+/// Starts a shell command that removes a device. The command ends when no process uses the device.
 fn start(line: &str) -> Child {
     Command::new("sh")
         .args(["-c", line])
@@ -41,13 +41,14 @@ fn start(line: &str) -> Child {
         .unwrap()
 }
 
-/// Waits until the command finishes, which shows that no process has the device open. The watchdog
-/// bounds the wait.
+/// Waits until the command has ended, which shows that no process has the device open. The watchdog
+/// limits the wait.
 fn ends(mut child: Child) {
     assert!(child.wait().unwrap().success());
 }
 
-/// Listens on an address of a new device, which the connection manager knows after a short delay.
+/// Listens on an address of a new device. Retries, because the connection manager needs a moment to
+/// notice the device.
 fn bind(address: &str, engine: &Engine) -> Listener {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -83,7 +84,7 @@ fn is_removed(error: &Error) -> bool {
 fn device_removal_ends_users_until_device_returns() {
     let lab = DeviceTest::without_credits();
     let elsewhere = Listener::bind(lab.at(0)).unwrap();
-    // This connection uses the other device and must survive.
+    // This connection uses the other device, so it must survive.
     let other = pair(&elsewhere, &Engine::shared().unwrap());
     run("ip link add going0 type dummy");
     run("ip address add 10.98.0.1/24 dev going0");
@@ -118,17 +119,17 @@ fn device_removal_ends_users_until_device_returns() {
         }
         for endpoint in [&client, &server] {
             let end = endpoint.recv_timeout(PATIENCE).unwrap_err();
-            // The queue pair may fail before the connection manager reports the removal.
+            // The queue pair can fail before the connection manager reports the removal.
             assert!(matches!(end, Error::Disconnected(_)), "{end:?}");
         }
-        // The removal finishes although the handles exist and the engine runs.
+        // The removal completes although handles exist and the engine runs.
         ends(deleting);
         drop((client, server, listener));
         run(&format!("rdma link add {next} type rxe netdev going0"));
     }
     let back = bind("10.98.0.1:7981", &engine);
     pair(&back, &engine);
-    // Removes the device while a listener exists, which is notified.
+    // Remove the device while a listener exists. The removal must end the listener.
     let deleting = start("rdma link delete rxe_going && ip link delete going0");
     assert!(is_removed(&back.accept_timeout(PATIENCE).unwrap_err()));
     ends(deleting);
@@ -139,7 +140,7 @@ fn device_removal_ends_users_until_device_returns() {
     pair(&elsewhere, &Engine::shared().unwrap());
 }
 
-/// Connects to the listener, exchanges a message, and returns the transport of the connection.
+/// Connects to the listener and sends a message. Returns the transport of the connection.
 fn transport_to(listener: &Listener) -> Transport {
     let address = format!("auto://{}", listener.local_addr());
     let client = thread::spawn(move || Endpoint::connect(address).unwrap());
@@ -195,7 +196,7 @@ fn auto_uses_tcp_while_device_is_removed() {
         child.status.success() && told.contains("chose Rdma"),
         "{told}"
     );
-    // The listener continued over TCP, and binds to the device again within seconds.
+    // The listener continues over TCP, and binds to the device again within seconds.
     let deadline = Instant::now() + PATIENCE;
     while transport_to(&listener) != Transport::Rdma {
         assert!(
@@ -203,7 +204,7 @@ fn auto_uses_tcp_while_device_is_removed() {
             "the listener does not use the device again"
         );
     }
-    // Removes the device while a listener exists, which is notified.
+    // Remove the device while a listener exists. The removal must end the listener.
     ends(start("rdma link delete rxe_auto && ip link delete auto0"));
     drop(listener);
     engine.shutdown();
@@ -266,7 +267,7 @@ fn a_listener_that_is_to_binds_itself_again() {
             );
             run(&format!("rdma link add {name} type rxe netdev again0"));
         }
-        // Clients can connect again after the address was removed and added.
+        // Clients can connect again after the address was removed and added again.
         run("ip address del 10.97.0.1/24 dev again0");
         run("ip address add 10.97.0.1/24 dev again0");
         let server = scope.spawn(|| listener.accept_timeout(2 * PATIENCE).unwrap());
@@ -282,7 +283,7 @@ fn a_listener_that_is_to_binds_itself_again() {
     engine.shutdown();
 }
 
-/// A device of software RoCE on a network interface of its own, whose link the test cuts.
+/// A software RoCE device on its own network interface, whose link the test brings down and up.
 struct Cut {
     address: String,
 }
@@ -304,8 +305,8 @@ impl Cut {
         run(&format!("ip link set cut0 {state}"));
     }
 
-    /// Returns a connection with this configuration on both sides, the connecting side first, and
-    /// its listener.
+    /// Returns both ends of a connection, first the connecting one, and its listener. All use this
+    /// configuration.
     fn pair(&self, config: &Config, engine: &Engine) -> (Endpoint, Endpoint, Listener) {
         bind(&self.address, engine).close();
         let listener = Listener::builder().config(config).engine(engine);
@@ -317,13 +318,13 @@ impl Cut {
         (client.join().unwrap(), server, listener)
     }
 
-    /// Removes the device while a listener exists, which is notified.
+    /// Removes the device while a listener exists. The removal must end the listener.
     fn remove(self, listener: Listener) {
         ends(start("rdma link delete rxe_cut && ip link delete cut0"));
         drop(listener);
     }
 
-    /// Returns the number of events of this name that were counted for the device.
+    /// Returns the number of events with this name that were counted for the device.
     fn count(&self, event: &str) -> u64 {
         let all = observe::snapshot().device_events;
         let mut of_device = all.iter().filter(|it| it.device == Self::DEVICE);
@@ -344,24 +345,24 @@ fn await_that(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Without the events the first ping would be sent after an hour.
+/// Returns a configuration in which the first ping is sent after an hour, unless a device event
+/// occurs.
 fn hourly() -> Config {
     let mut config = Config::default();
     config.keepalive_interval = Some(Duration::from_secs(3600));
     config.keepalive_timeout = Duration::from_secs(120);
-    // The device itself gives a send up after more than half a minute.
+    // With this timeout, the device itself retries a send for more than half a minute.
     config.rdma.ack_timeout = Some(20);
     config
 }
 
-/// Software RoCE fails a queue pair that sends while its interface is down, so a ping would end a
-/// connection. A connection that waits for its peer to accept sends nothing, and keeps the device
-/// in use.
+/// A send on software RoCE fails while the interface is down, so a ping would end the connection. A
+/// connection that waits for the peer's accept sends nothing, and keeps the device in use.
 #[test]
 fn lost_link_is_noticed_and_idle_connections_live() {
     let _lab = DeviceTest::without_credits();
     let cut = Cut::new(7989);
-    // Both engines act, whichever of them reads the event.
+    // Only one of the engines reads the event from the device, but both must act.
     let engines = [Engine::new().unwrap(), Engine::new().unwrap()];
     let pairs = engines.each_ref().map(|engine| {
         let (client, server, listener) = cut.pair(&hourly(), engine);
@@ -378,7 +379,7 @@ fn lost_link_is_noticed_and_idle_connections_live() {
     let request = requests.requests().recv_timeout(PATIENCE).unwrap();
     let devices = verbs::DeviceList::new().unwrap();
     let device = devices.iter().find(|it| it.name() == Cut::DEVICE);
-    // It has the same events as the open device of the engines.
+    // This context gets the same events as the engines' own contexts of the device.
     let context = device.unwrap().open().unwrap();
     let is_down = || {
         let event = context.poll_async_event().unwrap();
@@ -403,7 +404,7 @@ fn lost_link_is_noticed_and_idle_connections_live() {
     println!("noticed {fastest:?} after the event");
     assert!(fastest < Duration::from_millis(50), "{fastest:?}");
     drop(request);
-    // The kernel may have lost the rejection.
+    // Ignore the kind of error, because the rejection was possibly lost.
     assert!(waiting.join().unwrap().is_err());
     requests.close();
     drop((pairs, context, devices));
@@ -414,7 +415,7 @@ fn lost_link_is_noticed_and_idle_connections_live() {
     }
 }
 
-/// The keepalive timeout and the retries of most devices would last longer than this test waits.
+/// The keepalive timeout, and the retries of most devices, take longer than this test waits.
 #[test]
 fn session_leaves_a_lost_link_at_once() {
     let lab = DeviceTest::without_credits();
@@ -464,7 +465,7 @@ fn the_only_device_may_be_removed_and_come_back() {
     let at = |port| lab.at(port).to_string();
 
     let engine = Engine::new().unwrap();
-    // A listener on the unspecified address is independent of single devices, and continues.
+    // A listener on the unspecified address does not depend on a single device, so it continues.
     let wide = Listener::builder()
         .engine(&engine)
         .bind("0.0.0.0:7983")
@@ -483,7 +484,7 @@ fn the_only_device_may_be_removed_and_come_back() {
     ] {
         let listener = bind(&at(7982), &engine);
         let (client, server) = pair(&listener, &engine);
-        // The buffer of a held message belongs to the device as well.
+        // The buffer of a held message also belongs to the device.
         client.send(b"kept").unwrap();
         let kept = server.recv_timeout(PATIENCE).unwrap();
         let others = through_wide();

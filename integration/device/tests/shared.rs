@@ -13,10 +13,11 @@ use rdmsg::{
 };
 use toolbox::{DeviceTest, Lab, PATIENCE, applies, pattern, reason};
 
-/// The receive buffers that each connection reserves.
+/// The number of receive buffers that are reserved for each connection.
 const SHARE: u32 = 14;
 
-/// Returns a configuration with `count` buffers, and windows that one connection alone cannot fill.
+/// Returns a configuration with `count` shared buffers. The windows are so large that one
+/// connection cannot use them fully.
 fn sharing(count: u32) -> Config {
     let mut config = Config::default();
     config.shared_receive = Some(count);
@@ -26,7 +27,7 @@ fn sharing(count: u32) -> Config {
     config
 }
 
-/// A listener with shared buffers. Its clients have an engine and buffers of their own.
+/// A listener with shared buffers. Its clients use another engine and their own buffers.
 struct Server {
     listener: RequestListener,
     address: SocketAddr,
@@ -57,7 +58,7 @@ impl Server {
         connected
     }
 
-    /// Creates a connection. Returns the client's end and the server's.
+    /// Makes a connection. Returns the client's end and the server's end.
     fn pair(&self) -> (Endpoint, Endpoint) {
         let client = self.connect();
         let request = self.listener.requests().recv_timeout(PATIENCE).unwrap();
@@ -69,7 +70,7 @@ impl Server {
         (0..count).map(|_| self.pair()).collect()
     }
 
-    /// Connects without enough free buffers. Returns the server's error and the client's.
+    /// Connects while too few buffers are free. Returns the server's error and the client's error.
     fn refused(&self) -> (Error, Error) {
         let client = self.connect();
         let request = self.listener.requests().recv_timeout(PATIENCE).unwrap();
@@ -77,8 +78,8 @@ impl Server {
         (here, client.recv_timeout(PATIENCE).unwrap().unwrap_err())
     }
 
-    /// Asserts that the pool is complete: `count` buffers suffice for that many shares, and the
-    /// next connection is refused.
+    /// Asserts that no buffer is missing: `count` buffers suffice for `count / SHARE` connections,
+    /// and the next connection is rejected.
     fn whole(&self, count: u32) {
         let pairs = self.pairs(count / SHARE);
         let (here, _) = self.refused();
@@ -92,14 +93,14 @@ impl Server {
     }
 }
 
-/// Closes both ends, and waits until the server's end has returned its buffers.
+/// Closes both ends, and waits until the server's end has returned its buffers to the pool.
 fn close(client: Endpoint, server: Endpoint) {
     let closing = thread::spawn(move || client.close());
     server.close().unwrap();
     closing.join().unwrap().unwrap();
 }
 
-/// Sends one message there and back.
+/// Sends a message to the other end, which echoes it.
 fn ping(from: &Endpoint, to: &Endpoint, number: u64, len: usize) {
     let bytes = pattern(number, len);
     from.send(&bytes).unwrap();
@@ -114,7 +115,7 @@ fn ping(from: &Endpoint, to: &Endpoint, number: u64, len: usize) {
 fn many_connections_draw_on_one_pool() {
     const MESSAGES: u64 = 60;
     let lab = DeviceTest::start();
-    // The user-space driver of software iWARP maps only about 50 queue pairs.
+    // The user-space driver of software iWARP can map only about 50 queue pairs.
     let connections = if lab.is_iwarp() { 8 } else { 32 };
     let server = Server::new(&sharing(connections * SHARE * 2));
     let (clients, servers): (Vec<_>, Vec<_>) = server.pairs(connections).into_iter().unzip();
@@ -165,12 +166,12 @@ fn who_keeps_messages_stops_nobody_else() {
     let (client, other) = server.pair();
     let mut sent = 0;
     let mut kept = Vec::new();
-    // Sends until the slow connection's sender has no credit left.
+    // Send until the sender of the slow connection has no credit left.
     loop {
         match slow.try_send(&pattern(sent, 100)) {
             Ok(()) => sent += 1,
             Err(TrySendError::Full) if kept.len() as u64 == sent => {
-                // The other connection's messages still pass.
+                // Check that messages of the other connection still pass.
                 ping(&client, &other, sent, 1000);
                 break;
             }
@@ -240,12 +241,12 @@ fn kept_messages_outlive_connection_and_are_freed() {
             client.send(&pattern(round * 2 + number, 700)).unwrap();
             kept.push(end.recv_timeout(PATIENCE).unwrap());
         }
-        // This message is unread at the end of its connection.
+        // This message is still unread when its connection ends.
         let (unread, end2) = server.pair();
         unread.send(b"nobody reads it").unwrap();
         unread.flush_timeout(PATIENCE).unwrap();
         close(unread, end2);
-        // The client aborts without a close.
+        // This client aborts instead of closing.
         client.abort(1);
         assert_eq!(
             reason(end.recv_timeout(PATIENCE)),
@@ -300,8 +301,8 @@ fn a_busy_connection_is_granted_more_than_its_floor() {
     let _test = DeviceTest::start();
     let server = Server::new(&sharing(20 * SHARE));
     let (client, end) = server.pair();
-    // A client gets twice the credits each time it has used up those it has. Answers carry
-    // grants, so a client that waits for each answer needs only its floor.
+    // The server doubles the credits of a client that has used up its credits. Answers carry
+    // grants, so a client that waits for each answer needs no more than its minimal credits.
     for number in 0..60 {
         ping(&client, &end, number, 100);
     }
@@ -341,8 +342,8 @@ fn shared_and_own_receives_interoperate() {
         .bind(lab.at(0))
         .unwrap();
     let address = own.local_addr();
-    // A shared end connects to an end with its own buffers, and pools of different sizes exist on
-    // one engine.
+    // Connect an end with shared buffers to one with its own buffers, and use pools of different
+    // sizes on one engine.
     let engine = Engine::new().unwrap();
     let connect = |config| {
         let connector = Connector::new().config(&config).engine(&engine);
@@ -368,19 +369,20 @@ fn shared_and_own_receives_interoperate() {
     );
 }
 
-/// The kernel has no epoll watch left for the connection.
+/// The kernel refuses to watch the connection's descriptor, because the limit of epoll watches is
+/// used up.
 #[test]
 fn unwatchable_connection_returns_its_buffers() {
     const LIMIT: &str = "/proc/sys/fs/epoll/max_user_watches";
     let _test = DeviceTest::start();
     let server = Server::new(&sharing(2 * SHARE));
-    // This connection keeps the pool alive.
+    // The pool exists as long as this connection.
     let (client, end) = server.pair();
     let before = fs::read_to_string(LIMIT).unwrap();
     for _ in 0..3 {
         let client = server.connect();
         let request = server.listener.requests().recv_timeout(PATIENCE).unwrap();
-        // The engine watches the connecting side already.
+        // At this point the engine already watches the connecting side.
         fs::write(LIMIT, "0").unwrap();
         let here = request.accept();
         fs::write(LIMIT, &before).unwrap();

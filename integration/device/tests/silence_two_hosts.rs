@@ -1,4 +1,4 @@
-//! A host that answers over TCP, and not over RDMA, because a firewall drops RDMA's packets. Both
+//! A host that answers over TCP but not over RDMA, because a firewall drops RDMA packets. Both
 //! hosts run this program: host `a` listens, host `b` connects.
 
 use std::{process::Command, time::Duration};
@@ -9,7 +9,7 @@ use toolbox::DeviceTest;
 const PATIENCE: Duration = Duration::from_secs(60);
 const PORT: u16 = 7591;
 
-/// Runs a shell script and returns its output.
+/// Runs a shell script, which must succeed. Returns its stdout.
 fn shell(lines: &str) -> String {
     let output = Command::new("sh").args(["-ec", lines]).output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
@@ -17,7 +17,8 @@ fn shell(lines: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A firewall that drops incoming packets of RDMA, and counts outgoing ones.
+/// A firewall that drops incoming RDMA packets and counts outgoing ones. Dropping this value
+/// removes the firewall.
 struct Firewall;
 
 impl Firewall {
@@ -32,7 +33,7 @@ impl Firewall {
         Self
     }
 
-    /// Returns the number of outgoing packets.
+    /// Returns the number of outgoing RDMA packets.
     fn sent(&self) -> u64 {
         let table = shell("nft list table inet silent");
         let (_, count) = table
@@ -76,7 +77,7 @@ fn host_silent_over_rdma_is_tried_over_tcp_next() {
                 assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *b"hello");
                 let _ = endpoint.close();
             };
-            // The listener is up, and no packet of RDMA is on its way.
+            // After this exchange over TCP, the listener is bound and no RDMA packet is in flight.
             exchange(connect(&format!("tcp://{place}"), PATIENCE));
             let firewall = Firewall::new();
             let place = format!("auto://{place}");

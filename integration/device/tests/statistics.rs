@@ -13,7 +13,7 @@ fn a_connection_counts_what_goes_through_it() {
     client.send(&[2; 100_000]).unwrap();
     client.flush_timeout(PATIENCE).unwrap();
     let sent = client.statistics();
-    // On iWARP the connecting side sends a ping first.
+    // On iWARP, the connecting side sends a ping as the first frame.
     let pings = if lab.is_iwarp() { 2 } else { 1 };
     assert_eq!(
         (sent.messages_sent, sent.bytes_sent, sent.large_sent),
@@ -61,13 +61,13 @@ fn a_connection_counts_what_goes_through_it() {
         "{}",
         server.statistics()
     );
-    // Streams of TCP have no such counter.
+    // TCP has no such counter, so the value is `None` on iWARP.
     let rnr_naks = (!lab.is_iwarp()).then(|| lab.rnr_naks());
     assert_eq!(DeviceCounters::of(&client).rnr_naks, rnr_naks);
     client.close().unwrap();
     assert_eq!(
         client.statistics().messages_sent,
-        // The rest of the window may not be granted yet.
+        // The last grant can still be outstanding, so only `more` messages were possible.
         11 + more + 1,
         "it can still be read"
     );

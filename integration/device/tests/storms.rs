@@ -1,5 +1,5 @@
-//! Many concurrent connects: more than the machine can serve in time, more than the backlog of the
-//! listener, and requests that never finish.
+//! Many concurrent connects: more than the machine can serve in time, more than the listener's
+//! backlog permits, and requests that are never answered.
 
 use std::{
     net::SocketAddr,
@@ -18,18 +18,18 @@ use rdmsg::{
 };
 use toolbox::{DeviceTest, Lab, PATIENCE, open_fds};
 
-/// How much later than its deadline a call may return.
+/// The time by which a call is permitted to exceed its deadline.
 const LATE: Duration = Duration::from_millis(200);
 
-/// The result of one connect.
+/// The result of one connect call.
 struct Outcome {
     /// The duration of the call.
     took: Duration,
     result: Result<Endpoint, Error>,
 }
 
-/// Connects `count` times at once, each time on a thread of its own. Returns the outcomes in order
-/// of duration.
+/// Makes `count` connects at the same time, each in its own thread. Returns the outcomes, sorted by
+/// duration.
 fn storm(count: usize, connector: &Connector, address: SocketAddr) -> Vec<Outcome> {
     let gate = Arc::new(Barrier::new(count));
     let threads: Vec<_> = (0..count)
@@ -58,8 +58,8 @@ fn storm(count: usize, connector: &Connector, address: SocketAddr) -> Vec<Outcom
     outcomes
 }
 
-/// A thread that only sleeps, and measures how late it wakes. No thread of the process can be
-/// expected to be more punctual.
+/// A thread that repeatedly sleeps and measures how late it wakes. No other thread of the process
+/// can be expected to wake earlier.
 struct Control {
     enough: Arc<AtomicBool>,
     thread: JoinHandle<Duration>,
@@ -82,14 +82,15 @@ impl Control {
         Self { enough, thread }
     }
 
-    /// Returns the longest delay.
+    /// Ends the thread. Returns its longest delay.
     fn lateness(self) -> Duration {
         self.enough.store(true, Ordering::Relaxed);
         self.thread.join().unwrap()
     }
 }
 
-/// Returns a configuration for connections with little memory, so that a storm measures connects.
+/// Returns a configuration with little memory per connection, so that a storm measures only the
+/// connects.
 fn small() -> Config {
     let mut config = Config::default();
     config.receive_window = 4;
@@ -105,8 +106,8 @@ fn reason(error: &Error) -> &CloseReason {
     }
 }
 
-/// Returns the counts of RDMA resources and of open files after one connection was made and ended,
-/// because librdmacm's own resources depend on the last steps.
+/// Returns the numbers of RDMA resources and of open descriptors after a connection was made and
+/// ended, because librdmacm's own resources depend on the last calls.
 fn what_exists(lab: &Lab) -> (String, usize) {
     let engine = Engine::new().unwrap();
     let listener = Listener::builder()
@@ -129,7 +130,7 @@ fn storm_connects_return_by_deadline_without_loss() {
     const COUNT: usize = 200;
     let lab = DeviceTest::start();
     let before = what_exists(&lab);
-    // More than the machine can connect in this time.
+    // The machine cannot complete this number of connects within the timeout.
     let mut config = Config::default();
     config.receive_window = 16;
     config.connect_timeout = Duration::from_secs(3);
@@ -167,14 +168,15 @@ fn storm_connects_return_by_deadline_without_loss() {
         let reason = reason(result.as_ref().unwrap_err());
         assert!(matches!(reason, CloseReason::TimedOut(_)), "{reason:?}");
     }
-    // Each established connection has two ends.
+    // Each connection that a client has established must also exist at the server.
     for client in through {
         let client = client.unwrap();
         client.send(b"here").unwrap();
-        // The server's end is established, and waits to be accepted.
+        // The server's end is established, and waits in the backlog.
         client.flush().unwrap();
     }
-    // The engine's drain ends the listener, whose thread returns the connections that wait.
+    // The drain ends the listener. Its thread then returns the connections that wait in the
+    // backlog.
     servers.drain(Duration::ZERO).unwrap();
     let accepted = accepting.join().unwrap();
     drop(connector);
@@ -217,7 +219,7 @@ fn full_backlog_rejects_at_once_as_busy() {
             })
         })
         .collect();
-    // The test accepts only after all other connects were rejected.
+    // Accept only after all other connects were rejected.
     for _ in 0..COUNT - usize::from(BACKLOG) {
         let error = told
             .recv_timeout(PATIENCE)
@@ -257,7 +259,7 @@ fn who_may_retry_gets_through_a_full_backlog() {
         .bind_requests(lab.at(0))
         .unwrap();
     let address = listener.local_addr();
-    // Accepts one connection after another.
+    // Accept one connection at a time.
     let accepting = thread::spawn(move || {
         (0..COUNT)
             .map(|_| {
@@ -277,7 +279,7 @@ fn who_may_retry_gets_through_a_full_backlog() {
     servers.shutdown();
 }
 
-/// The kernel rejects unanswered requests for a process that has ended.
+/// When a process ends, the kernel rejects the requests that the process has not answered.
 #[test]
 fn retrying_client_survives_end_of_silent_server() {
     let lab = DeviceTest::start();
@@ -316,7 +318,7 @@ fn retrying_client_survives_end_of_silent_server() {
 #[test]
 fn all_addresses_of_a_name_have_one_deadline() {
     let lab = DeviceTest::start();
-    // These addresses have no host, and packets to them are lost without an error.
+    // No host has these addresses, so packets to them are lost without an error.
     let silent: Vec<SocketAddr> = (77..81)
         .map(|host| SocketAddr::from(([10, 8, 0, host], 7471)))
         .collect();
@@ -335,8 +337,8 @@ fn all_addresses_of_a_name_have_one_deadline() {
         took <= config.connect_timeout + LATE + 2 * lateness,
         "{took:?}: {error}"
     );
-    // The addresses without an answer leave a part of the deadline to the next ones. On a busy
-    // machine that part may be too short.
+    // Addresses that do not answer leave a part of the time limit to the next addresses. On a busy
+    // machine this part can be too short, so double the limit until the connect succeeds.
     let servers = Engine::new().unwrap();
     let listener = Listener::builder()
         .config(&config)
@@ -371,8 +373,8 @@ fn unreachable_network_fails_connect_at_once() {
     assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
 }
 
-/// Starts a thread that accepts until the listener's engine is shut down, and returns all accepted
-/// connections.
+/// Starts a thread that accepts connections until the listener's engine is shut down. The thread
+/// returns all accepted connections.
 fn accept_all(listener: Listener) -> JoinHandle<Vec<Endpoint>> {
     thread::spawn(move || {
         let mut accepted = Vec::new();
@@ -383,8 +385,8 @@ fn accept_all(listener: Listener) -> JoinHandle<Vec<Endpoint>> {
     })
 }
 
-/// Prints how many of `STORM` concurrent connects succeed, to tune the number of connects that are
-/// served at a time: `STORM=200 … --ignored --nocapture how_many_of_a_storm_get_through`.
+/// Prints how many of `STORM` concurrent connects succeed. Use it to choose how many connects the
+/// engine serves at a time: `STORM=200 … --ignored --nocapture how_many_of_a_storm_get_through`.
 #[test]
 #[ignore = "it measures"]
 fn how_many_of_a_storm_get_through() {

@@ -1,5 +1,5 @@
-//! The traffic class of connections, read from the packets between two hosts. Host `a` listens, and
-//! host `b` connects; both look at the packets in both directions.
+//! The traffic class of connections, read from the packets between two hosts. Host `a` listens and
+//! host `b` connects. Both hosts read the packets of both directions.
 
 use std::{
     collections::BTreeSet,
@@ -19,11 +19,12 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The UDP port of RoCE.
 const ROCE: u16 = 4791;
 
-/// TCP's flag of a reset. Resets are left out, because a reset has the traffic class of the packet
+/// The RST flag of TCP. Resets are skipped, because a reset has the traffic class of the packet
 /// that it answers.
 const RST: u8 = 4;
 
-/// All packets that this host sends and receives, from their IP headers on.
+/// A socket that receives all packets which this host sends and receives, without their link
+/// headers.
 struct Packets(OwnedFd);
 
 impl Packets {
@@ -35,8 +36,8 @@ impl Packets {
         Self(socket)
     }
 
-    /// Returns the traffic classes of packets that belong to the connection: of those from this
-    /// host, and of those from the other host.
+    /// Returns the traffic classes of the connection's packets: first of those that this host has
+    /// sent, then of those that the other host has sent.
     fn classes(self, lab: &DeviceTest, over: Transport, port: u16) -> [BTreeSet<u8>; 2] {
         let mut bytes = [0; 2048];
         let (mut sent, mut received) = (BTreeSet::new(), BTreeSet::new());
@@ -56,13 +57,13 @@ impl Packets {
     }
 }
 
-/// A packet of IPv4.
+/// An IPv4 packet.
 struct Packet<'a> {
     class: u8,
     from: IpAddr,
     to: IpAddr,
     protocol: u8,
-    /// The bytes behind the header.
+    /// The bytes after the IP header.
     rest: &'a [u8],
 }
 
@@ -83,7 +84,7 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// Whether the packet belongs to a connection whose listener has this port.
+    /// Returns whether the packet belongs to a connection whose listener has this port.
     fn is_of(&self, transport: Transport, port: u16) -> bool {
         let Some(header) = self.rest.first_chunk::<16>() else {
             return false;
@@ -91,14 +92,15 @@ impl<'a> Packet<'a> {
         let [from, to] = [0, 2].map(|at| u16::from_be_bytes([header[at], header[at + 1]]));
         match (transport, self.protocol) {
             (Transport::Tcp, 6) => (from == port || to == port) && header[13] & RST == 0,
-            // Queue pair 1 belongs to the connection manager.
+            // Skip packets of queue pair 1, which belongs to the connection manager.
             (Transport::Rdma, 17) => to == ROCE && header[13..16] > [0, 0, 1][..],
             _ => false,
         }
     }
 }
 
-/// Exchanges messages, and returns the classes of the packets of `a` and of `b`.
+/// Connects and exchanges messages. Returns the traffic classes of the packets from `a` and from
+/// `b`.
 fn classes(over: Transport, port: u16, class: Option<[u8; 2]>) -> [BTreeSet<u8>; 2] {
     let lab = DeviceTest::start();
     let packets = Packets::new();
@@ -123,7 +125,7 @@ fn classes(over: Transport, port: u16, class: Option<[u8; 2]>) -> [BTreeSet<u8>;
         assert_eq!(endpoint.recv_timeout(PATIENCE).unwrap().len(), len);
     }
     let [here, there] = packets.classes(&lab, over, port);
-    // The first to close ends the connection of the other.
+    // Ignore the error: the side that closes first ends the connection of the other side.
     let _ = endpoint.close();
     if is_a { [here, there] } else { [there, here] }
 }

@@ -1,6 +1,6 @@
-//! Tests of the message layer between two hosts. Both hosts run this program: host `a` listens in
-//! each test, host `b` connects. Each test has its own port, and the connector retries until the
-//! listener is bound.
+//! Tests of the message layer between two hosts. Both hosts run this program: in each test, host
+//! `a` listens and host `b` connects. Each test has its own port, and the connector retries until
+//! the listener is bound.
 
 use std::{
     fs,
@@ -17,7 +17,7 @@ use toolbox::{DeviceTest, Lab, applies, pattern};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs one side of a test on each host. At the end, the test checks that no receiver ran out of
+/// Runs one side of a test on each host. At its end, the test checks that no receiver ran out of
 /// posted receives.
 fn on_two_hosts(
     port: u16,
@@ -290,7 +290,8 @@ fn connections_that_share_receives_flow_side_by_side() {
             })
         })
         .collect();
-    // One thread receives for all connections, so most of them have unread messages at any time.
+    // One thread receives for all connections, so at any time most connections have unread
+    // messages.
     for number in 0..MESSAGES {
         for endpoint in &endpoints {
             let message = endpoint.recv_timeout(PATIENCE).unwrap();
@@ -337,8 +338,8 @@ fn an_aborting_listener_is_noticed() {
     );
 }
 
-/// Returns whether the connection ended because the peer fell silent: either keepalive timed out,
-/// or the device ran out of retries without an acknowledgement.
+/// Returns whether the connection has ended because the peer does not answer: keepalive has timed
+/// out, or the device has used up its retries without an acknowledgement.
 fn nobody_there(end: &Error) -> bool {
     matches!(
         end,
@@ -352,11 +353,12 @@ fn nobody_there(end: &Error) -> bool {
     )
 }
 
-/// Limit for detecting a silent peer. It is much longer than the timeouts configured below and much
-/// shorter than the default timeouts, which could otherwise hide a failure.
+/// The time limit for detecting a peer that does not answer. It is much longer than the timeouts
+/// that are configured below, and much shorter than the default timeouts, which could hide a
+/// failure.
 const NOTICED: Duration = Duration::from_secs(20);
 
-/// Returns a configuration in which keepalive detects a silent peer before the device does.
+/// Returns a configuration with which keepalive detects a lost peer before the device does.
 fn probing() -> Config {
     let mut config = Config::default();
     config.keepalive_interval = Some(Duration::from_millis(200));
@@ -365,8 +367,7 @@ fn probing() -> Config {
     config
 }
 
-/// Returns a configuration in which keepalive or the device detects a silent peer, whichever is
-/// first.
+/// Returns a configuration with which either keepalive or the device detects a lost peer first.
 fn impatient() -> Config {
     let mut config = probing();
     config.rdma.ack_timeout = Some(14);
@@ -374,9 +375,10 @@ fn impatient() -> Config {
     config
 }
 
-/// Connects an idle and a busy endpoint, on the ports `port` and `port + 1`. Each endpoint has its
-/// own engine: if soft-RoCE's packets are stuck in a network device that is down, the kernel blocks
-/// the thread that destroys their queue pair for 50 s, with all other work of that thread.
+/// Returns an idle and a busy connection, on the ports `port` and `port + 1`. Each uses its own
+/// engine: if packets of software RoCE are stuck in a network device that is down, the kernel
+/// blocks the thread that destroys the queue pair for 50 s, and this thread then does no other
+/// work.
 fn idle_and_busy(lab: &Lab, port: u16) -> [Endpoint; 2] {
     let configs = [(port, probing()), (port + 1, impatient())];
     if lab.host == "a" {
@@ -401,7 +403,7 @@ fn idle_and_busy(lab: &Lab, port: u16) -> [Endpoint; 2] {
     }
 }
 
-/// Sends until a send fails, and returns the error.
+/// Sends until a send fails. Returns the error.
 fn send_on(endpoint: &Endpoint) -> Error {
     loop {
         if let Err(error) = endpoint.send(&[7; 1000]) {
@@ -410,8 +412,8 @@ fn send_on(endpoint: &Endpoint) -> Error {
     }
 }
 
-/// Sends "now" on the idle connection, which triggers the fault on the other host, and checks that
-/// both connections end within [`NOTICED`].
+/// Sends "now" on the idle connection, whereupon the other host causes the fault. Checks that both
+/// connections end within [`NOTICED`].
 fn notices_in_time(idle: Endpoint, busy: Endpoint) {
     let sender = thread::spawn(move || send_on(&busy));
     idle.send(b"now").unwrap();
@@ -426,8 +428,8 @@ fn notices_in_time(idle: Endpoint, busy: Endpoint) {
     assert!(start.elapsed() < NOTICED, "{:?}", start.elapsed());
 }
 
-/// Starts a thread that receives on the busy connection until it ends, and waits for "now" on the
-/// idle one.
+/// Starts a thread that receives on the busy connection until it ends. Waits until "now" arrives on
+/// the idle connection.
 fn waits_for_the_word(idle: &Endpoint, busy: Endpoint) -> JoinHandle<Error> {
     let receiver = thread::spawn(move || {
         loop {
@@ -440,12 +442,12 @@ fn waits_for_the_word(idle: &Endpoint, busy: Endpoint) -> JoinHandle<Error> {
     receiver
 }
 
-/// Takes down the network device below the RDMA device.
+/// Brings down the network device of the RDMA device.
 fn cut_link(lab: &Lab) {
     set_link(&network_device(lab), "down");
 }
 
-/// Returns the name of the network device below the RDMA device.
+/// Returns the name of the RDMA device's network device.
 fn network_device(lab: &Lab) -> String {
     let path = format!(
         "/sys/class/infiniband/{}/ports/1/gid_attrs/ndevs/0",
@@ -454,12 +456,13 @@ fn network_device(lab: &Lab) -> String {
     fs::read_to_string(path).unwrap().trim().to_owned()
 }
 
-/// Sets the state of a network device: `up` or `down`.
+/// Sets the state of a network device to `up` or `down`.
 fn set_link(device: &str, state: &str) {
     run(Command::new("ip").args(["link", "set", device, state]));
 }
 
-/// Drops every packet that leaves through this network device after `replace`, until `del`.
+/// If `change` is `replace`, drops all packets that leave through this network device. If it is
+/// `del`, ends that.
 fn loses(device: &str, change: &str) {
     let mut command = Command::new("tc");
     command.args(["qdisc", change, "dev", device, "root", "netem"]);
@@ -494,8 +497,7 @@ fn a_cut_link_is_noticed_on_both_sides() {
             receiver.join().unwrap(),
         ];
         for end in ends {
-            // A device without a route fails the work request itself, and the kernel may disconnect
-            // the connection.
+            // A device without a route fails the work request itself, or the kernel disconnects.
             assert!(
                 matches!(
                     end,
@@ -521,13 +523,13 @@ fn a_killed_host_is_noticed() {
         notices_in_time(idle, busy);
     } else {
         let receiver = waits_for_the_word(&idle, busy);
-        // Reboots at once, without a disconnect.
+        // Reset the host immediately, so that it sends no disconnect.
         fs::write("/proc/sysrq-trigger", "b").unwrap();
         panic!("this host lives, and learned: {}", receiver.join().unwrap());
     }
 }
 
-/// Returns the content of message `number`. Every 50th message is above the eager size.
+/// Returns message number `number`. Every 50th message is above the eager size.
 fn numbered(number: u32) -> Vec<u8> {
     let len = if number % 50 == 7 { 100_000 } else { 60 };
     let mut bytes = number.to_be_bytes().to_vec();
@@ -592,7 +594,7 @@ fn a_session_survives_cuts_of_the_link() {
     config.connect_timeout = PATIENCE;
     let connector = Connector::new().config(&config).retry_refused(true);
     let endpoint = connector.connect(lab.peer_at(port)).unwrap();
-    // The only network device of a lab guest.
+    // This is the only network device of a guest of the lab.
     let device = "eth0";
     thread::scope(|scope| {
         let cuts = scope.spawn(|| {
@@ -603,7 +605,7 @@ fn a_session_survives_cuts_of_the_link() {
                 thread::sleep(Duration::from_millis(outage));
                 loses(device, "del");
                 let begun = Instant::now();
-                // The session may survive a cut of 100 ms without a loss.
+                // A connection can survive a cut of 100 ms without a resumption.
                 while outage > 1000 && endpoint.statistics().resumes == short {
                     assert!(begun.elapsed() < PATIENCE, "cut {number}");
                     thread::sleep(Duration::from_millis(10));

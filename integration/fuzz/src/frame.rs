@@ -1,5 +1,5 @@
-//! Compares the outcome of one frame on a new connection with an independent implementation of
-//! PROTOCOL.md.
+//! Delivers one frame to a new connection, and compares the outcome with that of an independent
+//! implementation of PROTOCOL.md.
 
 use std::time::Instant;
 
@@ -9,11 +9,11 @@ use crate::{
     sizes::{BOTH_WAYS, hello, params},
 };
 
-/// The expected effect of a frame on a new connection.
+/// The outcome of a frame on a new connection.
 #[derive(Debug, PartialEq)]
 enum Verdict {
     Violation(&'static str),
-    /// The number of messages in the frame.
+    /// The frame contains this number of messages.
     Messages(usize),
     Large,
     Nothing,
@@ -103,8 +103,8 @@ fn read(frame: &[u8]) -> Verdict {
     }
 }
 
-/// Delivers the bytes to a connection as one frame, and compares the outcome. The `Device` checks
-/// the positions of the messages and the READs.
+/// Delivers the bytes to a new connection as one frame, and compares the outcome. `Device` also
+/// checks the positions of the messages, and the READs.
 pub fn one_frame(frame: &[u8]) {
     let now = Instant::now();
     let conn = Connection::requested(params(), &hello(&params()), BOTH_WAYS, now).unwrap();
@@ -140,8 +140,8 @@ pub fn one_frame(frame: &[u8]) {
         Verdict::Pong => assert_eq!(device.said, [4], "a ping is answered"),
         _ => assert_eq!(device.said, []),
     }
-    // The application keeps the buffer of a message. The connection posts any other buffer again at
-    // once, unless it ends.
+    // The application keeps the buffer of a message. The connection posts any other buffer again
+    // immediately, unless the connection ends.
     if !matches!(
         seen,
         Verdict::Violation(_) | Verdict::Abort(_) | Verdict::Failure(_)

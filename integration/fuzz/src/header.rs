@@ -1,16 +1,16 @@
-//! Checks one PDU header of a TCP stream for properties that any parser must have.
+//! Parses the header of one PDU on a TCP stream, and checks properties that any parser must have.
 
 use rdmsg_proto::tcp::{LONGEST_HEADER, Pdu};
 
-/// Parses the bytes and each of their prefixes.
+/// Parses the bytes and each prefix of them.
 pub fn one_header(bytes: &[u8]) {
     let whole = Pdu::parse(bytes);
     for len in 0..bytes.len().min(LONGEST_HEADER + 1) {
         match Pdu::parse(&bytes[..len]) {
-            // The prefix is incomplete and valid so far.
+            // The prefix is valid, but incomplete.
             Ok(None) => {}
-            // A whole header has the same meaning whatever follows it, and an invalid one stays
-            // invalid.
+            // The bytes after a complete header do not change its meaning, and an invalid header
+            // stays invalid.
             found => assert_eq!(found, whole, "{len} bytes of {}", bytes.len()),
         }
     }

@@ -1,5 +1,5 @@
-//! Compares the reading of a peer's private data (request, acceptance, rejection) with an
-//! independent implementation of PROTOCOL.md.
+//! Delivers the private data of a peer (as a request, an acceptance and a rejection), and compares
+//! the outcome with that of an independent implementation of PROTOCOL.md.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use crate::{
     status::RejectReason,
 };
 
-/// The values of a good hello.
+/// The values of a valid hello.
 #[derive(Debug, PartialEq)]
 struct Good<'a> {
     window: u16,
@@ -17,7 +17,7 @@ struct Good<'a> {
     data: &'a [u8],
 }
 
-/// Reads a hello with this side's parameters.
+/// Parses a hello, and checks that it is compatible with this side's parameters.
 fn read(bytes: &[u8]) -> Result<Good<'_>, CloseReason> {
     if is_rsocket(bytes) {
         return Err(CloseReason::PeerIsRsocket);
@@ -65,7 +65,8 @@ fn is_rsocket(bytes: &[u8]) -> bool {
         && bytes[20..24] == [0, 0, 0, 2]
 }
 
-/// Returns whether a valid hello has bit 5, a request to resume a session, without the form of one.
+/// Returns whether a valid hello sets bit 5, a request to resume a session, without the other parts
+/// of such a request.
 fn is_malformed_resume(bytes: &[u8]) -> bool {
     let has = |bit: u8| bytes[7] >> bit & 1 == 1;
     has(5) && !(has(4) && bytes[5] == 56)
@@ -79,7 +80,7 @@ fn mismatch(field: &'static str, ours: u64, theirs: u64) -> CloseReason {
     })
 }
 
-/// Reads the bytes as a request, as an acceptance, and as a rejection.
+/// Delivers the bytes as the private data of a request, of an acceptance, and of a rejection.
 pub fn one_hello(bytes: &[u8]) {
     let now = Instant::now();
     let verdict = read(bytes);
@@ -168,7 +169,7 @@ fn check(conn: &Connection, verdict: &Result<Good<'_>, CloseReason>) {
     assert_eq!(Ok(&seen), verdict.as_ref());
 }
 
-/// Returns a connection that waits for the answer to its request.
+/// Returns a connection that has sent its request and waits for the answer.
 fn connecting(now: Instant) -> Connection {
     let mut conn = Connection::connect(params(), 7, b"", now);
     conn.take_turn(now);
@@ -177,7 +178,7 @@ fn connecting(now: Instant) -> Connection {
     conn
 }
 
-/// Returns the reason of the end, which must be the last output.
+/// Returns the reason for which the connection has ended, which must be its last output.
 fn ended(conn: &mut Connection) -> CloseReason {
     let mut reason = None;
     while let Some(output) = conn.poll_output() {

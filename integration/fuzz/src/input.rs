@@ -1,4 +1,4 @@
-/// The rest of an input. Behind its end there are zeros.
+/// The unread part of an input. Reading past the end yields zeros.
 pub(crate) struct Input<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Input<'a> {
@@ -22,7 +22,7 @@ impl<'a> Input<'a> {
         u32::from_be_bytes(self.take())
     }
 
-    /// Returns up to 63 bytes.
+    /// Returns the next bytes, at most 63. The first byte of the input determines their number.
     pub(crate) fn bytes(&mut self) -> &'a [u8] {
         let len = self.byte() % 64;
         self.split(len.into())

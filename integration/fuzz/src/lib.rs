@@ -1,4 +1,4 @@
-//! Fuzz targets of rdmsg's protocol. They feed bytes and sequences of events to `proto`, and check
+//! Fuzz targets of rdmsg's protocol. Each passes bytes or sequences of events to `proto` and checks
 //! the outcome.
 
 use rdma_status as status;

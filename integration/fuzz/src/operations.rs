@@ -1,4 +1,4 @@
-//! Plays a connection with operations of the application, the peer, the connection manager, the
+//! Runs a connection with operations of the application, the peer, the connection manager, the
 //! device and the clock, in any order.
 
 use std::{
@@ -14,13 +14,12 @@ use crate::{
     status::{CmStatus, RejectReason, WcStatus},
 };
 
-/// An operation, which takes its numbers and bytes from the input. The parameters are those of the
-/// peer.
+/// An operation. It reads its arguments from the input. The parameters are those of the peer.
 type Operation = fn(&mut Device, &mut Input<'_>, &Params);
 
-/// All operations with their names.
+/// All operations, each with its name.
 const OPERATIONS: [(&str, Operation); 24] = [
-    // The connection manager performs the next call, which succeeds.
+    // The connection manager performs the next call with success.
     ("perform", |device, _, theirs| device.perform_well(theirs)),
     ("fail to perform", |device, input, _| {
         device.fail_to_perform(input.byte().into());
@@ -32,7 +31,7 @@ const OPERATIONS: [(&str, Operation); 24] = [
         let frame = frame(device, input);
         device.frames(&[frame]);
     }),
-    // All of the frames have arrived before the connection processes the first.
+    // All of these frames have arrived before the connection processes the first one.
     ("frames", |device, input, _| {
         let count = input.byte() % 8;
         let frames: Vec<_> = (0..count).map(|_| frame(device, input)).collect();
@@ -71,7 +70,8 @@ const OPERATIONS: [(&str, Operation); 24] = [
     }),
 ];
 
-/// Plays a life to its end. With `FUZZ_SHOW` in the environment it prints each operation.
+/// Runs a connection until it ends. If `FUZZ_SHOW` is set in the environment, prints each
+/// operation.
 pub fn one_life(bytes: &[u8]) {
     let shows = env::var_os("FUZZ_SHOW").is_some();
     let mut input = Input(bytes);
@@ -88,7 +88,8 @@ pub fn one_life(bytes: &[u8]) {
         Connection::requested(ours.clone(), &hello(&theirs), BOTH_WAYS, now).expect("a good hello")
     };
     let mut device = Device::new(conn, ours, theirs.window, now);
-    // Most operations have an effect on an established connection only.
+    // Establish the connection in half of the runs, because most operations affect only an
+    // established connection.
     if input.flag() {
         device.establish(&theirs);
     }
@@ -114,7 +115,7 @@ fn sizes(input: &mut Input<'_>) -> Params {
     }
 }
 
-/// Returns a frame with at most one mistake, so that the connection often goes on.
+/// Returns a frame with at most a few invalid fields, so that the connection often continues.
 fn frame(device: &Device, input: &mut Input<'_>) -> Vec<u8> {
     let kind = [1, 2, 3, 4, 5, 6, 7, 9, 16, 17, 18, 18][usize::from(input.byte() % 12)];
     let payload = match kind {
@@ -149,7 +150,7 @@ fn frame(device: &Device, input: &mut Input<'_>) -> Vec<u8> {
     bytes
 }
 
-/// Returns a counter for a frame: unchanged, as far ahead as allowed, one too far, or any.
+/// Returns a counter for a frame: unchanged, at the limit, one above the limit, or any number.
 fn count(input: &mut Input<'_>, same: u32, most: u32) -> u32 {
     match input.byte() % 4 {
         0 => same,
@@ -159,7 +160,7 @@ fn count(input: &mut Input<'_>, same: u32, most: u32) -> u32 {
     }
 }
 
-/// An unexpected event of the connection manager.
+/// Delivers an event of the connection manager that the connection does not expect.
 fn event(device: &mut Device, input: &mut Input<'_>, _: &Params) {
     let kind = input.byte() % 15;
     let status = i32::from(input.byte() as i8);
@@ -191,11 +192,11 @@ fn event(device: &mut Device, input: &mut Input<'_>, _: &Params) {
     device.conn.handle_cm_event(event, device.now);
 }
 
-/// Closes the connection and lets time pass until it ends, in whatever state it is.
+/// Closes the connection in its current state, and advances the clock until the connection ends.
 fn finish(device: &mut Device) {
     device.conn.close(device.now);
     device.settle();
-    // Keepalive checks the peer twice an interval until the close has timed out.
+    // Until the close times out, keepalive checks the peer twice per interval.
     for _ in 0..100 {
         if device.has_ended() {
             break;
@@ -205,7 +206,7 @@ fn finish(device: &mut Device) {
         device.settle();
     }
     assert!(device.has_ended(), "{device:?}");
-    // Later events and calls change nothing.
+    // Check that later events and calls have no effect.
     device
         .conn
         .handle_cm_event(CmInput::Disconnected, device.now);

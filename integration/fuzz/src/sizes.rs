@@ -2,13 +2,13 @@ use std::time::Duration;
 
 use crate::proto::{Params, ReadDepth, SessionOffer};
 
-/// As many READs as most devices do.
+/// The numbers of concurrent READs that most devices support.
 pub(crate) const BOTH_WAYS: ReadDepth = ReadDepth {
     outgoing: 16,
     incoming: 16,
 };
 
-/// Small sizes, so that every bound is near.
+/// Returns parameters with small sizes, so that the input reaches every limit.
 pub(crate) fn params() -> Params {
     Params {
         window: 4,
@@ -37,7 +37,7 @@ pub(crate) fn params() -> Params {
     }
 }
 
-/// The hello of a peer with such sizes.
+/// Returns the hello of a peer with these parameters.
 pub(crate) fn hello(params: &Params) -> Vec<u8> {
     let mut bytes = b"rdms\x03\x24\0\0".to_vec();
     bytes.extend(params.window.to_be_bytes());

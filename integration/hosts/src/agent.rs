@@ -1,5 +1,5 @@
-//! The agent of a host: it starts programs at the request of a conductor, which has a
-//! [`Host`](crate::Host) for it.
+//! The agent of a host starts programs on this host at the request of a conductor: a process on
+//! another host, or on the same host, that controls the agent through a [`Host`](crate::Host).
 
 use std::{
     collections::HashMap,
@@ -32,24 +32,25 @@ use crate::{
 /// The TCP port on which an agent listens.
 pub const PORT: u16 = 7450;
 
-/// The time limit for the start of the conductor, which may run on a busy machine.
+/// The time limit for the conductor to start, which takes long on a busy machine.
 const START_LIMIT: Duration = Duration::from_secs(300);
 
-/// The longest pause of a conductor, which may wait for programs of its own.
+/// The longest time without a request from the conductor. A conductor sends none while it waits for
+/// programs on its own host.
 const SILENCE: Duration = Duration::from_secs(3600);
 
-/// The time between two attempts.
+/// The pause before the next attempt of a failed operation.
 pub(crate) const PAUSE: Duration = Duration::from_millis(20);
 
-/// The time limit for the last output of a program that has ended, if another process keeps its
-/// outputs open.
+/// The time limit for reading the rest of a program's output after the program has ended. The pipe
+/// stays open if a child of the program has inherited its writing end.
 const OUTPUT_GRACE: Duration = Duration::from_secs(5);
 
-/// Serves one conductor until its request to end.
+/// Serves one conductor until the conductor sends `Quit`.
 ///
 /// # Errors
 ///
-/// If no conductor connects, or its connection breaks.
+/// If no conductor connects within 300 s, or if the connection to the conductor breaks.
 pub fn serve() -> Result<()> {
     let listener = TcpListener::bind(("0.0.0.0", PORT));
     serve_on(listener.context("cannot listen for a conductor")?)
@@ -58,10 +59,11 @@ pub fn serve() -> Result<()> {
 fn serve_on(listener: TcpListener) -> Result<()> {
     listener.set_nonblocking(true)?;
     let accepted = retry(|| listener.accept());
-    let (mut stream, _) = accepted.context("no conductor comes")?;
-    // Later conductors retry until the next agent listens.
+    let (mut stream, _) = accepted.context("no conductor connects")?;
+    // While this agent serves its conductor, other conductors retry to connect. The next agent on
+    // this host accepts one of them.
     drop(listener);
-    // The listener does not block, and its streams may inherit that.
+    // The listener is nonblocking, and on some systems an accepted stream inherits this mode.
     stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(SILENCE))?;
@@ -80,9 +82,9 @@ pub(crate) fn retry<T>(attempt: impl Fn() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
-/// Reads requests for programs and sends their reports, until a request ends the agent. The agent
-/// calls `leave` with the id of each program that has ended, for instance to kill other processes
-/// of the program.
+/// Reads the conductor's requests, starts programs and sends reports about them, until a `Quit`
+/// request ends the agent. The agent calls `leave` with the process id of each program that has
+/// ended, so that the caller can kill processes that the program has left behind.
 ///
 /// # Errors
 ///
@@ -92,7 +94,8 @@ pub fn obey(requests: &mut impl Read, sender: &Sender, leave: fn(Pid)) -> Result
     loop {
         let (number, frame) = wire::read(requests).context("the conductor is gone")?;
         let reports = sender.clone();
-        // Sending fails if the conductor is gone, which reading requests reports.
+        // Ignore the error: sending fails only if the conductor is gone, and then the next read of
+        // a request fails, too.
         let report = move |frame| drop(reports.send(number, &frame));
         let failed = match frame {
             Frame::Start(job) => {
@@ -120,7 +123,7 @@ pub fn obey(requests: &mut impl Read, sender: &Sender, leave: fn(Pid)) -> Result
     }
 }
 
-/// A program that runs on this host. It is killed when dropped.
+/// A program that runs on this host. Dropping the `Program` sends SIGKILL to the process.
 #[derive(Debug)]
 pub struct Program {
     child: Arc<Mutex<Child>>,
@@ -129,12 +132,13 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts a program. Threads of the agent call `report` with its start, output and end. Without
-    /// `env` the program inherits this process's environment, except for RUST_LOG if it has no
-    /// stdin, so that it prints its usual output.
+    /// Starts a program. Threads of the agent call `report` when the program starts, prints output
+    /// and ends. If `job.env` is `None`, the program inherits this process's environment. A program
+    /// without a stdin does not inherit RUST_LOG, so that it prints its default output.
     ///
-    /// `prepare` may change the command. A thread calls `leave` with the id of the program after
-    /// its end, for instance to kill other processes of the program.
+    /// `prepare` can change the command before the process is started. After the program has ended,
+    /// a thread calls `leave` with its process id, so that the caller can kill processes that the
+    /// program has left behind.
     ///
     /// # Errors
     ///
@@ -175,8 +179,9 @@ impl Program {
         let child = Arc::new(Mutex::new(child));
         let ending = child.clone();
         thread::spawn(move || {
-            // The program keeps its id until the lock is held, so that no signal reaches another
-            // program.
+            // `waitid` with WNOWAIT leaves the process a zombie, so the process id is not reused
+            // until this thread holds the lock. `signal` takes the same lock and therefore never
+            // signals another process.
             let _ = waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT);
             let status = lock(&ending).wait();
             leave(pid);
@@ -192,7 +197,7 @@ impl Program {
         self.pid
     }
 
-    /// Writes these bytes to the program's stdin. Returns whether it has an open stdin.
+    /// Writes these bytes to the program's stdin. Returns whether the program has an open stdin.
     pub fn tell(&mut self, bytes: &[u8]) -> bool {
         let stdin = self.stdin.as_mut();
         stdin.is_some_and(|stdin| stdin.write_all(bytes).is_ok())
@@ -217,7 +222,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // Fails if the program has ended.
+        // Sending the signal fails if the program has already ended; the error is ignored.
         let _ = self.signal(Signal::SIGKILL);
     }
 }
@@ -227,7 +232,8 @@ fn code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(signal)
 }
 
-/// Reports an output until its end, and then drops `open`.
+/// Starts a thread that reports the bytes of one output until its end of file, and then drops
+/// `open`.
 fn forward(
     output: Option<impl Read + Send + 'static>,
     frame: fn(Vec<u8>) -> Frame,
@@ -257,7 +263,7 @@ mod tests {
 
     type Agent = thread::JoinHandle<Result<()>>;
 
-    /// Returns a host whose agent is a thread of this program.
+    /// Returns a host whose agent is a thread of this process, and the handle of that thread.
     fn there() -> (Host, Agent) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -265,7 +271,7 @@ mod tests {
         (Host::connect_to(address).unwrap(), agent)
     }
 
-    /// Runs a test on this host and on another one.
+    /// Runs a test with a host on this machine without TCP, and again with an agent over TCP.
     fn both(test: impl Fn(&mut Host)) {
         test(&mut Host::here());
         let (mut host, agent) = there();
@@ -281,8 +287,8 @@ mod tests {
     #[test]
     fn host_tells_hears_and_ends_a_program() {
         both(|host| {
-            // The script waits for a second word, because the order of lines from two outputs is
-            // undefined.
+            // The script waits for a second word before it prints to stderr, because the order of
+            // lines from two pipes is undefined.
             let script = "read word; echo got $word; read word; echo more >&2; exec sleep 1000";
             host.start_told(&sh(script)).unwrap();
             let heard = host.hear("got", Duration::from_millis(1)).unwrap();
@@ -306,7 +312,8 @@ mod tests {
         let agent = thread::spawn(move || serve_on(listener));
         let mut host = Host::connect_to(address).unwrap();
         host.shell("true").unwrap();
-        // A program that another test starts inherits the listener until its exec.
+        // The listener is closed. But if another test is forking a child at this moment, the child
+        // has a copy of the listener's descriptor until it calls exec.
         let mut deadline = Deadline::after(LIMIT);
         while TcpStream::connect(address).is_ok() {
             assert!(!deadline.is_over(), "the agent still listens");
@@ -378,7 +385,7 @@ mod tests {
         drop(host);
         assert!(
             agent.join().unwrap().is_err(),
-            "it went away without a word"
+            "the agent continues without a conductor"
         );
     }
 }

@@ -3,13 +3,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time to start and end a trivial program in the lab on an idle machine.
+/// The time in which a trivial program starts and ends in a lab guest on an idle machine.
 const USUAL: Duration = Duration::from_millis(40);
 
-/// Number of measurements, of which the mean counts, because other load comes and goes.
+/// The number of measurements. Their mean is used, because other load on the machine varies.
 const TIMES: u32 = 10;
 
-/// Upper bound of the factor, because on a slower machine no deadline is long enough.
+/// The upper bound of the factor. It also bounds the time after which a hanging operation fails.
 const SLOWEST: f64 = 10.0;
 
 /// Returns the factor by which programs start slower now than on an idle machine: 1 to 10.
@@ -17,25 +17,27 @@ const SLOWEST: f64 = 10.0;
 pub fn slowness() -> f64 {
     let start = Instant::now();
     for _ in 0..TIMES {
-        // If there is no program `true`, the search for it takes time, which is measured instead.
+        // If the program `true` does not exist, the failed search for it takes time, too.
         let _ = Command::new("true").status();
     }
     let mean = start.elapsed() / TIMES;
     (mean.as_secs_f64() / USUAL.as_secs_f64()).clamp(1.0, SLOWEST)
 }
 
-/// A time limit, given for an idle machine. When it has passed, the deadline measures the machine's
-/// speed and extends the limit by that factor once, so that only hanging operations reach it.
+/// A time limit for an operation, given as the time on an idle machine. When the limit passes, the
+/// deadline measures how slow the machine is at that moment and multiplies the limit by this
+/// factor, once. An operation that exceeds the extended limit is therefore assumed to hang.
 #[derive(Clone, Debug)]
 pub struct Deadline {
     start: Instant,
     granted: Duration,
-    /// Whether more may be granted.
+    /// Whether the limit can still be extended.
     extensible: bool,
 }
 
 impl Deadline {
-    /// Creates a deadline in `limit`, extended on a slow machine. `From<Duration>` does the same.
+    /// Creates a deadline that ends after `limit`, or later on a slow machine. `From<Duration>`
+    /// does the same.
     #[must_use]
     pub fn after(limit: Duration) -> Self {
         Self {
@@ -44,7 +46,8 @@ impl Deadline {
         }
     }
 
-    /// Creates a deadline that is never extended, for waits that are repeated.
+    /// Creates a deadline that is never extended, for callers that wait repeatedly with a short
+    /// limit.
     #[must_use]
     pub fn exactly_after(limit: Duration) -> Self {
         Self {

@@ -15,30 +15,30 @@ use crate::{
     wire::{Frame, HOST},
 };
 
-/// The time limit for a server to listen, on an idle machine.
+/// The time limit for a server to listen, on an idle machine; a [`Deadline`] extends it.
 const LISTEN_LIMIT: Duration = Duration::from_secs(20);
 
-/// A host that runs one program at a time, and shell commands.
+/// A host on which the caller can run one program at a time, and shell commands at the same time.
 #[derive(Debug)]
 pub struct Host {
     link: Link,
     process: Option<Process>,
 }
 
-/// The result of waiting for a program's next line.
+/// The result of waiting for the next line that a program prints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers handle each of them")]
 pub enum Said {
-    /// A line.
+    /// The program has printed this line.
     Line(Line),
     /// The program has ended.
     Ended(Ended),
-    /// The program has printed no line in time.
+    /// The program still runs, but has printed no line within the time limit.
     Nothing,
 }
 
 impl Host {
-    /// Returns this host.
+    /// Returns the host on which this process runs.
     #[must_use]
     pub fn here() -> Self {
         Self::over(Link::here())
@@ -51,11 +51,12 @@ impl Host {
         }
     }
 
-    /// Connects to the agent at this address, which may still be starting.
+    /// Connects to the agent at this address. Retries for up to 300 s, because the agent has
+    /// possibly not started yet.
     ///
     /// # Errors
     ///
-    /// If no agent listens in time.
+    /// If no agent accepts the connection in that time.
     pub fn connect(address: IpAddr) -> Result<Self> {
         Self::connect_to(SocketAddr::new(address, PORT))
     }
@@ -66,7 +67,7 @@ impl Host {
         Link::there(stream).map(Self::over)
     }
 
-    /// Starts a program with its arguments, without a stdin. Kills the previous program.
+    /// Starts a program with its arguments and without a stdin. Kills the previous program first.
     ///
     /// # Errors
     ///
@@ -77,7 +78,8 @@ impl Host {
         Ok(())
     }
 
-    /// Starts a program with a stdin for [`tell`](Self::tell). Kills the previous program.
+    /// Starts a program with a stdin, to which [`tell`](Self::tell) writes. Kills the previous
+    /// program first.
     ///
     /// # Errors
     ///
@@ -92,7 +94,7 @@ impl Host {
         self.process.as_mut().context("no program was started")
     }
 
-    /// Waits until a server accepts connections. Returns `false` if the server has ended before.
+    /// Waits until a server accepts connections. Returns `false` if the server has ended instead.
     ///
     /// # Errors
     ///
@@ -114,7 +116,7 @@ impl Host {
         }
     }
 
-    /// Waits until the program has printed this text.
+    /// Waits until the program has printed `text`, for at most `limit`.
     ///
     /// # Errors
     ///
@@ -125,7 +127,7 @@ impl Host {
         process.check().map(|()| heard)
     }
 
-    /// Waits for the program's next line.
+    /// Waits for the next line that the program prints, for at most `limit`.
     ///
     /// # Errors
     ///
@@ -140,7 +142,7 @@ impl Host {
             return Ok(Said::Nothing);
         }
         let ended = process.end(Duration::ZERO)?;
-        ended.map(Said::Ended).context("it has ended")
+        ended.map(Said::Ended).context("the program still runs")
     }
 
     /// Writes a line to the program's stdin. Returns whether the program has an open stdin.
@@ -152,8 +154,9 @@ impl Host {
         Ok(self.process()?.tell(line))
     }
 
-    /// Sends the program a signal, named without SIG, and after SIGKILL waits for the program's
-    /// end. Returns the time of that host in milliseconds.
+    /// Sends a signal to the program. `name` is the signal's name without SIG. After SIGKILL the
+    /// call waits for the program's end. Returns the time of the signal in milliseconds since 1970,
+    /// by the clock of the program's host.
     ///
     /// # Errors
     ///
@@ -164,12 +167,12 @@ impl Host {
         let began = process.signal_at(signal)?;
         if signal == Signal::SIGKILL {
             let ended = process.end(SILENCE)?;
-            ended.context("the program was killed and goes on")?;
+            ended.context("the program still runs after SIGKILL")?;
         }
         Ok(began)
     }
 
-    /// Waits for the program's end, and kills the program after `limit`.
+    /// Waits for the program's end. Kills the program if it still runs after `limit`.
     ///
     /// # Errors
     ///
@@ -178,12 +181,12 @@ impl Host {
         self.process()?.finish_within(limit)
     }
 
-    /// Runs a shell command to its end. Returns the time at which it started, in milliseconds of
-    /// that host's clock, and its stdout.
+    /// Runs a shell command to its end. Returns the time at which the command started, in
+    /// milliseconds since 1970 by the clock of the command's host, and the command's stdout.
     ///
     /// # Errors
     ///
-    /// If its status is not 0. The error contains its stderr.
+    /// If the command's exit status is not 0. The error contains the command's stderr.
     pub fn shell(&mut self, script: &str) -> Result<(u64, String)> {
         let mut process = Process::on(&self.link, &["sh", "-c", script], false)?;
         let began = process.answer()?;
@@ -198,23 +201,23 @@ impl Host {
         match ended.status {
             Some(0) => Ok((began, out)),
             Some(status) => bail!("{script}: status {status}: {}", err.trim()),
-            None => bail!("{script}: it did not end"),
+            None => bail!("{script}: the command did not end and was killed"),
         }
     }
 
-    /// Restarts the host at once, and with it the agent.
+    /// Resets the other host at once, without a shutdown; this also ends the host's agent.
     ///
     /// # Errors
     ///
     /// If the agent is already gone.
     pub fn die(&mut self) -> Result<()> {
-        ensure!(!self.link.is_here(), "this host stays");
+        ensure!(!self.link.is_here(), "this host cannot be reset");
         let argv = ["sh", "-c", "echo b >/proc/sysrq-trigger"];
-        // The host sends no answer.
+        // The reset host cannot send an answer, so do not wait for one.
         self.link.start(job(&argv, false)).map(drop)
     }
 
-    /// Ends the agent of another host.
+    /// Ends the agent of another host. Does nothing for this host.
     ///
     /// # Errors
     ///
@@ -229,7 +232,9 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // The program keeps the connection, which a thread reads until the agent ends it.
+        // A link to another host holds the TCP connection, and its thread reads from it until the
+        // agent closes it. So kill the program, and then shut down the sending direction: the agent
+        // ends.
         self.process = None;
         self.link.end();
     }

@@ -1,8 +1,8 @@
-//! Programs that run on this host or on another one.
+//! Runs programs on this host or on another one.
 //!
-//! A [`Process`] is one program, started on a [`Host`] by its [`agent`]. A [`Link`] carries the
-//! frames of [`wire`] to the agent: over TCP, over the virtio port of a guest of the lab, or over a
-//! pair of sockets within this process, if the host is this one.
+//! A [`Process`] is one program. The [`agent`] of a [`Host`] starts the program. A [`Link`] carries
+//! the frames of [`wire`] to the agent: over TCP to another host, over a virtio port to a guest of
+//! the lab, or over a socket pair to the agent of this host, which is a thread of this process.
 
 pub mod agent;
 mod deadline;
@@ -33,7 +33,7 @@ pub fn clock_millis() -> u64 {
     now.map_or(0, |now| now.as_millis() as u64)
 }
 
-/// Splits a command line at its blanks.
+/// Splits a command line at whitespace.
 #[must_use]
 pub fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()

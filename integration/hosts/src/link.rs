@@ -18,13 +18,13 @@ use crate::{
     wire::{self, Frame, HOST, Job, Sender},
 };
 
-/// The connection to an agent.
+/// The connection from a conductor to an agent.
 #[derive(Clone, Debug)]
 pub struct Link {
-    /// The stream to another host.
+    /// The TCP connection to another host; `None` for this host and for a guest of the lab.
     stream: Option<Arc<TcpStream>>,
     sender: Sender,
-    /// The programs that may still send reports. `None` after the agent is gone.
+    /// The programs whose reports can still arrive; `None` after the agent is gone.
     programs: Arc<Mutex<Option<Programs>>>,
 }
 
@@ -54,8 +54,8 @@ impl Link {
         Ok(Self::new(Sender::new(requests), reports, Some(stream.into())).0)
     }
 
-    /// Returns the link to the agent at the other end of this stream, and the agent's reports about
-    /// its host.
+    /// Returns the link to the agent at the other end of this stream, and a receiver of the agent's
+    /// reports that concern the host itself, not one of its programs.
     ///
     /// # Errors
     ///
@@ -83,7 +83,7 @@ impl Link {
         thread::spawn(move || {
             while let Ok((number, frame)) = wire::read(&mut from) {
                 if let Some(programs) = &mut *lock(&programs) {
-                    // The receiver of a dropped `Process` is gone.
+                    // Sending fails if the receiver was dropped together with its `Process`.
                     let report = programs.reports.get(&number).map(|to| to.send(frame));
                     if !matches!(report, Some(Ok(()))) {
                         programs.reports.remove(&number);
@@ -99,8 +99,8 @@ impl Link {
         self.stream.is_none()
     }
 
-    /// Requests the start of a program. Returns its number and the receiver of its reports, which
-    /// is disconnected after the agent is gone.
+    /// Requests the start of a program. Returns the number that identifies the program in frames,
+    /// and the receiver of its reports. The receiver is disconnected when the agent is gone.
     ///
     /// # Errors
     ///
@@ -118,7 +118,7 @@ impl Link {
         Ok((number, frames))
     }
 
-    /// Sends a frame about a program.
+    /// Sends a frame that concerns the program with this number.
     ///
     /// # Errors
     ///
@@ -128,7 +128,8 @@ impl Link {
         sent.context("the agent cannot be reached")
     }
 
-    /// Ends sending to another host. The thread that reads ends with the agent.
+    /// Shuts down the sending direction of a link to another host. The thread that reads reports
+    /// ends when the agent closes its side.
     pub(crate) fn end(&self) {
         if let Some(stream) = &self.stream {
             let _ = stream.shutdown(Shutdown::Write);

@@ -1,17 +1,17 @@
-/// A sign that a server accepts connections.
+/// A sign that a server accepts connections, found in the output of a command on its host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers handle each of them")]
 pub enum Listening {
-    /// An id of the connection manager listens on this port.
+    /// A connection manager id (`rdma_cm_id`) listens on this port.
     Cm(u16),
     /// A TCP socket listens on this port.
     Tcp(u16),
-    /// A queue pair for datagrams exists. Those of the kernel have another type.
+    /// A queue pair of type UD exists. The kernel's own queue pairs have other types.
     Datagrams,
 }
 
 impl Listening {
-    /// Returns the command whose output shows the sign.
+    /// Returns the command whose output contains the sign if the server accepts connections.
     pub(crate) fn command(self) -> &'static [&'static str] {
         match self {
             Self::Cm(_) => &["rdma", "resource", "show", "cm_id"],
@@ -20,13 +20,14 @@ impl Listening {
         }
     }
 
-    /// Returns whether the output of the command shows the sign.
+    /// Returns whether the output of the command contains the sign.
     pub(crate) fn is_in(self, printed: &str) -> bool {
         printed.lines().any(|line| match self {
             Self::Cm(port) => {
                 line.contains("LISTEN") && format!("{line} ").contains(&format!(":{port} "))
             }
-            // The second field is the local address and port, the fourth the state; 0A is LISTEN.
+            // Of each line, the second field is the local address and port, and the fourth is the
+            // state. 0A is TCP_LISTEN.
             Self::Tcp(port) => {
                 let mut fields = line.split_whitespace().skip(1).step_by(2);
                 let local = fields.next().unwrap_or_default();

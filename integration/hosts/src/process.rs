@@ -14,25 +14,27 @@ use crate::{
     wire::{Frame, Job},
 };
 
-/// The time limit for the end of a killed program.
+/// The time limit for a program to end after SIGKILL.
 const DEATH: Duration = Duration::from_secs(15);
 
-/// The time limit for an answer of the agent.
+/// The time limit for the agent to answer a request.
 pub(crate) const SILENCE: Duration = Duration::from_secs(600);
 
-/// A program that runs on this host or another, with its output. Dropping it kills the program.
+/// A program that runs on this host or on another one, with its output. Dropping the `Process`
+/// kills the program.
 #[derive(Debug)]
 pub struct Process {
     link: Link,
     number: u32,
-    /// The process id on its host.
+    /// The program's process id on its host.
     id: u32,
     frames: Receiver<Frame>,
     printed: Vec<u8>,
-    /// The incomplete line at the end of each output.
+    /// The bytes after the last newline of stdout and of stderr.
     begun: [Vec<u8>; 2],
     lines: VecDeque<Line>,
-    /// The answer to the last request.
+    /// The agent's answer to the last request: the time at which the request took effect, in
+    /// milliseconds since 1970, or the reason for which it failed. `None` until the answer arrives.
     answer: Option<Result<u64, String>>,
     status: Option<i32>,
     /// Whether the agent is gone.
@@ -49,7 +51,7 @@ pub enum Line {
     Err(String),
 }
 
-/// The result of waiting for a program to print something.
+/// The result of waiting until a program prints a certain text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers handle each of them")]
 pub enum Heard {
@@ -57,23 +59,24 @@ pub enum Heard {
     Said,
     /// The program has ended without printing the text.
     Ended,
-    /// The program has not printed the text in time.
+    /// The program still runs, but has not printed the text within the time limit.
     Late,
 }
 
-/// The end of a program, and its output.
+/// The exit status of a program that has ended, and all that the program has printed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "these two are all there is")]
 pub struct Ended {
-    /// The exit status, or 128 plus the number of the signal that ended the program; `None` if
-    /// [`Process::kill`] ended it.
+    /// The program's exit status, or 128 plus the number of the signal that ended the program.
+    /// `None` if [`Process::kill`] ended the program.
     pub status: Option<i32>,
-    /// The text of both outputs.
+    /// The text of stdout and stderr, in the order of arrival.
     pub output: String,
 }
 
 impl Process {
-    /// Starts a program on this host with its arguments, without a stdin and without RUST_LOG.
+    /// Starts a program on this host with its arguments. The program has no stdin and does not
+    /// inherit RUST_LOG.
     ///
     /// # Errors
     ///
@@ -82,7 +85,7 @@ impl Process {
         Self::on(&Link::here(), argv, false)
     }
 
-    /// Starts a program on this host with a stdin for [`tell`](Self::tell).
+    /// Starts a program on this host with a stdin, to which [`tell`](Self::tell) writes.
     ///
     /// # Errors
     ///
@@ -106,12 +109,12 @@ impl Process {
             lost: false,
         };
         let began = this.answer();
-        // If the start failed, there is no process to kill.
+        // If the start has failed, there is no process, and `drop` must not try to kill one.
         this.lost = began.is_err();
         began.map(|_| this)
     }
 
-    /// Returns the process id on its host.
+    /// Returns the program's process id on its host.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.id
@@ -126,7 +129,7 @@ impl Process {
         Ok(self.end(Duration::ZERO)?.is_some())
     }
 
-    /// Waits until the program has printed this text to stdout or stderr.
+    /// Waits until the program has printed `text` to stdout or stderr, for at most `limit`.
     pub fn hear(&mut self, text: &str, limit: impl Into<Deadline>) -> Heard {
         let mut deadline = limit.into();
         loop {
@@ -142,7 +145,8 @@ impl Process {
         }
     }
 
-    /// Returns the program's next line. `None` if it printed none within `limit`, or has ended.
+    /// Returns the next line that the program prints. Returns `None` if the program prints no line
+    /// within `limit`, or if it has ended and all its lines were returned.
     pub fn line(&mut self, limit: impl Into<Deadline>) -> Option<Line> {
         let mut deadline = limit.into();
         while self.lines.is_empty() && !self.is_over() {
@@ -153,13 +157,14 @@ impl Process {
         self.lines.pop_front()
     }
 
-    /// Writes a line to the program's stdin. Returns whether it has an open stdin.
+    /// Writes a line to the program's stdin. Returns whether the line was sent to the agent:
+    /// `false` if the program is known to have ended, or if the agent is gone.
     pub fn tell(&mut self, line: &str) -> bool {
         let line = Frame::Tell(format!("{line}\n").into_bytes());
         self.status.is_none() && self.link.send(self.number, &line).is_ok()
     }
 
-    /// Sends the program a signal, without waiting for the agent's answer.
+    /// Sends a signal to the program. Does not wait for the agent's answer.
     ///
     /// # Errors
     ///
@@ -168,7 +173,8 @@ impl Process {
         self.link.send(self.number, &Frame::Signal(signal as i32))
     }
 
-    /// Sends the program a signal. Returns the time of its host in milliseconds.
+    /// Sends a signal to the program and waits for the agent's answer. Returns the time of the
+    /// signal in milliseconds since 1970, by the clock of the program's host.
     pub(crate) fn signal_at(&mut self, signal: Signal) -> Result<u64> {
         self.answer = None;
         self.signal(signal)?;
@@ -185,8 +191,8 @@ impl Process {
         while !self.is_over() && !deadline.is_over() {
             self.receive(deadline.left());
         }
-        // Receive the frames that have arrived already. The time is bounded, because the program
-        // may print continuously.
+        // Receive the frames that have already arrived. This is limited to 100 ms, because frames
+        // never cease while a program prints continuously.
         let mut moment = Deadline::exactly_after(Duration::from_millis(100));
         while !moment.is_over() && self.receive(Duration::ZERO) {}
         ensure!(!self.lost, "the host of a program is gone");
@@ -196,28 +202,29 @@ impl Process {
         }))
     }
 
-    /// Kills the program if it still runs. Returns its end, also an earlier one.
+    /// Kills the program if it still runs, and returns its [`Ended`]. If the program has already
+    /// ended, the status is that of its own end.
     ///
     /// # Errors
     ///
-    /// If the program does not end, because a system call blocks in the kernel. The error names
-    /// that call for a program on this host.
+    /// If the program does not end within 15 s after SIGKILL, because a system call blocks in the
+    /// kernel. For a program on this host, the error contains the program's kernel stack.
     pub fn kill(&mut self) -> Result<Ended> {
         if let Some(ended) = self.end(Duration::ZERO)? {
             return Ok(ended);
         }
-        // Fails if the program has ended.
+        // Sending the signal fails if the program has just ended; the error is ignored.
         let _ = self.signal(Signal::SIGKILL);
         let Some(ended) = self.end(DEATH)? else {
             let stack = format!("/proc/{}/stack", self.id);
             let stack = self.link.is_here().then(|| fs::read_to_string(stack));
-            bail!("program {} was killed and goes on: {stack:?}", self.id)
+            bail!("program {} still runs after SIGKILL: {stack:?}", self.id)
         };
         let status = None;
         Ok(Ended { status, ..ended })
     }
 
-    /// Waits for the program's end, and kills the program after `limit`.
+    /// Waits for the program's end. Kills the program if it still runs after `limit`.
     ///
     /// # Errors
     ///
@@ -233,7 +240,8 @@ impl Process {
         }
     }
 
-    /// Returns the time of the program's host at which the last request took effect.
+    /// Waits for the agent's answer to the last request. Returns the time at which the request took
+    /// effect, in milliseconds since 1970 by the clock of the program's host.
     pub(crate) fn answer(&mut self) -> Result<u64> {
         let mut deadline = Deadline::after(SILENCE);
         loop {
@@ -250,13 +258,13 @@ impl Process {
         self.status.is_some() || self.lost
     }
 
-    /// Fails if the agent is gone.
+    /// Returns an error if the agent is gone.
     pub(crate) fn check(&self) -> Result<()> {
         ensure!(!self.lost, "the agent is gone");
         Ok(())
     }
 
-    /// Handles the next frame. Returns whether one arrived within `limit`.
+    /// Handles the next frame of the agent. Returns whether a frame arrived within `limit`.
     fn receive(&mut self, limit: Duration) -> bool {
         if self.is_over() {
             return false;
@@ -316,20 +324,20 @@ fn contains(bytes: &[u8], text: &[u8]) -> bool {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // An unkillable program must not block the end of this process.
+        // Ignore the error: a program that cannot be killed must not keep this process from ending.
         let _ = self.kill();
     }
 }
 
 impl Ended {
-    /// Returns whether the program ended by itself, with status 0.
+    /// Returns whether the program ended by itself, with exit status 0.
     #[must_use]
     pub fn succeeded(&self) -> bool {
         self.status == Some(0)
     }
 }
 
-/// Shows the kind of the end, and the last printed line.
+/// Shows the exit status, or "killed", and the last nonempty line that the program printed.
 impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.status {

@@ -1,12 +1,12 @@
-//! The frames that a conductor and an agent exchange over one stream: a TCP connection between two
-//! hosts, the port of a virtual machine, or a pair of sockets.
+//! The frames that a conductor and an agent exchange over a stream: a TCP connection between two
+//! hosts, the virtio port of a virtual machine, or a socket pair.
 //!
 //! ```text
 //! length of the rest: u32 | number of the program: u32 | kind: u8 | payload
 //! ```
 //!
-//! Numbers are little-endian. The payload of kind `o` or `e` is output as the program printed it;
-//! that of kind `j` is any other frame as JSON.
+//! The two u32 are little-endian. In a frame of kind `o` or `e`, the payload is bytes that the
+//! program printed to stdout or stderr. Every other frame has kind `j`, and its payload is JSON.
 
 use std::{
     ffi::OsString,
@@ -19,56 +19,60 @@ use serde::{Deserialize, Serialize};
 
 use crate::lock;
 
-/// The longest frame in bytes. A longer one means that the two sides are out of step.
+/// The largest length of a frame in bytes. If a larger length is read, the bytes are not a frame
+/// header: the reader has lost the position in the stream.
 const MAX: usize = 1 << 26;
 
-/// The number before frames that belong to no program.
+/// The program number in frames that concern the host itself, not one of its programs.
 pub const HOST: u32 = 0;
 
-/// A request of the conductor, or a report of the agent.
+/// A request from the conductor to the agent, or a report from the agent to the conductor.
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
 #[expect(clippy::exhaustive_enums, reason = "both sides are built together")]
 pub enum Frame {
-    /// Start a program with this number. The answer is `Began` or `Failed`.
+    /// Request: start a program, to which later frames with the same number refer. The agent
+    /// answers with `Began` or `Failed`.
     Start(Job),
-    /// Write these bytes to the program's stdin.
+    /// Request: write these bytes to the program's stdin. There is no answer.
     Tell(Vec<u8>),
-    /// Send this signal to the program. The answer is `Began` or `Failed`.
+    /// Request: send the signal with this number to the program. The agent answers with `Began` or
+    /// `Failed`.
     Signal(i32),
-    /// End the agent.
+    /// Request: end the agent.
     Quit,
-    /// The host is ready for programs.
+    /// Report: the host has booted and can run programs.
     Ready,
-    /// The host is alive.
+    /// Report, sent regularly: the host is alive.
     Beat,
-    /// The request failed for this reason.
+    /// Report: the request has failed for this reason.
     Failed(String),
-    /// The request took effect at this time of the agent, in milliseconds since 1970, on the
-    /// program with this process id.
+    /// Report: the request has taken effect. The first field is the time in milliseconds since 1970
+    /// by the clock of the agent's host, the second is the process id of the program.
     Began(u64, u32),
-    /// The program printed this to stdout.
+    /// Report: the program has printed these bytes to stdout.
     Out(Vec<u8>),
-    /// The program printed this to stderr.
+    /// Report: the program has printed these bytes to stderr.
     Err(Vec<u8>),
-    /// The program ended with this status, and its output is complete.
+    /// Report: the program has ended with this status. No more output of the program follows.
     Ended(i32),
 }
 
-/// A command.
+/// A program to start, with its arguments, directory and environment.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[expect(clippy::exhaustive_structs, reason = "both sides are built together")]
 pub struct Job {
     /// The program and its arguments.
     pub argv: Vec<OsString>,
-    /// The working directory; `None` for the agent's.
+    /// The working directory; `None` for that of the agent.
     pub dir: Option<PathBuf>,
-    /// The whole environment; `None` for the agent's.
+    /// All environment variables of the program; `None` to inherit those of the agent.
     pub env: Option<Vec<(OsString, OsString)>>,
-    /// Whether its stdin is a pipe for [`Frame::Tell`] instead of /dev/null.
+    /// Whether the program's stdin is a pipe, to which [`Frame::Tell`] writes, instead of
+    /// /dev/null.
     pub told: bool,
 }
 
-/// The writing end of a stream, which threads share.
+/// The writing end of a stream. Threads share it through a mutex.
 #[derive(Clone)]
 pub struct Sender(Arc<Mutex<dyn Write + Send>>);
 
@@ -93,7 +97,8 @@ impl Sender {
                 (b'j', &json)
             }
         };
-        // One write for each frame, because a virtio port has no buffer.
+        // Write the frame with one call, because a virtio port buffers nothing: each write is a
+        // separate transfer.
         let mut bytes = ((payload.len() + 5) as u32).to_le_bytes().to_vec();
         bytes.extend(program.to_le_bytes());
         bytes.push(kind);
@@ -108,18 +113,18 @@ impl std::fmt::Debug for Sender {
     }
 }
 
-/// Reads one frame and the number of its program.
+/// Reads one frame. Returns the number of the frame's program, and the frame.
 ///
 /// # Errors
 ///
-/// At the end of the stream, and if the bytes are not a frame.
+/// If the stream has ended, or if the bytes are not a frame.
 pub fn read(from: &mut impl Read) -> io::Result<(u32, Frame)> {
     let mut head = [0; 9];
     from.read_exact(&mut head)?;
     let [l0, l1, l2, l3, p0, p1, p2, p3, kind] = head;
     let len = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
     if !(5..=MAX).contains(&len) {
-        return Err(io::Error::other(format!("a frame of {len} bytes")));
+        return Err(io::Error::other(format!("frame length {len} is invalid")));
     }
     let mut payload = vec![0; len - 5];
     from.read_exact(&mut payload)?;
@@ -127,7 +132,7 @@ pub fn read(from: &mut impl Read) -> io::Result<(u32, Frame)> {
         b'o' => Frame::Out(payload),
         b'e' => Frame::Err(payload),
         b'j' => serde_json::from_slice(&payload)?,
-        kind => return Err(io::Error::other(format!("a frame of kind {kind:#x}"))),
+        kind => return Err(io::Error::other(format!("unknown frame kind {kind:#x}"))),
     };
     Ok((u32::from_le_bytes([p0, p1, p2, p3]), frame))
 }

@@ -1,4 +1,4 @@
-//! The cases, as in `cases.txt`.
+//! The cases, parsed from `cases.txt`.
 
 use std::env;
 
@@ -8,73 +8,74 @@ use toolbox::{Lab, Listening, sections};
 /// A server with one or more clients, and the expected end of each.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
-    /// The name of the program in the table.
+    /// The name of the program, for the table.
     pub(crate) program: String,
-    /// The description of the case.
+    /// The description of the case, for the table.
     pub(crate) what: String,
     pub(crate) server: Side,
     pub(crate) clients: Vec<Side>,
-    /// Whether the clients run at the same time; otherwise one after the other.
+    /// Whether all clients run at the same time instead of one after the other.
     pub(crate) at_once: bool,
-    /// The sign that the server accepts connections; `None` if it needs none.
+    /// The sign that the server accepts connections; `None` if the client does not wait for a sign.
     pub(crate) ready: Option<Listening>,
     /// Whether the case is part of the quick selection.
     pub(crate) quick: bool,
-    /// Limit for each side on an idle machine, in seconds.
+    /// The time limit for each side in seconds, on an idle machine.
     pub(crate) seconds: u64,
 }
 
-/// One program that runs.
+/// One program of a case.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Side {
     pub(crate) who: Who,
-    /// Variables of the environment, and the program with its options. Both contain placeholders
-    /// for addresses.
+    /// The environment variables, and the program with its options. Both contain placeholders, for
+    /// instance for addresses.
     pub(crate) argv: Vec<String>,
     pub(crate) ends: Ends,
-    /// The cue on which this side is killed; `None`: it is killed when the other side ends.
+    /// The cue on which this side is killed. `None` for a side that is killed when the other side
+    /// has ended.
     pub(crate) killed_on: Option<Cue>,
-    /// Texts that it must print, to stdout or stderr.
+    /// The texts that this side must print to stdout or stderr.
     pub(crate) says: Vec<String>,
 }
 
-/// The language of a program. The names are those of the table.
+/// The language of a program, as the table names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Who {
     C,
     Rust,
 }
 
-/// The expected end of a program.
+/// How a program must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ends {
-    /// By itself, with status 0.
+    /// The program exits with status 0.
     Well,
-    /// By itself, with another status.
+    /// The program exits with another status.
     Badly,
-    /// By itself, with any status.
+    /// The program exits with any status.
     Somehow,
-    /// Only when it is killed.
+    /// The program runs until it is killed.
     WhenKilled,
 }
 
-/// The cue to kill a side.
+/// The event on which a side is killed.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Cue {
-    /// The side itself has printed this text.
+    /// The side that is killed has printed this text.
     OfItself(String),
     /// The other side has printed this text.
     OfTheOther(String),
 }
 
-/// All pairs of a server and a client with at least one program in Rust.
+/// The pairs of a server and a client of which at least one is in Rust.
 const PAIRS: [(Who, Who); 3] = [
     (Who::Rust, Who::Rust),
     (Who::Rust, Who::C),
     (Who::C, Who::Rust),
 ];
 
-/// All cases.
+/// Returns all cases.
 pub(crate) fn all() -> Result<Vec<Case>> {
     let mut cases = Vec::new();
     for (title, lines) in sections(include_str!("../cases.txt")) {
@@ -128,11 +129,11 @@ fn listening(place: &str) -> Result<Option<Listening>> {
         Some(("tcp", port)) => Some(Listening::Tcp(port.parse()?)),
         None if place == "datagrams" => Some(Listening::Datagrams),
         None if place == "none" => None,
-        _ => bail!("{place:?} is no place of a server"),
+        _ => bail!("unknown sign {place:?}"),
     })
 }
 
-/// Parses a side of a case; `each` replaces the language "each".
+/// Parses the line of a side. `each` is the language to use if the line says "each".
 fn side(line: &str, each: Who) -> Result<Side> {
     let (head, rest) = line
         .trim_start()
@@ -152,7 +153,7 @@ fn side(line: &str, each: Who) -> Result<Side> {
         "each" => each,
         "C" => Who::C,
         "Rust" => Who::Rust,
-        _ => bail!("{line:?} is nobody's"),
+        _ => bail!("{line:?} has no language"),
     };
     if who == Who::C && argv[0] == "rc_pingpong" {
         argv.splice(..1, ["ibv_rc_pingpong", "-g", "1"].map(str::to_owned));
@@ -165,7 +166,7 @@ fn side(line: &str, each: Who) -> Result<Side> {
             "badly" => Ends::Badly,
             "somehow" => Ends::Somehow,
             "killed" => Ends::WhenKilled,
-            _ => bail!("{line:?} ends in no known way"),
+            _ => bail!("{line:?} has an unknown end"),
         },
         killed_on,
         says: parts
@@ -174,7 +175,7 @@ fn side(line: &str, each: Who) -> Result<Side> {
     })
 }
 
-/// Splits a line into words, some of which may be quoted.
+/// Splits a line into words. A word in quotation marks can be empty or contain blanks.
 fn words(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     for (place, part) in line.split('"').enumerate() {
@@ -186,15 +187,15 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// The addresses and folders of the programs.
+/// The values of the placeholders.
 #[derive(Debug)]
 pub(crate) struct Place {
-    /// The placeholders in the cases, and their values.
+    /// The placeholders of the cases, each with its value.
     places: [(&'static str, String); 5],
 }
 
 impl Place {
-    /// Returns the place as seen from host a, which runs the clients.
+    /// Returns the values for host a, which runs the clients.
     pub(crate) fn new(lab: &Lab) -> Result<Self> {
         let programs = env::current_exe()?;
         let programs = programs.parent().context("this program is nowhere")?;
@@ -209,8 +210,8 @@ impl Place {
         })
     }
 
-    /// Returns the command line of a side, with addresses, and with a path if the program is in
-    /// Rust.
+    /// Returns the command line of a side, with values in place of the placeholders. A program in
+    /// Rust gets the path of this program's folder.
     pub(crate) fn argv(&self, side: &Side) -> Vec<String> {
         let mut argv = side.argv.clone();
         let program = argv

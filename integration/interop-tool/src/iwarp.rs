@@ -1,15 +1,15 @@
-//! Differences on software iWARP. Some cases need capabilities that software iWARP lacks, so they
-//! also fail between two C programs. Besides, its driver loses data that arrives early.
+//! Differences on software iWARP. It lacks capabilities that some cases need; these cases also fail
+//! between two C programs. Besides, its driver loses data that arrives too early.
 
 use anyhow::Result;
 use toolbox::Host;
 
 use crate::case::{Case, Who};
 
-/// Returns the capability of the case that software iWARP lacks.
+/// Returns the capability that the case needs and software iWARP lacks, if any.
 pub(crate) fn lacks(case: &Case) -> Option<&'static str> {
     const BY_HAND: &str = "queue pairs that a program connects by ibv_modify_qp(3)";
-    // The connecting side's driver gives up if it finds bytes behind the reply.
+    // The connecting driver aborts the connection if data follows the reply to its request.
     const FIRST: &str = "a listening side that may speak first (RFC 5044, 7.1)";
     match (&*case.program, &*case.what) {
         ("udaddy" | "mckey", _) => Some("datagrams"),
@@ -17,8 +17,8 @@ pub(crate) fn lacks(case: &Case) -> Option<&'static str> {
         ("devinfo", what) if what.contains("GID") => Some("GIDs that ibv_devinfo(1) prints"),
         ("rping", what) if what.contains("queue pair") => Some(BY_HAND),
         ("ucmatose", what) if what != "no messages" => Some(FIRST),
-        // The server grants credits at once. If it closes while credits arrive, its driver resets
-        // the connection and discards unsent data.
+        // The server grants credits immediately. If the server closes while credits arrive, its
+        // driver resets the connection and discards unsent data.
         ("rstream", _) if case.server.who == Who::C => Some(FIRST),
         ("rstream", "inline") => Some("200 bytes of inline data"),
         ("rstream", what) if what.contains("at a server of IPv4") => {
@@ -28,12 +28,12 @@ pub(crate) fn lacks(case: &Case) -> Option<&'static str> {
     }
 }
 
-/// Delays the first SEND of each connection on this host, the clients'. An accepting driver sends
-/// its reply before it watches the socket. If it is delayed in between, it notices an early SEND
-/// only when more data arrives, and a C program sends no more.
+/// Delays the first SEND of each connection that this host, with the clients, sends. An accepting
+/// driver sends its reply before it watches the socket. If a SEND arrives in between, the driver
+/// notices it only when more data arrives, and a C program sends no more.
 pub(crate) fn delay_first_sends() -> Result<()> {
-    // Matches untagged segments of queue 0 with message sequence number 1 (RFC 5041, 4.3), behind
-    // the headers of IP and of TCP with timestamps.
+    // Matches segments of untagged queue 0 with message sequence number 1 (RFC 5041, 4.3). The
+    // offsets assume the header of IP, and that of TCP with timestamps.
     const SCRIPT: &str = "set -e
          tc qdisc add dev eth0 root handle 1: prio bands 3 \
                           priomap 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1

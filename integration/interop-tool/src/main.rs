@@ -1,9 +1,9 @@
-//! Runs the example programs and the C programs of the same names against each other on two hosts,
-//! and prints a table of the results.
+//! Runs the example programs against the C programs of the same names on two hosts, and prints a
+//! table of the results.
 //!
-//! On a developer's machine, this program starts itself on both hosts of the lab. Host `b` then
-//! runs an agent that starts servers for host `a`. Host `a` runs the cases and their clients, and
-//! checks how both sides end and their output.
+//! On a developer's machine, this program starts itself on both hosts of the lab. Host `b` runs an
+//! agent, which starts the servers at the request of host `a`. Host `a` runs the clients, and
+//! checks the exit status and the output of both sides.
 
 mod case;
 mod iwarp;
@@ -24,14 +24,15 @@ use toolbox::{
 
 use crate::case::{Case, Place};
 
-/// The example programs against the C programs of the same names, on two hosts
+/// Runs the example programs against the C programs of the same names, on two hosts
 ///
 /// Runs each example as server and as client against itself and against the C program of the same
-/// name (Debian's rdmacm-utils and ibverbs-utils), with many options and with bad input, on two
-/// virtual machines with software RoCE or iWARP and a wire between them. A case that needs a
-/// capability that the devices lack is skipped and listed as such.
+/// name (Debian's rdmacm-utils and ibverbs-utils), with many options and with bad input. The hosts
+/// are two virtual machines that have software RoCE or iWARP devices and are connected by a virtual
+/// network. A case that needs a capability that the devices lack is skipped; the table contains the
+/// reason.
 ///
-/// Prints a table with the result of each pair. Ends 0 if all passed.
+/// Prints a table with the result of each pair. The exit status is 0 if all cases passed.
 #[derive(Parser)]
 #[command(
     name = "integration/interop",
@@ -39,16 +40,16 @@ use crate::case::{Case, Place};
     verbatim_doc_comment
 )]
 struct Options {
-    /// Only some cases of each program
+    /// Run only some cases of each program
     #[arg(long)]
     quick: bool,
-    /// Only the cases of this program
+    /// Run only the cases of this program
     #[arg(long, value_name = "PROGRAM")]
     only: Option<String>,
-    /// Only the cases whose description has this in it
+    /// Run only the cases whose description contains TEXT
     #[arg(long, value_name = "TEXT")]
     what: Option<String>,
-    /// The driver of the virtual machines' devices
+    /// Driver of the virtual machines' RDMA devices
     #[arg(long, value_name = "DRIVER", value_enum, default_value_t)]
     device: LabDevice,
 }
@@ -67,10 +68,10 @@ fn main() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs this program in virtual machines, even if this machine has a device: the cases need two
-/// hosts.
+/// Runs this program in virtual machines, even if this machine has an RDMA device, because the
+/// cases need two hosts.
 fn launch(options: &Options) -> Result<Error> {
-    // Reject a selection without cases before booting hosts.
+    // Check the selection before booting hosts, which takes long.
     cases(options)?;
     let limit = Duration::from_secs(if options.quick { 1500 } else { 7200 });
     let launch = Launch::new(2, limit).device(options.device);
@@ -86,11 +87,11 @@ fn cases(options: &Options) -> Result<Vec<Case>> {
             && what.is_none_or(|what| case.what.contains(what))
     };
     let cases: Vec<_> = case::all()?.into_iter().filter(wanted).collect();
-    ensure!(!cases.is_empty(), "there is no such case");
+    ensure!(!cases.is_empty(), "no case matches the options");
     Ok(cases)
 }
 
-/// Runs all cases and prints the table. Returns whether all of them passed.
+/// Runs the selected cases and prints the table. Returns whether all cases passed.
 fn compare(options: &Options, lab: &Lab) -> Result<bool> {
     let place = Place::new(lab)?;
     let cases = cases(options)?;
@@ -99,7 +100,7 @@ fn compare(options: &Options, lab: &Lab) -> Result<bool> {
         iwarp::delay_first_sends()?;
     }
     println!(
-        "interop: all takes {:.1} times as long as on an idle machine",
+        "interop: this machine is {:.1} times as slow as an idle one",
         slowness()
     );
     let line = |cells: [&str; 6]| {

@@ -5,15 +5,15 @@ use toolbox::{Deadline, Ended, Heard, Process, Side as End, agent::Host};
 
 use crate::case::{Case, Cue, Ends, Place, Side};
 
-/// The time for which a server that does not end by itself keeps running after its clients have
-/// ended.
+/// The time for which a server that must not end by itself is observed after its clients have
+/// ended, before it is killed.
 const LINGER: Duration = Duration::from_millis(200);
 
-/// Runs a case. All of its programs have ended on return.
+/// Runs a case. All of its programs have ended when this returns.
 pub(crate) fn run(case: &Case, place: &Place, agent: &mut Host) -> Result<()> {
     agent.start(&place.argv(&case.server))?;
     if let Some(listening) = case.ready {
-        // Fails with the server's output if the server has ended.
+        // Ignore `false`: if the server has ended, `check` reports the server's end and output.
         agent.listens(listening)?;
     }
     let mut stage = Stage {
@@ -55,19 +55,19 @@ pub(crate) fn run(case: &Case, place: &Place, agent: &mut Host) -> Result<()> {
     bail!(problems)
 }
 
-/// A case in progress.
+/// A case that is running.
 struct Stage<'a> {
     case: &'a Case,
     agent: &'a mut Host,
-    /// Limit for each side on an idle machine.
+    /// The time limit for each side, on an idle machine.
     limit: Duration,
-    /// The server's end, if it precedes that of its clients.
+    /// The server's end, if the server has ended before its clients.
     server: Option<Ended>,
     problems: String,
 }
 
 impl Stage<'_> {
-    /// Waits for the client's end. Kills the client or the server on cue.
+    /// Waits until the client has ended. Kills the client or the server on its cue.
     fn client(&mut self, client: &Side, mut process: Process) -> Result<Ended> {
         if let Some(cue) = &self.case.server.killed_on {
             self.hear(End::Server, cue, &mut process)?;
@@ -76,7 +76,7 @@ impl Stage<'_> {
         match (&client.killed_on, client.ends) {
             (None, Ends::Well | Ends::Badly | Ends::Somehow) => process.finish(self.limit),
             (None, Ends::WhenKilled) => {
-                // Wait for the server's end first: the client prints nothing after that.
+                // Wait for the server's end first, because the client is killed only then.
                 self.server = Some(self.agent.finish(self.limit)?);
                 process.finish(Duration::ZERO)
             }
@@ -87,7 +87,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Waits for the cue to kill `end`.
+    /// Waits for the text on which `end` is killed.
     fn hear(&mut self, end: End, cue: &Cue, client: &mut Process) -> Result<()> {
         let (speaker, text) = match cue {
             Cue::OfItself(text) => (end, text),
@@ -98,13 +98,13 @@ impl Stage<'_> {
             End::Client => client.hear(text, self.limit),
         };
         if heard != Heard::Said {
-            let problem = format!("nobody said {cue:?}, on which the {end} is killed");
+            let problem = format!("no output for the cue {cue:?}, on which the {end} is killed");
             writeln!(self.problems, "  {problem}")?;
         }
         Ok(())
     }
 
-    /// Waits for the server's end.
+    /// Waits until the server has ended, or kills it if it must not end by itself.
     fn server(&mut self) -> Result<Ended> {
         if let Some(ended) = self.server.take() {
             return Ok(ended);
@@ -114,7 +114,7 @@ impl Stage<'_> {
             return self.agent.finish(self.limit);
         }
         for text in &side.says {
-            // `check` reports a missing text later.
+            // Ignore the result, because `check` reports a missing text.
             self.agent.hear(text, self.limit)?;
         }
         self.agent.finish(Deadline::exactly_after(LINGER))
@@ -141,7 +141,7 @@ fn check(side: &Side, ended: &Ended) -> Result<(), String> {
         .iter()
         .find(|what| !ended.output.contains(what.as_str()))
     {
-        Some(missing) => Err(format!("did not say {missing:?}")),
+        Some(missing) => Err(format!("did not print {missing:?}")),
         None => Ok(()),
     }
 }

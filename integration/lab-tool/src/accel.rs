@@ -1,20 +1,21 @@
-//! Execution of a guest's instructions, and the guest's clock.
+//! How QEMU executes a guest's instructions, and the guest's clock.
 
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Accel {
-    /// Emulated in parallel, with this machine's clock.
+    /// The processors are emulated in parallel, and the guest uses this machine's clock.
     Tcg,
-    /// Emulated one after the other, with a clock that counts instructions.
+    /// One processor is emulated, and the guest's clock counts instructions.
     Counted,
 }
 
 impl Accel {
-    /// Returns QEMU's options. A counted guest has one processor, because two would take turns
-    /// differently in each run. While it idles, its clock follows this machine's. With `sleep=off`
-    /// the clock would jump to the next timer even while the guest waits for a file on this
-    /// machine, and a limit of a minute could pass before a program has started.
+    /// Returns QEMU's options. A counted guest has one processor, because QEMU would switch between
+    /// two at different instructions in each run. While the guest idles, its clock follows this
+    /// machine's clock. With `sleep=off`, the clock would jump to the next timer even while the
+    /// guest waits for a file on this machine, so a limit of a minute could pass before a program
+    /// has started.
     pub(crate) fn options(self, cpus: usize) -> String {
         match self {
             Self::Tcg => format!("-accel tcg,thread=multi -cpu qemu64 -smp {cpus}"),
@@ -24,18 +25,18 @@ impl Accel {
         }
     }
 
-    /// Returns the frequency of the guest's time stamp counter in kHz, which the guest cannot
-    /// query. A guest on a busy machine may measure it wrong by any factor, because it compares
-    /// emulated clocks.
+    /// Returns the frequency of the guest's time stamp counter in kHz. The guest cannot query it,
+    /// and would otherwise measure it by comparing two emulated clocks. On a busy machine this
+    /// measurement can be wrong by any factor.
     pub(crate) fn tsc_khz(self) -> Option<u32> {
         match self {
             Self::Tcg => khz(),
-            // A tick is a nanosecond.
+            // One tick is 1 ns.
             Self::Counted => Some(1_000_000),
         }
     }
 
-    /// Returns the limit for a boot, which is longer than any successful boot takes.
+    /// Returns the time limit for a boot. Every successful boot takes less.
     pub(crate) fn boot_limit(self) -> Duration {
         Duration::from_secs(match self {
             Self::Tcg => 120,
@@ -45,7 +46,7 @@ impl Accel {
 }
 
 /// Returns the frequency in kHz of this machine's time stamp counter, which an emulated guest
-/// reads. It compares the counter with the system's clock, independently of other load.
+/// reads. Compares the counter with the system's clock, so other load does not affect the result.
 #[cfg(target_arch = "x86_64")]
 fn khz() -> Option<u32> {
     use std::{
@@ -53,15 +54,17 @@ fn khz() -> Option<u32> {
         time::{Duration, Instant},
     };
 
-    /// Time between two readings, each of which is exact to about 100 ns.
+    /// The time between the two readings. Each reading is exact to about 100 ns.
     const SPAN: Duration = Duration::from_millis(50);
 
-    /// Returns the fastest of many readings, because interrupts make a reading less exact.
+    /// Reads the clock and the counter. Of many readings, returns the one that took the shortest
+    /// time, because an interrupt between the two makes a reading inexact.
     #[allow(unsafe_code)]
     fn read() -> (Duration, Instant, u64) {
         let tries = (0..1000).map(|_| {
             let clock = Instant::now();
-            // SAFETY: the instruction reads a counter, and every x86-64 processor has it.
+            // SAFETY: `_rdtsc` only reads the time stamp counter, which every x86-64 processor has,
+            // and accesses no memory.
             let counter = unsafe { std::arch::x86_64::_rdtsc() };
             (clock.elapsed(), clock, counter)
         });
@@ -75,8 +78,8 @@ fn khz() -> Option<u32> {
     u32::try_from(ticks * 1_000_000 / (end - start).as_nanos()).ok()
 }
 
-/// On other architectures the guest reads a counter that QEMU derives from the system's clock, and
-/// measures its frequency itself.
+/// Returns `None`: on other architectures, the guest reads a counter that QEMU derives from the
+/// system's clock, and measures the counter's frequency itself.
 #[cfg(not(target_arch = "x86_64"))]
 fn khz() -> Option<u32> {
     None

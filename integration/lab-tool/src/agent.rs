@@ -1,5 +1,5 @@
-//! The agent of a guest, which `guest/init` starts in the final file system. It creates the device
-//! and serves the lab over the guest's virtio port.
+//! The agent of a guest. `guest/init` executes it after mounting the final file system. The agent
+//! creates the RDMA devices, and serves the lab over the guest's virtio port.
 
 use std::{
     env,
@@ -30,10 +30,10 @@ use crate::{
     qemu::{BEAT, PORT},
 };
 
-/// A `modprobe` with the folder of this kernel's modules.
+/// A `modprobe` that uses the folder with the modules of the guest's kernel.
 const MODPROBE: &str = "/run/lab/modprobe";
 
-/// Runs the agent until the lab has closed the port.
+/// Runs the agent until the lab closes the port.
 pub(crate) fn main() -> Result<()> {
     if std::process::id() == 1 {
         return run_as_init();
@@ -52,14 +52,15 @@ pub(crate) fn main() -> Result<()> {
     };
     sender.send(HOST, &ready)?;
     obey(&mut port, &sender, |_| {
-        // Kills all processes except this one and the first one. Fails if there are none.
+        // Kill all processes except this one and the first one. The call fails if there are no
+        // others.
         let _ = kill(Pid::from_raw(-1), Signal::SIGKILL);
         sync();
     })
 }
 
-/// Runs as the first process of a guest, which inherits every orphan and whose end stops the guest.
-/// Starts the agent as another process, which waits only for its own children.
+/// Runs as the first process of a guest. This process inherits every orphan, and its end stops the
+/// guest. Starts the agent as another process, so that the agent waits only for its own children.
 fn run_as_init() -> Result<()> {
     let agent = Command::new(env::current_exe()?).arg("agent").spawn()?;
     let agent = Pid::from_raw(agent.id() as i32);
@@ -101,9 +102,10 @@ fn bring_up() -> Result<()> {
     Ok(())
 }
 
-/// Waits until a host answers. It may still be booting, and `ping` gives up as soon as the address
-/// cannot be resolved, so repeat it until the lab's boot limit ends the guest. The lab then prints
-/// the end of the console, which contains this message.
+/// Waits until a host answers pings. `ping` fails immediately if the address cannot be resolved,
+/// for instance while the host is booting, so this repeats `ping` without a limit. If the lab's
+/// boot limit passes, the lab prints the end of the console, which contains the message that is
+/// printed here.
 fn await_answer(peer: &str) {
     let ping = || run(Command::new("ping").args(["-q", "-c1", "-i0.2", "-w5", peer]));
     if let Err(error) = ping() {

@@ -1,4 +1,4 @@
-//! The command line.
+//! The options of the command line.
 
 use std::{ffi::OsString, thread::available_parallelism, time::Duration};
 
@@ -6,8 +6,8 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::place::Driver;
 
-/// Runs commands in virtual machines with a software RDMA device, without hardware, kernel modules
-/// or privileges on this machine.
+/// Runs commands in virtual machines with a software RDMA device. Needs no hardware, no kernel
+/// modules and no privileges on this machine.
 #[derive(Debug, Parser)]
 #[command(
     name = "integration/lab",
@@ -28,68 +28,69 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     Setup(Setup),
     Exec(Exec),
-    /// Opens a shell in a guest, for a person.
+    /// Opens an interactive shell in a guest.
     ///
-    /// With two hosts, the shell is on a; `busybox telnet $LAB_PEER` opens one on b. When the shell
-    /// on a ends, so do the machines.
+    /// With two hosts, the shell runs on a; `busybox telnet $LAB_PEER` opens a shell on b. When the
+    /// shell on a ends, the lab switches off the machines.
     #[command(verbatim_doc_comment)]
     Shell(MachineArgs),
-    /// Says where commands can run: prints `native` if `exec --native` is possible on this machine,
-    /// otherwise `vm`; and on stderr, why.
+    /// Prints where commands can run: `native` if `exec --native` is possible on this machine,
+    /// otherwise `vm`. Prints the reason to stderr.
     #[command(verbatim_doc_comment)]
     Probe,
-    /// Runs in a guest.
+    /// Runs as the agent of a guest.
     #[command(hide = true)]
     Agent,
 }
 
-/// Installs missing packages with apt, and a kernel for the guests, which is only unpacked.
+/// Installs missing packages with apt, and unpacks a kernel for the guests.
 ///
-/// Packages are installed as root or with sudo; everything else stays in target/lab. The services
-/// among them, redis-server and nginx, are neither started nor enabled. If nothing is missing, it
-/// returns at once.
+/// Packages are installed as root or with sudo; all other files stay in target/lab. The packages
+/// include the services redis-server and nginx, which are neither started nor enabled. If nothing
+/// is missing, returns immediately.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Setup {
-    /// Leave out packages that only tests need, as for `integration/demo`.
+    /// Do not install the packages that only tests need.
     #[arg(long)]
     least: bool,
 
-    /// Additional package to install, for optional tools; may be repeated.
+    /// Additional package to install; can be repeated.
     #[arg(long, value_name = "PACKAGE")]
     package: Vec<String>,
 }
 
-/// Runs a command in one machine, or the same command in each of two
+/// Runs a command in one guest, or the same command in each of two
 ///
-/// The guest has this machine's file system, read-only, with its own /tmp and /run. The command
-/// starts in the checkout, as root, with stdin from /dev/null and no limit on locked memory. When
-/// it ends, the lab kills its remaining processes. stdout and stderr stay separate; with two hosts,
-/// each line begins with the host's name.
+/// A guest has this machine's file system, read-only, and its own /tmp and /run. The command starts
+/// in the checkout, as root, with stdin from /dev/null and no limit on locked memory. When the
+/// command ends, the lab kills all processes that it has left behind. stdout and stderr stay
+/// separate; with two hosts, each line begins with the host's name.
 ///
-/// These variables describe its surroundings:
+/// The command has these environment variables:
 ///
 ///   LAB_HOST               name of the host: a or b
-///   LAB_DEV                its RDMA device
-///   LAB_DEVICES            all of them, each with its address: rxe0=10.8.0.1 siw0=10.9.0.1
-///   LAB_ADDR, LAB_ADDR6    its addresses
-///   LAB_PEER, LAB_PEER6    those of the other host; its own if it is alone
-///   LAB_RESULTS            a writable folder that stays after the end:
-///                          target/lab/results/a or b, as on this machine
-///   CARGO_TARGET_DIR       cargo's target folder, where programs are
+///   LAB_DEV                name of the host's RDMA device
+///   LAB_DEVICES            all RDMA devices of the host, each with its address:
+///                          rxe0=10.8.0.1 siw0=10.9.0.1
+///   LAB_ADDR, LAB_ADDR6    addresses of the host
+///   LAB_PEER, LAB_PEER6    addresses of the other host; with one host, its own
+///   LAB_RESULTS            a writable folder that is kept after the run; on this
+///                          machine it is target/lab/results/a or b
+///   CARGO_TARGET_DIR       cargo's target folder, which contains the programs
 ///   RDMSG_TRANSPORT        rdma, to prevent a silent fallback to TCP
 ///
-/// RUST_BACKTRACE and RUST_LOG are passed on. Both hosts are up, their devices active and their
-/// addresses known to each other, before the command starts on either.
+/// RUST_BACKTRACE and RUST_LOG are passed on. Before the command starts on a host, all hosts have
+/// booted, their devices are active, and each host can reach the other.
 ///
-/// A guest's agent sends a sign of life every 5 seconds. If none comes for 20, the lab asks QEMU's
-/// monitor. A guest whose processors' registers stay the same for another 10, although this machine
-/// has time for them, has stopped: the lab prints the console and the monitor's answers, keeps both
-/// in target/lab/stopped, and ends the command.
+/// A guest's agent sends a sign of life every 5 s. If none arrives for 20 s, the lab queries QEMU's
+/// monitor. If the registers of the guest's processors do not change for another 10 s, although
+/// this machine has processor time for the guest, the guest has stopped: the lab prints the console
+/// and the monitor's answers, keeps both in target/lab/stopped, and ends the command.
 ///
-/// The exit status is the command's (128 + N if signal N ended it), with two hosts that of the
-/// first to fail; 123 after a guest stopped, 124 after a timeout, 125 if the lab itself failed, 128
-/// + N when stopped by signal N.
+/// The exit status is that of the command, or 128 + N if signal N ended the command. With two
+/// hosts, it is the status of the first command that fails. It is 123 if a guest has stopped, 124
+/// after a timeout, 125 if the lab itself has failed, and 128 + N if signal N has stopped the lab.
 #[derive(Args, Debug)]
 #[command(
     verbatim_doc_comment,
@@ -110,32 +111,34 @@ pub(crate) struct Exec {
     #[command(flatten)]
     pub(crate) machines: MachineArgs,
 
-    /// Seconds that the command may take, not counting the boot.
+    /// Time limit of the command in seconds, without the boot.
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     timeout: u32,
 
-    /// Run it on this machine itself, without a guest; see `probe` for whether that is possible.
+    /// Run the command on this machine without a guest; `probe` prints whether that is possible.
     #[arg(long, conflicts_with = "device")]
     pub(crate) native: bool,
 
-    /// Run it in a guest whose clock counts instructions, to compare what programs cost.
+    /// Run the command in a guest whose clock counts instructions, to compare the costs of
+    /// programs.
     ///
-    /// The clock moves by one nanosecond with each instruction that the guest executes: its kernel,
-    /// the driver, and all processes. A time measured inside is the number of instructions of the
-    /// whole path, both ends included, and differs by less than 1 % from run to run, whatever else
-    /// this machine does. It does not measure caches, waiting or the device.
+    /// The clock advances by 1 ns per instruction that the guest executes, in the kernel, the
+    /// driver and all processes. A time that is measured in the guest is therefore the number of
+    /// instructions of the whole path, including both ends. It differs by less than 1 % between
+    /// runs, independently of other load on this machine. It contains no effects of caches or of
+    /// the device, and no waiting.
     ///
-    /// There is one host with one processor, which both ends share. A spinning thread wastes its
-    /// time slice, so measure programs that sleep for events: ib_send_lat -e, rstream -T b. While
-    /// the guest idles, its clock follows this machine's, so waiting for a timer, or for a file on
-    /// this machine, is not counted exactly. A second of work takes 10 to 30 s of this machine:
-    /// --timeout is in seconds of this machine, all other limits are in the guest's.
-    /// CONTRIBUTING.md has the details.
+    /// There is one host with one processor, which both ends share. A thread that spins uses up its
+    /// time slice, so measure programs that sleep until an event: ib_send_lat -e, rstream -T b.
+    /// While the guest idles, its clock follows this machine's clock, so the count is inexact if
+    /// the guest waits for a timer, or for a file on this machine. One second of the guest takes 10
+    /// to 30 s. --timeout is in seconds of this machine; all other limits are in seconds of the
+    /// guest. CONTRIBUTING.md has the details.
     #[arg(long, verbatim_doc_comment, conflicts_with_all = ["native", "hosts", "cpus"])]
     pub(crate) counted: bool,
 
-    /// This host may stop or restart by itself, which counts as the end of its command with
-    /// status 0; may be repeated.
+    /// This host is permitted to stop or restart. Its command then counts as ended with status 0;
+    /// can be repeated.
     #[arg(
         long,
         value_name = "HOST",
@@ -145,37 +148,38 @@ pub(crate) struct Exec {
     )]
     pub(crate) may_die: Vec<String>,
 
-    /// Set a variable for the command; may be repeated.
+    /// Set an environment variable for the command; can be repeated.
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
     pub(crate) env: Vec<(OsString, OsString)>,
 
-    /// The command. A single argument is a line for the shell, several are taken as they are.
+    /// The command. A single argument is run by the shell; several arguments are run without a
+    /// shell.
     #[arg(last = true, required = true)]
     pub(crate) command: Vec<OsString>,
 }
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct MachineArgs {
-    /// Number of machines: 1, or 2 with a network between them.
+    /// Number of guests: 1, or 2 with a network between them.
     #[arg(long, value_name = "1|2", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     hosts: u8,
 
-    /// Processors of each machine [default: 2, but not more than there are for all machines]
+    /// Processors of each guest [default: 2, but together not more than this machine has]
     #[arg(long, value_name = "N")]
     cpus: Option<u8>,
 
-    /// The driver of the machines' RDMA devices.
+    /// Driver of the guests' RDMA devices.
     #[arg(long, value_name = "DRIVER", value_enum, default_value_t)]
     pub(crate) device: Driver,
 
-    /// Memory of each machine.
+    /// Memory of each guest.
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     pub(crate) memory: String,
 }
 
 impl Exec {
-    /// Returns the words of the command. If the command is one line for the shell, the words start
-    /// with the shell.
+    /// Returns the words of the command. The words begin with the shell if the command is a single
+    /// argument.
     pub(crate) fn argv(&self) -> Vec<OsString> {
         match &*self.command {
             [line] => ["sh".into(), "-c".into(), line.clone()].to_vec(),
@@ -193,8 +197,9 @@ impl MachineArgs {
         self.hosts.into()
     }
 
-    /// Emulated processors that wait for a real one hold up the others: two hosts on two
-    /// processors are a third faster with one each.
+    /// Returns the number of processors of each guest. The default is limited to this machine's
+    /// processors, because an emulated processor that waits for a real one delays the others: two
+    /// guests on two processors are faster by a third if each has one processor instead of two.
     pub(crate) fn cpus(&self) -> usize {
         let real = available_parallelism().map_or(1, usize::from);
         let fitting = (real / self.hosts()).clamp(1, 2);

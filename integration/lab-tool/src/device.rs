@@ -1,4 +1,4 @@
-//! Reading RDMA devices from sysfs, and creating them.
+//! Reads RDMA devices from sysfs, and creates them.
 
 use std::{
     fs,
@@ -13,15 +13,15 @@ use anyhow::{Context, Result, ensure};
 
 use crate::place::Driver;
 
-/// Limit for a new device to become usable.
+/// The time limit for a new device to become active.
 const DEVICE_LIMIT: Duration = Duration::from_secs(30);
 
-/// MTU of the network devices in bytes, which permits an RDMA MTU of 4096.
+/// The MTU of the network devices in bytes, which is large enough for an RDMA MTU of 4096 bytes.
 pub(crate) const MTU: u32 = 4200;
 
 const DEVICES: &str = "/sys/class/infiniband";
 
-/// Returns the names of this machine's devices.
+/// Returns the names of this machine's RDMA devices.
 pub(crate) fn all() -> Vec<String> {
     let entries = fs::read_dir(DEVICES).into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -33,7 +33,7 @@ pub(crate) fn is_active(device: &str) -> bool {
     state.is_ok_and(|state| state.contains("ACTIVE"))
 }
 
-/// Returns the GIDs of a device. On RoCE there is one for each address of its network device.
+/// Returns the GIDs of a device. On RoCE, there is one GID for each address of the network device.
 pub(crate) fn gids(device: &str) -> Vec<Ipv6Addr> {
     let entries = fs::read_dir(format!("{DEVICES}/{device}/ports/1/gids"));
     let entries = entries.into_iter().flatten().flatten();
@@ -41,8 +41,8 @@ pub(crate) fn gids(device: &str) -> Vec<Ipv6Addr> {
     gids.filter_map(|gid| gid.trim().parse().ok()).collect()
 }
 
-/// Creates a device over `netdev`, which is created as well if it is missing. Assigns these
-/// addresses to `netdev`, and waits until the device is usable.
+/// Creates an RDMA device over the network device `netdev`. If `netdev` does not exist, creates a
+/// dummy device. Assigns these addresses to `netdev`, and waits until the RDMA device is active.
 pub(crate) fn create(
     name: &str,
     driver: Driver,
@@ -51,7 +51,7 @@ pub(crate) fn create(
 ) -> Result<()> {
     let driver_name = driver.name();
     let add6 = addr6.map(|addr6| format!("echo addr add {addr6}/64 dev {netdev} nodad;"));
-    // One process runs all `ip` commands, because starting programs is slow in a guest.
+    // One process runs all `ip` commands, because a guest starts programs slowly.
     let script = format!(
         "{{ echo link set lo up
             [ -e /sys/class/net/{netdev} ] || echo link add {netdev} type dummy
@@ -65,12 +65,12 @@ pub(crate) fn create(
     let deadline = Instant::now() + DEVICE_LIMIT;
     loop {
         let gids = gids(name);
-        // Software iWARP has no GIDs with addresses.
+        // GIDs of software iWARP do not contain addresses.
         let is_listed = driver == Driver::Siw || needed.iter().all(|gid| gids.contains(gid));
         if is_listed && is_active(name) && Path::new("/dev/infiniband/rdma_cm").exists() {
             return Ok(());
         }
-        ensure!(Instant::now() < deadline, "{name} is not usable in time");
+        ensure!(Instant::now() < deadline, "{name} is not active in time");
         thread::sleep(Duration::from_millis(10));
     }
 }

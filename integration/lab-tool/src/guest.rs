@@ -1,4 +1,4 @@
-//! Running commands in virtual machines.
+//! Runs commands in virtual machines.
 
 use std::{
     env,
@@ -19,15 +19,15 @@ use crate::{
     watch::{Stop, Watch},
 };
 
-/// Maximal number of boots: on a busy machine a boot fails now and then, independently of the next
-/// one.
+/// The maximal number of attempts to boot. On a busy machine an attempt sometimes fails,
+/// independently of the next attempt.
 const BOOTS: u32 = 3;
 
-/// Variables of this process that a command inherits.
+/// The environment variables of this process that a command inherits.
 const INHERITED: [&str; 2] = ["RUST_BACKTRACE", "RUST_LOG"];
 
-/// Boots all machines and waits until each has its device and reaches the other. If one machine
-/// fails, boots all of them again.
+/// Boots all machines, and waits until each has its devices and can reach the other. If one machine
+/// fails, switches off all machines and boots them again.
 pub(crate) fn boot(machines: &Machines, watch: &Watch) -> Result<Vec<Machine>> {
     let mut attempt = 0;
     loop {
@@ -53,7 +53,8 @@ pub(crate) fn boot(machines: &Machines, watch: &Watch) -> Result<Vec<Machine>> {
             return Err(error);
         }
         eprintln!("lab: {error:#}; booting again");
-        // The threads end with their machines and send nothing afterwards.
+        // Each thread ends when its machine is switched off. Join them, so that no event arrives
+        // afterwards.
         drop(guests);
         for thread in threads {
             let _ = thread.join();
@@ -75,12 +76,12 @@ pub(crate) fn exec(machines: &Machines, args: &Exec, watch: &Watch) -> Result<u8
     with_console_tail(&guests, ended)
 }
 
-/// Refuses a program that exists on this machine but not in a guest, which has its own /tmp and
-/// /run. The folders in `visible` exist in the guest even if they are below /tmp or /run. The
-/// command starts in the first of these folders.
+/// Returns an error if the program exists on this machine but not in a guest, because the guest has
+/// its own /tmp and /run. The folders in `visible` exist in the guest even if they are below /tmp
+/// or /run. The first of them is the command's working directory.
 fn refuse(command: &[impl AsRef<OsStr>], visible: &[&Path]) -> Result<()> {
     let program = command[0].as_ref().to_string_lossy();
-    // A single argument is a shell command line.
+    // A single argument is a command line for the shell.
     let program = match command {
         [_] => program.split_whitespace().next().unwrap_or_default(),
         _ => &*program,
@@ -90,17 +91,18 @@ fn refuse(command: &[impl AsRef<OsStr>], visible: &[&Path]) -> Result<()> {
         .into_iter()
         .find(|own| path.starts_with(own));
     let is_visible = visible.iter().any(|folder| path.starts_with(folder));
-    // A name without a folder is searched in `PATH`.
+    // A name without a slash is searched in `PATH`.
     match own.filter(|_| program.contains('/') && !is_visible && path.exists()) {
         Some(own) => bail!(
-            "{program} is not in the guest, which has a {own} of its own; put it below {}",
+            "{program} does not exist in the guest, which has its own {own}; move it below {}",
             visible[0].display()
         ),
         None => Ok(()),
     }
 }
 
-/// Starts a program in the checkout, and returns its number. If it is `told`, it receives stdin.
+/// Starts a program in the checkout, and returns the program's number. If `told`, the program has a
+/// stdin pipe.
 pub(crate) fn start(
     machines: &Machines,
     watch: &Watch,
@@ -110,7 +112,7 @@ pub(crate) fn start(
     told: bool,
 ) -> Result<u32> {
     const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-    // This folder contains the modules of the kernel in the guest.
+    // The folder with the modules of the guest's kernel.
     let modprobe = format!("-d \"{}\"", machines.kernel.display());
     let own = [
         ("PATH", PATH),
@@ -136,20 +138,21 @@ pub(crate) fn start(
     Ok(number)
 }
 
-/// Returns the lost host and the answers of its monitor, if that is the error.
+/// If the error is the loss of a host, returns the host's index and the answers of its monitor.
 fn lost(error: &Error) -> Option<(usize, &str)> {
     let stop = error.downcast_ref::<Stop>()?;
     Some((stop.host?, &stop.monitor))
 }
 
-/// Prints the last output of a lost host, and keeps the output of a host without progress.
+/// If the outcome is the loss of a host, prints the end of the host's console. If the host has
+/// stopped, also keeps its console and the monitor's answers in a folder.
 pub(crate) fn with_console_tail<T>(guests: &[Machine], outcome: Result<T>) -> Result<T> {
     outcome.inspect_err(|error| {
         if let Some((host, monitor)) = lost(error) {
             eprintln!("{}\n{monitor}", guests[host].console_tail());
             if !monitor.is_empty() {
                 let kept = guests[host].keep(monitor);
-                eprintln!("lab: kept in a folder: {kept:?}");
+                eprintln!("lab: kept the output in {kept:?}");
             }
         }
     })
@@ -163,7 +166,7 @@ mod tests {
 
     #[test]
     fn program_missing_in_guest_is_refused_with_reason() {
-        // The folder is in /tmp and not in `env::temp_dir`, which may be elsewhere.
+        // The path is below /tmp, which the guest replaces; `env::temp_dir` can be another folder.
         let dir = PathBuf::from(format!("/tmp/lab-hidden.{}", std::process::id()));
         fs::create_dir(&dir).unwrap();
         fs::write(dir.join("program"), "").unwrap();
@@ -180,7 +183,7 @@ mod tests {
         let [refused, line, visible, argument, missing] = outcomes;
         for outcome in [refused, line] {
             let text = outcome.unwrap_err().to_string();
-            assert!(text.contains("which has a /tmp of its own"), "{text}");
+            assert!(text.contains("which has its own /tmp"), "{text}");
         }
         for outcome in [visible, argument, missing] {
             outcome.unwrap();

@@ -1,4 +1,4 @@
-//! Locations of the checkout and of the lab's files.
+//! The paths of the checkout and of the lab's files.
 
 use std::{
     env, fs,
@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 
 #[derive(Debug)]
 pub(crate) struct Lab {
-    /// The checkout, which is the working directory of commands.
+    /// The checkout, which is the working directory of the lab and of all commands.
     pub(crate) checkout: PathBuf,
     /// Cargo's target folder, which contains all files of the lab.
     pub(crate) target: PathBuf,
@@ -22,7 +22,7 @@ impl Lab {
     pub(crate) fn find() -> Result<Self> {
         let checkout = env::var_os("LAB_CHECKOUT").context("start the lab with integration/lab")?;
         let tool = env::current_exe()?;
-        // target/quick/lab
+        // The path of this program is target/quick/lab.
         let target = tool.ancestors().nth(2);
         let target = target.context("the lab is not in a target folder")?;
         Ok(Self {
@@ -36,7 +36,7 @@ impl Lab {
         self.target.join("lab")
     }
 
-    /// Returns the results folder of a host.
+    /// Returns the results folder of a host, which it creates if necessary.
     pub(crate) fn results(&self, host: &str) -> Result<PathBuf> {
         let base = env::var_os("LAB_RESULTS_BASE").map(PathBuf::from);
         let dir = base
@@ -46,15 +46,15 @@ impl Lab {
         made.with_context(|| format!("cannot create {}", dir.display()))
     }
 
-    /// Returns the unpacked package of the guests' kernel.
+    /// Returns the folder of the guests' kernel, an unpacked package.
     pub(crate) fn kernel(&self) -> Result<PathBuf> {
         let kernel = self.dir().join("kernels/default").canonicalize();
         kernel.context("there is no kernel yet; run: integration/lab setup")
     }
 
-    /// Runs `guest/kernel` to complete a folder. `fetch` adds a kernel to the folder of kernels.
-    /// `initramfs` adds the first file system to the folder of a kernel, and `siw` the driver of
-    /// software iWARP, which some distributions leave out.
+    /// Runs `guest/kernel` with the command `what`, which completes a folder. `fetch` adds a kernel
+    /// to the folder of kernels. `initramfs` adds the initramfs to the folder of a kernel, and
+    /// `siw` adds the driver of software iWARP, which some distributions leave out.
     pub(crate) fn provide(&self, what: &str, folder: &Path) -> Result<()> {
         let script = self.checkout.join("integration/lab-tool/guest/kernel");
         let status = Command::new(&script).arg(what).arg(folder).status();

@@ -1,8 +1,8 @@
-//! The lab: boots virtual machines with a soft-RoCE device and runs commands in them.
+//! The lab: boots virtual machines with a software RDMA device and runs commands in them.
 //!
-//! This program has two halves. On this machine it prepares a kernel ([`lab`]),
-//! starts QEMU ([`qemu`]) and watches over it ([`watch`], [`guest`]). In the guest, [`agent`] runs
-//! the command. Between them are the frames of [`hosts::wire`].
+//! This program runs on this machine and in the guests. On this machine, it prepares a kernel
+//! ([`lab`]), starts QEMU ([`qemu`]) and supervises the guests ([`watch`], [`guest`]). In a guest,
+//! [`agent`] runs the command. Both exchange the frames of [`hosts::wire`].
 
 mod accel;
 mod agent;
@@ -77,7 +77,7 @@ fn probe() -> u8 {
         Ok(Some(Place { devices, .. })) => ("native", format!("devices are active: {devices:?}")),
         Ok(None) => (
             "native",
-            "there is no device, but rdma_rxe can make one".into(),
+            "there is no device, but rdma_rxe can create one".into(),
         ),
         Err(missing) => ("vm", format!("{missing:#}")),
     };

@@ -1,4 +1,4 @@
-//! Running commands on this machine itself, if it has RDMA or can create a device.
+//! Runs commands on this machine, if it has an RDMA device or can create one.
 
 use std::{
     env,
@@ -29,11 +29,13 @@ use crate::{
     watch::Watch,
 };
 
-/// The network device that the lab creates if there is no RDMA device, and the RDMA device over it.
+/// The network device that the lab creates if this machine has no RDMA device, and the RDMA device
+/// on top of it.
 const NETDEV: &str = "lab0";
 const DEVICE: &str = "lab_rxe0";
 
-/// Returns a usable device, or `None` if the kernel can create one.
+/// Returns an existing device with its addresses. Returns `None` if there is none, but the kernel
+/// can create a software device.
 pub(crate) fn offer() -> Result<Option<Place>> {
     let place = device::all().into_iter().find_map(place_on);
     if place.is_some() {
@@ -42,11 +44,11 @@ pub(crate) fn offer() -> Result<Option<Place>> {
     let missing = "there is no active RDMA device with an IPv4 address";
     ensure!(
         geteuid().is_root(),
-        "{missing}, and making one with rdma_rxe takes root"
+        "{missing}, and only root can create one with rdma_rxe"
     );
     if !Path::new("/sys/module/rdma_rxe").exists() {
         run(Command::new("modprobe").args(["--dry-run", "rdma_rxe"]))
-            .with_context(|| format!("{missing}, and rdma_rxe cannot be loaded to make one"))?;
+            .with_context(|| format!("{missing}, and rdma_rxe cannot be loaded to create one"))?;
     }
     Ok(None)
 }
@@ -63,8 +65,8 @@ fn place_on(device: String) -> Option<Place> {
     })
 }
 
-/// Returns the first usable address of each family. The table may have empty slots, and link-local
-/// addresses need a scope.
+/// Returns the first usable IPv4 and IPv6 address. Empty slots of the table and link-local
+/// addresses, which need a scope ID, are skipped.
 fn usable(gids: &[Ipv6Addr]) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
     let is_v6 = |gid: &&Ipv6Addr| {
         gid.to_ipv4_mapped().is_none() && !gid.is_unspecified() && !gid.is_unicast_link_local()
@@ -73,13 +75,14 @@ fn usable(gids: &[Ipv6Addr]) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
     (addr, gids.iter().find(is_v6).copied())
 }
 
-/// Runs the command once for each host, all of them on this machine.
+/// Runs the command once for each host, all on this machine.
 pub(crate) fn exec(lab: &Lab, args: &Exec, watch: &Watch) -> Result<u8> {
     let (place, _made) = match offer().context("--native is not possible here")? {
         Some(place) => (place, None),
         None => SoftRoce::make().map(|(place, made)| (place, Some(made)))?,
     };
-    // As in a guest, if this process has the privilege.
+    // Remove the limit on locked memory, as in a guest. Ignore the error: the call needs a
+    // privilege.
     let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
     let hosts = args.machines.hosts();
     let mut programs = Vec::new();
@@ -106,13 +109,13 @@ pub(crate) fn exec(lab: &Lab, args: &Exec, watch: &Watch) -> Result<u8> {
     ended.inspect_err(|_| programs.iter().for_each(|program| kill_group(program.id())))
 }
 
-/// Kills a command and all of its descendants in the process group.
+/// Kills a command and all of its descendants that are in its process group.
 fn kill_group(leader: Pid) {
-    // Fails if none of them is left.
+    // Ignore the error: the call fails if no process of the group is left.
     let _ = killpg(leader, Signal::SIGKILL);
 }
 
-/// A device that the lab has created, and that dropping removes.
+/// A software RDMA device that the lab has created. Dropping this value removes the device.
 #[derive(Debug)]
 struct SoftRoce;
 
@@ -120,8 +123,8 @@ impl SoftRoce {
     fn make() -> Result<(Place, Self)> {
         run(Command::new("modprobe").args(["-a", "rdma_rxe", "rdma_ucm", "ib_uverbs"]))?;
         let place = Place::new(0, 1, [DEVICE.to_owned()]);
-        // This value exists before the device, so that its drop removes a device that was created
-        // only in part.
+        // Construct the value first: if the next call fails, the drop removes a partially created
+        // device.
         let made = Self;
         device::create(
             DEVICE,
@@ -135,7 +138,7 @@ impl SoftRoce {
 
 impl Drop for SoftRoce {
     fn drop(&mut self) {
-        // The kernel removes the RDMA device with its network device.
+        // When the network device is deleted, the kernel removes the RDMA device on top of it.
         if let Err(error) = run(Command::new("ip").args(["link", "del", NETDEV])) {
             eprintln!("lab: cannot remove {NETDEV}: {error:#}");
         }

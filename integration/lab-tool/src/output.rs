@@ -13,11 +13,11 @@ use crate::{
     watch::{News, Stop},
 };
 
-/// The status of a command that cannot be run.
+/// The exit status that is reported for a command that cannot be run.
 const NOT_RUN: u8 = 127;
 
-/// Writes the output of a host's command, and reports its end. If the host is `named`, each line
-/// begins with its name.
+/// Writes the output of a host's command to stdout and stderr, and reports the command's end to
+/// `news`. If `named`, each line begins with the host's name.
 pub(crate) fn follow(host: usize, named: bool, frames: &Receiver<Frame>, news: &Sender<News>) {
     let mut stdout = Sink::new(io::stdout(), host, named);
     let mut stderr = Sink::new(io::stderr(), host, named);
@@ -36,30 +36,30 @@ pub(crate) fn follow(host: usize, named: bool, frames: &Receiver<Frame>, news: &
             Ok(Frame::Began(..)) => Ok(None),
             Ok(other) => Ok(Some(News::Stop(Stop::lost(
                 host,
-                format!("it sends {other:?}"),
+                format!("bad frame {other:?}"),
             )))),
             Err(_) => Ok(Some(News::Stop(Stop::lost(host, "the machine stopped")))),
         };
         if let Some(last) = written.unwrap_or_else(|_| Some(News::Stop(Stop::output_closed()))) {
-            // Sending fails if the main thread has ended.
+            // Ignore the error: sending fails if the main thread has ended.
             let _ = news.send(last);
             return;
         }
     }
 }
 
-/// One stream of one host.
+/// Stdout or stderr of one host.
 #[derive(Debug)]
 struct Sink<W> {
     to: W,
-    /// Stands before each line, unless it is empty.
+    /// The text that is written before each line; empty to pass the bytes through.
     prefix: String,
-    /// The beginning of a line that is not complete, if there is a prefix.
+    /// The bytes of an incomplete line, which are held back if there is a prefix.
     held: Vec<u8>,
 }
 
 impl<W: Write> Sink<W> {
-    /// If it is `named`, each line begins with the name of its host.
+    /// If `named`, each line begins with the host's name.
     fn new(to: W, host: usize, named: bool) -> Self {
         let prefix = named.then(|| format!("{}| ", HOSTS[host]));
         Self {
@@ -82,7 +82,7 @@ impl<W: Write> Sink<W> {
         let rest = self.held.split_off(end.unwrap_or(0));
         let complete = mem::replace(&mut self.held, rest);
         let lines = complete.split_inclusive(|&b| b == b'\n');
-        // One write, so that lines of several hosts do not mix.
+        // Write all lines with one call, so that lines of different hosts do not mix.
         let bytes: Vec<_> = lines
             .flat_map(|line| [self.prefix.as_bytes(), line])
             .collect();
@@ -90,7 +90,7 @@ impl<W: Write> Sink<W> {
         self.to.flush()
     }
 
-    /// Writes a last line that has no end.
+    /// Ends and writes a last line that has no newline.
     fn finish(&mut self) -> io::Result<()> {
         match *self.held {
             [] => Ok(()),

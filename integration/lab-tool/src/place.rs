@@ -1,4 +1,4 @@
-//! Names and addresses of hosts, and the variables that pass them to a command.
+//! Names and addresses of hosts, and the environment variables that pass them to a command.
 
 use std::{
     ffi::OsString,
@@ -10,7 +10,7 @@ use clap::ValueEnum;
 
 use crate::lab::Lab;
 
-/// Names of the hosts, in order.
+/// The names of the hosts, in the order of their indexes.
 pub(crate) const HOSTS: [&str; 2] = ["a", "b"];
 
 /// The drivers of a guest's devices.
@@ -19,19 +19,19 @@ pub(crate) enum Driver {
     /// Software RoCE.
     #[default]
     Rxe,
-    /// Software iWARP. If the distribution leaves it out, it is built on first use.
+    /// Software iWARP. If the distribution does not contain this driver, it is built on first use.
     Siw,
-    /// One device of each driver; the second has its own network device and addresses.
+    /// One device of each driver. The second device has its own network device and addresses.
     Both,
 }
 
 impl Driver {
-    /// Returns the name on the command line, and for `rdma link add`.
+    /// Returns the driver's name for the command line, and for `rdma link add`.
     pub(crate) fn name(self) -> String {
         format!("{self:?}").to_lowercase()
     }
 
-    /// Returns the driver of each device of a guest.
+    /// Returns the driver of each RDMA device of a guest.
     pub(crate) fn each(self) -> &'static [Self] {
         match self {
             Self::Rxe => &[Self::Rxe],
@@ -40,29 +40,29 @@ impl Driver {
         }
     }
 
-    /// Returns host `index` of `count`, with devices that are named after their drivers.
+    /// Returns the place of host `index` among `count`. The devices are named after their drivers.
     pub(crate) fn place(self, index: usize, count: usize) -> Place {
         let names = self.each().iter().map(|driver| driver.name() + "0");
         Place::new(index, count, names)
     }
 }
 
-/// A host as its command sees it.
+/// The names and addresses that a host passes to its command.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) host: &'static str,
-    /// Each device with its address.
+    /// Each RDMA device, with the IPv4 address of its network device.
     pub(crate) devices: Vec<(String, Ipv4Addr)>,
-    /// The address of the other host's first device.
+    /// The IPv4 address of the other host's first device.
     pub(crate) peer: Ipv4Addr,
-    /// `None` for an existing device without an IPv6 address.
+    /// The IPv6 address of the first device; `None` if an existing device has none.
     pub(crate) addr6: Option<Ipv6Addr>,
     pub(crate) peer6: Option<Ipv6Addr>,
 }
 
 impl Place {
-    /// Returns host `index` of `count`, with devices of these names, each in its own network. A
-    /// single host is its own peer.
+    /// Returns the place of host `index` among `count`, with devices of these names. Each device is
+    /// in another network. A single host is its own peer.
     pub(crate) fn new(
         index: usize,
         count: usize,
@@ -98,7 +98,7 @@ impl Place {
             ("LAB_PEER".into(), self.peer.to_string().into()),
             ("LAB_RESULTS".into(), results.into()),
             ("CARGO_TARGET_DIR".into(), lab.target.clone().into()),
-            // Prevents a silent fallback to TCP.
+            // Prevent a silent fallback to TCP.
             ("RDMSG_TRANSPORT".into(), "rdma".into()),
         ];
         for (name, addr) in [("LAB_ADDR6", self.addr6), ("LAB_PEER6", self.peer6)] {

@@ -1,4 +1,4 @@
-//! Detects stopped machines: by their agents' signs of life and, without any, by their registers.
+//! Detects machines that have stopped: by missing signs of life, and then by unchanged registers.
 
 use std::{
     fs,
@@ -14,34 +14,34 @@ use serde_json::{Deserializer, Value, json};
 
 use crate::watch::{News, Stop};
 
-/// Time without a sign of life before the lab asks the monitor: four intervals.
+/// The time without a sign of life after which the lab queries the monitor: four intervals.
 const SILENCE: Duration = Duration::from_secs(20);
 
-/// Time between two readings of the registers.
+/// The time between two readings of the registers.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// Minimal processor time between two readings. A runnable machine with less had no chance to make
-/// progress.
+/// If a guest is runnable, but has got less processor time than this between two readings, the
+/// computer is too busy to conclude that the guest has stopped.
 const CHANCE: Duration = Duration::from_millis(500);
 
-/// Limit for an answer of QEMU's monitor, which usually takes 1 ms.
+/// The time limit for an answer of QEMU's monitor, which usually takes 1 ms.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The state of a machine as seen from outside.
+/// A reading of a machine's state, from outside the machine.
 #[derive(Clone, Debug, Default)]
 struct Look {
-    /// The registers of all virtual processors, or nothing if the monitor does not answer.
+    /// The registers of all virtual processors; `None` if the monitor does not answer.
     registers: Option<String>,
-    /// Processor time of all of QEMU's threads.
+    /// The processor time that all of QEMU's threads have used so far.
     ran: Duration,
-    /// Whether a thread runs or waits for a processor.
+    /// Whether a thread of QEMU is running or waiting for a processor.
     runnable: bool,
-    /// Text for people.
+    /// The reading as text, which is printed if the machine has stopped.
     report: String,
 }
 
-/// Watches a host's machine until its agent has closed the port, and reports its state. `reports`
-/// are the agent's frames, `pid` is the process id of QEMU.
+/// Watches the machine of a host until the agent has closed the port, and sends the machine's state
+/// to `news`. `reports` are the agent's frames, `pid` is the process id of QEMU.
 pub(crate) fn watch_over(
     host: usize,
     pid: u32,
@@ -54,12 +54,12 @@ pub(crate) fn watch_over(
     let mut is_ready = false;
     loop {
         let patience = match (&verdict, &before) {
-            // A sign of life may have arrived during the second reading.
+            // Before reporting the stop, check without waiting whether a sign of life has arrived.
             (Some(_), _) => Duration::ZERO,
             (None, Some(_)) => LOOK,
             (None, None) => SILENCE,
         };
-        // Sending fails if the main thread has ended.
+        // Ignore the error: sending fails if the main thread has ended.
         let _ = match reports.recv_timeout(patience) {
             Ok(Frame::Ready) => {
                 is_ready = true;
@@ -67,7 +67,7 @@ pub(crate) fn watch_over(
             }
             Ok(Frame::Beat) => Ok(()),
             Ok(Frame::Failed(why)) => news.send(News::Stop(Stop::lost(host, why))),
-            Ok(other) => news.send(News::Stop(Stop::lost(host, format!("it sends {other:?}")))),
+            Ok(other) => news.send(News::Stop(Stop::lost(host, format!("bad frame {other:?}")))),
             Err(RecvTimeoutError::Timeout) => {
                 if let Some(stop) = verdict {
                     let _ = news.send(News::Stop(stop));
@@ -76,12 +76,12 @@ pub(crate) fn watch_over(
                 let now = look(pid, monitor);
                 verdict = before.replace(now.clone()).and_then(|before| {
                     let why = stopped(&before, &now)?;
-                    let why = format!("it has stopped: no sign of life, and {why}");
+                    let why = format!("the machine has stopped: no sign of life, and {why}");
                     Some(Stop::stopped(host, &why, before.report + &now.report))
                 });
                 continue;
             }
-            // No report is needed, because the reader of the command's frames also sees the end.
+            // Report nothing: the thread that reads the command's frames detects the end, too.
             Err(RecvTimeoutError::Disconnected) if is_ready => return,
             Err(RecvTimeoutError::Disconnected) => {
                 let _ = news.send(News::Stop(Stop::lost(host, "the machine stopped")));
@@ -115,17 +115,17 @@ fn look(pid: u32, monitor: &UnixStream) -> Look {
     look
 }
 
-/// Sends a line of human input to QEMU's monitor and returns the answer.
+/// Sends a command line of the human monitor to QEMU, and returns the answer.
 fn ask(mut monitor: &UnixStream, line: &str) -> Result<String> {
     monitor.set_read_timeout(Some(PATIENCE))?;
     monitor.set_write_timeout(Some(PATIENCE))?;
     let id = format!("{:?}", Instant::now());
-    // QEMU refuses this command after the first time, which is harmless.
+    // QEMU accepts this command once and rejects later ones; a rejection does no harm.
     writeln!(monitor, "{}", json!({"execute": "qmp_capabilities"}))?;
     let command = json!({"execute": "human-monitor-command", "id": id,
         "arguments": {"command-line": line}});
     writeln!(monitor, "{command}")?;
-    // Other messages are a greeting, an event, or a late answer.
+    // Skip other messages: the greeting, events, and late answers to earlier requests.
     for message in Deserializer::from_reader(monitor).into_iter::<Value>() {
         let message = message?;
         match message["return"].as_str() {
@@ -133,14 +133,14 @@ fn ask(mut monitor: &UnixStream, line: &str) -> Result<String> {
             _ => {}
         }
     }
-    bail!("closed")
+    bail!("QEMU has closed the monitor")
 }
 
-/// Compares two readings, and returns the reason if the machine has stopped.
+/// Compares two readings. Returns the reason if they show that the machine has stopped.
 fn stopped(before: &Look, now: &Look) -> Option<&'static str> {
     let ran = now.ran.saturating_sub(before.ran);
     if now.runnable && ran < CHANCE {
-        // This machine is too busy to run it.
+        // This machine is too busy to run the guest, so nothing follows from unchanged registers.
         return None;
     }
     match (&before.registers, &now.registers) {
@@ -152,7 +152,7 @@ fn stopped(before: &Look, now: &Look) -> Option<&'static str> {
     }
 }
 
-/// Returns whether all registers stayed the same, or those of one virtual processor that is not
+/// Returns whether all registers are unchanged, or those of one virtual processor that is not
 /// halted.
 fn make_no_progress(before: &str, now: &str) -> bool {
     let one_each = before.split("CPU#").zip(now.split("CPU#"));
@@ -160,8 +160,8 @@ fn make_no_progress(before: &str, now: &str) -> bool {
     before == now || one_each.skip(1).any(stands_still)
 }
 
-/// Returns the state of a thread from /proc/…/stat. The thread's name, in parentheses, may contain
-/// any characters.
+/// Returns the state of a thread from /proc/…/stat. The state follows the thread's name, which is
+/// in parentheses and can contain any characters.
 fn state(stat: &str) -> char {
     let after = stat.rsplit_once(") ");
     after
@@ -169,7 +169,7 @@ fn state(stat: &str) -> char {
         .unwrap_or('?')
 }
 
-/// Returns the processor time of a thread from /proc/…/schedstat.
+/// Returns the processor time that a thread has used, from /proc/…/schedstat.
 fn ran(times: &str) -> Duration {
     let nanos = times.split(' ').next().and_then(|nanos| nanos.parse().ok());
     Duration::from_nanos(nanos.unwrap_or(0))

@@ -1,4 +1,4 @@
-//! Starting virtual machines, none of which outlives this process.
+//! Starts virtual machines. No machine outlives this process.
 
 use std::{
     fs::{self, File},
@@ -31,35 +31,35 @@ use crate::{
     place::{Driver, HOSTS},
 };
 
-/// The name of the agent's virtio port in the guest's sysfs.
+/// The name of the agent's virtio port, as the guest's sysfs contains it.
 pub(crate) const PORT: &str = "lab";
 
-/// Time between two signs of life of an agent, by the guest's clock.
+/// The time between two signs of life of an agent, by the guest's clock.
 pub(crate) const BEAT: Duration = Duration::from_secs(5);
 
-/// The common settings of the machines of one run.
+/// The settings that all machines of a run have in common.
 #[derive(Debug)]
 pub(crate) struct Machines {
     pub(crate) lab: Lab,
-    /// The unpacked package of the kernel.
+    /// The folder of the unpacked kernel package.
     pub(crate) kernel: PathBuf,
     pub(crate) accel: Accel,
     pub(crate) args: MachineArgs,
 }
 
-/// A running machine. Dropping it, or the end of this process, switches it off.
+/// A running machine. It is switched off when this value is dropped, or when this process ends.
 #[derive(Debug)]
 pub(crate) struct Machine {
     pub(crate) host: usize,
     qemu: Child,
-    /// The connection to its agent.
+    /// The connection to the machine's agent.
     pub(crate) link: Link,
-    /// This side of QEMU's monitor.
+    /// The connection to QEMU's monitor (QMP).
     pub(crate) monitor: UnixStream,
-    /// Folder shared with the guest.
+    /// The folder that is shared with the guest and is writable.
     pub(crate) results: PathBuf,
     console: PathBuf,
-    /// Folder for the last output of stopped machines.
+    /// The folder in which the console output of machines that have stopped is kept.
     stopped: PathBuf,
 }
 
@@ -84,10 +84,11 @@ impl Machines {
         })
     }
 
-    /// Starts all machines without waiting for them to boot. Returns each with the frames of its
-    /// agent.
+    /// Starts all machines, and does not wait until they have booted. Returns each machine with the
+    /// receiver of its agent's frames.
     pub(crate) fn start(&self) -> Result<Vec<(Machine, Receiver<Frame>)>> {
-        // Unnamed sockets need no free port and no cleanup.
+        // Use a socket pair for the network between the machines: it needs no free port and no
+        // cleanup.
         let (a, b) = UnixStream::pair()?;
         let links = [a, b].into_iter().take(self.args.hosts()).enumerate();
         links
@@ -130,7 +131,7 @@ impl Machines {
             ("root", Path::new("/"), ",readonly=on,multidevs=remap"),
             ("results", &results, ""),
         ] {
-            // QEMU escapes a comma within a value by doubling it.
+            // In a value of an option, QEMU needs a comma to be doubled.
             let path = path.display().to_string().replace(',', ",,");
             let device = format!("virtio-9p-pci,fsdev={tag},mount_tag={tag}");
             let folder = format!("local,id={tag},path={path},security_model=none{options}");
@@ -159,8 +160,9 @@ impl Machines {
     }
 
     fn command_line(&self, host: &str, results: &Path) -> Result<String> {
-        // The emulated clock is this machine's clock, which needs no check, and is the only cheap
-        // one. The kernel's interrupt tests at boot fail on a busy machine, and prove nothing here.
+        // tsc=reliable: the emulated clock is this machine's clock, needs no check, and is the only
+        // one that is cheap to read. no_timer_check: at boot, the kernel's test of timer interrupts
+        // sometimes fails on a busy machine, and shows nothing about this guest.
         let mut line = "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable no_timer_check \
                         net.ifnames=0"
             .to_owned();
@@ -168,15 +170,16 @@ impl Machines {
             line += &format!(" tsc_early_khz={khz}");
         }
         line += match self.accel {
-            // These hardening features cost time for each system call and packet, which an emulated
-            // processor cannot spare. A guest has no attackers, no devices with limited addressing,
-            // no algorithms to test, and no memory accounting.
+            // Disable features that cost time for each system call or packet on an emulated
+            // processor: hardening, because a guest has no attackers; bounce buffers, because it
+            // has no devices with limited addressing; self-tests of cryptographic algorithms; and
+            // memory accounting.
             Accel::Tcg => {
                 " init_on_alloc=0 hardened_usercopy=off randomize_kstack_offset=off apparmor=0 \
                  selinux=0 audit=0 swiotlb=noforce cryptomgr.notests cgroup_disable=memory"
             }
-            // Fix the addresses, because they influence how many instructions copies and searches
-            // take.
+            // Disable address randomization, because addresses influence how many instructions
+            // copies and searches take.
             Accel::Counted => " norandmaps nokaslr",
         };
         let (hosts, device) = (self.args.hosts(), self.args.device.name());
@@ -189,7 +192,8 @@ impl Machines {
             ("results", results),
         ] {
             let path = path.to_str().filter(|path| !path.contains('"'));
-            let path = path.context("the lab has a path with a quotation mark or without UTF-8")?;
+            let path =
+                path.context("a path of the lab is not UTF-8, or contains a quotation mark")?;
             line += &format!(" lab_{name}=\"{path}\"");
         }
         Ok(line)
@@ -197,12 +201,13 @@ impl Machines {
 }
 
 impl Machine {
-    /// Returns QEMU's process id.
+    /// Returns the process id of QEMU.
     pub(crate) fn pid(&self) -> u32 {
         self.qemu.id()
     }
 
-    /// Keeps the console's and the monitor's output of a stopped machine. Returns the folder.
+    /// Keeps the console output and the monitor's answers of a machine that has stopped. Returns
+    /// the folder.
     pub(crate) fn keep(&self, monitor: &str) -> Result<PathBuf> {
         let kept = self.stopped.join(self.pid().to_string());
         fs::create_dir_all(&kept)?;
@@ -211,7 +216,7 @@ impl Machine {
         Ok(kept)
     }
 
-    /// Returns the last output of QEMU and of the kernel.
+    /// Returns the last lines that QEMU and the guest's kernel have printed.
     pub(crate) fn console_tail(&self) -> String {
         let console = fs::read(&self.console).unwrap_or_default();
         let console = String::from_utf8_lossy(&console);
@@ -223,36 +228,37 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // Both fail only if the machine is already off.
+        // Ignore the errors: both calls fail only if the machine is already off.
         let _ = self.qemu.kill();
         let _ = self.qemu.wait();
     }
 }
 
-/// Kills the child when this process ends for any reason, and keeps a terminal's ^C from the child,
-/// because this process handles it. Spawn the child from the main thread, because the kernel acts
-/// on that thread's end.
+/// Makes the kernel kill the child when this process ends for any reason. Also moves the child to
+/// its own process group, so that ^C on a terminal reaches only this process, which handles it.
+/// Spawn the child from the main thread, because the kernel kills it when the spawning thread ends.
 #[allow(unsafe_code)]
 pub(crate) fn dies_with_us(command: &mut Command) {
     command.process_group(0);
-    // SAFETY: between fork and exec the closure makes one system call and does not allocate.
+    // SAFETY: between fork and exec, the closure makes one system call, allocates no memory and
+    // takes no lock.
     unsafe { command.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?)) };
 }
 
-/// Reads the data that is sent to a machine after its end, until there is none for 1 s. Otherwise
-/// the other machine's QEMU keeps a partially sent packet forever. Its guest's driver then waits
-/// with all further packets, which blocks the destruction of queue pairs.
+/// After a machine has ended, reads the packets that the other machine sends to it, until none
+/// arrives for 1 s. Otherwise QEMU of the other machine keeps a partially sent packet forever, its
+/// guest's network driver queues all further packets, and queue pairs can then not be destroyed.
 fn drain_link(mut link: UnixStream, port: &UnixStream) {
-    // The other end of the port closes with the machine.
+    // Wait until the machine has ended, which closes the other end of the port.
     let mut gone = [PollFd::new(port.as_fd(), PollFlags::empty())];
     while poll(&mut gone, PollTimeout::NONE) == Err(Errno::EINTR) {}
-    // QEMU has made the shared socket nonblocking.
+    // QEMU has set O_NONBLOCK on the socket's open file description, which this process shares.
     let ready = link.set_nonblocking(false).is_ok()
         && link.set_read_timeout(Some(Duration::from_secs(1))).is_ok();
     while ready && matches!(link.read(&mut [0; 64 << 10]), Ok(1..)) {}
 }
 
-/// Lets the next child inherit `socket`, with the same descriptor.
+/// Clears close-on-exec, so that the next child inherits `socket`. Returns the descriptor's number.
 fn inherited(socket: &UnixStream) -> Result<i32> {
     fcntl(socket.as_fd(), FcntlArg::F_SETFD(FdFlag::empty()))?;
     Ok(socket.as_raw_fd())

@@ -1,4 +1,4 @@
-//! An interactive shell in a guest.
+//! Runs an interactive shell in a guest.
 
 use std::{
     env,
@@ -13,17 +13,17 @@ use hosts::wire::Frame;
 
 use crate::{guest, qemu::Machines, watch::Watch};
 
-/// Interactive shells have no time limit.
+/// The time limit of an interactive shell, which is practically infinite.
 const NO_LIMIT: Duration = Duration::from_secs(u32::MAX as u64);
 
-/// The byte that ^D on a terminal sends.
+/// The byte that a terminal in raw mode sends for ^D.
 const END_OF_INPUT: u8 = 4;
 
 pub(crate) fn shell(machines: &Machines, watch: &Watch) -> Result<u8> {
     let guests = guest::boot(machines, watch)?;
     let term = env::var_os("TERM").unwrap_or_else(|| "dumb".into());
     let env = [("PS1".into(), r"\h:\w# ".into()), ("TERM".into(), term)];
-    // The rows and columns of the terminal.
+    // The command that sets the terminal's number of rows and columns in the guest.
     let size =
         stty(&["size"]).map(|size| format!("stty rows {};", size.trim().replace(' ', " cols ")));
     let size = size.unwrap_or_default();
@@ -49,15 +49,15 @@ pub(crate) fn shell(machines: &Machines, watch: &Watch) -> Result<u8> {
     guest::with_console_tail(&guests, watch.ended(1, NO_LIMIT, &[]))
 }
 
-/// The terminal in raw mode, which passes on each key as it is typed. Dropping it restores the
-/// mode.
+/// The terminal in raw mode, in which each key is read immediately. Dropping this value restores
+/// the previous mode.
 #[derive(Debug)]
 struct RawTerminal {
     before: String,
 }
 
 impl RawTerminal {
-    /// Returns `None` if stdin is not a terminal.
+    /// Switches to raw mode. Returns `None` if stdin is not a terminal.
     fn enter() -> Option<Self> {
         let before = stty(&["-g"])?;
         stty(&["raw", "-echo"])?;

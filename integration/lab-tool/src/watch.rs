@@ -1,4 +1,4 @@
-//! Waiting for hosts and for other events that end the run.
+//! Waits for hosts, and for other events that end the run.
 
 use std::{
     fmt::Display,
@@ -18,31 +18,31 @@ use thiserror::Error;
 
 use crate::place::HOSTS;
 
-/// Exit status of failures that the command did not cause.
+/// The exit status of failures that the command has not caused.
 pub(crate) const FAILURE: u8 = 125;
 
-/// Exit status after a host stopped, which the command did not cause.
+/// The exit status after a guest has stopped, which the command has not caused.
 const STOPPED: u8 = 123;
 
-/// Events while hosts run.
+/// An event while hosts run.
 #[derive(Debug)]
 pub(crate) enum News {
     Ready(usize),
-    /// The command of a host ended with this status.
+    /// The command of this host has ended with this status.
     Ended(usize, u8),
     Stop(Stop),
 }
 
-/// A reason to stop.
+/// A reason to end the run.
 #[derive(Debug, Error)]
 #[error("{why}")]
 pub(crate) struct Stop {
-    /// The exit status.
+    /// The exit status of the lab.
     pub(crate) status: u8,
     why: String,
-    /// The lost host: its machine ended, never booted, or makes no progress.
+    /// The host that is lost, if any: its machine has ended, did not boot, or has stopped.
     pub(crate) host: Option<usize>,
-    /// The answers of the monitor of a host without progress.
+    /// The answers of the monitor if the machine has stopped, otherwise empty.
     pub(crate) monitor: String,
 }
 
@@ -56,11 +56,11 @@ impl Stop {
         }
     }
 
-    /// The readers of stdout or stderr have closed it.
+    /// The reader of stdout or stderr has closed the pipe.
     pub(crate) fn output_closed() -> Self {
         Self::new(
             128 + Signal::SIGPIPE as u8,
-            "nobody reads the output".into(),
+            "the reader of the output has closed the pipe".into(),
         )
     }
 
@@ -71,7 +71,7 @@ impl Stop {
         }
     }
 
-    /// The virtual processors make no progress.
+    /// The virtual processors of this host make no progress.
     pub(crate) fn stopped(host: usize, why: &str, monitor: String) -> Self {
         Self {
             status: STOPPED,
@@ -88,10 +88,11 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Creates a watch. Call this before any thread is started.
+    /// Creates a watch. Call this before any thread is started, because it blocks signals for the
+    /// process.
     pub(crate) fn new() -> Result<Self> {
         let (news, inbox) = channel();
-        // Sending fails only if the main thread has dropped the receiver at its end.
+        // Ignore failures of sending: the main thread has ended and dropped the receiver.
         let (signals, output_closed) = (news.clone(), news.clone());
         on_signal(move |signal| {
             let stop = Stop::new(128 + signal as u8, format!("stopped by {signal}"));
@@ -101,7 +102,7 @@ impl Watch {
         Ok(Self { news, inbox })
     }
 
-    /// Waits until all hosts are ready.
+    /// Waits until all hosts are ready, for at most `limit`.
     pub(crate) fn ready(&self, hosts: usize, limit: Duration) -> Result<()> {
         let deadline = Instant::now() + limit;
         let mut missing: Vec<_> = (0..hosts).collect();
@@ -112,7 +113,7 @@ impl Watch {
                 Some(News::Ended(..)) => {}
                 None => {
                     let seconds = limit.as_secs();
-                    let why = "it may lack memory, or this machine be very busy";
+                    let why = "the guest may lack memory, or this machine is very busy";
                     let why = format!("not up within {seconds} s; {why}");
                     return Err(Stop::lost(host, why).into());
                 }
@@ -121,14 +122,14 @@ impl Watch {
         Ok(())
     }
 
-    /// Discards events of machines that were switched off.
+    /// Discards the pending events of machines that were switched off. Fails on a signal.
     pub(crate) fn forget_hosts(&self) -> Result<()> {
         while self.next(Instant::now())?.is_some() {}
         Ok(())
     }
 
-    /// Waits until the commands of all hosts have ended. Returns the first nonzero status, or zero.
-    /// The end of a host in `may_die` counts as status 0 of its command.
+    /// Waits until the commands of all hosts have ended. Returns the first nonzero exit status, or
+    /// zero. If the machine of a host in `may_die` ends, its command counts as ended with status 0.
     pub(crate) fn ended(&self, hosts: usize, limit: Duration, may_die: &[String]) -> Result<u8> {
         let deadline = Instant::now() + limit;
         let mut running = HOSTS[..hosts].to_vec();
@@ -147,11 +148,11 @@ impl Watch {
                     why,
                     ..
                 }) if may_die.iter().any(|name| *name == HOSTS[host]) => {
-                    eprintln!("lab: {why}, as it may");
+                    eprintln!("lab: {why}, as --may-die permits");
                     (host, 0)
                 }
                 News::Stop(stop) => return Err(stop.into()),
-                // `ready` has handled it.
+                // `ready` has already handled this event.
                 News::Ready(_) => continue,
             };
             running.retain(|name| *name != HOSTS[host]);
@@ -165,21 +166,21 @@ impl Watch {
         Ok(result)
     }
 
-    /// Returns the next event, or `None` at the deadline. Fails if the event is a reason to stop
-    /// that concerns no host.
+    /// Returns the next event, or `None` at the deadline. Returns an error for a reason to end the
+    /// run that does not concern a host, for instance a signal.
     fn next(&self, deadline: Instant) -> Result<Option<News>> {
         let left = deadline.saturating_duration_since(Instant::now());
         match self.inbox.recv_timeout(left) {
             Ok(News::Stop(stop)) if stop.host.is_none() => Err(stop.into()),
             Ok(news) => Ok(Some(news)),
             Err(RecvTimeoutError::Timeout) => Ok(None),
-            Err(RecvTimeoutError::Disconnected) => unreachable!("we hold a sender ourselves"),
+            Err(RecvTimeoutError::Disconnected) => unreachable!("`self.news` is a sender"),
         }
     }
 }
 
-/// Calls `tell` for each signal that requests the end of this process. Call it before any thread is
-/// started: threads inherit the mask that blocks these signals.
+/// Calls `tell` for each signal that requests the end of this process. Call this before any thread
+/// is started, because threads inherit the mask that blocks these signals.
 fn on_signal(tell: impl Fn(Signal) + Send + 'static) -> nix::Result<()> {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGINT);
@@ -196,7 +197,8 @@ fn on_signal(tell: impl Fn(Signal) + Send + 'static) -> nix::Result<()> {
     Ok(())
 }
 
-/// Returns whether `nohup` started this process. Waiting for the signal would override it.
+/// Returns whether SIGHUP is ignored, because `nohup` started this process. Then the caller must
+/// not wait for SIGHUP, which would override `nohup`.
 fn hangup_is_ignored() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -204,11 +206,12 @@ fn hangup_is_ignored() -> bool {
     mask.is_some_and(|mask| mask & 1 << (Signal::SIGHUP as u32 - 1) != 0)
 }
 
-/// Calls `tell` when the reader of stdout or stderr has closed it, even without output.
+/// Calls `tell` when the reader of stdout or stderr has closed the pipe, even if nothing is
+/// written.
 fn on_output_closed(tell: impl FnOnce() + Send + 'static) {
     thread::spawn(move || {
         let (stdout, stderr) = (io::stdout(), io::stderr());
-        // `poll` always reports errors and hang-ups.
+        // Request no events, because `poll` always reports errors and hang-ups.
         let mut fds =
             [&stdout.as_fd(), &stderr.as_fd()].map(|fd| PollFd::new(*fd, PollFlags::empty()));
         while let Err(nix::Error::EINTR) = poll(&mut fds, PollTimeout::NONE) {}
@@ -220,7 +223,7 @@ fn on_output_closed(tell: impl FnOnce() + Send + 'static) {
 mod tests {
     use super::*;
 
-    /// Returns a watch with these events.
+    /// Returns a watch in which these events are pending.
     fn watch(news: impl IntoIterator<Item = News>) -> Watch {
         let (sender, inbox) = channel();
         for news in news {

@@ -1,4 +1,4 @@
-//! Generates a crate with the suites' programs, and builds it.
+//! Generates a crate with the test programs of the suites, and builds it.
 
 use std::{
     collections::BTreeMap,
@@ -15,19 +15,19 @@ use crate::{
     suite::Suite,
 };
 
-/// The line of the root that puts rdmsg's types in the place of std's.
+/// The line of root.rs that makes rdmsg's types available under the names of std's types.
 const TYPES: &str = "    pub use rdmsg::{Stream as TcpStream, StreamListener as TcpListener};\n";
 
 /// The generated crate.
 #[derive(Debug)]
 pub(crate) struct Generated {
     folder: PathBuf,
-    /// The programs by name, once they are built.
+    /// The paths of the programs by name; empty paths until the programs are built.
     programs: BTreeMap<String, PathBuf>,
 }
 
 impl Generated {
-    /// Writes the manifest of a crate without programs.
+    /// Writes the manifest of a crate that has no programs yet.
     pub(crate) fn new(folder: PathBuf, with_hyper: bool) -> Result<Self> {
         let checkout = env::current_dir()?;
         let (hyper, feature) = if with_hyper {
@@ -41,7 +41,8 @@ impl Generated {
         );
         write(&folder.join("Cargo.toml"), &manifest)?;
         write(&folder.join("src/lib.rs"), "")?;
-        // rdmsg's dependencies have the versions of this checkout. Cargo adds the suites'.
+        // Copy the lock file, so that rdmsg's dependencies have the same versions as in this
+        // checkout. Cargo adds the suites' dependencies.
         let lock = fs::read_to_string("Cargo.lock")?;
         if write(&folder.join("Cargo.lock.copied"), &lock)? {
             fs::write(folder.join("Cargo.lock"), lock)?;
@@ -54,10 +55,10 @@ impl Generated {
         self.folder.join("Cargo.toml")
     }
 
-    /// Adds the programs of a suite: with sockets, and with rdmsg.
+    /// Adds the two programs of a suite: one with sockets, and one with rdmsg.
     pub(crate) fn add(&mut self, suite: &Suite) -> Result<()> {
         let root = include_str!("../root.rs");
-        ensure!(root.contains(TYPES), "root.rs does not have {TYPES}");
+        ensure!(root.contains(TYPES), "root.rs does not contain {TYPES}");
         let modules = suite.modules.iter().map(|name| format!("mod {name};\n"));
         let modules: String = modules.collect();
         let [sockets, rdmsg] = suite.programs();
@@ -77,7 +78,7 @@ impl Generated {
         let mut cargo = Command::new("cargo");
         cargo.args(["build", "--message-format=json-render-diagnostics"]);
         cargo.arg("--manifest-path").arg(self.manifest());
-        // The checkout's folder has most of the dependencies.
+        // Use this checkout's target folder, which already contains most of the dependencies.
         cargo.arg("--target-dir").arg(self.folder.join(".."));
         cargo.args(self.programs.keys().flat_map(|name| ["--test", name]));
         let output = cargo.stderr(Stdio::inherit()).output();
@@ -96,7 +97,7 @@ impl Generated {
         Ok(())
     }
 
-    /// Lists the tests of a suite.
+    /// Lists the tests of a suite that was built.
     pub(crate) fn record(&self, suite: &Suite) -> Result<Record> {
         let programs = suite.programs().map(|name| self.programs[&name].clone());
         let with_rdmsg = list(&programs[1])?;
@@ -116,8 +117,8 @@ impl Generated {
     }
 }
 
-/// Writes a file, unless it has this content: cargo finds it unchanged then. Returns whether it
-/// had another.
+/// Writes a file unless it already has this content, so that cargo does not rebuild. Returns
+/// whether the content has changed.
 fn write(path: &Path, text: &str) -> Result<bool> {
     if fs::read_to_string(path).is_ok_and(|there| there == text) {
         return Ok(false);

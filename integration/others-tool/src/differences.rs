@@ -1,8 +1,9 @@
-//! The tests that are documented to fail with rdmsg.
+//! Reads `differences.txt`: the tests that are known to fail with rdmsg.
 
 use crate::record::Carrier;
 
-/// Returns the documented reason why this test fails, and whether it always does.
+/// If this test is known to fail, returns the reason, and whether the test fails always or only
+/// sometimes.
 pub(crate) fn find(suite: &str, test: &str, carrier: Carrier) -> Option<(&'static str, bool)> {
     let carrier = match carrier {
         Carrier::Sockets => return None,

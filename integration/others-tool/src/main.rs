@@ -1,8 +1,8 @@
-//! Runs tests that std, tokio and hyper-util have for TCP sockets with rdmsg's types.
+//! Runs the TCP tests of std, tokio and hyper-util with rdmsg's types.
 //!
-//! On a developer's machine this takes the suites from registries, builds them, and runs them with
-//! sockets and with rdmsg over TCP. Then it starts itself in the lab. There it runs them over
-//! RDMA, and prints the table.
+//! On a developer's machine, this program downloads the suites from registries, builds them, and
+//! runs them with sockets and with rdmsg over TCP. Then it starts itself in the lab, runs the
+//! suites there over RDMA, and prints the table.
 
 mod build;
 mod differences;
@@ -22,19 +22,20 @@ use crate::{
     suite::{Name, STD, Suite},
 };
 
-/// Tests of std, tokio and hyper-util, with rdmsg's types in place of sockets
+/// Runs tests of std, tokio and hyper-util, with rdmsg's types in place of sockets
 ///
-/// Takes the tests of TCP sockets from pinned versions of std (the distribution's package rust-
-/// src, which it installs; a version without substitutions is left out), tokio and hyper-util (the
-/// packages of crates.io). Substitutes rdmsg's streams and listeners for sockets:
-/// integration/others-tool/substitutions.txt has each substitution. Runs each test with sockets,
+/// Takes the tests of TCP sockets from pinned versions of std, tokio and hyper-util. The sources
+/// are the distribution's package rust-src, which is installed if necessary, and crates.io. A
+/// version of std without substitutions is skipped. Replaces sockets by rdmsg's streams and
+/// listeners, as listed in integration/others-tool/substitutions.txt. Runs each test with sockets,
 /// with rdmsg over TCP on this machine, and with rdmsg over RDMA: on a local RDMA device if there
 /// is one, otherwise in a virtual machine.
 ///
-/// Each test is a process, which is killed if it hangs. A test that a substitution leaves out of
-/// the program with rdmsg, because it does not compile, fails.
+/// Each test runs in its own process, which is killed if it hangs. A test that does not compile
+/// with rdmsg's types is left out by a substitution, and counts as failed.
 ///
-/// Prints a table, and the reason for each test that fails. Ends 0 if each of these tests is in
+/// Prints a table, and the reason for each test that fails. The exit status is 0 if exactly those
+/// tests fail that integration/others-tool/differences.txt lists.
 /// integration/others-tool/differences.txt, and each test there fails.
 #[derive(Parser)]
 #[command(
@@ -43,13 +44,13 @@ use crate::{
     verbatim_doc_comment
 )]
 struct Options {
-    /// Only the suites of std and tokio
+    /// Run only the suites of std and tokio
     #[arg(long)]
     quick: bool,
-    /// Only this suite; may be repeated
+    /// Run only this suite; can be repeated
     #[arg(long, value_name = "SUITE", value_enum)]
     only: Vec<Name>,
-    /// Only on this machine, without RDMA
+    /// Run only on this machine, without RDMA
     #[arg(long)]
     no_lab: bool,
 }
@@ -60,7 +61,7 @@ fn main() -> Result<ExitCode> {
     let target = program
         .ancestors()
         .nth(2)
-        .context("this is built by cargo")?;
+        .context("this program is not in a target folder of cargo")?;
     let folder = target.join("others");
     let records = folder.join("records.json");
     if Lab::is_here() {
@@ -82,7 +83,7 @@ fn main() -> Result<ExitCode> {
         .run_without_names()
 }
 
-/// Builds the suites, and runs them on this machine.
+/// Builds the suites, and runs them on this machine with sockets and with rdmsg over TCP.
 fn run_here(options: &Options, folder: PathBuf) -> Result<Vec<Record>> {
     let is_wanted = |name: &&Name| {
         (options.only.is_empty() || options.only.contains(name))
@@ -101,7 +102,7 @@ fn run_here(options: &Options, folder: PathBuf) -> Result<Vec<Record>> {
         generated.add(&suite)?;
         suites.push(suite);
     }
-    ensure!(!suites.is_empty(), "no suite is left");
+    ensure!(!suites.is_empty(), "no suite can run");
     generated.build()?;
     let mut records = Vec::new();
     for suite in suites {

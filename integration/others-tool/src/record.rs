@@ -1,4 +1,4 @@
-//! Runs the tests, and keeps their outcomes.
+//! Runs the tests, and records their outcomes.
 
 use std::{
     collections::BTreeMap,
@@ -13,13 +13,13 @@ use toolbox::Process;
 
 use crate::differences;
 
-/// The longest that a test may take on an idle machine.
+/// The time limit for a test, on an idle machine.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// The types in a suite's program, and the transport of their bytes.
+/// The types that a suite's program uses, and their transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum Carrier {
-    /// The types for which the suite was written.
+    /// The types for which the suite was written: sockets over TCP.
     Sockets,
     /// rdmsg's types over TCP.
     Tcp,
@@ -27,27 +27,27 @@ pub(crate) enum Carrier {
     Rdma,
 }
 
-/// A suite's tests.
+/// The tests of a suite, and their outcomes.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Record {
     pub(crate) suite: String,
     pub(crate) version: String,
-    /// The programs with sockets and with rdmsg.
+    /// The path of the program with sockets, and of the program with rdmsg.
     pub(crate) programs: [PathBuf; 2],
     pub(crate) tests: Vec<Test>,
 }
 
-/// A test, and its outcomes so far.
+/// A test, with its outcomes so far.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Test {
     pub(crate) name: String,
-    /// Whether the program with rdmsg has it. If not, a substitution has left it out.
+    /// Whether the program with rdmsg contains the test. If not, a substitution has left it out.
     pub(crate) compiles: bool,
-    /// The reason for each failure, and `None` for a test that passed.
+    /// The reason of the failure, or `None` if the test passed.
     pub(crate) outcomes: BTreeMap<Carrier, Option<String>>,
 }
 
-/// An outcome, compared with the documented differences.
+/// An outcome, compared with the known differences.
 #[derive(Debug)]
 pub(crate) enum Verdict {
     Passed,
@@ -56,7 +56,7 @@ pub(crate) enum Verdict {
 }
 
 impl Record {
-    /// Runs each test in a process of its own, one after the other.
+    /// Runs each test in its own process, one after the other, and records the outcomes.
     pub(crate) fn run(&mut self, carrier: Carrier) -> Result<()> {
         let [sockets, rdmsg] = &self.programs;
         let count = self.tests.len();
@@ -81,7 +81,7 @@ impl Record {
         Ok(())
     }
 
-    /// Returns the number of tests that passed, or a dash if none ran.
+    /// Returns the number of tests that passed, or a dash if no test has run.
     pub(crate) fn passed(&self, carrier: Carrier) -> String {
         let tests = self.tests.iter();
         let outcomes: Vec<_> = tests.filter_map(|it| it.outcomes.get(&carrier)).collect();
@@ -106,7 +106,7 @@ impl Verdict {
     }
 }
 
-/// Returns the names of a program's tests.
+/// Returns the names of all tests in a program.
 pub(crate) fn list(program: &Path) -> Result<Vec<String>> {
     let ended = Process::start(&[text(program)?, "--list"])?.finish(LIMIT)?;
     ensure!(ended.succeeded(), "{} --list: {ended}", program.display());
@@ -117,7 +117,7 @@ pub(crate) fn list(program: &Path) -> Result<Vec<String>> {
     Ok(names.map(str::to_owned).collect())
 }
 
-/// Runs a test, and returns the reason if it fails.
+/// Runs a test. Returns the reason if the test fails.
 fn run(program: &Path, test: &str, transport: &str) -> Result<Option<String>> {
     let transport = format!("RDMSG_TRANSPORT={transport}");
     let argv = [
@@ -139,7 +139,7 @@ fn run(program: &Path, test: &str, transport: &str) -> Result<Option<String>> {
     })
 }
 
-/// Returns the message of the first panic in one line.
+/// Returns the message of the first panic as one line.
 fn reason(output: &str) -> String {
     let mut lines = output
         .lines()
@@ -150,14 +150,14 @@ fn reason(output: &str) -> String {
         .take_while(|line| !line.starts_with("note: "));
     let message: Vec<_> = message.map(str::trim).collect();
     if message.is_empty() {
-        "nothing panicked".to_owned()
+        "no panic message".to_owned()
     } else {
         message.join(" ")
     }
 }
 
 fn text(path: &Path) -> Result<&str> {
-    path.to_str().context("the target folder's path is no text")
+    path.to_str().context("the target path is not UTF-8")
 }
 
 impl fmt::Display for Carrier {

@@ -1,4 +1,4 @@
-//! The suites, and the registries that have their files.
+//! Finds the files of the suites, and downloads them if necessary.
 
 use std::{
     fs,
@@ -11,15 +11,16 @@ use clap::ValueEnum;
 use serde_json::Value;
 use toolbox::sections;
 
-/// The versions of std whose tests have substitutions: Debian 12's, Ubuntu 24.04's and Debian 13's.
+/// The versions of std for which there are substitutions: those of Debian 12, Ubuntu 24.04 and
+/// Debian 13.
 pub(crate) const STD: [&str; 3] = ["1.63.0", "1.75.0", "1.85.1"];
 
-/// The test files of packages.
+/// The names of the test files in the packages.
 const TOKIO: &str = "tcp_accept tcp_accept_ready tcp_connect tcp_echo tcp_into_split tcp_into_std \
                      tcp_peek tcp_shutdown tcp_split tcp_stream";
 const HYPER_UTIL: &str = "legacy_client proxy test_utils";
 
-/// A project whose tests of TCP sockets run.
+/// A project whose tests of TCP sockets can be run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Name {
     Std,
@@ -27,20 +28,20 @@ pub(crate) enum Name {
     HyperUtil,
 }
 
-/// A suite on this machine.
+/// A suite whose files exist on this machine.
 #[derive(Debug)]
 pub(crate) struct Suite {
     pub(crate) name: &'static str,
     pub(crate) version: String,
-    /// The modules of its programs.
+    /// The names of the modules in the suite's programs.
     pub(crate) modules: Vec<&'static str>,
-    /// The file of each module.
+    /// The path of each module's file.
     pub(crate) files: Vec<PathBuf>,
 }
 
 impl Suite {
-    /// Finds a suite, and fetches it if it is not on this machine. Returns `None` if the
-    /// distribution has a version of std without substitutions.
+    /// Finds a suite, and downloads it if it is not on this machine. Returns `None` if the
+    /// distribution's version of std has no substitutions.
     pub(crate) fn find(name: Name, manifest: &Path) -> Result<Option<Self>> {
         match name {
             Name::Std => Self::of_apt(),
@@ -49,7 +50,7 @@ impl Suite {
         }
     }
 
-    /// Finds std's tests in the distribution's package `rust-src`, and installs it if necessary.
+    /// Finds std's tests in the distribution's package `rust-src`, which is installed if necessary.
     fn of_apt() -> Result<Option<Self>> {
         let find = || {
             STD.iter().find_map(|version| {
@@ -72,9 +73,9 @@ impl Suite {
         Ok(find())
     }
 
-    /// Finds the tests of a package on which the generated manifest depends.
+    /// Finds the tests of a package that is a dependency of the generated manifest.
     fn of_cargo(name: &'static str, files: &'static str, manifest: &Path) -> Result<Self> {
-        // Packages for other systems are not fetched.
+        // The filter keeps cargo from downloading packages that only other systems need.
         let host = output(Command::new("rustc").args(["--print", "host-tuple"]))?;
         let mut cargo = Command::new("cargo");
         cargo.args([
@@ -88,7 +89,7 @@ impl Suite {
         let metadata: Value = serde_json::from_str(&metadata)?;
         let mut packages = metadata["packages"].as_array().into_iter().flatten();
         let package = packages.find(|package| package["name"] == name);
-        let package = package.with_context(|| format!("the manifest does not have {name}"))?;
+        let package = package.with_context(|| format!("the manifest does not contain {name}"))?;
         let text = |key: &str| package[key].as_str().unwrap_or_default().to_owned();
         let tests = Path::new(&text("manifest_path")).with_file_name("tests");
         let file = |module| {
@@ -109,12 +110,12 @@ impl Suite {
         })
     }
 
-    /// Returns the names of the programs with sockets and with rdmsg.
+    /// Returns the names of the suite's programs: with sockets, and with rdmsg.
     pub(crate) fn programs(&self) -> [String; 2] {
         ["sockets", "rdmsg"].map(|types| format!("{}_{types}", self.name))
     }
 
-    /// Reads the files, and makes the substitutions for this program.
+    /// Reads the suite's files. Returns their texts with the substitutions for this program.
     pub(crate) fn read(&self, program: &str) -> Result<Vec<String>> {
         let read = |path| fs::read_to_string(path).with_context(|| format!("reading {path:?}"));
         let mut texts = self.files.iter().map(read).collect::<Result<Vec<_>>>()?;
@@ -127,7 +128,7 @@ impl Suite {
                 let (from, to) = line.split_once(" ~> ").context(line)?;
                 let is_there = texts.iter().any(|text| text.contains(from));
                 let Self { name, version, .. } = self;
-                ensure!(is_there, "{name} {version} does not have `{from}`");
+                ensure!(is_there, "{name} {version} does not contain `{from}`");
                 texts
                     .iter_mut()
                     .for_each(|text| *text = text.replace(from, to));
@@ -137,7 +138,7 @@ impl Suite {
     }
 }
 
-/// Runs a command to its end, and returns its stdout.
+/// Runs a command to its end. Returns the command's stdout.
 fn output(command: &mut Command) -> Result<String> {
     let output = command.stderr(Stdio::inherit()).output();
     let output = output.with_context(|| format!("cannot run {command:?}"))?;

@@ -1,12 +1,13 @@
-//! Byte patterns by which tests recognise messages. This is a separate package so that it can be
-//! optimised: emulated guests fill and compare many bytes, while most other code only waits.
+//! Byte patterns by which tests recognise messages. This is a separate package so that the compiler
+//! can optimise it even in debug builds: emulated guests fill and compare many bytes, while the
+//! other code of tests mostly waits.
 
 use fastrand::Rng;
 
-/// Number of bytes that are compared at a time.
+/// The number of bytes that `check` compares at a time.
 const PIECE: usize = 4096;
 
-/// Returns a random number generator whose seed is derived from all parts.
+/// Returns a random number generator whose seed depends on all elements of `parts`.
 #[must_use]
 pub fn random(parts: &[u64]) -> Rng {
     let seed = parts
@@ -15,7 +16,7 @@ pub fn random(parts: &[u64]) -> Rng {
     Rng::with_seed(seed)
 }
 
-/// Returns bytes that depend on the number of the message, its length, and the position.
+/// Returns `len` bytes, each of which depends on `number`, `len` and its position.
 #[must_use]
 pub fn pattern(number: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
@@ -23,25 +24,25 @@ pub fn pattern(number: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Returns a part of an endless sequence, from position `at` on.
+/// Returns `len` bytes of an endless sequence, from position `at` on.
 #[must_use]
 pub fn sequence(at: usize, len: usize) -> Vec<u8> {
     let byte = |at: usize| (at ^ (at >> 8) ^ (at >> 16)) as u8;
     (at..at + len).map(byte).collect()
 }
 
-/// Writes the [`pattern`] of this number and length.
+/// Fills `bytes` with the [`pattern`] of this number and the length of `bytes`.
 pub fn fill(number: u64, bytes: &mut [u8]) {
     let len = bytes.len();
     Pattern::new(number, len).fill(bytes);
 }
 
-/// Compares the length and every byte with the [`pattern`] of this number and length, without
-/// allocating memory for a second message.
+/// Compares `message` with the [`pattern`] of this number and length. Allocates no memory for the
+/// expected message.
 ///
 /// # Errors
 ///
-/// A description of the difference.
+/// If the length or a byte differs. The error describes the difference.
 pub fn check(number: u64, len: usize, message: &[u8]) -> Result<(), String> {
     if message.len() != len {
         return Err(format!("{} bytes instead of {len}", message.len()));
@@ -64,8 +65,8 @@ pub fn check(number: u64, len: usize, message: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// A generator of pattern bytes. It makes eight bytes at a time, so all pieces except the
-/// last must be multiples of eight.
+/// A generator of pattern bytes. Each step generates eight bytes, so the lengths of all pieces
+/// except the last must be multiples of eight.
 struct Pattern(u64);
 
 impl Pattern {

@@ -1,4 +1,4 @@
-//! The record that each side keeps of a connection.
+//! The record (book) that each side keeps of a connection, for comparison with the other side's.
 
 use rdmsg::CloseReason;
 use serde::{Deserialize, Serialize};
@@ -7,34 +7,35 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Book {
     pub(crate) connection: u32,
-    /// Messages that were given to `send`.
+    /// The number of messages that were passed to `send`, including failed calls.
     pub(crate) begun: u64,
-    /// Messages that `send` accepted.
+    /// The number of messages for which `send` succeeded.
     pub(crate) accepted: u64,
-    /// Messages and operations that were accepted with an id.
+    /// The number of messages and operations that were accepted with an id.
     pub(crate) ids: u64,
-    /// Completions with an id that report success.
+    /// The number of completions with an id that report success.
     pub(crate) succeeded: u64,
-    /// Completions with an id that report that the outcome is unknown.
+    /// The number of completions with an id that report an unknown outcome.
     pub(crate) failed: u64,
-    /// The number of the last message whose completion reports success, plus one.
+    /// The number of the last message whose completion reported success, plus one; 0 if there is
+    /// none.
     pub(crate) confirmed: u64,
-    /// Messages received, in order, each with the right bytes.
+    /// The number of messages received so far. All were in order and had the right bytes.
     pub(crate) received: u64,
-    /// The time of the end in milliseconds of this host's clock.
+    /// The time at which the connection ended, in milliseconds since 1970 by this host's clock.
     pub(crate) ended: u64,
-    /// Whether this side has begun to end the connection.
+    /// Whether this side has started to end the connection.
     pub(crate) ends: bool,
-    /// The number of connections of the session after the first.
+    /// The number of times that the session was resumed.
     pub(crate) resumes: u64,
-    /// Messages that were sent again after a resumption.
+    /// The number of messages that were sent again after a resumption.
     pub(crate) resent: u64,
-    /// Whether `close` reports after the end that everything was delivered.
+    /// Whether `close`, called after the end, reported that all messages were delivered.
     pub(crate) delivered: bool,
     pub(crate) end: End,
 }
 
-/// The end of a connection, from the view of one side.
+/// The end of a connection, as one side has seen it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum End {
     /// The connection has not ended.
@@ -45,7 +46,7 @@ pub(crate) enum End {
     Dropped,
     LocallyClosed,
     PeerClosed,
-    /// All other reasons, by their names.
+    /// Any other reason, by the name of its `CloseReason`.
     Broken(String),
 }
 

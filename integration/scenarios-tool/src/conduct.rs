@@ -1,4 +1,4 @@
-//! The conductor on host a: plays scenarios on both hosts, and judges their books.
+//! The conductor on host a. It runs scenarios on both hosts, and judges the books of both sides.
 
 mod strike;
 
@@ -26,25 +26,26 @@ use crate::{
     worker::Said,
 };
 
-/// Limit for a side to obey an order, on an idle machine.
+/// The time limit for a worker to carry out an order, on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Limit for one line.
+/// The time limit for the next line of a worker.
 const TURN: Duration = Duration::from_secs(30);
 
-/// Tolerance that is added to the configured time limits.
+/// The tolerance that is added to the configured time limits.
 const SLACK: Duration = Duration::from_secs(5);
 
-/// Limit for the end of a hung worker, and for the kernel to free the objects of a process.
+/// The time limit for a hung worker to end, and for the kernel to free the objects of a process.
 const SETTLES: Duration = Duration::from_secs(10);
 
-/// The time between two lines of a long scenario.
+/// The time between two progress lines of a long scenario.
 const PROGRESS: Duration = Duration::from_secs(10);
 
-/// The number of problems of a scenario that are printed: those of many connections are alike.
+/// The maximal number of problems that are printed per scenario. With many connections, most
+/// problems are alike.
 const MOST_PROBLEMS: usize = 30;
 
-/// A host: its agent, and the output of its worker.
+/// A host: its agent, and the output of the worker that runs there.
 #[derive(Debug)]
 pub(crate) struct Host {
     name: &'static str,
@@ -52,21 +53,22 @@ pub(crate) struct Host {
     pub(crate) notes: Notes,
 }
 
-/// Everything that a worker has printed.
+/// Everything that a worker has printed, and the state before its start.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
-    /// The objects on the device before the worker was started.
+    /// The objects on the device before the worker was started, as `rdma resource show` prints
+    /// them.
     objects: String,
     books: Vec<Book>,
     problems: Vec<String>,
-    /// The server's addresses.
+    /// The addresses on which the server listens.
     pub(crate) listens: Vec<SocketAddr>,
-    /// How many times all connections were flowing.
+    /// The number of times that the worker has reported [`Said::Flowing`].
     flowing: u32,
-    /// The last state of a victim.
+    /// The last resource counts of a victim.
     pub(crate) health: Option<Health>,
     pub(crate) ended: Option<Ended>,
-    /// The lines of stderr.
+    /// The lines that were printed to stderr.
     pub(crate) words: Vec<String>,
 }
 
@@ -76,7 +78,7 @@ impl Host {
         Self { name, agent, notes }
     }
 
-    /// Starts this program with these arguments, after the previous one has ended.
+    /// Starts this program with these arguments. The previous program has ended.
     pub(crate) fn start(&mut self, args: &[String]) -> Result<()> {
         self.notes = Notes::default();
         let mut argv = words(RETURNING_MEMORY);
@@ -85,7 +87,7 @@ impl Host {
         self.agent.start_told(&argv)
     }
 
-    /// Starts the worker for the next scenario.
+    /// Records the objects on the device, and starts the worker for a scenario.
     fn start_worker(&mut self, args: &[String]) -> Result<()> {
         let objects = self.objects()?;
         self.start(args)?;
@@ -93,8 +95,8 @@ impl Host {
         Ok(())
     }
 
-    /// Reads the worker's lines until `until` is true. Fails if the worker ends before, or after
-    /// `limit`.
+    /// Reads the worker's lines until `until` returns true. Fails if the worker ends earlier, or
+    /// after `limit`. `what` names the awaited state in the error.
     pub(crate) fn wait(
         &mut self,
         what: &str,
@@ -107,12 +109,12 @@ impl Host {
                 bail!("host {name}: {ended} before it was {what}");
             }
             let is_late = !self.listen(deadline.left().min(TURN))? && deadline.is_over();
-            ensure!(!is_late, "host {name}: not {what} after {limit:?}");
+            ensure!(!is_late, "host {name}: still not {what} after {limit:?}");
         }
         Ok(())
     }
 
-    /// Reads the worker's next line. Returns whether one arrived within `limit`.
+    /// Reads the worker's next line. Returns whether a line arrived within `limit`.
     pub(crate) fn listen(&mut self, limit: Duration) -> Result<bool> {
         let notes = &mut self.notes;
         match self.agent.line(Deadline::exactly_after(limit))? {
@@ -130,24 +132,25 @@ impl Host {
         Ok(true)
     }
 
-    /// Waits for the worker's end, which must be successful if the worker is `whole`.
+    /// Waits for the worker's end. If `whole`, the worker must exit with status 0.
     pub(crate) fn end(&mut self, limit: Duration, whole: bool) -> Result<()> {
-        self.wait("done", |notes| notes.ended.is_some(), limit)?;
+        self.wait("finished", |notes| notes.ended.is_some(), limit)?;
         match &self.notes.ended {
             Some(ended) if whole && !ended.succeeded() => bail!("host {}: {ended}", self.name),
             _ => Ok(()),
         }
     }
 
-    /// Ends a hung worker, after it has reported its open connections.
+    /// Makes a hung worker report its open connections and exit. Kills the worker if that fails.
     fn quit_worker(&mut self) {
-        // Ignores errors: the host may be gone, and the report is optional.
+        // Ignore the errors: the report is not required, and the host is possibly gone.
         let _ = self.agent.tell("quit");
         let _ = self.end(SETTLES, false);
         let _ = self.agent.finish(Duration::ZERO);
     }
 
-    /// Runs a shell command. Returns the time at which it started.
+    /// Runs a shell command. Returns the time at which the command started, in milliseconds since
+    /// 1970 by the clock of this host.
     fn shell(&mut self, script: &str) -> Result<u64> {
         let ran = self.agent.shell(script);
         Ok(ran.with_context(|| format!("host {}", self.name))?.0)
@@ -157,8 +160,8 @@ impl Host {
         Ok(self.agent.shell("rdma resource show $LAB_DEV")?.1)
     }
 
-    /// Restores the host. Fails unless the device has the same objects as before the worker's
-    /// start.
+    /// Removes the effects of the fault from this host. Fails unless the device has the same
+    /// objects as before the worker was started.
     fn clear_up(&mut self, fault: Fault) -> Result<()> {
         let is_server = self.name == "b";
         if is_server && fault == Fault::HostKilled {
@@ -168,13 +171,13 @@ impl Host {
             self.shell(network::CLEAR)?;
         }
         if is_server && fault == Fault::DeviceRemoved {
-            // The counters of a new device start at zero.
+            // Do not compare objects: the counters of the new device start at zero.
             return self.shell(&network::restore_device()).map(drop);
         }
         self.wait_for_objects()
     }
 
-    /// Waits until the device has the objects that it had before the worker was started.
+    /// Waits until the device has the same objects as before the worker was started.
     fn wait_for_objects(&mut self) -> Result<()> {
         let mut deadline = Deadline::after(SETTLES);
         loop {
@@ -183,13 +186,13 @@ impl Host {
             if now == *before {
                 return Ok(());
             }
-            ensure!(!deadline.is_over(), "{now} instead of {before}");
+            ensure!(!deadline.is_over(), "objects: {now} instead of {before}");
             thread::sleep(Duration::from_millis(100));
         }
     }
 }
 
-/// The two hosts, which may be one.
+/// The two hosts, which are the same host if the lab has only one.
 #[derive(Debug)]
 pub(crate) struct Conductor {
     lab: Lab,
@@ -210,7 +213,7 @@ impl Conductor {
         })
     }
 
-    /// Plays a scenario, prints its result, and returns whether it passed.
+    /// Runs a scenario and prints the result. Returns whether the scenario passed.
     pub(crate) fn run(&mut self, scenario: &Scenario, seed: u64) -> bool {
         if !scenario.is_possible(&self.lab) {
             println!("{scenario} does not apply: the device has too few queue pairs");
@@ -219,7 +222,8 @@ impl Conductor {
         let start = Instant::now();
         let before = slowness();
         let played = self.play(scenario, seed);
-        // The machine may be slow at the start or at the end of the measurement.
+        // Use the larger factor, because the machine was possibly slow only at the start or only at
+        // the end.
         let bound = bound(scenario, before.max(slowness()));
         let judged = match played {
             Ok(began) => {
@@ -269,7 +273,7 @@ impl Conductor {
         passed
     }
 
-    /// Plays a scenario, and returns the times of the fault.
+    /// Runs a scenario. Returns the times of the fault on both hosts, as in [`Evidence::began`].
     fn play(&mut self, scenario: &Scenario, seed: u64) -> Result<[u64; 2]> {
         let mut server = self.lab.peer;
         if let Fault::Network(netem) = scenario.fault {
@@ -281,12 +285,12 @@ impl Conductor {
                 .shell(&network::add_address(network::SECOND_ADDRESS))?;
         }
         let mut args = words(&format!("worker {} {seed}", scenario.name));
-        // Start both first, because they prepare at the same time.
+        // Start both workers before waiting for either, because both take time to prepare.
         self.a.start_worker(&args)?;
         args.push(format!("{server}:0"));
         self.b.start_worker(&args)?;
         self.b
-            .wait("there", |notes| !notes.listens.is_empty(), PATIENCE)?;
+            .wait("listening", |notes| !notes.listens.is_empty(), PATIENCE)?;
         let listens = &self.b.notes.listens;
         let address = listens[0];
         self.a.agent.tell(&serde_json::to_string(listens)?)?;
@@ -299,13 +303,14 @@ impl Conductor {
             Fault::Cuts => self.flow_through_cuts(scenario.flow)?,
             _ => self.flow(scenario.flow)?,
         }
-        // A server that is started again has the same address.
+        // A server that is started again must listen on the same address.
         args.pop();
         args.push(address.to_string());
         self.strike(scenario, seed, &args, address)
     }
 
-    /// Lets messages flow for this time, and fails as soon as a worker reports a problem.
+    /// Waits while messages flow for this time. Fails as soon as a worker reports a problem or
+    /// ends.
     fn flow(&mut self, time: Duration) -> Result<()> {
         let end = Instant::now() + time;
         let mut next = Instant::now() + PROGRESS;
@@ -314,11 +319,11 @@ impl Conductor {
                 while host.notes.ended.is_none() && host.listen(Duration::ZERO)? {}
                 let Host { name, notes, .. } = host;
                 let is_well = notes.ended.is_none() && notes.problems.is_empty();
-                ensure!(is_well, "a problem on host {name} while messages flow");
+                ensure!(is_well, "host {name} failed while messages flowed");
             }
             if Instant::now() >= next {
                 let books = self.a.notes.books.len();
-                println!("{books} connections have ended, {left:.0?} are left");
+                println!("{books} connections have ended, {left:.0?} remain");
                 next += PROGRESS;
             }
             thread::sleep(left.min(Duration::from_millis(500)));
@@ -327,26 +332,27 @@ impl Conductor {
     }
 
     fn tell_both(&mut self, word: &str) -> Result<()> {
-        // Ignores a worker that has ended.
+        // The call ignores a worker that has ended.
         self.a.agent.tell(word)?;
         self.b.agent.tell(word).map(drop)
     }
 
     pub(crate) fn quit(self) -> Result<()> {
         self.a.agent.quit()?;
-        // A host that was killed has quit.
+        // Ignore the error: if the scenario has killed host b, its agent has already ended.
         let _ = self.b.agent.quit();
         Ok(())
     }
 }
 
-/// Returns the limit for a side to detect an end, on a machine that is slower by this factor. A
-/// session ends later by its waiting time.
+/// Returns the time limit for a side to detect that a connection has ended, on a machine that is
+/// slower by the factor `slowness`. A session ends later by its waiting time (`Config::resume`).
 fn bound(scenario: &Scenario, slowness: f64) -> Duration {
     let config = scenario.config();
     let interval = config.keepalive_interval.unwrap_or_default();
     let slack = match scenario.fault {
-        // The device of a stopped process still answers, which is a sign of life.
+        // The kernel and the device still answer for a stopped process, so keepalive detects the
+        // stop late.
         Fault::ProcessStopped(..) => 2 * SLACK,
         _ => SLACK,
     };

@@ -4,29 +4,30 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use toolbox::{Deadline, PATIENCE};
 
-/// The thread that an engine starts with its first log line, and keeps.
+/// The number of threads that an engine starts with its first log line, and keeps.
 const RELIEF: usize = 1;
 
-/// Permitted growth of resident memory in KiB, because allocators keep some memory of ended threads
-/// and connections.
+/// The permitted growth of resident memory in KiB, because an allocator keeps some memory of
+/// threads and connections that have ended.
 const RESIDENT_SLACK: u64 = 16 << 10;
 
-/// Permitted growth in KiB for each simultaneous connection: remaining allocations lie between
-/// freed ones.
+/// The permitted growth in KiB per simultaneous connection: pages between freed allocations stay
+/// resident if they contain an allocation that is still in use.
 const SLACK_OF_CONNECTION: u64 = 16;
 
-/// The resources of this process, for a comparison of the end with the start.
+/// The resources of this process, to compare the state at the end with that at the start.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Health {
-    /// Objects on the device, of all processes.
+    /// The objects on the device, of all processes.
     objects: String,
-    /// RNR NAKs of all processes. Each is a fault of the library.
+    /// The number of RNR NAKs of all processes. Each RNR NAK is an error of the library.
     rnr_naks: u64,
     descriptors: usize,
     threads: usize,
     pinned_kib: u64,
     resident_kib: u64,
-    /// Connections of the engine, and bytes of its budget, in a victim.
+    /// In a victim only: the connections of the engine, and the bytes that are charged to its
+    /// budget.
     pub(crate) connections: u64,
     pub(crate) budget: u64,
 }
@@ -51,8 +52,8 @@ impl Health {
         })
     }
 
-    /// Returns whether nothing has leaked since `before`, if the program had up to `most`
-    /// connections at a time.
+    /// Returns whether nothing has leaked since `before`. `most` is the largest number of
+    /// simultaneous connections that the program had.
     pub(crate) fn is_as(&self, before: &Self, most: u64) -> bool {
         let slack = RESIDENT_SLACK + most * SLACK_OF_CONNECTION;
         self.objects == before.objects
@@ -66,7 +67,8 @@ impl Health {
     }
 }
 
-/// Repeats the count until nothing has leaked, and returns the last one.
+/// Calls `now` until `is_as` reports that nothing has leaked. Returns the last counts. Fails after
+/// half of [`PATIENCE`].
 pub(crate) fn settle(
     before: &Health,
     mut now: impl FnMut() -> Result<Health>,
@@ -80,7 +82,7 @@ pub(crate) fn settle(
         }
         ensure!(
             !deadline.is_over(),
-            "left behind: {state:?} instead of {before:?}"
+            "leaked: {state:?} instead of {before:?}"
         );
         thread::sleep(Duration::from_millis(100));
     }

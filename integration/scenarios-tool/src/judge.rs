@@ -1,5 +1,5 @@
-//! The rules that the books of both sides of each connection must meet: rules for every fault, and
-//! rules for a particular fault.
+//! The rules for the records (books) that both sides keep of each connection: rules that hold for
+//! every fault, and rules for a particular fault.
 
 mod abandoned;
 
@@ -16,20 +16,20 @@ use crate::{
     scenario::{Expect, Fault, Scenario},
 };
 
-/// All books of a scenario, and the times for their comparison.
+/// The books of all connections of a scenario, and the times for the rules.
 #[derive(Debug)]
 pub(crate) struct Evidence {
     pub(crate) clients: Vec<Book>,
     pub(crate) servers: Vec<Book>,
-    /// The start of the fault, by the clock of the client's host and by that of the server's host.
-    /// The end of the fault instead, if a side can detect the fault only then, or if sessions wait
-    /// for its end.
+    /// The start of the fault, by the clock of the client's host and by the clock of the server's
+    /// host. It is the end of the fault instead if a side can only then detect the fault, or if
+    /// suspended sessions wait for it.
     pub(crate) began: [u64; 2],
-    /// The limit for a side to detect the end.
+    /// The time limit for a side to detect that a connection has ended.
     pub(crate) bound: Duration,
 }
 
-/// Judges all connections of a scenario. Returns a summary, or all violations.
+/// Judges all connections of a scenario. Returns a summary, or a list of all violations.
 pub(crate) fn judge(
     scenario: &Scenario,
     seed: u64,
@@ -51,19 +51,20 @@ pub(crate) fn judge(
         let judged = match servers[..] {
             [] => connection(scenario, &plan, evidence, client, None),
             [server] => connection(scenario, &plan, evidence, client, Some(server)),
-            _ => Err("the server has two books".into()),
+            _ => Err("the server has two records".into()),
         };
         if let Err(problem) = judged {
             problems.push(format!("{problem}; {client:?}; {servers:?}; {plan:?}"));
         }
     }
-    // The client may not know of a connection that was established too late for it.
+    // The server can have accepted a connection whose client gave up, so the client has no book of
+    // it.
     let is_known = |book: &&&Book| book.received > 0 || book.end == End::PeerClosed;
     for book in servers.values().flatten().filter(is_known) {
-        problems.push(format!("the client has no book of {book:?}"));
+        problems.push(format!("the client has no record of {book:?}"));
     }
     if !missing.is_empty() {
-        problems.push(format!("no books of connections {missing:?}"));
+        problems.push(format!("no records of connections {missing:?}"));
     }
     if scenario.expect == Expect::ServedInTheEnd {
         problems.extend(not_served(scenario, &evidence.clients));
@@ -101,16 +102,16 @@ fn connection(
         (None, End::NotEstablished(_)) if scenario.expect == Expect::ServedInTheEnd => {
             return Ok(());
         }
-        (None, _) => return Err("the server has no book".into()),
+        (None, _) => return Err("the server has no record".into()),
     };
     expected(scenario.expect, plan, evidence, [client, server])
 }
 
-/// Checks the messages in one direction. Each is received once and in order; otherwise its sender
-/// gets an unknown outcome, and its receiver no clean end.
+/// Checks the messages in one direction. Each message must be received once and in order. Otherwise
+/// its sender must get an unknown outcome, and its receiver must not see an orderly close.
 fn direction(from: Side, sender: &Book, receiver: &Book) -> Result<(), String> {
     let (accepted, received) = (sender.accepted, receiver.received);
-    // A side that drops its connection or exits does not receive everything.
+    // A side that drops its handles or exits need not receive everything.
     let takes_all = !matches!(receiver.end, End::Open | End::Dropped);
     let problem = if received > sender.begun {
         format!("the {from} sent {}, and", sender.begun)
@@ -120,22 +121,22 @@ fn direction(from: Side, sender: &Book, receiver: &Book) -> Result<(), String> {
             sender.confirmed
         )
     } else if takes_all && sender.delivered && received != accepted {
-        format!("the {from}'s close says that all {accepted} arrived, but")
+        format!("the {from}'s close confirmed all {accepted}, but")
     } else if takes_all && receiver.end == End::PeerClosed && received != accepted {
-        format!("the {from} sent {accepted}, and there is a clean end, but")
+        format!("the {from} sent {accepted}, and the end is an orderly close, but")
     } else {
         return Ok(());
     };
-    Err(format!("{problem} {received} came"))
+    Err(format!("{problem} {received} arrived"))
 }
 
-/// Checks that each id has one completion, and that no message failed if all arrived.
+/// Checks that each id has exactly one completion, and that none failed if all messages arrived.
 fn complete(side: Side, book: &Book) -> Result<(), String> {
     if book.end == End::Open {
-        return Err(format!("the {side} has come to no end"));
+        return Err(format!("the {side} recorded no end"));
     }
     if book.ids != book.succeeded + book.failed {
-        return Err(format!("the {side}'s ids have not one completion each"));
+        return Err(format!("the {side}'s ids do not have one completion each"));
     }
     if book.delivered && book.failed > 0 {
         let failed = book.failed;
@@ -146,7 +147,7 @@ fn complete(side: Side, book: &Book) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks the rules of a particular scenario.
+/// Checks the rules for this expected result.
 fn expected(
     expect: Expect,
     plan: &Plan,
@@ -165,24 +166,26 @@ fn expected(
             resumed(Side::Client, client, begin, evidence.bound)?;
             resumed(Side::Server, server, begin_of_server, evidence.bound)
         }
-        // The last frames of the client may be lost.
+        // A side that has started to end its session does not resume, so its last frames can be
+        // lost.
         Expect::EndsHonestly if client.ends || server.ends => Ok(()),
-        // The first connection was cut after the server's reply, and before the server knew of its
-        // arrival, so there is no session.
+        // The first connection was cut after the server had sent its reply, but before the server
+        // knew that the reply had arrived. The server therefore has no session, and the client must
+        // get SessionLost.
         Expect::EndsHonestly if matches!(server.end, End::NotEstablished(_)) => {
             let is_lost = client.end == End::Broken("SessionLost".to_owned());
             let is_unconfirmed = client.confirmed == 0 && client.received == 0;
             if is_lost && is_unconfirmed {
                 return Ok(());
             }
-            Err("the client does not learn that it has no session".to_owned())
+            Err("the client did not get SessionLost, but has no session".to_owned())
         }
         Expect::EndsHonestly => is_planned(),
         Expect::SessionsEnd => {
             broken(Side::Client, client, begin, evidence.bound)?;
             match &client.end {
                 End::Broken(reason) if reason == "SessionLost" => Ok(()),
-                _ => Err("the client does not learn that its session is lost".to_owned()),
+                _ => Err("the client did not detect that its session is lost".to_owned()),
             }
         }
         Expect::GivesWay => unreachable!("clients that vanish leave no books"),
@@ -196,7 +199,7 @@ fn expected(
     }
 }
 
-/// Checks that a side reached the end of its plan.
+/// Checks that a side ended the connection as planned.
 fn planned(ending: Ending, side: Side, book: &Book) -> Result<(), String> {
     let is_broken = |reason: &str| book.end == End::Broken(reason.to_owned());
     let is_aborted = |code| is_broken(&format!("PeerAborted({code})"));
@@ -207,53 +210,55 @@ fn planned(ending: Ending, side: Side, book: &Book) -> Result<(), String> {
         Ending::CloseBoth if book.end == End::LocallyClosed => (true, true),
         Ending::Drop(by, _) if by == side => (book.end == End::Dropped, false),
         Ending::Abort(by, _) if by == side => (is_broken("LocallyAborted"), false),
-        // The notice of an abort may be late.
+        // The connection can break before the abort's code arrives.
         Ending::Abort(_, code) => (is_aborted(code) || is_broken("PeerDisconnected"), false),
         _ => (book.end == End::PeerClosed, true),
     };
     if is_planned && book.delivered == delivered {
         return Ok(());
     }
-    Err(format!("the {side} came to another end than planned"))
+    Err(format!("the {side} reached another end than planned"))
 }
 
-/// Checks that a side resumed, and reached its end within the limit after the repair.
+/// Checks that a side resumed its session, and reached its end within `bound` after the repair.
 fn resumed(side: Side, book: &Book, repaired: u64, bound: Duration) -> Result<(), String> {
     let took = Duration::from_millis(book.ended.saturating_sub(repaired));
     if book.resumes == 0 {
         return Err(format!("the {side} did not resume"));
     }
     if took > bound {
-        return Err(format!("the {side} took {took:?}, not {bound:?} at most"));
+        return Err(format!(
+            "the {side} took {took:?} instead of {bound:?} at most"
+        ));
     }
     Ok(())
 }
 
-/// Checks that a side detected a break within the limit.
+/// Checks that a side detected a broken connection within `bound` after the fault.
 fn broken(side: Side, book: &Book, begin: u64, bound: Duration) -> Result<(), String> {
     let took = book.ended.checked_sub(begin).map(Duration::from_millis);
     let problem = match took {
-        _ if !matches!(book.end, End::Broken(_)) => "did not learn that it broke".to_owned(),
-        _ if book.delivered => "learns that everything arrived".to_owned(),
-        None => "learned of the end before the fault".to_owned(),
-        Some(took) if took > bound => format!("learned of it after {took:?}, not within {bound:?}"),
+        _ if !matches!(book.end, End::Broken(_)) => "did not detect a break".to_owned(),
+        _ if book.delivered => "reports that everything was delivered".to_owned(),
+        None => "detected the end before the fault".to_owned(),
+        Some(took) if took > bound => format!("detected it after {took:?}, not within {bound:?}"),
         Some(_) => return Ok(()),
     };
     Err(format!("the {side} {problem}"))
 }
 
-/// Returns the clients that never closed a connection themselves.
+/// Returns a violation for each client that has never closed a connection itself.
 fn not_served(scenario: &Scenario, clients: &[Book]) -> impl Iterator<Item = String> {
     let slots = scenario.connections();
     let closed = |book: &&Book| book.end == End::LocallyClosed && book.delivered;
     let closed = clients.iter().filter(closed);
     let served: BTreeSet<_> = closed.map(|book| book.connection % slots).collect();
     let others = (0..slots).filter(move |slot| !served.contains(slot));
-    others.map(|slot| format!("client {slot} was not served in the end"))
+    others.map(|slot| format!("client {slot} never closed a connection itself"))
 }
 
-/// Returns the clients' ends, the time until breaks were detected or resumed connections were
-/// closed, and the number of messages.
+/// Returns a summary: the clients' ends, the longest time until a break was detected or a resumed
+/// connection was closed, and the number of messages.
 fn summary(scenario: &Scenario, evidence: &Evidence) -> String {
     let mut ends: BTreeMap<_, usize> = BTreeMap::new();
     for book in &evidence.clients {

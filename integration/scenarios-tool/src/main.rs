@@ -1,10 +1,10 @@
-//! Connections of rdmsg between two programs: with faults of networks, processes, hosts and
-//! devices, without faults for a long time, and with hostile peers among honest ones. The books
-//! account for each message, and resources must not leak.
+//! Runs connections of rdmsg between two programs: with faults of networks, processes, hosts and
+//! devices, for a long time, and with hostile peers among honest ones. Both sides keep records
+//! (books) that account for each message, and no resource must leak.
 //!
-//! On a developer's machine the program starts itself on the hosts of the lab. Each host has an
-//! agent, which starts this program once more for each scenario, as a worker with all connections
-//! of its side. Host a also runs the conductor.
+//! On a developer's machine, the program starts itself on the hosts of the lab. Each host runs an
+//! agent. For each scenario, the agent starts this program again as a worker, which runs all
+//! connections of its side. Host a also runs the conductor.
 
 mod attack;
 mod book;
@@ -27,10 +27,11 @@ use crate::{
     scenario::{EVERY_END, SESSION_ENDS, Scenario},
 };
 
-/// A program whose allocator returns freed memory to the system, so that it is not resident.
+/// Starts a program with an allocator that returns freed memory to the system, so that freed memory
+/// is not counted as resident.
 const RETURNING_MEMORY: &str = "env MALLOC_MMAP_THRESHOLD_=131072 MALLOC_ARENA_MAX=2";
 
-/// The longest part of a soak, after which the books are judged.
+/// The longest part of a soak. The books are judged after each part.
 const PART: Duration = Duration::from_secs(600);
 
 #[derive(Parser)]
@@ -47,49 +48,50 @@ enum Command {
     },
 }
 
-/// Connections between two hosts, with faults or for a long time
+/// Runs connections between two hosts, with faults or for a long time
 ///
-/// Runs scenarios on two virtual machines with software RoCE or iWARP and a wire between them. Each
-/// has traffic, a fault of the network, a process, a host or a device, and a result that both sides
-/// must see: every message that was sent is received once, in order, with the right bytes, or its
-/// sender learns that this is not known and its receiver that there may be more; breaks are known
-/// in time. Connections with sessions resume after a cut. Nothing may be left behind: RDMA
-/// resources, file descriptors, pinned and resident memory are as at the start, and no receiver was
-/// ever without a receive (RNR NAK). Software iWARP has too few queue pairs for some scenarios,
-/// which are not played there.
+/// Runs scenarios on two virtual machines that have software RoCE or iWARP devices and are
+/// connected by a virtual network. Each scenario has traffic, a fault of the network, a process, a
+/// host or a device, and an expected result on both sides: every message that was sent is received
+/// once, in order and with the right bytes; otherwise its sender gets an unknown outcome, and its
+/// receiver an error instead of an orderly close. Both sides detect a break in time. Connections
+/// with sessions resume after a cut. Nothing must leak: at the end, RDMA resources, file
+/// descriptors, pinned and resident memory are as at the start, and no receiver was ever without a
+/// posted receive (RNR NAK). Software iWARP has too few queue pairs for some scenarios, which are
+/// skipped on it.
 ///
-/// `--minutes`, which integration/soak sets to 10, plays every-end alone: eight connections at a
-/// time with all kinds of configurations, messages of 0 B to 8 MiB both ways, some held for a
-/// while, received by recv, Select and try_recv; connections are closed, dropped and aborted, also
-/// while the other side sends, and each is followed by another one. The books are compared, and the
-/// resources counted, every ten minutes. With `--cuts` they are sessions, and the network is cut
-/// every 20 s for 6, 1 and 0.1 s in turn.
+/// With `--minutes` (integration/soak passes 10), runs only the scenario every-end: eight
+/// connections at a time with random configurations, messages of 0 B to 8 MiB in both directions,
+/// of which some are held for a while, received by recv, Select and try_recv. Connections are
+/// closed, dropped and aborted, also while the other side sends, and each is followed by a new one.
+/// Every ten minutes, the books are compared and the resources counted. With `--cuts`, connections
+/// resume, and the network is cut every 20 s for 6, 1 and 0.1 s in turn.
 ///
-/// Prints a line for each scenario as it ends. With RUST_LOG both sides log, and a scenario that fails
-/// prints their whole logs. Ends 0 if all passed.
+/// Prints a line for each scenario when it ends. With RUST_LOG set, both sides write logs, and the
+/// logs of a failed scenario are printed. The exit status is 0 if all scenarios passed.
 #[derive(Args)]
 #[command(verbatim_doc_comment, override_usage = "integration/faults [OPTIONS]")]
 struct Faults {
-    /// Only some scenarios, in less than three minutes
+    /// Run a selection of scenarios that takes less than three minutes
     #[arg(long)]
     quick: bool,
-    /// Only scenarios whose names begin so; may be repeated
+    /// Run only scenarios whose names begin with NAME; can be repeated
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
-    /// Minutes of new connections with every end, fractions allowed
+    /// Run every-end for N minutes, fractions allowed
     #[arg(long, value_name = "N", value_parser = minutes)]
     minutes: Option<Duration>,
-    /// With --minutes: connections that resume, and a cut every 20 s
+    /// With --minutes: use connections that resume, and cut the network every 20 s
     #[arg(long, requires = "minutes", conflicts_with = "one_host")]
     cuts: bool,
-    /// The seed of all random choices [default: a new one, which is printed]
+    /// Seed of all random choices [default: a random one, which is printed]
     #[arg(long, value_name = "N", hide_default_value = true)]
     #[arg(default_value_t = fastrand::u64(..1 << 32))]
     seed: u64,
-    /// The driver of the virtual machines' devices
+    /// Driver of the virtual machines' RDMA devices
     #[arg(long, value_name = "DRIVER", value_enum, default_value_t)]
     device: LabDevice,
-    /// Run both sides on one host: on this machine if it has RDMA
+    /// Run both sides on one host, which is this machine if it has RDMA
     #[arg(long, requires = "minutes")]
     one_host: bool,
     /// Print the scenarios
@@ -97,7 +99,7 @@ struct Faults {
     list: bool,
 }
 
-/// More than nothing and less than a month.
+/// Parses a number of minutes, which must be more than 0 and less than 43200 (30 days).
 fn minutes(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(minutes) if minutes > 0.0 && minutes < 43_200.0 => {
@@ -120,7 +122,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Gives a launch this program's arguments and the seed.
+/// Passes this program's arguments and the seed to a launch.
 fn with_arguments(launch: Launch, seed: u64) -> Launch {
     let arguments = env::args().skip(1).chain([format!("--seed={seed}")]);
     arguments.fold(launch, Launch::argument)
@@ -154,7 +156,7 @@ impl Faults {
             );
             ensure!(
                 failed.is_empty(),
-                "these scenarios with these seeds: {failed:?}"
+                "these scenarios failed with these seeds: {failed:?}"
             );
         }
         Ok(ExitCode::SUCCESS)
@@ -180,12 +182,13 @@ impl Faults {
         }
         ensure!(
             !scenarios.is_empty(),
-            "there is no such scenario; see --list"
+            "no scenario has this name; see --list"
         );
         Ok(scenarios)
     }
 
-    /// Returns the launch on the hosts of the lab, because faults need virtual networks and hosts.
+    /// Returns the launch of this program on the hosts of the lab: most faults need virtual hosts
+    /// and networks.
     fn launch(&self) -> Result<Launch> {
         println!("seed {}", self.seed);
         let limit = self.minutes.unwrap_or_default() * 6 / 5 + Duration::from_secs(3000);

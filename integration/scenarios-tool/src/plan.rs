@@ -6,48 +6,51 @@ use toolbox::{Side, check, pattern, random};
 
 use crate::scenario::{Fault, Reading, Scenario, Talk};
 
-/// The longest message in bytes.
+/// The length of the longest message in bytes.
 const LONGEST: u64 = 8 << 20;
 
-/// The minimal length of a side's last message, which distinguishes it from all others.
+/// The minimal length in bytes of a side's last message, long enough to differ from all others.
 const LAST: usize = 8;
 
-/// The number of listeners for connections with [`Talk::Any`], each with its own configuration.
+/// The number of listeners for connections with [`Talk::Any`]. Each listener has another
+/// configuration.
 pub(crate) const LISTENERS: u64 = 8;
 
-/// The course of one connection. Both sides derive it from the scenario, the seed and the
+/// The plan of one connection. Both sides derive the same plan from the scenario, the seed and the
 /// connection's number.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) talk: Talk,
-    /// The index of the listener.
+    /// The index of the listener to which the client connects.
     pub(crate) listener: usize,
     pub(crate) ending: Ending,
     halves: [Half; 2],
 }
 
-/// The part of one side.
+/// The part of a plan that concerns one side.
 #[derive(Debug)]
 pub(crate) struct Half {
     pub(crate) config: Config,
-    /// The number of messages, unless the connection ends before. `None`: until the order to stop.
+    /// The number of messages to send, unless the connection ends earlier. `None`: until the order
+    /// to stop.
     pub(crate) messages: Option<u64>,
     pub(crate) reading: Reading,
 }
 
-/// The end of the connection. A side that ends it has sent all its messages before.
+/// How the connection ends. The side that ends it first sends all its messages, except after a
+/// drop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// One side closes after it has received all messages of the other side.
     Close(Side),
-    /// One side closes while the other side probably still sends.
+    /// One side closes, probably while the other side still sends.
     CloseEarly(Side),
     CloseBoth,
-    /// One side drops its handles after it has received this many messages.
+    /// One side drops its handles after it has received this number of messages.
     Drop(Side, u64),
-    /// One side aborts with a code.
+    /// One side aborts the connection with this code.
     Abort(Side, u32),
-    /// The server drops its handles after its messages, and its process exits.
+    /// The server drops its handles after it has sent its messages, and its process exits.
     Leave,
 }
 
@@ -93,7 +96,8 @@ impl Plan {
         });
         let by = one_of(&mut rng, &Side::BOTH);
         let roll = rng.u32(..100);
-        // The other side probably still sends at the end.
+        // Give the other side more messages, so that it probably still sends when this side ends
+        // the connection.
         let factor = match roll {
             35..55 => 4,
             65.. => 2,
@@ -120,14 +124,14 @@ impl Plan {
         &self.halves[side as usize]
     }
 
-    /// Returns the eager size in bytes of both sides.
+    /// Returns the eager size of the connection in bytes: the smaller one of both sides.
     pub(crate) fn eager_size(&self) -> u32 {
         let sizes = self.halves.iter().filter_map(|half| half.config.eager_size);
         sizes.min().unwrap_or(u32::MAX)
     }
 }
 
-/// Returns the configurations of all listeners.
+/// Returns the configurations of all listeners of the server.
 pub(crate) fn listener_configs(scenario: &Scenario, seed: u64) -> Vec<Config> {
     if scenario.is_endless() {
         (0..LISTENERS)
@@ -142,16 +146,16 @@ fn listener_config(scenario: &Scenario, seed: u64, listener: u64) -> Config {
     config(scenario, &mut random(&[seed, listener, u64::from(b'l')]))
 }
 
-/// Returns a random valid configuration, also with small windows and rings. Its timeouts are always
-/// long, unless the scenario changes them, because an emulated peer can be very slow.
+/// Returns a random valid configuration; windows and rings can be small. Timeouts are always long,
+/// because an emulated peer can be very slow, unless the scenario changes them.
 fn config(scenario: &Scenario, rng: &mut Rng) -> Config {
     let millis = Duration::from_millis;
     let mut config = Config::default();
     config.receive_window = one_of(rng, &[1, 2, 3, 8, 16, 64, 128]);
     config.send_depth = one_of(rng, &[1, 2, 5, 16, 64]);
     config.eager_size = Some(one_of(rng, &[64, 256, 1024, 4096, 16 << 10, 64 << 10]));
-    // Suffices for all connections, including those that are closing, but not for all of their
-    // windows.
+    // The shared receives suffice for all connections, including those that are closing, but not
+    // for the full windows of all connections.
     if rng.bool() {
         config.shared_receive = Some(400);
         config.eager_size = Some(one_of(rng, &[256, 4096]));
@@ -178,14 +182,14 @@ fn one_of<T: Copy>(rng: &mut Rng, values: &[T]) -> T {
 }
 
 /// The lengths and bytes of all messages that one side of a connection sends. The receiver
-/// generates them again to compare, and thereby finds lost, repeated, reordered, truncated and
+/// generates the same messages and compares. This detects lost, repeated, reordered, truncated and
 /// changed messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Content {
-    /// The seed of this side of the connection.
+    /// The seed of this side's messages.
     seed: u64,
     talk: Talk,
-    /// The longest message in bytes that the receiver accepts.
+    /// The length in bytes of the longest message that the receiver accepts.
     limit: u64,
     eager: u64,
 }
@@ -206,7 +210,8 @@ impl Content {
         pattern(id, self.len(id, last))
     }
 
-    /// Compares the length and every byte of a message. Returns whether it is the last one.
+    /// Compares the length and every byte of a received message. Returns whether the message is the
+    /// last one.
     pub(crate) fn check(&self, number: u64, message: &[u8]) -> Result<bool, String> {
         let as_one = |last| {
             let id = self.id(number, last);
@@ -219,7 +224,7 @@ impl Content {
         }
     }
 
-    /// Returns a random number generator for this message.
+    /// Returns a random number generator that depends on the message's number and on the purpose.
     pub(crate) fn random(&self, number: u64, purpose: u8) -> Rng {
         random(&[self.seed, number, purpose.into()])
     }
@@ -264,7 +269,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::scenario::EVERY_END;
 
-    /// Returns a plan with such an end.
+    /// Returns a plan whose ending satisfies `ending`.
     pub(crate) fn planned(ending: impl Fn(Ending) -> bool) -> Plan {
         let scenario = Scenario::named(EVERY_END).unwrap();
         let mut plans = (0..1000).map(|connection| Plan::new(&scenario, 1, connection));

@@ -6,148 +6,152 @@ use toolbox::{Lab, Side};
 
 use self::{Expect::*, Fault::*, Reading::*, Talk::*, groups::*};
 
-/// The traffic between two hosts, one fault, and the result that both sides must see.
+/// A scenario: traffic between two hosts, one fault, and the expected result on both sides.
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
     groups: &'static [Group],
     pub(crate) fault: Fault,
     pub(crate) expect: Expect,
-    /// Changes to the configuration of all connections.
+    /// Changes the configuration of all connections.
     change: fn(&mut Config),
-    /// The time between the first messages and the order to stop, excluding the fault.
+    /// The time in which messages flow before the fault.
     pub(crate) flow: Duration,
     /// Whether `--quick` includes the scenario.
     pub(crate) quick: bool,
 }
 
-/// A number of similar connections, their messages, and how the server receives them. The client
-/// receives at once.
+/// A number of similar connections, the messages of both sides, and the way in which the server
+/// receives. The client always receives immediately.
 pub(crate) type Group = (u32, Talk, Reading);
 
-/// The messages of both sides, from the first one until the order to stop.
+/// The messages that both sides send, from the first one until the order to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Talk {
-    /// One message at the beginning, and some at the end.
+    /// One message at the beginning, and some after the order to stop.
     Idle,
-    /// Messages up to the eager size, without a pause.
+    /// Messages up to the eager size, without pauses.
     Small,
-    /// Messages that the receiver reads from the sender's memory, without a pause.
+    /// Messages above the eager size, which the receiver reads from the sender's memory, without
+    /// pauses.
     Large,
     /// Small and large messages.
     Mixed,
-    /// Mixed, with one-sided operations among them.
+    /// Small and large messages, and one-sided operations.
     Operations,
-    /// Mixed up to 8 MiB, on consecutive connections, each with a random configuration, way of
-    /// reading and end: see `plan`.
+    /// Small and large messages of up to 8 MiB, on consecutive connections. Each connection has a
+    /// random configuration, way of receiving and ending: see `plan`.
     Any,
 }
 
 /// The way in which a side receives messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reading {
-    /// At once, with `next_completion`.
+    /// Immediately, with `next_completion`.
     Prompt,
-    /// As `Prompt`, with a pause after each until the order to stop.
+    /// Like `Prompt`, with a pause after each message until the order to stop.
     Slow,
-    /// As `Prompt`, and holds all messages until the order to stop.
+    /// Like `Prompt`, but holds all messages until the order to stop.
     Keeping,
     /// With `recv`.
     Receiving,
-    /// One thread waits for several connections with a `Select` of their `completions`.
+    /// With `Select`: one thread waits for the `completions` of several connections.
     Selecting,
-    /// One thread calls `try_recv` on several connections in turn.
+    /// With `try_recv`: one thread calls it on several connections in turn.
     Trying,
 }
 
-/// The fault. Host a has the clients, host b the server.
+/// The fault of a scenario. Host a runs the clients, host b the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     Nothing,
-    /// Both hosts send with these arguments of `tc … netem`, from before the first connection until
-    /// after the last.
+    /// Both hosts send through `tc … netem` with these arguments, from before the first connection
+    /// until after the last one.
     Network(&'static str),
-    /// All packets of both hosts are lost for this number of milliseconds.
+    /// All packets of both hosts are dropped for this number of milliseconds.
     Cut(u64),
-    /// As `Cut`, and then both hosts send with these arguments of `tc … netem`.
+    /// Like `Cut`, and then both hosts send through `tc … netem` with these arguments.
     CutInto(u64, &'static str),
-    /// As `Cut`, and both sides receive the order to stop, and so to close, during the cut.
+    /// Like `Cut`, and both sides receive the order to stop during the cut. They therefore close
+    /// during the cut.
     CutWhileClosing(u64),
-    /// The packets of one host or of both are lost this number of times, for random times of up to
-    /// 2.5 s. The pauses of 1 ms to 1 s end in all steps of a resumption.
+    /// The packets of one host or of both are dropped this number of times, for up to 2.5 s each.
+    /// The pauses last 1 ms to 1 s, so a pause can end during any step of a resumption.
     Flaps(u32),
-    /// A cut in every 20 s while messages flow, of 6, 1 and 0.1 s in turn.
+    /// While messages flow, all packets are dropped once in every 20 s, for 6, 1 and 0.1 s in turn.
     Cuts,
     /// The server's process is killed.
     ProcessKilled,
-    /// The server's process is killed, and another one listens at its address.
+    /// The server's process is killed, and a new one listens at the same address.
     ProcessReplaced,
-    /// The client's process is killed, and another one connects, this number of times.
+    /// The client's process is killed, and a new one connects, this number of times.
     ClientsVanish(u32),
-    /// The process of a side is stopped for this number of seconds.
+    /// The process of a side is stopped (SIGSTOP) for this number of seconds.
     ProcessStopped(Side, u64),
-    /// The server's process returns from `main` right after its last message.
+    /// The server's process returns from `main` immediately after it has sent its last message.
     ProcessLeaves,
-    /// The server shuts its engine down with all connections, and listens again, this number of
-    /// times.
+    /// The server shuts down its engine, which ends all connections, and listens again. It does
+    /// this this number of times.
     ServerRestarts(u32),
-    /// Programs on host a connect to the server with another protocol, and some are killed.
+    /// Programs on host a connect to the server with other protocols, and some of them are killed.
     Strangers,
-    /// The RDMA device of host b is removed, and returns before the next scenario.
+    /// The RDMA device of host b is removed. It is created again before the next scenario.
     DeviceRemoved,
-    /// Host b loses the address of the connections and gets another one.
+    /// Host b loses the address that the connections use, and gets another address.
     AddressChanged,
-    /// Host b restarts without a disconnect.
+    /// Host b is reset, so that it sends no disconnect.
     HostKilled,
 }
 
-/// The result that both sides must see, in addition to the rules that always hold: see `judge`.
+/// The expected result, in addition to the rules that always hold: see `judge`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expect {
-    /// All messages arrive, and every connection reaches the end of its plan.
+    /// All messages arrive, and every connection ends as planned.
     GoesOn,
-    /// As `GoesOn`, and every connection resumes.
+    /// Like `GoesOn`, and every connection resumes.
     Resumes,
-    /// As `GoesOn`, except for connections that a side had started to end. Some connections resume.
+    /// Like `GoesOn`, except for connections that a side has started to end. At least one
+    /// connection resumes.
     EndsHonestly,
-    /// The client learns that the peer does not know its sessions.
+    /// The client detects that the server does not know its sessions.
     SessionsEnd,
-    /// The server keeps a session until it stops, or until [`MOST_SUSPENDED`] others wait.
+    /// The server keeps a suspended session until it stops, or until [`MOST_SUSPENDED`] newer
+    /// sessions are suspended.
     GivesWay,
-    /// Every connection breaks, and both sides detect that within the limit after the start of the
-    /// fault.
+    /// Every connection breaks, and both sides detect the break within the time limit after the
+    /// start of the fault.
     BothLearn,
-    /// Every connection breaks, and the client detects that within the limit.
+    /// Every connection breaks, and the client detects the break within the time limit.
     ClientLearns,
-    /// As `BothLearn`, but the server detects it only after the fault.
+    /// Like `BothLearn`, but the server can detect the break only after the end of the fault.
     ServerLearnsLater,
-    /// Only the rules that always hold.
+    /// Only the rules that hold for every scenario.
     Honest,
-    /// Everything that the server sent arrives, followed by the same end as after a close.
+    /// All messages of the server arrive, and then the client sees the same end as after a close.
     AllOfServerArrives,
-    /// Each client is served in the end.
+    /// Each client closes a connection in the end that the restarted server has served.
     ServedInTheEnd,
 }
 
-/// The scenario of a soak: connections with every configuration and every end.
+/// The name of the soak's scenario: connections with random configurations and endings.
 pub(crate) const EVERY_END: &str = "every-end";
 
-/// The scenario of a soak with cuts: sessions with every configuration and every end.
+/// The name of the soak's scenario with cuts: sessions with random configurations and endings.
 pub(crate) const SESSION_ENDS: &str = "session-ends";
 
-/// The number of sessions that an engine keeps for vanished clients.
+/// The maximal number of suspended sessions that an engine keeps while their clients are gone.
 pub(crate) const MOST_SUSPENDED: usize = 1024;
 
 #[rustfmt::skip]
 mod groups {
     use super::{Group, Reading::*, Talk::*};
 
-    /// Some connections of each kind.
+    /// Connections of each kind.
     pub(super) const SOME: &[Group] = &[
         (1, Idle, Prompt), (1, Operations, Prompt), (1, Small, Prompt), (1, Large, Prompt),
         (2, Mixed, Prompt),
     ];
-    /// An idle connection, and two busy ones.
+    /// An idle connection and two busy connections.
     pub(super) const BUSY: &[Group] = &[(1, Idle, Prompt), (1, Small, Prompt), (1, Mixed, Prompt)];
     pub(super) const WIDE: &[Group] = &[(1, Idle, Prompt), (1, Large, Prompt), (2, Mixed, Prompt)];
     pub(super) const FULL: &[Group] = &[(2, Small, Prompt), (2, Large, Prompt), (2, Mixed, Prompt)];
@@ -160,7 +164,7 @@ mod groups {
     pub(super) const CROWD: &[Group] = &[
         (60, Mixed, Prompt), (30, Operations, Prompt), (110, Idle, Prompt),
     ];
-    /// Some connections of each kind that can resume.
+    /// Connections of each kind that can resume.
     pub(super) const SESSIONS: &[Group] = &[
         (1, Idle, Prompt), (1, Small, Prompt), (1, Large, Prompt), (2, Mixed, Prompt),
         (1, Mixed, Slow),
@@ -168,8 +172,8 @@ mod groups {
     pub(super) const EVERYTHING: &[Group] = &[(8, Any, Prompt)];
 }
 
-/// All scenarios: name, groups, fault, result, configuration, seconds of flow, and whether it is
-/// quick. The last one kills a host.
+/// Returns all scenarios. The columns: name, groups, fault, expected result, configuration, seconds
+/// of flow, and whether `--quick` includes the scenario. The last scenario kills a host.
 #[rustfmt::skip]
 pub(crate) fn all() -> Vec<Scenario> {
     let mixture = "delay 5ms reorder 1% loss 0.5% duplicate 1% corrupt 0.2%";
@@ -193,7 +197,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         row("corrupt",                SOME, Network("corrupt 1%"), GoesOn, usual, 4, false),
         row("everything",             SOME, Network(mixture), GoesOn, usual, 4, true),
         row("slow-wire",              WIDE, Network("rate 1mbit"), GoesOn, patient, 3, false),
-        // Many connections at once, and more messages than the receiver can take.
+        // Many connections at once, and senders that are faster than the receiver.
         row("storm-50",               &[(50, Idle, Prompt)], Nothing, GoesOn, slim, 0, true),
         row("storm-100",              &[(100, Idle, Prompt)], Nothing, GoesOn, slim, 0, false),
         row("storm-200",              &[(200, Idle, Prompt)], Nothing, GoesOn, slim, 0, false),
@@ -202,7 +206,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         row("slow-receiver",          SLOWLY, Nothing, GoesOn, usual, 2, false),
         row("strangers",              SOME, Strangers, GoesOn, usual, 2, false),
         row("crowd",                  CROWD, Nothing, GoesOn, sharing, 3, false),
-        // Connections survive a short cut, and both sides detect a long one in time.
+        // Connections survive a short cut, and both sides detect a long cut in time.
         row("cut-1s",                 BUSY, Cut(1_000), GoesOn, steadfast, 2, false),
         row("cut-3s",                 BUSY, Cut(3_000), GoesOn, steadfast, 2, false),
         row("cut-10s",                BUSY, Cut(10_000), GoesOn, steadfast, 2, false),
@@ -214,7 +218,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         row("stopped-process",        SOME, stopped(3), GoesOn, lasting, 2, false),
         row("long-stopped-process",   SOME, stopped(20), ServerLearnsLater, watchful, 2, true),
         row("leaving-process",        FULL, ProcessLeaves, AllOfServerArrives, lasting, 2, false),
-        // Connections with `Config::resume`, on the same device and transport.
+        // Connections with `Config::resume`. They resume with the same device and transport.
         row("session-cut-0.1s",       SESSIONS, Cut(100), GoesOn, resuming, 2, false),
         row("session-cut-1s",         SESSIONS, Cut(1_000), GoesOn, resuming, 2, false),
         row("session-cut-6s",         SESSIONS, Cut(6_000), Resumes, resuming, 2, true),
@@ -236,18 +240,19 @@ pub(crate) fn all() -> Vec<Scenario> {
 }
 
 impl Scenario {
-    /// Returns the scenario with that name.
+    /// Returns the scenario with this name.
     pub(crate) fn named(name: &str) -> Result<Self> {
         let found = all().into_iter().find(|scenario| scenario.name == name);
         found.with_context(|| format!("there is no scenario {name}"))
     }
 
-    /// Returns the number of simultaneous connections.
+    /// Returns the number of simultaneous connections of a side.
     pub(crate) fn connections(&self) -> u32 {
         self.groups.iter().map(|(count, ..)| count).sum()
     }
 
-    /// Returns the largest number of simultaneous connections of a side, including suspended ones.
+    /// Returns the largest number of simultaneous connections of a side, including suspended
+    /// sessions.
     pub(crate) fn most_connections(&self) -> u64 {
         let suspended = match self.fault {
             ClientsVanish(_) => MOST_SUSPENDED as u64,
@@ -256,15 +261,15 @@ impl Scenario {
         suspended + u64::from(self.connections())
     }
 
-    /// Whether connections follow one another until the order to stop.
+    /// Returns whether each connection is followed by a new one until the order to stop.
     pub(crate) fn is_endless(&self) -> bool {
         self.groups == EVERYTHING
     }
 
-    /// Whether the hosts' devices have enough queue pairs.
+    /// Returns whether the hosts' devices have enough queue pairs for the scenario.
     pub(crate) fn is_possible(&self, lab: &Lab) -> bool {
-        // The driver library of software iWARP maps about fifty queue pairs, and a listener uses
-        // some.
+        // The user-space driver of software iWARP can map about fifty queue pairs, and a listener
+        // uses some of them.
         self.connections() <= 40 || !lab.is_iwarp()
     }
 
@@ -275,8 +280,8 @@ impl Scenario {
         places.nth(place as usize).expect("it is one of them")
     }
 
-    /// Returns the configuration of every connection. Its timeouts suffice for an emulated
-    /// processor and a network that loses packets.
+    /// Returns the configuration of every connection. The timeouts are long enough for an emulated
+    /// processor and for a network that loses packets.
     pub(crate) fn config(&self) -> Config {
         let mut config = Config::default();
         config.connect_timeout = Duration::from_secs(60);
@@ -286,26 +291,26 @@ impl Scenario {
         config.large_memory = 4 << 20;
         config.registration_cache = 1 << 20;
         if self.connections() > 8 {
-            // Spinning threads would take the processors from the other connections.
+            // Do not spin, because spinning threads take the processors from the other connections.
             config.polling = Polling::Event;
         }
         self.adjust(&mut config);
         config
     }
 
-    /// Applies the scenario's changes.
+    /// Applies the scenario's changes to a configuration.
     pub(crate) fn adjust(&self, config: &mut Config) {
         (self.change)(config);
     }
 }
 
 impl Fault {
-    /// Whether the server's books are lost.
+    /// Returns whether the fault destroys the server's books.
     pub(crate) fn kills(self) -> bool {
         matches!(self, ProcessKilled | ProcessReplaced | HostKilled)
     }
 
-    /// Whether the fault changes the hosts' networks.
+    /// Returns whether the fault changes the hosts' networks.
     pub(crate) fn is_of_network(self) -> bool {
         matches!(
             self,
@@ -329,16 +334,17 @@ impl fmt::Display for Scenario {
 
 fn usual(_: &mut Config) {}
 
-/// Tolerates packets that wait for seconds behind those of other connections. The device does not
-/// repeat them, and few messages are in flight, so that the end is detected. Keepalive and
-/// `read_timeout` are unchanged: no connection ends while bytes move.
+/// Tolerates packets that are queued for seconds behind packets of other connections. The device
+/// waits long before it retransmits, and few messages are in flight, so that the close completes in
+/// time. Keepalive and `read_timeout` need no change, because no connection ends while bytes
+/// arrive.
 fn patient(config: &mut Config) {
     config.rdma.ack_timeout = Some(23);
     config.receive_window = 4;
     config.close_timeout = Duration::from_secs(300);
 }
 
-/// Uses little memory for each of many connections.
+/// Makes each of many connections use little memory.
 fn slim(config: &mut Config) {
     config.receive_window = 4;
     config.send_depth = 4;
@@ -347,13 +353,13 @@ fn slim(config: &mut Config) {
     config.registration_cache = 0;
 }
 
-/// As `slim`, and all connections of a side share their receives.
+/// Like `slim`, but all connections of a side share their receives.
 fn sharing(config: &mut Config) {
     slim(config);
     config.shared_receive = Some(200 * 26);
 }
 
-/// Survives a cut of ten seconds.
+/// Makes connections survive a cut of ten seconds.
 fn steadfast(config: &mut Config) {
     config.rdma.ack_timeout = Some(19);
     lasting(config);
@@ -364,14 +370,14 @@ fn lasting(config: &mut Config) {
     config.keepalive_timeout = Duration::from_secs(30);
 }
 
-/// Detects a cut within a few seconds.
+/// Makes connections detect a cut within a few seconds.
 fn watchful(config: &mut Config) {
     config.keepalive_interval = Some(Duration::from_secs(1));
     config.keepalive_timeout = Duration::from_secs(3);
     config.close_timeout = Duration::from_secs(5);
 }
 
-/// Detects a cut, and resumes.
+/// Makes connections detect a cut within a few seconds, and resume for up to 60 s.
 fn resuming(config: &mut Config) {
     watchful(config);
     config.close_timeout = Duration::from_secs(60);
@@ -379,8 +385,8 @@ fn resuming(config: &mut Config) {
     config.shared_receive = None;
 }
 
-/// As `resuming`, and detects a cut within a second. All cuts are shorter than a session's wait,
-/// even if each attempt to connect blocks the engine for 5 s (software iWARP).
+/// Like `resuming`, but detects a cut within a second. All cuts are shorter than the time for which
+/// a session waits, even if each attempt to connect blocks the engine for 5 s (software iWARP).
 fn nervous(config: &mut Config) {
     resuming(config);
     config.resume = Duration::from_secs(180);
@@ -388,7 +394,7 @@ fn nervous(config: &mut Config) {
     config.keepalive_timeout = Duration::from_millis(700);
 }
 
-/// As `resuming`, with little memory and long timeouts for each of many connections.
+/// Like `resuming`, with little memory per connection, and with long timeouts for many connections.
 fn resuming_crowd(config: &mut Config) {
     slim(config);
     resuming(config);
@@ -398,7 +404,7 @@ fn resuming_crowd(config: &mut Config) {
     config.close_timeout = Duration::from_secs(300);
 }
 
-/// As `resuming_crowd`, with sessions that wait for longer than the scenario lasts.
+/// Like `resuming_crowd`, but suspended sessions wait for longer than the scenario lasts.
 fn abandoned(config: &mut Config) {
     resuming_crowd(config);
     config.resume = Duration::from_secs(600);
@@ -411,7 +417,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Returns a scenario with one connection.
+    /// Returns a scenario with one connection and this expected result.
     pub(crate) fn single(expect: Expect) -> Scenario {
         Scenario {
             groups: &[(1, Small, Prompt)],

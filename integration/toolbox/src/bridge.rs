@@ -5,7 +5,7 @@ use nix::sys::signal::Signal;
 
 use crate::{Deadline, Ended, Heard, Line, PATIENCE, Process};
 
-/// A running `rdmsg bridge`. Dropping it kills the process.
+/// A running `rdmsg bridge` process. Dropping the `Bridge` kills the process.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Bridge {
@@ -15,23 +15,24 @@ pub struct Bridge {
     pub address: SocketAddr,
 }
 
-/// Two bridges on this host with rdmsg between them, which connect plain sockets to a plain
-/// service.
+/// Two bridges on this host with an rdmsg connection between them. TCP clients of the near bridge
+/// reach a TCP service through both.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct BridgePair {
-    /// The bridge on the clients' host. Clients connect to its address.
+    /// The bridge to which clients connect.
     pub near: Bridge,
-    /// The bridge on the host of the service.
+    /// The bridge that connects to the service.
     pub far: Bridge,
 }
 
 impl Bridge {
-    /// Starts the program `rdmsg`, and waits until it listens. The port may be 0.
+    /// Runs `rdmsg bridge` with this program, and waits until the bridge listens. The port in
+    /// `listen` can be 0, which selects a free port.
     ///
     /// # Errors
     ///
-    /// If it does not start. The error contains its output.
+    /// If the bridge does not start. The error contains the bridge's output.
     pub fn start(program: &Path, listen: &str, to: &str, more: &[&str]) -> Result<Self> {
         let mut process = Self::process(program, listen, to, more)?;
         let line = loop {
@@ -48,7 +49,7 @@ impl Bridge {
         Ok(Self { process, address })
     }
 
-    /// Starts a bridge that must fail at once, and returns its status and output.
+    /// Runs a bridge that must fail to start. Returns its exit status and output.
     ///
     /// # Errors
     ///
@@ -64,12 +65,12 @@ impl Bridge {
         Process::start(&[&[&*program], &options[..], more].concat())
     }
 
-    /// Requests reports until one contains this text. The counters follow the connections with a
-    /// short delay.
+    /// Requests reports with SIGUSR1 until a report contains this text. The report's counters are
+    /// updated with a short delay, so the first report can be outdated.
     ///
     /// # Errors
     ///
-    /// If no report contains the text in time. The error contains the last report.
+    /// If no report contains the text within [`PATIENCE`]. The error contains the last report.
     pub fn reports(&mut self, what: &str) -> Result<()> {
         let mut deadline = Deadline::after(PATIENCE);
         let mut said = String::new();
@@ -88,25 +89,25 @@ impl Bridge {
         bail!("{what:?} is not in {said:?}")
     }
 
-    /// Returns whether the bridge prints this text in time.
+    /// Returns whether the bridge prints this text within [`PATIENCE`].
     pub fn says(&mut self, text: &str) -> bool {
         self.process.hear(text, PATIENCE) == Heard::Said
     }
 
-    /// Waits until the bridge ends by itself.
+    /// Waits until the bridge ends without a signal or a kill by the caller.
     ///
     /// # Errors
     ///
-    /// If the bridge does not end in time.
+    /// If the bridge still runs after [`PATIENCE`].
     pub fn end(&mut self) -> Result<Ended> {
-        self.process.end(PATIENCE)?.context("it goes on")
+        self.process.end(PATIENCE)?.context("the bridge still runs")
     }
 
-    /// Returns the private memory of the bridge, in bytes.
+    /// Returns the resident anonymous memory of the bridge (RssAnon), in bytes.
     ///
     /// # Errors
     ///
-    /// If the kernel does not report it.
+    /// If `/proc` does not contain the number.
     pub fn memory(&self) -> Result<usize> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
         let line = status.lines().find(|line| line.starts_with("RssAnon:"));
@@ -116,8 +117,9 @@ impl Bridge {
 }
 
 impl BridgePair {
-    /// Starts both bridges with the same options. `between` is the address of the far one with a
-    /// scheme of rdmsg: `rdma://10.8.0.1:0` in the lab, `rdmsg+tcp://127.0.0.1:0` anywhere.
+    /// Starts both bridges with the same options. `between` is the address on which the far bridge
+    /// listens, with a scheme of rdmsg: `rdma://10.8.0.1:0` in the lab, `rdmsg+tcp://127.0.0.1:0`
+    /// on any machine.
     ///
     /// # Errors
     ///

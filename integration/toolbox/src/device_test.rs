@@ -8,16 +8,16 @@ use std::{
 
 use crate::{Deadline, Lab, PATIENCE, Watchdog};
 
-/// Limit for a test, in seconds of an idle machine. Tests take about a tenth of it.
+/// The time limit for a test in seconds, on an idle machine. Tests take about a tenth of this time.
 const SECONDS: u64 = 300;
 
-/// The counts at the end of the previous test, if it passed. The tests of a program run one after
-/// the other.
+/// The counters at the end of the previous test; `None` if that test failed. The tests of a program
+/// run one at a time.
 static BEFORE: Mutex<Option<Counts>> = Mutex::new(None);
 
-/// The guard of a device test. Its watchdog ends the program if the test hangs. A test drops it
-/// after all its own objects; the drop fails the test if objects are left on the device, or if a
-/// receiver had no receive posted (RNR NAK).
+/// The guard of a device test. Its watchdog aborts the program if the test hangs. A test must drop
+/// the guard after all objects of the device: the drop panics if objects are left on the device, or
+/// if a receiver had no receive posted when a message arrived (the device counted an RNR NAK).
 #[derive(Debug)]
 pub struct DeviceTest {
     lab: Lab,
@@ -26,23 +26,24 @@ pub struct DeviceTest {
     _watchdog: Watchdog,
 }
 
-/// The counters of the device.
+/// The counters of the device that a test must not change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Counts {
-    /// Queue pairs, completion queues, memory regions, shared receive queues and ids. librdmacm
-    /// keeps the device, and sometimes a protection domain, until the process ends, so these do not
-    /// count.
+    /// The numbers of queue pairs, completion queues, memory regions, shared receive queues and
+    /// connection manager ids. Devices and protection domains are not counted, because librdmacm
+    /// keeps the device, and sometimes a protection domain, until the process ends.
     objects: Vec<String>,
     rnr_naks: u64,
 }
 
-/// Returns whether a test, or the rest of it, applies to this device. If not, prints the missing
-/// capability to stderr itself, because the harness hides the output of a test that passes.
+/// Returns whether a test, or the rest of a test, applies to this device: `able` states whether the
+/// device has the capability. If not, prints the missing capability to stderr directly, because the
+/// test harness hides the output of a test that passes.
 ///
 /// # Panics
 ///
-/// If a device other than iWARP lacks the capability: the library is wrong, or the device is of an
-/// unknown kind. Also if stderr is closed.
+/// If the device lacks the capability and is not iWARP: then the library is wrong, or the device is
+/// of an unknown kind. Also if stderr is closed.
 #[must_use]
 pub fn applies(able: bool, capability: &str) -> bool {
     if !able {
@@ -55,34 +56,35 @@ pub fn applies(able: bool, capability: &str) -> bool {
 }
 
 impl DeviceTest {
-    /// Starts a test of connections with credits, in which every receiver must have a receive
-    /// posted.
+    /// Starts a test whose connections use credits: every receiver must have a receive posted when
+    /// a message arrives.
     ///
     /// # Panics
     ///
-    /// Without a device.
+    /// If there is no RDMA device.
     #[must_use]
     #[track_caller]
     pub fn start() -> Self {
         Self::new(SECONDS, true)
     }
 
-    /// As [`start`](Self::start), with a limit in seconds of an idle machine.
+    /// Like [`start`](Self::start), with a time limit in seconds on an idle machine.
     ///
     /// # Panics
     ///
-    /// Without a device.
+    /// If there is no RDMA device.
     #[must_use]
     #[track_caller]
     pub fn within(seconds: u64) -> Self {
         Self::new(seconds, true)
     }
 
-    /// Starts a test that may send without credit.
+    /// Starts a test whose senders are permitted to send without credit, so RNR NAKs are not an
+    /// error.
     ///
     /// # Panics
     ///
-    /// Without a device.
+    /// If there is no RDMA device.
     #[must_use]
     #[track_caller]
     pub fn without_credits() -> Self {
@@ -107,7 +109,7 @@ impl DeviceTest {
 impl Counts {
     fn now(lab: &Lab) -> Self {
         const OBJECTS: [&str; 5] = ["qp", "cq", "mr", "srq", "cm_id"];
-        // "0: rxe0: pd 1 cq 1 …"
+        // The format is "pd 1 cq 1 …".
         let shown = lab.resources();
         let words: Vec<_> = shown.split_whitespace().collect();
         let counts = words.windows(2).filter(|pair| OBJECTS.contains(&pair[0]));
@@ -133,13 +135,14 @@ impl Drop for DeviceTest {
         }
         let mut deadline = Deadline::after(PATIENCE);
         let mut now = Counts::now(&self.lab);
-        // Connections that were dropped are closed in the background.
+        // The engine closes dropped connections in the background, so wait until their objects are
+        // gone.
         while now.objects != self.before.objects && !deadline.is_over() {
             thread::sleep(Duration::from_millis(5));
             now = Counts::now(&self.lab);
         }
         let rnr_naks = if self.has_credits {
-            // A device that was created again counts from zero.
+            // The counter starts at zero if the test has removed the device and created it again.
             self.before.rnr_naks.min(now.rnr_naks)
         } else {
             now.rnr_naks

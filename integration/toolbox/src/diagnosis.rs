@@ -3,17 +3,17 @@ use serde::{Deserialize, Deserializer};
 
 use crate::Shell;
 
-/// The report of `rdmsg doctor`.
+/// The result of running `rdmsg doctor`.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Diagnosis {
-    /// Its exit status.
+    /// The exit status of the doctor.
     pub status: u8,
-    /// All findings about both hosts.
+    /// All findings, about this host and about the peer's host.
     pub findings: Vec<Finding>,
 }
 
-/// The printed JSON. Its part about the other host has only findings.
+/// The JSON that the doctor prints. The nested report about the peer's host contains only findings.
 #[derive(Deserialize)]
 struct Report {
     findings: Vec<Finding>,
@@ -24,16 +24,16 @@ struct Report {
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
-    /// The subject of the check.
+    /// The subject of the check, for instance `device` or `firewall`.
     pub subject: String,
     /// `ok`, `note`, `warning` or `error`.
     pub state: String,
-    /// Whether the finding is about the other host.
+    /// Whether the finding is about the peer's host.
     #[serde(rename = "host", deserialize_with = "is_peer")]
     pub is_of_peer: bool,
     /// The text of the finding.
     pub what: String,
-    /// The printed commands that fix the cause.
+    /// The commands that the doctor prints to fix the cause.
     #[serde(default)]
     pub mend: Vec<String>,
 }
@@ -43,11 +43,12 @@ fn is_peer<'a, D: Deserializer<'a>>(host: D) -> Result<bool, D::Error> {
 }
 
 impl Diagnosis {
-    /// Types a line that runs `rdmsg doctor --json` with further words.
+    /// Types a line into the shell. The line must run `rdmsg doctor --json`, possibly with more
+    /// arguments.
     ///
     /// # Errors
     ///
-    /// If the output is no report.
+    /// If the output is not a report.
     pub fn typed(shell: &mut Shell, line: &str) -> Result<Self> {
         let (status, printed) = shell.type_line(line)?;
         let report = serde_json::from_str(&printed);
@@ -57,7 +58,7 @@ impl Diagnosis {
         Ok(Self { status, findings })
     }
 
-    /// The errors, each with its subject.
+    /// Returns all findings whose state is `error`.
     #[must_use]
     pub fn errors(&self) -> Vec<&Finding> {
         self.findings
@@ -66,11 +67,11 @@ impl Diagnosis {
             .collect()
     }
 
-    /// Returns the only error, which must have this subject.
+    /// Returns the only error. The error must have this subject.
     ///
     /// # Panics
     ///
-    /// If there is no error, or another one.
+    /// If the number of errors is not one, or if the error has another subject.
     #[must_use]
     #[track_caller]
     pub fn only_error(&self, subject: &str) -> &Finding {
@@ -81,7 +82,7 @@ impl Diagnosis {
         errors[0]
     }
 
-    /// Returns the states of the checks of this subject.
+    /// Returns the states of all findings with this subject.
     #[must_use]
     pub fn states(&self, subject: &str) -> Vec<&str> {
         let of_subject = self

@@ -1,17 +1,18 @@
-//! The wire format, written a second time on purpose, so that a mistake in the library's codec
-//! shows.
+//! An independent implementation of the wire format. Tests use it instead of the library's codec,
+//! so that a mistake in the codec cannot cancel itself out.
 
 /// The protocol's version.
 pub const VERSION: u8 = 3;
-/// Number of data receives on either side of these tests.
+/// The number of receives for data frames on either side of these tests.
 pub const WINDOW: u16 = 4;
-/// The largest payload of a data frame that either side takes.
+/// The largest payload of a data frame in bytes that either side accepts.
 pub const EAGER_SIZE: u32 = 1000;
-/// Bytes of header before each payload.
+/// The length of a frame's header in bytes.
 pub const HEADER_LEN: usize = 16;
-/// The largest message that either side takes.
+/// The length in bytes of the largest message that either side accepts.
 pub const MAX_MESSAGE: u64 = 1 << 20;
-/// Receives that the library posts for control frames, in addition to those for data.
+/// The number of receives that the library posts for control frames, in addition to those for data
+/// frames.
 pub const CONTROL_RECEIVES: usize = 12;
 
 pub const DATA: u8 = 1;
@@ -23,15 +24,16 @@ pub const ABORT: u8 = 6;
 pub const CLOSE_ACK: u8 = 7;
 pub const RENDEZVOUS: u8 = 16;
 
-/// A frame as a peer that keeps to the protocol would send it first: change single fields.
+/// A frame. The constructors return valid frames; tests change single fields.
 #[derive(Debug, Clone)]
 pub struct Frame<'a> {
     pub kind: u8,
     pub flags: u8,
-    /// The difference between its number and the expected number, which `Peer::send` adds.
+    /// The frame's number, relative to the number that the receiver expects next. `Peer::send` adds
+    /// the expected number.
     pub ahead: u16,
     pub grant: u32,
-    /// `None` for the length of the payload.
+    /// The length field; `None` for the length of the payload.
     pub len: Option<u32>,
     pub arg: u32,
     pub payload: &'a [u8],
@@ -71,7 +73,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// The announcement of a large message, as a correct peer sends it. Tests change single fields.
+/// The payload of a Rendezvous frame, which announces a large message. Tests change single fields.
 #[derive(Debug, Clone, Copy)]
 pub struct Descriptor {
     pub addr: u64,
@@ -90,7 +92,7 @@ impl Descriptor {
         bytes
     }
 
-    /// Reads the descriptor of a Rendezvous frame of the library.
+    /// Decodes the descriptor in a Rendezvous frame that the library has sent.
     pub fn of(frame: &[u8]) -> Self {
         assert_eq!((frame[0], frame.len()), (RENDEZVOUS, HEADER_LEN + 24));
         let payload = &frame[HEADER_LEN..];
@@ -105,12 +107,12 @@ impl Descriptor {
     }
 }
 
-/// The hello of a peer. Tests change single fields.
+/// The hello with which a peer starts a connection. Tests change single fields.
 #[derive(Debug, Clone, Copy)]
 pub struct Hello {
     pub magic: [u8; 4],
     pub version: u8,
-    /// The length field: bytes of the whole hello.
+    /// The length field: the number of bytes of the whole hello.
     pub len: u8,
     pub features: u16,
     pub window: u16,
@@ -124,7 +126,7 @@ pub struct Hello {
 impl Hello {
     pub const LEN: u8 = 36;
 
-    /// Returns the hello of a correct peer.
+    /// The hello of a peer that follows the protocol.
     pub const GOOD: Self = Self {
         magic: *b"rdms",
         version: VERSION,

@@ -8,48 +8,49 @@ use anyhow::{Context, Result, ensure};
 
 use crate::resources::resources;
 
-/// The lab's environment of this program.
+/// The environment variables that the lab sets for this program.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Lab {
-    /// This host's name: `a`, or `b` for the second host.
+    /// The name of this host: `a`, or `b` for the second host.
     pub host: String,
-    /// The RDMA device's name.
+    /// The name of the RDMA device.
     pub device: String,
-    /// This host's address.
+    /// The IPv4 address of this host.
     pub addr: IpAddr,
-    /// The other host's address. With one host, its own.
+    /// The IPv4 address of the other host. If there is only one host, its own address.
     pub peer: IpAddr,
-    /// This host's IPv6 address.
+    /// The IPv6 address of this host.
     pub addr6: IpAddr,
-    /// The other host's IPv6 address. With one host, its own.
+    /// The IPv6 address of the other host. If there is only one host, its own address.
     pub peer6: IpAddr,
-    /// The folder for results, which stays after the run.
+    /// The folder for result files, which is kept after the run.
     pub results: PathBuf,
 }
 
 impl Lab {
-    /// Reads the lab's environment and makes sure that there is a device.
+    /// Reads the lab's environment variables and checks that the RDMA device exists.
     ///
     /// # Panics
     ///
-    /// Without a device: there is nothing to test then, and no test may pass.
+    /// If there is no RDMA device. A device test must not pass without a device.
     #[must_use]
     pub fn get() -> Self {
-        // A failed test prints the log's warnings; RUST_LOG selects more.
+        // The logger writes warnings to the test's captured output, which the harness prints if the
+        // test fails. RUST_LOG selects more.
         let _ = env_logger::builder().is_test(true).try_init();
         Self::find()
             .unwrap_or_else(|error| panic!("{error:#}: run the device tests with integration/test"))
     }
 
-    /// Reads the lab's environment and makes sure that there is a device.
+    /// Reads the lab's environment variables and checks that the RDMA device exists.
     ///
     /// # Errors
     ///
-    /// Names the missing variable or device.
+    /// If a variable is not set or invalid, or if the device does not exist. The error names it.
     pub fn find() -> Result<Self> {
         fn var(name: &str) -> Result<String> {
-            env::var(name).with_context(|| format!("{name} is not set, as it is in the lab"))
+            env::var(name).with_context(|| format!("{name} is not set: run this in the lab"))
         }
         fn addr(name: &str) -> Result<IpAddr> {
             var(name)?
@@ -72,37 +73,38 @@ impl Lab {
         })
     }
 
-    /// Whether this program runs in the lab.
+    /// Returns whether this program runs in the lab.
     #[must_use]
     pub fn is_here() -> bool {
         env::var_os("LAB_HOST").is_some()
     }
 
-    /// This host's address with a port; port 0 takes a free one.
+    /// Returns the address of this host with this port. Port 0 selects a free port.
     #[must_use]
     pub fn at(&self, port: u16) -> SocketAddr {
         SocketAddr::new(self.addr, port)
     }
 
-    /// Returns the source address for a connect by raw calls of the connection manager. On iWARP
-    /// its port is free over TCP as well, because the connection manager does not check this.
+    /// Returns the source address for a test that connects by calls of the connection manager:
+    /// `None` except on iWARP. There, the kernel's connection manager does not check whether a port
+    /// is in use by TCP, so the returned port is one that TCP does not use, either.
     ///
     /// # Panics
     ///
-    /// When no port is free.
+    /// If no port is free.
     #[must_use]
     pub fn source(&self) -> Option<SocketAddr> {
         let free = || TcpListener::bind(self.at(0)).and_then(|free| free.local_addr());
         self.is_iwarp().then(|| free().unwrap())
     }
 
-    /// The other host's address with a port.
+    /// Returns the address of the other host with this port.
     #[must_use]
     pub fn peer_at(&self, port: u16) -> SocketAddr {
         SocketAddr::new(self.peer, port)
     }
 
-    /// Reads a hardware counter of the device, for instance `send_rnr_err`.
+    /// Returns the value of a hardware counter of the device, for instance `send_rnr_err`.
     ///
     /// # Panics
     ///
@@ -119,8 +121,8 @@ impl Lab {
             .unwrap_or_else(|_| panic!("{path}: {text}"))
     }
 
-    /// Returns the number of RNR NAKs that this device has sent or received. On iWARP there is no
-    /// RNR NAK: a missing receive breaks the connection.
+    /// Returns the number of RNR NAKs that this device has sent and received. Returns 0 on iWARP,
+    /// which has no RNR NAK: if a receive is missing there, the connection breaks.
     #[must_use]
     pub fn rnr_naks(&self) -> u64 {
         if self.is_iwarp() {
@@ -129,11 +131,11 @@ impl Lab {
         self.counter("rcvd_rnr_err") + self.counter("send_rnr_err")
     }
 
-    /// Whether the device speaks iWARP: `node_type` of its folder in sysfs.
+    /// Returns whether the device is an iWARP device (RNIC), according to its `node_type` in sysfs.
     ///
     /// # Panics
     ///
-    /// When there is no such device.
+    /// If there is no such device.
     #[must_use]
     pub fn is_iwarp(&self) -> bool {
         let path = format!("/sys/class/infiniband/{}/node_type", self.device);
@@ -141,11 +143,11 @@ impl Lab {
         text.contains("RNIC")
     }
 
-    /// Returns the counts of objects on the device, as `rdma resource show` prints them.
+    /// Returns the numbers of objects on the device, as `rdma resource show` prints them.
     ///
     /// # Panics
     ///
-    /// If the kernel does not report them.
+    /// If the kernel does not report the numbers.
     #[must_use]
     pub fn resources(&self) -> String {
         resources(&self.device).unwrap_or_else(|error| panic!("{error:#}"))

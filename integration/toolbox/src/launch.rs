@@ -9,15 +9,16 @@ use std::{
 use anyhow::{Context, Error, Result};
 use clap::ValueEnum;
 
-/// The status of `integration/lab exec` when it is not the command that failed.
+/// The exit status of `integration/lab exec` if the lab itself failed, not the command.
 pub const LAB_FAILED: i32 = 125;
 
-/// The status of `integration/lab exec` when a guest stopped, through no fault of the command.
+/// The exit status of `integration/lab exec` if a guest stopped responding, not because of the
+/// command.
 pub const LAB_STOPPED: i32 = 123;
 
-/// The advice after [`LAB_FAILED`].
-pub const NO_LAB: &str = "There was neither a device nor a lab to run on, see above. To make the \
-    lab anew: rm -r target/lab, then integration/lab setup";
+/// The advice that is printed after [`LAB_FAILED`].
+pub const NO_LAB: &str = "There is no RDMA device, and the lab failed: see above. To make the \
+    lab again: rm -r target/lab, then integration/lab setup";
 
 /// The driver of the devices in the lab's virtual machines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -30,8 +31,8 @@ pub enum LabDevice {
     Siw,
 }
 
-/// Starts this program again on the hosts of the lab. It has to run in the checkout, as
-/// `integration/tool` sees to.
+/// Starts this program again on the hosts of the lab. The working directory must be the checkout;
+/// `integration/tool` changes to it.
 #[derive(Debug)]
 pub struct Launch {
     lab: Command,
@@ -39,14 +40,14 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// Runs on one host or two, for at most that long.
+    /// Selects one or two hosts. The lab kills the program after `limit`.
     #[must_use]
     pub fn new(hosts: u8, limit: Duration) -> Self {
         Self::on(&["--hosts", &hosts.to_string()], limit)
     }
 
-    /// Runs on one host whose clock counts instructions, for at most that long by this machine's
-    /// clock.
+    /// Selects one host whose clock counts instructions. The lab kills the program after `limit`,
+    /// which is measured with this machine's clock.
     #[must_use]
     pub fn counted(limit: Duration) -> Self {
         Self::on(&["--counted"], limit)
@@ -78,11 +79,11 @@ impl Launch {
         }
     }
 
-    /// Runs on this machine itself if it has RDMA.
+    /// Selects this machine instead of guests if it has an RDMA device.
     ///
     /// # Errors
     ///
-    /// If the lab cannot be asked.
+    /// If `integration/lab probe` cannot be run.
     pub fn native_where_possible(mut self) -> Result<Self> {
         if native_is_possible()? {
             self.lab.arg("--native");
@@ -90,14 +91,14 @@ impl Launch {
         Ok(self)
     }
 
-    /// Adds an argument for this program.
+    /// Adds an argument to the command line of the program on the hosts.
     #[must_use]
     pub fn argument(mut self, argument: impl Into<String>) -> Self {
         self.arguments.push(argument.into());
         self
     }
 
-    /// Adds the arguments of this process.
+    /// Adds the arguments of this process to the command line of the program on the hosts.
     #[must_use]
     pub fn own_arguments(mut self) -> Self {
         self.arguments.extend(env::args().skip(1));
@@ -109,7 +110,7 @@ impl Launch {
         Ok(self.lab.arg("--").arg(program).args(&self.arguments))
     }
 
-    /// Replaces this process with the lab.
+    /// Replaces this process with `integration/lab exec`. Returns only if that fails.
     #[must_use]
     pub fn exec(mut self) -> Error {
         match self.command() {
@@ -118,7 +119,8 @@ impl Launch {
         }
     }
 
-    /// Runs the lab to its end, and prints the output without the name of the host on each line.
+    /// Runs the lab to its end. Prints the programs' output without the host's name before each
+    /// line.
     ///
     /// # Errors
     ///
@@ -129,7 +131,7 @@ impl Launch {
             .stdout(Stdio::piped())
             .spawn()
             .context("cannot run integration/lab")?;
-        let printed = lab.stdout.take().context("the lab prints nothing")?;
+        let printed = lab.stdout.take().context("the lab has no stdout")?;
         for line in BufReader::new(printed).lines() {
             let line = line?;
             let line = line.strip_prefix("b|").unwrap_or(&line);
@@ -144,11 +146,11 @@ impl Launch {
     }
 }
 
-/// Returns whether this machine itself has RDMA.
+/// Returns whether this machine has an RDMA device.
 ///
 /// # Errors
 ///
-/// If the lab cannot be asked.
+/// If `integration/lab probe` cannot be run.
 pub fn native_is_possible() -> Result<bool> {
     let probe = Command::new("integration/lab")
         .arg("probe")

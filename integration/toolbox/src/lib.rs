@@ -1,9 +1,9 @@
-//! Shared parts of the device tests and the tools: the environment, control of programs and hosts,
-//! messages with known contents, and bounds that a busy machine does not break.
+//! Code that the device tests and the tools share: the lab's environment, control of programs and
+//! hosts, messages with known contents, and time limits that are extended on a busy machine.
 //!
 //! The tests and the tools run in the lab, or on a machine with an RDMA device: see
-//! `integration/test`. A test that finds no device fails. The library's timeouts bound every wait,
-//! and a [`Watchdog`] ends a program that hangs in spite of them.
+//! `integration/test`. A test fails if there is no device. The library's timeouts bound every wait.
+//! If a program hangs nevertheless, a [`Watchdog`] aborts it.
 
 mod bridge;
 mod device_test;
@@ -23,7 +23,7 @@ mod watchdog;
 
 use std::{fs, time::Duration};
 
-/// Agents and hosts.
+/// The hosts on which a conductor runs programs, and the agent that serves a conductor.
 pub mod agent {
     pub use hosts::{
         Host, Said,
@@ -50,38 +50,38 @@ pub use crate::{
     watchdog::Watchdog,
 };
 
-/// The longest wait of a test for an event that has to come. It is generous enough for a busy
-/// machine that emulates each instruction.
+/// The time limit for an event that must happen. It is long enough for a busy machine that emulates
+/// each instruction.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The number of file descriptors that this process has open.
+/// Returns the number of open file descriptors of this process.
 ///
 /// # Panics
 ///
-/// Without /proc.
+/// If /proc is not mounted.
 #[must_use]
 pub fn open_fds() -> usize {
     let fds = fs::read_dir("/proc/self/fd").expect("/proc is mounted");
     fds.count()
 }
 
-/// Receives lines of a process up to the next one that contains this text.
+/// Reads lines of a process until a line contains this text.
 ///
 /// # Panics
 ///
-/// If no such line arrives within [`PATIENCE`].
+/// If the process prints no such line, and then no line for [`PATIENCE`].
 pub fn await_line(process: &mut Process, text: &str) {
     loop {
         match process.line(PATIENCE) {
             Some(Line::Out(line) | Line::Err(line)) if line.contains(text) => return,
             Some(_) => {}
-            None => panic!("it does not say {text:?}: {:?}", process.end(PATIENCE)),
+            None => panic!("no line contains {text:?}: {:?}", process.end(PATIENCE)),
         }
     }
 }
 
-/// Returns the sections of a tool's table: their titles, behind `==`, and their lines but for empty
-/// ones and comments.
+/// Returns the sections of a tool's table, each with its title, which follows `==`, and its lines.
+/// Empty lines and comments are left out.
 pub fn sections(text: &str) -> impl Iterator<Item = (&str, Vec<&str>)> {
     text.split("\n== ").skip(1).map(|section| {
         let (title, lines) = section.split_once('\n').unwrap_or((section, ""));

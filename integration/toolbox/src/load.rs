@@ -5,18 +5,18 @@ use std::{
 
 use anyhow::{Context, Result};
 
-/// Busy processes on all processors. Dropping it ends them.
+/// Processes that keep all processors busy. Dropping the `Load` kills them.
 #[derive(Debug)]
 pub struct Load(Vec<Child>);
 
 impl Load {
-    /// Starts this number of processes for each processor.
+    /// Starts `each` processes per processor.
     ///
     /// # Errors
     ///
     /// If a process cannot be started.
     pub fn start(each: usize) -> Result<Self> {
-        // The loop ends if this process is killed.
+        // The loop ends when this process is gone, even if it was killed.
         let busy = "while kill -0 $PPID 2>/dev/null; do :; done";
         let mut load = Self(Vec::new());
         for _ in 0..each * available_parallelism()?.get() {
@@ -30,7 +30,7 @@ impl Load {
 impl Drop for Load {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // Both fail only if the process has ended.
+            // Ignore the errors: both calls fail only if the process has already ended.
             let _ = child.kill();
             let _ = child.wait();
         }

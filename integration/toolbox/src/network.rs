@@ -1,10 +1,11 @@
-//! Shell commands that impair the network of a host of the lab, whose device is `eth0`.
+//! Shell commands that impair the network of a host of the lab. The host's network device is
+//! `eth0`.
 
 use crate::agent;
 
-/// Applies `netem` to all RDMA packets that this host sends, and to no other packet, because the
-/// conductor uses the same wire. RDMA is UDP to port 4791 (RoCE), or, for an iWARP device, all TCP
-/// connections except the conductor's.
+/// Returns the command that applies `netem` to all RDMA packets that this host sends. Packets of
+/// the conductor use the same device and are not affected. RDMA packets are UDP to port 4791
+/// (RoCE), or, on an iWARP device, the packets of all TCP connections except the conductor's.
 #[must_use]
 pub fn impair(netem: &str) -> String {
     const SCRIPT: &str = "tc qdisc add dev eth0 root handle 1: prio bands 3 priomap 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 && \
@@ -20,10 +21,10 @@ pub fn impair(netem: &str) -> String {
         .replace("NETEM", netem)
 }
 
-/// Ends the effect of [`impair`].
+/// The command that ends the effect of [`impair`].
 pub const REPAIR: &str = "tc qdisc del dev eth0 root";
 
-/// Changes the treatment of RDMA packets to `netem`, after [`impair`].
+/// Returns the command that replaces the parameters of [`impair`] with `netem`.
 #[must_use]
 pub fn change(netem: &str) -> String {
     format!("tc qdisc change dev eth0 parent 1:3 handle 30: netem limit 100000 {netem}")

@@ -4,8 +4,8 @@ use rdmsg::{CloseReason, Config, Connector, Endpoint, Error, Listener};
 
 use crate::{Lab, PATIENCE};
 
-/// Returns the active and the passive end of a connection from this host to itself, on the shared
-/// engine, without a time limit.
+/// Connects this host to itself, on the default engine. Returns the connecting and the accepting
+/// end.
 ///
 /// # Panics
 ///
@@ -25,17 +25,17 @@ pub fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
     (client.join().expect("it does not panic"), server)
 }
 
-/// As [`pair_with`], with the default configuration.
+/// Like [`pair_with`], with the default configuration.
 #[must_use]
 pub fn pair() -> (Endpoint, Endpoint) {
     pair_with(&Config::default())
 }
 
-/// Returns the path of an example program, which is in the folder above the tests'.
+/// Returns the path of an example program, which is in the parent folder of the tests' folder.
 ///
 /// # Panics
 ///
-/// If the program was not built.
+/// If the program does not exist there.
 #[must_use]
 pub fn example(name: &str) -> PathBuf {
     let here = env::current_exe().expect("this program is somewhere");
@@ -43,17 +43,17 @@ pub fn example(name: &str) -> PathBuf {
     let program = folder.join(name);
     assert!(
         program.exists(),
-        "{} is not there: build it with cargo build -p cm-examples -p rdmsg-cli --bins",
+        "{} does not exist: build it with cargo build -p cm-examples -p rdmsg-cli --bins",
         program.display()
     );
     program
 }
 
-/// Returns the reason for which a connection has ended, from the result of a call.
+/// Returns the reason for the end of a connection, from the result of a call on its endpoint.
 ///
 /// # Panics
 ///
-/// If the call succeeded, or failed for another reason.
+/// If the call succeeded, or failed with an error that does not contain such a reason.
 pub fn reason(result: Result<impl fmt::Debug, Error>) -> CloseReason {
     match result.expect_err("the connection has ended") {
         Error::Disconnected(reason)

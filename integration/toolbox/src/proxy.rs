@@ -5,20 +5,20 @@ use std::{
     thread,
 };
 
-/// A TCP proxy for connections to a server, which can cut them.
+/// A TCP proxy between clients and a server. A test can cut all its connections.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Proxy {
-    /// The address for clients.
+    /// The address to which clients connect.
     pub address: SocketAddr,
     carried: Arc<Mutex<Carried>>,
 }
 
-/// The sockets of both sides of each connection.
+/// The state of the proxy.
 #[derive(Debug)]
 enum Carried {
     Open(Vec<TcpStream>),
-    /// New connections are dropped.
+    /// The proxy closes new connections immediately.
     Cut,
 }
 
@@ -27,7 +27,7 @@ impl Proxy {
     ///
     /// # Errors
     ///
-    /// The error of the failed system call.
+    /// The error of the system call that has failed.
     pub fn start(server: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
@@ -35,25 +35,25 @@ impl Proxy {
         let of_thread = Arc::clone(&carried);
         thread::spawn(move || {
             for client in listener.incoming() {
-                // Ignores a client or a server that has gone in between.
+                // Ignore the error: the client or the server has ended before both were connected.
                 let _ = client.and_then(|client| join(&of_thread, client, server));
             }
         });
         Ok(Self { address, carried })
     }
 
-    /// Ends all connections and drops new ones.
+    /// Ends all connections. From now on, new connections are closed immediately.
     pub fn cut(&self) {
         let before = self.change_to(Carried::Cut);
         if let Carried::Open(streams) = before {
             for stream in streams {
-                // The connection may have ended before.
+                // Ignore the error: the call fails if the connection has already ended.
                 let _ = stream.shutdown(Shutdown::Both);
             }
         }
     }
 
-    /// Accepts connections again.
+    /// Forwards new connections again.
     pub fn mend(&self) {
         self.change_to(Carried::Open(Vec::new()));
     }

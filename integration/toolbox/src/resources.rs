@@ -1,7 +1,7 @@
-//! Counts the objects of a device by netlink. `rdma resource show` prints the same counts, but the
-//! start of a program is slow in an emulated guest, and tests count often.
+//! Counts the objects of a device by netlink. `rdma resource show` prints the same counts, but
+//! tests count often, and starting a program takes long in an emulated guest.
 //!
-//! See `rdma_netlink.h` of the kernel and netlink(7).
+//! See `rdma_netlink.h` of the kernel, and netlink(7).
 
 use std::{io, os::fd::AsRawFd};
 
@@ -10,31 +10,31 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket,
 };
 
-/// The type of the request: the command `RDMA_NLDEV_CMD_RES_GET` of the netlink client
+/// The type of the netlink request: the command `RDMA_NLDEV_CMD_RES_GET` of the client
 /// `RDMA_NL_NLDEV`.
 const RES_GET: u16 = 5 << 10 | 9;
-/// `NLM_F_REQUEST | NLM_F_DUMP`: the objects of all devices.
+/// The flags `NLM_F_REQUEST | NLM_F_DUMP`, which request the objects of all devices.
 const DUMP: u16 = 0x301;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
-/// The length of `struct nlmsghdr`.
+/// The length of `struct nlmsghdr` in bytes.
 const HEADER_LEN: usize = 16;
-/// The bits of an attribute's type without its flags.
+/// Masks the flags in an attribute's type.
 const NLA_TYPE_MASK: u16 = 0x3fff;
 const DEV_NAME: u16 = 2;
 const RES_SUMMARY: u16 = 15;
 const RES_SUMMARY_ENTRY_NAME: u16 = 17;
 const RES_SUMMARY_ENTRY_CURR: u16 = 18;
 
-/// The numbers of objects on the device: "pd 1 cq 2 qp 2 …".
+/// Returns the numbers of objects on the device: "pd 1 cq 2 qp 2 …".
 pub(crate) fn resources(device: &str) -> Result<String> {
-    let answer = dump().context("RDMA's netlink does not say what exists")?;
+    let answer = dump().context("cannot count the objects of RDMA devices by netlink")?;
     for message in &answer {
         if text(find(message, DEV_NAME)?)? == device {
             return summary(find(message, RES_SUMMARY)?);
         }
     }
-    bail!("RDMA's netlink knows no device {device}")
+    bail!("netlink does not list the RDMA device {device}")
 }
 
 fn summary(entries: &[u8]) -> Result<String> {
@@ -51,7 +51,7 @@ fn summary(entries: &[u8]) -> Result<String> {
     Ok(counts.join(" "))
 }
 
-/// The attributes of each message with which the kernel answers.
+/// Returns the attributes of each message in the kernel's answer.
 fn dump() -> Result<Vec<Vec<u8>>> {
     let socket = socket(
         AddressFamily::Netlink,
@@ -85,7 +85,7 @@ fn dump() -> Result<Vec<Vec<u8>>> {
     }
 }
 
-/// Returns the error of a `struct nlmsgerr`, which begins with the negative of errno.
+/// Returns the error of a `struct nlmsgerr`, whose first field is the negated errno.
 fn error(bytes: &[u8]) -> Result<io::Error> {
     let errno = bytes.first_chunk().context("a torn error")?;
     Ok(io::Error::from_raw_os_error(
@@ -93,7 +93,7 @@ fn error(bytes: &[u8]) -> Result<io::Error> {
     ))
 }
 
-/// Returns the type and the payload of each `struct nlattr`.
+/// Returns the type and the payload of each `struct nlattr` in these bytes.
 fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = Result<(u16, &[u8])>> {
     std::iter::from_fn(move || {
         if bytes.is_empty() {
@@ -153,7 +153,7 @@ mod tests {
         let entry = |name: &[u8], count: u64| {
             let name = attribute(RES_SUMMARY_ENTRY_NAME, name);
             let count = attribute(RES_SUMMARY_ENTRY_CURR, &count.to_ne_bytes());
-            // `NLA_F_NESTED`: the payload consists of attributes.
+            // The flag `NLA_F_NESTED`: the payload consists of attributes.
             attribute(1 << 15 | 16, &[name, count].concat())
         };
         let entries = [entry(b"pd\0", 1), entry(b"cm_id\0", 20)].concat();

@@ -2,9 +2,10 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::{Line, PATIENCE, Process};
 
-/// A root shell that executes typed lines.
+/// A shell to which tests type lines, as root.
 ///
-/// It has `sudo` on any machine, and finds the programs of this checkout by their names.
+/// The shell has a function `sudo`, which is therefore available on any machine, and finds the
+/// programs of this checkout in PATH.
 #[derive(Debug)]
 pub struct Shell {
     process: Process,
@@ -33,11 +34,12 @@ impl Shell {
         Ok(this)
     }
 
-    /// Types a line and waits for its end. Returns its status and its stdout.
+    /// Types a line and waits until it has been executed. Returns the line's exit status and
+    /// stdout.
     ///
     /// # Errors
     ///
-    /// If the line does not end in time.
+    /// If the line does not end within [`PATIENCE`].
     pub fn type_line(&mut self, line: &str) -> Result<(u8, String)> {
         self.typed += 1;
         let end = format!("typed-{}", self.typed);
@@ -53,16 +55,16 @@ impl Shell {
                     printed += &format!("{text}\n");
                 }
                 Some(Line::Err(text)) => eprintln!("{line}: {text}"),
-                None => bail!("{line}: it does not end; it printed {printed:?}"),
+                None => bail!("{line}: no end; stdout: {printed:?}"),
             }
         }
     }
 
-    /// Types a line that must succeed. Returns its stdout.
+    /// Types a line that must succeed. Returns the line's stdout.
     ///
     /// # Errors
     ///
-    /// If the line fails.
+    /// If the line's exit status is not 0.
     pub fn run(&mut self, line: &str) -> Result<String> {
         let (status, printed) = self.type_line(line)?;
         ensure!(status == 0, "{line}: {status}: {printed}");

@@ -8,16 +8,16 @@ use std::{
 
 use crate::Deadline;
 
-/// Ends the program unless the watchdog is dropped in time. A hang thereby fails, and names its
-/// place.
+/// Aborts the program unless the watchdog is dropped in time. A test that hangs therefore fails,
+/// and the message names the test.
 #[derive(Debug)]
 pub struct Watchdog {
     _stop: Sender<()>,
 }
 
 impl Watchdog {
-    /// Starts a watchdog for the caller and the running test, with a limit in seconds of an idle
-    /// machine. The limit should be generous, because the lab is slow.
+    /// Starts a watchdog for the running test. The limit is in seconds on an idle machine; the lab
+    /// is slow, so choose a long one. The message names the caller's source line.
     #[must_use]
     #[track_caller]
     pub fn new(seconds: u64) -> Self {

@@ -1,4 +1,4 @@
-//! A listener, its clients, and messages between them.
+//! Shared by the tests: a listener, its clients, and messages between them.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -21,7 +21,7 @@ pub(crate) const EINVAL: i32 = 22;
 /// The time limit for an event that must arrive.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Returns the next event, which must have this type and belong to the id with this number.
+/// Returns the next event. The event must have this type, and belong to the id with this context.
 pub(crate) fn expect(channel: &EventChannel, event: CmEventType, context: u64) -> CmEvent {
     let came = channel.wait_event(PATIENCE).unwrap();
     let came = came.unwrap_or_else(|| panic!("no {event} came"));
@@ -29,20 +29,20 @@ pub(crate) fn expect(channel: &EventChannel, event: CmEventType, context: u64) -
     came
 }
 
-/// Returns the next event, which must have this type and the status 0.
+/// Like `expect`, for an event that must have the status 0.
 pub(crate) fn good(channel: &EventChannel, event: CmEventType, context: u64) -> CmEvent {
     let came = expect(channel, event, context);
     assert_eq!(came.status(), 0, "{came:?}");
     came
 }
 
-/// Asserts that no event is pending.
+/// Asserts that no event is pending on the channel.
 pub(crate) fn assert_none(channel: &EventChannel) {
     let event = channel.poll_event().unwrap();
     assert!(event.is_none(), "{event:?}");
 }
 
-/// Returns connection parameters with this private data.
+/// Returns connection parameters that contain this private data.
 pub(crate) fn param(private_data: &[u8]) -> ConnParam {
     ConnParam {
         private_data: PrivateData::try_from(private_data).unwrap(),
@@ -50,7 +50,7 @@ pub(crate) fn param(private_data: &[u8]) -> ConnParam {
     }
 }
 
-/// A listener and its event channel.
+/// A listener with its event channel and address.
 pub(crate) struct Server {
     pub(crate) listener: CmId,
     pub(crate) channel: EventChannel,
@@ -60,7 +60,7 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) const CONTEXT: u64 = 1000;
 
-    /// Listens on a free port of this address.
+    /// Listens on a free port of this IP address.
     pub(crate) fn new(ip: IpAddr) -> Self {
         let channel = EventChannel::new().unwrap();
         let mut listener = CmId::new(&channel, PortSpace::TCP, Self::CONTEXT).unwrap();
@@ -76,7 +76,7 @@ impl Server {
         }
     }
 
-    /// Returns the next event, which must be a connect request.
+    /// Returns the next event, which must be a connection request.
     pub(crate) fn request(&self) -> CmEvent {
         let event = good(&self.channel, CmEventType::CONNECT_REQUEST, Self::CONTEXT);
         assert_eq!(event.listen_context(), Some(Self::CONTEXT));
@@ -84,7 +84,7 @@ impl Server {
     }
 }
 
-/// Creates an id and resolves the address and the route.
+/// Returns a new id whose address and route are resolved.
 pub(crate) fn resolved(channel: &EventChannel, addr: SocketAddr, context: u64) -> CmId {
     let mut id = CmId::new(channel, PortSpace::TCP, context).unwrap();
     id.resolve_addr(None, addr, PATIENCE).unwrap();
@@ -94,7 +94,7 @@ pub(crate) fn resolved(channel: &EventChannel, addr: SocketAddr, context: u64) -
     id
 }
 
-/// Creates an id with a queue pair and starts to connect.
+/// Returns a new id with a queue pair, which has started to connect.
 pub(crate) fn connecting(
     channel: &EventChannel,
     addr: SocketAddr,
@@ -107,7 +107,7 @@ pub(crate) fn connecting(
     (id, queues)
 }
 
-/// A queue pair, and all objects that it uses.
+/// A queue pair with all objects that it uses.
 pub(crate) struct Queues {
     pub(crate) qp: QueuePair,
     pub(crate) cq: CompletionQueue,
@@ -129,7 +129,7 @@ pub(crate) fn attr(cq: &CompletionQueue) -> QpInitAttr<'_> {
 }
 
 impl Queues {
-    /// Creates the objects, and the queue pair by calling `make`.
+    /// Creates all objects. Calls `make` to create the queue pair.
     pub(crate) fn new(
         context: &Context,
         make: impl FnOnce(&ProtectionDomain, &QpInitAttr<'_>) -> QueuePair,
@@ -144,13 +144,13 @@ impl Queues {
         }
     }
 
-    /// Creates the objects with a queue pair that belongs to the id.
+    /// Creates all objects, with a queue pair that belongs to the id.
     pub(crate) fn of(id: &mut CmId) -> Self {
         let context = id.verbs().unwrap();
         Self::new(&context, |pd, attr| id.create_qp(pd, attr).unwrap())
     }
 
-    /// Returns the next completion, which must be successful.
+    /// Returns the next completion, which must report success.
     pub(crate) fn success(&self) -> Success {
         let deadline = Instant::now() + PATIENCE;
         let mut one = [WorkCompletion::default()];
@@ -161,7 +161,7 @@ impl Queues {
         one[0].result().unwrap()
     }
 
-    /// Sends `text` to `other`, which receives it.
+    /// Sends `text` to `other`, and checks that `other` has received it.
     pub(crate) fn say(&self, other: &Self, text: &str) {
         let recv = RecvWr::new(7, Sge::new(&other.region, ..));
         other.qp.post_recv(&[recv]).unwrap();
@@ -175,7 +175,7 @@ impl Queues {
         assert_eq!(bytes, text.as_bytes());
     }
 
-    /// Sends a message in each direction.
+    /// Sends a message in both directions, and checks that both were received.
     pub(crate) fn talk(&self, other: &Self) {
         self.say(other, "ping");
         other.say(self, "pong!");
@@ -189,12 +189,12 @@ pub(crate) struct Side {
     pub(crate) channel: EventChannel,
 }
 
-/// The number of the connecting side's id.
+/// The context of the connecting side's id.
 pub(crate) const CLIENT: u64 = 1;
-/// The number of the accepting side's id.
+/// The context of the accepting side's id.
 pub(crate) const SERVER: u64 = 2;
 
-/// Returns both ends of a new connection, the connecting one first, and the listener.
+/// Returns both ends of a new connection, first the connecting end, and the listener.
 pub(crate) fn connected(ip: IpAddr) -> (Side, Side, Server) {
     let server = Server::new(ip);
     let channel = EventChannel::new().unwrap();
@@ -218,11 +218,12 @@ pub(crate) fn connected(ip: IpAddr) -> (Side, Side, Server) {
     (client, accepted, server)
 }
 
-/// Returns the counts of RDMA resources and of open files after one connection was made and ended.
+/// Returns the numbers of RDMA resources and of open descriptors after a connection was made and
+/// ended.
 ///
-/// librdmacm allocates a protection domain for each device that ids use. Whether librdmacm frees
-/// this domain depends on the order in which the last id and the last list of devices are
-/// destroyed. So each count is taken after the same last steps.
+/// librdmacm allocates a protection domain for each device that ids use. librdmacm keeps or frees
+/// this domain depending on the order in which the last id and the last list of devices are
+/// destroyed. Ending a connection before each count makes this order the same.
 pub(crate) fn what_exists(lab: &Lab) -> (String, usize) {
     drop(connected(lab.addr));
     (lab.resources(), open_fds())

@@ -1,4 +1,4 @@
-//! Connections from address resolution to the disconnect.
+//! Connections, from the resolution of the address to the disconnect.
 
 use std::net::IpAddr;
 
@@ -49,7 +49,7 @@ fn a_connection_over_ipv6_lives_and_ends() {
     whole_life(lab.addr6);
 }
 
-/// The events of a connection carry its parameters.
+/// The events of a connection contain the parameters that the peer has requested.
 #[test]
 fn events_carry_what_the_peer_asked_for() {
     let lab = DeviceTest::without_credits();
@@ -67,7 +67,7 @@ fn events_carry_what_the_peer_asked_for() {
     client.connect(&asked).unwrap();
     let mut event = server.request();
     let conn = event.conn().unwrap();
-    // The depth of the peer is the number of requests that this side serves, and vice versa.
+    // The requests that the peer initiates are those to which this side responds, and vice versa.
     assert_eq!((conn.responder_resources, conn.initiator_depth), (2, 3));
     assert_eq!((conn.retry_count, conn.rnr_retry_count), (5, 4));
     assert_eq!(conn.qp_num, queues.qp.qp_num());
@@ -95,7 +95,7 @@ fn events_carry_what_the_peer_asked_for() {
     assert_eq!((attr.max_rd_atomic, peer.max_rd_atomic), (Some(2), Some(1)));
 }
 
-/// Events that arrive after `set_context` carry the new number.
+/// Events that arrive after `set_context` have the new context.
 #[test]
 fn an_id_can_be_renumbered() {
     let lab = DeviceTest::without_credits();
@@ -110,7 +110,7 @@ fn an_id_can_be_renumbered() {
     good(&channel, CmEventType::ROUTE_RESOLVED, 0x1_2345_6789);
 }
 
-/// An id keeps a source address, and a connection may use a chosen source port.
+/// `resolve_addr` with a source address sets the local address and port of the connection.
 #[test]
 fn the_source_address_can_be_chosen() {
     let lab = DeviceTest::without_credits();
@@ -134,7 +134,7 @@ fn the_source_address_can_be_chosen() {
     assert_eq!(request.peer_addr(), Some(lab.at(7811)));
 }
 
-/// Pending events of the old channel move to the new one, and events of later steps arrive there.
+/// When an id migrates, its pending events move to the new channel, and later events arrive there.
 #[test]
 fn an_id_migrates_with_its_events() {
     let lab = DeviceTest::without_credits();
@@ -143,7 +143,7 @@ fn an_id_migrates_with_its_events() {
     let mut id = CmId::new(&old, PortSpace::TCP, CLIENT).unwrap();
     id.migrate(&old).unwrap();
     id.resolve_addr(None, server.addr, PATIENCE).unwrap();
-    // Events arrive in order, so the earlier one has arrived, too.
+    // Events arrive in the order of the calls, so the event of the first call has arrived, too.
     drop(resolved(&other, server.addr, 9));
     id.migrate(&new).unwrap();
     assert_none(&old);
@@ -165,7 +165,7 @@ fn an_id_migrates_with_its_events() {
     queues.talk(&accepting);
 }
 
-/// The drop of a client and of its unanswered request does not disconnect other connections.
+/// Dropping a client and its unanswered request does not disconnect other connections.
 #[test]
 fn connections_of_one_listener_are_apart() {
     let lab = DeviceTest::without_credits();

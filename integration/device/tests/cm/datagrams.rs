@@ -1,4 +1,4 @@
-//! Datagram ids and multicast groups.
+//! Ids for datagrams, and multicast groups.
 
 use std::net::SocketAddr;
 
@@ -48,8 +48,8 @@ fn resolved(channel: &EventChannel, addr: SocketAddr) -> CmId {
     id
 }
 
-/// The side that resolves learns the address handle of the listening side, which answers to the
-/// source of the datagram.
+/// The connecting id gets the parameters for an address handle of the listening side, and sends a
+/// datagram to it.
 #[test]
 fn a_datagram_peer_is_found() {
     let _test = DeviceTest::without_credits();
@@ -104,7 +104,7 @@ fn a_datagram_peer_can_refuse() {
     let error = request.accept(&param(&too_much)).unwrap_err();
     assert_eq!((error.call, error.errno), ("rdma_accept", EMSGSIZE));
     request.reject(b"no").unwrap();
-    // Datagrams have reject reasons of their own; librdmacm reports this one like other reasons.
+    // Datagrams have other reject reasons, which librdmacm does not translate.
     let event = channel.wait_event(PATIENCE).unwrap().unwrap();
     assert_eq!(event.context(), CLIENT);
     assert_ne!(event.event(), CmEventType::ESTABLISHED);
@@ -117,7 +117,7 @@ fn a_datagram_peer_can_refuse() {
     assert_eq!((error.call, error.errno), ("rdma_connect", EMSGSIZE));
 }
 
-/// The order in which a group member leaves, and its handles are dropped.
+/// The order in which a member leaves its groups and drops its handles.
 #[derive(Debug, Clone, Copy)]
 enum Leaves {
     First,
@@ -127,7 +127,8 @@ enum Leaves {
     Never,
 }
 
-/// The kernel does not destroy a queue pair that is attached to a group.
+/// The kernel does not destroy a queue pair that is attached to a group, so dropping a queue pair
+/// must detach it first.
 #[test]
 fn groups_are_left_by_whoever_goes() {
     let lab = DeviceTest::without_credits();
@@ -181,13 +182,13 @@ fn groups_are_left_by_whoever_goes() {
     ] {
         run(leaves);
         // librdmacm frees its own protection domain with the last id, unless a list of devices
-        // still exists. So the counts are taken after the same last steps.
+        // still exists. So run the same case before each count, to make the last steps the same.
         run(Leaves::First);
         assert_eq!(lab.resources(), before, "{leaves:?}");
     }
 }
 
-/// An id that joined a group without a queue pair can leave it.
+/// An id that has joined a group before it had a queue pair can leave the group.
 #[test]
 fn a_synchronous_id_joins_a_group() {
     let lab = DeviceTest::without_credits();
@@ -204,7 +205,7 @@ fn a_synchronous_id_joins_a_group() {
     assert_eq!(error.errno, EADDRNOTAVAIL);
 }
 
-/// Ids of connections cannot join groups.
+/// Ids for connections cannot join groups.
 #[test]
 fn a_connections_id_joins_nothing() {
     let lab = DeviceTest::without_credits();

@@ -1,4 +1,4 @@
-//! Failures, and the errors that report them.
+//! Failures of calls and connections, and the errors that report them.
 
 use std::{net::SocketAddr, process::Command};
 
@@ -35,7 +35,7 @@ fn nobody_listening_is_a_rejection() {
     assert_none(&channel);
 }
 
-/// A network interface without an RDMA device.
+/// A network interface without an RDMA device. Dropping this value deletes the interface.
 struct PlainInterface;
 
 impl PlainInterface {
@@ -107,12 +107,12 @@ fn addresses_that_cannot_be_bound_are_refused() {
     assert_eq!((error.call, error.errno), ("rdma_bind_addr", EADDRINUSE));
     let error = id.bind_addr("198.51.100.1:0".parse().unwrap()).unwrap_err();
     assert_eq!((error.call, error.errno), ("rdma_bind_addr", ENODEV));
-    // The id can still be bound to another address.
+    // After the error, the id can be bound to another address.
     id.bind_addr(lab.at(0)).unwrap();
     assert_einval(id.bind_addr(lab.at(0)), "rdma_bind_addr");
 }
 
-/// An id has one queue pair at a time, on its own device.
+/// An id can have one queue pair at a time, which must use the id's own device context.
 #[test]
 fn queue_pairs_are_made_once_and_where_the_id_is() {
     let lab = DeviceTest::without_credits();
@@ -123,7 +123,7 @@ fn queue_pairs_are_made_once_and_where_the_id_is() {
     let pd = ProtectionDomain::new(&context).unwrap();
     let cq = CompletionQueue::new(&context, 4, None).unwrap();
     assert_einval(id.create_qp(&pd, &attr(&cq)), "rdma_create_qp");
-    // The unspecified address belongs to no device.
+    // An id that is bound to the unspecified address has no device.
     let any = SocketAddr::new([0, 0, 0, 0].into(), 0);
     id.bind_addr(any).unwrap();
     assert_einval(id.create_qp(&pd, &attr(&cq)), "rdma_create_qp");
@@ -136,7 +136,7 @@ fn queue_pairs_are_made_once_and_where_the_id_is() {
     let second = id.create_qp(&pd, &attr(&cq)).unwrap();
     assert_eq!(second.state(), Ok(QpState::INIT));
 
-    // The same device, but opened by other code.
+    // This is the same device, but opened again, so its context differs from that of the id.
     let list = rdmsg::verbs::DeviceList::new().unwrap();
     let other = list.find(&lab.device).unwrap().open().unwrap();
     let other_pd = ProtectionDomain::new(&other).unwrap();
@@ -148,8 +148,8 @@ fn queue_pairs_are_made_once_and_where_the_id_is() {
     assert_einval(result, "rdma_create_qp");
 }
 
-/// Steps that need a device fail on ids without one. For some of them librdmacm would dereference a
-/// null pointer.
+/// Calls that need a device fail on ids without one. Without the check, librdmacm would dereference
+/// a null pointer in some of these calls.
 #[test]
 fn steps_without_a_device_are_refused() {
     let lab = DeviceTest::without_credits();
@@ -189,7 +189,7 @@ fn steps_without_a_device_are_refused() {
     assert_none(&channel);
 }
 
-/// Steps in the wrong order fail, and the id stays usable.
+/// Calls in the wrong order fail, and do not change the id.
 #[test]
 fn steps_out_of_order_are_refused() {
     let lab = DeviceTest::without_credits();

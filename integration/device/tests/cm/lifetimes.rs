@@ -1,4 +1,4 @@
-//! Handles can be dropped in any order.
+//! Tests that handles can be dropped in any order.
 
 use std::{any::Any, thread};
 
@@ -11,7 +11,8 @@ use crate::common::{
 
 const COUNT: usize = 13;
 
-/// Creates an established connection and a half-open one, with unread request and acceptance.
+/// Creates all kinds of handles: those of an established connection, and those of a half-open one
+/// with an unread request and an unread acceptance.
 fn everything() -> [Box<dyn Any + Send>; COUNT] {
     let (client, accepted, server) = connected(Lab::get().addr);
     client.queues.talk(&accepted.queues);
@@ -41,8 +42,8 @@ fn everything() -> [Box<dyn Any + Send>; COUNT] {
     ]
 }
 
-/// There are too many orders to try all. These put each handle in each position, and each pair of
-/// handles in both orders.
+/// There are too many orders to test all of them. These orders drop each handle at each position,
+/// and each pair of handles in both orders.
 #[test]
 fn handles_go_in_any_order() {
     let lab = DeviceTest::without_credits();
@@ -63,7 +64,7 @@ fn handles_go_in_any_order() {
     }
 }
 
-/// Each handle is dropped on a thread of its own.
+/// Each handle is dropped by a different thread.
 #[test]
 fn handles_go_on_any_thread() {
     let lab = DeviceTest::without_credits();
@@ -78,7 +79,8 @@ fn handles_go_on_any_thread() {
     }
 }
 
-/// A queue pair keeps its connection after the handles of ids, channels and listener are dropped.
+/// A queue pair keeps its connection after the handles of the ids, channels and the listener were
+/// dropped.
 #[test]
 fn a_queue_pair_outlives_its_handles() {
     let lab = DeviceTest::without_credits();
@@ -95,21 +97,21 @@ fn a_queue_pair_outlives_its_handles() {
         drop(server);
         accepted.queues.talk(&queues);
         assert_none(&accepted.channel);
-        // The id is destroyed with its queue pair, and disconnects.
+        // Dropping the queue pair destroys its id, which disconnects.
         drop(queues);
         good(&accepted.channel, CmEventType::DISCONNECTED, SERVER);
     }
     assert_eq!(what_exists(&lab), before);
 }
 
-/// Unread events are discarded with their id: a channel never returns events of a destroyed id.
+/// Dropping an id discards its unread events, so a channel never returns events of a destroyed id.
 #[test]
 fn unread_events_go_with_their_id() {
     let lab = DeviceTest::without_credits();
     let (client, accepted, server) = connected(lab.addr);
     let mut peer = client.id;
     peer.disconnect().unwrap();
-    // Events arrive in order, so DISCONNECTED has arrived, too.
+    // Events arrive in the order of the calls, so DISCONNECTED has arrived, too.
     let fence = Server::new(lab.addr);
     let channel = EventChannel::new().unwrap();
     let _third = connecting(&channel, fence.addr, CLIENT, b"");

@@ -1,4 +1,4 @@
-//! `rdmsg::cm` against a real RDMA stack: ids of one process, connected to each other.
+//! Tests `rdmsg::cm` with a real RDMA stack. Ids of this process connect to each other.
 
 mod common;
 mod connections;

@@ -1,4 +1,4 @@
-//! Options of ids.
+//! Options of connection manager ids.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -18,7 +18,7 @@ fn id(channel: &EventChannel) -> CmId {
     CmId::new(channel, PortSpace::TCP, CLIENT).unwrap()
 }
 
-/// The type of service is the traffic class of the packets.
+/// The type of service becomes the traffic class of the packets.
 #[test]
 fn the_type_of_service_reaches_the_queue_pair() {
     let lab = DeviceTest::without_credits();
@@ -79,7 +79,7 @@ fn options_that_make_no_sense_are_refused() {
     }
 }
 
-/// Two ids can bind one address only if both set `reuseaddr`, and only one of them can listen.
+/// Two ids can bind the same address only if both set `reuseaddr`. Only one of them can listen.
 #[test]
 fn an_address_is_reused_where_both_agree() {
     let lab = DeviceTest::without_credits();
@@ -103,7 +103,8 @@ fn an_address_is_reused_where_both_agree() {
     assert_eq!((error.call, error.errno), ("rdma_bind_addr", EADDRINUSE));
 }
 
-/// A listener on any IPv6 address also accepts IPv4, unless `afonly` is set.
+/// A listener on the unspecified IPv6 address also accepts IPv4 connections, unless `afonly` is
+/// set.
 #[test]
 fn a_listener_keeps_to_its_family_when_told_to() {
     let lab = DeviceTest::without_credits();

@@ -1,4 +1,5 @@
-//! Queue pairs that the program creates and moves itself, and enhanced connection establishment.
+//! Queue pairs that the program itself creates and moves to other states, and enhanced connection
+//! establishment (ECE).
 
 use rdmsg::{
     cm::{CmId, ConnParam, Ece, EventChannel},
@@ -85,7 +86,8 @@ fn whole_life(offer: Option<Ece>, answer: Option<Ece>) {
     good(&server.channel, CmEventType::DISCONNECTED, SERVER);
     accepted.disconnect().unwrap();
     good(&channel, CmEventType::DISCONNECTED, CLIENT);
-    // The program owns these queue pairs, so librdmacm does not change their states.
+    // librdmacm does not change the states of these queue pairs, because the program has created
+    // them.
     assert_eq!(connecting.qp.state(), Ok(QpState::RTS));
     assert_eq!(accepting.qp.state(), Ok(QpState::RTS));
 }
@@ -102,8 +104,8 @@ fn vendor_options_travel_with_the_connection() {
     whole_life(Some(OFFER), Some(ANSWER));
 }
 
-/// `establish` and the options are refused on an id with a queue pair, which handles both itself. A
-/// vendor of 0 is refused as well.
+/// If an id has a queue pair, librdmacm handles establishment and ECE itself, so `establish` and
+/// the calls for ECE fail. A vendor id of 0 is rejected, too.
 #[test]
 fn an_own_queue_pair_is_not_the_ids() {
     let lab = DeviceTest::without_credits();
@@ -121,8 +123,8 @@ fn an_own_queue_pair_is_not_the_ids() {
     assert_eq!((error.call, error.errno), ("rdma_establish", EINVAL));
 }
 
-/// The driver of the lab's device defines no options: the id's queue pair accepts the vendor id,
-/// but none of the options that the peer offers.
+/// The driver of the lab's device supports no ECE options. The id's queue pair therefore accepts
+/// the vendor id, but none of the options that the peer offers.
 #[test]
 fn missing_vendor_options_are_not_granted() {
     let lab = DeviceTest::without_credits();

@@ -1,4 +1,4 @@
-//! Private data of requests, acceptances and rejections.
+//! The private data of requests, acceptances and rejections.
 
 use rdmsg::{
     cm::{EventChannel, PrivateData},
@@ -11,8 +11,8 @@ use crate::common::{CLIENT, Queues, Server, connecting, expect, good, param, res
 /// `EMSGSIZE` of `errno.h`.
 const EMSGSIZE: i32 = 90;
 
-/// Asserts that `received` has the bytes that were sent, padded with zeros to the message's
-/// capacity.
+/// Asserts that `received` consists of the bytes that were sent, padded with zeros to `len` bytes,
+/// the capacity of the connection manager's message.
 fn assert_padded(received: &[u8], sent: &[u8], len: usize) {
     assert_eq!(received.len(), len);
     assert_eq!(received[..sent.len()], *sent);
@@ -74,7 +74,7 @@ fn a_rejection_says_why() {
     }
 }
 
-/// Private data that are too long fail before anything is sent, and the id stays unchanged.
+/// A call with too much private data fails before anything is sent, and does not change the id.
 #[test]
 fn too_much_private_data_is_refused() {
     let lab = DeviceTest::without_credits();

@@ -1,4 +1,4 @@
-//! Requests that are never read, taken or answered.
+//! Connection requests that are never read, taken or answered.
 
 use rdmsg::{
     cm::{ConnParam, EventChannel},
@@ -10,14 +10,14 @@ use crate::common::{
     CLIENT, Queues, SERVER, Server, assert_none, connecting, expect, good, what_exists,
 };
 
-/// Asserts that the connection manager of the peer rejects for an id that was destroyed.
+/// Asserts that the peer's connection manager has rejected the request because it destroyed the id.
 fn assert_rejected(channel: &EventChannel, context: u64) {
     let event = expect(channel, CmEventType::REJECTED, context);
     assert_eq!(event.reject_reason(), RejectReason::CONSUMER_DEFINED);
     assert!(event.private_data().iter().all(|byte| *byte == 0));
 }
 
-/// Unread requests on the channel are discarded with their listener.
+/// Dropping a listener discards its unread requests.
 #[test]
 fn unread_requests_go_with_their_listener() {
     let lab = DeviceTest::without_credits();
@@ -28,7 +28,7 @@ fn unread_requests_go_with_their_listener() {
         let channel = EventChannel::new().unwrap();
         let _first = connecting(&channel, server.addr, 1, b"");
         let _second = connecting(&EventChannel::new().unwrap(), server.addr, 2, b"");
-        // Requests usually arrive in order, so these have arrived, too.
+        // Requests usually arrive in the order of the calls, so the first two have arrived, too.
         let fence = Server::new(lab.addr);
         let _third = connecting(&EventChannel::new().unwrap(), fence.addr, 3, b"");
         let _request = fence.request();
@@ -36,7 +36,7 @@ fn unread_requests_go_with_their_listener() {
         let event = expect(&channel, CmEventType::REJECTED, 1);
         match event.reject_reason() {
             RejectReason::CONSUMER_DEFINED => unread += 1,
-            // The request arrived after the listener was destroyed.
+            // In this round, the request arrived after the listener was destroyed.
             reason => assert_eq!(reason, RejectReason::INVALID_SERVICE_ID),
         }
         assert_none(&server.channel);
@@ -45,7 +45,7 @@ fn unread_requests_go_with_their_listener() {
     assert_eq!(what_exists(&lab), before);
 }
 
-/// A taken request outlives its listener.
+/// A request that was taken remains usable after its listener was dropped.
 #[test]
 fn a_taken_request_outlives_its_listener() {
     let lab = DeviceTest::without_credits();
@@ -80,13 +80,13 @@ fn a_request_dropped_with_its_event_is_rejected() {
     let _client = connecting(&channel, server.addr, CLIENT, b"");
     drop(server.request());
     assert_rejected(&channel, CLIENT);
-    // The listener works as before.
+    // The listener still accepts requests.
     let _client = connecting(&channel, server.addr, CLIENT, b"");
     drop(server.request().take_request());
     assert_rejected(&channel, CLIENT);
 }
 
-/// The request has a queue pair, and the handles of its channel and its listener are dropped first.
+/// The request has a queue pair. The handles of its channel and its listener are dropped before it.
 #[test]
 fn dropped_request_with_queue_pair_is_rejected() {
     let lab = DeviceTest::without_credits();

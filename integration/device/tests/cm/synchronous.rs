@@ -1,4 +1,4 @@
-//! Synchronous ids: the program has no event channel for them.
+//! Synchronous ids, for which the program has no event channel: each call waits for its event.
 
 use std::thread;
 
@@ -92,7 +92,7 @@ fn a_synchronous_connection_over_ipv6_lives_and_ends() {
     whole_life(&lab.addr6.to_string());
 }
 
-/// The program calls each step, without address lookup.
+/// The program calls each step itself instead of `create_ep`.
 #[test]
 fn synchronous_steps_leave_their_events() {
     let lab = DeviceTest::without_credits();
@@ -131,7 +131,7 @@ fn synchronous_failures_say_why() {
     assert_eq!(event.reject_reason(), RejectReason::INVALID_SERVICE_ID);
 }
 
-/// A synchronous id that migrates to a channel becomes an ordinary one.
+/// A synchronous id that migrates to a channel becomes an asynchronous id.
 #[test]
 fn a_synchronous_id_moves_to_a_channel() {
     let lab = DeviceTest::without_credits();

@@ -1,4 +1,4 @@
-//! Threads use ids while other threads read the ids' channels.
+//! Threads use ids while other threads read the events of the ids' channels.
 
 use std::{
     collections::HashMap,
@@ -23,8 +23,7 @@ const WORKERS: u64 = 3;
 const ROUNDS: u64 = 30;
 const TICK: Duration = Duration::from_millis(5);
 
-/// Returns the next event of the id with this number, and skips events of earlier ids of the
-/// worker.
+/// Returns the next event of the id with this context. Skips events of the worker's earlier ids.
 fn next(events: &Receiver<(u64, CmEventType)>, context: u64) -> CmEventType {
     loop {
         let (whose, event) = events.recv_timeout(PATIENCE).unwrap();
@@ -35,7 +34,7 @@ fn next(events: &Receiver<(u64, CmEventType)>, context: u64) -> CmEventType {
     }
 }
 
-/// Connects one id after another, and drops each in a different state.
+/// Connects with one id after the other, and drops each one in another state.
 fn work(
     worker: u64,
     server: &Server,
@@ -74,7 +73,7 @@ fn work(
     }
 }
 
-/// Accepts all requests until `done` is set. Returns their number.
+/// Accepts all requests until `done` is set. Returns the number of accepted requests.
 fn serve(server: &Server, done: &AtomicBool) -> u64 {
     let context = Devices::get().unwrap().contexts().remove(0);
     let pd = ProtectionDomain::new(&context).unwrap();
@@ -90,7 +89,7 @@ fn serve(server: &Server, done: &AtomicBool) -> u64 {
                 let mut id = event.take_request().unwrap();
                 accepted += 1;
                 id.set_context(accepted);
-                // These calls fail if the requesting id was already destroyed.
+                // These calls fail if the client has already destroyed its id.
                 if let Ok(qp) = id.create_qp(&pd, &attr(&cq))
                     && id.accept(&ConnParam::default()).is_ok()
                 {
@@ -98,7 +97,8 @@ fn serve(server: &Server, done: &AtomicBool) -> u64 {
                 }
             }
             CmEventType::DISCONNECTED => {
-                // This answers the peer's disconnect; the peer may have given up.
+                // Complete the peer's disconnect. Ignore the error: the call fails if the peer has
+                // destroyed its id.
                 if let Some((mut id, _qp)) = ids.remove(&event.context()) {
                     let _ = id.disconnect();
                 }
@@ -126,7 +126,7 @@ fn ids_are_used_while_their_channel_is_read() {
                         continue;
                     };
                     let worker = (event.context() >> 32) as usize;
-                    // A worker that has finished no longer receives.
+                    // Ignore the error: a worker that has finished receives no more events.
                     let _ = senders[worker].send((event.context(), event.event()));
                 }
             });
@@ -144,14 +144,14 @@ fn ids_are_used_while_their_channel_is_read() {
             for result in results {
                 result.unwrap();
             }
-            // In three of six rounds the worker waits for the acceptance.
+            // In three of six rounds, the worker waits until its connection is established.
             assert!(accepted >= WORKERS * ROUNDS / 2, "{accepted}");
         });
     }
     assert_eq!(what_exists(&lab), before);
 }
 
-/// Two ids migrate back and forth between two channels that other threads read.
+/// Two threads migrate ids between two channels while other threads read both channels.
 #[test]
 fn ids_migrate_while_their_channels_are_read() {
     let lab = DeviceTest::without_credits();

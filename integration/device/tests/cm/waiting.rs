@@ -1,4 +1,4 @@
-//! Blocking steps, and calls of other threads during them.
+//! Calls that block, and calls of other threads in the meantime.
 
 use std::{net::SocketAddr, thread, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::common::{
 const EBUSY: i32 = 16;
 const ECONNREFUSED: i32 = 111;
 
-/// Returns a synchronous listener and its address.
+/// Returns a synchronous listener and the address on which it listens.
 fn listen() -> (CmId, SocketAddr) {
     let mut listener = CmId::new_sync(PortSpace::TCP).unwrap();
     listener.bind_addr(Lab::get().at(0)).unwrap();
@@ -25,7 +25,7 @@ fn listen() -> (CmId, SocketAddr) {
     (listener, addr)
 }
 
-/// Returns a synchronous id with a resolved route.
+/// Returns a synchronous id whose route is resolved.
 fn routed(addr: SocketAddr) -> CmId {
     let mut id = CmId::new_sync(PortSpace::TCP).unwrap();
     id.resolve_addr(None, addr, PATIENCE).unwrap();
@@ -33,8 +33,8 @@ fn routed(addr: SocketAddr) -> CmId {
     id
 }
 
-/// The drop of a queue pair must not wait for the peer's answer, because this peer answers only
-/// after the drop.
+/// Dropping a queue pair must not wait for the peer's answer: this peer answers only after the
+/// drop.
 #[test]
 fn a_queue_pair_goes_while_its_id_waits() {
     let lab = DeviceTest::without_credits();
@@ -69,8 +69,8 @@ fn a_listener_waits_as_long_as_it_is_told_to() {
     assert!(listener.last_event().is_none());
 }
 
-/// `get_request` fails on these ids: it would wait forever, or take an event that the reader of the
-/// channel expects.
+/// `get_request` fails on ids that are not synchronous listeners: it would wait forever, or take an
+/// event that the reader of the id's channel expects.
 #[test]
 fn only_synchronous_listeners_wait_for_requests() {
     let lab = DeviceTest::without_credits();
@@ -85,7 +85,7 @@ fn only_synchronous_listeners_wait_for_requests() {
     }
 }
 
-/// `disconnect` does not wait for an event if there is no connection.
+/// `disconnect` waits for an event only if there is a connection.
 #[test]
 fn disconnecting_waits_only_for_a_connection() {
     let _test = DeviceTest::without_credits();
@@ -96,7 +96,7 @@ fn disconnecting_waits_only_for_a_connection() {
     thread::scope(|scope| {
         let waiting = scope.spawn(|| client.connect(&ConnParam::default()));
         let mut request = listener.get_request().unwrap();
-        // The request was not accepted, so this may fail.
+        // Ignore the result: on a request that was not accepted, the call can succeed or fail.
         let _ = request.disconnect();
         drop(request);
         assert_eq!(waiting.join().unwrap().unwrap_err().errno, ECONNREFUSED);
@@ -116,7 +116,8 @@ fn disconnecting_waits_only_for_a_connection() {
         client.connect(&ConnParam::default()).unwrap();
         let (mut accepted, accepting) = accepting.join().unwrap();
         queues.talk(&accepting);
-        // Each side's first call waits for the other's; the second call returns at once.
+        // The first call of each side waits for the other side's disconnect. The second call
+        // returns immediately.
         thread::scope(|scope| {
             for id in [&mut client, &mut accepted] {
                 scope.spawn(|| (id.disconnect().unwrap(), id.disconnect().unwrap()));
@@ -129,14 +130,14 @@ fn disconnecting_waits_only_for_a_connection() {
     });
 }
 
-/// `migrate` would lose pending requests, so it fails until they are read.
+/// `migrate` would lose pending requests of a listener, so it fails until they were read.
 #[test]
 fn a_listener_with_unread_requests_does_not_migrate() {
     let lab = DeviceTest::without_credits();
     let mut server = Server::new(lab.addr);
     let channel = EventChannel::new().unwrap();
     let first = connecting(&channel, server.addr, 1, b"");
-    // Events arrive in order, so the first request has arrived, too.
+    // Events arrive in the order of the calls, so the first request has arrived, too.
     let fence = Server::new(lab.addr);
     let _later = connecting(&channel, fence.addr, 2, b"");
     let _request = fence.request();
@@ -147,7 +148,7 @@ fn a_listener_with_unread_requests_does_not_migrate() {
     let mut request = server.request().take_request().unwrap();
     server.listener.migrate(&elsewhere).unwrap();
 
-    // The request remains on the old channel; the next one arrives on the new channel.
+    // The request stays on the old channel. The next request arrives on the new channel.
     request.set_context(SERVER);
     let accepting = Queues::of(&mut request);
     request.accept(&ConnParam::default()).unwrap();
@@ -159,7 +160,7 @@ fn a_listener_with_unread_requests_does_not_migrate() {
     assert_none(&server.channel);
 }
 
-/// Objects of the device of one id can be used with all other ids, whatever their channels.
+/// An object of the device, obtained from one id, can be used with ids of other channels, too.
 #[test]
 fn ids_of_different_channels_have_the_same_device() {
     let lab = DeviceTest::without_credits();
@@ -169,7 +170,7 @@ fn ids_of_different_channels_have_the_same_device() {
         resolved(&channel, server.addr, context).verbs().unwrap()
     });
     assert_eq!(ids[0].id(), ids[1].id());
-    // The ids and channels are destroyed, but the device is still open.
+    // At this point the ids and channels are destroyed, but the device is still open.
     assert_eq!(ids[0].device_name(), lab.device);
     assert!(ids[1].query_device().is_ok());
 }

@@ -1,4 +1,5 @@
-//! Tests of peers that vanish without a disconnect, or before an answer that they owe.
+//! Tests of peers that vanish without a disconnect, or without an answer that the protocol
+//! requires.
 
 use rdmsg::{CloseReason, Completion, Outgoing};
 use toolbox::{Lab, PATIENCE};
@@ -8,7 +9,8 @@ use crate::{
     wire::{CLOSE, CLOSE_ACK, DATA, Frame, GRANT, HEADER_LEN, PING, PONG, WINDOW},
 };
 
-/// Dropping a peer acts as killing its process does: the kernel destroys queue pair and id.
+/// Dropping a peer has the effect of killing its process: the kernel destroys its queue pair and
+/// id.
 #[test]
 fn peer_gone_after_frames_is_disconnect_without_close() {
     let scene = Scene::new();
@@ -30,7 +32,7 @@ fn peer_gone_after_frames_is_disconnect_without_close() {
     scene.finish();
 }
 
-/// The library has messages in flight and waits for credit when the peer disconnects.
+/// When the peer disconnects, the library has messages in flight and a thread waits for credit.
 #[test]
 fn peer_gone_during_send_wakes_waiting_sender() {
     let scene = Scene::new();
@@ -55,8 +57,8 @@ fn peer_gone_during_send_wakes_waiting_sender() {
     scene.finish();
 }
 
-/// An iWARP device completes a send when TCP has accepted its bytes. Therefore the peer's library
-/// has to confirm the arrival, and a message without a confirmation fails.
+/// An iWARP device completes a send when TCP has accepted the bytes. The library therefore requests
+/// a confirmation from the peer's library, and reports a message without confirmation as failed.
 #[test]
 fn what_only_tcp_has_is_not_said_to_have_arrived() {
     let scene = Scene::new();
@@ -92,7 +94,7 @@ fn what_only_tcp_has_is_not_said_to_have_arrived() {
     scene.finish();
 }
 
-/// The peer vanishes instead of acknowledging the library's close.
+/// Instead of acknowledging the library's close, the peer vanishes.
 #[test]
 fn peer_gone_during_close_leaves_undelivered() {
     let scene = Scene::new();
@@ -121,8 +123,8 @@ fn peer_gone_during_close_leaves_undelivered() {
     scene.finish();
 }
 
-/// The peer violates the protocol and then does nothing, not even confirm the disconnect. The
-/// library does not wait for that confirmation.
+/// The peer violates the protocol and then does nothing; it does not even complete the disconnect.
+/// The library must not wait for that.
 #[test]
 fn a_peer_that_does_not_let_go_is_let_go_of() {
     let scene = Scene::new();
@@ -140,8 +142,8 @@ fn a_peer_that_does_not_let_go_is_let_go_of() {
     scene.finish();
 }
 
-/// The peer closes without a disconnect, or never acknowledges the library's close: `close_timeout`
-/// ends the wait.
+/// The peer closes and then never disconnects, or never acknowledges the library's close. In both
+/// cases `close_timeout` ends the wait.
 #[test]
 fn peer_silent_during_close_hits_close_timeout() {
     let mut config = config();
@@ -155,7 +157,7 @@ fn peer_silent_during_close_hits_close_timeout() {
         drop(peer);
 
         let (mut peer, endpoint) = scene.connect(role);
-        // A ping is a sign of life, but it is no acknowledgement.
+        // A ping shows that the peer is alive, but does not acknowledge the close.
         peer.send(&Frame::control(PING).bytes());
         let error = endpoint.close().unwrap_err();
         assert!(matches!(error, rdmsg::Error::Undelivered(_)), "{error:?}");

@@ -1,5 +1,5 @@
-//! Tests of large-message announcements: one costs the peer 40 bytes, so the library may only
-//! commit memory for bytes that arrive.
+//! Tests of announcements of large messages. An announcement costs the peer only 40 bytes, so the
+//! library must commit memory only for bytes that arrive.
 
 use std::{
     env, fs,
@@ -24,25 +24,26 @@ use crate::{
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// Bytes that a peer lets the library read before it stalls: its first three chunks.
+/// The number of bytes that a peer lets the library read before it stalls: the first three chunks.
 const READABLE: usize = 256 << 10;
 
-/// Bound of the pinned bytes after the stall: four chunks, of 128 KiB, 256 KiB, 512 KiB and 1 MiB.
+/// The upper bound of the pinned bytes after the stall. It covers four chunks, of 128 KiB, 256 KiB,
+/// 512 KiB and 1 MiB.
 const PINNED_LIMIT: u64 = 2 * MIB;
 
-/// Returns the library's configuration for a hostile peer that stalls READs: the device reports a
+/// Returns the library's configuration for a hostile peer that stalls READs. The device reports a
 /// missing answer only after a long time.
 fn patient() -> Config {
     let mut config = config();
     config.max_message = GIB;
     config.large_memory = GIB;
-    // 17 s for each of seven retries.
+    // The device waits 17 s for an answer, and retries seven times.
     config.rdma.ack_timeout = Some(22);
     config
 }
 
-/// Announces a message of `len` bytes, waits until the announcement has arrived, and then stops
-/// answering READs without a disconnect. Before that, up to [`READABLE`] bytes can be read.
+/// Announces a message of `len` bytes, of which the first [`READABLE`] can be read. Waits until the
+/// announcement has arrived, and then stops answering READs, without a disconnect.
 fn announce_and_stall(peer: &mut Peer, len: u64) {
     let region = peer.lend(READABLE);
     let lie = Descriptor {
@@ -60,12 +61,12 @@ fn announce_and_stall(peer: &mut Peer, len: u64) {
     peer.stop_answering();
 }
 
-/// Returns the number of bytes of this process that are pinned for devices.
+/// Returns the number of bytes of this process that are pinned for devices (VmPin).
 fn pinned() -> u64 {
     status("VmPin:")
 }
 
-/// Returns the list of the memory regions on the device, and the sum of their bytes.
+/// Returns a list of the memory regions on the device, and the sum of their lengths in bytes.
 fn registered() -> (String, u64) {
     let output = Command::new("rdma")
         .args(["resource", "show", "mr"])
@@ -85,7 +86,7 @@ fn status(name: &str) -> u64 {
     kib.unwrap().trim().parse::<u64>().unwrap() * 1024
 }
 
-/// Waits until the library has processed announcements of `len` bytes on `endpoint`'s connection.
+/// Waits until the library has processed the announcement of `len` bytes on this connection.
 fn wait_announced(scene: &Scene, endpoint: &Endpoint, len: u64) {
     while endpoint.statistics().large_bytes_held < len {
         scene.stage.bystander.assert_well();
@@ -107,8 +108,9 @@ fn an_announcement_of_a_gibibyte_pins_next_to_nothing() {
                 pinned().saturating_sub(before),
                 status("VmRSS:").saturating_sub(resident),
             );
-            // With software iWARP, the kernel's count of pinned bytes was once seen to grow without
-            // a new registration, for an unknown reason.
+            // With software iWARP, the kernel's count of pinned bytes once increased without a new
+            // registration, for an unknown reason. In this case check the registered regions
+            // instead.
             if more >= PINNED_LIMIT {
                 let (regions, bytes) = registered();
                 assert!(
@@ -132,7 +134,8 @@ fn an_announcement_of_a_gibibyte_pins_next_to_nothing() {
 fn peers_that_announce_and_vanish_leave_nothing() {
     const LEN: u64 = 128 * MIB;
     let scene = Scene::with(patient());
-    // Excludes the relief thread: an engine starts it when it first runs foreign code.
+    // The relief thread is not counted, because an engine starts it when it first runs foreign
+    // code.
     let threads = || {
         let tasks = fs::read_dir("/proc/self/task").unwrap();
         let names = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("comm")));
@@ -153,7 +156,7 @@ fn peers_that_announce_and_vanish_leave_nothing() {
         endpoint.abort(0);
         end(&endpoint);
     }
-    // The remaining two connections are the ends of the bystander.
+    // The two connections that remain are the two ends of the bystander's connection.
     while scene.stage.engine.statistics().unwrap().connections > 2 {
         scene.stage.bystander.assert_well();
     }
@@ -183,7 +186,7 @@ fn stalled_read_ends_connection_and_frees_budget() {
         .unwrap();
     let address = listener.local_addr();
     let hello = Hello::GOOD.bytes();
-    // Together they announce twice the limit, so they wait for memory of each other.
+    // Together they announce twice the limit, so their READs wait for each other's memory.
     let hostile: Vec<_> = [4 * MIB, 2 * MIB, 2 * MIB]
         .into_iter()
         .map(|len| {
@@ -208,7 +211,8 @@ fn stalled_read_ends_connection_and_frees_budget() {
     }
     for (peer, endpoint) in hostile {
         let reason = end(&endpoint).0;
-        // If the peer's queue pair fails during a READ, the peer's device refuses this READ.
+        // If the peer's queue pair enters the error state during a READ, the peer's device rejects
+        // this READ.
         let refused = matches!(&reason, CloseReason::ProtocolViolation(it) if it.field() == "rkey");
         assert!(refused || reason == CloseReason::ReadTimeout, "{reason}");
         drop(peer);
@@ -220,8 +224,8 @@ fn stalled_read_ends_connection_and_frees_budget() {
     engine.shutdown();
 }
 
-/// Returns a command that runs another test of this program as an unprivileged user, so that the
-/// limit on locked memory applies.
+/// Returns a command that runs another test of this program as an unprivileged user, with a limit
+/// of `kib` KiB of locked memory. Root's locked memory is not limited.
 fn as_nobody(test: &str, kib: u32) -> Command {
     for entry in fs::read_dir("/dev/infiniband").unwrap() {
         fs::set_permissions(entry.unwrap().path(), Permissions::from_mode(0o666)).unwrap();
@@ -268,7 +272,7 @@ fn among_announcers_with_a_small_lock_limit() {
     let connecting = thread::spawn(move || connector.connect(address).unwrap());
     let server = listener.accept_timeout(PATIENCE).unwrap();
     let honest = connecting.join().unwrap();
-    // Together they need more than the memory for reading; each one alone would fit.
+    // Together the three messages exceed the memory for READs; a single one would fit.
     let hostile: Vec<_> = (0..3)
         .map(|_| {
             let (mut peer, endpoint) = connect();
@@ -309,7 +313,7 @@ fn client_learns_of_servers_missing_memory() {
     let address: std::net::SocketAddr = said("listening on ").parse().unwrap();
     let connect = || Endpoint::connect(address).unwrap();
     let (sender, other) = (connect(), connect());
-    // "ready" follows once the server has accepted both connections and lowered its limit.
+    // The server prints "ready" when it has accepted both connections and lowered its limit.
     said("ready");
     sender.send(&pattern(1, MIB as usize)).unwrap();
     other.send(b"still there").unwrap();

@@ -10,11 +10,11 @@ use std::{
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Polling};
 use toolbox::{PATIENCE, pattern};
 
-/// Pause between two messages while no thread waits in `assert_well`, so that other threads get the
-/// processor.
+/// The pause between two messages if no thread waits in `assert_well`, so that other threads get
+/// the processor.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// A healthy connection that exchanges messages all the time and checks the content of each.
+/// A healthy connection, which continuously exchanges messages and checks the content of each one.
 pub(crate) struct Bystander {
     client: JoinHandle<()>,
     server: JoinHandle<()>,
@@ -25,14 +25,14 @@ pub(crate) struct Bystander {
 struct Shared {
     enough: AtomicBool,
     rounds: Mutex<Rounds>,
-    /// Notified when `done` or `wanted` of the rounds has grown.
+    /// Notified when `done` or `wanted` of the rounds increases.
     changed: Condvar,
 }
 
 #[derive(Default)]
 struct Rounds {
     done: u64,
-    /// The round that `assert_well` waits for.
+    /// The number of the round for which `assert_well` waits.
     wanted: u64,
 }
 
@@ -68,10 +68,10 @@ impl Bystander {
         }
     }
 
-    /// Checks that the bystander completes a round trip that starts after this call.
+    /// Checks that the bystander completes a round trip that has started after this call.
     pub(crate) fn assert_well(&self) {
         let mut rounds = self.shared.rounds.lock().unwrap();
-        // The current round may have started before this call, so wait for the one after it.
+        // The current round has possibly started before this call, so wait for the round after it.
         let goal = rounds.done + 2;
         rounds.wanted = rounds.wanted.max(goal);
         self.shared.changed.notify_all();
@@ -87,7 +87,7 @@ impl Bystander {
         );
     }
 
-    /// Closes the connection, and checks that it was healthy until the end.
+    /// Checks that the connection still works, and closes it.
     pub(crate) fn finish(self) {
         self.assert_well();
         self.shared.enough.store(true, Ordering::Relaxed);
@@ -101,7 +101,7 @@ fn turn(endpoint: &Endpoint, shared: &Shared) {
         if shared.enough.load(Ordering::Relaxed) {
             break;
         }
-        // The lengths up to 2000 bytes cover inline sends and others.
+        // Lengths up to 2000 bytes include messages that are sent inline and others.
         let len = round as usize * 37 % 2000;
         let message = pattern(round, len);
         endpoint.send_timeout(&message, PATIENCE).unwrap();

@@ -1,4 +1,5 @@
-//! Tests of forbidden frames, each on a new connection that was healthy before.
+//! Tests of forbidden frames. Each frame is sent on a new connection, on which it is the first
+//! violation.
 
 use rdmsg::{
     CloseReason, Completion, RemoteAccess,
@@ -16,8 +17,8 @@ use crate::{
     },
 };
 
-/// A case that sends `frames`, of which only the last one is forbidden. The library delivers
-/// `messages`, reports a violation in `field`, and disconnects.
+/// A case that sends `frames`, of which only the last one is forbidden. The library must deliver
+/// `messages` messages, report a violation in `field`, and disconnect.
 struct Case {
     what: &'static str,
     frames: Vec<Vec<u8>>,
@@ -164,8 +165,8 @@ fn a_malformed_header_is_named_by_its_field() {
             cases.push(case("a payload in a control frame", "len", frame.bytes()));
         }
         for kind in [DATA, GRANT, PING, PONG, CLOSE, CLOSE_ACK] {
-            // For these kinds, the argument counts the large messages that the peer has taken:
-            // there are none.
+            // For these kinds, the argument is the number of large messages that the peer has
+            // taken, which is 0 here.
             let frame = Frame {
                 arg: 1,
                 ..Frame::control(kind)
@@ -181,8 +182,8 @@ fn frame_longer_than_hello_allows_names_length() {
     let longest = vec![7; EAGER_SIZE as usize + 8];
     play(|| {
         let frame = |len: u32| Frame::data(&longest[..len as usize]).bytes();
-        // The receive buffer is the eager size rounded up to 8 bytes. So the device accepts up to 8
-        // bytes more, and the library rejects them.
+        // With this eager size, the receive buffer has room for 8 more bytes. The device accepts
+        // them, so the library must reject the frame.
         let mut cases = vec![
             case("longer by one", "len", frame(EAGER_SIZE + 1)),
             case("as long as the buffer", "len", frame(EAGER_SIZE + 8)),
@@ -206,7 +207,7 @@ fn device_stops_frame_longer_than_buffer() {
         peer.wait_disconnected();
         peer.disconnect();
         let (reason, messages) = end(&endpoint);
-        // Hardware reports the first status, soft-RoCE the second.
+        // Hardware reports the first status, software RoCE the second.
         assert!(
             matches!(
                 reason,
@@ -281,7 +282,7 @@ fn decreasing_grant_is_violation_after_valid_one() {
 #[test]
 fn data_without_credit_is_violation_after_delivery() {
     play(|| {
-        // The excess frame still finds a receive, because no control frame occupies one of theirs.
+        // No control frame occupies a receive, so a receive is posted for the excess frame.
         let excess = usize::from(WINDOW) + 1;
         assert!(excess <= usize::from(WINDOW) + CONTROL_RECEIVES);
         vec![Case {
@@ -335,8 +336,8 @@ fn messages_behind_a_bad_frame_are_not_delivered() {
     scene.finish();
 }
 
-/// The first cause remains the reason, and the library still disconnects at once: `close_timeout`
-/// is longer than this test may take.
+/// The first cause stays the reason of the end, and the library disconnects immediately: waiting
+/// for `close_timeout` would exceed the time limit of this test.
 #[test]
 fn forbidden_frame_after_close_ends_connection() {
     let scene = Scene::new();
@@ -357,7 +358,7 @@ fn forbidden_frame_after_close_ends_connection() {
             let (mut peer, endpoint) = scene.connect(role);
             peer.send(&Frame::data(b"in time").bytes());
             peer.send(&Frame::control(CLOSE).bytes());
-            // The protocol allows these frames after a close.
+            // The protocol permits these frames after a close.
             peer.send(&Frame::control(GRANT).bytes());
             peer.send(&Frame::control(PING).bytes());
             peer.send(&Frame::control(CLOSE_ACK).bytes());
@@ -404,8 +405,8 @@ fn nothing_counts_behind_an_abort() {
     scene.finish();
 }
 
-/// The library ignores immediate data of a SEND. A WRITE with immediate data is reported to the
-/// application and uses one place of the window, as a message does.
+/// The library ignores immediate data of a SEND. It reports a WRITE with immediate data to the
+/// application, and counts the WRITE in the window like a message.
 #[test]
 fn immediate_writes_need_credit_like_sends() {
     if !applies("writes with immediate data") {
@@ -415,7 +416,7 @@ fn immediate_writes_need_credit_like_sends() {
     let nowhere = RemoteAddr { addr: 0, rkey: 0 };
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
-        // Without writable memory, an immediate would be a violation of its own.
+        // Without writable memory, immediate data would be another violation.
         let _writable = endpoint
             .one_sided()
             .region(64, RemoteAccess::WRITE)
@@ -424,7 +425,7 @@ fn immediate_writes_need_credit_like_sends() {
             SendWr::send_with_imm(id, sge, 0xffff_ffff)
         });
         for word in 0..u32::from(WINDOW) {
-            // A WRITE of zero bytes needs no permission to write.
+            // A WRITE of zero bytes needs no valid key.
             peer.send_as(&[], |id, sge| {
                 SendWr::write_with_imm(id, sge, nowhere, word)
             });
@@ -452,8 +453,8 @@ fn immediate_writes_need_credit_like_sends() {
     scene.finish();
 }
 
-/// Otherwise a peer could fill the window of an application that only receives messages, with
-/// immediates that it never asked for.
+/// Without this check, a peer could fill the window of an application that only receives messages
+/// and does not expect immediate data.
 #[test]
 fn immediates_without_memory_do_not_fill_window() {
     if !applies("writes with immediate data") {
@@ -476,14 +477,15 @@ fn immediates_without_memory_do_not_fill_window() {
 }
 
 /// The library registers its buffers without remote access, so a peer that reads or writes them
-/// ends its own connection.
+/// breaks its own connection.
 #[test]
 fn nothing_of_the_library_can_be_read_or_written() {
     let scene = Scene::new();
     for role in ROLES {
         for writes in [false, true] {
             let (mut peer, endpoint) = scene.connect(role);
-            // The key next to the peer's own one, so probably a key of this process.
+            // Use a key next to one of the peer's keys, because this is probably a valid key of
+            // this process.
             let target = RemoteAddr {
                 addr: peer.region().addr(),
                 rkey: peer.region().lkey().wrapping_sub(1 << 8),
@@ -495,8 +497,8 @@ fn nothing_of_the_library_can_be_read_or_written() {
             peer.wait_disconnected();
             peer.disconnect();
             let (reason, messages) = end(&endpoint);
-            // Only some devices report the failed access on this side. The peer's queue pair fails
-            // on each.
+            // Only some devices report the rejected access on this side. On every device, the
+            // peer's queue pair enters the error state.
             assert!(
                 matches!(
                     reason,

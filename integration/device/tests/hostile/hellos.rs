@@ -1,4 +1,4 @@
-//! Tests of malformed hellos, and of hellos with values out of range.
+//! Tests of hellos that are malformed or contain values out of range.
 
 use std::thread;
 
@@ -11,13 +11,13 @@ use crate::{
     wire::{DATA, EAGER_SIZE, Frame, HEADER_LEN, Hello, MAX_MESSAGE, VERSION, WINDOW},
 };
 
-/// The fault that the library reports.
+/// The fault of a hello, as the library reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
-    /// The private data is not a hello.
+    /// The private data does not contain a hello of rdmsg.
     NotRdmsg,
-    /// The values of a field are incompatible: the code of the rejection, the name of the field,
-    /// the library's value, and the peer's.
+    /// The values of a field are incompatible. The fields are: the code of the rejection, the name
+    /// of the field, the library's value, and the peer's value.
     Mismatch(u16, &'static str, u64, u64),
 }
 
@@ -44,16 +44,16 @@ fn faulty() -> Vec<(Vec<u8>, Fault)> {
             .bytes(),
             Fault::NotRdmsg,
         ),
-        // The length field is below the minimum or above the number of bytes that follow.
+        // The length field is below its minimum, or above the length of the private data.
         (Hello { len: 35, ..good }.bytes(), Fault::NotRdmsg),
         (Hello { len: 0, ..good }.bytes(), Fault::NotRdmsg),
         (Hello { len: 255, ..good }.bytes(), Fault::NotRdmsg),
         (good.bytes()[..5].to_vec(), Fault::NotRdmsg),
-        // The hello is cut off, and the connection manager pads it with zeros.
+        // The hello is truncated. The connection manager pads the private data with zeros.
         (
             good.bytes()[..8].to_vec(),
             if Lab::get().is_iwarp() {
-                Fault::NotRdmsg // There is no padding.
+                Fault::NotRdmsg // iWARP does not pad private data.
             } else {
                 Fault::Mismatch(2, "receive_window", window, 0)
             },
@@ -154,8 +154,8 @@ fn a_server_with_a_bad_hello_is_left_with_the_reason() {
     scene.finish();
 }
 
-/// Without READs, messages above the eager size could never arrive and would block all messages
-/// behind them.
+/// If a side served no READs, a message above the eager size could never be transferred, and would
+/// block all messages after it.
 #[test]
 fn a_peer_without_reads_does_not_mute_the_library() {
     if !applies("connect requests that tell how many reads a peer serves") {
@@ -240,12 +240,12 @@ fn a_rejection_of_any_bytes_is_a_rejection() {
     scene.finish();
 }
 
-/// A peer may promise any limits: the library allocates nothing until they are used.
+/// A hello can promise any limits, because the library allocates memory only when they are used.
 #[test]
 fn promises_without_bounds_are_bounded_here() {
     let scene = Scene::new();
     let hello = Hello {
-        // All bits except byte stream (1) and resume (32), including the unknown ones.
+        // All feature bits, including unknown ones, except byte stream (1) and resume (32).
         features: !(1 | 32),
         window: u16::MAX,
         reserved: u16::MAX,
@@ -266,7 +266,7 @@ fn promises_without_bounds_are_bounded_here() {
         let frame = peer.receive();
         assert_eq!(frame[0], DATA);
         assert_eq!(frame[HEADER_LEN..], message);
-        // Grants are absolute: the promised window, plus the one message received.
+        // A grant is an absolute count: the window of the hello, plus the one message received.
         let grant = u32::from(u16::MAX) + 1;
         peer.send(
             &Frame {
@@ -295,7 +295,7 @@ fn promises_without_bounds_are_bounded_here() {
     scene.finish();
 }
 
-/// A request that its peer withdraws at once does not occupy a place among the pending requests.
+/// A request that the peer withdraws immediately does not stay among the pending requests.
 #[test]
 fn requests_that_are_withdrawn_leave_nothing() {
     if !applies("connect requests that can be withdrawn") {
@@ -307,7 +307,7 @@ fn requests_that_are_withdrawn_leave_nothing() {
         drop(peer);
         scene.stage.bystander.assert_well();
     }
-    // The listener still accepts honest peers.
+    // The listener still accepts a peer that follows the protocol.
     let (peer, endpoint) = scene.connect(Role::Client);
     peer.disconnect();
     assert_eq!(end(&endpoint).0, CloseReason::PeerDisconnected);

@@ -1,5 +1,5 @@
-//! Tests of keys to the library's large messages that a peer keeps for too long: a key is valid for
-//! one message, for exactly its bytes, and until the peer has taken it.
+//! Tests of peers that use a key to the library's memory for too long. A key is valid for one
+//! message, for exactly its bytes, and until the peer has confirmed the message.
 
 use rdmsg::{Completion, Endpoint, Outgoing, SendBuffer, verbs::RemoteAddr};
 
@@ -14,8 +14,8 @@ use crate::{
 const MESSAGE: [u8; 5000] = [3; 5000];
 const SECRET: u8 = 0x5e;
 
-/// Reads 64 bytes of the library's memory, from offset `at` of the offered message. Returns `None`
-/// if the device refuses.
+/// Reads 64 bytes of the library's memory, at offset `at` of the offered message. Returns `None` if
+/// the device rejects the READ.
 fn read(peer: &mut Peer, offer: &Descriptor, at: u64) -> Option<[u8; 64]> {
     peer.read(RemoteAddr {
         addr: offer.addr + at,
@@ -23,8 +23,8 @@ fn read(peer: &mut Peer, offer: &Descriptor, at: u64) -> Option<[u8; 64]> {
     })
 }
 
-/// Sends a large message, takes it, and waits until the library has processed that. Returns its
-/// descriptor.
+/// Sends a large message to the peer, which reads and confirms it. Waits until the library has
+/// processed the confirmation. Returns the message's descriptor, whose key is no longer valid.
 fn taken(peer: &mut Peer, endpoint: &Endpoint) -> Descriptor {
     endpoint.send(Outgoing::from(&MESSAGE).with_id(1)).unwrap();
     let offer = Descriptor::of(&peer.receive());
@@ -46,8 +46,9 @@ fn taken(peer: &mut Peer, endpoint: &Endpoint) -> Descriptor {
     offer
 }
 
-/// Checks that a read outside of the permitted memory returns no bytes and ends only the connection
-/// of the peer that reads. `prepare` returns the descriptor and the offset to read.
+/// Checks that a READ of memory without permission returns no bytes and ends only the reading
+/// peer's connection. `prepare` returns the descriptor and the offset to read, and a value to keep
+/// until then.
 fn refused<T>(prepare: impl Fn(&mut Peer, &Endpoint, Role) -> (Descriptor, u64, T)) {
     let scene = Scene::new();
     for role in ROLES {

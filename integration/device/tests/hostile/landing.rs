@@ -1,6 +1,6 @@
 //! Tests of the memory into which the library reads large messages. On iWARP, a READ request
-//! contains the key of that memory, with which the peer's device writes the answer. The key must
-//! permit nothing else.
+//! contains the key of that memory, because the peer's device needs it to write the answer. The key
+//! must permit no other access.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -43,7 +43,7 @@ fn a_message_that_was_delivered_cannot_be_written_to() {
     scene.finish();
 }
 
-/// A packet socket that receives all packets of this host.
+/// A packet socket, which receives all packets of this host.
 struct Wire(OwnedFd);
 
 impl Wire {
@@ -55,14 +55,14 @@ impl Wire {
             SockProtocol::EthAll,
         );
         let socket = socket.unwrap();
-        // The bystander's packets fill the socket as well.
+        // Use a large buffer, because the socket also receives the bystander's packets.
         setsockopt(&socket, RcvBufForce, &(16 << 20)).unwrap();
         Self(socket)
     }
 
-    /// Returns the address and key of the memory for the answer to the READ of `lent`. The request
-    /// contains the sink's key and address, the length, and the source's key and address (RFC 5040,
-    /// section 4.4).
+    /// Returns the address and key of the memory into which the answer to the READ of `lent` is
+    /// written. The READ request contains the sink's key and address, the length, and the source's
+    /// key and address (RFC 5040, section 4.4).
     fn landing_of(&self, lent: &MemoryRegion) -> RemoteAddr {
         let mut source = lent.rkey().to_be_bytes().to_vec();
         source.extend(lent.addr().to_be_bytes());

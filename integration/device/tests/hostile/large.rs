@@ -1,4 +1,4 @@
-//! Tests of forged large messages: false descriptors, and false counts of messages taken.
+//! Tests of forged large messages: wrong descriptors, and wrong counts of messages taken.
 
 use rdmsg::{
     CloseReason, Completion, Endpoint, Outgoing, RemoteAccess, RemoteRegion,
@@ -13,7 +13,7 @@ use crate::{
     wire::{CLOSE, Descriptor, Frame, GRANT, MAX_MESSAGE, RENDEZVOUS, WINDOW},
 };
 
-/// Returns the true descriptor of a large message in `lent`.
+/// Returns the correct descriptor of a large message that consists of `lent`.
 pub(crate) fn descriptor(lent: &MemoryRegion) -> Descriptor {
     Descriptor {
         addr: lent.addr(),
@@ -31,18 +31,18 @@ pub(crate) fn rendezvous(payload: &[u8]) -> Vec<u8> {
     .bytes()
 }
 
-/// A peer that has announced a genuine large message, and then a forged one.
+/// A peer that has announced a valid large message, and then a forged one.
 struct Forger {
     what: &'static str,
     role: Role,
     peer: Peer,
     endpoint: Endpoint,
-    /// Keeps the memory readable until the end.
+    /// Kept so that the peer's memory stays readable.
     _lent: MemoryRegion,
 }
 
 impl Forger {
-    /// Announces a genuine message, and then sends the frame that `forge` makes from the message's
+    /// Announces a valid message. Then sends the frame that `forge` returns for the message's
     /// descriptor.
     fn new(
         scene: &Scene,
@@ -54,7 +54,7 @@ impl Forger {
         let lent = peer.lend(5000);
         lent.copy_in(0, &[7; 5000]);
         peer.send(&rendezvous(&descriptor(&lent).bytes()));
-        // Wait until the library confirms that it has read the first message.
+        // Wait until the library has confirmed that it has read the first message.
         hear(&mut peer, |_, taken| taken == 1);
         peer.send(&forge(descriptor(&lent)));
         Self {
@@ -83,7 +83,7 @@ impl Forger {
     }
 }
 
-/// Plays a [`Forger`] in both roles, and expects a violation in `field`.
+/// Runs a [`Forger`] in both roles, and checks that the library reports a violation in `field`.
 fn forged(
     scene: &Scene,
     what: &'static str,
@@ -96,7 +96,8 @@ fn forged(
     }
 }
 
-/// Receives frames until `enough` accepts a frame's grant and its count of large messages taken.
+/// Receives frames until `enough` returns true for a frame's grant and its count of large messages
+/// taken.
 fn hear(peer: &mut Peer, enough: impl Fn(u32, u32) -> bool) {
     loop {
         let frame = peer.receive();
@@ -149,7 +150,8 @@ fn a_malformed_descriptor_is_named_by_its_field() {
     scene.finish();
 }
 
-/// Only the peer's device can detect these lies, so the READ fails there.
+/// Only the peer's device can detect these wrong descriptors, so the READ fails on the peer's
+/// device.
 #[test]
 fn memory_that_cannot_be_read_is_named_by_its_key() {
     if !applies("reads whose refusal names the request") {
@@ -176,8 +178,8 @@ fn memory_that_cannot_be_read_is_named_by_its_key() {
             ..good
         }),
     ];
-    // Run all cases at once, because the library reports a violation only after it has given the
-    // peer time to disconnect.
+    // Run all cases at once, because the library reports a violation only after it has waited for
+    // the peer's disconnect.
     let mut forgers = Vec::new();
     for (what, lie) in lies {
         for role in ROLES {
@@ -192,8 +194,8 @@ fn memory_that_cannot_be_read_is_named_by_its_key() {
     scene.finish();
 }
 
-/// The application keeps the first message and so all of the memory. The library takes none of the
-/// following messages, and they accumulate.
+/// The application keeps the first message, which takes all of the memory. The library therefore
+/// reads none of the following messages.
 #[test]
 fn more_large_messages_than_agreed_are_named() {
     const TOGETHER: u32 = 4;
@@ -206,7 +208,8 @@ fn more_large_messages_than_agreed_are_named() {
         hear(&mut peer, |_, taken| taken == 1);
         peer.send(&frame);
         peer.send(&frame);
-        // Wait for enough credit to send one message more than the hello allows at once.
+        // Wait until the credit permits one message more than the number of large messages in the
+        // hello.
         hear(&mut peer, |grant, _| grant >= TOGETHER + 2);
         for _ in 2..=TOGETHER {
             peer.send(&frame);
@@ -224,13 +227,13 @@ fn more_large_messages_than_agreed_are_named() {
         }
         assert_eq!(messages.len(), 1);
         scene.stage.bystander.assert_well();
-        // A message and its memory outlive the connection.
+        // A message stays valid after the connection has ended.
         assert!(*messages[0] == vec![0; MAX_MESSAGE as usize]);
     }
     scene.finish();
 }
 
-/// Sends a large message and returns its descriptor, which the peer receives.
+/// Sends a large message to the peer. Returns the descriptor that the peer receives.
 fn offered(peer: &mut Peer, endpoint: &Endpoint) -> Descriptor {
     endpoint.send(&[3; 5000]).unwrap();
     let offer = Descriptor::of(&peer.receive());
@@ -242,7 +245,7 @@ fn offered(peer: &mut Peer, endpoint: &Endpoint) -> Descriptor {
 fn a_forged_count_of_messages_taken_is_named() {
     let scene = Scene::new();
     for role in ROLES {
-        // Counts above the number of messages sent, and counts that decrease.
+        // The counts exceed the number of messages sent, or decrease.
         for claims in [
             &[3][..],
             &[u32::MAX],
@@ -267,8 +270,8 @@ fn a_forged_count_of_messages_taken_is_named() {
     scene.finish();
 }
 
-/// After the peer's confirmation the library may reuse the memory. A peer that confirms a message
-/// without reading it only loses that message.
+/// When a peer confirms a message, the library is permitted to reuse the message's memory. A peer
+/// that confirms a message without having read it loses only this message.
 #[test]
 fn false_claim_of_reading_harms_only_the_peer() {
     let scene = Scene::new();
@@ -330,7 +333,8 @@ fn peer_death_during_read_ends_the_connection() {
                 ),
                 "{role:?}, orderly: {orderly}: {reason:?}"
             );
-            // The end comes before sixteen READs are done, and no message overtakes another.
+            // The connection ends before all sixteen READs of the message have completed, so the
+            // message is not delivered, and neither is the message after it.
             assert!(messages.is_empty(), "{role:?}, orderly: {orderly}");
             scene.stage.bystander.assert_well();
         }
@@ -338,7 +342,7 @@ fn peer_death_during_read_ends_the_connection() {
     scene.finish();
 }
 
-/// The peer deregisters the memory while the queue pair stays connected.
+/// The peer deregisters the memory, and its queue pair stays connected.
 #[test]
 fn memory_revoked_during_read_is_named_by_key() {
     if !applies("reads whose refusal names the request") {
@@ -359,8 +363,8 @@ fn memory_revoked_during_read_is_named_by_key() {
     scene.finish();
 }
 
-/// The library allocates memory for the whole message before its first READ, and frees it when that
-/// READ fails.
+/// The library allocates memory for the whole message before the first READ. When this READ fails,
+/// the library must free the memory.
 #[test]
 fn a_long_message_that_is_not_there_leaves_nothing() {
     if !applies("reads whose refusal names the request") {
@@ -387,7 +391,7 @@ fn a_long_message_that_is_not_there_leaves_nothing() {
     scene.finish();
 }
 
-/// The peer never reads the library's large messages: `close_timeout` bounds the close, which
+/// If the peer never reads the library's large messages, the close fails after `close_timeout`, and
 /// reports them as undelivered.
 #[test]
 fn a_peer_that_reads_nothing_is_given_up() {
@@ -407,7 +411,7 @@ fn a_peer_that_reads_nothing_is_given_up() {
     scene.finish();
 }
 
-/// Returns a grant that confirms `count` large messages in all.
+/// Returns a Grant frame which confirms that `count` large messages were taken in total.
 fn taken(count: u32) -> Vec<u8> {
     Frame {
         arg: count,
@@ -416,8 +420,8 @@ fn taken(count: u32) -> Vec<u8> {
     .bytes()
 }
 
-/// The device acknowledges the small messages although they wait in the peer's library behind a
-/// large message that is not read.
+/// The device acknowledges the small messages. But they wait in the peer's library behind a large
+/// message that is not read, so the library must not report them as sent.
 #[test]
 fn unread_large_message_delays_sent_of_later_ones() {
     let scene = Scene::new();
@@ -435,8 +439,8 @@ fn unread_large_message_delays_sent_of_later_ones() {
             endpoint
                 .send(Outgoing::from(b"behind both").with_id(4))
                 .unwrap();
-            // The device processes its requests in order: when this READ completes, the earlier
-            // sends have been acknowledged.
+            // The device processes work requests in order, so when this READ completes, all earlier
+            // sends were acknowledged.
             let lent = peer.lend(8);
             let ours = endpoint.one_sided().region(8, RemoteAccess::NONE).unwrap();
             let mut remote = [0; RemoteRegion::LEN];
@@ -477,8 +481,8 @@ fn unread_large_message_delays_sent_of_later_ones() {
     scene.finish();
 }
 
-/// A peer cannot read the memory that is exposed to another peer, even if it knows the address and
-/// the key.
+/// A peer that knows the address and the key of memory that is exposed to another peer cannot read
+/// it.
 #[test]
 fn what_is_lent_to_one_peer_cannot_be_read_by_another() {
     let scene = Scene::new();

@@ -1,5 +1,5 @@
-//! Tests of random frames: the connection ends with a reason that matches the frames, and delivers
-//! only frames that are valid messages.
+//! Tests of random frames. The connection must end with a reason that matches the frames, and
+//! deliver only frames that are valid messages.
 
 use std::{
     collections::BTreeMap,
@@ -15,12 +15,12 @@ use crate::{
     wire::{CONTROL_RECEIVES, EAGER_SIZE, Frame, HEADER_LEN, WINDOW},
 };
 
-/// The total number of connections.
+/// The number of connections of the whole test.
 const CONNECTIONS: usize = 120;
-/// The number of simultaneous connections.
+/// The number of connections at a time.
 const BATCH: usize = 8;
 
-/// A generator of pseudo-random numbers, reproducible by its seed (SplitMix64).
+/// A pseudo-random number generator (SplitMix64). The same seed yields the same numbers.
 struct Random(u64);
 
 impl Random {
@@ -40,8 +40,8 @@ impl Random {
         (0..len).map(|_| self.next() as u8).collect()
     }
 
-    /// Returns a random frame: random bytes, or a valid frame, or a valid frame with one byte or
-    /// the length changed.
+    /// Returns random bytes, a valid frame, or a valid frame in which one byte or the length is
+    /// changed.
     fn frame(&mut self) -> Vec<u8> {
         let longest = HEADER_LEN + EAGER_SIZE as usize;
         if self.below(4) == 0 {
@@ -72,7 +72,7 @@ impl Random {
     }
 }
 
-/// Sends all frames and disconnects after the library's device has acknowledged them, or after the
+/// Sends all frames. Disconnects when the library's device has acknowledged all frames, or when the
 /// library has disconnected.
 fn shout(mut peer: Peer, frames: &[Vec<u8>]) {
     for frame in frames {
@@ -82,8 +82,9 @@ fn shout(mut peer: Peer, frames: &[Vec<u8>]) {
     peer.disconnect();
 }
 
-/// Checks that the received frames explain the end of the library's side, and that the delivered
-/// messages are the first ones sent. Returns the kind of the end or the invalid field.
+/// Checks that the received frames explain how the library's side has ended, and that the delivered
+/// messages are the first ones that were sent. Returns the kind of the end, or the name of the
+/// invalid field.
 fn check(endpoint: &Endpoint, frames: &[Vec<u8>]) -> &'static str {
     let (reason, messages) = end(endpoint);
     let kind = match reason {
@@ -130,7 +131,8 @@ fn frames_of_chance_do_no_harm() {
         let connections: Vec<_> = (0..BATCH)
             .map(|_| {
                 let (peer, endpoint) = scene.connect(role);
-                // Up to the number of posted receives, which suffices for frames of any kind.
+                // The number of frames does not exceed the number of posted receives, so each frame
+                // finds a receive.
                 let count = 1 + random.below(usize::from(WINDOW) + CONTROL_RECEIVES);
                 let frames: Vec<_> = (0..count).map(|_| random.frame()).collect();
                 (peer, endpoint, frames)

@@ -1,5 +1,5 @@
-//! Tests of peers that send too many control frames, or answers for which this side sent no
-//! request.
+//! Tests of peers that send too many control frames, or answers to requests that the library has
+//! not sent.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ fn as_many_pings_as_there_are_receives_are_taken() {
         for _ in 0..CONTROL_RECEIVES {
             peer.send(&Frame::control(GRANT).bytes());
         }
-        // The connection still works.
+        // Check that the connection still works.
         peer.send(&Frame::data(b"still here").bytes());
         assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *b"still here");
         peer.disconnect();
@@ -36,7 +36,7 @@ fn as_many_pings_as_there_are_receives_are_taken() {
     scene.finish();
 }
 
-/// The peer answers one ping twice.
+/// The peer answers a ping twice.
 #[test]
 fn a_second_pong_is_named() {
     let mut config = config();
@@ -56,8 +56,8 @@ fn a_second_pong_is_named() {
     scene.finish();
 }
 
-/// The peer receives pings and sends no frame. The acknowledgements of its device are no sign of
-/// life.
+/// The peer receives pings and sends no frames. The acknowledgements of the peer's device do not
+/// show that its program is alive.
 #[test]
 fn a_peer_that_answers_no_ping_is_dead() {
     let mut config = config();
@@ -74,8 +74,9 @@ fn a_peer_that_answers_no_ping_is_dead() {
     scene.finish();
 }
 
-/// A peer without credit sends control frames faster than the library polls, while other
-/// connections exchange messages. RNR NAKs delay the peer's device, and the connection survives.
+/// Without credit, the peer sends control frames faster than the library polls, while other
+/// connections exchange messages. RNR NAKs slow down the peer's device, and the connection
+/// survives.
 #[test]
 fn a_flood_of_pings_harms_nobody_else() {
     const ROUNDS: u32 = 8;

@@ -1,4 +1,5 @@
-//! A peer built from the public lower layers, which sends any bytes that a test gives it.
+//! A peer that is built from the public verbs and connection manager. It sends any bytes that a
+//! test passes to it.
 
 use std::{
     cell::Cell,
@@ -19,26 +20,26 @@ use toolbox::{Lab, PATIENCE};
 
 use crate::wire::{Frame, HEADER_LEN, PING, PONG};
 
-/// Maximal number of frames in flight, and the number of posted receives. Both exceed the number of
-/// frames that the library may send.
+/// The maximal number of frames in flight, and the number of posted receives. Both exceed the
+/// number of frames that the library is permitted to send.
 pub(crate) const DEPTH: u32 = 64;
-/// Size of a slot in bytes: more than the longest frame that the library accepts.
+/// The size of a slot in bytes, which exceeds the longest frame that the library accepts.
 const SLOT: usize = 2048;
-/// Bits in the ids of work requests that tell sends and nudges from receives.
+/// Bits in the ids of work requests, which distinguish sends and nudges from receives.
 const SEND: u64 = 1 << 32;
 const NUDGE: u64 = 1 << 33;
 
-/// A peer with a queue pair of its own.
+/// A peer with its own queue pair.
 pub(crate) struct Peer {
-    // Declared first, so that it is dropped before the objects that it uses.
+    // The first field is dropped first: the queue pair must go before the objects that it uses.
     qp: QueuePair,
     cq: CompletionQueue,
-    /// Slots for sending, then slots for receiving.
+    /// `DEPTH` slots for sending, followed by `DEPTH` slots for receiving.
     region: MemoryRegion,
     id: CmId,
     channel: EventChannel,
     posted: u32,
-    /// Number of frames sent and received, modulo 2¹⁶.
+    /// The numbers of frames sent and received, modulo 2¹⁶.
     frames_sent: u16,
     frames_received: u16,
     acknowledged: u32,
@@ -46,7 +47,7 @@ pub(crate) struct Peer {
     disconnected: bool,
 }
 
-/// A listener for connections of the library.
+/// A hostile listener, to which the library connects.
 pub(crate) struct Server {
     listener: CmId,
     channel: EventChannel,
@@ -66,19 +67,20 @@ impl Server {
         }
     }
 
-    /// Waits for a request.
+    /// Waits for a connection request, and takes it.
     pub(crate) fn request(&self) -> CmId {
         expect(&self.channel, CmEventType::CONNECT_REQUEST)
             .take_request()
             .unwrap()
     }
 
-    /// Accepts the next request with this private data. The library may then reject it.
+    /// Accepts the next request with this private data. The library can still reject the
+    /// acceptance.
     pub(crate) fn answer(self, private_data: &[u8]) -> Peer {
         self.answer_with(private_data, Depth::MOST)
     }
 
-    /// As `answer`, with this number of READs.
+    /// Like `answer`, with these READ depths.
     pub(crate) fn answer_with(self, private_data: &[u8], depth: Depth) -> Peer {
         let id = self.request();
         let mut peer = Peer::of(id, self.channel.clone());
@@ -87,8 +89,8 @@ impl Server {
         peer
     }
 
-    /// Accepts the next request with this private data, and keeps listening. Returns the private
-    /// data of the request.
+    /// Accepts the next request with this private data, and continues to listen. Also returns the
+    /// private data of the request.
     pub(crate) fn answer_next(&self, private_data: &[u8]) -> (Peer, Vec<u8>) {
         let mut event = self.await_event(CmEventType::CONNECT_REQUEST);
         let asked = event.private_data().to_vec();
@@ -97,7 +99,7 @@ impl Server {
         (peer, asked)
     }
 
-    /// As `answer_next`, and waits until the connection is established.
+    /// Like `answer_next`, but also waits until the connection is established.
     pub(crate) fn accept_next(&self, private_data: &[u8]) -> (Peer, Vec<u8>) {
         let (mut peer, asked) = self.answer_next(private_data);
         self.await_event(CmEventType::ESTABLISHED);
@@ -108,7 +110,7 @@ impl Server {
         (peer, asked)
     }
 
-    /// Waits for the next event of this kind. Others belong to earlier connections.
+    /// Waits for the next event of this kind. Skips others, which belong to earlier connections.
     fn await_event(&self, kind: CmEventType) -> CmEvent {
         loop {
             let event = self.channel.wait_event(PATIENCE).unwrap();
@@ -119,7 +121,7 @@ impl Server {
         }
     }
 
-    /// Accepts the next request and waits until the connection is established.
+    /// Accepts the next request, and waits until the connection is established.
     pub(crate) fn accept(self, private_data: &[u8]) -> Peer {
         let mut peer = self.answer(private_data);
         expect(&peer.channel, CmEventType::ESTABLISHED);
@@ -131,7 +133,7 @@ impl Server {
     }
 }
 
-/// Returns the first frame, which repeats the grant of the hello.
+/// Returns the first frame of a connection. Its grant is the window of the hello.
 fn first(kind: u8, hello: &[u8]) -> Vec<u8> {
     let grant = u16::from_be_bytes([hello[8], hello[9]]).into();
     let frame = Frame {
@@ -142,7 +144,7 @@ fn first(kind: u8, hello: &[u8]) -> Vec<u8> {
 }
 
 impl Peer {
-    /// Connects and waits until the library has accepted.
+    /// Connects, and waits until the library has accepted.
     pub(crate) fn connect(addr: SocketAddr, private_data: &[u8]) -> Self {
         let mut peer = Self::request(addr, private_data);
         expect(&peer.channel, CmEventType::ESTABLISHED);
@@ -150,7 +152,7 @@ impl Peer {
         peer
     }
 
-    /// On iWARP, exchanges the first frames: the connecting side has to send first.
+    /// On iWARP, exchanges the first frames, because the connecting side must send first.
     pub(crate) fn greet(&mut self, private_data: &[u8]) {
         if Lab::get().is_iwarp() {
             self.send(&first(PING, private_data));
@@ -159,18 +161,18 @@ impl Peer {
         }
     }
 
-    /// Waits for the answer to a request.
+    /// Waits for the library's answer to the connection request.
     pub(crate) fn answer(&self) -> CmEvent {
         let answer = self.channel.wait_event(PATIENCE).unwrap();
         answer.expect("an answer comes")
     }
 
-    /// Requests a connection.
+    /// Sends a connection request, and does not wait for the answer.
     pub(crate) fn request(addr: SocketAddr, private_data: &[u8]) -> Self {
         Self::request_with(addr, private_data, Depth::MOST)
     }
 
-    /// As `request`, with this number of READs.
+    /// Like `request`, with these READ depths.
     pub(crate) fn request_with(addr: SocketAddr, private_data: &[u8], depth: Depth) -> Self {
         let channel = EventChannel::new().unwrap();
         let mut id = CmId::new(&channel, PortSpace::TCP, 1).unwrap();
@@ -221,18 +223,18 @@ impl Peer {
         peer
     }
 
-    /// Returns the memory of the peer's slots.
+    /// Returns the memory region of the peer's slots.
     pub(crate) fn region(&self) -> &MemoryRegion {
         &self.region
     }
 
-    /// Registers memory that the library may read.
+    /// Registers memory that the library is permitted to read.
     pub(crate) fn lend(&self, len: usize) -> MemoryRegion {
         let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ;
         MemoryRegion::new(self.qp.pd(), len, access).unwrap()
     }
 
-    /// Waits for the next event and checks its type.
+    /// Waits for the next event, which must have this type.
     pub(crate) fn event(&self, event: CmEventType) -> CmEvent {
         expect(&self.channel, event)
     }
@@ -243,7 +245,7 @@ impl Peer {
         self.qp.post_recv(&[wr]).unwrap();
     }
 
-    /// Posts these bytes as one frame, with the next frame number.
+    /// Posts these bytes as one frame, whose number is relative to the next frame number.
     pub(crate) fn send(&mut self, frame: &[u8]) {
         let frame = self.numbered(frame);
         self.send_as(&frame, SendWr::send);
@@ -259,7 +261,7 @@ impl Peer {
         frame
     }
 
-    /// Posts these frames in one call.
+    /// Posts all these frames in one call.
     pub(crate) fn send_all(&mut self, frames: &[Vec<u8>]) {
         let first = self.posted;
         self.posted += frames.len() as u32;
@@ -278,7 +280,7 @@ impl Peer {
         self.qp.post_send(&requests).unwrap();
     }
 
-    /// Posts these bytes as the work request that `make` returns.
+    /// Posts the work request that `make` returns for these bytes.
     pub(crate) fn send_as<'a>(
         &'a mut self,
         bytes: &[u8],
@@ -293,8 +295,8 @@ impl Peer {
         this.qp.post_send(&[make(SEND, sge)]).unwrap();
     }
 
-    /// Reads 64 bytes of the library's memory. Returns `None` if the device refuses, which ends the
-    /// connection.
+    /// Reads 64 bytes of the library's memory. Returns `None` if the device rejects the READ, which
+    /// ends the connection.
     pub(crate) fn read(&mut self, target: RemoteAddr) -> Option<[u8; 64]> {
         let at = self.posted as usize * SLOT;
         let mut bytes = [0; 64];
@@ -305,25 +307,26 @@ impl Peer {
         done.then_some(bytes)
     }
 
-    /// Waits until the library's device has acknowledged all frames, or the connection has ended.
-    /// Returns whether the connection is still established.
+    /// Waits until the library's device has acknowledged all frames, or until the connection has
+    /// ended. Returns whether the connection is still established.
     pub(crate) fn flush(&mut self) -> bool {
         let posted = self.posted;
         self.wait(|this| this.acknowledged == posted);
         if self.acknowledged == posted {
-            // All slots are free again.
+            // All slots can be used again.
             (self.posted, self.acknowledged) = (0, 0);
         }
         !self.disconnected
     }
 
-    /// Breaks the queue pair: it answers no READ and sends no frame, and there is no disconnect.
+    /// Moves the queue pair to the error state, without a disconnect: it answers no READ and sends
+    /// no frame.
     pub(crate) fn stop_answering(&mut self) {
         self.qp.to_err().unwrap();
     }
 
-    /// Posts empty WRITEs until a frame arrives: the library's driver may notice bytes right behind
-    /// its reply only when more bytes arrive.
+    /// Posts empty WRITEs until a frame arrives. If bytes arrive directly after the driver's reply,
+    /// the library's driver notices them only when more bytes arrive.
     fn nudge_until_heard(&mut self) {
         let last = Cell::new(Instant::now());
         self.wait(|this| {
@@ -337,21 +340,21 @@ impl Peer {
         });
     }
 
-    /// Waits for the next frame of the library.
+    /// Waits for the library's next frame.
     pub(crate) fn receive(&mut self) -> Vec<u8> {
         self.wait(|this| !this.received.is_empty());
         assert!(!self.received.is_empty(), "a frame comes before the end");
         self.received.remove(0)
     }
 
-    /// Waits until the library disconnects.
+    /// Waits until the library has disconnected.
     pub(crate) fn wait_disconnected(&mut self) {
         self.wait(|_| false);
     }
 
-    /// Disconnects, or confirms the library's disconnect.
+    /// Disconnects, or completes the library's disconnect.
     pub(crate) fn disconnect(mut self) {
-        // Fails if the connection is already down.
+        // Ignore the error: the call fails if the connection has already ended.
         let _ = self.id.disconnect();
     }
 
@@ -369,7 +372,7 @@ impl Peer {
                 .map(|event| event.event())
             {
                 Some(CmEventType::DISCONNECTED) => self.disconnected = true,
-                // The library rejected the hello of this reply after the connection was
+                // The library can reject the hello in this reply only after the connection was
                 // established.
                 Some(CmEventType::ESTABLISHED) | None => {}
                 Some(other) => panic!("{other}"),
@@ -389,7 +392,8 @@ impl Peer {
         let mut some = [WorkCompletion::default(); 4];
         let count = self.cq.poll(&mut some).unwrap();
         for wc in &some[..count] {
-            // Requests fail only after the library has disconnected, which DISCONNECTED reports.
+            // Work requests fail only after the library has disconnected, and DISCONNECTED reports
+            // that.
             let Ok(success) = wc.result() else { continue };
             if success.wr_id == SEND {
                 self.acknowledged += 1;
@@ -415,7 +419,7 @@ impl Peer {
     }
 }
 
-/// The READ depths that a peer offers and requests.
+/// The numbers of concurrent READs that a peer offers and requests.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Depth {
     pub(crate) responder_resources: u8,
@@ -423,7 +427,7 @@ pub(crate) struct Depth {
 }
 
 impl Depth {
-    /// The maximum of the device.
+    /// The maximum; the device reduces it to its own limits.
     pub(crate) const MOST: Self = Self {
         responder_resources: u8::MAX,
         initiator_depth: u8::MAX,

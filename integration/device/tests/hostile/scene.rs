@@ -12,7 +12,7 @@ use crate::{
     wire::{EAGER_SIZE, Hello, MAX_MESSAGE, WINDOW},
 };
 
-/// The role of the hostile peer.
+/// The role of the hostile peer in establishing the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     /// The hostile peer connects to a listener of the library.
@@ -23,7 +23,7 @@ pub(crate) enum Role {
 
 pub(crate) const ROLES: [Role; 2] = [Role::Client, Role::Server];
 
-/// An engine with a listener for hostile peers, and a healthy connection that they must not
+/// An engine with a listener for hostile peers, and with a healthy connection that they must not
 /// disturb.
 pub(crate) struct Scene {
     pub(crate) stage: Stage,
@@ -32,7 +32,7 @@ pub(crate) struct Scene {
     rnr_naks: u64,
 }
 
-/// The engine and the objects that use it.
+/// The engine, and all objects that use the engine.
 pub(crate) struct Stage {
     pub(crate) engine: Engine,
     pub(crate) config: Config,
@@ -62,8 +62,8 @@ impl Stage {
     }
 }
 
-/// Returns the library's configuration. Its timeouts are too long to end a connection in these
-/// tests; the tests of timeouts change theirs.
+/// Returns the library's configuration. All timeouts are longer than these tests take; tests of a
+/// timeout set their own.
 pub(crate) fn config() -> Config {
     let mut config = Config::default();
     config.receive_window = WINDOW;
@@ -85,8 +85,8 @@ impl Scene {
 
     pub(crate) fn with(config: Config) -> Self {
         let lab = DeviceTest::without_credits();
-        // librdmacm caches objects of an opened device, depending on the last operation. So take
-        // the baseline after a stage has been built and cleared, as at the end.
+        // librdmacm caches objects of an opened device, depending on the last operation. So count
+        // the objects after a stage was created and cleared, as at the end of the test.
         Stage::new(lab.at(0), config.clone()).clear();
         Self {
             before: (lab.resources(), open_fds()),
@@ -96,12 +96,12 @@ impl Scene {
         }
     }
 
-    /// Binds a second listener of the library, whose requests the test answers.
+    /// Binds another listener of the library, on which the test answers each request.
     pub(crate) fn requests(&self) -> RequestListener {
         self.requests_with(|builder| builder)
     }
 
-    /// As [`requests`](Self::requests), with the options that `set` sets.
+    /// Like [`requests`](Self::requests), with further options, which `set` sets.
     pub(crate) fn requests_with(
         &self,
         set: impl FnOnce(ListenerBuilder) -> ListenerBuilder,
@@ -111,20 +111,20 @@ impl Scene {
         builder.bind_requests(self.lab.at(0)).unwrap()
     }
 
-    /// Binds a hostile server for the library to connect to.
+    /// Binds a hostile server, to which the library connects.
     pub(crate) fn server(&self) -> Server {
         Server::new(self.lab.at(0))
     }
 
-    /// Returns a connector of the library for such a server.
+    /// Returns a connector of the library, to connect to a hostile server.
     pub(crate) fn connector(&self) -> Connector {
         Connector::new()
             .config(&self.stage.config)
             .engine(&self.stage.engine)
     }
 
-    /// Connects a hostile peer that has kept to the protocol so far. Returns it and the library's
-    /// endpoint.
+    /// Connects a hostile peer, which follows the protocol until then. Returns the peer, and the
+    /// library's endpoint.
     pub(crate) fn connect(&self, role: Role) -> (Peer, Endpoint) {
         self.connect_with(role, &Hello::GOOD)
     }
@@ -148,7 +148,7 @@ impl Scene {
         })
     }
 
-    /// Ends the scene, and checks that no resource leaked and that each frame found a posted
+    /// Ends the scene. Checks that no resource has leaked, and that each frame has found a posted
     /// receive.
     pub(crate) fn finish(self) {
         let rnr_naks = self.rnr_naks;
@@ -157,11 +157,10 @@ impl Scene {
         assert_eq!(lab.rnr_naks(), rnr_naks, "receiver not ready");
     }
 
-    /// As `finish`, for a peer that sends without credit or does not read: the RNR NAKs of its own
-    /// device are expected.
+    /// Like `finish`, for a peer that sends without credit or does not read, which causes RNR NAKs.
     pub(crate) fn finish_with_rnr_naks(self) {
         self.stage.clear();
-        // A driver may free a queue pair after the call that destroys it has returned.
+        // A driver can free a queue pair after the call that destroys it has returned, so wait.
         let mut deadline = Deadline::after(PATIENCE);
         while (self.lab.resources(), open_fds()) != self.before && !deadline.is_over() {
             thread::sleep(Duration::from_millis(5));
@@ -171,21 +170,21 @@ impl Scene {
     }
 }
 
-/// Returns whether the device has this capability of RoCE and InfiniBand; otherwise prints it as
-/// missing.
+/// Returns whether the device has this capability, which RoCE and InfiniBand have. If not, prints
+/// that the capability is missing.
 pub(crate) fn applies(capability: &str) -> bool {
     toolbox::applies(!Lab::get().is_iwarp(), capability)
 }
 
-/// Waits for the end of the connection. Returns its reason and the messages before it, and checks
-/// that later calls report the same reason.
+/// Waits until the connection has ended. Returns the reason and the messages that were received
+/// before. Checks that later calls report the same reason.
 pub(crate) fn end(endpoint: &Endpoint) -> (CloseReason, Vec<Message>) {
     let mut messages = Vec::new();
     let reason = loop {
         match endpoint.recv_timeout(PATIENCE) {
             Ok(message) => messages.push(message),
             Err(Error::Disconnected(reason)) => break reason,
-            // A random frame may be a valid Finish; `recv` then repeats this error until the
+            // A random frame can be a valid Finish. Then `recv` returns this error until the
             // connection ends.
             Err(Error::PeerFinished) => match endpoint.next_completion_timeout(PATIENCE) {
                 Ok(Completion::Disconnected(reason)) | Err(Error::Disconnected(reason)) => {
@@ -208,7 +207,7 @@ pub(crate) fn end(endpoint: &Endpoint) -> (CloseReason, Vec<Message>) {
     (reason, messages)
 }
 
-/// As `end`, for a protocol violation: returns the name of the invalid field.
+/// Like `end`, for a violation of the protocol. Returns the name of the invalid field.
 pub(crate) fn violated_field(endpoint: &Endpoint) -> &'static str {
     match end(endpoint).0 {
         CloseReason::ProtocolViolation(violation) => violation.field(),

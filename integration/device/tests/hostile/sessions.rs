@@ -1,5 +1,5 @@
-//! Tests of peers that violate the rules of sessions, as listener or connector. Each ends only its
-//! own attempt, and the session delivers each message once.
+//! Tests of peers that violate the rules of sessions, as listener or connector. A violation ends
+//! only its own attempt to resume, and the session still delivers each message once.
 
 use std::{net::SocketAddr, thread, time::Duration};
 
@@ -12,11 +12,11 @@ use crate::{
     wire::{DATA, Frame, HEADER_LEN, Hello, PING, PONG},
 };
 
-/// Bits of the hello's `features`.
+/// Bits in the field `features` of a hello.
 const SESSION: u16 = 16;
 const RESUMES: u16 = 32;
 
-/// Codes of rejections.
+/// Codes in the private data of a rejection.
 const BUSY: u16 = 8;
 const UNKNOWN: u16 = 10;
 
@@ -26,7 +26,7 @@ fn with_sessions() -> Config {
     config().with(|config| config.resume = PATIENCE)
 }
 
-/// Returns a hello with these bits, followed by `data`.
+/// Returns a hello with these feature bits, followed by `data`.
 fn hello(features: u16, data: &[u8]) -> Vec<u8> {
     let len = Hello::LEN + data.len() as u8;
     let mut bytes = Hello {
@@ -39,18 +39,18 @@ fn hello(features: u16, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Returns the hello of a request to resume.
+/// Returns the hello of a request to resume a session.
 fn request(id: &[u8], epoch: u32, received: u32) -> Vec<u8> {
     let numbers = [epoch.to_be_bytes(), received.to_be_bytes()];
     hello(SESSION | RESUMES, &[id, numbers.as_flattened()].concat())
 }
 
-/// Returns the bytes that follow a hello.
+/// Returns the data that follows a hello.
 fn behind(hello: &[u8]) -> Vec<u8> {
     hello[Hello::LEN.into()..hello[5].into()].to_vec()
 }
 
-/// Sends this request and returns the code of its rejection.
+/// Sends this request, which must be rejected. Returns the code of the rejection.
 fn rejected(addr: SocketAddr, request: &[u8]) -> u16 {
     let event = Peer::request(addr, request).event(CmEventType::REJECTED);
     let data = event.private_data();
@@ -58,8 +58,8 @@ fn rejected(addr: SocketAddr, request: &[u8]) -> u16 {
     u16::from_be_bytes([data[6], data[7]])
 }
 
-/// Resumes with increasing epochs until the library accepts. Returns the bytes that follow the
-/// hello.
+/// Sends requests to resume with increasing epochs, until the library accepts. Returns the peer,
+/// and the data that follows the hello of the acceptance.
 fn resume(addr: SocketAddr, id: &[u8], epoch: &mut u32, received: u32) -> (Peer, Vec<u8>) {
     let mut deadline = Deadline::after(PATIENCE);
     loop {
@@ -79,8 +79,7 @@ fn resume(addr: SocketAddr, id: &[u8], epoch: &mut u32, received: u32) -> (Peer,
     }
 }
 
-/// Starts a session with the library. Returns both ends of the connection, and the session's
-/// identity.
+/// Starts a session with the library. Returns both ends of the connection, and the session's id.
 fn begin(scene: &Scene) -> (Peer, Endpoint, Vec<u8>) {
     let addr = scene.stage.listener.local_addr();
     thread::scope(|scope| {
@@ -99,7 +98,7 @@ fn begin(scene: &Scene) -> (Peer, Endpoint, Vec<u8>) {
     })
 }
 
-/// Exchanges one message each way. No ping may arrive before the library's message.
+/// Sends a message in each direction. The library must not send a ping before its message.
 fn assert_well(peer: &mut Peer, endpoint: &Endpoint) {
     peer.send(&Frame::data(b"well").bytes());
     assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *b"well");
@@ -154,7 +153,7 @@ fn old_epochs_and_impossible_numbers_are_refused() {
     for old in [epoch, 4, 0] {
         assert_eq!(rejected(addr, &request(&id, old, 0)), BUSY, "{old}");
     }
-    // The library has sent one message.
+    // So far, the library has sent only one message.
     for received in [2, 1 << 31, u32::MAX] {
         let impossible = request(&id, epoch + 100, received);
         assert_eq!(rejected(addr, &impossible), BUSY, "{received}");
@@ -173,14 +172,15 @@ fn stranger_is_refused_while_the_peer_answers() {
         assert_eq!(rejected(addr, &request(&id, epoch, 0)), BUSY);
         assert_eq!(peer.receive()[0], PING);
         peer.send(&Frame::control(PONG).bytes());
-        // The library processes it after the pong.
+        // The library processes this message after the pong.
         assert_well(&mut peer, &endpoint);
     }
     scene.stage.bystander.assert_well();
     finish(scene, peer, endpoint);
 }
 
-/// A failed queue pair answers nothing, and the library's own device may not notice the failure.
+/// A queue pair in the error state answers nothing, and not every device of the library's side
+/// detects that.
 #[test]
 fn connection_without_answers_gives_way() {
     let scene = Scene::with(with_sessions());

@@ -1,4 +1,4 @@
-//! Tests of hostile connections that share receive buffers with honest ones.
+//! Tests of hostile peers whose connections share receive buffers with other connections.
 
 use std::thread;
 
@@ -11,10 +11,10 @@ use crate::{
     wire::{Frame, GRANT},
 };
 
-/// Number of buffers that are reserved for each connection.
+/// The number of shared receive buffers that are reserved for each connection.
 const SHARE: u32 = 14;
-/// Connects one honest client, with its own receive buffers, to the scene's listener. Returns the
-/// client and the server.
+/// Connects a client that follows the protocol to the scene's listener. The client has its own
+/// receive buffers. Returns the client's and the server's endpoint.
 fn honest(scene: &Scene) -> (Endpoint, Endpoint) {
     let mut own = config();
     own.shared_receive = None;
@@ -31,11 +31,11 @@ fn sharing(count: u32) -> Config {
     config
 }
 
-/// The peer sends more invalid frames than there are shared buffers, and does not confirm the
-/// disconnect.
+/// The peer sends more invalid frames than there are shared buffers, and does not complete the
+/// library's disconnect.
 #[test]
 fn a_violation_holds_back_no_buffer_that_others_share() {
-    // Room for two connections with all their buffers in use.
+    // The buffers suffice for two connections that use all their buffers.
     let scene = Scene::with(sharing(4 * SHARE));
     let (client, server) = honest(&scene);
     let nonsense = Frame {
@@ -47,14 +47,14 @@ fn a_violation_holds_back_no_buffer_that_others_share() {
         let (mut peer, endpoint) = scene.connect(Role::Client);
         peer.send_all(&vec![nonsense.clone(); DEPTH as usize - 1]);
         let mut rounds = 0;
-        // Until the connection ends, 2 s after the violation.
+        // The connection ends 2 s after the violation.
         while matches!(endpoint.try_recv(), Ok(None)) {
             client.send_timeout(b"honest", PATIENCE).unwrap();
             assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"honest");
             rounds += 1;
         }
         println!("{rounds} messages meanwhile");
-        // On iWARP, the end of the TCP stream ends the connection at once.
+        // On iWARP, the end of the TCP stream ends the connection immediately.
         assert!(
             rounds > 10 || Lab::get().is_iwarp(),
             "only {rounds} messages came through meanwhile"
@@ -63,7 +63,7 @@ fn a_violation_holds_back_no_buffer_that_others_share() {
     }
     client.close().unwrap();
     drop((client, server));
-    // A peer that exceeds its credit may find no posted receive, and briefly uses receives of other
-    // connections.
+    // If a peer exceeds its credit, a frame can find no posted receive. The peer then uses receives
+    // of other connections for a short time.
     scene.finish_with_rnr_naks();
 }

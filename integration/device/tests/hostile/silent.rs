@@ -1,4 +1,4 @@
-//! Tests of peers that request a connection and then fall silent or withdraw the request.
+//! Tests of peers that request a connection and then send nothing, or withdraw the request.
 
 use std::{thread, time::Duration};
 
@@ -11,13 +11,13 @@ use crate::{
     wire::Hello,
 };
 
-/// Silent peers occupy all places for half-open connections, so the listener rejects an honest peer
-/// as busy. Its retries succeed when the silent peers have timed out.
+/// Silent peers use up the limit of half-open connections, so the listener rejects another peer as
+/// busy. When the silent peers have timed out, this peer's retries succeed.
 #[test]
 fn silent_peers_block_others_until_their_timeout() {
     const HALF_OPEN: u16 = 6;
     let mut config = config();
-    // The silent peers' timeout, from the accept on.
+    // This timeout of the silent peers starts when the listener accepts them.
     config.connect_timeout = Duration::from_secs(10).mul_f64(slowness());
     let scene = Scene::with(config.clone());
     let listener = scene.requests_with(|builder| builder.half_open(HALF_OPEN));
@@ -68,7 +68,7 @@ fn silent_peers_block_others_until_their_timeout() {
     scene.finish();
 }
 
-/// The withdrawal is processed before the application accepts, or during the accept, or after it.
+/// The library processes the withdrawal before, during or after the application's accept.
 #[test]
 fn request_withdrawn_during_accept_fails_as_connect() {
     let scene = Scene::new();
@@ -78,7 +78,7 @@ fn request_withdrawn_during_accept_fails_as_connect() {
         let peer = Peer::request(addr, &Hello::GOOD.bytes());
         let request = listener.requests().recv_timeout(PATIENCE).unwrap();
         let withdrawing = thread::spawn(move || drop(peer));
-        // Vary the moment.
+        // Vary the time of the accept.
         for _ in 0..round % 20 * 1000 {
             std::hint::spin_loop();
         }

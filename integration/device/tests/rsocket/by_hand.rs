@@ -1,4 +1,4 @@
-//! A peer that uses verbs directly, to send operations that a stream never sends.
+//! A peer that calls verbs directly, to send operations that a stream never sends.
 
 use std::{
     io::{ErrorKind, Read},
@@ -20,10 +20,10 @@ use toolbox::{DeviceTest, PATIENCE, applies};
 
 use crate::{read_all, write_all};
 
-/// The device capability that these peers need.
+/// The capability that these peers need and iWARP lacks.
 const BY_HAND: &str = "queue pairs that a program connects by ibv_modify_qp(3)";
 
-/// A peer that sends any operation of the protocol, valid or not.
+/// A peer that can send any operation of the protocol, also invalid ones.
 struct Peer {
     id: CmId,
     qp: QueuePair,
@@ -39,7 +39,8 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Connects without the last step: the other side does not know yet that its answer arrived.
+    /// Connects without the last step, so the other side does not know whether its answer has
+    /// arrived.
     fn answered(address: SocketAddr, version: u8) -> Result<Self, CmEventType> {
         let channel = EventChannel::new().unwrap();
         let step = || channel.wait_event(PATIENCE).unwrap().unwrap();
@@ -61,7 +62,7 @@ impl Peer {
             sq_sig_all: true,
             ..QpInitAttr::rc(&cq, cap)
         };
-        // With a queue pair of the id, librdmacm would complete the last step itself.
+        // If the id had a queue pair, librdmacm would complete the last step itself.
         let qp = QueuePair::new(&pd, &attr).unwrap();
         let move_to = |id: &mut CmId, state| qp.modify(&id.init_qp_attr(state).unwrap()).unwrap();
         move_to(&mut id, QpState::INIT);
@@ -86,7 +87,7 @@ impl Peer {
         if event.event() != CmEventType::CONNECT_RESPONSE {
             return Err(event.event());
         }
-        // The answer contains the parameters of the queue pair.
+        // The attributes of the queue pair come from the answer.
         for state in [QpState::INIT, QpState::RTR, QpState::RTS] {
             move_to(&mut id, state);
         }
@@ -103,7 +104,7 @@ impl Peer {
         })
     }
 
-    /// Returns the next immediate value of the other side, except for grants.
+    /// Returns the next immediate value that the other side has sent. Skips grants.
     fn hear(&self) -> u32 {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -121,7 +122,7 @@ impl Peer {
     fn say(&self, bytes: &[u8], immediate: u32) {
         let wr = SendWr::write_with_imm(SAID, Inline(bytes), self.window, immediate);
         self.qp.post_send(&[wr]).unwrap();
-        // The completion proves that the write arrived.
+        // The completion shows that the write has arrived.
         let deadline = Instant::now() + PATIENCE;
         let mut done = [WorkCompletion::default()];
         while !done[0].is_success() || done[0].opcode().is_recv() || done[0].wr_id() != SAID {
@@ -132,10 +133,11 @@ impl Peer {
     }
 }
 
-/// The id of the work requests that these peers post to write.
+/// The work request id of all writes of these peers.
 const SAID: u64 = 100;
 
-/// A shutdown of an accepted stream is not lost if the peer has not finished the connect yet.
+/// If an accepted stream is shut down before the peer has completed the connect, the shutdown must
+/// be sent later.
 #[test]
 fn an_end_before_the_beginning_is_said() {
     const DISCONNECT: u32 = 7 << 29;
@@ -156,7 +158,7 @@ fn an_end_before_the_beginning_is_said() {
     stream.set_nonblocking(true);
     stream.shutdown(Shutdown::Write).unwrap();
     peer.id.establish().unwrap();
-    // The next call on the stream sends it.
+    // The next call on the stream sends the shutdown.
     thread::scope(|scope| {
         let calling = scope.spawn(|| stream.wait_readable(Some(PATIENCE)));
         assert_eq!(peer.hear(), SHUTDOWN);
@@ -183,7 +185,7 @@ fn an_end_before_the_beginning_is_said() {
     }
 }
 
-/// The stream checks each operation of its peer. A violation ends that connection only.
+/// The stream checks each operation of its peer. A violation ends only that connection.
 #[test]
 fn peers_that_do_not_keep_to_the_protocol() {
     let lab = DeviceTest::start();
@@ -195,14 +197,14 @@ fn peers_that_do_not_keep_to_the_protocol() {
     config.receive_queue = 4;
     let listener = Listener::bind_with(lab.at(0), &config).unwrap();
     let address = listener.local_addr().unwrap();
-    // This thread accepts until the channel is closed.
+    // This thread accepts until the receiver of the channel is dropped.
     let (sender, accepted) = std::sync::mpsc::channel();
     let accepting =
         thread::spawn(move || while sender.send(listener.accept().unwrap().0).is_ok() {});
 
     let other_version = Peer::connect(address, 2);
     assert_eq!(other_version.err(), Some(CmEventType::REJECTED));
-    // Each entry violates the protocol: more bytes than the receive memory has, writes without a
+    // Each entry violates the protocol: more bytes than the receive memory, writes without a
     // credit, an unknown operation, an unknown control message.
     for says in [
         &[("", 1001)][..],
@@ -220,7 +222,7 @@ fn peers_that_do_not_keep_to_the_protocol() {
             peer.say(bytes.as_bytes(), *immediate);
         }
         let error = loop {
-            // Bytes before the violation can still be read.
+            // Bytes that arrived before the violation can still be read.
             match stream.read(&mut buffer) {
                 Ok(count) => assert!(count > 0, "{says:?}: the end"),
                 Err(error) => break error,
@@ -235,7 +237,7 @@ fn peers_that_do_not_keep_to_the_protocol() {
     let server = accepted.recv_timeout(PATIENCE).unwrap();
     write_all(&client, 100, 100);
     read_all(&server, 100, 100);
-    // The accepting thread ends when it cannot hand over this connection.
+    // The accepting thread ends because it cannot send this connection to the channel.
     drop(accepted);
     drop(Stream::connect(address));
     accepting.join().unwrap();

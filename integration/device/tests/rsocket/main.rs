@@ -1,4 +1,5 @@
-//! `rdmsg::rsocket`: streams within this process. Other tests run the streams against C programs.
+//! Tests `rdmsg::rsocket` with streams within this process. The interoperability tests run the
+//! streams against C programs.
 
 mod by_hand;
 
@@ -16,7 +17,7 @@ use rdmsg::{
 };
 use toolbox::{DeviceTest, Lab, reason};
 
-/// Returns both ends of a new connection, the connecting one first.
+/// Returns both ends of a new connection, first the connecting one.
 fn pair(config: &Config) -> (Stream, Stream) {
     let listener = Listener::bind_with(Lab::get().at(0), config).unwrap();
     let address = listener.local_addr().unwrap();
@@ -37,7 +38,7 @@ fn small() -> Config {
     config
 }
 
-/// Returns byte number `at` of a test stream.
+/// Returns the byte at position `at` of the test data.
 fn byte(at: usize) -> u8 {
     ((at * 31) >> 3) as u8
 }
@@ -62,7 +63,7 @@ fn read_all(mut stream: &Stream, len: usize, piece: usize) {
     }
 }
 
-/// Each side reads with one thread and writes with another, and more bytes than all buffers have.
+/// On each side, one thread reads and another writes. The data exceeds all buffers.
 #[test]
 fn both_directions_at_once() {
     let _test = DeviceTest::start();
@@ -77,8 +78,8 @@ fn both_directions_at_once() {
     }
 }
 
-/// One hundred connections in sequence. Each needs the windows that the peer announces right after
-/// the connect.
+/// Makes one hundred connections in sequence. Each of them needs the windows that the peer
+/// announces directly after the connect.
 #[test]
 fn no_connection_misses_a_window() {
     const ROUNDS: u32 = 100;
@@ -110,8 +111,8 @@ fn small_pieces_arrive_in_order() {
     }
 }
 
-/// The reader gets all bytes written before the shutdown, then the end. The other direction
-/// continues.
+/// The reader gets all bytes that were written before the shutdown, and then the end of file. The
+/// other direction continues.
 #[test]
 fn one_direction_ends_before_the_other() {
     let _test = DeviceTest::start();
@@ -158,7 +159,7 @@ fn waiting_is_bounded_where_it_should_be() {
     client.set_nonblocking(true);
     let error = client.read(&mut buffer).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::WouldBlock);
-    // Writes until the peer's memory is full.
+    // Write until the peer's receive memory is full.
     let error = loop {
         if let Err(error) = client.write(&[7; 100]) {
             break error;
@@ -174,7 +175,7 @@ fn waiting_is_bounded_where_it_should_be() {
         assert!(buffer[..count].iter().all(|byte| *byte == 7));
         got += count;
     }
-    // At least one window, and at most all receive and send memory.
+    // The bytes fill at least one window, and at most all of the receive and send memory.
     assert!((1000..=2000 + 3000).contains(&got), "{got}");
     client.wait_writable(Some(Duration::from_secs(20))).unwrap();
     client.set_nonblocking(false);
@@ -183,7 +184,7 @@ fn waiting_is_bounded_where_it_should_be() {
     assert_eq!(&buffer[..2], b"on");
 }
 
-/// A thread that reads is woken by another thread's shutdown.
+/// A shutdown by one thread wakes another thread that reads.
 #[test]
 fn a_shutdown_wakes_who_reads() {
     let _test = DeviceTest::start();
@@ -197,8 +198,8 @@ fn a_shutdown_wakes_who_reads() {
     }
 }
 
-/// One thread sleeps in the kernel, others wait behind it, and another calls continuously. All of
-/// them return at the end of the connection.
+/// One thread sleeps in the kernel, others wait for it, and another one calls continuously. When
+/// the connection ends, all calls must return.
 #[test]
 fn a_peers_end_wakes_all_who_wait() {
     let _test = DeviceTest::start();
@@ -223,7 +224,7 @@ fn keepalive_goes_on_without_calls() {
     client
         .set_keepalive(Some(Duration::from_millis(1)))
         .unwrap();
-    // The receiver has room for a few of these probes at a time.
+    // The receiver has room for only a few of these probes at a time.
     server.set_read_timeout(Some(Duration::from_millis(200)));
     let error = server.read(&mut [0; 8]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut);
@@ -232,7 +233,7 @@ fn keepalive_goes_on_without_calls() {
     read_all(&server, 1000, 1000);
 }
 
-/// An rsocket listener rejects other protocols and continues.
+/// An rsocket listener rejects a client with another protocol, and continues to listen.
 #[test]
 fn others_are_turned_away() {
     let lab = DeviceTest::start();
@@ -257,7 +258,8 @@ fn others_are_turned_away() {
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
 }
 
-/// Each side reports the other's protocol. The connection manager reports only "CONSUMER_DEFINED".
+/// Each side reports the other's protocol. The connection manager itself reports only
+/// "CONSUMER_DEFINED".
 #[test]
 fn endpoint_and_rsocket_name_each_other_as_foreign() {
     let lab = DeviceTest::start();
@@ -285,13 +287,14 @@ fn endpoint_and_rsocket_name_each_other_as_foreign() {
     assert!(error.to_string().contains("rdmsg::Endpoint"), "{error}");
 }
 
-/// The peer's connection manager rejects if a listener has the port, but not the address.
+/// If a listener has the port, but not the address, the peer's connection manager rejects the
+/// request.
 #[test]
 fn ipv6_client_of_ipv4_listener_gets_clear_error() {
     let lab = DeviceTest::start();
     let rsocket = Listener::bind(lab.at(0)).unwrap();
     let endpoints = rdmsg::Listener::bind(lab.at(0)).unwrap();
-    // iWARP uses TCP's ports, and each of the two address families has its own.
+    // iWARP uses TCP's ports, and the two address families have separate ports.
     let hint = if lab.is_iwarp() {
         "no program listens on this port"
     } else {

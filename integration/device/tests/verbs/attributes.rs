@@ -1,4 +1,4 @@
-//! The attributes of the device, compared with the kernel's in sysfs.
+//! Compares the attributes of the device with the kernel's values in sysfs.
 
 use std::{fs, net::Ipv6Addr, path::PathBuf};
 

@@ -26,7 +26,7 @@ fn a_datagram_arrives_and_can_be_answered() {
         .to(&handle, b.qp.qp_num(), QKEY)
         .signaled();
     a.qp.post_send(&[request]).unwrap();
-    // The queue pair holds the address handle.
+    // The queue pair keeps the address handle until the send completes.
     drop(handle);
     assert_eq!(success(&a.cq).wr_id, 2);
     let received = success(&b.cq);
@@ -37,7 +37,7 @@ fn a_datagram_arrives_and_can_be_answered() {
     );
     assert_eq!(bytes(&b.region, AddressHandle::GRH_LEN, 7), b"request");
 
-    // The answer goes to the source address in the global route header.
+    // Send the answer to the source address in the global route header (GRH).
     let mut grh = [0; AddressHandle::GRH_LEN];
     b.region.copy_out(0, &mut grh);
     a.qp.post_recv(&[RecvWr::new(3, Sge::new(&a.region, ..))])
@@ -74,7 +74,8 @@ fn a_wrong_key_is_dropped_silently() {
     a.qp.post_send(&[to(2, QKEY + 1), to(3, QKEY).solicited()])
         .unwrap();
     assert_eq!([success(&a.cq).wr_id, success(&a.cq).wr_id], [2, 3]);
-    // The second message took the receive, because packets of one path stay in order.
+    // The second message used the receive, because the first one was dropped, and packets stay in
+    // order.
     assert_eq!(success(&b.cq).wr_id, 1);
     assert_none(&b.cq);
 }

@@ -11,7 +11,8 @@ use toolbox::Watchdog;
 
 use crate::pair::{PATIENCE, Pair, Setup, assert_none, completions, connect, open, success};
 
-/// Returns a pair and, with the cookie 4711, a queue pair whose completion queue has a channel.
+/// Returns a pair and a further queue pair, whose completion queue has a channel with the cookie
+/// 4711.
 fn announced() -> (Pair, QueuePair, CompletionQueue, CompletionChannel) {
     let pair = Pair::new();
     let channel = CompletionChannel::new(&pair.context).unwrap();
@@ -23,7 +24,7 @@ fn announced() -> (Pair, QueuePair, CompletionQueue, CompletionChannel) {
         ..QpInitAttr::new(pair.b.qp.qp_type(), &cq, cap)
     };
     let qp = QueuePair::new(&pair.pd, &attr).unwrap();
-    // Connects the queue pair to itself, as both ends.
+    // Connect the queue pair to itself.
     connect(&qp, &qp, &Setup::default());
     (pair, qp, cq, channel)
 }
@@ -44,7 +45,7 @@ fn one_event_for_each_request() {
     assert_eq!(completions(&cq, 4).len(), 4);
     assert_eq!(channel.get_event(), Ok(None));
 
-    // The queue is not armed, so completions make no event.
+    // The queue is not armed, so completions cause no event.
     qp.post_recv(&[RecvWr::new(5, Sge::new(region, ..8))])
         .unwrap();
     qp.post_send(&[SendWr::send(6, Inline(b"c"))]).unwrap();
@@ -92,7 +93,7 @@ fn only_solicited_completions_wake_when_asked_so() {
     assert_none(&a.cq);
 }
 
-/// Waits for an event of this type. Events of other types, such as port events, may precede it.
+/// Waits for an event of this type. Skips events of other types, for instance port events.
 fn expect(context: &Context, event_type: AsyncEventType) -> AsyncElement {
     let _watchdog = Watchdog::new(PATIENCE.as_secs());
     loop {
@@ -151,7 +152,8 @@ fn a_drained_send_queue_is_announced() {
     );
     assert_eq!(a.qp.state(), Ok(QpState::SQD));
 
-    // Requests that are posted now wait. Soft-RoCE starts them only at the next post.
+    // Requests that are posted in this state wait. Software RoCE starts them only with the next
+    // post.
     b.qp.post_recv(&[1, 2].map(|id| RecvWr::new(id, Sge::new(&b.region, ..8))))
         .unwrap();
     a.qp.post_send(&[SendWr::send(3, Inline(b"first"))])

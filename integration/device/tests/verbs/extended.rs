@@ -1,5 +1,5 @@
-//! The extended interface, which builds requests and reads completions with one function for each
-//! part, and optional features of devices.
+//! The extended interface, which has one function for each part of a request and of a completion,
+//! and optional features of devices.
 
 use std::time::Instant;
 
@@ -54,8 +54,8 @@ fn messages_arrive() {
         let recv = RecvWr::new(number, Sge::new(&b.region, ..));
         b.qp.post_recv(&[recv]).unwrap();
     }
-    // All requests have the same length, because soft-RoCE's driver in rdma-core 44 uses the length
-    // of the first request for all of them.
+    // All requests have the same length, because the driver of software RoCE in rdma-core 44 uses
+    // the length of the first request for all requests.
     let pieces = [Sge::new(&a.region, 100..106), Sge::new(&a.region, 106..112)];
     let requests = [
         SendWr::send(10, &pieces).signaled(),
@@ -160,7 +160,8 @@ fn a_plain_queue_is_not_read_this_way() {
     assert_eq!(error.unwrap_err().errno, EINVAL);
 }
 
-/// The features that the device reports can be created, and no others. Soft-RoCE has none of them.
+/// Objects that need an optional feature can be created only if the device reports the feature.
+/// Software RoCE has none of these features.
 #[test]
 fn what_the_device_lacks_is_refused() {
     let context = open();
@@ -183,7 +184,7 @@ fn what_the_device_lacks_is_refused() {
     let all = MemoryRegion::new_implicit(&pd, 4096, local);
     let implicit = can.odp_caps().contains(OdpCaps::SUPPORT_IMPLICIT);
     assert_eq!(all.is_ok(), implicit);
-    // Implicit regions never give access to peers.
+    // Implicit regions never permit access by peers.
     let error = MemoryRegion::new_implicit(&pd, 4096, AccessFlags::REMOTE_READ);
     assert_eq!(error.unwrap_err().errno, EINVAL);
     let pinned = MemoryRegion::new(&pd, 4096, local).unwrap();

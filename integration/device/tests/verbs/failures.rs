@@ -1,4 +1,4 @@
-//! Failures, and the errors that report them.
+//! Failures of calls and work requests, and the errors that report them.
 
 use rdmsg::{
     status::WcStatus,
@@ -88,7 +88,7 @@ fn the_error_state_flushes_everything_in_order() {
         "{flushed:?}"
     );
 
-    // Requests that are posted later are flushed as well.
+    // Requests that are posted in the error state are flushed, too.
     a.qp.post_send(&[SendWr::send(4, Inline(b"x"))]).unwrap();
     let error = failure(&a.cq);
     assert_eq!((error.wr_id, error.status), (4, WcStatus::WR_FLUSH_ERR));
@@ -113,7 +113,8 @@ fn no_receive_is_an_error_when_retries_are_off() {
         (error.wr_id, error.status),
         (1, WcStatus::RNR_RETRY_EXC_ERR)
     );
-    // The next request is flushed. Failed requests have a completion even if they are not signaled.
+    // The second request is flushed. A request that fails has a completion even if it is not
+    // signaled.
     let error = failure(&a.cq);
     assert_eq!((error.wr_id, error.status), (2, WcStatus::WR_FLUSH_ERR));
 }
@@ -231,7 +232,8 @@ fn relaxed_ordering_is_accepted_everywhere() {
     assert_eq!(success(&b.cq).byte_len, 7);
 }
 
-/// Soft-RoCE does not distinguish some errors of the InfiniBand specification.
+/// Asserts that the error has the status of the InfiniBand specification, or the one of software
+/// RoCE, which does not distinguish some errors.
 #[track_caller]
 fn standard_or_rxe(error: WcError, standard: WcStatus, rxe: WcStatus) {
     assert!(

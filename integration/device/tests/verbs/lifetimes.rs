@@ -1,4 +1,5 @@
-//! Handles in any order, threads, and the objects that remain after the last drop.
+//! Tests that handles can be dropped in any order and shared by threads, and that no object
+//! remains.
 
 use std::{
     any::Any,
@@ -18,8 +19,8 @@ use toolbox::{DeviceTest, Lab, open_fds};
 
 use crate::pair::{Pair, Setup, bytes, completions, connect, open, path, region, success};
 
-/// Creates an object of each kind, in use: receives are posted, one message is received, and its
-/// event is unread.
+/// Creates an object of each kind and uses it: receives are posted, one message was received, and
+/// its event is unread.
 fn everything() -> Vec<Box<dyn Any>> {
     let context = open();
     let pd = ProtectionDomain::new(&context).unwrap();
@@ -65,8 +66,8 @@ fn everything() -> Vec<Box<dyn Any>> {
     ]
 }
 
-/// There are too many orders of eight handles to try all. These put each handle in each position,
-/// and each pair of handles in both orders.
+/// There are too many orders of eight handles to test all of them. These orders drop each handle at
+/// each position, and each pair of handles in both orders.
 #[test]
 fn handles_go_in_any_order() {
     let lab = DeviceTest::without_credits();
@@ -88,7 +89,8 @@ fn handles_go_in_any_order() {
     assert_eq!(open_fds(), fds);
 }
 
-/// A region without handles of the program stays registered until its last request completes.
+/// If the program drops all handles of a region, the region stays registered until the last request
+/// that uses it has completed.
 #[test]
 fn a_posted_region_is_held() {
     let lab = Lab::get();
@@ -108,7 +110,8 @@ fn a_posted_region_is_held() {
     assert_eq!(lab.resources(), resources);
 }
 
-/// All objects are dropped while the device uses them, in the worst order: memory first.
+/// Drops all objects while the device uses them, in two orders. The memory, which is worst, goes
+/// first.
 #[test]
 fn work_under_way_is_ended() {
     const LEN: usize = 1 << 20;
@@ -137,7 +140,8 @@ fn work_under_way_is_ended() {
     assert_eq!(lab.resources(), resources);
 }
 
-/// Four threads post on one queue pair, another polls: every message arrives once and complete.
+/// Four threads post on one queue pair, and another one polls. Every message must arrive once and
+/// complete.
 #[test]
 fn threads_share_a_queue_pair() {
     const THREADS: u64 = 4;
@@ -187,7 +191,7 @@ fn threads_share_a_queue_pair() {
         arrived
     });
     assert_eq!(sent.into_inner().unwrap(), THREADS * EACH);
-    // The messages of each thread arrived in order, and all of them arrived.
+    // All messages have arrived, and those of each thread in order.
     for thread in 0..THREADS {
         let of_thread: Vec<_> = arrived
             .iter()
@@ -202,7 +206,8 @@ fn threads_share_a_queue_pair() {
     assert_eq!(arrived, expected);
 }
 
-/// One thread reads an event of a channel while another destroys the event's completion queue.
+/// One thread destroys a completion queue while another one reads the queue's event from the
+/// channel.
 #[test]
 fn a_queue_goes_while_its_event_is_read() {
     const ROUNDS: u64 = 100;

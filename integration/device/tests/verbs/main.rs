@@ -1,4 +1,4 @@
-//! `rdmsg::verbs` against a real RDMA stack: queue pairs of one process, which the tests connect.
+//! Tests `rdmsg::verbs` with a real RDMA stack. The tests connect queue pairs of this process.
 
 mod attributes;
 mod datagrams;

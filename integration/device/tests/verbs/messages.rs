@@ -1,4 +1,4 @@
-//! SEND in all its forms.
+//! All forms of the SEND operation.
 
 use rdmsg::verbs::{Inline, QpType, RecvWr, SendWr, Sge, WcOpcode};
 
@@ -57,7 +57,7 @@ fn pieces_are_gathered_and_scattered() {
     assert_eq!(bytes(&b.region, 0, 3), b"on\0");
     assert_eq!(bytes(&b.region, 500, 8), b"etwothr\0");
     assert_eq!(bytes(&b.region, 900, 3), b"ee\0");
-    // The request is not signaled, so it has no completion.
+    // The send is not signaled, so it has no completion.
     assert_none(&a.cq);
 }
 
@@ -115,7 +115,7 @@ fn many_messages_keep_their_order_both_ways() {
             .unwrap();
         b.qp.post_send(&[SendWr::send(round, Sge::new(&b.region, ..8)).signaled()])
             .unwrap();
-        // The answer and the completion of the send arrive in any order.
+        // The receive and the send complete in any order.
         let mut opcodes: Vec<_> = completions(&a.cq, 2)
             .iter()
             .map(|wc| wc.result().unwrap().opcode)

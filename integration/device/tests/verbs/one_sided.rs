@@ -1,4 +1,4 @@
-//! RDMA WRITE, READ and atomic operations.
+//! RDMA WRITE, RDMA READ and atomic operations.
 
 use rdmsg::{
     status::WcStatus,
@@ -66,7 +66,8 @@ fn a_fence_waits_for_reads() {
     let Pair { a, b, .. } = &Pair::new();
     b.region.copy_in(0, b"old");
     a.region.copy_in(100, b"new");
-    // The second request sends the bytes that the first one reads, so it must wait for them.
+    // The second request sends the bytes that the first one reads, so it must wait for the first
+    // one.
     a.qp.post_send(&[
         SendWr::read(1, Sge::new(&a.region, ..3), at(&b.region, 0)),
         SendWr::write(2, Sge::new(&a.region, ..3), at(&b.region, 500)).fence(),
@@ -105,8 +106,8 @@ fn atomic_operations_return_what_was_there() {
     assert_eq!(a.qp.post_send(&[short]).unwrap_err().error.errno, EINVAL);
 }
 
-/// Asserts that the peer refuses the request. It fails here, and moves both queue pairs to the
-/// error state.
+/// Asserts that the peer rejects the request. The request must fail on this side, and this side's
+/// queue pair must enter the error state.
 fn refused(pair: &Pair, wr: SendWr<'_>) {
     let Pair { a, b, .. } = pair;
     a.qp.post_send(&[wr.signaled()]).unwrap();

@@ -1,4 +1,4 @@
-//! Two queue pairs of this process, connected to each other.
+//! Two queue pairs of this process that are connected to each other.
 
 use std::{
     thread,
@@ -31,7 +31,7 @@ pub(crate) fn open() -> Context {
         .unwrap()
 }
 
-/// Returns the entry of the GID table for the lab's IPv4 address.
+/// Returns the entry in the GID table for the lab's address.
 pub(crate) fn gid(context: &Context) -> GidEntry {
     let addr = match Lab::get().addr {
         std::net::IpAddr::V4(addr) => addr.to_ipv6_mapped(),
@@ -44,7 +44,7 @@ pub(crate) fn gid(context: &Context) -> GidEntry {
     *found.unwrap_or_else(|| panic!("{addr} is not in {table:?}"))
 }
 
-/// Returns the path to this device itself.
+/// Returns the path from this device to itself.
 pub(crate) fn path(context: &Context) -> AhAttr {
     let GidEntry { gid, gid_index, .. } = gid(context);
     let grh = GlobalRoute {
@@ -60,15 +60,15 @@ pub(crate) fn path(context: &Context) -> AhAttr {
     }
 }
 
-/// The parameters of a [`Pair`].
+/// The parameters with which a [`Pair`] is created.
 #[derive(Clone, Copy)]
 pub(crate) struct Setup {
     pub(crate) qp_type: QpType,
     pub(crate) cap: QpCap,
     pub(crate) rnr_retry: u8,
     pub(crate) peer_access: AccessFlags,
-    /// Whether the pair uses the extended interface, with one function for each part of a request
-    /// and of a completion.
+    /// Whether the pair uses the extended interface, which has one function for each part of a
+    /// request and of a completion.
     pub(crate) extended: bool,
 }
 
@@ -92,14 +92,14 @@ impl Default for Setup {
     }
 }
 
-/// One end of a pair.
+/// One of the two ends of a pair.
 pub(crate) struct End {
     pub(crate) qp: QueuePair,
     pub(crate) cq: CompletionQueue,
     pub(crate) region: MemoryRegion,
 }
 
-/// Two connected ends, each with 4 KiB of memory that the other may access.
+/// Two connected ends. Each has 4 KiB of memory, which the other end is permitted to access.
 pub(crate) struct Pair {
     pub(crate) a: End,
     pub(crate) b: End,
@@ -159,7 +159,7 @@ impl Pair {
     }
 }
 
-/// Registers memory that all peers may access.
+/// Registers memory that all peers are permitted to access.
 pub(crate) fn region(pd: &ProtectionDomain, len: usize) -> MemoryRegion {
     let access = AccessFlags::LOCAL_WRITE
         | AccessFlags::REMOTE_READ
@@ -168,12 +168,12 @@ pub(crate) fn region(pd: &ProtectionDomain, len: usize) -> MemoryRegion {
     MemoryRegion::new(pd, len, access).unwrap()
 }
 
-/// Returns the first packet sequence number of a queue pair, different for each.
+/// Returns the first packet sequence number of a queue pair. Each queue pair has another one.
 fn psn(qp: &QueuePair) -> u32 {
     (qp.qp_num() * 7919) & 0xff_ffff
 }
 
-/// Moves a queue pair to RTS, connected to `peer`.
+/// Moves a queue pair to the state RTS, connected to `peer`.
 pub(crate) fn connect(qp: &QueuePair, peer: &QueuePair, setup: &Setup) {
     let context = qp.pd().context();
     let reliable = setup.qp_type == QpType::RC;
@@ -222,7 +222,7 @@ pub(crate) fn connect(qp: &QueuePair, peer: &QueuePair, setup: &Setup) {
     assert_eq!(qp.state(), Ok(QpState::RTS));
 }
 
-/// Waits for the next `count` completions, and returns them.
+/// Waits for the next `count` completions. Returns them in order.
 pub(crate) fn completions(cq: &CompletionQueue, count: usize) -> Vec<WorkCompletion> {
     let deadline = Instant::now() + PATIENCE;
     let mut all = Vec::new();
@@ -243,23 +243,23 @@ pub(crate) fn completions(cq: &CompletionQueue, count: usize) -> Vec<WorkComplet
     all
 }
 
-/// Returns the next completion, which must be successful.
+/// Returns the next completion, which must report success.
 pub(crate) fn success(cq: &CompletionQueue) -> Success {
     completions(cq, 1)[0].result().unwrap()
 }
 
-/// Returns the error of the next completion, which must have failed.
+/// Returns the error of the next completion, which must report a failure.
 pub(crate) fn failure(cq: &CompletionQueue) -> WcError {
     completions(cq, 1)[0].result().unwrap_err()
 }
 
-/// Asserts that no completion is pending.
+/// Asserts that the queue contains no completion.
 pub(crate) fn assert_none(cq: &CompletionQueue) {
     let mut one = [WorkCompletion::default()];
     assert_eq!(cq.poll(&mut one), Ok(0), "{one:?}");
 }
 
-/// Returns bytes of a region.
+/// Returns `len` bytes of a region, from `offset` on.
 pub(crate) fn bytes(region: &MemoryRegion, offset: usize, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     region.copy_out(offset, &mut bytes);

@@ -1,4 +1,4 @@
-//! Lists of work requests: a request that cannot be posted ends the list.
+//! Lists of work requests. If a request cannot be posted, those after it are not posted, either.
 
 use rdmsg::verbs::{
     CompletionQueue, Inline, QpInitAttr, QpType, QueuePair, RecvWr, RemoteAddr, SendWr, Sge,
@@ -50,7 +50,7 @@ fn what_precedes_a_request_that_does_not_fit_is_sent() {
     assert_eq!([success(&a.cq).wr_id, success(&a.cq).wr_id], [1, 2]);
     assert_eq!([success(&b.cq).byte_len, success(&b.cq).byte_len], [5, 6]);
 
-    // The queue pair stays usable.
+    // The queue pair can still be used.
     a.qp.post_send(&[SendWr::send(5, Inline(b"fifth!!")).signaled()])
         .unwrap();
     assert_eq!(success(&a.cq).wr_id, 5);
@@ -58,7 +58,7 @@ fn what_precedes_a_request_that_does_not_fit_is_sent() {
     assert_none(&b.cq);
 }
 
-/// The driver stops in the middle of the chain and reports the position.
+/// The driver stops within the list, and reports the position.
 #[test]
 fn what_precedes_the_end_of_the_queue_is_posted() {
     let Pair { a, b, .. } = &Pair::new();
@@ -71,8 +71,8 @@ fn what_precedes_the_end_of_the_queue_is_posted() {
     assert_eq!(error.error.errno, ENOMEM, "{error}");
     assert!(error.posted >= depth, "{error} with {depth} granted");
 
-    // Exactly the reported requests were posted: each takes one message, and they complete in
-    // order.
+    // Check that exactly the reported requests were posted: each one receives a message, and they
+    // complete in order.
     for id in 0..error.posted as u64 {
         b.qp.post_send(&[SendWr::send(id, Inline(b"four")).signaled()])
             .unwrap();

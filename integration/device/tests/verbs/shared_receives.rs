@@ -45,7 +45,8 @@ fn both_queue_pairs_take_from_it() {
         (b"to\0".to_vec(), b" a\0".to_vec())
     );
 
-    // The queue pair has no receive queue of its own.
+    // A queue pair with a shared receive queue has no receive queue of its own, so posting to it
+    // fails.
     let error =
         a.qp.post_recv(&[RecvWr::new(5, Sge::new(&memory, ..))])
             .unwrap_err();

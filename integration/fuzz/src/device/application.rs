@@ -1,11 +1,11 @@
-//! The application and the clock.
+//! The operations of the application and of the clock.
 
 use std::time::Duration;
 
 use super::Device;
 use crate::proto::{CONTROL_SENDS, Descriptor, PART_HEADER_LEN, READS, SendRefused, Way};
 
-/// The length of a message that is held back.
+/// The length in bytes of each held message.
 const HELD_LEN: usize = 3;
 
 impl Device {
@@ -47,14 +47,14 @@ impl Device {
         self.check_refusal(result.err());
     }
 
-    /// Holds a short message back.
+    /// Holds a short message, to send it later in one frame with others.
     pub(crate) fn hold(&mut self) {
         if self.conn.hold() {
             self.held += 1;
         }
     }
 
-    /// Sends the held messages, as far as the room permits.
+    /// Sends the held messages, up to the number that the window and a frame permit.
     pub(crate) fn send_held(&mut self) {
         if self.held == 0 {
             return;
@@ -74,7 +74,7 @@ impl Device {
             "a window of such messages fits into a frame"
         );
         let transmit = self.conn.send_held(count, len).expect("there is room");
-        // Subtract first: `post` checks that nothing overtakes held messages.
+        // Subtract first, because `post` checks that no frame overtakes held messages.
         self.held -= count;
         self.post(&transmit, len as u32);
         self.credit.0 += count - 1;

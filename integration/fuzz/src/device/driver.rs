@@ -1,4 +1,4 @@
-//! The connection manager and the device.
+//! The operations of the connection manager and of the device.
 
 use super::{Device, Large, Sent};
 use crate::{
@@ -10,7 +10,8 @@ use crate::{
 };
 
 impl Device {
-    /// Performs the next connection manager call successfully, and delivers its event.
+    /// Performs the next call of the connection manager with success, and delivers the event that
+    /// follows.
     pub(crate) fn perform_well(&mut self, theirs: &Params) {
         let hello = hello(theirs);
         let Some(op) = self.wanted.pop_front() else {
@@ -32,7 +33,7 @@ impl Device {
                     reads: BOTH_WAYS,
                 }
             }
-            // The turn comes at once.
+            // The connection gets its turn immediately.
             CmOp::AwaitTurn => return self.conn.take_turn(self.now),
             CmOp::Discard => {
                 assert!(self.sending.is_empty() && !self.established);
@@ -49,7 +50,7 @@ impl Device {
         self.conn.handle_cm_event(event, self.now);
     }
 
-    /// Accepts a request or connects, without a failure.
+    /// Establishes the connection: performs all calls of the connection manager with success.
     pub(crate) fn establish(&mut self, theirs: &Params) {
         self.conn.accept(b"", self.now);
         self.settle();
@@ -59,7 +60,7 @@ impl Device {
         }
     }
 
-    /// Fails the next connection manager call.
+    /// Performs the next call of the connection manager, which fails with `errno`.
     pub(crate) fn fail_to_perform(&mut self, errno: i32) {
         if let Some(op) = self.wanted.pop_front() {
             let error = OsError::new("rdma_call", errno);
@@ -76,8 +77,9 @@ impl Device {
         Some(buffer)
     }
 
-    /// Receives these frames, up to the number of posted receives, before the connection processes
-    /// the first of them. The number of each frame is relative to the expected one.
+    /// Receives these frames, at most one per posted receive. All have arrived before the
+    /// connection processes the first one. The number in each frame is relative to the expected
+    /// number.
     pub(crate) fn frames(&mut self, frames: &[Vec<u8>]) {
         let arrived: Vec<_> = frames
             .iter()
@@ -103,8 +105,8 @@ impl Device {
     }
 
     fn frame(&mut self, buffer: u32, frame: &[u8]) {
-        // `read` compares the READs with this queue, because the connection may process the frame
-        // later or never.
+        // Record the descriptor, so that `read` can compare the READs with it. The connection can
+        // process the frame later, or never.
         if let Some(descriptor) = large(frame) {
             self.announced += 1;
             self.inbound.push_back(Large::new(descriptor, 0));
@@ -112,7 +114,7 @@ impl Device {
         if let Some((rest, len)) = fragment(frame) {
             match self.inbound.back_mut().filter(|large| large.missing > 0) {
                 Some(large) if large.missing == rest => large.missing -= len,
-                // A violation.
+                // The fragment violates the protocol.
                 Some(_) => {}
                 None => {
                     let descriptor = Descriptor {
@@ -133,16 +135,16 @@ impl Device {
         self.conn.handle_recv(buffer, frame, self.now);
     }
 
-    /// Returns the maximal difference between a grant and the number of messages sent.
+    /// Returns the maximal value of a grant minus the number of messages sent.
     pub(crate) fn window(&self) -> u32 {
         self.conn
             .negotiated()
             .map_or(0, |negotiated| negotiated.send_window.into())
     }
 
-    /// Receives immediate data of a write to this side's memory.
+    /// Receives the immediate data of an RDMA WRITE to this side's memory.
     pub(crate) fn immediate(&mut self, imm_data: u32, len: u32) {
-        // Half of these writes arrive before this side exposes writable memory.
+        // Half of these writes arrive while this side exposes no writable memory.
         if imm_data & 1 == 1 {
             self.conn.allow_immediates();
         }
@@ -151,7 +153,7 @@ impl Device {
         }
     }
 
-    /// Completes the oldest work requests of the send queue, up to the first signalled one.
+    /// Completes the oldest work requests of the send queue, up to the first one that is signalled.
     pub(crate) fn complete(&mut self) {
         if self.broken || !self.connected {
             return;
@@ -175,7 +177,7 @@ impl Device {
         self.conn.handle_read(slot, self.now);
     }
 
-    /// Fails a work request, which breaks the queue pair.
+    /// Fails the oldest work request of a queue, which moves the queue pair to the error state.
     pub(crate) fn fail(&mut self, recv: bool, status: WcStatus) {
         if self.broken || self.ended.is_some() {
             return;
@@ -193,7 +195,7 @@ impl Device {
         self.conn.handle_work_error(work, status, 0x81, self.now);
     }
 
-    /// Flushes the next work request of a broken queue pair.
+    /// Flushes the oldest work request of a queue, if the queue pair is in the error state.
     pub(crate) fn flush(&mut self, recv: bool) {
         if !self.broken || self.ended.is_some() {
             return;
@@ -225,8 +227,8 @@ fn work(sent: &Sent) -> Work {
     }
 }
 
-/// Returns the number of bytes of the message from this fragment on, and the number of bytes of the
-/// fragment.
+/// If the frame is a fragment, returns the number of bytes of the message from the fragment's start
+/// on, and the number of bytes of the fragment.
 fn fragment(frame: &[u8]) -> Option<(u32, u32)> {
     let (header, payload) = frame.split_first_chunk::<16>()?;
     let rest = u32::from_be_bytes(header[8..12].try_into().unwrap());
@@ -234,7 +236,7 @@ fn fragment(frame: &[u8]) -> Option<(u32, u32)> {
     (header[..2] == [18, 0] && fits).then_some((rest, payload.len() as u32))
 }
 
-/// Returns the descriptor of a frame that announces a large message.
+/// If the frame announces a large message, returns its descriptor.
 fn large(frame: &[u8]) -> Option<Descriptor> {
     let word = |at: usize| u32::from_be_bytes(frame[at..at + 4].try_into().unwrap());
     let long = |at: usize| u64::from_be_bytes(frame[at..at + 8].try_into().unwrap());

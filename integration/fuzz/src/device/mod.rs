@@ -1,4 +1,4 @@
-//! A driver with an honest device for the connection under test.
+//! The driver of the connection under test, with a device that behaves correctly.
 
 mod application;
 mod driver;
@@ -13,12 +13,12 @@ use crate::proto::{
     Event, FragmentCopy, Output, Params, READS, Read, Transmit, parts,
 };
 
-/// The longest chunk in which a large message is read.
+/// The length in bytes of the longest chunk in which a large message is read.
 const CHUNK: u64 = 1 << 20;
-/// The number of large messages of the peer that may be announced and not reported as taken.
+/// The maximal number of the peer's large messages that are announced and not reported as taken.
 const LARGE_IN_FLIGHT: u32 = 4;
 
-/// A work request of the send queue.
+/// A work request in the send queue.
 #[derive(Debug)]
 struct Sent {
     slot: u32,
@@ -26,14 +26,14 @@ struct Sent {
     read: Option<u64>,
 }
 
-/// A large message of the peer, and how far it was read.
+/// A large message of the peer, and the progress of reading it.
 #[derive(Debug)]
 pub(crate) struct Large {
     descriptor: Descriptor,
     id: Option<u32>,
     pub(crate) requested: u64,
     completed: u64,
-    /// The number of bytes that fragments have yet to bring.
+    /// The number of bytes that further fragments must bring.
     missing: u32,
 }
 
@@ -49,12 +49,12 @@ impl Large {
     }
 }
 
-/// A connection with its driver, an honest device and a queue pair, which checks every output of
-/// the connection.
+/// A connection with its driver, a queue pair, and a device that behaves correctly. Checks every
+/// output of the connection.
 ///
-/// The input decides the behaviour of the connection manager and the peer, except that each frame
-/// needs a posted receive. The device completes work requests in order, and flushes the pending
-/// ones if the queue pair breaks.
+/// The input determines the behaviour of the connection manager and of the peer; each frame of the
+/// peer needs a posted receive. The device completes work requests in order. If the queue pair
+/// enters the error state, the device flushes the pending work requests.
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) conn: Connection,
@@ -62,55 +62,58 @@ pub(crate) struct Device {
     pub(crate) now: Instant,
     pub(crate) posted: VecDeque<u32>,
     sending: VecDeque<Sent>,
-    /// The drain markers that have not completed.
+    /// The drain markers that were posted and have not completed.
     markers: Option<Vec<DrainSide>>,
-    /// Whether the queue pair is in its error state.
+    /// Whether the queue pair is in the error state.
     broken: bool,
-    /// Connection manager calls that have not been made.
+    /// The calls of the connection manager that the connection requested and that were not made
+    /// yet.
     pub(crate) wanted: VecDeque<CmOp>,
-    /// Whether the peer may have a live queue pair to send to.
+    /// Whether the peer can have a live queue pair to which this side can send.
     pub(crate) connected: bool,
     established: bool,
     ended: Option<CloseReason>,
     timer: Option<Instant>,
-    /// The frame in each completed buffer that the connection has neither delivered nor posted
-    /// again.
+    /// The frame in each buffer that has received one, until the connection delivers the frame or
+    /// posts the buffer again.
     filled: HashMap<u32, Vec<u8>>,
-    /// Buffers that the application holds, one entry for each message.
+    /// The buffers of the messages that the application holds. A buffer occurs once for each
+    /// message.
     pub(crate) kept: VecDeque<u32>,
-    /// Buffers with several messages, and the number of these that the application holds.
+    /// The buffers that contain several messages, each with the number of messages that the
+    /// application holds.
     shared: HashMap<u32, u32>,
-    /// Large messages that the application has.
+    /// The lengths of the large messages that the application holds.
     pub(crate) large: VecDeque<u64>,
-    /// Large messages that are announced and not delivered, oldest first.
+    /// The large messages that are announced and not delivered, oldest first.
     pub(crate) inbound: VecDeque<Large>,
-    /// The number of large messages that the peer announced.
+    /// The number of large messages that the peer has announced.
     announced: u32,
-    /// Whether the peer has violated the protocol or aborted, after which the connection delivers
-    /// nothing.
+    /// Whether the peer has violated the protocol or aborted. The connection then delivers no more
+    /// messages.
     disowned: bool,
     /// The number of large messages that were read completely.
     taken: u32,
     /// The number of messages that the application has released.
     released: u32,
-    /// The last grant, and the last count of large messages taken, that were sent to the peer.
+    /// The last grant, and the last number of large messages taken, that were sent to the peer.
     reported: (u32, u32),
-    /// The numbers of frames received and sent, modulo 2¹⁶.
+    /// The next frame number in each direction, modulo 2¹⁶.
     frames_received: u16,
     frames_sent: u16,
-    /// The kind of each frame that this side sent.
+    /// The kind of each frame that this side has sent.
     pub(crate) said: Vec<u8>,
-    /// The number of messages sent, and the number that the peer has granted.
+    /// The number of messages sent, and the number that the peer has granted so far.
     pub(crate) credit: (u32, u32),
-    /// The number of large messages sent, and the number that the peer has taken.
+    /// The number of large messages that were announced, and the number that the peer has taken.
     pub(crate) exposed: (u32, u32),
-    /// The number of held messages. No other message may be sent before them.
+    /// The number of held messages. No other message is sent before them.
     held: u32,
     lengths: VecDeque<u64>,
     /// Whether this side has finished sending.
     finished: bool,
     pub(crate) peer_finished: bool,
-    /// Whether a Finish was sent.
+    /// Whether a Finish frame was sent.
     told_finish: bool,
 }
 
@@ -154,7 +157,7 @@ impl Device {
         this
     }
 
-    /// Performs the outputs of the connection, and checks that each is permitted.
+    /// Carries out the outputs of the connection, and checks that each is permitted.
     pub(crate) fn settle(&mut self) {
         let mut outputs = 0;
         let mut bad = false;
@@ -173,7 +176,8 @@ impl Device {
                 }
                 Output::Repost(buffer) => {
                     let frame = self.filled.remove(&buffer).expect("it was received");
-                    // But for control frames only what breaks the protocol.
+                    // Control frames are posted again; other frames only if they violate the
+                    // protocol.
                     bad |= frame.first().is_none_or(|kind| matches!(kind, 1 | 16..=18));
                     self.repost(buffer);
                 }
@@ -267,7 +271,7 @@ impl Device {
                 assert_eq!(parts.len(), count as usize);
                 let lens: u32 = parts.iter().map(|(_, len)| 4 + len).sum();
                 assert_eq!(lens, len, "no byte is left out");
-                // The last release of a message posts the buffer again.
+                // The buffer is posted again when the application has released its last message.
                 self.shared.insert(buffer, count);
                 self.kept.extend(parts.iter().map(|_| buffer));
             }
@@ -342,7 +346,7 @@ impl Device {
         } else {
             assert_eq!(word(8), len);
         }
-        // What is granted is posted, and no grant goes back.
+        // Grants never exceed the posted receives, and never decrease.
         let grant = word(4);
         assert!(grant >= self.reported.0 && grant <= self.released + u32::from(self.params.window));
         self.reported.0 = grant;
@@ -398,7 +402,8 @@ impl Device {
         self.conn.handle_copied(self.now);
     }
 
-    /// Returns the number of bytes that the peer has yet to send of a message in fragments.
+    /// Returns the number of bytes that the peer has yet to send if it is sending a message in
+    /// fragments.
     pub(crate) fn missing(&self) -> Option<u32> {
         let last = self.inbound.back()?;
         (last.missing > 0).then_some(last.missing)

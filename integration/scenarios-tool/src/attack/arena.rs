@@ -1,5 +1,5 @@
-//! Attackers. Each makes one connection after the other. The seed and the connection's number
-//! determine an attack, except for the times of the victim's answers.
+//! The attackers. Each thread opens one connection after the other. The seed and the connection's
+//! number determine an attack, except for the times at which the victim answers.
 
 use std::{
     net::SocketAddr,
@@ -14,20 +14,20 @@ use toolbox::random;
 
 use super::{connection::Attack, victim::SERVICES};
 
-/// The numbers that depend on the transport.
+/// The parameters of an attack that depend on the transport.
 #[derive(Debug)]
 pub(super) struct Site {
     pub(super) transport: TransportChoice,
-    /// Number of attacker threads with busy connections, and with slow ones.
+    /// The number of attacker threads with busy connections, and with slow connections.
     pub(super) busy: u64,
     pub(super) slow: u64,
-    /// Connects and writes per second, of all attackers together.
+    /// The maximal number of connects and of writes per second, of all attackers together.
     connects: u32,
     writes: u32,
-    /// The longest message that the victim accepts, in bytes. Over RDMA the attackers lock memory
-    /// of this length.
+    /// The length in bytes of the longest message that the victim accepts. Over RDMA, each attacker
+    /// that announces messages registers memory of this length.
     pub(super) longest: u64,
-    /// The factor of the pauses of honest clients.
+    /// The factor by which honest clients pause longer.
     pub(super) slower: u64,
 }
 
@@ -41,7 +41,7 @@ pub(super) const TCP: Site = Site {
     slower: 1,
 };
 
-/// The device of the lab is software, on emulated processors.
+/// These numbers are low because the device is emulated in software, on emulated processors.
 pub(super) const RDMA: Site = Site {
     transport: TransportChoice::Rdma,
     busy: 3,
@@ -61,30 +61,31 @@ impl Site {
 /// A kind of attack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Kind {
-    /// Sends a request with wrong numbers
+    /// Sends a request with wrong values
     Setup,
-    /// Connects, says nothing or the beginning of a request
+    /// Connects and sends nothing, or only the beginning of a request
     Silent,
     /// Sends valid frames, some of them changed
     Mutants,
-    /// Announces large messages and serves none
+    /// Announces large messages and does not serve their READs
     Announce,
-    /// Announces large messages and serves them slowly
+    /// Announces large messages and serves their READs slowly
     Trickle,
     /// Floods with pings
     Pings,
     /// Floods with grants
     Grants,
-    /// Connects and leaves, again and again
+    /// Connects and disconnects repeatedly
     Storm,
-    /// Sends messages and takes no echo
+    /// Sends messages and does not receive their echoes
     Deaf,
-    /// Reads, writes and changes memory
+    /// Reads and writes the victim's memory with valid and with wrong addresses
     Memory,
 }
 
 impl Kind {
-    /// Whether the attack takes long and does little, so that many run at a time.
+    /// Returns whether connections of this kind last long and do little, so that many run at a
+    /// time.
     pub(super) fn is_slow(self) -> bool {
         matches!(
             self,
@@ -93,13 +94,14 @@ impl Kind {
     }
 }
 
-/// The state of a phase that all its threads share.
+/// The state that all threads of a phase share.
 #[derive(Debug)]
 pub(super) struct Arena<'a> {
     pub(super) site: &'static Site,
     pub(super) services: &'a [SocketAddr],
     pub(super) end: Instant,
-    /// The next turns to connect and to write, for all threads together.
+    /// The times at which the next connect and the next write are permitted, for all threads
+    /// together.
     connects: Mutex<Instant>,
     writes: Mutex<Instant>,
 }
@@ -128,19 +130,19 @@ impl<'a> Arena<'a> {
         self.pause_until(Instant::now() + time);
     }
 
-    /// Waits for a turn to connect. Returns whether it came before the end of the attack.
+    /// Waits until the rate limit permits a connect. Returns `false` if the phase has ended.
     pub(super) fn may_connect(&self) -> bool {
         self.turn(&self.connects, self.site.connects)
     }
 
-    /// As `may_connect`, for a turn to write.
+    /// Waits until the rate limit permits a write. Returns `false` if the phase has ended.
     pub(super) fn may_write(&self) -> bool {
         self.turn(&self.writes, self.site.writes)
     }
 
     fn turn(&self, next: &Mutex<Instant>, per_second: u32) -> bool {
         let mut next = next.lock().unwrap_or_else(PoisonError::into_inner);
-        // Unused turns are lost, so that no burst follows a pause.
+        // The next turn is not in the past, so unused turns do not accumulate to a burst.
         let turn = next.max(Instant::now());
         *next = turn.min(self.end) + Duration::from_secs(1) / per_second;
         drop(next);
@@ -152,20 +154,20 @@ impl<'a> Arena<'a> {
 /// A thread that opens one connection after the other.
 #[derive(Debug)]
 pub(super) struct Attacker {
-    /// The kinds from which the thread chooses.
+    /// The kinds of attack from which the thread chooses at random.
     pub(super) kinds: Vec<Kind>,
     pub(super) seed: u64,
-    /// The number of the thread's next connection, and the distance to the following one.
+    /// The number of the thread's next connection, and the difference to the number after it.
     pub(super) next: u64,
     pub(super) step: u64,
-    /// The number of mutated frames and PDUs.
+    /// The number of frames and PDUs that were sent with a mutation.
     pub(super) mutations: u64,
-    /// A description of the last connection.
+    /// A description of the last connection, which is printed if the attack fails.
     pub(super) last: String,
 }
 
 impl Attacker {
-    /// Attacks until the end.
+    /// Opens connections until the phase ends.
     pub(super) fn run(&mut self, arena: &Arena<'_>) {
         while !arena.is_over() && !self.kinds.is_empty() {
             let number = self.next;

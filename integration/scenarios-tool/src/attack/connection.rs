@@ -1,4 +1,4 @@
-//! The attacks, one connection each.
+//! The attacks. Each attack is one connection.
 
 use std::{
     collections::VecDeque,
@@ -20,7 +20,7 @@ use super::{
     wire::{Descriptor, Hello},
 };
 
-/// The time between two polls of a connection.
+/// The time between two polls of a connection for received data.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// The speed at which an attacker writes.
@@ -28,51 +28,51 @@ const LOOK: Duration = Duration::from_millis(2);
 pub(super) enum Pace {
     #[default]
     Whole,
-    /// Writes this number of bytes at a time, with a pause.
+    /// Writes this number of bytes at a time, and pauses for this time after each write.
     Slow(usize, Duration),
-    /// Writes nothing further.
+    /// Writes nothing more.
     Stuck,
 }
 
-/// The way in which a peer leaves.
+/// The way in which an attacker ends a connection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Leave {
     Close,
     Reset,
-    /// Closes the sending direction, and waits.
+    /// Shuts down the sending direction, and continues to receive.
     Half,
 }
 
-/// The state of a hostile peer's side of a connection.
+/// The state of an attacker's side of a connection.
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) pace: Pace,
-    /// Whether the victim's READs get no answer.
+    /// Whether the attacker does not answer the victim's READs.
     pub(super) is_mute: bool,
-    /// Received frames of the victim.
+    /// The frames that were received from the victim.
     pub(super) heard: VecDeque<Vec<u8>>,
     pub(super) over: bool,
 }
 
-/// A hostile peer's side of a connection.
+/// An attacker's side of a connection, over TCP or RDMA.
 pub(super) trait Wire {
     fn state(&mut self) -> &mut State;
     /// Sends a frame.
     fn say(&mut self, frame: &[u8]);
-    /// Sends a frame with a mutation around it.
+    /// Sends a frame in a PDU or operation that violates the protocol.
     fn send_broken(&mut self, frame: &[u8], rng: &mut Rng);
-    /// Starts an operation on the victim's memory of this token.
+    /// Starts a random operation on the victim's memory that this token describes.
     fn operate(&mut self, token: [u8; 24], rng: &mut Rng);
-    /// Returns memory that the victim may read.
+    /// Returns a descriptor of memory of this length, to announce as a large message.
     fn memory(&mut self, len: u64) -> Descriptor;
-    /// Writes, as far as the pace and the rate permit.
+    /// Writes queued bytes, at the pace of `state` and within the rate limits of the arena.
     fn flush(&mut self, arena: &Arena<'_>);
-    /// Receives pending data.
+    /// Receives the data that has arrived, without waiting.
     fn poll(&mut self);
-    /// Starts to leave. Dropping the wire does the rest.
+    /// Starts to end the connection in this way. Dropping the wire completes it.
     fn leave(&mut self, leave: Leave);
 
-    /// Writes and receives for this time, or until a frame has arrived.
+    /// Flushes and polls for this time, or until a frame has arrived.
     fn pump(&mut self, arena: &Arena<'_>, time: Duration) {
         let end = arena.end.min(Instant::now() + time);
         loop {
@@ -98,7 +98,8 @@ pub(super) struct Attack<'a> {
 }
 
 impl<'a> Attack<'a> {
-    /// Connects. Attacks on the setup and silent peers over TCP stop in the middle of it.
+    /// Connects. Attacks of kind `Setup`, and those of kind `Silent` over TCP, do not complete the
+    /// setup of the connection.
     pub(super) fn open(
         arena: &'a Arena<'a>,
         attacker: &'a mut Attacker,
@@ -204,7 +205,8 @@ impl<'a> Attack<'a> {
         !self.wire.state().over && !self.arena.is_over()
     }
 
-    /// Acts up to this number of times, while the connection lasts.
+    /// Calls `act` a random number of times from this range. Stops when the connection or the phase
+    /// ends.
     fn repeat(&mut self, times: Range<u32>, mut act: impl FnMut(&mut Self)) {
         for _ in 0..self.rng.u32(times) {
             if self.goes_on() {
@@ -218,7 +220,7 @@ impl<'a> Attack<'a> {
         self.wire.say(&frame);
     }
 
-    /// Writes and receives, and sends the answers that the protocol requires.
+    /// Flushes and polls for this time, and sends the answers that the protocol requires.
     fn pump(&mut self, time: Duration) {
         self.wire.pump(self.arena, time);
         while let Some(frame) = self.wire.state().heard.pop_front() {
@@ -228,7 +230,7 @@ impl<'a> Attack<'a> {
         }
     }
 
-    /// Stops writing and receiving.
+    /// Stops writing and answering for the rest of the connection.
     fn stick(&mut self) {
         self.wire.state().pace = Pace::Stuck;
         self.wire.flush(self.arena);
@@ -252,14 +254,14 @@ impl<'a> Attack<'a> {
         }
     }
 
-    /// Sends one frame of a valid conversation, or a mutation in its place.
+    /// Sends one frame of a valid conversation, or a mutation in place of the frame.
     fn one(&mut self, mut frame: Vec<u8>, held: &mut Option<Vec<u8>>) {
         let (rng, wire) = (&mut self.rng, &mut self.wire);
         let way = rng.u8(0..40);
         match way {
             0..=2 => mutation::frame(&mut frame, rng),
             3 => mutation::length(&mut frame, rng),
-            // The next frame has a wrong number.
+            // Skip a frame number, so that the next frame has an unexpected number.
             4 => self.session.frames_sent = self.session.frames_sent.wrapping_add(1),
             5 => wire.say(&frame),
             6 => *held = Some(frame.clone()),
@@ -287,7 +289,7 @@ impl<'a> Attack<'a> {
         if !is_mute {
             self.wire.state().pace = Pace::Slow(self.rng.usize(1..4096), self.millis(20..200));
         } else if self.arena.site.is_rdma() {
-            // A queue pair in the error state serves no READ.
+            // The device itself answers READs. In the error state the queue pair answers none.
             self.stick();
         }
         if is_mute && self.rng.u8(0..4) == 0 {
@@ -317,7 +319,7 @@ impl<'a> Attack<'a> {
             this.say(|session| session.data(&payload));
             this.wire.flush(this.arena);
         });
-        // The attacker receives nothing.
+        // Pause without polling, so that the attacker receives nothing.
         let time = self.millis(100..4000);
         self.arena.pause(time);
     }

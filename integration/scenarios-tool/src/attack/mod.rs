@@ -1,8 +1,8 @@
-//! Hostile peers of a live listener that honest clients use.
+//! Attacks a live listener with hostile peers while honest clients use the listener.
 //!
-//! The victim is a separate process. This process contains the honest clients, which measure and
-//! compare, and the attackers, which implement the protocol by hand. Quiet phases and attacks
-//! alternate.
+//! The victim is a separate process. This process contains the honest clients, which measure the
+//! times of their operations and compare bytes, and the attackers, which use an own implementation
+//! of the protocol. Quiet phases and attacks alternate.
 
 mod arena;
 mod connection;
@@ -33,54 +33,56 @@ use crate::{
     minutes, with_arguments,
 };
 
-/// Quiet phases, each followed by an attack.
+/// The number of rounds. Each round is a quiet phase followed by an attack.
 const ROUNDS: usize = 4;
 
-/// The ratio of an operation's 99th percentiles in attacks and in quiet phases from which the test
-/// fails.
+/// The test fails if an operation's 99th percentile during attacks is this many times as long as in
+/// quiet phases.
 const MOST: f64 = 10.0;
 
-/// The distance between the numbers of the first connections of two threads.
+/// The difference between the first connection numbers of two attacker threads.
 const NUMBERS: u64 = 1_000_000;
 
-/// Hostile peers of a live listener, while honest clients use it
+/// Attacks a live listener with hostile peers while honest clients use the listener
 ///
 /// A process with three listeners (messages, messages with shared receives, streams) echoes all
-/// messages. Honest clients send messages of 64 B and of 1 MiB, connect, measure each round
-/// trip and compare each byte. Attackers set connections up as the protocol says, and then send
-/// frames and PDUs with changed numbers, repeated, left out, cut or longer, in one piece or byte by
-/// byte; they announce messages and serve none of them, or slowly; they flood, say nothing, connect
-/// again and again, and leave at any byte.
+/// messages. Honest clients send messages of 64 B and of 1 MiB, connect, measure each round trip
+/// and compare each byte. Attackers set up valid connections, and then send frames and PDUs that
+/// have changed fields, are repeated, left out, truncated or too long, in one write or byte by
+/// byte. They announce messages and never serve their READs, or serve them slowly; they flood the
+/// victim, send nothing, connect repeatedly, and disconnect after any byte.
 ///
-/// Quiet phases and attacks alternate. It ends 0 if no honest client has an error or a wrong byte,
-/// the 99th percentile of each of their operations during attacks stays below 10 times the quiet
-/// one, and after each attack the victim has the memory, descriptors, threads, connections and
-/// budget that it had before. The victim must not panic, and may log 10 lines a second.
+/// Quiet phases and attacks alternate. The exit status is 0 if no honest client gets an error or a
+/// wrong byte, if the 99th percentile of each of their operations during attacks is less than 10
+/// times that of quiet phases, and if the victim has the same memory, descriptors, threads,
+/// connections and budget after each attack as before. The victim must not panic, and must log at
+/// most 10 lines per second.
 ///
-/// Attackers of all kinds together make at most 150 connects and 4000 writes a second over TCP, and
-/// 8 and 200 over RDMA, so that they do not use up the processors. If it fails it prints the seed,
-/// and the last connection of each attacker, which `--connection` repeats.
+/// All attackers together make at most 150 connects and 4000 writes per second over TCP, and 8 and
+/// 200 over RDMA, so that they do not use up the processors. If the test fails, it prints the seed,
+/// and the number of the last connection of each attacker, for `--connection`.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment, override_usage = "integration/attack [OPTIONS]")]
 pub(crate) struct Options {
-    /// Minutes in all, fractions allowed; with both transports each takes half of them
+    /// Total minutes, fractions allowed; with both transports, half of the time for each
     #[arg(long, value_name = "M", default_value = "10", value_parser = minutes)]
     minutes: Duration,
-    /// The seed of all random choices [default: a new one, which is printed]
+    /// Seed of all random choices [default: a random one, which is printed]
     #[arg(long, value_name = "N", hide_default_value = true)]
     #[arg(default_value_t = fastrand::u64(..1 << 32))]
     seed: u64,
-    /// The transports to attack: TCP on this machine, RDMA in the lab
+    /// Transports to attack: TCP on this machine, RDMA in the lab
     #[arg(long, value_enum, default_value_t = Over::Both)]
     transport: Over,
-    /// The kinds of attack; may be repeated [default: all]
+    /// Kinds of attack; can be repeated [default: all]
     #[arg(long, value_name = "KIND", value_enum)]
     only: Vec<Kind>,
-    /// Repeat the attack on this connection alone, as a failed run with the same seed names it
+    /// Only repeat the attack on the connection with this number, which a failed run with the same
+    /// seed has printed
     #[arg(long, value_name = "NUMBER")]
     connection: Option<u64>,
-    /// The shortest 99th percentile in milliseconds that counts as a quiet one: on a busy machine
-    /// a shorter one is chance
+    /// Lower bound in milliseconds for the 99th percentile of quiet phases, because shorter times
+    /// are random on a busy machine
     #[arg(long, value_name = "MS", default_value_t = 2)]
     floor: u64,
 }
@@ -110,7 +112,8 @@ impl Options {
         };
         let mut status = ExitCode::SUCCESS;
         if self.transport != Over::Tcp {
-            // After each attack the victim gets time to settle.
+            // Add time to the limit, because the victim needs some after each attack to release
+            // resources.
             let launch = Launch::new(1, self.minutes + Duration::from_secs(900));
             let launch = launch.option("--cpus", "2").option("--memory", "2G");
             status =
@@ -120,7 +123,7 @@ impl Options {
     }
 }
 
-/// Attacks one victim, over one transport.
+/// Attacks one victim over one transport.
 fn run(options: &Options, site: &'static Site) -> Result<()> {
     let name = format!("attack: {:?}", site.transport);
     let seed = options.seed;
@@ -142,22 +145,22 @@ fn run(options: &Options, site: &'static Site) -> Result<()> {
     result?;
     compare(Duration::from_millis(options.floor), &battle.clients)?;
     battle.victim.finish()?;
-    println!("{name}, seed {seed}: all is well");
+    println!("{name}, seed {seed}: passed");
     Ok(())
 }
 
 struct Battle {
     victim: Victim,
     clients: [Honest; 9],
-    /// The clients' engine.
+    /// The engine of the honest clients.
     engine: Engine,
     attackers: Vec<Attacker>,
-    /// The duration of a phase.
+    /// The duration of one phase.
     length: Duration,
 }
 
 impl Battle {
-    /// Runs all phases.
+    /// Runs all phases, and compares the victim's resources before and after each attack.
     fn rounds(&mut self) -> Result<()> {
         let mut before = None;
         for _ in 0..ROUNDS {
@@ -183,7 +186,7 @@ impl Battle {
     }
 
     /// Runs the honest clients, and the attackers if `attacks`. Fails if a client fails, or if the
-    /// victim has ended, panicked, or logged too much.
+    /// victim has ended, panicked, or logged too many lines.
     fn phase(&mut self, attacks: bool) -> Result<()> {
         let (engine, end) = (&self.engine, Instant::now() + self.length);
         let arena = &Arena::new(self.victim.site, &self.victim.services, end);
@@ -222,8 +225,8 @@ fn attackers(options: &Options, site: &Site) -> Vec<Attacker> {
     }
 }
 
-/// Returns the kinds from which a slow or a busy attacker chooses. Half of the busy ones send
-/// mutants, because these cover most of the protocol.
+/// Returns the kinds from which a slow or a busy attacker chooses. About half of the busy
+/// attackers' connections send mutants, because mutants cover most of the protocol.
 fn kinds(only: &[Kind], is_slow: bool) -> Vec<Kind> {
     let all = Kind::value_variants().iter().copied();
     let chosen = all.filter(|kind| only.is_empty() || only.contains(kind));
@@ -234,7 +237,7 @@ fn kinds(only: &[Kind], is_slow: bool) -> Vec<Kind> {
     kinds
 }
 
-/// Returns the victim's state after it has released the connections that clients have closed.
+/// Returns the victim's resources, after it has released the connections that clients have closed.
 fn baseline(victim: &mut Victim) -> Result<Health> {
     let mut last = victim.health()?;
     settle(
@@ -247,8 +250,8 @@ fn baseline(victim: &mut Victim) -> Result<Health> {
     )
 }
 
-/// Prints the medians of the honest clients' 99th percentiles, and fails if those in attacks are
-/// too long. Medians, because other programs of this machine disturb single phases.
+/// Prints the medians of the honest clients' 99th percentiles. Fails if those during attacks are
+/// too long. The medians are compared because other load on this machine affects single phases.
 fn compare(floor: Duration, clients: &[Honest]) -> Result<()> {
     let mut slow = Vec::new();
     for client in clients {
@@ -264,7 +267,7 @@ fn compare(floor: Duration, clients: &[Honest]) -> Result<()> {
             slow.push(client.to_string());
         }
     }
-    let what = format!("no operation, or {MOST} times as slow in attacks");
+    let what = format!("clients without an operation, or {MOST} times as slow in attacks");
     ensure!(slow.is_empty(), "{what}: {slow:?}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Changes numbers and lengths of bytes on the wire.
+//! Mutates bytes of the wire format: changes fields, truncates and extends.
 
 use fastrand::Rng;
 
@@ -7,39 +7,39 @@ use super::{
     wire::{HEADER_LEN, RENDEZVOUS},
 };
 
-/// The lengths in bytes of numbers that follow one another.
+/// The lengths in bytes of consecutive fields.
 type Lengths = &'static [usize];
 
 const HEADER: Lengths = &[1, 1, 2, 4, 4, 4];
 const DESCRIPTOR: Lengths = &[8, 8, 4, 4];
 const HELLO: Lengths = &[4, 1, 1, 2, 2, 2, 4, 8, 4, 8];
-/// The request of a TCP connection, before the hello.
+/// The fields before the hello in a connection request over TCP.
 const REQUEST: Lengths = &[4, 1, 1, 1, 1];
-/// Before the arguments of each PDU.
+/// The fields before the arguments of each PDU.
 const PDU: Lengths = &[1, 1, 2, 4];
 
-/// Changes one number of a frame.
+/// Changes one field of a frame.
 pub(super) fn frame(bytes: &mut [u8], rng: &mut Rng) {
     let more = match bytes.first() {
         Some(&RENDEZVOUS) => DESCRIPTOR,
-        // The length of the first message.
+        // The payload of a batch begins with the length of the first message.
         Some(&BATCH) => &[4],
         _ => &[],
     };
     one_of([HEADER, more], bytes, rng);
 }
 
-/// Changes one number of a hello.
+/// Changes one field of a hello.
 pub(super) fn hello(bytes: &mut [u8], rng: &mut Rng) {
     one_of([HELLO, &[]], bytes, rng);
 }
 
-/// Changes one number of the request of a TCP connection.
+/// Changes one field of a connection request over TCP, including the hello.
 pub(super) fn request(bytes: &mut [u8], rng: &mut Rng) {
     one_of([REQUEST, HELLO], bytes, rng);
 }
 
-/// Changes one number of a PDU.
+/// Changes one field of a PDU.
 pub(super) fn pdu(bytes: &mut [u8], rng: &mut Rng) {
     let arguments: Lengths = match bytes.first() {
         Some(2) => &[8, 4],
@@ -53,12 +53,12 @@ pub(super) fn pdu(bytes: &mut [u8], rng: &mut Rng) {
     one_of([PDU, arguments], bytes, rng);
 }
 
-/// Changes one number of a token for memory: its address, length or key.
+/// Changes one field of the token that describes a memory region: the address, length or key.
 pub(super) fn token(bytes: &mut [u8], rng: &mut Rng) {
     one_of([&[8, 8, 4], &[]], bytes, rng);
 }
 
-/// Cuts the bytes, or adds some.
+/// Truncates the bytes, or appends random bytes.
 pub(super) fn length(bytes: &mut Vec<u8>, rng: &mut Rng) {
     if rng.bool() {
         bytes.truncate(rng.usize(..=bytes.len()));
@@ -81,7 +81,8 @@ fn one_of(lengths: [Lengths; 2], bytes: &mut [u8], rng: &mut Rng) {
     }
 }
 
-/// Returns a random number of `bits` bits: most often a bound, or `old` changed a little.
+/// Returns a random number of at most `bits` bits: in most cases a bound, or `old` with a small
+/// change.
 fn number(old: u64, bits: u32, rng: &mut Rng) -> u64 {
     let most = u64::MAX >> (64 - bits);
     let new = match rng.u8(0..10) {

@@ -1,4 +1,5 @@
-//! A peer over RDMA, built from the public lower layers.
+//! An attacker's side of a connection over RDMA, built from the public verbs and connection
+//! manager.
 
 use std::{
     net::SocketAddr,
@@ -24,34 +25,34 @@ use super::{
     wire::Descriptor,
 };
 
-/// Maximal number of frames in flight each way.
+/// The depth of the send queue and of the receive queue.
 const DEPTH: u32 = 64;
-/// Size of a slot in bytes: more than the longest frame of the victim.
+/// The size of a slot in bytes, which is larger than the victim's longest frame.
 const SLOT: usize = 1 << 16;
-/// Ids of sends; those of receives are lower.
+/// The work request id of all sends. The id of a receive is the number of its slot, which is lower.
 const SEND: u64 = 1 << 32;
 
-/// Limit for each step of the setup.
+/// The time limit for each step of the setup.
 const STEP: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(super) struct Rdma {
-    // The fields are dropped in this order: the queue pair before the objects that it uses.
+    // Fields are dropped in this order: the queue pair must go before the objects that it uses.
     qp: QueuePair,
     cq: CompletionQueue,
-    /// Slots for sending, then slots for receiving.
+    /// `DEPTH` slots for sending, followed by `DEPTH` slots for receiving.
     region: MemoryRegion,
     lent: Option<MemoryRegion>,
     id: CmId,
     channel: EventChannel,
-    /// The number of posted work requests, and of those that the device has processed.
+    /// The number of work requests that were posted, and of those that `flush` has counted.
     posted: u32,
     flushed: u32,
     state: State,
 }
 
 impl Rdma {
-    /// Connects with this hello. Returns also the victim's hello.
+    /// Connects with this hello as private data. Returns the connection and the victim's hello.
     pub(super) fn connect(
         addr: SocketAddr,
         hello: &[u8],
@@ -111,8 +112,9 @@ impl Rdma {
         Ok(())
     }
 
-    /// Posts a work request with these bytes in the next slot. With more than `DEPTH` in flight,
-    /// an earlier one may be changed or lost.
+    /// Copies these bytes to the next slot and posts a work request. If more than `DEPTH` requests
+    /// are in flight, a slot is overwritten before it is sent, or the post fails; for an attacker,
+    /// both are fine.
     fn post<'a>(&'a mut self, bytes: &[u8], make: impl FnOnce(Sge<'a>) -> SendWr<'a>) {
         let at = (self.posted % DEPTH) as usize * SLOT;
         self.posted = self.posted.wrapping_add(1);
@@ -120,7 +122,7 @@ impl Rdma {
         self.region.copy_in(at, &bytes[..len]);
         let this: &'a Self = self;
         let wr = make(Sge::new(&this.region, at..at + len));
-        // Fails after the connection has ended, which its event reports.
+        // Ignore the error: posting fails if the connection has ended, and an event reports that.
         let _ = this.qp.post_send(&[wr]);
     }
 }
@@ -174,7 +176,7 @@ impl Wire for Rdma {
             self.flushed = self.flushed.wrapping_add(1);
         }
         if matches!(self.state.pace, Pace::Stuck) {
-            // The device answers and acknowledges nothing after this.
+            // In the error state, the device neither answers READs nor acknowledges packets.
             let _ = self.qp.to_err();
             self.state.over = true;
         }
@@ -211,17 +213,17 @@ impl Wire for Rdma {
     fn leave(&mut self, leave: Leave) {
         match leave {
             Leave::Close | Leave::Half => drop(self.id.disconnect()),
-            // The kernel destroys the id without a disconnect.
+            // Without a disconnect, the kernel destroys the id when its owner drops it.
             Leave::Reset => drop(self.qp.to_err()),
         }
     }
 }
 
-/// Waits for the next event and checks its type.
+/// Waits for the next event of the connection manager, and checks the event's type.
 fn expect(channel: &EventChannel, event: CmEventType, arena: &Arena<'_>) -> Result<CmEvent> {
     let left = arena.end.saturating_duration_since(Instant::now());
     let came = channel.wait_event(left.clamp(Duration::from_millis(1), STEP))?;
-    let came = came.context("no event came")?;
+    let came = came.context("no event arrived")?;
     ensure!(came.event() == event, "{}", came.event());
     Ok(came)
 }

@@ -8,33 +8,34 @@ const FAILURE: u8 = 8;
 const FINISH: u8 = 9;
 pub(super) const BATCH: u8 = 17;
 
-/// The window in the hello of an attacker.
+/// The receive window in an attacker's hello, in frames.
 pub(super) const WINDOW: u16 = 16;
 
-/// Number of large messages that may be announced and unread.
+/// The maximal number of announced messages that the victim has not read.
 const ANNOUNCED: u32 = 4;
 
-/// The longest payload of a data frame in bytes, which each service accepts.
+/// The longest payload of a data frame in bytes. Each service accepts this length.
 const LONGEST: usize = 1000;
 
-/// The counters of one side of a valid connection.
+/// The frame counters of one side of a valid connection.
 #[derive(Debug, Default)]
 pub(super) struct Session {
     pub(super) frames_sent: u16,
     data_sent: u32,
-    /// The data frames that the peer allows.
+    /// The peer's credit limit: the total number of data frames that this side is permitted to
+    /// send.
     limit: u32,
     data_received: u32,
     announced: u32,
     /// The number of announced messages that the peer has read.
     read: u32,
-    /// Whether a pong is missing.
+    /// Whether a ping has not been answered by a pong.
     pub(super) pinged: bool,
     finished: bool,
 }
 
 impl Session {
-    /// Creates the counters from the victim's hello, which grants the first data frames.
+    /// Creates the counters. The victim's hello contains the initial credits for data frames.
     pub(super) fn new(hello: &[u8]) -> Self {
         let word = |at: usize| Some(u16::from_be_bytes(*hello.get(at..)?.first_chunk()?));
         let credits = word(10).filter(|credits| *credits > 0);
@@ -60,7 +61,8 @@ impl Session {
         self.limit.wrapping_sub(self.data_sent)
     }
 
-    /// Returns the next frame of a valid conversation. A large message is in `memory`.
+    /// Returns the next frame of a valid conversation. If it announces a large message, `memory`
+    /// describes the message's memory.
     pub(super) fn next(&mut self, rng: &mut Rng, memory: Descriptor) -> Vec<u8> {
         let is_free = self.credits() > 0 && !self.finished;
         match rng.u8(0..40) {
@@ -117,7 +119,8 @@ impl Session {
         self.frame(GRANT, 0, &[])
     }
 
-    /// Handles a frame of the victim, and returns the answer that the protocol requires.
+    /// Updates the counters for a frame of the victim. Returns the answer that the protocol
+    /// requires.
     pub(super) fn take(&mut self, frame: &[u8]) -> Option<Vec<u8>> {
         if frame.len() < HEADER_LEN {
             return None;

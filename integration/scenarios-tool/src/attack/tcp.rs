@@ -1,4 +1,4 @@
-//! A peer over TCP that writes its bytes by hand.
+//! An attacker's side of a connection over TCP, which encodes and decodes the bytes itself.
 
 use std::{
     collections::VecDeque,
@@ -22,7 +22,7 @@ use super::{
     wire::Descriptor,
 };
 
-/// The address from which attackers connect to a victim on this machine.
+/// The source address of attackers, which differs from that of the honest clients.
 const SOURCE: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(127, 0, 0, 2), 0);
 
 const PREFIX: usize = 8;
@@ -33,25 +33,25 @@ const READ_PART: u8 = 17;
 const SIGNALLED: u8 = 1;
 const LAST: u8 = 2;
 
-/// The longest payload of a part.
+/// The longest payload in bytes of a part of a READ's answer.
 const LONGEST_PART: usize = 256 << 10;
 
-/// The time for the answer to a request.
+/// The time limit for the answer to a connection request.
 const SETUP: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct Tcp {
     stream: TcpStream,
-    /// Received bytes that are not processed yet.
+    /// Received bytes that were not processed yet.
     unread: Vec<u8>,
-    /// Bytes to write.
+    /// Bytes that wait to be written.
     outgoing: VecDeque<u8>,
-    /// The number of the peer's requests that were executed.
+    /// The number of the victim's requests that this side has executed.
     requests: u32,
     state: State,
 }
 
-/// Returns a PDU with these arguments and payload.
+/// Returns a PDU of this kind. `rest` is its arguments and payload.
 pub(super) fn pdu(kind: u8, flags: u8, rest: &[u8]) -> Vec<u8> {
     let mut bytes = vec![kind, flags, 0, 0];
     bytes.extend((rest.len() as u32).to_be_bytes());
@@ -59,7 +59,7 @@ pub(super) fn pdu(kind: u8, flags: u8, rest: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Returns the request of a connection, with this hello.
+/// Returns a connection request that contains this hello.
 pub(super) fn request(hello: &[u8]) -> Vec<u8> {
     let mut bytes = b"rdmt\x01\x01\x10".to_vec();
     bytes.push(hello.len() as u8);
@@ -68,10 +68,10 @@ pub(super) fn request(hello: &[u8]) -> Vec<u8> {
 }
 
 impl Tcp {
-    /// Connects without sending anything.
+    /// Establishes the TCP connection, and sends nothing.
     pub(super) fn connect(addr: SocketAddr) -> Result<Self> {
         let SocketAddr::V4(addr) = addr else {
-            bail!("the victim has an address of IPv4");
+            bail!("the victim's address must be IPv4");
         };
         let flags = SockFlag::SOCK_CLOEXEC;
         let socket = socket(AddressFamily::Inet, SockType::Stream, flags, None)?;
@@ -91,7 +91,7 @@ impl Tcp {
         })
     }
 
-    /// Sends this request and returns the victim's hello.
+    /// Sends this connection request. Returns the victim's hello.
     pub(super) fn set_up(&mut self, request: &[u8]) -> Result<Vec<u8>> {
         self.stream.set_nonblocking(false)?;
         self.stream.write_all(request)?;
@@ -104,7 +104,7 @@ impl Tcp {
         Ok(data)
     }
 
-    /// Returns the length of the first PDU, if it has arrived completely.
+    /// Returns the length in bytes of the first PDU in `unread`, if the PDU has arrived completely.
     fn whole(&self) -> Option<usize> {
         let length = self.unread.get(4..PREFIX)?.first_chunk()?;
         let len = PREFIX + u32::from_be_bytes(*length) as usize;
@@ -128,7 +128,7 @@ impl Tcp {
         }
     }
 
-    /// Answers a READ with the requested number of bytes.
+    /// Queues the answer to a READ: the number of bytes that these arguments request.
     fn answer(&mut self, arguments: &[u8]) {
         let length = arguments.get(12..16).and_then(|bytes| bytes.first_chunk());
         let len = length.map_or(0, |bytes| u32::from_be_bytes(*bytes) as usize);
@@ -140,7 +140,7 @@ impl Tcp {
         }
     }
 
-    /// Appends these bytes to the outgoing ones, and returns no answer.
+    /// Queues these bytes for writing. Returns an empty answer, because none has arrived.
     pub(super) fn put(&mut self, bytes: &[u8]) -> Vec<u8> {
         self.outgoing.extend(bytes);
         Vec::new()

@@ -1,4 +1,5 @@
-//! The attacked process, whose three listeners on one engine echo messages, and its honest clients.
+//! The victim: a process with three listeners on one engine, which echo messages. Also the victim's
+//! honest clients.
 
 use std::{
     array, fmt,
@@ -22,33 +23,33 @@ use crate::{
     worker::{Said, say},
 };
 
-/// The listeners, in the order in which their ports are printed.
+/// The names of the listeners, in the order in which the victim prints their addresses.
 pub(super) const SERVICES: [&str; 3] = ["messages", "shared", "stream"];
-/// The service with shared receives.
+/// The index of the service with shared receives.
 pub(super) const SHARED: usize = 1;
-/// The service of streams.
+/// The index of the service of streams.
 pub(super) const STREAM: usize = 2;
 
-/// The first message of a peer that asks for the token of writable memory.
+/// With this message, a peer requests the token of writable memory.
 pub(super) const LEND: &[u8] = b"lend";
 
-/// The time after which the victim disconnects a peer that receives no echo.
+/// The time after which the victim disconnects a peer that does not receive its echo.
 const SEND_LIMIT: Duration = Duration::from_secs(1);
 
-/// Maximal number of lines that the victim may log per second.
+/// The maximal number of lines that the victim is permitted to log per second.
 const LINES_A_SECOND: u64 = 10;
 
-/// The last lines of its log that are printed.
+/// The number of the victim's last log lines that are printed after a failure.
 const LOG_TAIL_LINES: usize = 20;
 
-/// The size of a small and of a large message in bytes.
+/// The lengths of a small and of a large message in bytes.
 const SMALL: usize = 64;
 const LARGE: usize = 1 << 20;
 
-/// A length that stands for a new connection for each message.
+/// The length of honest clients that make a new connection for each message.
 const CONNECT: usize = 0;
 
-/// The victim's process.
+/// The process of the victim.
 #[derive(Debug)]
 pub(super) struct Victim {
     host: Host,
@@ -65,7 +66,7 @@ impl Victim {
         } else {
             "victim"
         }))?;
-        host.wait("there", |notes| !notes.listens.is_empty(), PATIENCE)?;
+        host.wait("listening", |notes| !notes.listens.is_empty(), PATIENCE)?;
         Ok(Self {
             services: host.notes.listens.clone(),
             host,
@@ -79,7 +80,7 @@ impl Victim {
         self.host.agent.tell("health")?;
         let answered = self
             .host
-            .wait("well", |notes| notes.health.is_some(), PATIENCE);
+            .wait("measured", |notes| notes.health.is_some(), PATIENCE);
         self.look()?;
         answered?;
         self.host
@@ -89,7 +90,7 @@ impl Victim {
             .context("the victim does not answer")
     }
 
-    /// Fails if the victim has ended, panicked, or logged too much.
+    /// Fails if the victim has ended, panicked, or logged too many lines.
     pub(super) fn look(&mut self) -> Result<()> {
         while self.host.notes.ended.is_none() && self.host.listen(Duration::ZERO)? {}
         let Notes { words, ended, .. } = &self.host.notes;
@@ -115,24 +116,24 @@ impl Victim {
     }
 }
 
-/// An honest client, which repeats one operation.
+/// An honest client, which repeats one kind of operation.
 pub(super) struct Honest {
     service: usize,
-    /// Bytes of each message; [`CONNECT`] for a new connection each time.
+    /// The length of each message in bytes, or [`CONNECT`] for a new connection for each message.
     len: usize,
-    /// The time between two operations.
+    /// The pause after each operation.
     pause: Duration,
-    /// The connection, which lasts over several phases.
+    /// The open connection, which is kept between phases.
     connection: Option<Echo>,
-    /// The 99th percentiles of the operations' times in each quiet phase, and in each attack.
-    /// Infinite without an operation.
+    /// The 99th percentile of the operations' times in each phase: first all quiet phases, then all
+    /// attacks. `Duration::MAX` for a phase without an operation.
     pub(super) percentiles: [Vec<Duration>; 2],
 }
 
-/// A connection to a service, which returns the echo of a message.
+/// A connection to a service, as a function that sends a message and returns the echo.
 type Echo = Box<dyn FnMut(&[u8]) -> Result<Vec<u8>> + Send>;
 
-/// The clients of all services.
+/// Returns the honest clients: three per service.
 pub(super) fn clients(site: &Site) -> [Honest; 9] {
     let kinds = [(SMALL, 10), (LARGE, 100), (CONNECT, 200)];
     array::from_fn(|number| {
@@ -159,7 +160,7 @@ impl fmt::Display for Honest {
 }
 
 impl Honest {
-    /// Repeats the operation until the end of a phase.
+    /// Repeats the operation until the phase ends, and records the 99th percentile.
     pub(super) fn run(&mut self, arena: &Arena<'_>, engine: &Engine, attacks: bool) -> Result<()> {
         let mut config = config(self.service, arena.site);
         config.connect_timeout = PATIENCE;
@@ -188,7 +189,7 @@ impl Honest {
             None => self.connect(addr, connector)?,
         };
         let echo = open(sent)?;
-        // A connection for one message is dropped here.
+        // If the client connects for each message, the connection is dropped here.
         self.connection = (self.len != CONNECT).then_some(open);
         Ok(echo)
     }
@@ -207,7 +208,8 @@ impl Honest {
         let mut writer = stream.try_clone()?;
         Ok(Box::new(move |sent| {
             let mut echo = vec![0; sent.len()];
-            // The server echoes while it reads, so use both directions at the same time.
+            // Write in another thread, because the server echoes before it has read the whole
+            // message.
             thread::scope(|scope| {
                 let writing = scope.spawn(|| writer.write_all(sent));
                 stream.read_exact(&mut echo)?;
@@ -218,14 +220,14 @@ impl Honest {
     }
 }
 
-/// The configuration of a service, for both sides. Honest clients have more patience.
+/// Returns the configuration of a service, for the victim. Honest clients use longer timeouts.
 pub(super) fn config(service: usize, site: &Site) -> Config {
     let mut config = Config::default();
     config.transport = site.transport;
-    // Long timeouts, so that a busy machine loses no honest client.
+    // Use long timeouts, because a busy machine must not disconnect honest clients.
     config.connect_timeout = PATIENCE / 3;
     config.keepalive_timeout = PATIENCE / 3;
-    // A thread that spins takes a processor from the others.
+    // Do not spin, because a spinning thread takes the processor from other threads.
     config.polling = Polling::Event;
     config.max_message = site.longest;
     if service == SHARED {
@@ -235,7 +237,7 @@ pub(super) fn config(service: usize, site: &Site) -> Config {
     config
 }
 
-/// Serves until stdin ends or contains the line "end".
+/// Runs the victim until stdin ends or the line "end" is read.
 pub(crate) fn run(over_rdma: bool) -> Result<()> {
     let logger = env_logger::Env::default().default_filter_or("warn");
     env_logger::Builder::from_env(logger).init();
@@ -244,14 +246,14 @@ pub(crate) fn run(over_rdma: bool) -> Result<()> {
         Some(lab) => (lab.at(0), &RDMA),
         None => ("127.0.0.1:0".parse()?, &TCP),
     };
-    // Memory for four of the longest messages, or for a hundred of those of honest clients. The
-    // attackers announce more.
+    // The limits suffice for four of the longest messages, or for a hundred messages of honest
+    // clients. Attackers announce more than the limits permit.
     let mut limits = EngineLimits::default();
     limits.pinned = 32 << 20;
     limits.held = 4 * site.longest;
     let engine = Engine::with_limits(limits)?;
     let mut services = Vec::new();
-    // Honest clients notice the end of a listener.
+    // Threads ignore a listener's error, because the honest clients fail if a listener ends.
     for service in 0..SERVICES.len() {
         let config = config(service, site);
         let builder = Listener::builder().config(&config).engine(&engine);
@@ -279,7 +281,7 @@ pub(crate) fn run(over_rdma: bool) -> Result<()> {
             break;
         }
         let now = engine.statistics().context("the engine has ended")?;
-        // Exclude RNR NAKs, because attackers ignore the victim's credits.
+        // Pass 0 RNR NAKs: attackers ignore the victim's credits, so RNR NAKs are expected.
         let mut health = Health::now(lab.as_ref().map(objects).unwrap_or_default(), 0)?;
         health.connections = now.connections;
         health.budget = now.pinned + now.held;
@@ -289,8 +291,9 @@ pub(crate) fn run(over_rdma: bool) -> Result<()> {
     Ok(())
 }
 
-/// Returns the counts of the device's objects that exist for each connection, of all processes.
-/// Memory regions come and go with messages, so their bytes count as pinned instead.
+/// Returns the numbers of those objects on the device that each connection creates, of all
+/// processes. Memory regions are not counted, because messages create them at any time. Instead,
+/// the budget counts their bytes as pinned.
 fn objects(lab: &Lab) -> String {
     let words = words(&lab.resources());
     let pairs = words.chunks(2);
@@ -298,9 +301,9 @@ fn objects(lab: &Lab) -> String {
     counts.collect::<Vec<_>>().concat().join(" ")
 }
 
-/// Echoes each message until the peer disconnects or receives none for a second.
+/// Echoes each message. Ends when the peer disconnects, or does not receive an echo for 1 s.
 fn echo(endpoint: &Endpoint) -> Option<()> {
-    // A region of this connection, whose token any peer can request.
+    // The region of this connection that peers can request with `LEND`.
     let mut region = None;
     loop {
         match endpoint.next_completion().ok()? {

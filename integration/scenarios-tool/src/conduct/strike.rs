@@ -1,4 +1,4 @@
-//! The faults of the scenarios.
+//! Causes the faults of the scenarios.
 
 use std::{
     net::SocketAddr,
@@ -15,20 +15,22 @@ use crate::{
     scenario::{Expect, Fault, MOST_SUSPENDED, Scenario},
 };
 
-/// The `netem` of a cut.
+/// The `netem` arguments of a cut.
 const CUT: &str = "loss 100%";
 
 /// The time from the start of one cut to the start of the next.
 const PERIOD: Duration = Duration::from_secs(20);
 
-/// The lengths of consecutive cuts in milliseconds. The first one exceeds the keepalive limits.
+/// The lengths of consecutive cuts in milliseconds, in turn. The first exceeds the keepalive
+/// limits.
 const CUTS: [u64; 3] = [6_000, 1_000, 100];
 
-/// The longest of the random cuts in milliseconds.
+/// The longest random cut of `flap` in milliseconds.
 const LONGEST_FLAP: u64 = 2_500;
 
 impl Conductor {
-    /// Causes the fault, and waits for the end of both sides.
+    /// Causes the scenario's fault, and waits until both workers have ended. Returns the times of
+    /// the fault on both hosts, as in [`Evidence::began`](crate::judge::Evidence::began).
     pub(super) fn strike(
         &mut self,
         one: &Scenario,
@@ -74,7 +76,7 @@ impl Conductor {
             }
             Fault::ServerRestarts(count) => {
                 self.b
-                    .wait("back", |notes| notes.flowing > count, 2 * PATIENCE)?;
+                    .wait("restarted", |notes| notes.flowing > count, 2 * PATIENCE)?;
             }
             Fault::Strangers => drop(self.a.shell(&network::strangers(server))?),
             Fault::DeviceRemoved => began[1] = self.b.shell(network::REMOVE_DEVICE)?,
@@ -85,7 +87,8 @@ impl Conductor {
         Ok(began)
     }
 
-    /// Orders both sides to stop, unless the fault ends their connections, and waits for their end.
+    /// Orders both sides to stop, unless the fault ends their connections. Waits until both have
+    /// ended.
     fn finish(&mut self, one: &Scenario) -> Result<()> {
         let fault = one.fault;
         let leaves = fault == Fault::ProcessLeaves;
@@ -97,7 +100,8 @@ impl Conductor {
                 self.a.agent.tell("stop")?;
             }
         }
-        // The windows bound the messages in flight, and the configuration bounds every wait.
+        // The windows bound the number of messages in flight, and the configuration bounds every
+        // wait.
         let patience = 2 * PATIENCE + bound(one, 1.0);
         self.a.end(patience, !vanishes)?;
         if !matches!(fault, Fault::ProcessKilled | Fault::HostKilled) {
@@ -107,7 +111,7 @@ impl Conductor {
         Ok(())
     }
 
-    /// Cuts the network once in each period while messages flow for this time.
+    /// Waits while messages flow for this time. Cuts the network at the end of each period.
     pub(super) fn flow_through_cuts(&mut self, time: Duration) -> Result<()> {
         let end = Instant::now() + time;
         for millis in CUTS.into_iter().cycle() {
@@ -124,8 +128,8 @@ impl Conductor {
         bail!("there are no more cuts")
     }
 
-    /// Drops the packets of one host or of both for random times, with pauses. Returns the times of
-    /// the last repair.
+    /// Repeatedly drops the packets of one host or of both for a random time, with pauses. Returns
+    /// the times of the last repair on both hosts.
     fn flap(&mut self, count: u32, seed: u64) -> Result<[u64; 2]> {
         let mut rng = random(&[seed, u64::from(b'f')]);
         let [cut, none] = [CUT, "loss 0%"].map(toolbox::network::change);
@@ -144,23 +148,24 @@ impl Conductor {
             }
             thread::sleep(Duration::from_millis(rng.u64(..=LONGEST_FLAP)));
             self.both(&none)?;
-            // Logarithmic, so that short and long pauses are equally likely.
+            // The pause is a power of two of at most 1024 ms, so that each order of magnitude is
+            // equally likely.
             thread::sleep(Duration::from_millis(1 << rng.u32(..=10)));
         }
-        // Each connection is lost at least once.
+        // The last cut is long enough to break every connection.
         self.both(&cut)?;
         thread::sleep(Duration::from_millis(2 * LONGEST_FLAP));
         self.both(&none)
     }
 
-    /// Kills the clients and starts new ones repeatedly, until the server keeps only the sessions
-    /// of the last ones. Returns that time of the server.
+    /// Repeatedly kills the clients and starts new ones. Then waits until the server has ended old
+    /// sessions and keeps at most `MOST_SUSPENDED`. Returns the server's time after that.
     fn vanish(&mut self, one: &Scenario, rounds: u32, args: &[String]) -> Result<u64> {
         let listens = serde_json::to_string(&self.b.notes.listens)?;
         let server = args.len() - 1;
         for round in 1..=rounds {
             self.a.kill()?;
-            println!("{} clients have vanished", round * one.connections());
+            println!("{} clients were killed", round * one.connections());
             if round == rounds {
                 break;
             }
@@ -173,33 +178,35 @@ impl Conductor {
         }
         let all = (rounds * one.connections()) as usize;
         let given_way = |notes: &Notes| notes.books.len() + MOST_SUSPENDED >= all;
-        self.b.wait("left alone", given_way, 2 * PATIENCE)?;
+        self.b.wait("relieved", given_way, 2 * PATIENCE)?;
         self.b.shell("true")
     }
 
-    /// Runs a shell command on both hosts. Returns the time at which it started on each.
+    /// Runs a shell command on both hosts. Returns the time at which the command started on each.
     fn both(&mut self, script: &str) -> Result<[u64; 2]> {
         Ok([self.a.shell(script)?, self.b.shell(script)?])
     }
 
-    /// Impairs the networks of both hosts, and returns the times at which each side is affected.
+    /// Impairs the networks of both hosts. Returns the times from which both directions are
+    /// affected.
     pub(super) fn impair(&mut self, netem: &str) -> Result<[u64; 2]> {
         let script = toolbox::network::impair(netem);
         self.a.shell(&script)?;
         let begin_of_b = self.b.shell(&script)?;
-        // Host b may have sent packets until now.
+        // Host b has possibly sent packets to host a until its own command started.
         Ok([clock_millis(), begin_of_b])
     }
 }
 
 impl Host {
-    /// Kills the worker, and waits until the kernel has freed its objects.
+    /// Kills the worker, and waits until the kernel has freed the worker's objects.
     fn kill(&mut self) -> Result<()> {
         self.agent.signal("KILL")?;
         self.wait_for_objects()
     }
 
-    /// Starts a worker after another one in the same scenario.
+    /// Starts another worker in the same scenario. Keeps the record of the objects before the first
+    /// one.
     fn start_again(&mut self, args: &[String]) -> Result<()> {
         let objects = self.notes.objects.clone();
         self.start(args)?;

@@ -1,4 +1,4 @@
-//! The rules for sessions whose clients have vanished: only the server has books.
+//! The rules for sessions whose clients were killed. Only the server has books.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +10,8 @@ use crate::{
     scenario::{MOST_SUSPENDED, Scenario},
 };
 
-/// Judges the sessions of a server: it keeps the last ones until it stops, and the others end
-/// before, the oldest first. The clients of a round vanish together.
+/// Judges the sessions of a server. The server must keep the newest sessions until it stops, and
+/// must have ended the others before, oldest first. All clients of a round were killed together.
 pub(super) fn judge(
     scenario: &Scenario,
     rounds: u32,
@@ -45,7 +45,7 @@ pub(super) fn judge(
     }
 }
 
-/// Checks that a session ended with the reason of its loss.
+/// Checks that a session ended because its connection was lost.
 fn lost(book: &Book) -> Result<(), String> {
     complete(Side::Server, book)?;
     match &book.end {
@@ -63,7 +63,8 @@ mod tests {
 
     const STOPPED: u64 = 5000;
 
-    /// One client in each round. The connections are in the order of their ends.
+    /// Judges sessions of one client per round, whose connections ended in this order. Returns the
+    /// violations, if any.
     fn problem(ended: impl Iterator<Item = u32>) -> Option<String> {
         let gives_way = ROUNDS as usize - MOST_SUSPENDED;
         let servers = ended.enumerate().map(|(at, connection)| Book {

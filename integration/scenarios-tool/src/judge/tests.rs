@@ -22,7 +22,7 @@ fn book(sent: u64, received: u64, end: End) -> Book {
     }
 }
 
-/// Returns the books of a connection that was closed after everything was received.
+/// Returns the books of a connection that was closed after both sides had received everything.
 fn closed() -> [Book; 2] {
     [book(5, 7, End::LocallyClosed), book(7, 5, End::PeerClosed)]
 }
@@ -85,21 +85,21 @@ fn accept_a_good_and_a_broken_connection() {
 fn find_a_lost_message() {
     let [client, mut server] = closed();
     server.received = 4;
-    found(problem(Expect::Honest, [client, server]), "but 4 came");
+    found(problem(Expect::Honest, [client, server]), "but 4 arrived");
 }
 
 #[test]
 fn find_an_added_message() {
     let [client, mut server] = broke();
     server.received = 7;
-    found(problem(Expect::Honest, [client, server]), "and 7 came");
+    found(problem(Expect::Honest, [client, server]), "and 7 arrived");
 }
 
 #[test]
 fn find_a_clean_end_of_a_truncated_conversation() {
     let [client, mut server] = broke();
     server.end = End::PeerClosed;
-    found(problem(Expect::Honest, [client, server]), "a clean end");
+    found(problem(Expect::Honest, [client, server]), "orderly close");
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn find_a_confirmation_of_a_lost_message() {
     server.received = 2;
     let mut books = [client, server];
     found(problem(Expect::Honest, books.clone()), "are confirmed");
-    // A process that exits need not receive everything.
+    // A process that exits need not receive everything that was confirmed to its peer.
     books[1].end = End::Open;
     assert_eq!(
         after(Expect::ClientLearns, books, Fault::ProcessLeaves),
@@ -120,7 +120,7 @@ fn find_a_confirmation_of_a_lost_message() {
 fn find_a_close_that_lies() {
     let [mut client, server] = broke();
     client.delivered = true;
-    found(problem(Expect::Honest, [client, server]), "close says");
+    found(problem(Expect::Honest, [client, server]), "close confirmed");
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn find_a_connection_without_a_book() {
     judge(&scenario, 1, &evidence()).unwrap_err();
 }
 
-/// Returns the violation of a connection with such a plan.
+/// Returns the violation of a connection whose plan has an ending that satisfies `ending`.
 fn unplanned(ending: impl Fn(Ending) -> bool, [client, server]: &[Book; 2]) -> Option<String> {
     let plan = a_plan(ending);
     connection(
@@ -215,7 +215,7 @@ fn only_abort_permits_missing_messages() {
         ]
     };
     assert_eq!(unplanned(is_abort, &books(2, code)), None);
-    found(unplanned(is_abort, &books(6, code)), "and 6 came");
+    found(unplanned(is_abort, &books(6, code)), "and 6 arrived");
     found(unplanned(is_abort, &books(2, code ^ 1)), "another end");
 }
 

@@ -1,4 +1,4 @@
-//! The client's connects, and the server's accepts.
+//! Connects as the client, and accepts as the server.
 
 use std::{
     net::SocketAddr,
@@ -16,8 +16,8 @@ use toolbox::PATIENCE;
 use super::{Said, Worker, conversation::Conversation, problem, say};
 use crate::{book::End, plan::listener_configs, scenario::Fault};
 
-/// Establishes all connections at once, each in its own thread, and waits until all have ended.
-/// Their numbers start at `first`.
+/// Establishes all connections at once, each in its own thread, and waits until all have ended. The
+/// connections' numbers start at `first`.
 pub(super) fn connect(worker: &Arc<Worker>, first: u32) -> Result<()> {
     let addresses = &worker
         .wait(|told| !told.addresses.is_empty())
@@ -33,16 +33,16 @@ pub(super) fn connect(worker: &Arc<Worker>, first: u32) -> Result<()> {
     release(engine)
 }
 
-/// Shuts an engine down, which has released all connections.
+/// Waits until an engine has released all connections, and shuts it down.
 fn release(engine: Engine) -> Result<()> {
     let left = engine.drain(PATIENCE)?;
-    ensure!(left == 0, "the engine still has {left} connections");
+    ensure!(left == 0, "{left} connections are still open");
     engine.shutdown();
     Ok(())
 }
 
-/// Runs one connection, or one after the other until the order to stop. With a restarting server,
-/// until it has served the last connection to its end.
+/// Runs one connection. In an endless scenario, runs one connection after the other until the order
+/// to stop; if the server restarts, until a connection has ended with an orderly close.
 fn follow_one_another(worker: &Arc<Worker>, first: u32, addresses: &[SocketAddr], engine: &Engine) {
     let connect = |conversation: &Conversation| {
         Connector::new()
@@ -67,9 +67,10 @@ fn follow_one_another(worker: &Arc<Worker>, first: u32, addresses: &[SocketAddr]
     }
 }
 
-/// Listens, prints the addresses, and serves. A restarting server first serves and ends all
-/// connections several times, each time after all clients have connected. A server of vanishing
-/// clients ends their sessions.
+/// Listens, prints the addresses, and serves connections. In a scenario with restarts, the server
+/// shuts down its engine and listens again, each time after all clients have connected. In a
+/// scenario that kills the clients, the server shuts down its engine at the end, because sessions
+/// still wait.
 pub(super) fn serve(worker: &Arc<Worker>, address: SocketAddr) -> Result<()> {
     let configs = listener_configs(&worker.scenario, worker.seed);
     let (restarts, leaves) = match worker.scenario.fault {
@@ -110,7 +111,8 @@ pub(super) fn serve(worker: &Arc<Worker>, address: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// Accepts connections, each in its own thread, until `end` is disconnected.
+/// Accepts connections until the sender of `end` is dropped. Each connection runs in its own
+/// thread.
 fn accept<'a>(
     scope: &'a Scope<'a, '_>,
     worker: &Arc<Worker>,
@@ -131,7 +133,8 @@ fn accept<'a>(
         match ready.recv(listener.requests()) {
             Ok(request) => converse(scope, worker, request),
             Err(_) => {
-                // The device or the address is gone, and ends the connections.
+                // The listener has ended because its device or address is gone; the connections
+                // end, too.
                 let _ = end.recv();
                 return;
             }
@@ -141,7 +144,10 @@ fn accept<'a>(
 
 fn converse<'a>(scope: &'a Scope<'a, '_>, worker: &Arc<Worker>, request: Request) {
     let Ok(connection) = request.private_data().try_into() else {
-        return problem(format!("a request with data {:?}", request.private_data()));
+        return problem(format!(
+            "unexpected private data: {:?}",
+            request.private_data()
+        ));
     };
     let conversation = Conversation::begin(worker, u32::from_le_bytes(connection));
     scope.spawn(move || conversation.run(request.accept()));

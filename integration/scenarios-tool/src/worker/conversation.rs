@@ -19,16 +19,16 @@ use crate::{
     scenario::Talk,
 };
 
-/// One side of a connection, from before it is established until it has ended.
+/// One side of a connection. It exists from before the connection is established until its end.
 #[derive(Debug)]
 pub(super) struct Conversation {
     pub(super) worker: Arc<Worker>,
     pub(super) connection: u32,
     pub(super) plan: Plan,
-    /// Empty if the connection has no operations.
+    /// Empty unless the plan has one-sided operations.
     pub(super) operations: OnceLock<Operations>,
     book: Mutex<Book>,
-    /// Whether the first message has arrived, or none will.
+    /// Whether this connection was counted as flowing: a message has arrived, or no message will.
     flows: AtomicBool,
     /// Whether the peer's last message has arrived.
     pub(super) all: AtomicBool,
@@ -55,7 +55,7 @@ impl Conversation {
         conversation
     }
 
-    /// Sends and receives until the end of the connection.
+    /// Sends and receives until the connection has ended.
     pub(super) fn run(self: Arc<Self>, endpoint: Result<Endpoint, Error>) -> End {
         let end = match endpoint {
             Ok(endpoint) => self.talk(endpoint),
@@ -69,7 +69,7 @@ impl Conversation {
         end
     }
 
-    /// Records the end, once.
+    /// Records how the connection has ended. Later calls do not change the record.
     pub(super) fn end(&self, end: &End) {
         self.write(|book| {
             if book.end == End::Open {
@@ -81,7 +81,8 @@ impl Conversation {
 
     fn talk(self: &Arc<Self>, endpoint: Endpoint) -> End {
         if self.plan.ending == Ending::Leave {
-            // An idle connection receives no message before the order to stop.
+            // An idle connection receives no message before the order to stop, so count it as
+            // flowing now.
             self.is_flowing();
             if self.worker.side == Side::Server {
                 self.wait(|told| told.stop);
@@ -91,7 +92,7 @@ impl Conversation {
         }
         if self.plan.talk == Talk::Operations {
             match Operations::offer(&endpoint) {
-                // The cell was empty, so the call succeeds.
+                // This thread is the only one that sets the cell, so the call succeeds.
                 Ok(operations) => drop(self.operations.set(operations)),
                 Err(error) => return End::Broken(format!("no memory for operations: {error:?}")),
             }
@@ -112,12 +113,12 @@ impl Conversation {
         end
     }
 
-    /// Returns this side's part of the plan.
+    /// Returns the part of the plan that concerns this side.
     pub(super) fn half(&self) -> &Half {
         self.plan.half(self.worker.side)
     }
 
-    /// Returns the messages of a side.
+    /// Returns the messages that this side sends or expects, for the sending side `from`.
     pub(super) fn content(&self, from: Side) -> Content {
         Content::new(self.worker.seed, self.connection, from, &self.plan)
     }
@@ -128,7 +129,7 @@ impl Conversation {
         }
     }
 
-    /// Reports a violation.
+    /// Reports a violation of the rules.
     pub(super) fn problem(&self, text: &str) {
         problem(format!("{text}; {self}"));
     }
@@ -145,7 +146,7 @@ impl Conversation {
         self.worker.change(|_| flag.store(true, Relaxed));
     }
 
-    /// Waits until `until` is true, or the connection has ended.
+    /// Waits until `until` returns true, or until the connection has ended.
     pub(super) fn wait(&self, until: impl Fn(&Told) -> bool) {
         drop(
             self.worker

@@ -1,8 +1,8 @@
-//! The program of one side, which runs the connections and keeps their books.
+//! The worker: the process of one side, which runs that side's connections and keeps their books.
 //!
-//! It prints a [`Said`] as JSON on each line of stdout. On stdin, the client receives the server's
-//! addresses as JSON. Both sides receive `go` after the first messages, and `stop`; the server
-//! receives `over` after the client's end, and a hung side `quit`.
+//! The worker prints one [`Said`] as JSON per line of stdout. On stdin, the client receives the
+//! server's addresses as JSON. Both sides receive `go` after the first messages, and `stop`. The
+//! server receives `over` after the client has ended. A hung side receives `quit`.
 
 mod connections;
 mod conversation;
@@ -35,73 +35,78 @@ use crate::{
     scenario::{Fault, Scenario},
 };
 
-/// The limit of descriptors: a connection needs up to four.
+/// The limit of open descriptors. Each connection needs up to four.
 const DESCRIPTORS: u64 = 16 << 10;
 
 #[derive(Args, Debug)]
 pub(crate) struct Order {
     scenario: String,
     seed: u64,
-    /// Listen on this address; without one, connect
+    /// Listen on this address; without an address, connect
     listen: Option<SocketAddr>,
     /// The number of the first connection
     #[arg(long, default_value_t = 0)]
     first: u32,
 }
 
-/// A line of a worker.
+/// A line that a worker prints to stdout.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Said {
     /// The server listens on these addresses.
     Listens(Vec<SocketAddr>),
-    /// All connections are established, and each has received a message. A restarting server
-    /// reports this each time.
+    /// All connections are established, and each has received a message. A server that restarts
+    /// prints this line after each start.
     Flowing,
-    /// A connection has ended.
+    /// A connection has ended; this is its record.
     Book(Book),
-    /// The state of a victim.
+    /// The resource counts of a victim.
     Health(Health),
     Problem(String),
 }
 
-/// The state that all connections of this side share.
+/// The state that all connections of this worker share.
 #[derive(Debug)]
 struct Worker {
     scenario: Scenario,
     seed: u64,
     side: Side,
-    /// The threads that read several connections, by `Select` and by `try_recv`.
+    /// The channels to the threads that each read several connections: with `Select`, and with
+    /// `try_recv`.
     readers: [Sender<Job>; 2],
     told: Mutex<Told>,
-    /// Notified when `told` changes, and when a connection's messages or the connection end.
+    /// Notified when `told` changes, when a connection has received its last message, and when a
+    /// connection ends.
     changed: Condvar,
-    /// Disconnected with the last connection.
+    /// Dropped with the last reference to the worker; then the receiver is disconnected.
     _alive: Sender<()>,
 }
 
 #[derive(Debug, Default)]
 struct Told {
-    /// The server's addresses.
+    /// The addresses on which the server listens.
     addresses: Vec<SocketAddr>,
-    /// Whether every connection has received its first message.
+    /// Whether every connection on both sides has received its first message.
     go: bool,
-    /// Whether to stop: each side sends a few more messages, and then the last one.
+    /// Whether the order to stop was received. Each side then sends a few more messages and the
+    /// last one.
     stop: bool,
-    /// The number of connections with messages since the server's last start.
+    /// The number of connections that have received a message since the server last started to
+    /// listen.
     flowing: u32,
-    /// Dropping this ends accepting. A server that restarts or exits drops it after all connections
-    /// have received messages.
+    /// Dropping this sender ends accepting. A server that restarts or exits drops it after all
+    /// connections have received a message.
     accepting: Option<Sender<()>>,
     ends_when_flowing: bool,
     /// The connections that have not ended.
     open: Vec<Arc<Conversation>>,
 }
 
-/// Plays one side of a scenario.
+/// Runs one side of a scenario.
 pub(crate) fn run(order: &Order) -> Result<()> {
     env_logger::init();
     let lab = Lab::get();
-    // Fails without the privilege; the usual limit suffices for few connections.
+    // Ignore the error: raising the limit needs a privilege, and the default suffices for few
+    // connections.
     let _ = setrlimit(Resource::RLIMIT_NOFILE, DESCRIPTORS, DESCRIPTORS);
     let (selecting, to_select) = unbounded();
     let (trying, to_try) = unbounded();
@@ -117,11 +122,11 @@ pub(crate) fn run(order: &Order) -> Result<()> {
         _alive: alive,
     });
     let obeying = Arc::downgrade(&worker);
-    // The thread ends with the process.
+    // This thread is not joined; it ends with the process.
     thread::spawn(move || obey(&obeying));
     warm_up(&lab)?;
     let before = count(&lab)?;
-    // The threads end after all connections, when the worker is dropped.
+    // These threads end when the worker is dropped, after all connections.
     thread::spawn(move || reader::read_several(&to_select, true));
     thread::spawn(move || reader::read_several(&to_try, false));
     let (fault, most) = (worker.scenario.fault, worker.scenario.most_connections());
@@ -133,9 +138,9 @@ pub(crate) fn run(order: &Order) -> Result<()> {
         return Ok(());
     }
     drop(worker);
-    // Messages may be held for a while.
+    // Messages that are held hold the worker. Wait until all are released.
     let _ = ended.recv();
-    // A removed device restarts its counters, if it returns.
+    // If a removed device was created again, its counters start at zero, so do not compare them.
     if fault != Fault::DeviceRemoved || side == Side::Client {
         settle(
             &before,
@@ -146,7 +151,7 @@ pub(crate) fn run(order: &Order) -> Result<()> {
     Ok(())
 }
 
-/// Handles the lines on stdin while there is a worker.
+/// Handles the lines on stdin until the worker is dropped.
 fn obey(worker: &Weak<Worker>) {
     for line in io::stdin().lock().lines().map_while(Result::ok) {
         let Some(worker) = worker.upgrade() else {
@@ -164,8 +169,8 @@ fn obey(worker: &Weak<Worker>) {
     }
 }
 
-/// Uses one connection within this process, so that later counts include everything that a process
-/// keeps after its first connection.
+/// Uses one connection within this process. All later counts then include the memory and
+/// descriptors that a process keeps after its first connection.
 fn warm_up(lab: &Lab) -> Result<()> {
     let engine = Engine::new()?;
     let listener = Listener::builder().engine(&engine).bind(lab.at(0))?;
@@ -182,8 +187,8 @@ fn warm_up(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Counts the resources without a connection. librdmacm's memory of an opened device depends on the
-/// last call, which is the same here each time.
+/// Counts the resources while no connection exists. librdmacm's memory for an opened device depends
+/// on the last call, so bind a listener first: then the last call is the same in each count.
 fn count(lab: &Lab) -> Result<Health> {
     let engine = Engine::new()?;
     drop(Listener::builder().engine(&engine).bind(lab.at(0))?);
@@ -195,17 +200,18 @@ fn count(lab: &Lab) -> Result<Health> {
 pub(crate) fn say(said: &Said) {
     let line = serde_json::to_string(said).expect("it has no map");
     let mut stdout = io::stdout().lock();
-    // Fails only if the conductor is gone.
+    // Ignore the error: writing fails only if the conductor is gone.
     let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
 }
 
-/// Reports a violation.
+/// Reports a violation of the rules to the conductor.
 fn problem(text: String) {
     say(&Said::Problem(text));
 }
 
 impl Worker {
-    /// Counts one more connection with messages.
+    /// Counts one more connection that has received a message. The last one reports
+    /// [`Said::Flowing`].
     fn flows(&self) {
         let mut told = self.told();
         told.flowing += 1;
@@ -218,7 +224,7 @@ impl Worker {
         }
     }
 
-    /// Ends the process, after printing the books and plans of the open connections.
+    /// Prints the books and plans of all open connections, and ends the process.
     fn give_up(&self) -> ! {
         for conversation in &self.told().open {
             problem(format!("open: {conversation}"));
@@ -235,7 +241,7 @@ impl Worker {
         self.changed.notify_all();
     }
 
-    /// Waits until `until` is true.
+    /// Waits until `until` returns true.
     fn wait(&self, until: impl Fn(&Told) -> bool) -> MutexGuard<'_, Told> {
         let waited = self.changed.wait_while(self.told(), |told| !until(told));
         waited.unwrap_or_else(PoisonError::into_inner)

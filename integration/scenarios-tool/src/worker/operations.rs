@@ -6,31 +6,32 @@ use std::sync::{
 use rdmsg::{Endpoint, Error, Message, Region, RemoteAccess, RemoteRegion};
 use toolbox::pattern;
 
-/// The number of bytes that a round writes to the peer's memory. In this side's memory, the bytes
-/// that are read back follow them.
+/// The number of bytes that a round writes to the peer's memory. In `own`, these bytes are followed
+/// by the same number of bytes, which a READ fetches back.
 const LEN: usize = 5000;
 
-/// The first id of operations; ids count up, above those of all messages.
+/// The first id of operations. Ids of messages are lower.
 const FIRST_ID: u64 = 1 << 63;
 
-/// One-sided operations on one connection, in rounds: a WRITE, and a READ of the same bytes.
+/// One-sided operations on one connection, in rounds. A round writes bytes to the peer's memory,
+/// and reads them back.
 ///
-/// There are no atomics: with many connections and repeated packets, those of software RoCE were
-/// seen to succeed without an answer.
+/// Atomic operations are not used: with many connections and retransmitted packets, atomics of
+/// software RoCE sometimes complete with success although no answer has arrived.
 #[derive(Debug)]
 pub(super) struct Operations {
-    /// The peer's memory, once the peer has sent it.
+    /// The peer's memory; empty until the peer has sent its description.
     pub(super) remote: OnceLock<RemoteRegion>,
-    /// The memory that the peer may read and write.
+    /// The memory that the peer reads and writes.
     _open: Region,
-    /// The memory for the local side of the operations.
+    /// The local memory of this side's operations.
     own: Region,
     /// Whether a round is in progress.
     is_busy: AtomicBool,
 }
 
 impl Operations {
-    /// Registers memory, and sends its description to the peer in the first message.
+    /// Registers memory, and sends a description of it to the peer as the first message.
     pub(super) fn offer(endpoint: &Endpoint) -> Result<Self, Error> {
         let open = endpoint.one_sided().region(LEN, RemoteAccess::ALL)?;
         endpoint.send(&open.remote().to_bytes())?;
@@ -42,17 +43,17 @@ impl Operations {
         })
     }
 
-    /// Stores the peer's memory.
+    /// Stores the description of the peer's memory.
     pub(super) fn accept(&self, message: &Message) -> Result<(), String> {
         let bytes = message.as_ref().try_into();
-        let bytes = bytes.map_err(|_| format!("no remote: {} bytes", message.len()))?;
-        // The cell was empty, and no other thread sets it, so the call succeeds.
+        let bytes = bytes.map_err(|_| format!("no memory region in {} bytes", message.len()))?;
+        // Only this thread sets the cell, and the caller has found it empty, so the call succeeds.
         let _ = self.remote.set(RemoteRegion::from_bytes(bytes));
         Ok(())
     }
 
-    /// Starts a round if the peer's memory is known and no round is in progress. Calls `count` for
-    /// each operation.
+    /// Starts a round, unless the peer's memory is unknown or a round is in progress. Calls `count`
+    /// once for each posted operation.
     pub(super) fn begin(
         &self,
         endpoint: &Endpoint,
@@ -75,7 +76,7 @@ impl Operations {
         Ok(())
     }
 
-    /// Compares the bytes that were read back with the written ones, and ends the round.
+    /// Ends the round, and compares the bytes that were read back with the bytes that were written.
     pub(super) fn check_read(&self, id: u64) -> Result<(), String> {
         let round = (id - FIRST_ID) / 2;
         let mut bytes = vec![0; LEN];

@@ -17,16 +17,17 @@ use crate::{
 /// The pause of a slow reader after each message.
 const SLOW: Duration = Duration::from_millis(20);
 
-/// The interval in which a reader that holds all messages checks for the order to stop.
+/// The interval at which a reader that holds messages checks whether the order to stop has arrived.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The pause of the thread that polls several connections, after none had a message.
+/// The pause of the thread that polls several connections, after it has found no message.
 const TURN: Duration = Duration::from_millis(1);
 
-/// Drops a held message, after checking that its bytes have not changed.
+/// Checks that the bytes of a held message have not changed, and drops the message.
 type Release = Box<dyn FnOnce() + Send>;
 
-/// A reader for a thread that serves several, and the channel for its end.
+/// A reader whose connection another thread reads, and the channel on which that thread sends the
+/// connection's end.
 pub(super) type Job = (Reader, Sender<End>);
 
 /// Receives all messages and completions of one side of a connection.
@@ -34,7 +35,8 @@ pub(super) struct Reader {
     conversation: Arc<Conversation>,
     endpoint: Endpoint,
     content: Content,
-    /// Held messages, each until this number of messages has arrived, or until the order to stop.
+    /// The held messages. Each is held until the message with this number arrives, or until the
+    /// order to stop.
     kept: Vec<(u64, Release)>,
 }
 
@@ -48,7 +50,7 @@ impl Reader {
         }
     }
 
-    /// Reads until the end of the connection, or until this side drops it.
+    /// Reads until the connection ends, or until this side drops its handles.
     pub(super) fn read(mut self) -> End {
         let reading = self.conversation.half().reading;
         let worker = &self.conversation.worker;
@@ -76,7 +78,8 @@ impl Reader {
         end.recv().unwrap_or(End::Open)
     }
 
-    /// Handles one result. Returns the end after the last one.
+    /// Handles the result of one receive. Returns the end if the connection has ended for this
+    /// side.
     fn take(&mut self, next: Result<Completion, Error>) -> Option<End> {
         let conversation = Arc::clone(&self.conversation);
         let succeed = || conversation.write(|book| book.succeeded += 1);
@@ -99,7 +102,7 @@ impl Reader {
                 let operations = conversation.operations.get();
                 operations.map_or(Ok(()), |operations| operations.check_read(id))
             }
-            // The sender waits for room by itself.
+            // Nothing to do: the sender blocks in `send` until the window has room.
             Ok(Completion::Room | Completion::Suspended { .. } | Completion::Resumed { .. })
             | Err(Error::TimedOut) => Ok(()),
             Ok(Completion::Disconnected(reason)) | Err(Error::Disconnected(reason)) => {
@@ -109,7 +112,7 @@ impl Reader {
         };
         if let Err(problem) = taken {
             conversation.problem(&problem);
-            // One report suffices, and the abort notifies the peer.
+            // Report only the first violation. The abort notifies the peer.
             self.endpoint.abort(2);
             return Some(self.end(End::Broken(problem)));
         }
@@ -125,7 +128,8 @@ impl Reader {
         })
     }
 
-    /// Some messages outlive the reader for a while.
+    /// Records the end. Held messages are released within a second by other threads, so some
+    /// outlive the connection.
     fn end(&mut self, end: End) -> End {
         for (number, release) in self.kept.drain(..) {
             release_later(self.content.random(number, b't'), release);
@@ -168,19 +172,19 @@ impl Reader {
         Ok(())
     }
 
-    /// Drops a message at once, or holds it until later messages have arrived or for a limited
-    /// time.
+    /// Drops a message immediately, holds it until a later message arrives, or holds it for up to a
+    /// second.
     fn keep_some(&mut self, number: u64, is_short: bool, release: Release) {
         let due = self.kept.extract_if(.., |(until, _)| *until <= number);
         due.for_each(|(_, release)| release());
         let config = &self.conversation.half().config;
-        // A shared queue guarantees two receives to a connection.
+        // A shared receive queue guarantees only two receives to each connection.
         let window = match config.shared_receive {
             Some(_) => config.receive_window.min(2),
             None => config.receive_window,
         };
-        // Keep the last place free for the messages that release held ones. A held long message
-        // could occupy all of the memory for long ones.
+        // Keep one receive free for the messages whose arrival releases held ones. Hold no large
+        // message, because one message can occupy all of the memory for large messages.
         let has_room = self.kept.len() + 1 < usize::from(window) && is_short;
         let mut rng = self.content.random(number, b'k');
         match rng.u32(..8) {
@@ -190,7 +194,7 @@ impl Reader {
         }
     }
 
-    /// Checks that no message is both confirmed and failed.
+    /// Checks that a message that has failed was not confirmed before.
     fn check_failed(&self, id: u64) -> Result<(), String> {
         if id < self.conversation.book().confirmed {
             return Err(format!("message {id} failed after it was confirmed"));
@@ -198,7 +202,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Checks that completions of messages arrive in the order of sending.
+    /// Checks that the completions of messages arrive in the order of sending.
     fn confirm(&self, number: u64) -> Result<(), String> {
         let before = self.conversation.book().confirmed;
         self.conversation
@@ -220,8 +224,8 @@ fn release_later(mut rng: Rng, release: Release) {
     });
 }
 
-/// Reads several connections in one thread, with `Select` or with `try_recv`, until no newcomers
-/// can arrive.
+/// Reads several connections in one thread, with `Select` or with `try_recv`, until the sender of
+/// `newcomers` is dropped.
 pub(super) fn read_several(newcomers: &Receiver<Job>, selects: bool) {
     let mut jobs: Vec<Job> = Vec::new();
     loop {
@@ -261,8 +265,8 @@ pub(super) fn read_several(newcomers: &Receiver<Job>, selects: bool) {
     }
 }
 
-/// Passes a reader its next result. Returns whether the connection continues.
+/// Passes a result to a reader. Returns whether the connection continues.
 fn give((reader, ended): &mut Job, next: Result<Completion, Error>) -> bool {
-    // The conversation waits for the end.
+    // The send succeeds, because the thread that runs the conversation waits for the end.
     reader.take(next).map(|end| ended.send(end)).is_none()
 }

@@ -9,10 +9,10 @@ use crate::{
     scenario::{Reading, Talk},
 };
 
-/// The number of messages that a side sends after the order to stop.
+/// The number of messages that each side sends after the order to stop.
 const TAIL: u64 = 5;
 
-/// Sends all messages, and ends the connection as planned.
+/// Sends all messages of this side, and ends the connection as planned.
 pub(super) fn send_all(conversation: &Conversation, endpoint: &Endpoint) {
     let content = conversation.content(conversation.worker.side);
     let waits = conversation.plan.talk == Talk::Idle;
@@ -41,7 +41,7 @@ pub(super) fn send_all(conversation: &Conversation, endpoint: &Endpoint) {
             Err(Error::Disconnected(_)) => return,
             Err(error) => {
                 conversation.problem(&format!("sending message {number} failed: {error}"));
-                // The peer waits for messages that will not arrive.
+                // The peer waits for messages that will not be sent, so abort the connection.
                 endpoint.abort(1);
                 return;
             }
@@ -62,12 +62,12 @@ pub(super) fn send_all(conversation: &Conversation, endpoint: &Endpoint) {
     conversation.write(|book| book.ends = true);
     match conversation.plan.ending {
         Ending::Abort(_, code) => endpoint.abort(code),
-        // The reader reports the end.
+        // Ignore the result: the reader reports how the connection has ended.
         _ => drop(endpoint.close()),
     }
 }
 
-/// Sends one message, in one of all ways.
+/// Sends one message, by a randomly chosen function of the API.
 fn send(
     conversation: &Conversation,
     endpoint: &Endpoint,
@@ -77,7 +77,7 @@ fn send(
 ) -> Result<(), Error> {
     let message = content.message(number, last);
     let mut rng = content.random(number, b's');
-    // The reader must take the completions, and operations have their own ids.
+    // Use an id only if the reader takes completions, and if operations do not use ids.
     let takes_ids = match (conversation.half().reading, conversation.plan.ending) {
         (Reading::Receiving | Reading::Trying, _) => false,
         (_, Ending::Drop(by, _)) if by == conversation.worker.side => false,
@@ -114,8 +114,8 @@ fn send(
     Ok(())
 }
 
-/// Sends a message with an id. Retries while the reader is too slow to take completions, which on a
-/// busy host can last longer than the library waits.
+/// Sends a message with an id. Retries up to [`PATIENCE`] while the reader has not taken enough
+/// completions: on a busy host, this can take longer than the library waits.
 fn send_with_id(endpoint: &Endpoint, message: Outgoing<'_>, id: u64) -> Result<(), Error> {
     let mut message = message.with_id(id);
     let start = Instant::now();

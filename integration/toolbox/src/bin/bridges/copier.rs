@@ -12,10 +12,11 @@ use toolbox::{Line, PATIENCE, Process};
 /// The length of a buffer in bytes.
 const PIECE: usize = 60 << 10;
 
-/// The first words of the line that the copier prints when it listens.
+/// The beginning of the line that the copier prints when it listens. The address follows.
 const LISTENS: &str = "listening on ";
 
-/// Starts this program as a copier. Returns the process, and the address on which it listens.
+/// Starts this program as a copier for `target`. Returns the process and the address on which the
+/// copier listens.
 pub(crate) fn start(target: SocketAddr) -> Result<(Process, SocketAddr)> {
     let program = std::env::current_exe()?;
     let argv = [
@@ -28,19 +29,21 @@ pub(crate) fn start(target: SocketAddr) -> Result<(Process, SocketAddr)> {
         Some(Line::Out(line)) => line,
         Some(Line::Err(_)) | None => anyhow::bail!("{}", process.finish(PATIENCE)?),
     };
-    let place = line.strip_prefix(LISTENS).context("it does not listen")?;
+    let place = line
+        .strip_prefix(LISTENS)
+        .context("the copier does not listen")?;
     Ok((process, place.parse()?))
 }
 
-/// Connects each incoming connection with `target` and copies in both directions, until it is
-/// killed.
+/// Accepts connections until the process is killed. Connects to `target` for each accepted
+/// connection, and copies the bytes in both directions.
 pub(crate) fn run(target: SocketAddr) -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("{LISTENS}{}", listener.local_addr()?);
     loop {
         let (client, _) = listener.accept()?;
         thread::spawn(move || {
-            // The end of either side ends the other.
+            // Ignore the error: if the client or the target fails, both connections are closed.
             let _ = join(&client, target);
         });
     }

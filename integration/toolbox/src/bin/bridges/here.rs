@@ -1,4 +1,4 @@
-//! Loads on this machine, directly and through pairs of programs.
+//! Measures loads on this machine: through a direct connection, two copiers, and two bridges.
 
 use std::{env, fs, net::SocketAddr, time::Duration};
 
@@ -10,7 +10,7 @@ use super::{
     load::{self, Done, Load},
 };
 
-/// The lines of the table.
+/// The rows of the table: each load with its name.
 const ROWS: [(&str, Load); 6] = [
     ("a connection each request, 8 clients", Load::Connections(8)),
     ("64 B, 1 at a time", Load::Requests(64, 1)),
@@ -20,14 +20,15 @@ const ROWS: [(&str, Load); 6] = [
     ("8 streams", Load::Streams(8)),
 ];
 
-/// Runs each load for this time on each way, `rounds` times in turn, and prints a table.
+/// Measures each load for `time` in each of the three ways, repeats this `rounds` times, and prints
+/// a table of the medians.
 pub(crate) fn measure(time: Duration, rounds: u32) -> Result<()> {
     let service = load::serve()?;
     let (far, behind) = copier::start(service)?;
     let (near, copied) = copier::start(behind)?;
     let rdmsg = env::current_exe()?.with_file_name("rdmsg");
     let pair = BridgePair::start(&rdmsg, "rdmsg+tcp://127.0.0.1:0", service, &[])?;
-    // The ways to the service, with the processes in between.
+    // The ways to the service, each with its address and the ids of the processes on that way.
     let ways: [(&str, SocketAddr, &[u32]); 3] = [
         ("direct", service, &[]),
         ("two copiers", copied, &[near.id(), far.id()]),
@@ -64,8 +65,8 @@ pub(crate) fn measure(time: Duration, rounds: u32) -> Result<()> {
     Ok(())
 }
 
-/// Returns the rate, and the processor time in microseconds of the processes `between` client and
-/// service.
+/// Runs a load. Returns the rate, and the processor time in microseconds that the processes
+/// `between` have used for each connection, request or megabyte.
 fn run(load: Load, service: SocketAddr, between: &[u32], time: Duration) -> Result<(f64, f64)> {
     let used = || {
         between
@@ -81,7 +82,7 @@ fn run(load: Load, service: SocketAddr, between: &[u32], time: Duration) -> Resu
     Ok((rate / unit, used.as_secs_f64() * 1e6 / (all as f64 / unit)))
 }
 
-/// The processor time of a process so far: its own, and the kernel's on its behalf.
+/// Returns the processor time that a process has used so far, in user mode and in the kernel.
 fn processor_time(process: u32) -> Result<Duration> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
     let (_, fields) = stat.rsplit_once(") ").context("a name is missing")?;

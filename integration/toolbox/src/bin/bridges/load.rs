@@ -1,4 +1,4 @@
-//! A service, and clients that keep it busy.
+//! A service that echoes bytes, and the clients that load it.
 
 use std::{
     io::{self, Read, Write},
@@ -16,25 +16,26 @@ use anyhow::{Result, anyhow};
 /// A kind of traffic.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Load {
-    /// This many clients, each with a connection for each request of 64 bytes.
+    /// This number of clients. Each opens a new connection for each request of 64 bytes.
     Connections(usize),
-    /// One client with requests and answers of the first number of bytes. The second number of
-    /// requests are in flight at a time.
+    /// One client, whose requests and answers have the first number of bytes. Up to the second
+    /// number of requests are in flight at a time.
     Requests(usize, usize),
-    /// This many connections that carry bytes in one direction.
+    /// This number of connections, which carry bytes from the client to the service only.
     Streams(usize),
 }
 
-/// The result of a load.
+/// The result of running a load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Done {
-    /// The connections, requests or bytes of each second.
+    /// Connections, requests or bytes per second.
     pub(crate) rate: f64,
-    /// The total, including items that ended after the last second.
+    /// The number of all connections, requests or bytes. It includes those that were completed
+    /// after the measured time.
     pub(crate) all: u64,
 }
 
-/// The clients' counter, and their signal to stop.
+/// The counter that all clients of a load share, and the flag that stops them.
 #[derive(Default)]
 struct Run {
     count: AtomicU64,
@@ -45,8 +46,8 @@ const SHORT: usize = 64;
 const WRITE: usize = 256 << 10;
 
 impl Load {
-    /// Returns the unit of the rate, the unit for processor time, and the number of counted items
-    /// in either.
+    /// Returns the unit of the rate, the unit to which processor time is related, and the number of
+    /// counted items in each of these units.
     pub(crate) fn units(self) -> (&'static str, &'static str, f64) {
         match self {
             Self::Connections(_) => ("/s", "connection", 1.0),
@@ -55,7 +56,7 @@ impl Load {
         }
     }
 
-    /// Loads the service at this address for `time`.
+    /// Runs the clients against the service at this address for `time`.
     pub(crate) fn run(self, service: SocketAddr, time: Duration) -> Result<Done> {
         let run = Run::default();
         let client = || match self {
@@ -113,7 +114,7 @@ impl Run {
             return Ok(());
         }
         let mut writer = reader.try_clone()?;
-        // The channel holds one less, because one more is being written.
+        // The capacity of the channel is one less, because one more request is being written.
         let (sent, answered) = sync_channel(at_once - 1);
         thread::scope(|scope| {
             let writing = scope.spawn(move || {
@@ -143,13 +144,14 @@ impl Run {
             self.count(bytes.len());
         }
         stream.shutdown(Shutdown::Write)?;
-        // The end of the stream shows that all bytes have arrived.
+        // The service sends a byte after it has read everything, so receiving it shows that all
+        // bytes have arrived.
         stream.read_exact(&mut [0])
     }
 }
 
-/// Connects to the service, which sends back `len` bytes at a time. With 0 the service only reads,
-/// and sends one byte after the end.
+/// Connects to the service and requests that it echoes `len` bytes at a time. If `len` is 0, the
+/// service only reads, and sends one byte after the client has closed its sending direction.
 fn connect(service: SocketAddr, len: usize) -> io::Result<TcpStream> {
     let mut stream = TcpStream::connect(service)?;
     stream.set_nodelay(true)?;
@@ -162,13 +164,13 @@ fn exchange(stream: &mut TcpStream, bytes: &mut [u8]) -> io::Result<()> {
     stream.read_exact(bytes)
 }
 
-/// Starts the service, which ends with this process.
+/// Starts the service in a thread of this process. Returns the service's address.
 pub(crate) fn serve() -> io::Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            // The thread ends with its client.
+            // The thread ends when its client disconnects.
             thread::spawn(move || answer(stream));
         }
     });

@@ -1,4 +1,4 @@
-//! Measures the costs of a pair of bridges.
+//! Measures the time that a pair of bridges adds to a request.
 
 mod copier;
 mod here;
@@ -13,20 +13,22 @@ use toolbox::{Lab, Launch};
 
 /// Costs of a pair of bridges
 ///
-/// Runs redis-server and redis-benchmark (GET) as they come from the distribution: over TCP, and
-/// through a pair of `rdmsg bridge` with rdmsg over its own TCP, and over RDMA, between them. All
-/// of it runs in one guest of the lab whose clock counts instructions: a microsecond is a thousand
-/// of them, of all programs and the kernel together, on one processor.
+/// Runs redis-server and redis-benchmark (GET), as the distribution installs them: directly over
+/// TCP; through two `rdmsg bridge` processes with rdmsg over TCP between them; and through two with
+/// RDMA between them. All programs run in one guest of the lab with one processor, whose clock
+/// counts instructions: one microsecond is 1000 instructions of all programs and the kernel
+/// together.
 ///
-/// Prints the median, which redis-benchmark rounds to 8 µs, the mean, and the time that the pair
-/// adds to the mean, in multiples of that over TCP. The target is below 2. Ends 0 if everything
-/// ran.
+/// Prints the median, which redis-benchmark rounds to 8 µs, the mean, and the time that the pair of
+/// bridges adds to the mean, as a multiple of the mean over TCP. The target is below 2. The exit
+/// status is 0 if all programs succeeded, even if the target is missed.
 ///
-/// With --no-lab it measures on this machine, over TCP on loopback: connections with one request
-/// each, requests of 64 B, values of 100 KB and streams. Each goes directly, through two programs
-/// that only copy bytes, with two threads a connection, and through a pair of bridges. The table
-/// has the median rate of all rounds, and the processor time of both programs or bridges together.
-/// Other programs that run on the machine change the rates more than the processor times.
+/// With --no-lab it measures on this machine, over TCP on the loopback interface: connections with
+/// one request each, requests of 64 B, values of 100 KB, and streams. Each load runs in three ways:
+/// directly, through two programs that only copy bytes with two threads per connection, and through
+/// a pair of bridges. The table contains the median of the rates of all rounds, and the processor
+/// time of both programs or bridges together. Other load on the machine changes the rates more than
+/// the processor times.
 #[derive(Parser)]
 #[command(
     name = "integration/bridges",
@@ -34,11 +36,11 @@ use toolbox::{Lab, Launch};
     verbatim_doc_comment
 )]
 struct Options {
-    /// Requests for each line of the table.
+    /// Requests for each row of the table.
     #[arg(long, default_value_t = 3000)]
     requests: u32,
 
-    /// Connections at a time; may be repeated.
+    /// Number of concurrent connections; can be repeated.
     #[arg(long, default_values_t = [1])]
     clients: Vec<u32>,
 
@@ -46,17 +48,17 @@ struct Options {
     #[arg(long, conflicts_with_all = ["requests", "clients"])]
     no_lab: bool,
 
-    /// Seconds for each measurement of --no-lab.
+    /// Seconds per measurement with --no-lab.
     #[arg(long, default_value_t = 1, requires = "no_lab",
         value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
 
-    /// Measurements of each line of --no-lab.
+    /// Measurements per row with --no-lab.
     #[arg(long, default_value_t = 3, requires = "no_lab",
         value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
 
-    /// Be one of the programs that only copy bytes, to this address.
+    /// Run as a program that only copies bytes to and from this address.
     #[arg(long, hide = true)]
     copy_to: Option<SocketAddr>,
 }
@@ -70,7 +72,7 @@ fn main() -> Result<()> {
     } else if Lab::is_here() {
         redis::measure(options.requests, &options.clients)
     } else {
-        // This program runs again there.
+        // Run this program again, in a guest of the lab.
         let lab = Launch::counted(Duration::from_secs(900));
         Err(lab.own_arguments().exec())
     }

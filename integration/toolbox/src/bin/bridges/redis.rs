@@ -1,14 +1,15 @@
-//! A redis server, in the guest whose clock counts instructions.
+//! Measures a redis server in the guest whose clock counts instructions.
 
 use std::{env, net::TcpListener, process::Command};
 
 use anyhow::{Context, Result, ensure};
 use toolbox::{BridgePair, Heard, Lab, PATIENCE, Process, words};
 
-/// The largest time with the pair of bridges, in multiples of the time without it.
+/// The target for the time that the pair of bridges adds, as a multiple of the time without
+/// bridges.
 const TARGET: f64 = 2.0;
 
-/// Measures that many requests with each number of clients.
+/// Measures `requests` requests with each number of clients, and prints a table.
 pub(crate) fn measure(requests: u32, clients: &[u32]) -> Result<()> {
     let lab = Lab::find()?;
     let service = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
@@ -21,7 +22,7 @@ pub(crate) fn measure(requests: u32, clients: &[u32]) -> Result<()> {
     ensure!(ready == Heard::Said, "redis-server does not start");
 
     let rdmsg = env::current_exe()?.with_file_name("rdmsg");
-    // The clock jumps while no program runs, so every limit is generous.
+    // The clock jumps forward while no program runs, so use a long timeout.
     let more = words("--threads 1 --connect-timeout 600");
     let more: Vec<&str> = more.iter().map(String::as_str).collect();
     let over_tcp = BridgePair::start(&rdmsg, "rdmsg+tcp://127.0.0.1:0", service, &more)?;
@@ -49,7 +50,7 @@ pub(crate) fn measure(requests: u32, clients: &[u32]) -> Result<()> {
     Ok(())
 }
 
-/// Median and mean of a request's time in microseconds.
+/// Returns the median and the mean of a request's time in microseconds.
 fn get(port: u16, clients: u32, requests: u32) -> Result<(f64, f64)> {
     let line = format!("-p {port} -c {clients} -n {requests} -t get --csv");
     let output = Command::new("redis-benchmark")
@@ -63,10 +64,10 @@ fn get(port: u16, clients: u32, requests: u32) -> Result<(f64, f64)> {
         .skip(1)
         .map(|cell| Ok(cell.trim_matches('"').parse()?))
         .collect::<Result<_>>()?;
-    // Requests a second, then the mean, the least, and percentiles from the median on, in
-    // milliseconds.
+    // The columns after the name: requests per second, then in milliseconds the mean, the minimum,
+    // and the percentiles from the median up.
     let micros = |column: usize| cells.get(column).map(|millis| millis * 1e3);
     micros(3)
         .zip(micros(1))
-        .context("redis-benchmark prints other columns")
+        .context("redis-benchmark does not print the mean and the median")
 }

@@ -1,7 +1,7 @@
-//! The services of `cm-examples/services` on two hosts, with the stock clients of their protocols
-//! over plain TCP and with clients of rdmsg over RDMA.
+//! Runs the services of `cm-examples/services` on two hosts of the lab. The clients are the stock
+//! clients of the services' protocols over plain TCP, and clients of rdmsg over RDMA.
 //!
-//! Host a has an agent that starts the servers; host b has the clients and the table.
+//! On host a, an agent starts the servers. Host b runs the clients and prints the table.
 
 mod plan;
 mod run;
@@ -16,17 +16,17 @@ use self::run::Run;
 
 /// Services over rdmsg, with stock clients too
 ///
-/// Runs each server of cm-examples/services on one host of the lab, and its clients on another.
-/// redis-cli, redis-benchmark and curl use plain TCP, and clients of rdmsg use RDMA, against the
-/// same server process. Unmodified redis-server and nginx run behind a pair of bridges. Prints a
-/// line for each client, and the exit status of each server. Then cuts the network under a running
-/// client, which has to end with the error of a lost peer within the keepalive's 5 s, while the
-/// server continues. In broker_cut and redis_cut connections resume (--resume): a publisher of the
-/// broker and redis-benchmark behind the bridges notice no outage of 20 s, and each message and
-/// each request takes effect once. Exits with 0 if every step passed.
+/// Runs each server of cm-examples/services on one host of the lab and its clients on another. The
+/// clients of one server process are redis-cli, redis-benchmark and curl over plain TCP, and
+/// clients of rdmsg over RDMA. Unmodified redis-server and nginx run behind a pair of bridges.
+/// Prints a line for each client, and the exit status of each server. Then cuts the network while a
+/// client runs. This client must end within the keepalive's 5 s, with the error of a lost peer,
+/// while the server continues. In broker_cut and redis_cut, connections resume (--resume): a
+/// publisher of the broker, and redis-benchmark behind the bridges, continue without an error after
+/// an outage of 20 s, and each message and each request takes effect once. The exit status is 0 if
+/// every step passed.
 ///
-/// The rates come from virtual machines in which each instruction is emulated. They do not predict
-/// the rates of hardware.
+/// The virtual machines emulate each instruction, so the rates do not predict those of hardware.
 #[derive(Parser)]
 #[command(
     name = "integration/services",
@@ -34,10 +34,10 @@ use self::run::Run;
     verbatim_doc_comment
 )]
 struct Options {
-    /// Few requests each and short pages, and the network is not cut
+    /// Send few requests and short pages, and do not cut the network
     #[arg(long)]
     quick: bool,
-    /// Only the service of this name, as the first column has it; may be repeated
+    /// Run only the service with this name, as in the first column; can be repeated
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
 }

@@ -1,9 +1,9 @@
-//! The servers and their clients, read from `plan.txt`.
+//! The plan of `plan.txt`: the servers, their clients and the expected results.
 
 use anyhow::{Context, Result, bail};
 use toolbox::sections;
 
-/// A program on either host, and its expected behaviour.
+/// A program that runs on one of the hosts, and its expected behaviour.
 #[derive(Debug)]
 pub(crate) struct Line {
     pub(crate) expected: Expected,
@@ -12,50 +12,50 @@ pub(crate) struct Line {
 
 #[derive(Debug)]
 pub(crate) enum Expected {
-    /// A script that starts the service behind the server, on the same host.
+    /// A script that starts the service behind the server, on the server's host.
     Behind,
-    /// A script that ends this service.
+    /// A script that stops the service behind the server.
     End,
-    /// A server, which listens.
+    /// A server. It must print that it listens.
     Server,
-    /// A bridge on the clients' host, to which they connect.
+    /// A bridge on the clients' host. The following clients connect to this bridge.
     Near,
     Client(Shows),
-    /// A client that runs until the network is cut while it is at work. It then prints this error.
+    /// A client that fails because the network is cut during its work. It must print this error.
     Cut(Begun, String),
-    /// A client that survives an outage of the network and prints this text.
+    /// A client that succeeds although the network fails during its work. It must print this text.
     Outage(Begun, String),
 }
 
-/// The sign of success.
+/// The sign that a client has succeeded.
 #[derive(Debug)]
 pub(crate) enum Shows {
     /// The client prints this text.
     Text(String),
-    /// The client writes a page.
+    /// The client writes a page of the right length to [`PAGE_FILE`].
     Page,
-    /// The client prints a rate per second with this unit.
+    /// The client prints a number with this unit, a rate per second.
     Rate(String),
 }
 
-/// The sign that a client is at work.
+/// The sign that a client has begun its work.
 #[derive(Debug)]
 pub(crate) enum Begun {
     /// The client prints this text.
     Says(String),
-    /// This command succeeds on the server's host.
+    /// This shell command succeeds on the server's host.
     There(String),
-    /// This command succeeds on the client's host.
+    /// This shell command succeeds on the client's host.
     Here(String),
 }
 
-/// Where clients write a page.
+/// The file to which clients write a page.
 pub(crate) const PAGE_FILE: &str = "/tmp/page";
 
-/// A certificate, on either host.
+/// The file of the server's self-signed certificate, on both hosts.
 pub(crate) const CERTIFICATE: &str = "/tmp/services.pem";
 
-/// Returns the services with their names.
+/// Returns the services of the plan, each with its name and its lines.
 pub(crate) fn services() -> Result<Vec<(&'static str, Vec<Line>)>> {
     let services = sections(include_str!("plan.txt")).map(|(name, lines)| {
         let text = lines.join("\n").replace("\n ", " ");
@@ -84,13 +84,14 @@ fn line(text: &str) -> Result<Line> {
         "says" => Expected::Client(Shows::Text(more)),
         "page" => Expected::Client(Shows::Page),
         "rate" => Expected::Client(Shows::Rate(more)),
-        _ => bail!("{expected:?} is nothing to expect"),
+        _ => bail!("unknown expectation {expected:?}"),
     };
     let command = command.to_owned();
     Ok(Line { expected, command })
 }
 
-/// Returns the sign that a client is at work, and the text that it then prints.
+/// Returns the sign that a client has begun its work, and the text that the client prints
+/// afterwards.
 fn begun(how: &str) -> Result<(Begun, String)> {
     let (begun, error) = how.rsplit_once(" | ").context(how.to_owned())?;
     let (place, text) = begun.split_once(' ').context(how.to_owned())?;
@@ -99,7 +100,7 @@ fn begun(how: &str) -> Result<(Begun, String)> {
         "says" => Begun::Says(text),
         "there" => Begun::There(text),
         "here" => Begun::Here(text),
-        _ => bail!("{place:?} shows nothing"),
+        _ => bail!("unknown sign {place:?}"),
     };
     Ok((begun, error.to_owned()))
 }

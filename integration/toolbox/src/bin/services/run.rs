@@ -1,4 +1,4 @@
-//! Runs one service after the other on the other host, with its clients on this host.
+//! Runs one service after the other on the other host, and its clients on this host.
 
 use std::{
     env, fs,
@@ -11,18 +11,19 @@ use toolbox::{Deadline, Heard, Host, Process, network, words};
 
 use crate::plan::{Begun, CERTIFICATE, Expected, Line, PAGE_FILE, Shows, services};
 
-/// Limits: for a server to listen or to end, and for a client's whole work.
+/// Time limits: for a server to listen or to end, and for a client to end.
 const SERVER_LIMIT: Duration = Duration::from_secs(30);
 const CLIENT_LIMIT: Duration = Duration::from_secs(300);
 
-/// The time in which a service detects a cut network: the keepalive's interval and timeout.
+/// The time within which a client detects that the network is cut: the keepalive's interval plus
+/// its timeout.
 const CUT_LIMIT: Duration = Duration::from_secs(5);
 
-/// Duration of the outage for a client whose connections resume. A client without sessions would
-/// end within [`CUT_LIMIT`].
+/// The duration of an outage after which connections resume. A client whose connections do not
+/// resume would end within [`CUT_LIMIT`].
 const OUTAGE: Duration = Duration::from_secs(20);
 
-/// Ports of the servers, for rdmsg and for plain TCP, and of the bridge on this host.
+/// Ports of the servers: for rdmsg, and for plain TCP. Then the address of the bridge on this host.
 const PORT: u16 = 7480;
 const TCP_PORT: u16 = 8080;
 const NEAR: &str = "127.0.0.1:6391";
@@ -30,13 +31,13 @@ const NEAR: &str = "127.0.0.1:6391";
 /// The size in bytes of the copied file.
 const FILE: u64 = 50_000_000;
 
-/// Both hosts, and the number of failures.
+/// A run of the plan: both hosts, and the number of failed steps.
 pub(crate) struct Run {
-    /// The host of the servers.
+    /// The host on which the servers run.
     there: Host,
-    /// The host of the clients.
+    /// The host on which the clients run.
     here: Host,
-    /// The placeholders of the plan, and their values.
+    /// The placeholders in the plan's commands, each with its value.
     places: [(&'static str, String); 8],
     /// The size of a page in bytes.
     page: u64,
@@ -69,13 +70,13 @@ impl Run {
         })
     }
 
-    /// Runs all services, or only those with these names. Returns the number of failures.
+    /// Runs all services, or only those with the given names. Returns the number of failed steps.
     pub(crate) fn all(mut self, only: &[String]) -> Result<u32> {
         let wanted = |name: &str| only.is_empty() || only.iter().any(|only| only == name);
         let mut services = services()?;
         services.retain(|(name, _)| wanted(name));
-        ensure!(!services.is_empty(), "there is no such service");
-        // A file to copy, and the checksum of its copy.
+        ensure!(!services.is_empty(), "no service has this name");
+        // Write a file for the clients that copy one, and the expected checksum of its copy.
         fs::write("/tmp/file", pattern::sequence(0, FILE as usize))?;
         let sums = "sha256sum /tmp/file | sed s,/tmp/file,/tmp/back, >/tmp/sums";
         self.here.shell(sums)?;
@@ -122,7 +123,7 @@ impl Run {
                 Expected::Cut(begun, error) if self.cuts => {
                     let came = self.cut(&line.command, begun, error);
                     self.tell(name, "cut", &line.command, came);
-                    // The server has to have others.
+                    // Check that the server still serves other clients.
                     if let Some((over, next, shows)) = by_rdma {
                         let came = self.ask(next, shows);
                         self.tell(name, over, next, came);
@@ -137,7 +138,7 @@ impl Run {
         }
         if has_near {
             let came = terminate(&mut self.here);
-            self.tell(name, "-", "SIGTERM, the near one", came);
+            self.tell(name, "-", "SIGTERM to the near bridge", came);
         }
         let came = terminate(&mut self.there);
         self.tell(name, "-", "SIGTERM", came);
@@ -153,13 +154,14 @@ impl Run {
         row([name, over, client, &came]);
     }
 
-    /// Returns a line with the addresses and counts of this run.
+    /// Returns the line with this run's values in place of the placeholders.
     fn filled(&self, line: &str) -> String {
         let fill = |line: String, (place, value): &(&str, String)| line.replace(place, value);
         self.places.iter().fold(line.to_owned(), fill)
     }
 
-    /// Returns the words of a line, with the path of a program of this repository.
+    /// Splits a line into words. If the first word names a program of this repository, replaces it
+    /// with the program's path.
     fn argv(&self, line: &str) -> Result<Vec<String>> {
         let mut argv = words(&self.filled(line));
         let ours = env::current_exe()?.with_file_name(&argv[0]);
@@ -169,7 +171,7 @@ impl Run {
         Ok(argv)
     }
 
-    /// Starts a client, and waits until it is at work.
+    /// Starts a client, and waits for the sign that it has begun its work.
     fn begin(&mut self, line: &str, begun: &Begun) -> Result<Process> {
         let mut client = Process::start(&self.argv(line)?)?;
         let until =
@@ -177,7 +179,10 @@ impl Run {
         match begun {
             Begun::Says(text) => {
                 if client.hear(text, SERVER_LIMIT) != Heard::Said {
-                    bail!("it is never at work: {}", client.finish(Duration::ZERO)?);
+                    bail!(
+                        "the client has not begun its work: {}",
+                        client.finish(Duration::ZERO)?
+                    );
                 }
             }
             Begun::There(test) => drop(self.there.shell(&until(test))?),
@@ -186,7 +191,7 @@ impl Run {
         Ok(client)
     }
 
-    /// Drops all RDMA packets.
+    /// Makes both hosts drop all RDMA packets that they send.
     fn drop_all(&mut self) -> Result<()> {
         let drop_all = network::impair("loss 100%");
         self.here.shell(&drop_all)?;
@@ -200,25 +205,25 @@ impl Run {
         Ok(())
     }
 
-    /// Drops all RDMA packets while a client runs. Returns the time until the client ends with
-    /// `error`.
+    /// Makes both hosts drop all RDMA packets while a client runs. Returns the time from then until
+    /// the client ends with `error`.
     fn cut(&mut self, line: &str, begun: &Begun, error: &str) -> Result<String> {
         let mut client = self.begin(line, begun)?;
         self.drop_all()?;
         let start = Instant::now();
-        // Twice the limit, because a busy host detects the cut late.
+        // Wait for twice the limit, because a busy host detects the cut late.
         let ended = client.end(Deadline::after(2 * CUT_LIMIT));
         let took = start.elapsed().as_secs_f64();
         self.repair()?;
-        let ended = ended?.context("it goes on without a network")?;
-        ensure!(!ended.succeeded(), "it says that all went well");
+        let ended = ended?.context("the client still runs without a network")?;
+        ensure!(!ended.succeeded(), "the client succeeded without a network");
         let said = &ended.output;
-        ensure!(said.contains(error), "it says: {}", said.trim());
+        ensure!(said.contains(error), "the client printed {:?}", said.trim());
         Ok(format!("{error:?}, {took:.1} s"))
     }
 
-    /// Drops all RDMA packets for a while, during which a client runs that must succeed. Returns
-    /// the time from the repair to its end. A quick run drops no packets.
+    /// Makes both hosts drop all RDMA packets for 20 s while a client runs. The client must
+    /// succeed. Returns the time from the repair to the client's end. A quick run drops no packets.
     fn outage(&mut self, line: &str, begun: &Begun, text: &str) -> Result<String> {
         let mut client = self.begin(line, begun)?;
         if self.cuts {
@@ -226,19 +231,19 @@ impl Run {
             let ended = client.end(Deadline::exactly_after(OUTAGE));
             self.repair()?;
             if let Some(ended) = ended? {
-                bail!("it ended without a network: {ended}");
+                bail!("the client ended during the outage: {ended}");
             }
         }
         let start = Instant::now();
         let ended = client.finish(CLIENT_LIMIT)?;
         ensure!(ended.succeeded(), "{ended}");
         let said = ended.output.trim();
-        ensure!(said.contains(text), "it says: {said}");
+        ensure!(said.contains(text), "the client printed {said:?}");
         let took = start.elapsed().as_secs_f64();
         Ok(format!("ok, {took:.1} s after the repair"))
     }
 
-    /// Runs a client, and returns its line of the report.
+    /// Runs a client. Returns the result for the table.
     fn ask(&self, line: &str, shows: &Shows) -> Result<String> {
         let start = Instant::now();
         let client = Process::start(&self.argv(line)?);
@@ -251,20 +256,20 @@ impl Run {
             Shows::Text(text) => {
                 ensure!(
                     printed.contains(&self.filled(text)),
-                    "it printed {printed:?}"
+                    "the client printed {printed:?}"
                 );
                 Ok("ok".to_owned())
             }
             Shows::Page => {
                 let count = self.page;
                 let came = fs::metadata(PAGE_FILE)?.len();
-                ensure!(came == count, "{came} bytes of {count} came");
+                ensure!(came == count, "{came} bytes of {count} arrived");
                 fs::remove_file(PAGE_FILE)?;
                 Ok(format!("{:.1} MB/s", count as f64 / 1e6 / took))
             }
             Shows::Rate(unit) => {
                 let mut rates = Vec::new();
-                // A carriage return overwrites the previous line.
+                // redis-benchmark ends each intermediate line with a carriage return.
                 for line in printed.split(['\n', '\r']) {
                     if let Some((before, _)) = line.split_once(&format!(" {unit}")) {
                         let what = before.split_once(':').map_or("", |(what, _)| what);
@@ -272,14 +277,14 @@ impl Run {
                         rates.push(format!("{what} {rate}").trim().to_owned());
                     }
                 }
-                ensure!(!rates.is_empty(), "it printed {printed:?}");
+                ensure!(!rates.is_empty(), "the client printed {printed:?}");
                 Ok(format!("{} {unit}", rates.join(", ")))
             }
         }
     }
 }
 
-/// Starts a server, and waits until it listens.
+/// Starts a server, and waits until it prints that it listens.
 fn listen(host: &mut Host, argv: &[String]) -> Result<()> {
     host.start(argv)?;
     if host.hear("listening on", SERVER_LIMIT)? != Heard::Said {
@@ -292,7 +297,7 @@ fn listen(host: &mut Host, argv: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Ends a server, which must exit with success.
+/// Terminates a server, which must exit with status 0.
 fn terminate(host: &mut Host) -> Result<String> {
     host.signal("TERM")?;
     let ended = host.finish(SERVER_LIMIT)?;
@@ -300,7 +305,7 @@ fn terminate(host: &mut Host) -> Result<String> {
     Ok("it ended".to_owned())
 }
 
-/// Prints a line of the table.
+/// Prints a row of the table.
 fn row([service, over, client, result]: [&str; 4]) {
     println!("{service:<12} {over:<6} {client:<70} {result}");
 }
