@@ -1,4 +1,8 @@
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    net::{SocketAddr, TcpListener},
+    sync::Arc,
+    time::Duration,
+};
 
 use crate::{
     error::Error,
@@ -335,12 +339,26 @@ pub struct Config {
 }
 
 /// The values of a listener. [`ListenerBuilder`](crate::ListenerBuilder) explains them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Listening {
     pub(crate) backlog: u16,
     pub(crate) half_open: u16,
     pub(crate) rebind: bool,
+    pub(crate) reuse_port: bool,
+    pub(crate) inherited: Option<Inherited>,
 }
+
+/// A TCP socket that another process has bound.
+#[derive(Clone, Debug)]
+pub(crate) struct Inherited(pub(crate) Arc<TcpListener>);
+
+impl PartialEq for Inherited {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Inherited {}
 
 impl Default for Config {
     fn default() -> Self {
@@ -378,6 +396,8 @@ impl Default for Listening {
             backlog: 128,
             half_open: 256,
             rebind: false,
+            reuse_port: false,
+            inherited: None,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     io::{Read, Write},
-    net::TcpStream,
+    net::{SocketAddr, TcpListener, TcpStream},
     thread,
 };
 
@@ -242,4 +242,50 @@ fn program_of_another_protocol_is_told_as_such() {
         matches!(&error, Error::Connect { reason: is, .. } if *is == reason),
         "{error}"
     );
+}
+
+#[test]
+fn listener_takes_an_inherited_socket() {
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap();
+    let other = SocketAddr::new(address.ip(), address.port() ^ 1);
+    let builder = Listener::builder().config(&config()).inherit(socket);
+    match builder.bind(other) {
+        Err(Error::Bind { error, .. }) => assert_eq!(error.errno, libc::EINVAL),
+        bound => panic!("{bound:?}"),
+    }
+    let listener = builder.bind(address).unwrap();
+    assert_eq!(listener.local_addr(), address);
+    let client = Connector::new().config(&config()).connect(address).unwrap();
+    client.send(b"over the socket").unwrap();
+    let server = listener.accept().unwrap();
+    assert_eq!(server.recv().unwrap(), b"over the socket");
+    listener.close();
+    // The socket is that of the builder, too, so the port stays in use.
+    TcpListener::bind(address).unwrap_err();
+    drop(builder);
+    TcpListener::bind(address).unwrap();
+}
+
+#[test]
+fn listeners_share_a_port_by_reuse_port() {
+    let builder = Listener::builder().config(&config()).reuse_port(true);
+    let first = builder.bind("127.0.0.1:0").unwrap();
+    let address = first.local_addr();
+    let exclusive = Listener::builder().config(&config()).bind(address);
+    assert!(matches!(exclusive, Err(Error::Bind { .. })));
+    let second = builder.bind(address).unwrap();
+    let connects = Connector::new().config(&config());
+    // The kernel chooses by a hash of the client's port: all 64 choose one side once in 2^63 runs.
+    let clients: Vec<_> = (0..64)
+        .map(|_| connects.connect(address).unwrap())
+        .collect();
+    let mut accepted = [0, 0];
+    for (listener, count) in [&first, &second].into_iter().zip(&mut accepted) {
+        while *count < 64 && listener.try_accept().unwrap().is_some() {
+            *count += 1;
+        }
+    }
+    assert!(accepted.iter().all(|count| *count > 0), "{accepted:?}");
+    drop(clients);
 }

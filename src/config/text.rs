@@ -370,9 +370,11 @@ mod tests {
             "listening",
             "backlog",
             "half_open",
+            "inherited",
             "label",
             "rebind",
             "retry_refused",
+            "reuse_port",
             "source",
             "stream",
         ];

@@ -69,10 +69,12 @@ impl Listening {
     pub(super) fn new(
         (rdma, tcp): (Option<ListenId>, Option<ListenId>),
         local: SocketAddr,
-        config: Config,
+        mut config: Config,
         intake: Intake,
         engine: Arc<Handle>,
     ) -> Self {
+        // Connections have copies of the configuration, and must not keep the socket open.
+        config.listening.inherited = None;
         Self {
             local,
             config,

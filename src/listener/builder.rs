@@ -1,8 +1,14 @@
-use std::io;
+use std::{
+    io,
+    net::TcpListener,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use crate::{
-    addresses::ToAddresses,
-    config::{Config, Label},
+    addresses::{Addresses, ToAddresses},
+    config::{Config, Inherited, Label},
     engine::Engine,
     error::Error,
     listener::{Listener, RequestListener},
@@ -27,7 +33,11 @@ use crate::{
 pub struct ListenerBuilder {
     config: Config,
     engine: Option<Engine>,
+    within: Duration,
 }
+
+/// The longest pause between two attempts to bind.
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 impl ListenerBuilder {
     /// Sets the configuration of all connections of the listener. Default: [`Config::default`].
@@ -109,6 +119,72 @@ impl ListenerBuilder {
         self
     }
 
+    /// Sets how long `bind` retries an address that another listener uses.
+    ///
+    /// During a restart, the new process waits so until the old one has closed its listener. An
+    /// attempt follows after at most 100 ms. The calling thread sleeps in between; the listeners of
+    /// [`rdmsg::tokio`](crate::tokio) leave that to a thread of the runtime. When the time has
+    /// passed, `bind` fails with the [`Error::Bind`] of the last attempt.
+    ///
+    /// Default zero: one attempt.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// # fn main() -> Result<(), rdmsg::Error> {
+    /// let builder = rdmsg::Listener::builder().bind_within(Duration::from_secs(10));
+    /// let listener = builder.bind("0.0.0.0:7471")?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn bind_within(mut self, time: Duration) -> Self {
+        self.within = time;
+        self
+    }
+
+    /// Sets whether several sockets may listen on the same TCP port: `SO_REUSEPORT`, see
+    /// socket(7).
+    ///
+    /// All of them must set it, and belong to the same user. The kernel distributes the requests
+    /// among them. RDMA has no such option: there a second listener on a port fails to bind, and
+    /// with [`TransportChoice::Auto`](crate::TransportChoice::Auto) listens over TCP only.
+    ///
+    /// Default `false`.
+    #[must_use]
+    pub fn reuse_port(mut self, reuse: bool) -> Self {
+        self.config.listening.reuse_port = reuse;
+        self
+    }
+
+    /// Listens over TCP on this bound socket, for instance that of systemd's socket activation.
+    ///
+    /// The address of [`bind`](Self::bind) must have the socket's port, otherwise `bind` fails with
+    /// [`Error::Bind`] and `EINVAL`. Over RDMA the address is bound as usual. The socket becomes
+    /// non-blocking. It stays open in this process while the builder or the listener exists.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use std::{net::TcpListener, os::fd::{FromRawFd, OwnedFd}};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// // The first descriptor of sd_listen_fds(3), if LISTEN_PID is this process.
+    /// // SAFETY: systemd passed descriptor 3 to this process, and nothing else uses it.
+    /// let socket = TcpListener::from(unsafe { OwnedFd::from_raw_fd(3) });
+    /// let address = socket.local_addr()?;
+    /// let listener = rdmsg::Listener::builder().inherit(socket).bind(address)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn inherit(mut self, socket: TcpListener) -> Self {
+        self.config.listening.inherited = Some(Inherited(Arc::new(socket)));
+        self
+    }
+
     /// Listens on an address. Each request is accepted.
     ///
     /// # Errors
@@ -117,7 +193,9 @@ impl ListenerBuilder {
     /// * [`Error::EngineShutDown`] when the engine was shut down.
     /// * The errors of [`Listener::bind`].
     pub fn bind(&self, address: impl ToAddresses) -> Result<Listener, Error> {
-        Listener::bind_to(address, &self.config, &self.ready_engine()?)
+        self.retry(address, |addresses, engine| {
+            Listener::bind_to(addresses, &self.config, engine)
+        })
     }
 
     /// Listens on an address, and leaves each request to the program.
@@ -126,7 +204,9 @@ impl ListenerBuilder {
     ///
     /// Those of [`bind`](Self::bind).
     pub fn bind_requests(&self, address: impl ToAddresses) -> Result<RequestListener, Error> {
-        RequestListener::bind_to(address, &self.config, &self.ready_engine()?)
+        self.retry(address, |addresses, engine| {
+            RequestListener::bind_to(addresses, &self.config, engine)
+        })
     }
 
     /// Listens for [`Stream`](crate::Stream)s.
@@ -137,12 +217,41 @@ impl ListenerBuilder {
     pub fn bind_stream(&self, address: impl ToAddresses) -> io::Result<StreamListener> {
         let mut config = self.config.clone();
         config.stream = true;
-        let listener = Listener::bind_to(address, &config, &self.ready_engine()?)?;
+        let listener = self.retry(address, |addresses, engine| {
+            Listener::bind_to(addresses, &config, engine)
+        })?;
         Ok(StreamListener::new(listener))
     }
 
-    fn ready_engine(&self) -> Result<Engine, Error> {
-        self.engine.clone().map_or_else(Engine::shared, Ok)
+    /// Binds, also again while the address is in use and the time of `bind_within` lasts.
+    fn retry<T>(
+        &self,
+        address: impl ToAddresses,
+        bind: impl Fn(Addresses, &Engine) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let engine = self.engine.clone().map_or_else(Engine::shared, Ok)?;
+        let addresses = address.to_addresses()?;
+        let began = Instant::now();
+        let mut pause = Duration::from_millis(1);
+        loop {
+            match bind(addresses.clone(), &engine) {
+                Err(error) if error.is_address_in_use() => {
+                    let left = self.within.saturating_sub(began.elapsed());
+                    if left.is_zero() {
+                        return Err(error);
+                    }
+                    thread::sleep(pause.min(left));
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+                bound => return bound,
+            }
+        }
+    }
+
+    /// Whether `bind` may sleep.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn may_wait(&self) -> bool {
+        !self.within.is_zero()
     }
 }
 

@@ -1,14 +1,34 @@
 use std::{
-    future::poll_fn,
+    future::{pending, poll_fn},
     net::SocketAddr,
+    panic::resume_unwind,
     task::{Context, Poll},
 };
+
+use ::tokio::task::spawn_blocking;
 
 use super::{endpoint::Endpoint, turn::cooperate};
 use crate::{
     addresses::ToAddresses, connector::lookup::addresses, error::Error, listener::ListenerBuilder,
     poll::Seat, transport_choice::Transport,
 };
+
+/// Binds. A builder that may retry sleeps in a thread of the runtime for blocking calls.
+pub(super) async fn bind<T: Send + 'static>(
+    builder: &ListenerBuilder,
+    bind: impl FnOnce(&ListenerBuilder) -> T + Send + 'static,
+) -> T {
+    if !builder.may_wait() {
+        return bind(builder);
+    }
+    let builder = builder.clone();
+    match spawn_blocking(move || bind(&builder)).await {
+        Ok(bound) => bound,
+        // The runtime is shutting down, and drops this task as well.
+        Err(error) if error.is_cancelled() => pending().await,
+        Err(error) => resume_unwind(error.into_panic()),
+    }
+}
 
 /// Accepts connections on an address, for tasks.
 ///
@@ -42,7 +62,9 @@ impl Listener {
         builder: &ListenerBuilder,
         address: impl ToAddresses,
     ) -> Result<Self, Error> {
-        builder.bind(addresses(address).await?).map(Self::from)
+        let addresses = addresses(address).await?;
+        let bound = bind(builder, move |builder| builder.bind(addresses)).await;
+        bound.map(Self::from)
     }
 
     /// Accepts the next connection.

@@ -4,7 +4,11 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use super::{listener::accept, stream::Stream, turn::cooperate};
+use super::{
+    listener::{accept, bind},
+    stream::Stream,
+    turn::cooperate,
+};
 use crate::{
     addresses::ToAddresses, connector::lookup::addresses, endpoint::Endpoint,
     listener::ListenerBuilder, stream::ListenerTtl, transport_choice::Transport,
@@ -55,7 +59,9 @@ impl StreamListener {
         builder: &ListenerBuilder,
         address: impl ToAddresses,
     ) -> io::Result<Self> {
-        Self::from_std(builder.bind_stream(addresses(address).await?)?)
+        let addresses = addresses(address).await?;
+        let bound = bind(builder, move |builder| builder.bind_stream(addresses)).await;
+        Self::from_std(bound?)
     }
 
     /// Makes a listener of one for threads. It need not be non-blocking.

@@ -184,3 +184,24 @@ fn a_shutdown_is_the_last_item_of_the_channel() {
     assert!(established.recv().is_err());
     assert!(matches!(listener.accept(), Err(Error::EngineShutDown)));
 }
+
+#[test]
+fn bind_waits_for_an_address_in_use() {
+    let stage = Stage::new(&small());
+    let address = stage.listener.local_addr();
+    let builder = Listener::builder().config(&small()).engine(&stage.engine);
+    let in_use = builder.bind(address).unwrap_err();
+    assert!(
+        matches!(in_use, Error::Bind { error, .. } if error.errno == libc::EADDRINUSE),
+        "{in_use}"
+    );
+    let brief = builder.clone().bind_within(Duration::from_millis(2));
+    assert!(matches!(brief.bind(address), Err(Error::Bind { .. })));
+    let patient = builder.bind_within(PATIENCE);
+    let rebound = thread::scope(|scope| {
+        let waits = scope.spawn(|| patient.bind(address).unwrap());
+        stage.listener.close();
+        waits.join().unwrap()
+    });
+    assert_eq!(rebound.local_addr(), address);
+}

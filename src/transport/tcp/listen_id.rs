@@ -1,6 +1,6 @@
 use std::{
     net::{SocketAddr, TcpListener},
-    os::fd::{AsFd, AsRawFd},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
 };
 
 use nix::sys::socket::{Backlog, SockaddrStorage, bind, listen, setsockopt, sockopt};
@@ -12,6 +12,7 @@ use super::{
 use crate::{
     config::Config,
     os::{Unshared, failed},
+    status::OsError,
     transport::no_transport::NoTransport,
 };
 
@@ -34,11 +35,12 @@ impl ListenId {
         address: SocketAddr,
         config: &Config,
     ) -> Result<Self, NoTransport> {
-        let socket = stream_socket(address)?;
-        setsockopt(&socket, sockopt::ReuseAddr, &true).map_err(failed("setsockopt"))?;
+        let socket = match &config.listening.inherited {
+            Some(inherited) => copy(&inherited.0, address)?,
+            None => bound_socket(address, config.listening.reuse_port)?,
+        };
         // Its answers to requests have the class of the connections.
         set_traffic_class(&socket, config)?;
-        bind(socket.as_raw_fd(), &SockaddrStorage::from(address)).map_err(failed("bind"))?;
         let backlog = Backlog::new(KERNEL_BACKLOG).map_err(failed("listen"))?;
         listen(&socket, backlog).map_err(failed("listen"))?;
         let local = local_addr(socket.as_fd());
@@ -53,6 +55,26 @@ impl ListenId {
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
         self.local
     }
+}
+
+fn bound_socket(address: SocketAddr, reuse_port: bool) -> Result<OwnedFd, OsError> {
+    let socket = stream_socket(address)?;
+    setsockopt(&socket, sockopt::ReuseAddr, &true).map_err(failed("setsockopt"))?;
+    setsockopt(&socket, sockopt::ReusePort, &reuse_port).map_err(failed("setsockopt"))?;
+    bind(socket.as_raw_fd(), &SockaddrStorage::from(address)).map_err(failed("bind"))?;
+    Ok(socket)
+}
+
+/// Duplicates the descriptor of a bound socket, which must have the port of `address`.
+fn copy(inherited: &TcpListener, address: SocketAddr) -> Result<OwnedFd, OsError> {
+    if local_addr(inherited.as_fd()).map(|local| local.port()) != Some(address.port()) {
+        return Err(OsError::new("bind", libc::EINVAL));
+    }
+    let copied = inherited.try_clone().and_then(|copy| {
+        copy.set_nonblocking(true)?;
+        Ok(copy.into())
+    });
+    copied.map_err(failed("fcntl"))
 }
 
 impl Drop for ListenId {
