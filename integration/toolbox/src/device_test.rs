@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{Deadline, Lab, PATIENCE, Watchdog};
+use crate::{Deadline, Lab, TIME_LIMIT, Watchdog};
 
 /// Limit for a test, in seconds of an idle machine. Tests take about a tenth of it.
 const SECONDS: u64 = 300;
@@ -131,7 +131,7 @@ impl Drop for DeviceTest {
         if thread::panicking() {
             return;
         }
-        let mut deadline = Deadline::after(PATIENCE);
+        let mut deadline = Deadline::after(TIME_LIMIT);
         let mut now = Counts::now(&self.lab);
         // Connections that were dropped are closed in the background.
         while now.objects != self.before.objects && !deadline.is_over() {

@@ -52,7 +52,7 @@ pub use crate::{
 
 /// The longest wait of a test for an event that has to come. It is generous enough for a busy
 /// machine that emulates each instruction.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The number of file descriptors that this process has open.
 ///
@@ -69,13 +69,13 @@ pub fn open_fds() -> usize {
 ///
 /// # Panics
 ///
-/// If no such line arrives within [`PATIENCE`].
+/// If no such line arrives within [`TIME_LIMIT`].
 pub fn await_line(process: &mut Process, text: &str) {
     loop {
-        match process.line(PATIENCE) {
+        match process.line(TIME_LIMIT) {
             Some(Line::Out(line) | Line::Err(line)) if line.contains(text) => return,
             Some(_) => {}
-            None => panic!("it does not say {text:?}: {:?}", process.end(PATIENCE)),
+            None => panic!("it does not say {text:?}: {:?}", process.end(TIME_LIMIT)),
         }
     }
 }

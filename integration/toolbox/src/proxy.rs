@@ -54,7 +54,7 @@ impl Proxy {
     }
 
     /// Accepts connections again.
-    pub fn mend(&self) {
+    pub fn restore(&self) {
         self.change_to(Carried::Open(Vec::new()));
     }
 
