@@ -9,8 +9,8 @@
 //!   again. A logger that panics loses the line that it was given and nothing else: no connection
 //!   is at fault, and a second line about the first would meet the same logger.
 //! * A thread that others depend on, the engine's, [collects](collect) its foreign code as
-//!   [errands](ForeignCall) and runs them when it can be relieved. All other threads run foreign code at
-//!   once, and are the only ones that it delays.
+//!   [errands](ForeignCall) and runs them when it can be relieved. All other threads run foreign
+//!   code at once, and are the only ones that it delays.
 //!
 //! A program that is built with `panic = "abort"` ends at the first panic, as always.
 //!

@@ -241,8 +241,8 @@ impl Poller {
         self.word.is_shared()
     }
 
-    /// Compares the visits with the count of the engine's last look. After [`OwnerCheck::Expired`] the
-    /// engine arms and polls.
+    /// Compares the visits with the count of the engine's last look. After [`OwnerCheck::Expired`]
+    /// the engine arms and polls.
     #[inline]
     pub fn check_owner(&self, seen: u32) -> OwnerCheck {
         let look = self.word.check_owner(seen);
@@ -330,7 +330,8 @@ impl Poller {
         self.word.relax();
     }
 
-    /// As [`note_held_back`](Self::note_held_back), by the engine's thread, which looks again in any case.
+    /// As [`note_held_back`](Self::note_held_back), by the engine's thread, which looks again in
+    /// any case.
     #[inline]
     pub fn note_held_again(&self) {
         let _ = self.word.note_held_back();

@@ -1,11 +1,11 @@
 //! Keeps an engine at work while foreign code blocks its thread.
 //!
 //! The engine's thread has the reactor, and collects the foreign code that it comes across: wakers,
-//! log lines. Between two steps of the reactor it puts the reactor on a [`Custody`], runs that code,
-//! and takes the reactor back. Code that returns quickly costs two short locks, and no other thread
-//! stands between the engine and a task. A second thread, the relief, looks at the desk every
-//! [`FOREIGN_CALL_LIMIT`]. If the same code still runs, the relief takes the reactor and becomes the
-//! engine's thread. The first thread ends when the code returns:
+//! log lines. Between two steps of the reactor it puts the reactor on a [`Custody`], runs that
+//! code, and takes the reactor back. Code that returns quickly costs two short locks, and no other
+//! thread stands between the engine and a task. A second thread, the relief, looks at the desk
+//! every [`FOREIGN_CALL_LIMIT`]. If the same code still runs, the relief takes the reactor and
+//! becomes the engine's thread. The first thread ends when the code returns:
 //!
 //! ```text
 //!            put                     take back
@@ -14,12 +14,13 @@
 //!                        └────────────────────> ends
 //! ```
 //!
-//! So a waker or a logger that blocks delays the engine once, by two times [`FOREIGN_CALL_LIMIT`] at most. A
-//! relief that comes too early, because the system did not run the first thread, does no harm.
+//! So a waker or a logger that blocks delays the engine once, by two times [`FOREIGN_CALL_LIMIT`]
+//! at most. A relief that comes too early, because the system did not run the first thread, does no
+//! harm.
 //!
-//! Each connection's code is run by one thread at a time ([`PendingWork`](foreign::PendingWork)), and so are the
-//! log's lines. A connection whose waker never returns keeps one thread, and its other
-//! tasks wait behind that waker; other connections go on.
+//! Each connection's code is run by one thread at a time ([`PendingWork`](foreign::PendingWork)),
+//! and so are the log's lines. A connection whose waker never returns keeps one thread, and its
+//! other tasks wait behind that waker; other connections go on.
 //!
 //! The relief is started with the first foreign code. A program whose threads wait for their
 //! connections themselves, and that logs nothing, has none.

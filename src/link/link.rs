@@ -309,7 +309,8 @@ impl Link {
     }
 
     /// Runs `f` on the state machine, carries out the outputs, and wakes waiting threads. Returns
-    /// the deferred work, for [`run_deferred`](Self::run_deferred): the caller may hold the lock of `poll`.
+    /// the deferred work, for [`run_deferred`](Self::run_deferred): the caller may hold the lock of
+    /// `poll`.
     pub(super) fn run<T>(
         self: &Arc<Self>,
         handoff: Option<&Handoff>,

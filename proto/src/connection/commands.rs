@@ -304,8 +304,9 @@ impl Connection {
 
 /// Messages that the driver has taken from the application and holds back.
 impl Connection {
-    /// Keeps a Finish and a Close back until [`release_ending`](Self::release_ending), because the driver holds
-    /// messages of the application back. Returns whether the connection is in a state for that.
+    /// Keeps a Finish and a Close back until [`release_ending`](Self::release_ending), because the
+    /// driver holds messages of the application back. Returns whether the connection is in a state
+    /// for that.
     pub fn hold(&mut self) -> bool {
         match self.open() {
             Some((open, _)) => open.sending_messages().map(|it| it.control.hold()).is_ok(),

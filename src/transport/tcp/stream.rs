@@ -462,8 +462,8 @@ pub(crate) struct Reserved<'a> {
 
 impl Reserved<'_> {
     /// Waits until something comes or the stream ends, for less than [`WAITS_FOR`], and receives
-    /// it. The next poll finds it. Behind a part of a long payload it waits again, if `may_continue`
-    /// returns `true`.
+    /// it. The next poll finds it. Behind a part of a long payload it waits again, if
+    /// `may_continue` returns `true`.
     ///
     /// [`WAITS_FOR`]: super::socket::WAITS_FOR
     pub(crate) fn wait(mut self, may_continue: impl Fn() -> bool) {

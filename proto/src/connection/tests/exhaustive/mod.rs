@@ -8,8 +8,8 @@
 //! A side polls the completions of its two queues in any order, and those of one queue in their own
 //! order. Completions and connection manager events overtake each other. A frame arrives, and the
 //! device acknowledges it, at any later time. A deadline passes if nothing else is possible, or by
-//! [`SideEvent::Wait`] at any time. There are no cycles, because each transition uses up a part of a
-//! budget, a frame, a completion or a deadline. So each path ends, and a check of the ends proves
+//! [`SideEvent::Wait`] at any time. There are no cycles, because each transition uses up a part of
+//! a budget, a frame, a completion or a deadline. So each path ends, and a check of the ends proves
 //! that no wait is endless.
 //!
 //! # Reduction
