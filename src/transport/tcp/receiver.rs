@@ -59,7 +59,7 @@ pub(super) struct Receiver {
     staged: Box<[u8]>,
     unread: Range<usize>,
     /// The PDU whose payload is coming.
-    incoming_payload: Option<IncomingPayload>,
+    incoming: Option<IncomingPayload>,
     /// The number of the peer's requests that were carried out.
     requests: u32,
     writes: WriteParts,
@@ -114,7 +114,7 @@ impl Receiver {
         Self {
             staged: vec![0; STAGED].into(),
             unread: 0..0,
-            incoming_payload: None,
+            incoming: None,
             requests: 0,
             writes: WriteParts::default(),
             over: false,
@@ -211,9 +211,7 @@ impl Receiver {
 
     /// Returns the number of missing bytes of the present payload.
     fn left(&self) -> usize {
-        self.incoming_payload
-            .as_ref()
-            .map_or(0, |incoming_payload| incoming_payload.left)
+        self.incoming.as_ref().map_or(0, |payload| payload.left)
     }
 
     /// Whether a thread may wait: no bytes are pending, and the wait delays no other thread. While
@@ -224,10 +222,7 @@ impl Receiver {
 
     /// Whether bytes go straight to exposed memory.
     fn is_exposed(&self) -> bool {
-        let to = self
-            .incoming_payload
-            .as_ref()
-            .map(|incoming_payload| &incoming_payload.to);
+        let to = self.incoming.as_ref().map(|payload| &payload.to);
         matches!(to, Some(Place::Exposed { .. }))
     }
 
@@ -264,16 +259,16 @@ impl Receiver {
     /// Processes staged bytes until a PDU is incomplete.
     fn take_staged(&mut self, parts: &mut Parts<'_>, enough: usize) -> Result<(), Fault> {
         while parts.done.len() < enough {
-            if let Some(incoming_payload) = &mut self.incoming_payload {
+            if let Some(incoming) = &mut self.incoming {
                 let staged = &self.staged[self.unread.clone()];
-                let count = staged.len().min(incoming_payload.left);
+                let count = staged.len().min(incoming.left);
                 if count > 0 {
-                    incoming_payload.copy(&staged[..count]);
+                    incoming.copy(&staged[..count]);
                     self.unread.start += count;
                     self.payload_received(count, parts)?;
                     continue;
                 }
-                if incoming_payload.left > 0 {
+                if incoming.left > 0 {
                     return Ok(());
                 }
                 self.payload_received(0, parts)?;
@@ -327,10 +322,10 @@ impl Receiver {
             // exposed memory, whose lock is held.
             (unsafe { socket.receive(spans, wait) }, room)
         };
-        match &self.incoming_payload {
+        match &self.incoming {
             None => receive(None),
             // If the key has ended, the bytes are refused when they are processed.
-            Some(incoming_payload) => incoming_payload.with_rest(receive),
+            Some(incoming) => incoming.with_rest(receive),
         }
     }
 
@@ -442,7 +437,7 @@ impl Receiver {
             }
         };
         self.long = left >= LONG;
-        self.incoming_payload = Some(IncomingPayload { left, to });
+        self.incoming = Some(IncomingPayload { left, to });
         Ok(())
     }
 
@@ -466,21 +461,21 @@ impl Receiver {
     /// Records that `count` further bytes of the payload are in their place. After the last one, it
     /// executes the PDU.
     fn payload_received(&mut self, count: usize, parts: &mut Parts<'_>) -> Result<(), Fault> {
-        let Some(incoming_payload) = &mut self.incoming_payload else {
+        let Some(incoming) = &mut self.incoming else {
             return Ok(());
         };
-        if !incoming_payload.is_open() {
+        if !incoming.is_open() {
             // A receive that it may have stays with it, to come back with the others.
             return Err(self.refuse(Cause::Access, parts));
         }
-        incoming_payload.left -= count;
-        if let Place::Answer { .. } = incoming_payload.to {
+        incoming.left -= count;
+        if let Place::Answer { .. } = incoming.to {
             count_bytes(parts.read, count);
         }
-        if incoming_payload.left > 0 {
+        if incoming.left > 0 {
             return Ok(());
         }
-        let Some(IncomingPayload { to, .. }) = self.incoming_payload.take() else {
+        let Some(IncomingPayload { to, .. }) = self.incoming.take() else {
             return Ok(());
         };
         match to {
@@ -563,11 +558,7 @@ impl Receiver {
     /// and the one that a frame has begun to fill.
     pub(super) fn flush(&mut self, receives: Option<&ReceiveQueue>, done: &mut VecDeque<Done>) {
         self.ended = true;
-        let began = match self
-            .incoming_payload
-            .take()
-            .map(|incoming_payload| incoming_payload.to)
-        {
+        let began = match self.incoming.take().map(|payload| payload.to) {
             Some(Place::Receive { receive, .. }) => Some(receive),
             Some(Place::Exposed {
                 imm: Some((receive, _)),
@@ -592,7 +583,7 @@ impl Receiver {
     /// Forgets the present payload, whose memory may be gone.
     pub(super) fn forget(&mut self) {
         self.ended = true;
-        self.incoming_payload = None;
+        self.incoming = None;
     }
 }
 

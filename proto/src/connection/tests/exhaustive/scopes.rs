@@ -36,15 +36,15 @@ pub(super) const SMALLEST: Scope = Scope {
 };
 
 /// Makes scopes of lines: a name, sizes that differ from the smallest, and after the arrow each
-/// deed with how often A and B do it at most.
+/// side event with the most times that it may occur at A and at B.
 macro_rules! scopes {
-    ($($name:literal $($field:ident $value:expr),* => $($side_event:ident $a:literal $b:literal),*;)*)
+    ($($name:literal $($field:ident $value:expr),* => $($event:ident $a:literal $b:literal),*;)*)
     => {
         &[$(
             #[allow(clippy::needless_update, reason = "a line may name all sizes")]
             Scope {
                 name: $name,
-                side_events: &[$((SideEvent::$side_event, [$a, $b])),*],
+                side_events: &[$((SideEvent::$event, [$a, $b])),*],
                 $($field: $value,)*
                 ..SMALLEST
             }
