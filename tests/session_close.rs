@@ -14,7 +14,7 @@ use rdmsg::{
 };
 
 /// No call takes longer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The sender of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,7 +114,7 @@ impl Proxy {
     fn wait_for_cut(&self) {
         let begun = Instant::now();
         while !self.has_cut() {
-            assert!(begun.elapsed() < PATIENCE, "the frame comes");
+            assert!(begun.elapsed() < TIME_LIMIT, "the frame comes");
             thread::yield_now();
         }
     }
@@ -158,12 +158,12 @@ fn config() -> Config {
     Config::default().with(|config| {
         config.resume = Duration::from_secs(60);
         config.transport = TransportChoice::Tcp;
-        config.close_timeout = PATIENCE;
+        config.close_timeout = TIME_LIMIT;
     })
 }
 
 /// The configuration of a server that does not wait long for its close.
-fn brief() -> Config {
+fn short_close() -> Config {
     config().with(|config| config.close_timeout = Duration::from_millis(200))
 }
 
@@ -173,12 +173,12 @@ fn pair(of_client: &Config, of_server: &Config) -> (Endpoint, Endpoint, Proxy, L
     let proxy = Proxy::new(listener.local_addr());
     let connector = Connector::new().config(of_client);
     let client = connector.connect(proxy.address).unwrap();
-    let server = listener.accept_timeout(PATIENCE).unwrap();
+    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     (client, server, proxy, listener)
 }
 
 fn next(endpoint: &Endpoint) -> Completion {
-    endpoint.next_completion_timeout(PATIENCE).unwrap()
+    endpoint.next_completion_timeout(TIME_LIMIT).unwrap()
 }
 
 /// The ids of messages sent and failed, the number of messages received, and the end.
@@ -283,7 +283,7 @@ fn lost_acknowledgement_is_sent_after_session_end() {
 
 /// The server closes after this cut. Returns the outcome of the client, which sent three messages.
 fn close_while_cut_off(loses: Frame) -> (Vec<u64>, Vec<u64>, usize, CloseReason) {
-    let (client, server, proxy, _listener) = pair(&config(), &brief());
+    let (client, server, proxy, _listener) = pair(&config(), &short_close());
     send(&client, 0..2);
     client.flush().unwrap();
     proxy.cut_for_good(Cut {
@@ -336,7 +336,7 @@ fn client_learns_of_message_that_server_missed() {
 
 #[test]
 fn client_that_missed_nothing_learns_of_clean_close() {
-    let (client, server, proxy, _listener) = pair(&config(), &brief());
+    let (client, server, proxy, _listener) = pair(&config(), &short_close());
     send(&client, 0..2);
     send(&server, 0..1);
     client.flush().unwrap();
@@ -352,7 +352,7 @@ fn client_that_missed_nothing_learns_of_clean_close() {
 
 #[test]
 fn close_of_client_finds_that_server_has_closed() {
-    let (client, server, proxy, _listener) = pair(&config(), &brief());
+    let (client, server, proxy, _listener) = pair(&config(), &short_close());
     send(&client, 0..2);
     client.flush().unwrap();
     for id in 0..2 {

@@ -17,7 +17,7 @@ use rdmsg::{
     TransportChoice,
 };
 
-use tcp_peer::{PATIENCE, Peer, Stage, frame, frame_with, pdu};
+use tcp_peer::{Peer, Stage, TIME_LIMIT, frame, frame_with, pdu};
 
 mod tcp_peer;
 
@@ -41,7 +41,7 @@ fn stage() -> Stage {
 
 fn end_of(endpoint: &Endpoint) -> CloseReason {
     loop {
-        let completion = endpoint.next_completion_timeout(PATIENCE).unwrap();
+        let completion = endpoint.next_completion_timeout(TIME_LIMIT).unwrap();
         if let Completion::Disconnected(reason) = completion {
             return reason;
         }
@@ -141,7 +141,7 @@ fn no_more_reads_are_in_flight_than_both_sides_serve() {
     let addr = stage.listener.local_addr();
     for (reads, expected) in [(1, 1), (5, 5), (255, 16)] {
         let connecting = thread::spawn(move || Peer::serving(TcpStream::connect(addr)?, 4, reads));
-        let endpoint = stage.listener.accept_timeout(PATIENCE).unwrap();
+        let endpoint = stage.listener.accept_timeout(TIME_LIMIT).unwrap();
         let mut peer = connecting.join().unwrap().unwrap();
         let region = endpoint.one_sided().region(8, RemoteAccess::NONE).unwrap();
         let token = [
@@ -330,8 +330,8 @@ fn messages_arrive_however_the_stream_is_cut() {
         peer.say(&[byte]);
         peer.stream.flush().unwrap();
     }
-    assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *b"one");
-    assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *b"two");
+    assert_eq!(*endpoint.recv_timeout(TIME_LIMIT).unwrap(), *b"one");
+    assert_eq!(*endpoint.recv_timeout(TIME_LIMIT).unwrap(), *b"two");
 }
 
 #[test]
@@ -358,7 +358,7 @@ fn bytes_beyond_one_batch_are_still_processed() {
         // Nothing follows these bytes.
         peer.say(&bytes);
         for number in 0..before + 20 {
-            let message = endpoint.recv_timeout(PATIENCE).unwrap();
+            let message = endpoint.recv_timeout(TIME_LIMIT).unwrap();
             assert_eq!(*message, [number as u8], "{before} before");
         }
         drop(peer);
@@ -381,7 +381,7 @@ fn bytes_before_peer_close_arrive_before_the_end() {
         // If the socket were closed, its unread grants would make the kernel drop unsent bytes.
         peer.stream.shutdown(Shutdown::Write).unwrap();
         for number in 0..COUNT {
-            let message = endpoint.recv_timeout(PATIENCE);
+            let message = endpoint.recv_timeout(TIME_LIMIT);
             let message = message.unwrap_or_else(|error| panic!("{number} of {len}: {error}"));
             assert!(*message == vec![number as u8; len][..], "{number} of {len}");
         }
@@ -421,7 +421,7 @@ fn noise_after_setup_ends_only_its_own_connection() {
 
 /// A peer floods its connection with pings while others exchange messages.
 #[test]
-fn a_flood_of_pings_over_tcp_holds_up_nobody() {
+fn ping_flood_over_tcp_delays_no_other_connection() {
     const PING: u8 = 3;
     let stage = stage();
     let (peer, endpoint) = stage.connect();
@@ -493,10 +493,10 @@ fn silent_peers_use_no_places_of_other_addresses() {
         .collect();
     // The slow peer has a place, too, so these connections were closed.
     for evicted in &mut silent[..SILENT + 1 - 256] {
-        evicted.set_read_timeout(Some(PATIENCE)).unwrap();
+        evicted.set_read_timeout(Some(TIME_LIMIT)).unwrap();
         assert_eq!(evicted.read(&mut [0]).unwrap(), 0);
     }
     let _peer = Peer::over(slow, 4).unwrap();
-    stage.listener.accept_timeout(PATIENCE).unwrap();
+    stage.listener.accept_timeout(TIME_LIMIT).unwrap();
     stage.assert_well();
 }

@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn child_makes_global_values_anew() {
+    fn child_creates_new_global_values() {
         let held = NUMBER.get().lock().unwrap();
         let before = Process::this();
         assert!(in_child(|| !before.is_this()

@@ -156,13 +156,13 @@ mod tests {
 
     /// The numbers of `Config::shared_receive` and of the example in the crate's documentation.
     #[test]
-    fn a_connection_keeps_as_many_as_is_written() {
+    fn connection_keeps_its_written_receives() {
         assert_eq!(Account::least(2), 14);
         assert_eq!(Account::least(8192), 14);
     }
 
     #[test]
-    fn half_is_kept_for_what_connections_need_at_least() {
+    fn half_is_reserved_for_connection_minimums() {
         let account = Account::new(112);
         assert!(account.open(64));
         let mut taken = 0;
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_more_than_its_share_gives_back() {
+    fn connection_above_its_share_returns_receives() {
         let account = Account::new(112);
         assert_eq!(account.trade(0, 0, 40), 40);
         assert_eq!(account.trade(1, 39, 1), 1, "it has less than four times 17");
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_within_its_share_changes_nothing() {
+    fn connection_within_its_share_keeps_receives() {
         let account = Account::new(800);
         assert_eq!(account.trade(0, 0, 64), 64);
         let free = account.free();

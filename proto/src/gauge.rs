@@ -237,7 +237,7 @@ impl Gauge {
     }
 
     /// Whether another claim waits for bytes that this host uses.
-    pub fn is_wanted_from(&self, host: Host) -> bool {
+    pub fn is_contended_at(&self, host: Host) -> bool {
         self.waiting > 0
             && self.hosts.iter().any(|(other, share)| {
                 !share.waiting.is_empty() && (*other == host || share.next().is_some())
@@ -418,10 +418,10 @@ mod tests {
             assert!(gauge.claim(who, host(1), 10, Part::Whole));
         }
         assert!(!gauge.claim(8, host(1), 10, Part::Whole));
-        assert!(gauge.is_wanted_from(host(1)) && !gauge.is_wanted_from(host(2)));
+        assert!(gauge.is_contended_at(host(1)) && !gauge.is_contended_at(host(2)));
         assert!(gauge.claim(9, host(2), 25, Part::Whole));
         assert!(!gauge.claim(10, host(2), 25, Part::Whole));
-        assert!(gauge.is_wanted_from(host(1)) && gauge.is_wanted_from(host(2)));
+        assert!(gauge.is_contended_at(host(1)) && gauge.is_contended_at(host(2)));
         assert_eq!(release(&mut gauge, 1, 10), [8]);
         assert_eq!(release(&mut gauge, 1, 20), [10]);
     }

@@ -63,7 +63,7 @@ pub(super) struct Progress {
 
 impl Progress {
     /// Whether enough has arrived since `seen`, half a timeout before.
-    fn suffices_since(&self, seen: Self) -> bool {
+    fn is_enough_since(&self, seen: Self) -> bool {
         self.chunks > seen.chunks && self.bytes - seen.bytes >= self.wanted / 16
     }
 }
@@ -162,7 +162,7 @@ impl ReadWatchdog {
         match self.watch {
             Watch::Reading { check, seen, still } if check <= now => {
                 self.watch = Watch::Off;
-                let too_little = !progress.suffices_since(seen);
+                let too_little = !progress.is_enough_since(seen);
                 if reading && too_little && still {
                     return Verdict::Stalled;
                 }
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_that_stand_still_are_noticed_in_time() {
+    fn stalled_reads_are_detected_in_time() {
         let start = Instant::now();
         let mut read_watchdog = ReadWatchdog::new(TIMEOUT);
         read_watchdog.read_posted(chunks(0), start);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_that_go_on_are_left_alone_however_slow() {
+    fn slow_reads_with_progress_do_not_time_out() {
         let mut read_watchdog = ReadWatchdog::new(TIMEOUT);
         read_watchdog.read_posted(chunks(0), Instant::now());
         let came = |check: u32| u64::from(check.div_ceil(2));

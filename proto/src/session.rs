@@ -332,7 +332,7 @@ impl<M: Default> Session<M> {
 
     /// Takes the next message that is to be sent again. The caller sends it, and so
     /// [keeps](Self::keep) it, or [puts it back](Self::put_back).
-    pub fn next_again(&mut self) -> Option<M> {
+    pub fn next_to_resend(&mut self) -> Option<M> {
         self.again.pop_front().map(|kept| kept.message)
     }
 

@@ -22,12 +22,12 @@ use crate::proto::Host;
 pub(super) const PLACES: usize = 8;
 
 /// The age after which a turn takes no place, because its connection waits for its peer.
-const PATIENCE_OF_CONNECTS: Duration = Duration::from_secs(2);
+const CONNECT_PLACE_TIME: Duration = Duration::from_secs(2);
 
 /// The age after which the turn of a connection that a peer requested takes no place. It is short,
 /// because after the accept only the peer's last step is missing, so that a peer that never takes
 /// this step delays other connections only for this time.
-const PATIENCE_OF_ACCEPTS: Duration = Duration::from_millis(250);
+const ACCEPT_PLACE_TIME: Duration = Duration::from_millis(250);
 
 /// See the top of this file. Connections go by their keys.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub(super) struct Admission {
     places: usize,
     /// The number of turns of one host at a time.
     places_of_host: usize,
-    patience: Duration,
+    time_limit: Duration,
     /// The turns that take a place.
     taken: Vec<Turn>,
     hosts: HashMap<Host, OfHost>,
@@ -73,19 +73,19 @@ enum Member {
 impl Admission {
     /// For connections that this host asks for.
     pub(super) fn of_connects() -> Self {
-        Self::new(PLACES, PATIENCE_OF_CONNECTS)
+        Self::new(PLACES, CONNECT_PLACE_TIME)
     }
 
     /// For connections that this host is asked for.
     pub(super) fn of_accepts() -> Self {
-        Self::new(PLACES, PATIENCE_OF_ACCEPTS)
+        Self::new(PLACES, ACCEPT_PLACE_TIME)
     }
 
-    fn new(places: usize, patience: Duration) -> Self {
+    fn new(places: usize, time_limit: Duration) -> Self {
         Self {
             places,
             places_of_host: places - places / 4,
-            patience,
+            time_limit,
             taken: Vec::with_capacity(places),
             hosts: HashMap::new(),
             members: HashMap::new(),
@@ -167,7 +167,7 @@ impl Admission {
         entry.started += 1;
         entry.taken += 1;
         self.members.insert(key, Member::Started { host });
-        let end = now + self.patience;
+        let end = now + self.time_limit;
         self.taken.push(Turn { key, host, end });
         Some(key)
     }
@@ -193,7 +193,7 @@ impl Admission {
 mod tests {
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_millis(500);
+    const TIME_LIMIT: Duration = Duration::from_millis(500);
 
     fn host(number: u8) -> Host {
         Host::of([10, 8, 0, number].into())
@@ -206,14 +206,14 @@ mod tests {
     #[test]
     fn oldest_attempts_get_the_limited_places() {
         let now = Instant::now();
-        let mut turns = Admission::new(3, PATIENCE);
+        let mut turns = Admission::new(3, TIME_LIMIT);
         assert_eq!(turns.next_at(now), None);
         for key in [5, 9, 2, 7, 1] {
             turns.join(key, host(1));
         }
         assert_eq!(turns.next_at(now), Some(now));
         assert_eq!(drain(&mut turns, now), [5, 9, 2]);
-        assert_eq!(turns.next_at(now), Some(now + PATIENCE));
+        assert_eq!(turns.next_at(now), Some(now + TIME_LIMIT));
         turns.finish(9);
         assert_eq!(drain(&mut turns, now), [7]);
         turns.leave(5);
@@ -223,9 +223,9 @@ mod tests {
     }
 
     #[test]
-    fn who_gives_up_while_waiting_is_not_called() {
+    fn cancelled_attempt_gets_no_turn() {
         let now = Instant::now();
-        let mut turns = Admission::new(1, PATIENCE);
+        let mut turns = Admission::new(1, TIME_LIMIT);
         for key in 1..=3 {
             turns.join(key, host(1));
         }
@@ -237,33 +237,33 @@ mod tests {
     }
 
     #[test]
-    fn silent_host_delays_others_by_patience_at_most() {
+    fn silent_host_delays_others_by_its_limit_at_most() {
         let start = Instant::now();
-        let mut turns = Admission::new(2, PATIENCE);
+        let mut turns = Admission::new(2, TIME_LIMIT);
         for key in 1..=100 {
             turns.join(key, host(1));
         }
         assert_eq!(drain(&mut turns, start), [1, 2]);
         turns.join(101, host(2));
-        let later = start + PATIENCE;
+        let later = start + TIME_LIMIT;
         assert_eq!(drain(&mut turns, later), [101, 3], "the other host is next");
         // The connections that joined before still count as those of the silent host.
         turns.join(102, host(2));
-        assert_eq!(drain(&mut turns, later + PATIENCE), [102, 4]);
+        assert_eq!(drain(&mut turns, later + TIME_LIMIT), [102, 4]);
         turns.leave(1);
-        let left = drain(&mut turns, later + PATIENCE);
+        let left = drain(&mut turns, later + TIME_LIMIT);
         assert!(left.is_empty(), "its place was taken long ago: {left:?}");
     }
 
     #[test]
     fn one_host_does_not_get_all_places() {
         let now = Instant::now();
-        let mut turns = Admission::new(8, PATIENCE);
+        let mut turns = Admission::new(8, TIME_LIMIT);
         for key in 1..=100 {
             turns.join(key, host(1));
         }
         assert_eq!(drain(&mut turns, now), [1, 2, 3, 4, 5, 6]);
-        assert_eq!(turns.next_at(now), Some(now + PATIENCE));
+        assert_eq!(turns.next_at(now), Some(now + TIME_LIMIT));
         for key in 101..=110 {
             turns.join(key, host(2));
         }
@@ -275,9 +275,9 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_back_is_last() {
+    fn repeated_attempt_is_last_in_turn() {
         let now = Instant::now();
-        let mut turns = Admission::new(1, PATIENCE);
+        let mut turns = Admission::new(1, TIME_LIMIT);
         turns.join(1, host(1));
         turns.join(2, host(1));
         assert_eq!(turns.next(now), Some(1));

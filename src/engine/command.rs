@@ -10,7 +10,7 @@ use std::{
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
-use super::{engine::EngineStatistics, promise::Pledge, relief::Desk};
+use super::{engine::EngineStatistics, promise::PromiseSender, relief::Custody};
 use crate::{
     config::Config,
     error::Error,
@@ -34,7 +34,7 @@ pub(crate) enum Command {
     Listen {
         address: SocketAddr,
         config: Config,
-        intake: Intake,
+        listener_items: ListenerItem,
         engine: Arc<Handle>,
         reply: Sender<Result<Bound, Error>>,
     },
@@ -81,13 +81,13 @@ pub(crate) enum Command {
 pub(crate) struct Handle {
     commands: Arc<Mailbox<Command>>,
     /// Where to wait for the engine's end. `None` after a fork: a child has no thread to wait for.
-    desk: Option<Arc<Desk>>,
+    custody: Option<Arc<Custody>>,
     process: Process,
 }
 
 /// The items that a listener's program takes. The engine's thread brings them.
 #[derive(Clone, Debug)]
-pub(crate) enum Intake {
+pub(crate) enum ListenerItem {
     /// The engine accepts each request at once. The program takes established connections.
     Connections(Arc<dyn Incoming<Result<Established, Error>>>),
     /// The program takes requests and answers them.
@@ -130,7 +130,7 @@ pub(crate) enum Reply {
     /// To the thread that waits for it.
     Caller(Sender<Result<Established, Error>>),
     /// To the task that awaits it.
-    Task(Pledge<Established>),
+    Task(PromiseSender<Established>),
     /// To the listener's queue of established connections.
     Backlog(Arc<dyn Incoming<Result<Established, Error>>>),
 }
@@ -155,10 +155,10 @@ pub(crate) struct Open {
 }
 
 impl Handle {
-    pub(super) fn new(commands: Arc<Mailbox<Command>>, desk: Arc<Desk>) -> Self {
+    pub(super) fn new(commands: Arc<Mailbox<Command>>, custody: Arc<Custody>) -> Self {
         Self {
             commands,
-            desk: Some(desk),
+            custody: Some(custody),
             process: Process::this(),
         }
     }
@@ -167,7 +167,7 @@ impl Handle {
     pub(super) fn forked() -> Self {
         Self {
             commands: Mailbox::closed(),
-            desk: None,
+            custody: None,
             process: Process::this(),
         }
     }
@@ -197,7 +197,9 @@ impl Handle {
 
     /// Waits for the engine's end. Fails if its thread panicked.
     pub(super) fn join(&self) -> thread::Result<()> {
-        self.desk.as_ref().map_or(Ok(()), |desk| desk.join())
+        self.custody
+            .as_ref()
+            .map_or(Ok(()), |custody| custody.join())
     }
 }
 
@@ -205,7 +207,7 @@ impl Drop for Handle {
     fn drop(&mut self) {
         if self.is_inherited() {
             // Its threads cannot be joined or detached here.
-            leak((self.desk.take(), Arc::clone(&self.commands)));
+            leak((self.custody.take(), Arc::clone(&self.commands)));
             return;
         }
         self.commands.send(Command::Retire);
@@ -225,12 +227,12 @@ impl Reply {
                 // The send fails if the caller no longer waits.
                 let _ = sender.send(result);
             }
-            Self::Task(pledge) => {
+            Self::Task(promise_sender) => {
                 let link = match &result {
                     Ok(established) => Some(Arc::clone(&established.link)),
                     Err(_) => None,
                 };
-                pledge.keep(result, move || {
+                promise_sender.keep(result, move || {
                     link.iter().for_each(Link::handle_waker_panic)
                 });
             }
@@ -242,7 +244,7 @@ impl Reply {
     /// for it.
     pub(super) fn begin(&self, key: u64) -> bool {
         match self {
-            Self::Task(pledge) => pledge.begin(key),
+            Self::Task(promise_sender) => promise_sender.begin(key),
             Self::Caller(_) | Self::Backlog(_) => true,
         }
     }
@@ -267,7 +269,7 @@ pub(crate) fn wait_for_reply(
     }
 }
 
-impl Intake {
+impl ListenerItem {
     /// Returns the number of items that the program has not taken.
     pub(super) fn waiting(&self) -> usize {
         match self {
@@ -326,10 +328,10 @@ impl Request {
     }
 
     /// Rejects it because the listener has ended.
-    pub(crate) fn turn_away(mut self) {
+    pub(crate) fn reject_untaken(mut self) {
         if let Some(open) = self.open.take() {
             count_refusal(Refusal::Closed);
-            open.link.turn_away();
+            open.link.reject_untaken();
         }
     }
 

@@ -9,7 +9,7 @@ use crossbeam_channel::{RecvTimeoutError, bounded};
 use super::{
     command::{Command, Handle},
     reactor::Reactor,
-    relief::Desk,
+    relief::Custody,
 };
 use crate::{
     error::Error,
@@ -72,11 +72,11 @@ impl Engine {
         let commands = Mailbox::new().map_err(Error::from_os)?;
         let reactor =
             Reactor::new(manager, Arc::clone(&commands), budget).map_err(Error::from_os)?;
-        let desk = Desk::start(Box::new(reactor))
+        let custody = Custody::start(Box::new(reactor))
             .map_err(failed("pthread_create"))
             .map_err(Error::Os)?;
         Ok(Self {
-            inner: Arc::new(Handle::new(commands, desk)),
+            inner: Arc::new(Handle::new(commands, custody)),
         })
     }
 

@@ -44,7 +44,7 @@ pub(super) enum Role {
     Active,
     /// A trial for the session of the connection with this key: this side connects only to find out
     /// whether the transport works.
-    Look(u64),
+    TryRdma(u64),
     /// A peer requested the connection. Until it is established, it counts as half open.
     Passive(Option<HalfOpen>),
 }
@@ -53,7 +53,7 @@ impl Role {
     /// Returns the value for its side.
     pub(super) fn choose<T>(&self, active: T, passive: T) -> T {
         match self {
-            Self::Active | Self::Look(_) => active,
+            Self::Active | Self::TryRdma(_) => active,
             Self::Passive(_) => passive,
         }
     }
@@ -108,10 +108,10 @@ impl Entry {
         // The owner of an earlier connection's events is that of none of the new ones.
         self.link.poller.expire();
         let key = self.link.key;
-        let customer = budget.customer(self.link.notices(), key, Host::of(self.peer.ip()));
+        let client = budget.client(self.link.notices(), key, Host::of(self.peer.ip()));
         let transport = self
             .id
-            .create_transport(manager, key, &self.config, customer)?;
+            .create_transport(manager, key, &self.config, client)?;
         let events = Arc::clone(transport.poll_side.events());
         let traits = transport.allocator.domain().traits();
         self.link.install(transport);
@@ -127,7 +127,7 @@ impl Entry {
         let accepting = matches!(call, CmCall::CreateTransport | CmCall::Accept);
         match self.role {
             Role::Passive(_) if accepting => self.id.is_withdrawn(error),
-            Role::Active | Role::Look(_) | Role::Passive(_) => false,
+            Role::Active | Role::TryRdma(_) | Role::Passive(_) => false,
         }
     }
 

@@ -47,7 +47,7 @@ const MARGIN: Duration = Duration::from_secs(1);
 struct Running {
     mailbox: Arc<Mailbox<Command>>,
     /// The number of connections with each `close_timeout`.
-    patience: Mutex<BTreeMap<Duration, usize>>,
+    time_limit: Mutex<BTreeMap<Duration, usize>>,
     /// Whether the end of the process waits for it.
     awaited: AtomicBool,
 }
@@ -55,7 +55,7 @@ struct Running {
 impl Running {
     /// Returns the longest time that a close may take; `None` without connections.
     fn longest(&self) -> Option<Duration> {
-        lock(&self.patience).keys().next_back().copied()
+        lock(&self.time_limit).keys().next_back().copied()
     }
 }
 
@@ -66,7 +66,7 @@ pub(super) struct Registration(Arc<Running>);
 pub(super) fn register(mailbox: Arc<Mailbox<Command>>) -> Result<Registration, OsError> {
     let running = Arc::new(Running {
         mailbox,
-        patience: Mutex::default(),
+        time_limit: Mutex::default(),
         awaited: AtomicBool::new(false),
     });
     let mut all = lock(&ENGINES.get().running);
@@ -80,8 +80,8 @@ pub(super) fn register(mailbox: Arc<Mailbox<Command>>) -> Result<Registration, O
 
 impl Registration {
     /// Adds a connection whose close may take this time.
-    pub(super) fn connection_opened(&self, patience: Duration) {
-        *lock(&self.0.patience).entry(patience).or_default() += 1;
+    pub(super) fn connection_opened(&self, time_limit: Duration) {
+        *lock(&self.0.time_limit).entry(time_limit).or_default() += 1;
     }
 
     /// Sends a command to all other engines of this process.
@@ -93,11 +93,11 @@ impl Registration {
     }
 
     /// Such a connection has ended.
-    pub(super) fn connection_closed(&self, patience: Duration) {
-        let mut all = lock(&self.0.patience);
-        match all.get_mut(&patience) {
+    pub(super) fn connection_closed(&self, time_limit: Duration) {
+        let mut all = lock(&self.0.time_limit);
+        match all.get_mut(&time_limit) {
             Some(count) if *count > 1 => *count -= 1,
-            _ => drop(all.remove(&patience)),
+            _ => drop(all.remove(&time_limit)),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
 
-use super::command::{Handle, Intake};
+use super::command::{Handle, ListenerItem};
 use crate::{
     config::{Config, Label},
     error::Error,
@@ -20,7 +20,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(2);
 pub(super) struct Listening {
     pub(super) local: SocketAddr,
     pub(super) config: Config,
-    pub(super) intake: Intake,
+    pub(super) listener_items: ListenerItem,
     pub(super) engine: Arc<Handle>,
     /// Requests that are not established yet.
     pub(super) half_open: HalfOpen,
@@ -70,7 +70,7 @@ impl Listening {
         (rdma, tcp): (Option<ListenId>, Option<ListenId>),
         local: SocketAddr,
         mut config: Config,
-        intake: Intake,
+        listener_items: ListenerItem,
         engine: Arc<Handle>,
     ) -> Self {
         // Connections have copies of the configuration, and must not keep the socket open.
@@ -78,7 +78,7 @@ impl Listening {
         Self {
             local,
             config,
-            intake,
+            listener_items,
             engine,
             half_open: HalfOpen::default(),
             rdma: rdma.map(|id| Place::Bound { _id: id }),
@@ -99,7 +99,7 @@ impl Listening {
 
     /// Whether the backlog is full.
     pub(super) fn is_full(&self) -> bool {
-        self.intake.waiting() >= self.config.listening.backlog.into()
+        self.listener_items.waiting() >= self.config.listening.backlog.into()
     }
 
     /// Drops the id of a removed device or address, for which the device waits. Returns the wait
@@ -143,12 +143,13 @@ impl Listening {
     /// Ends it with its engine, which has failed.
     pub(super) fn end(self, reason: CloseReason) {
         let address = self.local;
-        self.intake.finish(Error::ListenerEnded { address, reason });
+        self.listener_items
+            .finish(Error::ListenerEnded { address, reason });
     }
 }
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        self.intake.finish(Error::EngineShutDown);
+        self.listener_items.finish(Error::EngineShutDown);
     }
 }

@@ -28,8 +28,8 @@ pub use self::{
     engine::{Engine, EngineStatistics},
 };
 pub(crate) use self::{
-    command::{Bound, Command, Established, Incoming, Intake, Reply, wait_for_reply},
+    command::{Bound, Command, Established, Incoming, ListenerItem, Reply, wait_for_reply},
     device_events::device_events,
     listening::ListenerName,
-    promise::{Pledge, Promise},
+    promise::{Promise, PromiseSender},
 };

@@ -27,16 +27,16 @@ enum State<T> {
 
 /// The engine's end of a promise. Dropping it fails the promise with [`Error::EngineShutDown`].
 #[derive(Debug)]
-pub(crate) struct Pledge<T>(Arc<Promise<T>>);
+pub(crate) struct PromiseSender<T>(Arc<Promise<T>>);
 
 impl<T> Promise<T> {
-    pub(crate) fn new() -> (Arc<Self>, Pledge<T>) {
+    pub(crate) fn new() -> (Arc<Self>, PromiseSender<T>) {
         let state = State::Open {
             key: None,
             waker: None,
         };
         let promise = Arc::new(Self(Mutex::new(state)));
-        (Arc::clone(&promise), Pledge(promise))
+        (Arc::clone(&promise), PromiseSender(promise))
     }
 
     /// Takes the reply, or has the task woken when it comes.
@@ -74,9 +74,9 @@ impl<T> Promise<T> {
     }
 }
 
-impl<T> Pledge<T> {
+impl<T> PromiseSender<T> {
     /// Whether the task still wants it.
-    pub(crate) fn is_wanted(&self) -> bool {
+    pub(crate) fn has_waiter(&self) -> bool {
         matches!(*lock(&self.0.0), State::Open { .. })
     }
 
@@ -117,7 +117,7 @@ impl<T> Pledge<T> {
     }
 }
 
-impl<T> Drop for Pledge<T> {
+impl<T> Drop for PromiseSender<T> {
     fn drop(&mut self) {
         // There is no connection to end.
         self.set(Err(Error::EngineShutDown), || ());
@@ -143,14 +143,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_wakes_the_task_and_is_taken_once() {
-        let (promise, pledge) = Promise::<()>::new();
+    fn kept_promise_wakes_task_and_is_taken_once() {
+        let (promise, promise_sender) = Promise::<()>::new();
         let count = Arc::new(Count::default());
         let waker = Waker::from(Arc::clone(&count));
         let cx = Context::from_waker(&waker);
         assert!(promise.poll(&cx).is_pending());
-        assert!(pledge.begin(7));
-        pledge.keep(Err(Error::TimedOut), || ());
+        assert!(promise_sender.begin(7));
+        promise_sender.keep(Err(Error::TimedOut), || ());
         assert_eq!(count.0.load(Ordering::Relaxed), 1);
         assert!(matches!(
             promise.poll(&cx),
@@ -160,9 +160,9 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_that_ends_breaks_it() {
-        let (promise, pledge) = Promise::<()>::new();
-        drop(pledge);
+    fn dropped_sender_fails_the_promise() {
+        let (promise, promise_sender) = Promise::<()>::new();
+        drop(promise_sender);
         let cx = Context::from_waker(Waker::noop());
         assert!(matches!(
             promise.poll(&cx),
@@ -172,13 +172,13 @@ mod tests {
 
     #[test]
     fn abandoned_command_is_cancelled_or_never_begun() {
-        let (promise, pledge) = Promise::<()>::new();
-        assert!(pledge.begin(7));
+        let (promise, promise_sender) = Promise::<()>::new();
+        assert!(promise_sender.begin(7));
         assert_eq!(promise.give_up(), Some(7));
-        pledge.keep(Err(Error::TimedOut), || ());
+        promise_sender.keep(Err(Error::TimedOut), || ());
 
-        let (promise, pledge) = Promise::<()>::new();
+        let (promise, promise_sender) = Promise::<()>::new();
         assert_eq!(promise.give_up(), None);
-        assert!(!pledge.begin(8));
+        assert!(!promise_sender.begin(8));
     }
 }

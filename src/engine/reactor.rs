@@ -106,7 +106,7 @@ pub(super) struct Reactor {
     /// The sessions that were suspended, oldest first. Some of them have been resumed since.
     suspended: VecDeque<u64>,
     /// The connection that looks for a session whether RDMA works.
-    look: Option<u64>,
+    trial: Option<u64>,
     /// The numbers of sessions that ended with a close.
     closed: Tombstones,
     timers: Timers,
@@ -163,7 +163,7 @@ impl Reactor {
             listeners: HashMap::new(),
             sessions: HashMap::new(),
             suspended: VecDeque::new(),
-            look: None,
+            trial: None,
             closed: Tombstones::default(),
             timers: Timers::default(),
             attended: Attended::default(),
@@ -220,22 +220,22 @@ impl Reactor {
             device if device & DEVICE != 0 => self.handle_device_events(device & !DEVICE),
             key => self.handle_completion_event(key),
         }
-        self.keep_time();
+        self.handle_deadlines();
     }
 
     /// Handles the deadlines that have passed. Called after each step that may take some time, so
     /// that many steps in a row do not delay a deadline.
-    fn keep_time(&mut self) {
+    fn handle_deadlines(&mut self) {
         let now = Instant::now();
         while let Some(key) = self.timers.pop(now) {
             if key == ATTENDED {
-                self.look_after_attended(now);
+                self.check_attended(now);
             } else if key == TURNS {
                 self.more = true;
             } else if key == CM_RDMA {
-                self.look_again(Transport::Rdma);
+                self.resume_manager(Transport::Rdma);
             } else if key == CM_TCP {
-                self.look_again(Transport::Tcp);
+                self.resume_manager(Transport::Tcp);
             } else if let Some(entry) = self.links.get(&key) {
                 let (passed, stall) = {
                     let mut core = entry.link.core();
@@ -269,7 +269,7 @@ impl Reactor {
     }
 
     /// Lets those establish their connections whose turn it is.
-    fn give_turns(&mut self) {
+    fn start_attempts(&mut self) {
         for _ in 0..2 * PLACES {
             let now = Instant::now();
             // Incoming connections first, because their peers have done a part of the work already.
@@ -277,7 +277,7 @@ impl Reactor {
                 break;
             };
             self.take_turn(key, now);
-            self.keep_time();
+            self.handle_deadlines();
         }
         let now = Instant::now();
         let next = [self.accepts.next_at(now), self.connects.next_at(now)];
@@ -315,11 +315,11 @@ impl Reactor {
         // The channel never refuses. It has a place for each message that the peer has credit for,
         // the same number for large ones, one each for the peer's Finish, for room and for the end;
         // and one for each operation with an id: those are accepted only while fewer than
-        // `most_ids` completions are in flight or unread.
+        // `max_ids` completions are in flight or unread.
         let messages = 2 * usize::from(config.receive_window) + 2;
-        let most_ids = usize::from(config.receive_window) + usize::from(config.send_depth);
+        let max_ids = usize::from(config.receive_window) + usize::from(config.send_depth);
         let (sender, receiver) = if config.resume.is_zero() {
-            bounded(messages + most_ids + 1)
+            bounded(messages + max_ids + 1)
         } else {
             // Messages of a lost connection stay in the channel beside those of the next one.
             unbounded()
@@ -332,7 +332,7 @@ impl Reactor {
             Arc::clone(&self.notices),
             conn,
             sender,
-            most_ids,
+            max_ids,
         );
         self.registration.connection_opened(config.longest_close());
         if !config.resume.is_zero() {
@@ -418,9 +418,10 @@ impl Reactor {
         };
         let (established, ended, deadline, has_turn, sends_again) = {
             let mut core = entry.link.core();
-            if core.established && core.life.is_none() {
+            if core.established && core.liveness.is_none() {
                 let engine = core.conn.peer_engine();
-                core.life = engine.map(|engine| self.peers.life_of(entry.peer.ip(), engine));
+                core.liveness =
+                    engine.map(|engine| self.peers.liveness_of(entry.peer.ip(), engine));
                 entry.link.set_local_addr(entry.id.local_addr());
             }
             (
@@ -437,7 +438,7 @@ impl Reactor {
             turns.finish(key);
         }
         if established {
-            if let Role::Look(_) = entry.role {
+            if let Role::TryRdma(_) = entry.role {
                 // The peer should have refused it.
                 entry.link.abort(0);
             }
@@ -457,7 +458,7 @@ impl Reactor {
         self.attended.forget(key);
         let link = self.links.get(&key).map(|entry| &entry.link);
         if link.is_some_and(|link| !link.is_released()) {
-            return self.come_back(key, None);
+            return self.poll_soon(key, None);
         }
         self.late.remove(&key);
         let Some(mut entry) = self.links.remove(&key) else {
@@ -467,14 +468,14 @@ impl Reactor {
         turns.leave(key);
         entry.link.end_watch();
         entry.link.uninstall();
-        self.bury_session(&mut entry);
+        self.forget_session(&mut entry);
         self.registration
             .connection_closed(entry.config.longest_close());
         if self.exiting || entry.link.is_abandoned() {
             entry.report_undelivered(&reason);
         }
-        if let Role::Look(key) = entry.role {
-            self.looked(key, &reason);
+        if let Role::TryRdma(key) = entry.role {
+            self.record_trial(key, &reason);
             return self.report_drained();
         }
         self.past.ended += 1;
@@ -493,7 +494,7 @@ impl Reactor {
 }
 
 impl Work for Reactor {
-    fn goes_on(&self) -> bool {
+    fn is_running(&self) -> bool {
         let is_empty = self.links.is_empty() && self.listeners.is_empty();
         let is_over = self.failed.is_some() || (self.ending && is_empty);
         !is_over
@@ -512,8 +513,8 @@ impl Work for Reactor {
             Stage::Rest => {
                 self.take_commands();
                 self.take_notices();
-                self.keep_time();
-                self.give_turns();
+                self.handle_deadlines();
+                self.start_attempts();
                 for key in std::mem::take(&mut self.unfinished) {
                     self.poll(key);
                 }
@@ -599,17 +600,17 @@ mod tests {
     }
 
     #[test]
-    fn manager_that_fails_is_left_alone_for_a_while() {
+    fn failing_manager_is_paused() {
         let mut reactor = reactor();
         let all = watched(&reactor);
         let error = OsError::new("epoll_wait", libc::EINVAL);
-        reactor.leave_alone(Transport::Tcp, error);
-        reactor.leave_alone(Transport::Tcp, error);
+        reactor.pause_manager(Transport::Tcp, error);
+        reactor.pause_manager(Transport::Tcp, error);
         let left = watched(&reactor);
         assert!(!left.contains(&Transport::Tcp));
         assert_eq!(left.len() + 1, all.len(), "the other one goes on");
         assert_ne!(reactor.timeout(), EpollTimeout::NONE);
-        reactor.look_again(Transport::Tcp);
+        reactor.resume_manager(Transport::Tcp);
         assert_eq!(watched(&reactor), all);
     }
 

@@ -135,7 +135,7 @@ impl Link {
     /// if another thread takes completions, or if no completion can be taken because all messages
     /// with ids are still in flight. `untaken_since` is the time since which the caller has seen
     /// completions wait.
-    pub(crate) fn is_place_to_come(&self, untaken_since: &mut Option<Instant>) -> bool {
+    pub(crate) fn may_gain_place(&self, untaken_since: &mut Option<Instant>) -> bool {
         let mut core = self.core();
         if !core.has_reports() {
             *untaken_since = None;
@@ -143,9 +143,9 @@ impl Link {
         }
         let since = *untaken_since.get_or_insert_with(Instant::now);
         let grouped = core.completions.as_ref();
-        let grouped = grouped.and_then(Outbox::group_is_taken_elsewhere);
-        let is_taken = || grouped.unwrap_or_else(|| self.taker.is_elsewhere());
-        since.elapsed() < Taker::PATIENCE && is_taken()
+        let grouped = grouped.and_then(Outbox::is_group_taken_by_other);
+        let is_taken = || grouped.unwrap_or_else(|| self.taker.is_other_thread());
+        since.elapsed() < Taker::TIME_LIMIT && is_taken()
     }
 
     /// Allocates a buffer of `len` bytes for a message of this connection's. A suspended session
@@ -168,13 +168,13 @@ impl Link {
     /// Returns the allocator of the present connection, and which of the session's this is.
     fn allocator_of_generation(&self) -> Result<(Arc<Allocator>, u32), TrySendError> {
         // In this order: a connection that was lost meanwhile has another generation.
-        let (generation, is_barred) = {
+        let (generation, blocks_new_messages) = {
             let core = self.core();
-            (core.generation(), core.is_barred())
+            (core.generation(), core.blocks_new_messages())
         };
         match self.allocator() {
             Some(allocator) => Ok((allocator, generation)),
-            None if is_barred => Err(TrySendError::Full),
+            None if blocks_new_messages => Err(TrySendError::Full),
             None => Err(self.disconnected().into()),
         }
     }
@@ -196,7 +196,7 @@ impl Link {
     /// Whether the peer has everything from before `flush`, or never will.
     pub(crate) fn is_flushed(self: &Arc<Self>, flush: &mut Flush) -> Option<Result<(), Error>> {
         if let Flush::Held(joined) = *flush {
-            let asked = self.with_core(|core| core.cork.has_let_go(joined).then(|| core.ask()));
+            let asked = self.with_core(|core| core.cork.has_sent(joined).then(|| core.ask()));
             match asked {
                 Some(Ok(asked)) => *flush = asked,
                 Some(Err(error)) => return Some(Err(error)),
@@ -243,7 +243,7 @@ impl Link {
         let (written, holds) = self.with_core(|core| (core.try_write(parts), core.holds_back()));
         if holds {
             // This thread may not return, so the engine looks soon whether there is room.
-            self.poller.press();
+            self.poller.note_held_back();
         }
         if let Some(written) = written? {
             return Ok(written);
@@ -263,7 +263,7 @@ impl Link {
             if core.ended.is_some() {
                 return true;
             }
-            if core.is_barred() {
+            if core.blocks_new_messages() {
                 return false;
             }
             let limit = core.conn.negotiated().map_or(0, |both| both.send_limit);
@@ -385,7 +385,7 @@ impl Link {
 
     /// Puts a completion into the group's queue that a thread had taken out of the own channel when
     /// the connection joined.
-    pub(crate) fn put_late(self: &Arc<Self>, unread: impl FnMut() -> Option<Completion>) {
+    pub(crate) fn put_after_join(self: &Arc<Self>, unread: impl FnMut() -> Option<Completion>) {
         self.with_core(|core| {
             if core.is_grouped() {
                 core.put_all(unread);
@@ -421,15 +421,15 @@ impl Link {
 
     /// Requests [`Completion::Room`] after a refused send, unless the application watches the fd
     /// for room.
-    pub(crate) fn tell_of_room(self: &Arc<Self>) {
-        if self.leave_room_to_engine() {
+    pub(crate) fn request_room_report(self: &Arc<Self>) {
+        if self.delegate_room() {
             return;
         }
         self.with_core(|core| {
             core.room_wanted = true;
-            if !core.conn.is_blocked() && !core.is_barred() {
+            if !core.conn.is_blocked() && !core.blocks_new_messages() {
                 // The room came between the refusal and this call.
-                core.room_came();
+                core.report_room();
             }
         });
     }
@@ -459,14 +459,14 @@ impl Link {
 
     /// Rejects the request, or ends the connection, because the program of the listener has not
     /// taken it. The peer may try again.
-    pub(crate) fn turn_away(self: &Arc<Self>) {
-        self.with_core(|core| core.conn.turn_away(Instant::now()));
+    pub(crate) fn reject_untaken(self: &Arc<Self>) {
+        self.with_core(|core| core.conn.reject_untaken(Instant::now()));
     }
 
     /// Has waiting threads look again.
     pub(crate) fn wake(self: &Arc<Self>) {
         self.poller.wake();
-        self.wake_tasks(Awaited::ANYTHING);
+        self.wake_tasks(Awaited::ALL_EVENTS);
         if self.is_over_tcp() {
             // The answer wakes a thread that waits in the call that receives.
             let _ = self.with_core(|core| core.conn.flush());

@@ -13,15 +13,15 @@ use log::Level;
 use super::{
     completion::{Completion, Ended, Immediate},
     cork::Cork,
-    deferred::{Deferred, Later},
-    liveness::Life,
-    message::{Batches, Handoff, Home, Message, Place},
+    deferred::{Deferred, DeferredAction},
+    liveness::PeerLiveness,
+    message::{Batches, Handoff, Message, MessageOwner, Place},
     outbox::Outbox,
     reports::report_failed,
-    sent_order::{Gone, SentOrder, Unproven},
+    sent_order::{CompletedSend, SentOrder, Unproven},
     session::LinkSession,
     stall::StallWatch,
-    successor::home_of,
+    successor::owner_of,
 };
 use crate::{
     error::Error,
@@ -52,7 +52,7 @@ pub(crate) struct Core {
     pub(crate) cm_ops: VecDeque<CmOp>,
     pub(crate) established: bool,
     /// The signs of life that all connections with the peer's engine share, once it is established.
-    pub(crate) life: Option<Life>,
+    pub(crate) liveness: Option<PeerLiveness>,
     /// The end of the connection, and whether all messages arrived. Set once, together with the
     /// completion of the end.
     pub(crate) ended: Option<Ended>,
@@ -68,7 +68,7 @@ pub(crate) struct Core {
     /// Which of the session's connections this is, from 0.
     pub(super) generation: u32,
     /// To which messages of a connection that resumes a session give their place back.
-    pub(super) ring: Option<Arc<dyn Home>>,
+    pub(super) ring: Option<Arc<dyn MessageOwner>>,
     /// Whether the peer's Finish was delivered.
     pub(super) finish_came: bool,
     /// The stall of sends, for the log.
@@ -82,7 +82,7 @@ pub(crate) struct Core {
     pub(super) set_aside: Arc<AtomicUsize>,
     /// The number of operations that may be in flight, or reported and not taken. The channel has a
     /// place for each.
-    pub(super) most_ids: usize,
+    pub(super) max_ids: usize,
 }
 
 /// Reads the clock when it is asked.
@@ -98,7 +98,7 @@ impl Clock for SystemClock {
 /// The recipient of arriving messages.
 pub(super) struct Recipient<'a, H> {
     /// To which messages give their place back.
-    pub(super) home: &'a Arc<H>,
+    pub(super) owner: &'a Arc<H>,
     /// The direct handoff of the thread that polls, if it waits for a message.
     pub(super) handoff: Option<&'a Handoff>,
 }
@@ -108,7 +108,7 @@ impl Core {
         conn: Connection,
         completions: Sender<Completion>,
         set_aside: Arc<AtomicUsize>,
-        most_ids: usize,
+        max_ids: usize,
     ) -> Self {
         Self {
             conn,
@@ -120,7 +120,7 @@ impl Core {
             unproven: Unproven::default(),
             cm_ops: VecDeque::new(),
             established: false,
-            life: None,
+            liveness: None,
             ended: None,
             completions: Some(Outbox::new(completions)),
             past: None,
@@ -134,7 +134,7 @@ impl Core {
             room_wanted: false,
             deferred: Deferred::default(),
             set_aside,
-            most_ids,
+            max_ids,
         }
     }
 
@@ -150,12 +150,12 @@ impl Core {
     /// Returns the next deadline if only the keepalive's check is due, and the peer is alive.
     /// Frames in the completion queue need no look, because they could only confirm that.
     pub(crate) fn passes_check(&mut self, now: Instant) -> Option<Option<Instant>> {
-        let looks = self.look_at().is_some_and(|at| at <= now);
-        let life = self
-            .life
+        let tries_rdma = self.next_trial_at().is_some_and(|at| at <= now);
+        let liveness = self
+            .liveness
             .as_ref()
-            .filter(|_| !self.sends_again() && !looks)?;
-        let passes = self.conn.passes_check(life.activity(), now);
+            .filter(|_| !self.sends_again() && !tries_rdma)?;
+        let passes = self.conn.passes_check(liveness.activity(), now);
         passes.then(|| self.next_timeout())
     }
 
@@ -166,22 +166,22 @@ impl Core {
         if self.expire_session(now) {
             return;
         }
-        if self.conn.is_judged_at(now)
+        if self.conn.judges_peer_at(now)
             && let Some(moved) = self.queues.as_ref().and_then(WorkQueues::moved)
         {
             let before = self.conn.peer_activity();
             self.conn.set_moved(moved);
-            if let Some(life) = &self.life {
-                life.add(before, self.conn.peer_activity());
+            if let Some(liveness) = &self.liveness {
+                liveness.add(before, self.conn.peer_activity());
             }
         }
-        if let Some(life) = &self.life {
-            self.conn.set_engine_activity(life.activity());
+        if let Some(liveness) = &self.liveness {
+            self.conn.set_engine_activity(liveness.activity());
         }
         if self.conn.judges_reads_at(now)
             && let Some(queues) = &self.queues
         {
-            self.conn.set_wanted(queues.in_flight.is_wanted());
+            self.conn.set_wanted(queues.in_flight.is_contended());
         }
         self.conn.handle_timeout(now);
     }
@@ -195,12 +195,16 @@ impl Core {
     }
 
     /// Passes a completion to the state machine, and carries out its outputs.
-    pub(super) fn handle_done<H: Home + 'static>(&mut self, done: Done, to: &Recipient<'_, H>) {
+    pub(super) fn handle_done<H: MessageOwner + 'static>(
+        &mut self,
+        done: Done,
+        to: &Recipient<'_, H>,
+    ) {
         self.take_in(done, to);
         self.apply_outputs(to);
     }
 
-    fn take_in<H: Home + 'static>(&mut self, done: Done, to: &Recipient<'_, H>) {
+    fn take_in<H: MessageOwner + 'static>(&mut self, done: Done, to: &Recipient<'_, H>) {
         let Some(queues) = &self.queues else { return };
         let conn = &mut self.conn;
         if let (Some(buffer), Some(share)) = (done.receive_buffer(), &self.share) {
@@ -245,16 +249,16 @@ impl Core {
     /// Carries out the outputs of the state machine until there are none. Called after every input,
     /// before the lock is released. Most inputs cause no output.
     #[inline]
-    pub(super) fn apply_outputs<H: Home + 'static>(&mut self, to: &Recipient<'_, H>) {
+    pub(super) fn apply_outputs<H: MessageOwner + 'static>(&mut self, to: &Recipient<'_, H>) {
         if !self.conn.is_settled() || self.deferred.room {
             self.apply_all_outputs(to);
         }
     }
 
     #[inline(never)]
-    fn apply_all_outputs<H: Home + 'static>(&mut self, to: &Recipient<'_, H>) {
+    fn apply_all_outputs<H: MessageOwner + 'static>(&mut self, to: &Recipient<'_, H>) {
         loop {
-            self.apply_those_there_are(to);
+            self.apply_pending(to);
             // Not before: frames are posted in the order in which they were made.
             if !(self.deferred.room && self.uncork()) {
                 break;
@@ -262,7 +266,7 @@ impl Core {
         }
     }
 
-    fn apply_those_there_are<H: Home + 'static>(&mut self, to: &Recipient<'_, H>) {
+    fn apply_pending<H: MessageOwner + 'static>(&mut self, to: &Recipient<'_, H>) {
         while let Some(output) = self.conn.poll_output() {
             match output {
                 Output::Cm(op) => {
@@ -302,8 +306,8 @@ impl Core {
                     self.deferred.room = true;
                     // If messages are being sent again, the engine's thread sends the next one.
                     self.deferred.drive |= self.sends_again();
-                    if !self.is_barred() {
-                        self.room_came();
+                    if !self.blocks_new_messages() {
+                        self.report_room();
                     }
                 }
                 Output::Event(Event::Answered) => {
@@ -347,8 +351,8 @@ impl Core {
             while let Some(gone) = self.unproven.take() {
                 match gone {
                     // The order has its id.
-                    Gone::Message => {}
-                    Gone::Write(id) => report_failed(Some(id), reason, completions),
+                    CompletedSend::Message => {}
+                    CompletedSend::Write(id) => report_failed(Some(id), reason, completions),
                 }
             }
             for id in self.order.abandon() {
@@ -360,7 +364,7 @@ impl Core {
         // gone; then the error is ignored.
         if let Some(mut completions) = self.completions.take() {
             let _ = completions.put(Completion::Disconnected(reason.clone()));
-            self.deferred.later.push(Later::Close(completions));
+            self.deferred.later.push(DeferredAction::Close(completions));
         }
         self.ended = Some(ended);
         self.deferred.drive = true;
@@ -393,7 +397,7 @@ impl Core {
 
     /// Hands a message to the application. The channel has a place for every message that the peer
     /// has credit for.
-    fn deliver<H: Home + 'static>(&mut self, arrival: Arrival, to: &Recipient<'_, H>) {
+    fn deliver<H: MessageOwner + 'static>(&mut self, arrival: Arrival, to: &Recipient<'_, H>) {
         let Some(queues) = &mut self.queues else {
             return;
         };
@@ -407,7 +411,7 @@ impl Core {
             share.lend(*buffer);
         }
         let ring = &self.ring;
-        let home = || home_of(ring, to);
+        let owner = || owner_of(ring, to);
         let inflow = self.completions.as_ref().and_then(Outbox::inflow);
         let completion = match arrival {
             Arrival::Message {
@@ -420,7 +424,7 @@ impl Core {
                     && self
                         .conn
                         .may_copy(len, inflow.buffered() as u64, to.handoff.is_some())
-                    && inflow.put_copy(&bytes, |len| queues.in_flight.place_copy(len), home)
+                    && inflow.put_copy(&bytes, |len| queues.in_flight.place_copy(len), owner)
                 {
                     drop(bytes);
                     self.conn.copied(len);
@@ -428,7 +432,7 @@ impl Core {
                     self.deferred.arrived = true;
                     return self.release(buffer);
                 }
-                Completion::Received(Message::eager(home(), bytes))
+                Completion::Received(Message::eager(owner(), bytes))
             }
             Arrival::Batch { buffer, len, count } => {
                 return self.deliver_batch(buffer, len, count, to);
@@ -446,7 +450,7 @@ impl Core {
                     && inflow.put_copy(
                         inbound.bytes(),
                         |len| queues.in_flight.place_copy(len),
-                        home,
+                        owner,
                     )
                 {
                     drop(inbound);
@@ -455,14 +459,14 @@ impl Core {
                     self.deferred.arrived = true;
                     return;
                 }
-                Completion::Received(Message::large(home(), inbound))
+                Completion::Received(Message::large(owner(), inbound))
             }
             Arrival::Immediate {
                 buffer,
                 imm_data,
                 len,
             } => {
-                let place = Message::eager(home(), queues.received(buffer, 0));
+                let place = Message::eager(owner(), queues.received(buffer, 0));
                 Completion::Immediate(Immediate::new(imm_data, len, place))
             }
             Arrival::Finish => {
@@ -477,7 +481,7 @@ impl Core {
     }
 
     /// Hands the messages of a batch to the application, one by one.
-    fn deliver_batch<H: Home + 'static>(
+    fn deliver_batch<H: MessageOwner + 'static>(
         &mut self,
         buffer: u32,
         len: u32,
@@ -497,22 +501,26 @@ impl Core {
             let offset = HEADER_LEN as u32 + at + start;
             at += start + len;
             let bytes = queues.received(buffer, offset + len).part(offset, len);
-            let message = Message::part(home_of(&self.ring, to), bytes);
+            let message = Message::part(owner_of(&self.ring, to), bytes);
             self.hand_over(Completion::Received(message), to);
         }
     }
 
     /// Hands the completion to a thread that waits for one, or puts it into the channel.
-    fn hand_over<H: Home + 'static>(&mut self, completion: Completion, to: &Recipient<'_, H>) {
+    fn hand_over<H: MessageOwner + 'static>(
+        &mut self,
+        completion: Completion,
+        to: &Recipient<'_, H>,
+    ) {
         let Some(completions) = &mut self.completions else {
             // The receiver is gone. The place of the message is released after the lock.
-            return self.deferred.later.push(Later::Drop(completion));
+            return self.deferred.later.push(DeferredAction::Drop(completion));
         };
         let completion = match (completion, to.handoff) {
             // The channel is empty, and no other thread must be woken, because this thread waits
             // for the message.
             (Completion::Received(message), Some(handoff))
-                if handoff.is_empty() && completions.may_be_passed() =>
+                if handoff.is_empty() && completions.may_hand_over() =>
             {
                 return handoff.put(message);
             }
@@ -523,7 +531,7 @@ impl Core {
                 self.deferred.wake = true;
                 self.deferred.arrived = true;
             }
-            Err(refused) => self.deferred.later.push(Later::Drop(refused)),
+            Err(refused) => self.deferred.later.push(DeferredAction::Drop(refused)),
         }
     }
 

@@ -58,7 +58,7 @@ impl Cork {
     }
 
     /// Whether this number of all bytes that joined have left.
-    pub(super) fn has_let_go(&self, joined: u64) -> bool {
+    pub(super) fn has_sent(&self, joined: u64) -> bool {
         self.left >= joined
     }
 
@@ -147,7 +147,7 @@ impl Cork {
     }
 
     /// These messages have left.
-    pub(super) fn let_go(&mut self, front: Front) {
+    pub(super) fn mark_sent(&mut self, front: Front) {
         self.gone += front.len;
         self.left += (front.len - front.count * PART_HEADER_LEN) as u64;
         // A byte is moved once at most, on average.
@@ -188,15 +188,15 @@ mod tests {
             let front = cork.front(room);
             assert_eq!((front.count, cork.payload(front).len()), (1, 4));
             left.extend_from_slice(cork.payload(front));
-            cork.let_go(front);
+            cork.mark_sent(front);
         }
         while !cork.is_empty() {
             let front = cork.front(room);
             left.extend_from_slice(cork.payload(front));
-            cork.let_go(front);
+            cork.mark_sent(front);
         }
         assert_eq!(left, written);
-        assert!(cork.has_let_go(cork.joined()));
+        assert!(cork.has_sent(cork.joined()));
     }
 
     #[test]
@@ -214,8 +214,8 @@ mod tests {
             let front = cork.front(room);
             assert_eq!(cork.payload(front).len(), longest);
             left.extend_from_slice(cork.payload(front));
-            cork.let_go(front);
-            assert!(!cork.has_let_go(joined));
+            cork.mark_sent(front);
+            assert!(!cork.has_sent(joined));
             assert_eq!(cork.extend(&[IoSlice::new(b"x")], longest, 1000), 1);
         }
         while !cork.is_empty() {
@@ -223,10 +223,10 @@ mod tests {
             for (start, len) in parts(&cork.bytes[cork.gone..]).take(front.count) {
                 left.extend_from_slice(&cork.bytes[cork.gone..][start as usize..][..len as usize]);
             }
-            cork.let_go(front);
+            cork.mark_sent(front);
         }
         assert_eq!(left, [&bytes[..], b"xxx"].concat());
-        assert!(cork.has_let_go(cork.joined()));
+        assert!(cork.has_sent(cork.joined()));
     }
 
     #[test]
@@ -242,7 +242,7 @@ mod tests {
         });
         assert_eq!(front.count, 1);
         assert_eq!(cork.payload(front), b"abcdeab");
-        cork.let_go(front);
+        cork.mark_sent(front);
         assert_eq!(cork.extend(&parts[1..], 7, 0), 2);
         assert_eq!(cork.payload(cork.front(EVERYTHING)), b"de");
     }

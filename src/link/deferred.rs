@@ -17,12 +17,12 @@ pub(super) struct Deferred {
     /// A send that was refused may be tried again.
     pub(super) room: bool,
     /// In the order in which they came.
-    pub(super) later: Vec<Later>,
+    pub(super) later: Vec<DeferredAction>,
 }
 
 /// Something that must not happen under a lock of the connection.
 #[derive(Debug)]
-pub(super) enum Later {
+pub(super) enum DeferredAction {
     /// Drop the sending end of the channel. This may drop its unread messages, and the release of
     /// each message takes the locks.
     Close(Outbox),
@@ -70,6 +70,6 @@ impl Deferred {
 
     /// Has a line written, if the program logs lines of its level.
     pub(super) fn log(&mut self, note: Option<Note>) {
-        self.later.extend(note.map(Later::Log));
+        self.later.extend(note.map(DeferredAction::Log));
     }
 }

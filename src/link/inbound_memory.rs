@@ -13,7 +13,7 @@ impl Core {
         };
         match queues.in_flight.begin(id, len) {
             Ok(()) => self.conn.handle_memory(id, SystemClock),
-            Err(error) => self.starve(error),
+            Err(error) => self.handle_allocation_error(error),
         }
     }
 
@@ -26,7 +26,7 @@ impl Core {
         match inbound.prepare(offset as usize, len as usize) {
             Ok(Some(ready)) => self.conn.handle_prepared(ready as u64, SystemClock),
             Ok(None) => {}
-            Err(error) => self.starve(error),
+            Err(error) => self.handle_allocation_error(error),
         }
     }
 
@@ -39,19 +39,19 @@ impl Core {
             Ok(true) => self.conn.handle_copied(SystemClock),
             // There is no memory, and a notice follows when there is.
             Ok(false) => {}
-            Err(error) => self.starve(error),
+            Err(error) => self.handle_allocation_error(error),
         }
     }
 
     /// Handles an error of the system, which may be temporary if it is a lack of memory.
-    fn starve(&mut self, error: OsError) {
+    fn handle_allocation_error(&mut self, error: OsError) {
         match (error.call, error.errno) {
             // The kernel returns EPERM if the process may not lock any memory.
             (_, libc::ENOMEM) | ("ibv_reg_mr", libc::EPERM) => {}
             _ => return self.conn.handle_post_failure(error, Instant::now()),
         }
         if let Some(queues) = &self.queues {
-            queues.in_flight.starve();
+            queues.in_flight.await_memory();
         }
         self.conn.handle_out_of_memory(error, Instant::now());
     }

@@ -6,7 +6,7 @@ use std::{
     },
 };
 
-use super::message::{Home, LONGEST_COPY, Message};
+use super::message::{LONGEST_COPY, Message, MessageOwner};
 use crate::{os::lock, transport::Charge};
 
 /// The bytes of a stream that have arrived and that no reader has taken.
@@ -63,7 +63,7 @@ impl Inflow {
         &self,
         bytes: &[u8],
         place: impl FnOnce(u64) -> Option<Charge>,
-        home: impl FnOnce() -> Arc<dyn Home>,
+        owner: impl FnOnce() -> Arc<dyn MessageOwner>,
     ) -> bool {
         let mut queue = lock(&self.queue);
         if queue.back_mut().is_some_and(|last| last.append(bytes)) {
@@ -73,7 +73,7 @@ impl Inflow {
         let Some(place) = place(len as u64) else {
             return false;
         };
-        queue.push_back(Message::copied(home(), bytes, place));
+        queue.push_back(Message::copied(owner(), bytes, place));
         self.count(&queue);
         true
     }

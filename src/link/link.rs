@@ -14,8 +14,8 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use super::{
     completion::{Completion, Ended},
     core::{Core, Recipient},
-    deferred::{Deferred, Later},
-    message::{Handoff, Home, Place},
+    deferred::{Deferred, DeferredAction},
+    message::{Handoff, MessageOwner, Place},
     outbox::Taker,
     session::{LinkSession, Side},
     stall,
@@ -26,7 +26,7 @@ use crate::{
     error::Error,
     os::{
         Process,
-        foreign::{self, Errand, Owed, Target},
+        foreign::{self, ForeignCall, PendingWork, Target},
         lock,
     },
     poll::{Awaited, Line, Mailbox, Notice, NoticeKind, Poller, Polling, Readiness, Reliance},
@@ -52,7 +52,7 @@ const OVER: u8 = 2;
 /// 3. those inside of [`Poller`], the fds and the allocator.
 ///
 /// Foreign code, such as a task's waker or the logger, runs with none of them held, in
-/// [`Link::settle`].
+/// [`Link::run_deferred`].
 ///
 /// Only the engine's thread calls the connection manager. The link queues the calls of the state
 /// machine in `core`, and notifies the engine.
@@ -99,7 +99,7 @@ pub(crate) struct Link {
     /// Readable unless a `try_send` was refused and no room came since.
     pub(super) writable: Readiness,
     /// Work that the engine's thread deferred.
-    owed: Owed<Deferred>,
+    pending_work: PendingWork<Deferred>,
     /// The process that made it.
     process: Process,
 }
@@ -112,10 +112,10 @@ impl Link {
         notices: Arc<Mailbox<Notice>>,
         conn: Connection,
         completions: Sender<Completion>,
-        most_ids: usize,
+        max_ids: usize,
     ) -> Arc<Self> {
         let set_aside = Arc::new(AtomicUsize::new(0));
-        let core = Core::new(conn, completions, Arc::clone(&set_aside), most_ids);
+        let core = Core::new(conn, completions, Arc::clone(&set_aside), max_ids);
         Arc::new(Self {
             key,
             label: config.label.clone(),
@@ -139,7 +139,7 @@ impl Link {
             ends: AtomicU8::new(0),
             readable: Readiness::default(),
             writable: Readiness::default(),
-            owed: Owed::default(),
+            pending_work: PendingWork::default(),
             process: Process::this(),
         })
     }
@@ -239,7 +239,7 @@ impl Link {
 
     /// Whether neither the connection has ended nor the peer's messages have, nor do they go to a
     /// group.
-    pub(crate) fn goes_on(&self) -> bool {
+    pub(crate) fn is_receiving(&self) -> bool {
         self.ends.load(Ordering::Acquire) == 0 && !self.may_be_grouped()
     }
 
@@ -253,7 +253,7 @@ impl Link {
         if grouped {
             self.poller.rely(Reliance::Group);
         } else if self.may_be_grouped() {
-            self.poller.rely_no_more(Reliance::Group);
+            self.poller.stop_relying(Reliance::Group);
         }
     }
 
@@ -268,7 +268,9 @@ impl Link {
             // Unread completions are dropped with the channel. While there is a sender the channel
             // keeps them, with the memory that later large messages need.
             let completions = core.completions.take();
-            core.deferred.later.extend(completions.map(Later::Close));
+            core.deferred
+                .later
+                .extend(completions.map(DeferredAction::Close));
         });
         self.poller.call_engine();
     }
@@ -290,8 +292,8 @@ impl Link {
     pub(crate) fn with_core<T>(self: &Arc<Self>, f: impl FnOnce(&mut Core) -> T) -> T {
         let (result, deferred) = self.run(None, |core, _| f(core));
         if let Some(deferred) = deferred {
-            self.leave_to_engine(deferred.drive);
-            self.settle(deferred);
+            self.notify_engine(deferred.drive);
+            self.run_deferred(deferred);
         }
         result
     }
@@ -301,20 +303,21 @@ impl Link {
     pub(crate) fn in_engine<T>(self: &Arc<Self>, f: impl FnOnce(&mut Core) -> T) -> T {
         let (result, deferred) = self.run(None, |core, _| f(core));
         if let Some(deferred) = deferred {
-            self.settle(deferred);
+            self.run_deferred(deferred);
         }
         result
     }
 
     /// Runs `f` on the state machine, carries out the outputs, and wakes waiting threads. Returns
-    /// the deferred work, for [`settle`](Self::settle): the caller may hold the lock of `poll`.
+    /// the deferred work, for [`run_deferred`](Self::run_deferred): the caller may hold the lock of
+    /// `poll`.
     pub(super) fn run<T>(
         self: &Arc<Self>,
         handoff: Option<&Handoff>,
         f: impl FnOnce(&mut Core, &Recipient<'_, Self>) -> T,
     ) -> (T, Option<Deferred>) {
         let to = Recipient {
-            home: self,
+            owner: self,
             handoff,
         };
         let mut core = lock(&self.core);
@@ -361,28 +364,32 @@ impl Link {
     ///
     /// The caller holds no lock of this or another connection, because foreign code may call back
     /// into either.
-    pub(super) fn settle(self: &Arc<Self>, mut deferred: Deferred) {
+    pub(super) fn run_deferred(self: &Arc<Self>, mut deferred: Deferred) {
         if !foreign::collects() {
-            return self.settle_here(deferred);
+            return self.run_deferred_here(deferred);
         }
         let happened = Awaited::happened(deferred.arrived, deferred.room);
         deferred.wake &= self.poller.tasks.is_awaited(happened);
-        if deferred.is_left() && self.owed.add(|owed| owed.add(deferred)) {
+        if deferred.is_left()
+            && self
+                .pending_work
+                .add(|pending_work| pending_work.add(deferred))
+        {
             foreign::leave(Arc::<Self>::clone(self));
         }
     }
 
-    fn settle_here(self: &Arc<Self>, deferred: Deferred) {
+    fn run_deferred_here(self: &Arc<Self>, deferred: Deferred) {
         if deferred.wake {
             self.wake_tasks(Awaited::happened(deferred.arrived, deferred.room));
         }
         for later in deferred.later {
             match later {
-                Later::Close(completions) => drop(completions),
-                Later::Drop(completion) => drop(completion),
+                DeferredAction::Close(completions) => drop(completions),
+                DeferredAction::Drop(completion) => drop(completion),
                 #[cfg(feature = "tokio")]
-                Later::EnterRuntime => self.enter_runtime_again(),
-                Later::Log(Note { level, topic, text }) => match topic {
+                DeferredAction::EnterRuntime => self.enter_runtime_again(),
+                DeferredAction::Log(Note { level, topic, text }) => match topic {
                     None => foreign::log(level, Target::Connection, format_args!("{self}: {text}")),
                     Some(Topic::Violation) => warn_sparsely!(Connection, "{self}: {text}"),
                     Some(Topic::UnexpectedEvent) => warn_sparsely!(Connection, "{self}: {text}"),
@@ -416,7 +423,7 @@ impl Link {
     }
 
     /// Notifies the engine's thread if it is to `drive` the connection.
-    pub(super) fn leave_to_engine(&self, drive: bool) {
+    pub(super) fn notify_engine(&self, drive: bool) {
         if drive && !self.drive_wanted.swap(true, Ordering::AcqRel) {
             self.notify(NoticeKind::Drive);
         }
@@ -558,7 +565,7 @@ impl Link {
                 // Completions that arrived in between, if the driver kept them.
                 share.take_all(&mut side);
             }
-            share.settle(conn)
+            share.restore_receives(conn)
         };
         if let Err(error) = settled {
             error!(
@@ -579,15 +586,15 @@ impl Link {
     }
 }
 
-impl Errand for Link {
+impl ForeignCall for Link {
     fn run(self: Arc<Self>) {
-        while let Some(deferred) = self.owed.next() {
-            self.settle_here(deferred);
+        while let Some(deferred) = self.pending_work.next() {
+            self.run_deferred_here(deferred);
         }
     }
 }
 
-impl Home for Link {
+impl MessageOwner for Link {
     fn is_inherited(&self) -> bool {
         !self.process.is_this()
     }
@@ -603,7 +610,7 @@ struct Ring {
     generation: u32,
 }
 
-impl Home for Ring {
+impl MessageOwner for Ring {
     fn is_inherited(&self) -> bool {
         self.link.is_inherited()
     }
@@ -691,16 +698,16 @@ mod tests {
     }
 
     #[test]
-    fn patience_with_the_taker_begins_at_a_report() {
+    fn wait_for_the_taker_begins_at_a_report() {
         let (link, completions) = link();
-        link.taker.is_here();
+        link.taker.note_taking_thread();
         let is_to_come = |since: &mut Option<Instant>| {
             thread::scope(|scope| {
-                let other = scope.spawn(|| link.is_place_to_come(since));
+                let other = scope.spawn(|| link.may_gain_place(since));
                 other.join().unwrap()
             })
         };
-        let long_ago = Instant::now() - Taker::PATIENCE;
+        let long_ago = Instant::now() - Taker::TIME_LIMIT;
         let mut since = Some(long_ago);
         assert!(is_to_come(&mut since));
         assert_eq!(since, None, "no report waits");
@@ -720,7 +727,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_was_cut_off_says_so_in_every_call() {
+    fn every_call_reports_a_cut_off_connection() {
         let (link, ends) = link();
         assert_eq!(link.ended(), None);
         link.with_core(|core| core.cut_off(CloseReason::LocallyAborted));

@@ -25,19 +25,19 @@ struct Copied {
     bytes: Vec<u8>,
     /// A part of the budget, released after the bytes.
     _place: Charge,
-    home: Arc<dyn Home>,
+    owner: Arc<dyn MessageOwner>,
 }
 
 enum Inner {
     /// In a receive buffer of the connection.
     Eager {
         bytes: RecvSlice,
-        home: Arc<dyn Home>,
+        owner: Arc<dyn MessageOwner>,
     },
     /// In a receive buffer of the connection that holds the other messages of a batch too.
     Part {
         bytes: RecvSlice,
-        home: Arc<dyn Home>,
+        owner: Arc<dyn MessageOwner>,
     },
     /// The copy of bytes of a stream. In a box: a channel has a place for each message that may
     /// come.
@@ -45,31 +45,31 @@ enum Inner {
     /// In a buffer of its own.
     Large {
         inbound: Box<InboundBuffer>,
-        home: Arc<dyn Home>,
+        owner: Arc<dyn MessageOwner>,
     },
 }
 
 impl Message {
-    pub(super) fn eager(home: Arc<dyn Home>, bytes: RecvSlice) -> Self {
+    pub(super) fn eager(owner: Arc<dyn MessageOwner>, bytes: RecvSlice) -> Self {
         Self {
-            inner: Some(Inner::Eager { bytes, home }),
+            inner: Some(Inner::Eager { bytes, owner }),
         }
     }
 
     /// One of several messages in a buffer.
-    pub(super) fn part(home: Arc<dyn Home>, bytes: RecvSlice) -> Self {
+    pub(super) fn part(owner: Arc<dyn MessageOwner>, bytes: RecvSlice) -> Self {
         Self {
-            inner: Some(Inner::Part { bytes, home }),
+            inner: Some(Inner::Part { bytes, owner }),
         }
     }
 
     /// Bytes of a stream that are copied out of their receive buffer.
-    pub(super) fn copied(home: Arc<dyn Home>, bytes: &[u8], place: Charge) -> Self {
+    pub(super) fn copied(owner: Arc<dyn MessageOwner>, bytes: &[u8], place: Charge) -> Self {
         Self {
             inner: Some(Inner::Copied(Box::new(Copied {
                 bytes: bytes.to_vec(),
                 _place: place,
-                home,
+                owner,
             }))),
         }
     }
@@ -94,21 +94,21 @@ impl Message {
         fits
     }
 
-    pub(super) fn large(home: Arc<dyn Home>, inbound: Box<InboundBuffer>) -> Self {
+    pub(super) fn large(owner: Arc<dyn MessageOwner>, inbound: Box<InboundBuffer>) -> Self {
         Self {
-            inner: Some(Inner::Large { inbound, home }),
+            inner: Some(Inner::Large { inbound, owner }),
         }
     }
 
     #[cold]
     fn is_inherited(&self) -> bool {
-        let home = self.inner.as_ref().map(|inner| match inner {
-            Inner::Eager { home, .. } | Inner::Part { home, .. } | Inner::Large { home, .. } => {
-                home
+        let owner = self.inner.as_ref().map(|inner| match inner {
+            Inner::Eager { owner, .. } | Inner::Part { owner, .. } | Inner::Large { owner, .. } => {
+                owner
             }
-            Inner::Copied(copied) => &copied.home,
+            Inner::Copied(copied) => &copied.owner,
         });
-        home.is_some_and(|home| home.is_inherited())
+        owner.is_some_and(|owner| owner.is_inherited())
     }
 
     /// Copies the bytes and releases the buffer at once.
@@ -181,25 +181,25 @@ impl Drop for Message {
         }
         match self.inner.take() {
             // The view first: the release gives the buffer to the device.
-            Some(Inner::Eager { bytes, home }) => {
+            Some(Inner::Eager { bytes, owner }) => {
                 let buffer = bytes.buffer();
                 drop(bytes);
-                home.give_back(Place::Buffer(buffer));
+                owner.give_back(Place::Buffer(buffer));
             }
-            Some(Inner::Part { bytes, home }) => {
+            Some(Inner::Part { bytes, owner }) => {
                 let buffer = bytes.buffer();
                 drop(bytes);
-                home.give_back(Place::Part(buffer));
+                owner.give_back(Place::Part(buffer));
             }
             Some(Inner::Copied(copied)) => {
-                let Copied { bytes, home, .. } = *copied;
-                home.give_back(Place::Copied(bytes.len() as u64));
+                let Copied { bytes, owner, .. } = *copied;
+                owner.give_back(Place::Copied(bytes.len() as u64));
             }
-            Some(Inner::Large { inbound, home }) => {
+            Some(Inner::Large { inbound, owner }) => {
                 let len = inbound.len() as u64;
                 // The memory is dropped first, so that the next message can reuse it.
                 drop(inbound);
-                home.give_back(Place::Large(len));
+                owner.give_back(Place::Large(len));
             }
             None => {}
         }
@@ -218,7 +218,7 @@ impl fmt::Debug for Message {
 ///
 /// A message knows its connection only as this, and so the module of messages does not depend on
 /// the one of connections, which makes them.
-pub(crate) trait Home: fmt::Display + Send + Sync {
+pub(crate) trait MessageOwner: fmt::Display + Send + Sync {
     /// Returns whether another process made the connection.
     fn is_inherited(&self) -> bool;
 

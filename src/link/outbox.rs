@@ -61,7 +61,7 @@ impl Outbox {
 
     /// Whether a message may be handed directly to the thread that waits for it, because no earlier
     /// completion is in here.
-    pub(super) fn may_be_passed(&self) -> bool {
+    pub(super) fn may_hand_over(&self) -> bool {
         self.member.is_none() && self.is_empty()
     }
 
@@ -124,7 +124,7 @@ impl Outbox {
 
     /// Appends [`Completion::Suspended`], unless an earlier pair has not been taken, or
     /// [`Completion::Resumed`] after it. Returns whether it did. A stream has neither.
-    pub(super) fn put_of_session(&mut self, completion: Completion) -> bool {
+    pub(super) fn put_session_event(&mut self, completion: Completion) -> bool {
         if let Completion::Suspended { .. } = completion {
             let taken = self.taken();
             self.silent = self.inflow.is_some() || self.session.is_some_and(|at| at >= taken);
@@ -158,9 +158,9 @@ impl Outbox {
 
     /// Returns whether a thread other than the calling one takes from the group; `None` without a
     /// group.
-    pub(super) fn group_is_taken_elsewhere(&self) -> Option<bool> {
+    pub(super) fn is_group_taken_by_other(&self) -> Option<bool> {
         let member = self.member.as_ref()?;
-        Some(member.queue.taker.is_elsewhere())
+        Some(member.queue.taker.is_other_thread())
     }
 
     // The group.
@@ -212,15 +212,15 @@ pub(crate) struct Taker(AtomicUsize);
 impl Taker {
     /// How long a sender waits for another thread that took completions before. The thread may have
     /// ended, or left that to the sender.
-    pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+    pub(super) const TIME_LIMIT: Duration = Duration::from_secs(5);
 
     /// The calling thread asks for completions.
-    pub(crate) fn is_here(&self) {
+    pub(crate) fn note_taking_thread(&self) {
         self.0.store(here(), Ordering::Relaxed);
     }
 
     /// Returns whether a thread other than the calling one has asked last.
-    pub(super) fn is_elsewhere(&self) -> bool {
+    pub(super) fn is_other_thread(&self) -> bool {
         ![0, here()].contains(&self.0.load(Ordering::Relaxed))
     }
 }
@@ -239,14 +239,14 @@ fn here() -> usize {
 /// Its lock is taken with a connection's locks held, and held for putting alone.
 #[derive(Debug)]
 pub(crate) struct GroupQueue {
-    tail: Mutex<Option<Tail>>,
+    tail: Mutex<Option<GroupSender>>,
     pub(crate) taker: Taker,
 }
 
 /// The sending end; `None` when the group is gone. Unread messages hold their connections, which
 /// hold the queue, so the queue must not hold its receiving end.
 #[derive(Debug)]
-struct Tail {
+struct GroupSender {
     sender: Sender<(u64, Completion)>,
     /// How many were put here.
     put: u64,
@@ -255,7 +255,7 @@ struct Tail {
 impl GroupQueue {
     pub(crate) fn new() -> (Arc<Self>, Receiver<(u64, Completion)>) {
         let (sender, receiver) = unbounded();
-        let tail = Tail { sender, put: 0 };
+        let tail = GroupSender { sender, put: 0 };
         let queue = Self {
             tail: Mutex::new(Some(tail)),
             taker: Taker::default(),
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_told_once_until_it_is_taken() {
+    fn room_is_reported_once_until_it_is_taken() {
         let (mut outbox, own) = outbox();
         outbox.put(Completion::Sent(1)).unwrap();
         assert!(outbox.put_room());
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_group_has_not_taken_of_ids_is_counted() {
+    fn untaken_ids_of_a_group_are_counted() {
         let (mut outbox, _own) = outbox();
         let (queue, group) = GroupQueue::new();
         outbox.join(&queue, 7);
@@ -377,24 +377,27 @@ mod tests {
             resent: 0,
             transport: Transport::Tcp,
         };
-        assert!(outbox.put_of_session(suspended()));
-        assert!(outbox.put_of_session(resumed(1)));
+        assert!(outbox.put_session_event(suspended()));
+        assert!(outbox.put_session_event(resumed(1)));
         assert!(matches!(own.recv(), Ok(Completion::Suspended { .. })));
-        assert!(!outbox.put_of_session(suspended()));
+        assert!(!outbox.put_session_event(suspended()));
         assert!(matches!(
             own.recv(),
             Ok(Completion::Resumed { number: 1, .. })
         ));
-        assert!(!outbox.put_of_session(resumed(2)), "its loss was left out");
-        assert!(outbox.put_of_session(suspended()));
+        assert!(
+            !outbox.put_session_event(resumed(2)),
+            "its loss was left out"
+        );
+        assert!(outbox.put_session_event(suspended()));
         assert!(matches!(own.recv(), Ok(Completion::Suspended { .. })));
-        assert!(outbox.put_of_session(resumed(3)));
+        assert!(outbox.put_session_event(resumed(3)));
         assert!(matches!(
             own.recv(),
             Ok(Completion::Resumed { number: 3, .. })
         ));
         outbox.carry_bytes();
-        assert!(!outbox.put_of_session(suspended()), "a stream has none");
+        assert!(!outbox.put_session_event(suspended()), "a stream has none");
     }
 
     #[test]
@@ -402,7 +405,7 @@ mod tests {
         let (mut outbox, own) = outbox();
         let (queue, group) = GroupQueue::new();
         outbox.join(&queue, 7);
-        assert!(outbox.is_grouped() && outbox.is_in(&queue) && !outbox.may_be_passed());
+        assert!(outbox.is_grouped() && outbox.is_in(&queue) && !outbox.may_hand_over());
         outbox.put(Completion::Sent(1)).unwrap();
         queue.close();
         assert!(!outbox.is_grouped());
@@ -416,11 +419,11 @@ mod tests {
     #[test]
     fn only_another_thread_is_elsewhere() {
         let taker = Taker::default();
-        assert!(!taker.is_elsewhere(), "no thread has asked");
-        taker.is_here();
-        assert!(!taker.is_elsewhere());
+        assert!(!taker.is_other_thread(), "no thread has asked");
+        taker.note_taking_thread();
+        assert!(!taker.is_other_thread());
         thread::scope(|scope| {
-            let elsewhere = scope.spawn(|| taker.is_elsewhere());
+            let elsewhere = scope.spawn(|| taker.is_other_thread());
             assert!(elsewhere.join().unwrap());
         });
     }

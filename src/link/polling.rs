@@ -18,7 +18,8 @@ use crate::{
     os::{lock, try_lock},
     poll::Seat,
     poll::{
-        Answers, Attendee, Awaited, Completions, Deadline, Poller, Progress, Reliance, TimedOut,
+        Answers, AttendedConnection, Awaited, Completions, Deadline, Poller, Progress, Reliance,
+        TimedOut,
     },
     proto::{DrainSide, Note},
     status::OsError,
@@ -82,7 +83,7 @@ impl Link {
         let progress = self.poll_locked(side, arming, 1, None, Answers::AtOnce, &mut deferred);
         let drive = deferred.as_ref().is_some_and(|deferred| deferred.drive);
         if let Some(deferred) = deferred {
-            self.settle(deferred);
+            self.run_deferred(deferred);
         }
         (progress, drive)
     }
@@ -302,8 +303,8 @@ impl Link {
                 drains |= matches!(done, Done::Drained(DrainSide::Send));
                 core.handle_done(done, to);
             }
-            if let Some(life) = &core.life {
-                life.add(before, core.conn.peer_activity());
+            if let Some(liveness) = &core.liveness {
+                liveness.add(before, core.conn.peer_activity());
             }
             drains && !core.marks_receives()
         });
@@ -330,8 +331,8 @@ impl Queue<'_> {
             link.poller.call_engine();
         }
         if let Some(deferred) = deferred {
-            link.leave_to_engine(deferred.drive);
-            link.settle(deferred);
+            link.notify_engine(deferred.drive);
+            link.run_deferred(deferred);
         }
         progress
     }
@@ -374,7 +375,7 @@ impl Completions for Queue<'_> {
     ) -> bool {
         // The wait inside a receive has an inexact timer, and only a message ends it early. So it
         // starts only if the deadline is more than `WAITS_FOR` away.
-        let goes_on = || deadline.is_beyond(WAITS_FOR) && !is_woken();
+        let may_continue = || deadline.is_beyond(WAITS_FOR) && !is_woken();
         if self.handoff.is_none() || !deadline.is_beyond(WAITS_FOR) {
             return false;
         }
@@ -387,13 +388,13 @@ impl Completions for Queue<'_> {
         if let Some(reserved) = reserved
             && !is_woken()
         {
-            reserved.wait(goes_on);
+            reserved.wait(may_continue);
         }
         true
     }
 }
 
-impl Attendee for Link {
+impl AttendedConnection for Link {
     fn poller(&self) -> &Poller {
         &self.poller
     }
@@ -411,7 +412,7 @@ impl Link {
             Interest::Readable => &self.readable,
             Interest::Writable => &self.writable,
         };
-        if !readiness.is_wanted() {
+        if !readiness.is_fd_requested() {
             readiness.fd()?;
             self.poller.rely(match interest {
                 Interest::Readable => Reliance::Readable,
@@ -449,7 +450,7 @@ impl Link {
     /// Prepares the fd between a refused send and the next try. If that is refused as well, the fd
     /// becomes readable when there is room. It may miss room that comes between the two tries, but
     /// no later one.
-    pub(crate) fn want_room(&self) {
+    pub(crate) fn prepare_room_fd(&self) {
         self.writable.update(|| self.is_over());
     }
 
@@ -460,8 +461,8 @@ impl Link {
 
     /// Has the engine make the fd readable when there is room, because the caller's second try was
     /// refused too. Returns whether there is an fd.
-    pub(super) fn leave_room_to_engine(&self) -> bool {
-        let wanted = self.writable.is_wanted();
+    pub(super) fn delegate_room(&self) -> bool {
+        let wanted = self.writable.is_fd_requested();
         if wanted {
             self.poller.leave_loop();
         }
@@ -488,7 +489,7 @@ impl Wake for Alarm {
         if let Some(link) = self.link.upgrade() {
             // The first task that runs polls. If none does, because the futures were dropped, the
             // engine's thread takes over.
-            link.wake_tasks(Awaited::ANYTHING);
+            link.wake_tasks(Awaited::ALL_EVENTS);
         }
     }
 }
@@ -542,7 +543,7 @@ impl Link {
         let waker = Waker::from(Arc::new(alarm));
         let watch = RuntimeWatch::new(runtime, events, waker, calls)?;
         self.poller.tasks.enter_runtime(watch);
-        self.poller.rely_no_more(Reliance::Tasks);
+        self.poller.stop_relying(Reliance::Tasks);
         Ok(())
     }
 }

@@ -11,9 +11,9 @@ use log::Level;
 use super::{
     completion::Completion,
     core::{Core, SystemClock},
-    deferred::Later,
+    deferred::DeferredAction,
     outbox::{GroupQueue, Outbox},
-    sent_order::{Gone, SentOrder, Unproven},
+    sent_order::{CompletedSend, SentOrder, Unproven},
 };
 use crate::{
     error::Error,
@@ -146,13 +146,13 @@ impl Core {
 /// The group.
 impl Core {
     /// Whether the channel has a place for the completion of one more operation.
-    pub(crate) fn may_report_one_more(&mut self) -> bool {
+    pub(crate) fn has_report_place(&mut self) -> bool {
         let (Some(queues), Some(completions)) = (&self.queues, &mut self.completions) else {
             // The connection has ended, which is reported soon enough.
             return true;
         };
         let ids = queues.in_flight.slots.operations() + self.unproven.writes() + self.order.ids();
-        ids + completions.reports() + self.set_aside.load(Ordering::Relaxed) < self.most_ids
+        ids + completions.reports() + self.set_aside.load(Ordering::Relaxed) < self.max_ids
     }
 
     /// Whether a completion waits to be taken.
@@ -186,7 +186,7 @@ impl Core {
         };
         for completion in iter::once(first).chain(iter::from_fn(unread)) {
             if let Err(refused) = queue.put(key, completion) {
-                self.deferred.later.push(Later::Drop(refused));
+                self.deferred.later.push(DeferredAction::Drop(refused));
             }
         }
         Ok(())
@@ -195,24 +195,26 @@ impl Core {
     pub(super) fn put_all(&mut self, unread: impl FnMut() -> Option<Completion>) {
         for completion in iter::from_fn(unread) {
             let Some(outbox) = &mut self.completions else {
-                self.deferred.later.push(Later::Drop(completion));
+                self.deferred.later.push(DeferredAction::Drop(completion));
                 continue;
             };
             match completion {
                 Completion::Room => drop(outbox.put_room()),
                 Completion::Suspended { .. } | Completion::Resumed { .. } => {
-                    outbox.put_of_session(completion);
+                    outbox.put_session_event(completion);
                 }
                 completion => {
                     let refused = outbox.put(completion).err();
-                    self.deferred.later.extend(refused.map(Later::Drop));
+                    self.deferred
+                        .later
+                        .extend(refused.map(DeferredAction::Drop));
                 }
             }
         }
     }
 
     /// Reports room, if a report was requested.
-    pub(super) fn room_came(&mut self) {
+    pub(super) fn report_room(&mut self) {
         if std::mem::take(&mut self.room_wanted)
             && let Some(outbox) = &mut self.completions
             && outbox.put_room()
@@ -226,9 +228,9 @@ impl Core {
 /// Sessions.
 impl Core {
     /// Reports the loss of a connection, or its successor.
-    pub(super) fn report_of_session(&mut self, completion: Completion) {
+    pub(super) fn report_session_event(&mut self, completion: Completion) {
         let outbox = self.completions.as_mut();
-        self.deferred.arrived |= outbox.is_some_and(|outbox| outbox.put_of_session(completion));
+        self.deferred.arrived |= outbox.is_some_and(|outbox| outbox.put_session_event(completion));
         self.deferred.wake = true;
     }
 }
@@ -259,12 +261,12 @@ fn succeed(
 ) -> bool {
     let (gone, answer) = match posted {
         Posted::Frame => return false,
-        Posted::Message => (Some(Gone::Message), None),
+        Posted::Message => (Some(CompletedSend::Message), None),
         Posted::ReadChunk { .. } => (None, None),
         Posted::Operation(operation) => {
             let id = operation.id;
             match operation.outcome() {
-                Outcome::Written => (Some(Gone::Write(id)), None),
+                Outcome::Written => (Some(CompletedSend::Write(id)), None),
                 Outcome::Read => (None, Some(Completion::Read(id))),
                 Outcome::Fetched(value) => (None, Some(Completion::Fetched { id, value })),
             }
@@ -288,13 +290,13 @@ fn succeed(
 }
 
 /// Handles an arrival at the peer. Returns whether it reported a completion to the application.
-fn arrived(gone: Gone, order: &mut SentOrder, completions: &mut Option<Outbox>) -> bool {
+fn arrived(gone: CompletedSend, order: &mut SentOrder, completions: &mut Option<Outbox>) -> bool {
     match gone {
-        Gone::Message => {
+        CompletedSend::Message => {
             order.acknowledge();
             false
         }
-        Gone::Write(id) => report(completions, Completion::Written(id)),
+        CompletedSend::Write(id) => report(completions, Completion::Written(id)),
     }
 }
 
@@ -325,7 +327,7 @@ pub(super) fn report(completions: &mut Option<Outbox>, completion: Completion) -
     let Some(completions) = completions else {
         return false;
     };
-    // The channel has a place for each: see `most_ids`. The receiver may be gone; then the error is
+    // The channel has a place for each: see `max_ids`. The receiver may be gone; then the error is
     // ignored.
     let _ = completions.put(completion);
     true

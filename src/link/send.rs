@@ -39,7 +39,7 @@ enum Content<'a> {
     /// A large message that is registered: the peer can read it after the announcement.
     Exposed(Exposed),
     /// The message is in flight, or the peer may have received a part of it.
-    Gone,
+    CompletedSend,
 }
 
 /// The result of an attempt to send, if there is room.
@@ -76,13 +76,13 @@ impl<'a> Sending<'a> {
         match self.content {
             Content::Memory(memory) => Some(memory),
             Content::Exposed(exposed) => Some(exposed.take_back()),
-            Content::Parts(_) | Content::Gone => None,
+            Content::Parts(_) | Content::CompletedSend => None,
         }
     }
 
     /// Ends the exposure of the message to the peer, after the connection was lost.
     fn hide(&mut self) {
-        if let Content::Exposed(exposed) = mem::replace(&mut self.content, Content::Gone) {
+        if let Content::Exposed(exposed) = mem::replace(&mut self.content, Content::CompletedSend) {
             self.content = Content::Memory(exposed.take_back());
         }
     }
@@ -91,7 +91,7 @@ impl<'a> Sending<'a> {
     /// `generation`th.
     pub(super) fn expose(&mut self, allocator: &Allocator, generation: u32) -> Result<(), Error> {
         self.generation = generation;
-        let buffer = match mem::replace(&mut self.content, Content::Gone) {
+        let buffer = match mem::replace(&mut self.content, Content::CompletedSend) {
             Content::Parts(parts) => {
                 self.content = Content::Parts(parts);
                 copied(parts, self.len, allocator)?
@@ -101,7 +101,7 @@ impl<'a> Sending<'a> {
                 let copied = copied(&[IoSlice::new(buffer.bytes())], self.len, allocator);
                 copied.inspect_err(|_| self.content = Content::Memory(buffer))?
             }
-            content @ (Content::Exposed(_) | Content::Gone) => {
+            content @ (Content::Exposed(_) | Content::CompletedSend) => {
                 self.content = content;
                 return Ok(());
             }
@@ -124,7 +124,7 @@ fn keep(session: &mut LinkSession, conn: &Connection, message: &Sending<'_>) {
             session.keep(conn, &[IoSlice::new(memory.bytes())], message.id);
         }
         Content::Exposed(_) => session.keep_large(conn, message.id),
-        Content::Gone => {}
+        Content::CompletedSend => {}
     }
 }
 
@@ -216,7 +216,7 @@ impl Core {
                 }));
             }
             self.conn.may_send(message.len).map_err(refused)?;
-            if message.id.is_some() && !self.may_report_one_more() {
+            if message.id.is_some() && !self.has_report_place() {
                 return Err(TrySendError::Failed(Error::CompletionsNotTaken));
             }
         }
@@ -284,7 +284,7 @@ impl Core {
                 let descriptor = descriptor.emit();
                 queues.post_send(&transmit, &[IoSlice::new(&descriptor)], false)
             }
-            (Content::Gone, _) => return Ok(Attempt::Sent),
+            (Content::CompletedSend, _) => return Ok(Attempt::Sent),
         };
         if let Err(error) = posted {
             return Err(self.post_failed(error));
@@ -292,7 +292,9 @@ impl Core {
         if let Some(session) = &mut self.session {
             keep(session, &self.conn, message);
         }
-        if let Content::Exposed(exposed) = mem::replace(&mut message.content, Content::Gone) {
+        if let Content::Exposed(exposed) =
+            mem::replace(&mut message.content, Content::CompletedSend)
+        {
             queues.in_flight.expose(exposed);
         }
         match message.id {
@@ -307,7 +309,7 @@ impl Core {
     /// already, the sender waits until the reason is known.
     pub(super) fn post_failed(&mut self, error: OsError) -> TrySendError {
         self.conn.handle_post_failure(error, Instant::now());
-        if self.conn.is_ending_for_a_cause_to_come() {
+        if self.conn.awaits_end_cause() {
             return TrySendError::Full;
         }
         TrySendError::Failed(Error::Disconnected(self.reason()))
@@ -434,7 +436,7 @@ impl Core {
         }
         let taken = join(&mut self.cork, longest);
         if self.cork.is_empty() {
-            self.conn.let_go();
+            self.conn.release_ending();
         }
         taken
     }
@@ -454,7 +456,7 @@ impl Core {
     }
 
     fn uncork_some(&mut self) -> Result<(), SendRefused> {
-        if self.is_barred() {
+        if self.blocks_new_messages() {
             return Err(SendRefused::Blocked);
         }
         let room = self.conn.held_room()?;
@@ -476,9 +478,9 @@ impl Core {
             // The connection ends, and its end has the error.
             self.post_failed(error);
         }
-        self.cork.let_go(front);
+        self.cork.mark_sent(front);
         if self.cork.is_empty() {
-            self.conn.let_go();
+            self.conn.release_ending();
         }
         Ok(())
     }
@@ -486,7 +488,7 @@ impl Core {
     /// Starts to find out whether the peer has all that was sent so far.
     pub(super) fn flush(&mut self) -> Result<Flush, Error> {
         self.check_not_ended()?;
-        if self.is_barred() {
+        if self.blocks_new_messages() {
             return Ok(Flush::Suspended);
         }
         if self.holds_back() {
@@ -527,7 +529,7 @@ impl Core {
                 .map_err(|refused| refused_send(refused, 0))?;
             return Err(TrySendError::Full);
         }
-        if !self.may_report_one_more() {
+        if !self.has_report_place() {
             return Err(TrySendError::Failed(Error::CompletionsNotTaken));
         }
         let slot = self
@@ -582,7 +584,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_are_sent_as_fit() {
+    fn batch_sends_the_messages_that_fit() {
         let bytes = [7; 100];
         let messages: Vec<_> = [10, 0, 86, 1].map(|len| IoSlice::new(&bytes[..len])).into();
         let fits = |messages_: usize, bytes| {

@@ -114,14 +114,14 @@ impl SentOrder {
 #[derive(Debug, Default)]
 pub(super) struct Unproven {
     /// Oldest first, each with its proof; `None` if only the close can prove it.
-    waiting: VecDeque<(Option<Proof>, Gone)>,
+    waiting: VecDeque<(Option<Proof>, CompletedSend)>,
     /// The number of writes in it.
     writes: usize,
 }
 
 /// A completed send or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Gone {
+pub(super) enum CompletedSend {
     /// The oldest small message of the [order](SentOrder) that is not
     /// acknowledged.
     Message,
@@ -130,8 +130,8 @@ pub(super) enum Gone {
 }
 
 impl Unproven {
-    pub(super) fn put(&mut self, proof: Option<Proof>, gone: Gone) {
-        self.writes += usize::from(matches!(gone, Gone::Write(_)));
+    pub(super) fn put(&mut self, proof: Option<Proof>, gone: CompletedSend) {
+        self.writes += usize::from(matches!(gone, CompletedSend::Write(_)));
         self.waiting.push_back((proof, gone));
     }
 
@@ -146,15 +146,18 @@ impl Unproven {
     }
 
     /// Takes the oldest entry if it is proven. An entry that only the close can prove has no proof.
-    pub(super) fn pop(&mut self, is_proven: impl FnOnce(Option<Proof>) -> bool) -> Option<Gone> {
+    pub(super) fn pop(
+        &mut self,
+        is_proven: impl FnOnce(Option<Proof>) -> bool,
+    ) -> Option<CompletedSend> {
         let (proof, _) = self.waiting.front()?;
         if is_proven(*proof) { self.take() } else { None }
     }
 
     /// Takes the oldest.
-    pub(super) fn take(&mut self) -> Option<Gone> {
+    pub(super) fn take(&mut self) -> Option<CompletedSend> {
         let (_, gone) = self.waiting.pop_front()?;
-        self.writes -= usize::from(matches!(gone, Gone::Write(_)));
+        self.writes -= usize::from(matches!(gone, CompletedSend::Write(_)));
         Some(gone)
     }
 }
@@ -205,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_the_oldest_that_was_not_acknowledged() {
+    fn failed_send_is_the_oldest_unacknowledged() {
         let mut order = SentOrder::default();
         order.large(Some(1));
         order.small(2);
@@ -254,20 +257,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_proven_comes_in_its_order() {
+    fn proven_messages_are_reported_in_order() {
         let mut unproven = Unproven::default();
         let proofs = [1, 2, 2].map(Proof::after);
-        unproven.put(Some(proofs[0]), Gone::Message);
-        unproven.put(Some(proofs[1]), Gone::Write(7));
-        unproven.put(None, Gone::Message);
+        unproven.put(Some(proofs[0]), CompletedSend::Message);
+        unproven.put(Some(proofs[1]), CompletedSend::Write(7));
+        unproven.put(None, CompletedSend::Message);
         assert_eq!((unproven.writes(), unproven.messages()), (1, 2));
         let first = |proof| proof == Some(proofs[0]);
-        assert_eq!(unproven.pop(first), Some(Gone::Message));
+        assert_eq!(unproven.pop(first), Some(CompletedSend::Message));
         assert_eq!(unproven.pop(first), None);
         let second = |proof| proof == Some(proofs[2]);
-        assert_eq!(unproven.pop(second), Some(Gone::Write(7)));
+        assert_eq!(unproven.pop(second), Some(CompletedSend::Write(7)));
         assert_eq!((unproven.writes(), unproven.pop(second)), (0, None));
-        assert_eq!(unproven.take(), Some(Gone::Message));
+        assert_eq!(unproven.take(), Some(CompletedSend::Message));
         assert_eq!(unproven.take(), None);
     }
 }

@@ -201,7 +201,7 @@ impl Core {
 
     /// Whether nothing new is sent: the connection is lost, or earlier messages are sent again.
     #[inline]
-    pub(super) fn is_barred(&self) -> bool {
+    pub(super) fn blocks_new_messages(&self) -> bool {
         match &self.session {
             None => false,
             Some(session) => {
@@ -248,7 +248,7 @@ impl Core {
             Some(session) if session.closing.is_some() => {
                 Err(Error::Disconnected(CloseReason::LocallyClosed).into())
             }
-            Some(_) if self.is_barred() => Err(TrySendError::Full),
+            Some(_) if self.blocks_new_messages() => Err(TrySendError::Full),
             Some(_) | None => Ok(()),
         }
     }
@@ -276,7 +276,7 @@ impl Core {
     /// Stops sending. A session that is suspended goes on until its last message has arrived, or
     /// `close_timeout` has passed.
     pub(super) fn close(&mut self, now: Instant) {
-        if !self.is_barred() {
+        if !self.blocks_new_messages() {
             return self.conn.close(now);
         }
         if let Some(session) = &mut self.session {
@@ -303,7 +303,7 @@ impl Core {
     /// Sends no more messages.
     pub(super) fn finish(&mut self) -> Result<(), Error> {
         self.check_not_ended()?;
-        let barred = self.is_barred();
+        let barred = self.blocks_new_messages();
         if !barred {
             let finished = self.conn.finish();
             finished.map_err(|refused| refused_send(refused, 0))?;

@@ -13,7 +13,7 @@ const LONG: Duration = Duration::from_secs(5);
 
 /// The longest interval of keepalive with which the engine alone looks for stalls. It looks twice
 /// an interval.
-const OFTEN: Duration = Duration::from_secs(10);
+const FREQUENT_KEEPALIVE: Duration = Duration::from_secs(10);
 
 /// Notices a stall without progress that lasts for [`LONG`], from samples of the connection.
 ///
@@ -55,7 +55,7 @@ impl StallWatch {
 impl Core {
     /// Takes a sample of the stall. Returns its cause if the caller reports it.
     pub(crate) fn sample_stall(&mut self, now: Instant) -> Option<Stall> {
-        let stall = self.conn.stall().filter(|_| !self.is_barred());
+        let stall = self.conn.stall().filter(|_| !self.blocks_new_messages());
         let sent = match stall {
             Some(_) => {
                 let counters = self.conn.statistics();
@@ -92,7 +92,7 @@ impl Link {
 /// Whether threads look for stalls as well. The engine looks when keepalive checks the peer.
 pub(super) fn checks(config: &Config) -> bool {
     let interval = config.keepalive_interval;
-    interval.is_none_or(|interval| interval > OFTEN)
+    interval.is_none_or(|interval| interval > FREQUENT_KEEPALIVE)
 }
 
 #[cfg(test)]

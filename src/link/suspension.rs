@@ -11,9 +11,9 @@ use log::Level;
 use super::{
     completion::{Completion, Ended},
     core::{Core, SystemClock},
-    message::{Batches, Home, Place},
+    message::{Batches, MessageOwner, Place},
     reports::{report, report_failed},
-    sent_order::Gone,
+    sent_order::CompletedSend,
     session::{Side, State, Step, Suspension},
     ways::Way,
 };
@@ -34,7 +34,7 @@ pub(crate) enum Next {
     /// Begin an attempt, if this side connects, or wait for the peer until the deadline.
     Attempt,
     /// Look whether this way works.
-    Look(Way, ResumeRequest),
+    TryRdma(Way, ResumeRequest),
     Nothing,
 }
 
@@ -123,7 +123,7 @@ impl Core {
                 }
                 self.cm_ops.clear();
                 self.established = false;
-                self.life = None;
+                self.liveness = None;
                 self.deferred.drive = true;
                 None
             }
@@ -178,7 +178,7 @@ impl Core {
         }
         while let Some(gone) = self.unproven.take() {
             // The session sends the messages again.
-            if let Gone::Write(id) = gone {
+            if let CompletedSend::Write(id) = gone {
                 let reason = reason.clone();
                 report(
                     &mut self.completions,
@@ -188,7 +188,7 @@ impl Core {
         }
         self.batches = Batches::default();
         self.cm_ops.clear();
-        self.life = None;
+        self.liveness = None;
         self.established = false;
         self.generation += 1;
         self.ring = None;
@@ -215,7 +215,7 @@ impl Core {
             peer_received: 0,
         }));
         self.deferred.drive = true;
-        self.report_of_session(suspended);
+        self.report_session_event(suspended);
     }
 
     /// Reports the messages that the session has not sent again. The others are in the order.
@@ -245,14 +245,14 @@ impl Core {
 /// The engine's thread.
 impl Core {
     /// Returns what the engine's thread does next.
-    pub(crate) fn next_of_session(&mut self, now: Instant) -> Next {
+    pub(crate) fn next_session_step(&mut self, now: Instant) -> Next {
         let suspension = self.session.as_mut().and_then(|it| it.suspension());
         match suspension.map(|suspension| suspension.step) {
             Some(Step::Lost) => Next::Remove,
             Some(Step::Idle(at)) if at <= now => Next::Attempt,
             Some(Step::Idle(_) | Step::Attempt(_)) => Next::Nothing,
-            None => match self.look(now) {
-                Some((way, request)) => Next::Look(way, request),
+            None => match self.begin_trial(now) {
+                Some((way, request)) => Next::TryRdma(way, request),
                 None => Next::Nothing,
             },
         }
@@ -289,7 +289,11 @@ impl Core {
                 (Step::Attempt(_), _) => self.conn.next_timeout(),
             },
             Some((State::Working(_), _)) | None => {
-                let times = [self.conn.next_timeout(), self.close_by(), self.look_at()];
+                let times = [
+                    self.conn.next_timeout(),
+                    self.close_by(),
+                    self.next_trial_at(),
+                ];
                 times.into_iter().flatten().min()
             }
         }
@@ -345,14 +349,14 @@ impl Core {
     }
 
     /// Takes the number of messages that the application has of earlier connections.
-    pub(crate) fn held_of_session(&self) -> u16 {
+    pub(crate) fn held_by_application(&self) -> u16 {
         let held = self.session.as_ref().map_or(0, |session| session.held);
         u16::try_from(held).unwrap_or(u16::MAX)
     }
 
     /// An attempt begins this way, with this state machine. Messages of its connection give their
     /// place back to `ring`.
-    pub(crate) fn attempt(&mut self, conn: Connection, way: Way, ring: Arc<dyn Home>) {
+    pub(crate) fn attempt(&mut self, conn: Connection, way: Way, ring: Arc<dyn MessageOwner>) {
         self.conn = conn;
         self.ring = Some(ring);
         if let Some(suspension) = self.session.as_mut().and_then(|it| it.suspension()) {

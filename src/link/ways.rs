@@ -13,8 +13,8 @@ use super::{
 use crate::{proto::ResumeRequest, transport_choice::Transport};
 
 /// The wait before the first look whether RDMA works again. It doubles from look to look.
-const FIRST_LOOK: Duration = Duration::from_secs(1);
-const LONGEST_LOOK: Duration = Duration::from_secs(60);
+const FIRST_TRIAL_DELAY: Duration = Duration::from_secs(1);
+const MAX_TRIAL_DELAY: Duration = Duration::from_secs(60);
 
 /// The greatest number of rounds that count at a busy peer.
 const MOST_BUSY_ROUNDS: u32 = 4;
@@ -43,16 +43,16 @@ pub(crate) struct Ways {
     at: usize,
     /// When the present connection was established.
     since: Instant,
-    look: Look,
+    trial: Trial,
     /// The wait before the next look.
     wait: Duration,
     /// The index of the way of the last look.
-    looked: usize,
+    last_tried: usize,
 }
 
 /// The look whether a way over RDMA works, while the connection goes over TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Look {
+enum Trial {
     No,
     Due(Instant),
     /// The engine's thread tries the way.
@@ -89,9 +89,9 @@ impl Ways {
             known: vec![false],
             at: 0,
             since: Instant::now(),
-            look: Look::No,
-            wait: FIRST_LOOK,
-            looked: 0,
+            trial: Trial::No,
+            wait: FIRST_TRIAL_DELAY,
+            last_tried: 0,
         }
     }
 
@@ -104,7 +104,7 @@ impl Ways {
             }
         }
         // So that the first look is at the first way.
-        self.looked = self.all.len() - 1;
+        self.last_tried = self.all.len() - 1;
     }
 
     /// Returns the way of the present connection or attempt.
@@ -145,57 +145,57 @@ impl Ways {
         self.known[self.at] = true;
         self.since = now;
         let is_rdma = |way: &Way| way.transport == Transport::Rdma;
-        self.look = if !is_rdma(&self.present()) && self.all.iter().any(is_rdma) {
-            Look::Due(now + self.wait)
+        self.trial = if !is_rdma(&self.present()) && self.all.iter().any(is_rdma) {
+            Trial::Due(now + self.wait)
         } else {
-            Look::No
+            Trial::No
         };
     }
 
     /// The connection is lost. Returns whether it ends for a better way.
     pub(super) fn lost(&mut self, now: Instant) -> bool {
         let is_rdma = self.present().transport == Transport::Rdma;
-        if is_rdma && now.duration_since(self.since) >= LONGEST_LOOK {
-            self.wait = FIRST_LOOK;
+        if is_rdma && now.duration_since(self.since) >= MAX_TRIAL_DELAY {
+            self.wait = FIRST_TRIAL_DELAY;
         }
-        let found = self.look == Look::Found;
+        let found = self.trial == Trial::Found;
         if found {
-            self.at = self.looked;
+            self.at = self.last_tried;
         }
-        self.look = Look::No;
+        self.trial = Trial::No;
         found
     }
 
     /// Returns the time of the next look.
-    pub(super) fn look_at(&self) -> Option<Instant> {
-        match self.look {
-            Look::Due(at) => Some(at),
-            Look::No | Look::Trying | Look::Found => None,
+    pub(super) fn next_trial_at(&self) -> Option<Instant> {
+        match self.trial {
+            Trial::Due(at) => Some(at),
+            Trial::No | Trial::Trying | Trial::Found => None,
         }
     }
 
     /// Begins a look that is due. Returns the way.
-    pub(super) fn look(&mut self, now: Instant) -> Option<Way> {
-        if self.look_at()? > now {
+    pub(super) fn begin_trial(&mut self, now: Instant) -> Option<Way> {
+        if self.next_trial_at()? > now {
             return None;
         }
-        self.wait = (self.wait * 2).min(LONGEST_LOOK);
-        self.look = Look::Trying;
+        self.wait = (self.wait * 2).min(MAX_TRIAL_DELAY);
+        self.trial = Trial::Trying;
         let len = self.all.len();
-        let mut later = (self.looked + 1..=self.looked + len).map(|index| index % len);
-        self.looked = later.find(|index| self.all[*index].transport == Transport::Rdma)?;
-        Some(self.all[self.looked])
+        let mut later = (self.last_tried + 1..=self.last_tried + len).map(|index| index % len);
+        self.last_tried = later.find(|index| self.all[*index].transport == Transport::Rdma)?;
+        Some(self.all[self.last_tried])
     }
 
     /// A look ends. Returns whether the connection ends for the way, because that works.
-    pub(super) fn looked(&mut self, works: bool, now: Instant) -> bool {
-        if self.look != Look::Trying {
+    pub(super) fn end_trial(&mut self, works: bool, now: Instant) -> bool {
+        if self.trial != Trial::Trying {
             return false;
         }
-        self.look = if works {
-            Look::Found
+        self.trial = if works {
+            Trial::Found
         } else {
-            Look::Due(now + self.wait)
+            Trial::Due(now + self.wait)
         };
         works
     }
@@ -212,11 +212,11 @@ impl Core {
 
     /// Begins a look whether RDMA works, if one is due. The peer refuses the request as late, which
     /// proves the way and changes nothing.
-    pub(super) fn look(&mut self, now: Instant) -> Option<(Way, ResumeRequest)> {
+    pub(super) fn begin_trial(&mut self, now: Instant) -> Option<(Way, ResumeRequest)> {
         let is_open = self.may_move();
         let session = self.session.as_mut().filter(|_| is_open)?;
         let id = session.id?;
-        let way = session.ways()?.look(now)?;
+        let way = session.ways()?.begin_trial(now)?;
         let request = ResumeRequest {
             id,
             epoch: session.messages.epoch(),
@@ -227,27 +227,27 @@ impl Core {
 
     /// Whether the connection works and is not about to end.
     fn may_move(&self) -> bool {
-        let is_wanted = |session: &LinkSession| session.closing.is_none() && !session.is_aborted;
+        let is_contended = |session: &LinkSession| session.closing.is_none() && !session.is_aborted;
         self.established
-            && !self.is_barred()
+            && !self.blocks_new_messages()
             && self.conn.close_reason().is_none()
             && self.ended.is_none()
-            && self.session.as_deref().is_some_and(is_wanted)
+            && self.session.as_deref().is_some_and(is_contended)
     }
 
     /// A look has ended. If the way `works`, the connection ends for it, and the session resumes.
-    pub(crate) fn looked(&mut self, works: bool, now: Instant) {
+    pub(crate) fn end_trial(&mut self, works: bool, now: Instant) {
         let may_move = self.may_move();
         let ways = self.session.as_mut().and_then(|session| session.ways());
-        if ways.is_some_and(|ways| ways.looked(works && may_move, now)) {
+        if ways.is_some_and(|ways| ways.end_trial(works && may_move, now)) {
             self.lose(now);
         }
     }
 
     /// Returns the time of the next look for a better way.
-    pub(super) fn look_at(&self) -> Option<Instant> {
+    pub(super) fn next_trial_at(&self) -> Option<Instant> {
         match &self.session.as_ref()?.side {
-            Side::Active(ways) if self.may_move() => ways.look_at(),
+            Side::Active(ways) if self.may_move() => ways.next_trial_at(),
             Side::Active(_) | Side::Passive => None,
         }
     }
@@ -271,7 +271,7 @@ mod tests {
     const TCP: Transport = Transport::Tcp;
 
     #[test]
-    fn attempts_go_over_all_ways_in_turn_from_the_present_one() {
+    fn attempts_rotate_from_the_present_way() {
         let [a, b, c] = [way(1, RDMA), way(1, TCP), way(2, RDMA)];
         let mut ways = of(a, &[b, a, c, b]);
         let mut order = Vec::new();
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_for_rdma_while_over_tcp() {
+    fn tries_rdma_while_over_tcp() {
         let [a, b, c] = [way(1, TCP), way(1, RDMA), way(2, RDMA)];
         let mut ways = of(a, &[b, c]);
         let mut now = Instant::now();
@@ -311,21 +311,21 @@ mod tests {
             (60, b),
             (60, c),
         ] {
-            let at = ways.look_at().unwrap();
+            let at = ways.next_trial_at().unwrap();
             assert_eq!(at, now + Duration::from_secs(seconds));
-            assert_eq!(ways.look(at - Duration::from_millis(1)), None);
-            assert_eq!(ways.look(at), Some(over));
-            assert_eq!(ways.look_at(), None, "one at a time");
+            assert_eq!(ways.begin_trial(at - Duration::from_millis(1)), None);
+            assert_eq!(ways.begin_trial(at), Some(over));
+            assert_eq!(ways.next_trial_at(), None, "one at a time");
             now = at;
-            assert!(!ways.looked(false, now));
+            assert!(!ways.end_trial(false, now));
         }
-        ways.look(ways.look_at().unwrap()).unwrap();
-        assert!(ways.looked(true, now));
+        ways.begin_trial(ways.next_trial_at().unwrap()).unwrap();
+        assert!(ways.end_trial(true, now));
         assert!(ways.lost(now));
         assert_eq!(ways.present(), b);
         ways.arrived(now);
-        assert_eq!(ways.look_at(), None);
-        assert!(!ways.looked(true, now), "a late answer");
+        assert_eq!(ways.next_trial_at(), None);
+        assert!(!ways.end_trial(true, now), "a late answer");
         // The waits stay long after a short time over RDMA, and only then.
         for (worked, wait) in [(59, 60), (60, 1)] {
             now += Duration::from_secs(worked);
@@ -334,7 +334,7 @@ mod tests {
                 ways.failed();
             }
             ways.arrived(now);
-            assert_eq!(ways.look_at(), Some(now + Duration::from_secs(wait)));
+            assert_eq!(ways.next_trial_at(), Some(now + Duration::from_secs(wait)));
             while ways.present() != b {
                 ways.failed();
             }
@@ -343,9 +343,9 @@ mod tests {
     }
 
     #[test]
-    fn looks_for_nothing_without_rdma() {
+    fn tries_nothing_without_rdma() {
         let mut ways = of(way(1, TCP), &[way(2, TCP)]);
         ways.arrived(Instant::now());
-        assert_eq!(ways.look_at(), None);
+        assert_eq!(ways.next_trial_at(), None);
     }
 }

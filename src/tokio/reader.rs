@@ -79,7 +79,7 @@ impl Reader {
             let count = bytes.len().min(buf.remaining());
             buf.put_slice(&bytes[..count]);
             reading.consume(count);
-            if buf.remaining() == 0 || !reading.go_on(&self.end) {
+            if buf.remaining() == 0 || !reading.next_message(&self.end) {
                 return Poll::Ready(Ok(()));
             }
         }
@@ -184,7 +184,7 @@ impl Reader {
             if self.may_read() {
                 states |= Ready::READABLE;
             }
-            if self.end.sends_no_more() {
+            if self.end.peer_has_stopped() {
                 states |= Ready::READ_CLOSED;
             }
         }

@@ -39,8 +39,8 @@ struct Accounts {
     /// Bytes that stay pinned for next reads.
     kept: u64,
     /// Customers for whom the system had no memory, though they had their place here.
-    starved: VecDeque<u64>,
-    customers: HashMap<u64, (Arc<Mailbox<Notice>>, u64)>,
+    waiting_for_system: VecDeque<u64>,
+    clients: HashMap<u64, (Arc<Mailbox<Notice>>, u64)>,
     next: u64,
 }
 
@@ -64,8 +64,8 @@ impl Budget {
             held: Gauge::new(limits.held - limits.held_by_short()),
             reserve: Gauge::new(limits.held_by_short()),
             kept: 0,
-            starved: VecDeque::new(),
-            customers: HashMap::new(),
+            waiting_for_system: VecDeque::new(),
+            clients: HashMap::new(),
             next: 0,
         };
         Arc::new(Self {
@@ -99,17 +99,17 @@ impl Budget {
 
     /// Takes a connection with this host in. When it is served its engine gets a
     /// [`NoticeKind::Feed`] with its key.
-    pub(crate) fn customer(
+    pub(crate) fn client(
         self: &Arc<Self>,
         mailbox: &Arc<Mailbox<Notice>>,
         key: u64,
         host: Host,
-    ) -> Customer {
+    ) -> BudgetClient {
         let mut accounts = lock(&self.accounts);
         let id = accounts.next;
         accounts.next += 1;
-        accounts.customers.insert(id, (Arc::clone(mailbox), key));
-        Customer {
+        accounts.clients.insert(id, (Arc::clone(mailbox), key));
+        BudgetClient {
             budget: Arc::clone(self),
             id,
             host,
@@ -128,22 +128,24 @@ impl Budget {
         }
         // The system may give the freed memory to another connection. One connection at a time is
         // notified: if the memory is too little for it, it is probably too little for the next.
-        let starved = used.then(|| accounts.starved.pop_front()).flatten();
-        Self::notify(accounts, starved);
+        let waiting_for_system = used
+            .then(|| accounts.waiting_for_system.pop_front())
+            .flatten();
+        Self::notify(accounts, waiting_for_system);
     }
 
     /// Notifies the customers that have a grant to fetch, and this one.
-    fn notify(mut accounts: MutexGuard<'_, Accounts>, starved: Option<u64>) {
+    fn notify(mut accounts: MutexGuard<'_, Accounts>, waiting_for_system: Option<u64>) {
         let mut served = accounts.pinned.served();
         served.append(&mut accounts.held.served());
         served.append(&mut accounts.reserve.served());
-        served.extend(starved);
+        served.extend(waiting_for_system);
         if served.is_empty() {
             return;
         }
         let whom: Vec<_> = served
             .iter()
-            .filter_map(|id| accounts.customers.get(id).cloned())
+            .filter_map(|id| accounts.clients.get(id).cloned())
             .collect();
         drop(accounts);
         for (mailbox, key) in whom {
@@ -167,14 +169,14 @@ impl fmt::Debug for Budget {
 
 /// A connection's place in the budget. It waits for one thing of each kind at a time.
 #[derive(Debug)]
-pub(crate) struct Customer {
+pub(crate) struct BudgetClient {
     budget: Arc<Budget>,
     id: u64,
     /// The host at the other end.
     host: Host,
 }
 
-impl Customer {
+impl BudgetClient {
     /// Claims the next `bytes` of a message and adds them to its charge. Returns `false` if the
     /// connection waits for them: it repeats the call after its notice.
     ///
@@ -220,8 +222,8 @@ impl Customer {
     }
 
     /// Whether others wait for memory that messages of this connection's host use.
-    pub(crate) fn is_wanted(&self) -> bool {
-        lock(&self.budget.accounts).held.is_wanted_from(self.host)
+    pub(crate) fn is_contended(&self) -> bool {
+        lock(&self.budget.accounts).held.is_contended_at(self.host)
     }
 
     /// Claims `bytes` that stay pinned. `None` if they are not free now: no caller waits for them.
@@ -238,17 +240,17 @@ impl Customer {
     }
 
     /// The system had no memory. It may have some when others give some back, which is then told.
-    pub(crate) fn starve(&self) {
+    pub(crate) fn await_memory(&self) {
         let mut accounts = lock(&self.budget.accounts);
-        if !accounts.starved.contains(&self.id) {
-            accounts.starved.push_back(self.id);
+        if !accounts.waiting_for_system.contains(&self.id) {
+            accounts.waiting_for_system.push_back(self.id);
         }
     }
 
     /// Waits for nothing more.
     pub(crate) fn leave(&self) {
         let mut accounts = lock(&self.budget.accounts);
-        accounts.starved.retain(|id| *id != self.id);
+        accounts.waiting_for_system.retain(|id| *id != self.id);
         let Accounts {
             pinned,
             held,
@@ -272,10 +274,10 @@ impl Customer {
     }
 }
 
-impl Drop for Customer {
+impl Drop for BudgetClient {
     fn drop(&mut self) {
         self.leave();
-        lock(&self.budget.accounts).customers.remove(&self.id);
+        lock(&self.budget.accounts).clients.remove(&self.id);
     }
 }
 
@@ -319,33 +321,33 @@ mod tests {
         Host::of([10, 8, 0, number].into())
     }
 
-    fn hold(customer: &Customer, bytes: u64) -> Option<Charge> {
+    fn hold(client: &BudgetClient, bytes: u64) -> Option<Charge> {
         let mut charge = None;
-        customer.hold(&mut charge, bytes, Part::Whole);
+        client.hold(&mut charge, bytes, Part::Whole);
         charge
     }
 
     #[test]
-    fn whoever_is_served_is_told_and_whoever_left_is_not() {
+    fn waiting_clients_are_notified_unless_they_left() {
         let budget = Budget::new(EngineLimits {
             pinned: 200,
             held: 800_000,
         });
         let mailbox = Mailbox::new().unwrap();
-        let customers = [16, 17, 18, 19].map(|key| budget.customer(&mailbox, key, host(key as u8)));
-        let [one, two, three, four] = &customers;
+        let clients = [16, 17, 18, 19].map(|key| budget.client(&mailbox, key, host(key as u8)));
+        let [one, two, three, four] = &clients;
         let held = hold(one, 400_000).unwrap();
-        for customer in [two, three, four] {
-            assert!(hold(customer, 350_000).is_none());
+        for client in [two, three, four] {
+            assert!(hold(client, 350_000).is_none());
         }
-        assert!(one.is_wanted());
+        assert!(one.is_contended());
         two.leave();
         drop(held);
         assert_eq!(fed(&mailbox), Some(18));
         assert_eq!(fed(&mailbox), Some(19));
         assert_eq!(budget.in_use(), (0, 700_000), "given, though not fetched");
         let held = hold(three, 350_000).unwrap();
-        drop(customers);
+        drop(clients);
         assert_eq!(
             budget.in_use(),
             (0, 350_000),
@@ -363,10 +365,10 @@ mod tests {
             held: 800_000,
         });
         let mailbox = Mailbox::new().unwrap();
-        let [one, two, three] = [16, 17, 18].map(|key| budget.customer(&mailbox, key, host(1)));
+        let [one, two, three] = [16, 17, 18].map(|key| budget.client(&mailbox, key, host(1)));
         let mut long = None;
         assert!(one.hold(&mut long, 510_000, Part::First));
-        assert!(!two.hold(&mut None, 70_000, Part::Whole) && one.is_wanted());
+        assert!(!two.hold(&mut None, 70_000, Part::Whole) && one.is_contended());
         two.leave();
         let short = hold(&two, 60_000).unwrap();
         assert!(hold(&three, 20_000).is_none());
@@ -376,13 +378,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_leaves_room_for_reads() {
+    fn reserve_leaves_memory_for_reads() {
         let budget = Budget::new(EngineLimits {
             pinned: 200,
             held: 100,
         });
         let mailbox = Mailbox::new().unwrap();
-        let [one, two] = [16, 17].map(|key| budget.customer(&mailbox, key, host(key as u8)));
+        let [one, two] = [16, 17].map(|key| budget.client(&mailbox, key, host(key as u8)));
         let kept = one.keep(80).unwrap();
         assert!(two.keep(30).is_none(), "no more than half is kept");
         let pinned = two.pin(100).unwrap();
@@ -392,7 +394,7 @@ mod tests {
         assert_eq!(fed(&mailbox), Some(16));
         drop(one);
         assert_eq!(budget.in_use(), (80, 0), "kept by what is still held");
-        two.starve();
+        two.await_memory();
         two.pin(100).unwrap().cancel();
         assert_eq!(fed(&mailbox), None, "who has had nothing frees nothing");
         drop(kept);

@@ -6,7 +6,7 @@ use std::{
 #[cfg(feature = "rdma")]
 use super::rdma;
 use super::{
-    budget::Customer,
+    budget::BudgetClient,
     connection_manager::{ConnectRequest, ConnectionManager},
     device_event::DeviceEvent,
     no_transport::NoTransport,
@@ -155,11 +155,11 @@ impl ConnectionId {
         manager: &mut ConnectionManager,
         key: u64,
         config: &Config,
-        customer: Customer,
+        budget_client: BudgetClient,
     ) -> Result<TransportParts, OsError> {
         by_transport!(self, {
-            Rdma(id) => id.create_transport(manager.rdma_mut()?, key, config, customer),
-            Tcp(id) => id.create_transport(key, config, customer),
+            Rdma(id) => id.create_transport(manager.rdma_mut()?, key, config, budget_client),
+            Tcp(id) => id.create_transport(key, config, budget_client),
         })
     }
 
@@ -178,9 +178,9 @@ impl ConnectionId {
     }
 
     /// Whether the connection uses the object or port that an event is about.
-    pub(crate) fn is_concerned(&self, event: &DeviceEvent) -> bool {
+    pub(crate) fn is_affected_by(&self, event: &DeviceEvent) -> bool {
         by_transport!(self, {
-            Rdma(id) => id.is_concerned(event),
+            Rdma(id) => id.is_affected_by(event),
             Tcp(_) => false,
         })
     }

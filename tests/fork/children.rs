@@ -7,7 +7,7 @@ use std::{
 
 use rdmsg::{Endpoint, Engine};
 
-use crate::stage::{PATIENCE, alone, assert_forked, bind, exchange, forked, is_rdma, pair};
+use crate::stage::{TIME_LIMIT, alone, assert_forked, bind, exchange, forked, is_rdma, pair};
 
 /// Enough forks to interrupt each thread of the parent while it holds a lock.
 const FORKS: usize = 60;
@@ -37,13 +37,13 @@ fn child_waits_for_no_lock_of_its_parent() {
                     scope.spawn(|| {
                         while !stop.load(Ordering::Relaxed) {
                             client.send(b"to and fro").unwrap();
-                            drop(client.recv_timeout(PATIENCE).unwrap());
+                            drop(client.recv_timeout(TIME_LIMIT).unwrap());
                         }
                         client.send(b"").unwrap();
                     });
                     scope.spawn(|| {
                         loop {
-                            let message = server.recv_timeout(PATIENCE).unwrap();
+                            let message = server.recv_timeout(TIME_LIMIT).unwrap();
                             if message.is_empty() {
                                 break;
                             }
@@ -55,7 +55,7 @@ fn child_waits_for_no_lock_of_its_parent() {
                     // Over RDMA a child may inherit a held lock of librdmacm, as the guide warns.
                     while !is_rdma() && !stop.load(Ordering::Relaxed) {
                         let client = Endpoint::connect(address).unwrap();
-                        let server = listener.accept_timeout(PATIENCE).unwrap();
+                        let server = listener.accept_timeout(TIME_LIMIT).unwrap();
                         engine.statistics().unwrap();
                         drop((client, server));
                     }

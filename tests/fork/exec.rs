@@ -8,7 +8,7 @@ use std::{
 
 use rdmsg::{Group, Interest};
 
-use crate::stage::{PATIENCE, alone, bind, exchange, pair};
+use crate::stage::{TIME_LIMIT, alone, bind, exchange, pair};
 
 /// Returns the descriptors of a program that this process starts.
 fn inherited(command: &mut Command) -> BTreeSet<RawFd> {
@@ -44,7 +44,7 @@ fn exec_inherits_no_descriptor_and_parent_continues() {
             }
             listener.event_fd().unwrap();
             client.send(&vec![1; 3_000_000]).unwrap();
-            assert_eq!(server.recv_timeout(PATIENCE).unwrap().len(), 3_000_000);
+            assert_eq!(server.recv_timeout(TIME_LIMIT).unwrap().len(), 3_000_000);
             // `Command` uses posix_spawn(3) here.
             assert_eq!(inherited(&mut list()), before);
             exchange(&client, &server);

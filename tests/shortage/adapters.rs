@@ -115,11 +115,11 @@ fn refused_inline_size_is_followed_by_smaller_ones() {
 
 /// Receive buffers and the targets of reads have it, and memory that the peer reads has not.
 #[test]
-fn relaxed_ordering_is_asked_for_once_if_it_is_refused() {
+fn refused_relaxed_ordering_is_requested_once() {
     const REMOTE_READ: i64 = 1 << 2;
     const RELAXED: i64 = 1 << 20;
     with_device(
-        "adapters::relaxed_ordering_is_asked_for_once_if_it_is_refused",
+        "adapters::refused_relaxed_ordering_is_requested_once",
         |calls| {
             let registered = |ordering| {
                 whole_life(&config().with(|c| c.rdma.relaxed_ordering = ordering)).unwrap();

@@ -21,7 +21,7 @@ use tokio::{
 };
 
 /// Longer than any call takes on a busy machine. No test waits for it to pass.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The limit for calls that take milliseconds. They exceed it if no thread polls the connection.
 pub(crate) const PROMPT: Duration = Duration::from_secs(5);
@@ -64,7 +64,7 @@ impl Stage {
         let connector = Connector::new().config(config).engine(&self.near);
         let addr = self.listener.local_addr();
         let connecting = thread::spawn(move || connector.connect(addr).unwrap());
-        let far = self.listener.accept_timeout(PATIENCE).unwrap();
+        let far = self.listener.accept_timeout(TIME_LIMIT).unwrap();
         let near = connecting.join().unwrap();
         assert_eq!(near.transport(), place().1, "the transport is not replaced");
         (near, far)
@@ -87,7 +87,7 @@ impl Busy {
         let asking = thread::spawn(move || {
             while !is_over.load(Ordering::Relaxed) {
                 near.send(b"busy").unwrap();
-                near.recv_timeout(PATIENCE).unwrap();
+                near.recv_timeout(TIME_LIMIT).unwrap();
                 // The pause leaves the processors to other threads.
                 thread::sleep(Duration::from_millis(1));
             }

@@ -46,7 +46,7 @@ impl Budget {
             ..Self::default()
         };
         let rows = &report.rows;
-        for row in rows.iter().map(|row| beside_perftest(row, rows)) {
+        for row in rows.iter().map(|row| against_perftest(row, rows)) {
             let Some(value) = median(&row.values()) else {
                 continue;
             };
@@ -103,7 +103,7 @@ fn series(kernel: &str) -> String {
 /// If both sides of a comparison are rdmsg, replaces the second side, because both sides can become
 /// slower together. The new second side is the stock program with which the second side itself is
 /// compared, or else that of any other row with the same measure and size.
-fn beside_perftest(row: &Row, rows: &[Row]) -> Row {
+fn against_perftest(row: &Row, rows: &[Row]) -> Row {
     let is_ours = |side: &Side| side.name.starts_with("rdmsg");
     let stock = |row: &&Row| row.theirs.as_ref().is_some_and(|theirs| !is_ours(theirs));
     let is_one = row.theirs.is_none() || stock(&row);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_slower_by_more_than_the_slack_is_over() {
+    fn row_slower_than_slack_exceeds_budget() {
         let rate = "one way (more is better)";
         let kept = budget(&[("round trip", 1.0), (rate, 1.0)], 500.0);
         let judge = |trip, rate_now, send| {
@@ -181,13 +181,13 @@ mod tests {
     }
 
     #[test]
-    fn a_way_of_ours_is_compared_with_what_is_not_ours() {
+    fn own_variant_is_compared_with_stock_program() {
         let stock = row(&[9.0], &[10.0], Target::None);
         let mut ours = row(&[12.0], &[9.0], Target::None);
         ours.theirs.as_mut().unwrap().name = "rdmsg small".to_owned();
         let rows = [stock.clone(), ours];
-        assert_eq!(beside_perftest(&rows[1], &rows).theirs, stock.theirs);
-        assert_eq!(beside_perftest(&rows[0], &rows), stock);
+        assert_eq!(against_perftest(&rows[1], &rows).theirs, stock.theirs);
+        assert_eq!(against_perftest(&rows[0], &rows), stock);
     }
 
     #[test]
@@ -198,11 +198,11 @@ mod tests {
         let mut ours = row(&[12.0], &[7.0], Target::None);
         ours.theirs = Some(tcp.ours.clone());
         let rows = [stock, tcp.clone(), ours];
-        assert_eq!(beside_perftest(&rows[2], &rows).theirs, tcp.theirs);
+        assert_eq!(against_perftest(&rows[2], &rows).theirs, tcp.theirs);
     }
 
     #[test]
-    fn what_is_missing_on_either_side_is_over() {
+    fn missing_row_on_either_side_exceeds_budget() {
         let one = budget(&[("one", 1.0)], 500.0);
         let two = budget(&[("one", 1.0), ("two", 1.0)], 500.0);
         assert_eq!(one.judge(&two), ["two"]);

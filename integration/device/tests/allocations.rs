@@ -11,7 +11,7 @@ use std::{
 
 use rdmsg::{Config, Endpoint, Polling, tokio as tasks};
 use tokio::runtime::Builder;
-use toolbox::{DeviceTest, PATIENCE, pair_with};
+use toolbox::{DeviceTest, TIME_LIMIT, pair_with};
 
 /// Counts the allocations of each thread, and forwards all calls to the system's allocator.
 struct Counting;
@@ -50,7 +50,7 @@ const ROUNDS: usize = 100;
 
 fn echo(endpoint: &Endpoint, rounds: usize) {
     for _ in 0..rounds {
-        let message = endpoint.recv_timeout(PATIENCE).unwrap();
+        let message = endpoint.recv_timeout(TIME_LIMIT).unwrap();
         endpoint.send(&message).unwrap();
     }
 }
@@ -58,7 +58,7 @@ fn echo(endpoint: &Endpoint, rounds: usize) {
 fn ask(endpoint: &Endpoint, message: &[u8], rounds: usize) {
     for _ in 0..rounds {
         endpoint.send(message).unwrap();
-        let answer = endpoint.recv_timeout(PATIENCE).unwrap();
+        let answer = endpoint.recv_timeout(TIME_LIMIT).unwrap();
         assert_eq!(answer.len(), message.len());
     }
 }
@@ -114,7 +114,7 @@ fn press(config: &Config, ahead: u32) {
     let reading = thread::spawn(move || {
         let read = |count| {
             for _ in 0..count {
-                drop(server.recv_timeout(PATIENCE).unwrap());
+                drop(server.recv_timeout(TIME_LIMIT).unwrap());
             }
         };
         read(1000 + ahead);
@@ -142,7 +142,7 @@ fn batches_allocate_nothing() {
     let reading = thread::spawn(move || {
         let read = |count| {
             for _ in 0..count {
-                drop(server.recv_timeout(PATIENCE).unwrap());
+                drop(server.recv_timeout(TIME_LIMIT).unwrap());
             }
         };
         read(1000);

@@ -18,7 +18,7 @@ use rdmsg::{
 };
 use toolbox::{Deadline, DeviceTest, Lab};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The ports over RDMA for messages and for streams. The port over TCP is each time the next one.
 const MESSAGES: u16 = 7530;
@@ -29,10 +29,10 @@ const REGION: &[u8] = b"region";
 
 fn config() -> Config {
     Config::default().with(|config| {
-        config.resume = PATIENCE;
+        config.resume = TIME_LIMIT;
         config.keepalive_interval = Some(Duration::from_secs(1));
         config.keepalive_timeout = Duration::from_secs(2);
-        config.connect_timeout = PATIENCE;
+        config.connect_timeout = TIME_LIMIT;
         // Each transport has its own port, because a listener on iWARP does not use TCP.
         config.transport = TransportChoice::Auto;
     })
@@ -104,7 +104,7 @@ fn receive_numbers(mut next: impl FnMut() -> Message) -> u32 {
 /// Receives a message like an event loop, with the descriptor from the start of the session. The
 /// descriptor must not change when the session moves.
 fn take(endpoint: &Endpoint, fd: i32) -> Message {
-    let mut deadline = Deadline::after(PATIENCE);
+    let mut deadline = Deadline::after(TIME_LIMIT);
     loop {
         if let Some(message) = endpoint.try_recv().unwrap() {
             return message;
@@ -202,7 +202,7 @@ fn cut_rdma(lab: &Lab, is_cut: bool) {
 }
 
 fn await_transport(of: impl Fn() -> Transport, transport: Transport) {
-    let mut deadline = Deadline::after(PATIENCE);
+    let mut deadline = Deadline::after(TIME_LIMIT);
     while of() != transport {
         assert!(!deadline.is_over(), "no session went on over {transport}");
         thread::sleep(Duration::from_millis(10));
@@ -225,12 +225,12 @@ fn echo(lab: &Lab) {
     let _streams_over_tcp = stream(BYTES + 1, TransportChoice::Tcp);
     thread::scope(|scope| {
         for _ in 0..3 {
-            let endpoint = messages.accept_timeout(PATIENCE).unwrap();
+            let endpoint = messages.accept_timeout(TIME_LIMIT).unwrap();
             scope.spawn(move || {
                 assert_eq!(endpoint.transport(), Transport::Rdma);
                 let mut regions = Vec::new();
                 loop {
-                    match endpoint.recv_timeout(PATIENCE) {
+                    match endpoint.recv_timeout(TIME_LIMIT) {
                         Ok(message) if *message == *REGION => {
                             let region = endpoint.one_sided().region(8, RemoteAccess::ALL);
                             let region = region.unwrap();
@@ -280,7 +280,7 @@ fn sessions_move_to_tcp_and_back_to_rdma() {
     thread::scope(|scope| {
         let senders = [&sleeps, &loops].map(|it| scope.spawn(move || send_numbers(it, is_over)));
         let receivers = [
-            scope.spawn(|| receive_numbers(|| sleeps.recv_timeout(PATIENCE).unwrap())),
+            scope.spawn(|| receive_numbers(|| sleeps.recv_timeout(TIME_LIMIT).unwrap())),
             scope.spawn(|| receive_numbers(|| take(&loops, fd))),
         ];
         let writer = scope.spawn(|| write_bytes(&stream, is_over));

@@ -100,7 +100,7 @@ pub fn one_life(bytes: &[u8]) {
             eprintln!("{name}, {} bytes left", input.0.len());
         }
         operation(&mut device, &mut input, &theirs);
-        device.settle();
+        device.perform_outputs();
     }
     finish(&mut device);
 }
@@ -195,7 +195,7 @@ fn event(device: &mut Device, input: &mut Input<'_>, _: &Params) {
 /// Closes the connection in its current state, and advances the clock until the connection ends.
 fn finish(device: &mut Device) {
     device.conn.close(device.now);
-    device.settle();
+    device.perform_outputs();
     // Until the close times out, keepalive checks the peer twice per interval.
     for _ in 0..100 {
         if device.has_ended() {
@@ -203,7 +203,7 @@ fn finish(device: &mut Device) {
         }
         let deadline = device.conn.next_timeout().expect("no state lasts for ever");
         device.pass(deadline.saturating_duration_since(device.now));
-        device.settle();
+        device.perform_outputs();
     }
     assert!(device.has_ended(), "{device:?}");
     // Check that later events and calls have no effect.
@@ -212,5 +212,5 @@ fn finish(device: &mut Device) {
         .handle_cm_event(CmInput::Disconnected, device.now);
     device.conn.abort(1, device.now);
     device.send(1);
-    device.settle();
+    device.perform_outputs();
 }

@@ -35,7 +35,7 @@ use crate::{
 pub(crate) const PORT: &str = "lab";
 
 /// The time between two signs of life of an agent, by the guest's clock.
-pub(crate) const BEAT: Duration = Duration::from_secs(5);
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(5);
 
 /// The settings that all machines of a run have in common.
 #[derive(Debug)]
@@ -140,7 +140,7 @@ impl Machines {
         qemu.stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output);
-        dies_with_us(&mut qemu);
+        kill_with_parent(&mut qemu);
         let qemu = qemu
             .spawn()
             .context("cannot run qemu; run: integration/lab setup")?;
@@ -238,7 +238,7 @@ impl Drop for Machine {
 /// its own process group, so that ^C on a terminal reaches only this process, which handles it.
 /// Spawn the child from the main thread, because the kernel kills it when the spawning thread ends.
 #[allow(unsafe_code)]
-pub(crate) fn dies_with_us(command: &mut Command) {
+pub(crate) fn kill_with_parent(command: &mut Command) {
     command.process_group(0);
     // SAFETY: between fork and exec, the closure makes one system call, allocates no memory and
     // takes no lock.

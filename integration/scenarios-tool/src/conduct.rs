@@ -27,16 +27,16 @@ use crate::{
 };
 
 /// The time limit for a worker to carry out an order, on an idle machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The time limit for the next line of a worker.
-const TURN: Duration = Duration::from_secs(30);
+const LINE_LIMIT: Duration = Duration::from_secs(30);
 
 /// The tolerance that is added to the configured time limits.
 const SLACK: Duration = Duration::from_secs(5);
 
 /// The time limit for a hung worker to end, and for the kernel to free the objects of a process.
-const SETTLES: Duration = Duration::from_secs(10);
+const CLEANUP_LIMIT: Duration = Duration::from_secs(10);
 
 /// The time between two progress lines of a long scenario.
 const PROGRESS: Duration = Duration::from_secs(10);
@@ -84,7 +84,7 @@ impl Host {
         let mut argv = words(RETURNING_MEMORY);
         argv.push(env::current_exe()?.display().to_string());
         argv.extend_from_slice(args);
-        self.agent.start_told(&argv)
+        self.agent.start_with_stdin(&argv)
     }
 
     /// Records the objects on the device, and starts the worker for a scenario.
@@ -108,7 +108,7 @@ impl Host {
             if let Some(ended) = &self.notes.ended {
                 bail!("host {name}: {ended} before it was {what}");
             }
-            let is_late = !self.listen(deadline.left().min(TURN))? && deadline.is_over();
+            let is_late = !self.listen(deadline.left().min(LINE_LIMIT))? && deadline.is_over();
             ensure!(!is_late, "host {name}: still not {what} after {limit:?}");
         }
         Ok(())
@@ -145,7 +145,7 @@ impl Host {
     fn quit_worker(&mut self) {
         // Ignore the errors: the report is not required, and the host is possibly gone.
         let _ = self.agent.tell("quit");
-        let _ = self.end(SETTLES, false);
+        let _ = self.end(CLEANUP_LIMIT, false);
         let _ = self.agent.finish(Duration::ZERO);
     }
 
@@ -179,7 +179,7 @@ impl Host {
 
     /// Waits until the device has the same objects as before the worker was started.
     fn wait_for_objects(&mut self) -> Result<()> {
-        let mut deadline = Deadline::after(SETTLES);
+        let mut deadline = Deadline::after(CLEANUP_LIMIT);
         loop {
             let now = self.objects()?;
             let before = &self.notes.objects;
@@ -290,15 +290,15 @@ impl Conductor {
         args.push(format!("{server}:0"));
         self.b.start_worker(&args)?;
         self.b
-            .wait("listening", |notes| !notes.listens.is_empty(), PATIENCE)?;
+            .wait("listening", |notes| !notes.listens.is_empty(), TIME_LIMIT)?;
         let listens = &self.b.notes.listens;
         let address = listens[0];
         self.a.agent.tell(&serde_json::to_string(listens)?)?;
         self.a
-            .wait("flowing", |notes| notes.flowing > 0, 2 * PATIENCE)?;
+            .wait("flowing", |notes| notes.flowing > 0, 2 * TIME_LIMIT)?;
         self.b
-            .wait("flowing", |notes| notes.flowing > 0, PATIENCE)?;
-        self.tell_both("go")?;
+            .wait("flowing", |notes| notes.flowing > 0, TIME_LIMIT)?;
+        self.order_both("go")?;
         match scenario.fault {
             Fault::Cuts => self.flow_through_cuts(scenario.flow)?,
             _ => self.flow(scenario.flow)?,
@@ -331,7 +331,7 @@ impl Conductor {
         Ok(())
     }
 
-    fn tell_both(&mut self, word: &str) -> Result<()> {
+    fn order_both(&mut self, word: &str) -> Result<()> {
         // The call ignores a worker that has ended.
         self.a.agent.tell(word)?;
         self.b.agent.tell(word).map(drop)

@@ -195,7 +195,7 @@ fn expected(
         }
         Expect::ClientLearns => broken(Side::Client, client, begin, evidence.bound),
         Expect::AllOfServerArrives => planned(plan.ending, Side::Client, client),
-        Expect::Honest | Expect::ServedInTheEnd => Ok(()),
+        Expect::HonestClient | Expect::ServedInTheEnd => Ok(()),
     }
 }
 

@@ -126,7 +126,7 @@ pub(crate) enum Expect {
     /// Like `BothLearn`, but the server can detect the break only after the end of the fault.
     ServerLearnsLater,
     /// Only the rules that hold for every scenario.
-    Honest,
+    HonestClient,
     /// All messages of the server arrive, and then the client sees the same end as after a close.
     AllOfServerArrives,
     /// Each client closes a connection in the end that the restarted server has served.
@@ -196,24 +196,24 @@ pub(crate) fn all() -> Vec<Scenario> {
         row("duplicate",              SOME, Network("duplicate 5%"), GoesOn, usual, 4, false),
         row("corrupt",                SOME, Network("corrupt 1%"), GoesOn, usual, 4, false),
         row("everything",             SOME, Network(mixture), GoesOn, usual, 4, true),
-        row("slow-wire",              WIDE, Network("rate 1mbit"), GoesOn, patient, 3, false),
+        row("slow-wire",              WIDE, Network("rate 1mbit"), GoesOn, tolerating_delay, 3, false),
         // Many connections at once, and senders that are faster than the receiver.
-        row("storm-50",               &[(50, Idle, Prompt)], Nothing, GoesOn, slim, 0, true),
-        row("storm-100",              &[(100, Idle, Prompt)], Nothing, GoesOn, slim, 0, false),
-        row("storm-200",              &[(200, Idle, Prompt)], Nothing, GoesOn, slim, 0, false),
-        row("restarting-server",      clients, ServerRestarts(3), ServedInTheEnd, slim, 2, false),
+        row("storm-50",               &[(50, Idle, Prompt)], Nothing, GoesOn, with_little_memory, 0, true),
+        row("storm-100",              &[(100, Idle, Prompt)], Nothing, GoesOn, with_little_memory, 0, false),
+        row("storm-200",              &[(200, Idle, Prompt)], Nothing, GoesOn, with_little_memory, 0, false),
+        row("restarting-server",      clients, ServerRestarts(3), ServedInTheEnd, with_little_memory, 2, false),
         row("flood",                  FLOOD, Nothing, GoesOn, usual, 2, true),
         row("slow-receiver",          SLOWLY, Nothing, GoesOn, usual, 2, false),
         row("strangers",              SOME, Strangers, GoesOn, usual, 2, false),
         row("crowd",                  CROWD, Nothing, GoesOn, sharing, 3, false),
         // Connections survive a short cut, and both sides detect a long cut in time.
-        row("cut-1s",                 BUSY, Cut(1_000), GoesOn, steadfast, 2, false),
-        row("cut-3s",                 BUSY, Cut(3_000), GoesOn, steadfast, 2, false),
-        row("cut-10s",                BUSY, Cut(10_000), GoesOn, steadfast, 2, false),
-        row("cut-while-closing",      BUSY, CutWhileClosing(3_000), GoesOn, steadfast, 2, false),
+        row("cut-1s",                 BUSY, Cut(1_000), GoesOn, surviving_cuts, 2, false),
+        row("cut-3s",                 BUSY, Cut(3_000), GoesOn, surviving_cuts, 2, false),
+        row("cut-10s",                BUSY, Cut(10_000), GoesOn, surviving_cuts, 2, false),
+        row("cut-while-closing",      BUSY, CutWhileClosing(3_000), GoesOn, surviving_cuts, 2, false),
         row("long-cut",               BUSY, Cut(12_000), BothLearn, watchful, 2, true),
         row("long-cut-30s",           BUSY, Cut(30_000), BothLearn, watchful, 2, false),
-        row("long-cut-while-closing", BUSY, CutWhileClosing(15_000), Honest, watchful, 2, false),
+        row("long-cut-while-closing", BUSY, CutWhileClosing(15_000), HonestClient, watchful, 2, false),
         row("killed-process",         SOME, ProcessKilled, ClientLearns, watchful, 2, true),
         row("stopped-process",        SOME, stopped(3), GoesOn, lasting, 2, false),
         row("long-stopped-process",   SOME, stopped(20), ServerLearnsLater, watchful, 2, true),
@@ -225,7 +225,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         row("session-cut-20s",        SESSIONS, Cut(20_000), Resumes, resuming, 2, false),
         row("session-cut-at-close", SESSIONS, CutWhileClosing(6_000), Resumes, resuming, 2, false),
         row("session-loss",     sessions, CutInto(6_000, "loss 1%"), Resumes, resuming, 2, false),
-        row("session-flaps",          SESSIONS, Flaps(15), Resumes, nervous, 1, false),
+        row("session-flaps",          SESSIONS, Flaps(15), Resumes, detecting_cuts, 1, false),
         row("session-stopped-server", SESSIONS, stopped(10), GoesOn, resuming, 2, false),
         row("session-stopped-client", SESSIONS, stopped_client, GoesOn, resuming, 2, false),
         row("session-new-server", SESSIONS, ProcessReplaced, SessionsEnd, resuming, 2, true),
@@ -338,14 +338,14 @@ fn usual(_: &mut Config) {}
 /// waits long before it retransmits, and few messages are in flight, so that the close completes in
 /// time. Keepalive and `read_timeout` need no change, because no connection ends while bytes
 /// arrive.
-fn patient(config: &mut Config) {
+fn tolerating_delay(config: &mut Config) {
     config.rdma.ack_timeout = Some(23);
     config.receive_window = 4;
     config.close_timeout = Duration::from_secs(300);
 }
 
 /// Makes each of many connections use little memory.
-fn slim(config: &mut Config) {
+fn with_little_memory(config: &mut Config) {
     config.receive_window = 4;
     config.send_depth = 4;
     config.eager_size = Some(4096);
@@ -355,12 +355,12 @@ fn slim(config: &mut Config) {
 
 /// Like `slim`, but all connections of a side share their receives.
 fn sharing(config: &mut Config) {
-    slim(config);
+    with_little_memory(config);
     config.shared_receive = Some(200 * 26);
 }
 
 /// Makes connections survive a cut of ten seconds.
-fn steadfast(config: &mut Config) {
+fn surviving_cuts(config: &mut Config) {
     config.rdma.ack_timeout = Some(19);
     lasting(config);
 }
@@ -387,7 +387,7 @@ fn resuming(config: &mut Config) {
 
 /// Like `resuming`, but detects a cut within a second. All cuts are shorter than the time for which
 /// a session waits, even if each attempt to connect blocks the engine for 5 s (software iWARP).
-fn nervous(config: &mut Config) {
+fn detecting_cuts(config: &mut Config) {
     resuming(config);
     config.resume = Duration::from_secs(180);
     config.keepalive_interval = Some(Duration::from_millis(300));
@@ -396,7 +396,7 @@ fn nervous(config: &mut Config) {
 
 /// Like `resuming`, with little memory per connection, and with long timeouts for many connections.
 fn resuming_crowd(config: &mut Config) {
-    slim(config);
+    with_little_memory(config);
     resuming(config);
     config.keepalive_interval = Some(Duration::from_secs(2));
     config.connect_timeout = Duration::from_secs(300);

@@ -3,7 +3,7 @@ use std::{fs, net::SocketAddr, path::Path};
 use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::Signal;
 
-use crate::{Deadline, Ended, Heard, Line, PATIENCE, Process};
+use crate::{Deadline, Ended, Heard, Line, Process, TIME_LIMIT};
 
 /// A running `rdmsg bridge` process. Dropping the `Bridge` kills the process.
 #[derive(Debug)]
@@ -36,10 +36,10 @@ impl Bridge {
     pub fn start(program: &Path, listen: &str, to: &str, more: &[&str]) -> Result<Self> {
         let mut process = Self::process(program, listen, to, more)?;
         let line = loop {
-            match process.line(PATIENCE) {
+            match process.line(TIME_LIMIT) {
                 Some(Line::Out(line)) if line.starts_with("listening on ") => break line,
                 Some(Line::Out(_) | Line::Err(_)) => {}
-                None => bail!("--listen {listen}: {}", process.finish(PATIENCE)?),
+                None => bail!("--listen {listen}: {}", process.finish(TIME_LIMIT)?),
             }
         };
         ensure!(line.ends_with(&format!(", to {to}")), "{line}");
@@ -55,7 +55,7 @@ impl Bridge {
     ///
     /// If the bridge starts to listen.
     pub fn refused(program: &Path, listen: &str, to: &str) -> Result<Ended> {
-        let ended = Self::process(program, listen, to, &[])?.end(PATIENCE)?;
+        let ended = Self::process(program, listen, to, &[])?.end(TIME_LIMIT)?;
         ended.with_context(|| format!("--listen {listen} --to {to} runs"))
     }
 
@@ -72,7 +72,7 @@ impl Bridge {
     ///
     /// If no report contains the text within [`PATIENCE`]. The error contains the last report.
     pub fn reports(&mut self, what: &str) -> Result<()> {
-        let mut deadline = Deadline::after(PATIENCE);
+        let mut deadline = Deadline::after(TIME_LIMIT);
         let mut said = String::new();
         while !deadline.is_over() {
             self.process.signal(Signal::SIGUSR1)?;
@@ -91,7 +91,7 @@ impl Bridge {
 
     /// Returns whether the bridge prints this text within [`PATIENCE`].
     pub fn says(&mut self, text: &str) -> bool {
-        self.process.hear(text, PATIENCE) == Heard::Said
+        self.process.hear(text, TIME_LIMIT) == Heard::Said
     }
 
     /// Waits until the bridge ends without a signal or a kill by the caller.
@@ -100,7 +100,9 @@ impl Bridge {
     ///
     /// If the bridge still runs after [`PATIENCE`].
     pub fn end(&mut self) -> Result<Ended> {
-        self.process.end(PATIENCE)?.context("the bridge still runs")
+        self.process
+            .end(TIME_LIMIT)?
+            .context("the bridge still runs")
     }
 
     /// Returns the resident anonymous memory of the bridge (RssAnon), in bytes.

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{Deadline, Lab, PATIENCE, Watchdog};
+use crate::{Deadline, Lab, TIME_LIMIT, Watchdog};
 
 /// The time limit for a test in seconds, on an idle machine. Tests take about a tenth of this time.
 const SECONDS: u64 = 300;
@@ -133,7 +133,7 @@ impl Drop for DeviceTest {
         if thread::panicking() {
             return;
         }
-        let mut deadline = Deadline::after(PATIENCE);
+        let mut deadline = Deadline::after(TIME_LIMIT);
         let mut now = Counts::now(&self.lab);
         // The engine closes dropped connections in the background, so wait until their objects are
         // gone.

@@ -52,7 +52,7 @@ pub use crate::{
 
 /// The time limit for an event that must happen. It is long enough for a busy machine that emulates
 /// each instruction.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Returns the number of open file descriptors of this process.
 ///
@@ -72,10 +72,10 @@ pub fn open_fds() -> usize {
 /// If the process prints no such line, and then no line for [`PATIENCE`].
 pub fn await_line(process: &mut Process, text: &str) {
     loop {
-        match process.line(PATIENCE) {
+        match process.line(TIME_LIMIT) {
             Some(Line::Out(line) | Line::Err(line)) if line.contains(text) => return,
             Some(_) => {}
-            None => panic!("no line contains {text:?}: {:?}", process.end(PATIENCE)),
+            None => panic!("no line contains {text:?}: {:?}", process.end(TIME_LIMIT)),
         }
     }
 }

@@ -54,7 +54,7 @@ impl Proxy {
     }
 
     /// Forwards new connections again.
-    pub fn mend(&self) {
+    pub fn restore(&self) {
         self.change_to(Carried::Open(Vec::new()));
     }
 

@@ -66,7 +66,7 @@ impl Mapping {
     /// Linux 5.12 and newer give a child a copy of these pages. On older kernels a write after a
     /// fork would move this process to another page, and leave the old one to the device. There a
     /// child does not inherit the pages.
-    pub fn keep_for_device(&self) -> Result<(), OsError> {
+    pub fn prepare_for_device(&self) -> Result<(), OsError> {
         static ARE_COPIED: PerProcess<bool> = PerProcess::new(fork_copies_pinned_pages);
         if *ARE_COPIED.get() {
             return Ok(());

@@ -155,7 +155,7 @@ impl Open {
                 self.start_handshake(side, Role::Initiator, CloseReason::LocallyClosed, now);
             }
             Phase::Closing(_) => {}
-            Phase::Draining(_) => self.accuse(side, now),
+            Phase::Draining(_) => self.disconnect_suspect(side, now),
         }
     }
 
@@ -177,7 +177,7 @@ impl Open {
             },
             Phase::Draining(_) => return,
         }
-        let role = if disconnected_may_come(&reason) {
+        let role = if expects_disconnected(&reason) {
             Role::Aborter
         } else {
             Role::Abandoner
@@ -211,7 +211,7 @@ impl Open {
             role,
             reason: self.cause(side, reason),
         });
-        self.transfer.recv_credit.lose_patience();
+        self.transfer.recv_credit.stop_delaying_grants();
         self.transfer.timers.grant = None;
         self.grant_if_due(side);
         self.report_blocked(side);
@@ -229,7 +229,7 @@ impl Open {
         }
         transfer.peer_close = PeerClose::Received;
         // The peer ignores further messages.
-        transfer.control.let_go();
+        transfer.control.release_ending();
         match &self.phase {
             Phase::Established => {
                 //= PROTOCOL.md#closing
@@ -291,7 +291,7 @@ impl Open {
 
     /// Ends the connection for this cause.
     pub(super) fn fail(&mut self, side: &mut Side, reason: CloseReason, now: Instant) {
-        let gone = !disconnected_may_come(&reason);
+        let gone = !expects_disconnected(&reason);
         if let Phase::Closing(closing) = &self.phase
             && matches!(closing.role, Role::Initiator | Role::Responder)
         {
@@ -421,7 +421,7 @@ impl Open {
     }
 
     /// Disconnects from a peer that is suspected, if one is: it is to blame.
-    pub(super) fn accuse(&mut self, side: &mut Side, now: Instant) {
+    pub(super) fn disconnect_suspect(&mut self, side: &mut Side, now: Instant) {
         if let Phase::Draining(draining) = &mut self.phase
             && let Some(blame) = draining.blame.take()
         {
@@ -519,7 +519,7 @@ pub(super) fn is_notice(reason: &CloseReason) -> bool {
 
 /// Whether DISCONNECTED may follow this cause. No wait for it is useful if the peer or the device
 /// is unreachable.
-pub(super) fn disconnected_may_come(reason: &CloseReason) -> bool {
+pub(super) fn expects_disconnected(reason: &CloseReason) -> bool {
     !matches!(
         reason,
         CloseReason::KeepaliveTimeout

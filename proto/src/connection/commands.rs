@@ -72,7 +72,7 @@ impl Connection {
 
     /// Rejects the request, or ends the connection, because the program has not taken it and its
     /// listener has ended. A connection in between is turned away when it is established.
-    pub fn turn_away(&mut self, now: Instant) {
+    pub fn reject_untaken(&mut self, now: Instant) {
         match &mut self.state {
             State::Setup(setup) => {
                 if setup.reject(&mut self.side, &Reject::BUSY, &[]) {
@@ -123,7 +123,7 @@ impl Connection {
                 self.fail(reason, now);
             }
             State::Open(open) => {
-                open.accuse(&mut self.side, now);
+                open.disconnect_suspect(&mut self.side, now);
                 open.notify_and_disconnect(&mut self.side, reason, control, code, now);
             }
             State::Closed(_) => {}
@@ -234,7 +234,7 @@ impl Connection {
         let (open, side) = self.open_for_sending()?;
         let transfer = open.sending()?;
         let flush = Flush {
-            answered: transfer.probe.wanted_from_now(),
+            answered: transfer.probe.request_pong(),
             taken: transfer.outbound.exposed(),
         };
         open.send_control(side);
@@ -258,7 +258,7 @@ impl Connection {
     /// when the connection is ending, which proves it or does not.
     pub fn prove_arrival(&mut self) -> Option<Proof> {
         let (open, side) = self.open()?;
-        let answered = open.sending().ok()?.probe.wanted_from_now();
+        let answered = open.sending().ok()?.probe.request_pong();
         open.send_control(side);
         Some(Proof { answered })
     }
@@ -304,8 +304,9 @@ impl Connection {
 
 /// Messages that the driver has taken from the application and holds back.
 impl Connection {
-    /// Keeps a Finish and a Close back until [`let_go`](Self::let_go), because the driver holds
-    /// messages of the application back. Returns whether the connection is in a state for that.
+    /// Keeps a Finish and a Close back until [`release_ending`](Self::release_ending), because the
+    /// driver holds messages of the application back. Returns whether the connection is in a state
+    /// for that.
     pub fn hold(&mut self) -> bool {
         match self.open() {
             Some((open, _)) => open.sending_messages().map(|it| it.control.hold()).is_ok(),
@@ -333,9 +334,9 @@ impl Connection {
     }
 
     /// Sends a Finish and a Close that were kept back: the driver holds no messages back.
-    pub fn let_go(&mut self) {
+    pub fn release_ending(&mut self) {
         if let Some((open, side)) = self.open() {
-            open.transfer.control.let_go();
+            open.transfer.control.release_ending();
             open.send_control(side);
         }
     }

@@ -11,7 +11,7 @@ use rdma_status::{CmStatus, OsError, RejectReason};
 use super::{
     Connection,
     receiving::Incoming,
-    refusal::{compatible, is_permanent, is_refusal, may_pass, rejection, unreadable},
+    refusal::{compatible, is_permanent, is_refusal, is_transient, rejection, unreadable},
     setup::{Agreed, Early, Progress, Setup},
     side::Side,
 };
@@ -81,7 +81,7 @@ impl Jitter {
 /// connection to the same peer. The connection manager chooses the port without regard to TCP, of
 /// which the ports of iWARP are. It will choose another one, after a wait that does not grow: the
 /// peer is not concerned.
-const fn is_about_the_port(errno: i32) -> bool {
+const fn is_local_port_error(errno: i32) -> bool {
     matches!(errno, libc::EADDRINUSE | libc::EADDRNOTAVAIL)
 }
 
@@ -157,8 +157,8 @@ impl Connecting {
                 Ok(None)
             }
             (Step::ResolvingAddr, CmInput::AddrError(status)) => {
-                let may_pass = !is_permanent(-status.raw());
-                self.try_again_if(may_pass, side, CloseReason::AddrResolution(status), now)
+                let is_transient = !is_permanent(-status.raw());
+                self.try_again_if(is_transient, side, CloseReason::AddrResolution(status), now)
             }
             (Step::ResolvingRoute, CmInput::RouteResolved) => {
                 self.step = Step::Requested(VecDeque::new());
@@ -167,8 +167,13 @@ impl Connecting {
                 Ok(None)
             }
             (Step::ResolvingRoute, CmInput::RouteError(status)) => {
-                let may_pass = !is_permanent(-status.raw());
-                self.try_again_if(may_pass, side, CloseReason::RouteResolution(status), now)
+                let is_transient = !is_permanent(-status.raw());
+                self.try_again_if(
+                    is_transient,
+                    side,
+                    CloseReason::RouteResolution(status),
+                    now,
+                )
             }
             (
                 Step::Requested(early),
@@ -198,21 +203,21 @@ impl Connecting {
                     }
                     cause => cause,
                 };
-                let may_pass = side.params.retry_refused && may_pass(&cause, reason);
-                self.try_again_if(may_pass, side, cause, now)
+                let is_transient = side.params.retry_refused && is_transient(&cause, reason);
+                self.try_again_if(is_transient, side, cause, now)
             }
             // A peer that ends the connection before it answers may be a server that ends, after
             // which another one starts.
             (Step::Requested(_), CmInput::Disconnected) => {
-                let may_pass = side.params.retry_refused;
-                self.try_again_if(may_pass, side, CloseReason::PeerDisconnected, now)
+                let is_transient = side.params.retry_refused;
+                self.try_again_if(is_transient, side, CloseReason::PeerDisconnected, now)
             }
             (Step::Requested(_), CmInput::Failed(reason)) => {
-                let may_pass = side.params.retry_refused && is_refusal(reason);
-                self.try_again_if(may_pass, side, reason.clone(), now)
+                let is_transient = side.params.retry_refused && is_refusal(reason);
+                self.try_again_if(is_transient, side, reason.clone(), now)
             }
             (Step::Requested(_), CmInput::ConnectError(status))
-                if is_about_the_port(-status.raw()) =>
+                if is_local_port_error(-status.raw()) =>
             {
                 self.back_off(side, FIRST_BACKOFF, CloseReason::ConnectFailed(status), now)
             }
@@ -306,7 +311,7 @@ impl Connecting {
             libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH => {
                 CmInput::Unreachable(CmStatus::from_raw(-error.errno))
             }
-            errno if is_about_the_port(errno) => {
+            errno if is_local_port_error(errno) => {
                 return self.back_off(side, FIRST_BACKOFF, CloseReason::Os(error), now);
             }
             _ => return Err(CloseReason::Os(error)),
@@ -314,15 +319,15 @@ impl Connecting {
         self.on_cm_event(side, event, now)
     }
 
-    /// Starts the next attempt later if another one `may_pass`.
+    /// Starts the next attempt later if another one `is_transient`.
     fn try_again_if(
         &mut self,
-        may_pass: bool,
+        is_transient: bool,
         side: &mut Side,
         cause: CloseReason,
         now: Instant,
     ) -> Progress {
-        if !may_pass {
+        if !is_transient {
             return Err(cause);
         }
         let longest = self.backoff;

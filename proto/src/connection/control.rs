@@ -63,12 +63,12 @@ impl ControlQueue {
         self.final_frame = FinalFrame::Queued;
     }
 
-    /// Keeps a Finish and a Close back until [`let_go`](Self::let_go).
+    /// Keeps a Finish and a Close back until [`release_ending`](Self::release_ending).
     pub(super) fn hold(&mut self) {
         self.held = true;
     }
 
-    pub(super) fn let_go(&mut self) {
+    pub(super) fn release_ending(&mut self) {
         self.held = false;
     }
 

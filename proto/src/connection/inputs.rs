@@ -134,8 +134,8 @@ impl Connection {
 
     /// Whether [`handle_timeout`](Self::handle_timeout) judges the peer now by the bytes that have
     /// moved.
-    pub fn is_judged_at(&self, now: Instant) -> bool {
-        matches!(&self.state, State::Open(open) if open.is_judged_at(now))
+    pub fn judges_peer_at(&self, now: Instant) -> bool {
+        matches!(&self.state, State::Open(open) if open.judges_peer_at(now))
     }
 
     /// Whether [`handle_timeout`](Self::handle_timeout) judges the pace of reads at this time.

@@ -13,7 +13,7 @@ const TOLERANCE: Duration = Duration::from_millis(50);
 
 /// While the peer's engine gives signs of life on other connections alone, one of this number of
 /// checks pings: every sixteen intervals.
-const SPARED: u64 = 32;
+const CHECKS_PER_PING: u64 = 32;
 
 /// The time for the answer to bytes that the transport has repeated.
 const ANSWER: Duration = Duration::from_millis(100);
@@ -151,7 +151,7 @@ impl Keepalive {
 
     /// Whether it is this connection's turn to ping a peer that is alive elsewhere.
     fn has_turn(&self) -> bool {
-        self.turn.is_multiple_of(SPARED)
+        self.turn.is_multiple_of(CHECKS_PER_PING)
     }
 
     fn check(&mut self, activity: PeerActivity, moved: MovedBytes, now: Instant) -> Check {
@@ -285,7 +285,7 @@ impl Probe {
     }
 
     /// Requests a later ping. Returns the value of `answered` with its pong.
-    pub(super) fn wanted_from_now(&mut self) -> u64 {
+    pub(super) fn request_pong(&mut self) -> u64 {
         match self.state {
             ProbeState::Idle | ProbeState::Wanted => {
                 self.state = ProbeState::Wanted;
@@ -321,7 +321,7 @@ impl Probe {
 
 impl Open {
     /// Whether [`on_timeout`](Self::on_timeout) judges the peer now by the bytes that have moved.
-    pub(super) fn is_judged_at(&self, now: Instant) -> bool {
+    pub(super) fn judges_peer_at(&self, now: Instant) -> bool {
         let timers = &self.transfer.timers;
         let keepalive = timers.keepalive.as_ref().map(Keepalive::deadline);
         let judged = earlier(keepalive, timers.read_watchdog.deadline());
@@ -361,7 +361,7 @@ impl Open {
             // The next check does not count the bytes that moved before this one.
             transfer.moved_is_fresh = false;
             // The caller reads the new deadline.
-            transfer.timers.take_touched();
+            transfer.timers.take_changed();
         }
         passes
     }

@@ -146,7 +146,7 @@ impl Connection {
             State::Open(open) => {
                 open.is_established()
                     && self.side.outputs.is_empty()
-                    && !open.transfer.timers.is_touched()
+                    && !open.transfer.timers.is_changed()
             }
             State::Setup(_) | State::Closed(_) => false,
         }
@@ -163,7 +163,7 @@ impl Connection {
     fn changed_timer(&mut self) -> Option<Output> {
         match &mut self.state {
             State::Open(open) if open.is_established() => {
-                if !open.transfer.timers.take_touched() {
+                if !open.transfer.timers.take_changed() {
                     return None;
                 }
             }
@@ -210,7 +210,7 @@ impl Connection {
     }
 
     /// Whether the connection ends, and waits for an event that has the cause of its end.
-    pub fn is_ending_for_a_cause_to_come(&self) -> bool {
+    pub fn awaits_end_cause(&self) -> bool {
         matches!(&self.state, State::Open(open) if open.awaits_cause())
     }
 
@@ -311,7 +311,7 @@ impl Connection {
         let side = &mut self.side;
         let mut open = Box::new(Open::new(side, &agreed.hello, now));
         if agreed.speaks_first {
-            open.greet(side, now);
+            open.send_first_frame(side, now);
         }
         for (buffer, incoming) in agreed.early {
             open.on_incoming(side, buffer, incoming, now);

@@ -63,7 +63,7 @@ impl Open {
     }
 
     /// Sends the first frame of a connection on which the peer may not.
-    pub(super) fn greet(&mut self, side: &mut Side, now: Instant) {
+    pub(super) fn send_first_frame(&mut self, side: &mut Side, now: Instant) {
         self.transfer.probe.wanted();
         self.transfer.timers.nudge = Some(Nudge::new(now));
         self.send_control(side);
@@ -121,7 +121,9 @@ impl Open {
                 self.on_reading_timeout(side, now);
                 self.on_keepalive_timeout(side, now);
             }
-            Phase::Draining(draining) if draining.is_suspecting() => self.accuse(side, now),
+            Phase::Draining(draining) if draining.is_suspecting() => {
+                self.disconnect_suspect(side, now)
+            }
             Phase::Draining(draining) => draining.give_up(),
         }
     }

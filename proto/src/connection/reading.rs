@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use rdma_status::{OsError, WcStatus};
 
-use super::{open::Open, side::Side, transfer::Heard};
+use super::{open::Open, side::Side, transfer::Accepts};
 use crate::{
     Clock, CloseReason, Event, Output, Read, Work,
     frame::{Control, OUT_OF_RESOURCES, READ_TIMEOUT},
@@ -22,7 +22,7 @@ impl Open {
         transfer.inbound.chunk_completed(now.now());
         // It completed behind all earlier work requests.
         transfer.sent(slot, true);
-        if transfer.heard != Heard::Nothing {
+        if transfer.accepts != Accepts::Nothing {
             self.deliver(side);
         }
         self.read_on(side, now);
@@ -66,9 +66,9 @@ impl Open {
         let Some(buffer) = self.transfer.inbound.fragment_copied() else {
             return;
         };
-        self.let_go_of(side, buffer);
+        self.discard_receive(side, buffer);
         self.watch_fragments(now);
-        if self.transfer.heard != Heard::Nothing {
+        if self.transfer.accepts != Accepts::Nothing {
             self.deliver(side);
         }
         self.read_on(side, now);

@@ -2,7 +2,7 @@
 
 use log::Level;
 
-use super::{open::Open, side::Side, transfer::Heard};
+use super::{open::Open, side::Side, transfer::Accepts};
 use crate::{
     Arrival, Clock, CloseReason, Descriptor, Event, HEADER_LEN, Output, PART_HEADER_LEN,
     PeerTimeout,
@@ -53,7 +53,7 @@ impl Open {
         let header = Header::parse_data(frame)?;
         if header.len > side.params.eager_size
             || u64::from(header.len) > side.params.max_message
-            || transfer.heard != Heard::Everything
+            || transfer.accepts != Accepts::Everything
             || !transfer.sequence.is_next(header.sequence)
             || !transfer.inbound.is_clear()
             // With the last credit that it knows of, the peer waits for a grant.
@@ -81,7 +81,7 @@ impl Open {
         incoming: Result<Incoming, Violation>,
         now: impl Clock,
     ) {
-        if self.transfer.heard == Heard::Nothing {
+        if self.transfer.accepts == Accepts::Nothing {
             let text = format_args!("a frame after an abort or a violation: ignored");
             side.outputs.note(Level::Debug, text);
             return self.repost(side, buffer);
@@ -113,7 +113,7 @@ impl Open {
         //# The receiver of a violation delivers the messages that came before it and are complete,
         //# ignores everything that the peer sends afterwards, and disconnects without a notice; the
         //# peer sees DISCONNECTED, or the failure of its own work requests.
-        self.transfer.heard = Heard::Nothing;
+        self.transfer.accepts = Accepts::Nothing;
         self.fail(side, CloseReason::ProtocolViolation(violation), now.now());
     }
 
@@ -225,13 +225,13 @@ impl Open {
         transfer.counters.bytes_received += descriptor.len;
         transfer.counters.large_received += 1;
         // No part of the frame is kept, so its buffer is free.
-        self.let_go_of(side, buffer);
+        self.discard_receive(side, buffer);
         self.read_on(side, now);
         Ok(())
     }
 
     /// Has the receive of a data frame released, of which nothing is kept.
-    pub(super) fn let_go_of(&mut self, side: &mut Side, buffer: u32) {
+    pub(super) fn discard_receive(&mut self, side: &mut Side, buffer: u32) {
         if self.reposts(side) {
             side.outputs.push(Output::Release(buffer));
         } else {
@@ -342,11 +342,11 @@ impl Open {
                 //= PROTOCOL.md#half-close
                 //# A Finish is sent once at most, and not after a Close.
                 transfer.check_order(Kind::Control(control))?;
-                if transfer.has_peer_closed() || transfer.heard == Heard::NoMessages {
+                if transfer.has_peer_closed() || transfer.accepts == Accepts::NoMessages {
                     let expected = "one finish, before the sender's close";
                     return Err(Kind::Control(control).unexpected(expected));
                 }
-                transfer.heard = Heard::NoMessages;
+                transfer.accepts = Accepts::NoMessages;
                 self.arrive(side, Arrival::Finish);
             }
             Control::Close => {
@@ -357,11 +357,11 @@ impl Open {
             //= PROTOCOL.md#closing
             //# The receiver of an Abort ignores everything behind it and disconnects.
             Control::Abort => {
-                self.transfer.heard = Heard::Nothing;
+                self.transfer.accepts = Accepts::Nothing;
                 self.fail(side, CloseReason::PeerAborted(header.arg), now.now());
             }
             Control::Failure => {
-                self.transfer.heard = Heard::Nothing;
+                self.transfer.accepts = Accepts::Nothing;
                 let reason = match header.arg {
                     OUT_OF_RESOURCES => CloseReason::PeerOutOfResources,
                     NOT_TAKEN => CloseReason::PeerBusy,

@@ -136,7 +136,7 @@ pub(super) fn rejection(reason: RejectReason, private_data: &[u8]) -> CloseReaso
 }
 
 /// Whether the same request may be accepted later.
-pub(super) fn may_pass(cause: &CloseReason, reason: RejectReason) -> bool {
+pub(super) fn is_transient(cause: &CloseReason, reason: RejectReason) -> bool {
     is_refusal(cause) || reason == RejectReason::STALE_CONN
 }
 

@@ -72,7 +72,7 @@ impl Open {
         let transfer = &mut self.transfer;
         match self.phase {
             Phase::Established => transfer.watch_grant(now),
-            Phase::Closing(_) | Phase::Draining(_) => transfer.recv_credit.lose_patience(),
+            Phase::Closing(_) | Phase::Draining(_) => transfer.recv_credit.stop_delaying_grants(),
         }
         self.grant_if_due(side);
     }
@@ -85,7 +85,7 @@ impl Open {
         };
         transfer.timers.grant = None;
         if put_off.announced == transfer.recv_credit.announced() {
-            transfer.recv_credit.lose_patience();
+            transfer.recv_credit.stop_delaying_grants();
         }
         transfer.watch_grant(now);
         self.grant_if_due(side);

@@ -99,7 +99,7 @@ impl Connection {
     /// peer may use the rest of the window.
     pub fn set_held(&mut self, held: u32, now: impl Clock) {
         if let Some((open, side)) = self.open() {
-            open.transfer.recv_credit.leave_out(held);
+            open.transfer.recv_credit.withhold(held);
             open.promise(side, now);
         }
     }

@@ -14,14 +14,14 @@ use crate::read_watchdog::ReadWatchdog;
 pub(super) struct Timers {
     pub(super) keepalive: Option<Keepalive>,
     pub(super) read_watchdog: ReadWatchdog,
-    pub(super) grant: Option<PutOff>,
+    pub(super) grant: Option<DelayedGrant>,
     pub(super) nudge: Option<Nudge>,
 }
 
 /// A grant waits for more releases.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(test, derive(Hash))]
-pub(super) struct PutOff {
+pub(super) struct DelayedGrant {
     /// The time of its check.
     pub(super) deadline: Instant,
     /// The limit that the peer knew at that time.
@@ -29,7 +29,7 @@ pub(super) struct PutOff {
 }
 
 /// The longest wait of a grant, and the time between two checks if many grants wait.
-pub(super) const PATIENCE: Duration = Duration::from_millis(2);
+pub(super) const MAX_GRANT_DELAY: Duration = Duration::from_millis(2);
 
 impl Timers {
     /// Returns the earliest deadline.
@@ -85,15 +85,15 @@ impl<T> Tracked<T> {
         }
     }
 
-    /// Whether the value has been borrowed mutably since [`take_touched`](Self::take_touched).
+    /// Whether the value has been borrowed mutably since [`take_changed`](Self::take_changed).
     #[inline]
-    pub(super) fn is_touched(&self) -> bool {
+    pub(super) fn is_changed(&self) -> bool {
         self.touched
     }
 
     /// Whether the value has been borrowed mutably since the last call of this.
     #[inline]
-    pub(super) fn take_touched(&mut self) -> bool {
+    pub(super) fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.touched)
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::{
     control::ControlQueue,
     keepalive::{Keepalive, MovedBytes, PeerActivity, Probe},
-    timers::{PATIENCE, PutOff, Timers, Tracked},
+    timers::{DelayedGrant, MAX_GRANT_DELAY, Timers, Tracked},
 };
 use crate::{
     BatchRoom, Clock, Negotiated, PART_HEADER_LEN, Params, SendRefused, SessionOffer, Statistics,
@@ -56,14 +56,14 @@ pub(super) struct Transfer {
     /// [`set_wanted`](super::Connection::set_wanted).
     pub(super) is_wanted: bool,
     /// The frames of the peer that are still taken.
-    pub(super) heard: Heard,
+    pub(super) accepts: Accepts,
     /// Whether this side has finished.
     pub(super) finished: bool,
     /// The number of data frames of the peer that did not end a message.
     pub(super) unended: u32,
     /// The least that a send lacked which was refused as blocked since the last
     /// [`Event::Writable`](crate::Event::Writable).
-    blocked: Option<Lack>,
+    blocked: Option<MissingResources>,
     pub(super) control: ControlQueue,
     pub(super) peer_close: PeerClose,
 }
@@ -82,15 +82,15 @@ pub enum Way {
 /// The resources that a send needs in addition to a credit.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(test, derive(Hash))]
-struct Lack {
+struct MissingResources {
     /// The number of slots.
     slots: u32,
     /// The number of bytes that may be exposed to the peer.
     exposed: u64,
 }
 
-impl Lack {
-    const A_SLOT: Self = Self {
+impl MissingResources {
+    const SLOT: Self = Self {
         slots: 1,
         exposed: 0,
     };
@@ -99,7 +99,7 @@ impl Lack {
 /// What is taken of what the peer sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
-pub(super) enum Heard {
+pub(super) enum Accepts {
     Everything,
     /// The peer's Finish has arrived: only control frames follow.
     NoMessages,
@@ -161,7 +161,7 @@ impl Transfer {
             moved: MovedBytes::default(),
             moved_is_fresh: false,
             is_wanted: false,
-            heard: Heard::Everything,
+            accepts: Accepts::Everything,
             finished: false,
             unended: 0,
             blocked: None,
@@ -210,9 +210,9 @@ impl Transfer {
 
     /// If a grant waits for more releases, it is looked at again after a while.
     pub(super) fn watch_grant(&mut self, now: impl Clock) {
-        if self.recv_credit.puts_off_grant() && self.timers.grant.is_none() {
-            self.timers.grant = Some(PutOff {
-                deadline: now.now() + PATIENCE,
+        if self.recv_credit.delays_grant() && self.timers.grant.is_none() {
+            self.timers.grant = Some(DelayedGrant {
+                deadline: now.now() + MAX_GRANT_DELAY,
                 announced: self.recv_credit.announced(),
             });
         }
@@ -324,11 +324,11 @@ impl Transfer {
             });
         }
         let lack = match way {
-            Way::Frame => Lack::A_SLOT,
-            Way::Fragments(slots) => Lack { slots, exposed: 0 },
-            Way::Announcement => Lack {
+            Way::Frame => MissingResources::SLOT,
+            Way::Fragments(slots) => MissingResources { slots, exposed: 0 },
+            Way::Announcement => MissingResources {
                 exposed: len,
-                ..Lack::A_SLOT
+                ..MissingResources::SLOT
             },
         };
         //= PROTOCOL.md#credits
@@ -342,16 +342,16 @@ impl Transfer {
         Ok(())
     }
 
-    fn has(&self, lack: Lack) -> bool {
+    fn has(&self, lack: MissingResources) -> bool {
         self.ring.room_for_data() >= lack.slots
             && (lack.exposed == 0 || self.outbound.has_room_for(lack.exposed))
     }
 
     /// Remembers that a send was refused which needs this much.
     #[cold]
-    fn block(&mut self, lack: Lack) {
+    fn block(&mut self, lack: MissingResources) {
         self.counters.stalls += 1;
-        let least = self.blocked.map_or(lack, |other| Lack {
+        let least = self.blocked.map_or(lack, |other| MissingResources {
             slots: other.slots.min(lack.slots),
             exposed: other.exposed.min(lack.exposed),
         });
@@ -384,7 +384,7 @@ impl Transfer {
     pub(super) fn send(&mut self, len: usize) -> Result<Transmit, SendRefused> {
         // The eager size is no longer than the longest message.
         if self.send_credit.available() == 0 || !self.ring.has_room_for_data() {
-            self.block(Lack::A_SLOT);
+            self.block(MissingResources::SLOT);
             return Err(SendRefused::Blocked);
         }
         debug_assert!(len as u64 <= self.negotiated.send_eager.into());
@@ -444,7 +444,7 @@ impl Transfer {
 
     pub(super) fn operate(&mut self, takes_receive: bool) -> Result<u32, SendRefused> {
         if !self.ring.has_room_for_data() || (takes_receive && self.send_credit.available() == 0) {
-            self.block(Lack::A_SLOT);
+            self.block(MissingResources::SLOT);
             return Err(SendRefused::Blocked);
         }
         //= PROTOCOL.md#credits
@@ -532,7 +532,7 @@ impl Transfer {
         if self.has_peer_closed() {
             return Err(kind.unexpected("no data after a close"));
         }
-        if self.heard == Heard::NoMessages {
+        if self.accepts == Accepts::NoMessages {
             return Err(kind.unexpected("no data after a finish"));
         }
         if !self.recv_credit.allows(count) {

@@ -34,7 +34,7 @@ const PIECE: usize = 60 * 1024;
 const _: () = assert!(PIECE <= EAGER_SIZE_OVER_TCP as usize);
 
 /// The interval at which a blocked write to a plain end checks whether the other end still exists.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Carries bytes in both directions, until both have ended.
 ///
@@ -151,7 +151,7 @@ async fn write_watched(
     endpoint: &Endpoint,
 ) -> io::Result<usize> {
     loop {
-        if let Ok(written) = timeout(LOOK, plain.write(bytes)).await {
+        if let Ok(written) = timeout(CHECK_INTERVAL, plain.write(bytes)).await {
             return written;
         }
         if let Some(reason) = endpoint

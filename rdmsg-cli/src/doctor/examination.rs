@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn congestion_marks_are_read_where_the_driver_shows_them() {
+    fn congestion_marks_are_read_if_driver_counts_them() {
         let at = "sys/class/net/ens1/ecn/roce_rp/enable";
         let machine = Machine::new()
             .file("sys/class/infiniband/mlx5_0/parent", "ens1\n")

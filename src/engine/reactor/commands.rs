@@ -6,7 +6,7 @@ use crossbeam_channel::Sender;
 
 use super::{
     super::{
-        command::{Bound, Command, Handle, Intake, Reply},
+        command::{Bound, Command, Handle, ListenerItem, Reply},
         entry::Role,
         listening::{ListenerName, Listening},
     },
@@ -37,7 +37,7 @@ impl Reactor {
                 return;
             };
             self.handle_command(command);
-            self.keep_time();
+            self.handle_deadlines();
         }
         self.more = true;
     }
@@ -48,7 +48,7 @@ impl Reactor {
                 return;
             };
             self.handle_notice(notice);
-            self.keep_time();
+            self.handle_deadlines();
         }
         self.more = true;
     }
@@ -62,7 +62,7 @@ impl Reactor {
                     self.drive(key);
                 }
             }
-            NoticeKind::Acquired | NoticeKind::Pressed => self.attend(key),
+            NoticeKind::Acquired | NoticeKind::HeldBack => self.attend(key),
             NoticeKind::TakeOver => {
                 self.take_over(key);
                 self.drive(key);
@@ -75,14 +75,14 @@ impl Reactor {
             Command::Listen {
                 address,
                 config,
-                intake,
+                listener_items,
                 engine,
                 reply,
             } => {
                 let result = if self.refusing {
                     Err(Error::EngineShutDown)
                 } else {
-                    self.listen(address, config, intake, engine)
+                    self.listen(address, config, listener_items, engine)
                 };
                 let _ = reply.send(result);
             }
@@ -138,7 +138,7 @@ impl Reactor {
         &mut self,
         address: SocketAddr,
         config: Config,
-        intake: Intake,
+        listener_items: ListenerItem,
         engine: Arc<Handle>,
     ) -> Result<Bound, Error> {
         let key = new_key();
@@ -160,7 +160,7 @@ impl Reactor {
             (Some(_), None) => &[Transport::Rdma],
             (None, _) => &[Transport::Tcp],
         };
-        let listening = Listening::new(ids, local, config, intake, engine);
+        let listening = Listening::new(ids, local, config, listener_items, engine);
         info!(
             Listener,
             "{}: listens over {transports:?}",
@@ -334,12 +334,12 @@ impl Reactor {
         }
     }
 
-    fn turn_away(&mut self, key: u64) {
+    fn reject_untaken(&mut self, key: u64) {
         if let Some(entry) = self.links.get(&key) {
             count_refusal(Refusal::Closed);
             entry
                 .link
-                .in_engine(|core| core.conn.turn_away(Instant::now()));
+                .in_engine(|core| core.conn.reject_untaken(Instant::now()));
             self.drive(key);
         }
     }
@@ -350,7 +350,7 @@ impl Reactor {
         let Some(listener) = self.listeners.remove(&key) else {
             return;
         };
-        listener.intake.finish(Error::ListenerClosed);
+        listener.listener_items.finish(Error::ListenerClosed);
         let accepting: Vec<u64> = self
             .links
             .iter()
@@ -359,7 +359,7 @@ impl Reactor {
             .collect();
         drop(listener);
         for key in accepting {
-            self.turn_away(key);
+            self.reject_untaken(key);
         }
     }
 

@@ -55,12 +55,12 @@ impl Reactor {
     /// Carries out the effect of an event. Returns the number of connections that it concerns.
     pub(super) fn handle_device_event(&mut self, event: &DeviceEvent) -> usize {
         let concerned = self.links.iter().filter(|(_, entry)| {
-            concerns(event.effect, &entry.config) && entry.id.is_concerned(event)
+            concerns(event.effect, &entry.config) && entry.id.is_affected_by(event)
         });
         let concerned: Vec<u64> = concerned.map(|(key, _)| *key).collect();
         for key in &concerned {
             self.affect(*key, event.effect);
-            self.keep_time();
+            self.handle_deadlines();
         }
         concerned.len()
     }

@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     super::{
-        command::{Intake, Reply, Request},
+        command::{ListenerItem, Reply, Request},
         entry::Role,
     },
     BATCH, CM_RDMA, CM_TCP, Reactor, is_of_manager, new_key,
@@ -57,9 +57,9 @@ impl Reactor {
                     return;
                 }
                 Err(error) if self.fails_for_good(transport, error) => return self.fail(error),
-                Err(error) => return self.leave_alone(transport, error),
+                Err(error) => return self.pause_manager(transport, error),
             }
-            self.keep_time();
+            self.handle_deadlines();
         }
     }
 
@@ -74,7 +74,7 @@ impl Reactor {
     }
 
     /// Takes a transport's connection manager out of the epoll until [`PAUSE`] has passed.
-    pub(super) fn leave_alone(&mut self, transport: Transport, error: OsError) {
+    pub(super) fn pause_manager(&mut self, transport: Transport, error: OsError) {
         let now = Instant::now();
         error_sparsely!(
             Engine,
@@ -89,12 +89,12 @@ impl Reactor {
     }
 
     /// Ends the pause.
-    pub(super) fn look_again(&mut self, transport: Transport) {
+    pub(super) fn resume_manager(&mut self, transport: Transport) {
         let mut fds = self.manager.fds().filter(|(other, _)| *other == transport);
         let watched = fds.try_for_each(|(_, fd)| self.watch(fd, token(transport)));
         drop(fds);
         if let Err(error) = watched {
-            self.leave_alone(transport, error);
+            self.pause_manager(transport, error);
         }
     }
 
@@ -110,7 +110,7 @@ impl Reactor {
         let now = Instant::now();
         // The peer's last messages are in the queue already, and are handled first.
         if event.is_disconnect() && !entry.link.take_last() {
-            return self.come_back(key, Some(event));
+            return self.poll_soon(key, Some(event));
         }
         debug!(Cm, "{}: {event}", entry.link);
         entry
@@ -130,9 +130,9 @@ impl Reactor {
             );
             return;
         };
-        let (config, intake, engine) = (
+        let (config, listener_items, engine) = (
             listener.config.clone(),
-            listener.intake.clone(),
+            listener.listener_items.clone(),
             Arc::clone(&listener.engine),
         );
         let Some(peer) = asked.peer_addr() else {
@@ -173,11 +173,11 @@ impl Reactor {
                 let link = self.adopt(key, conn, peer, config, id, role);
                 self.drive(key);
                 debug!(Cm, "{link}: CONNECT_REQUEST");
-                match intake {
-                    Intake::Connections(queue) => {
+                match listener_items {
+                    ListenerItem::Connections(queue) => {
                         self.accept(&link, &[], Instant::now(), Reply::Backlog(queue));
                     }
-                    Intake::Requests(queue) => {
+                    ListenerItem::Requests(queue) => {
                         queue.bring(Request::new(link, engine, local, timeout));
                     }
                 }
@@ -214,7 +214,7 @@ impl Reactor {
         }
         error!(Listener, "{} has ended: {reason}", listener.name(key));
         listener
-            .intake
+            .listener_items
             .finish(Error::ListenerEnded { address, reason });
         // This destroys the listener's id. The removal of the device waits for that.
         self.listeners.remove(&key);
@@ -238,7 +238,7 @@ impl Reactor {
         };
         if is_full {
             let (peer, limit) = (entry.peer, entry.config.listening.backlog);
-            entry.link.in_engine(|core| core.conn.turn_away(now));
+            entry.link.in_engine(|core| core.conn.reject_untaken(now));
             report_refusal(
                 Refusal::Backlog,
                 peer,

@@ -47,7 +47,7 @@ impl Reactor {
                 // The threads become the owner, because this thread would wake up for the
                 // connection again and again.
                 entry.link.poller.yield_to_threads();
-                self.come_back(key, None);
+                self.poll_soon(key, None);
             }
         }
         if drive {
@@ -79,14 +79,14 @@ impl Reactor {
 
     /// Has the engine poll a connection again soon, because a thread of the application is polling
     /// it now. A disconnect `event` is handled after the engine's poll.
-    pub(super) fn come_back(&mut self, key: u64, event: Option<Event>) {
+    pub(super) fn poll_soon(&mut self, key: u64, event: Option<Event>) {
         self.late.extend(event.map(|event| (key, event)));
-        self.attended.come_back(key);
+        self.attended.poll_soon(key);
         self.timers.set(ATTENDED, self.attended.next());
     }
 
     /// Looks at the connections that the application polls.
-    pub(super) fn look_after_attended(&mut self, now: Instant) {
+    pub(super) fn check_attended(&mut self, now: Instant) {
         let Self {
             attended,
             links,
@@ -94,7 +94,7 @@ impl Reactor {
             ..
         } = self;
         let watched = attended.expects_loops();
-        let expired = attended.look(
+        let expired = attended.check_due(
             now,
             |key| links.get(&key).map(|entry| &*entry.link),
             || pending(&epolls.loops, links.len()),
@@ -116,8 +116,8 @@ impl Reactor {
             }
             self.drive(key);
         }
-        if self.attended.next().is_none() && self.notices.stays_expected() {
-            self.attended.come_again();
+        if self.attended.next().is_none() && self.notices.end_expectation() {
+            self.attended.add_check();
         }
         self.timers.set(ATTENDED, self.attended.next());
     }

@@ -34,7 +34,7 @@ impl Reactor {
         let Some(entry) = self.links.get_mut(&key) else {
             return false;
         };
-        let next = entry.link.core().next_of_session(Instant::now());
+        let next = entry.link.core().next_session_step(Instant::now());
         match next {
             Next::Nothing => {
                 if entry.asked.is_some() {
@@ -45,17 +45,17 @@ impl Reactor {
             }
             Next::Attempt => match entry.role {
                 Role::Active => self.resume(key),
-                Role::Look(_) | Role::Passive(_) => false,
+                Role::TryRdma(_) | Role::Passive(_) => false,
             },
-            Next::Look(way, request) => {
-                self.look(key, way, &request);
+            Next::TryRdma(way, request) => {
+                self.try_rdma(key, way, &request);
                 false
             }
             Next::Remove => {
                 if entry.link.is_released() {
                     self.remove_transport(key);
                 } else {
-                    self.come_back(key, None);
+                    self.poll_soon(key, None);
                 }
                 true
             }
@@ -119,7 +119,7 @@ impl Reactor {
         };
         let (resume, held) = {
             let mut core = entry.link.core();
-            (core.resume(now), core.held_of_session())
+            (core.resume(now), core.held_by_application())
         };
         let Some(Resume { way, request, left }) = resume else {
             return false;
@@ -153,15 +153,15 @@ impl Reactor {
 
     /// Asks the peer over a way whether it works, with a request that the peer refuses as late. An
     /// engine asks one at a time, so these requests delay no connection of the program for long.
-    fn look(&mut self, of: u64, way: Way, request: &ResumeRequest) {
+    fn try_rdma(&mut self, of: u64, way: Way, request: &ResumeRequest) {
         let key = new_key();
         let Some(entry) = self.links.get(&of) else {
             return;
         };
         let now = Instant::now();
         let id = match ConnectionId::new(way.transport, &self.manager, key) {
-            Ok(id) if self.look.is_none() && !self.refusing => id,
-            Ok(_) | Err(_) => return entry.link.in_engine(|core| core.looked(false, now)),
+            Ok(id) if self.trial.is_none() && !self.refusing => id,
+            Ok(_) | Err(_) => return entry.link.in_engine(|core| core.end_trial(false, now)),
         };
         let config = entry
             .config
@@ -169,15 +169,15 @@ impl Reactor {
             .with(|config| config.resume = Duration::ZERO);
         let params = self.params_of_attempt(key, &config, way, ATTEMPT);
         let conn = Connection::connect(params, random(), &request.emit(), now);
-        self.look = Some(key);
-        self.adopt(key, conn, way.address, config, id, Role::Look(of));
+        self.trial = Some(key);
+        self.adopt(key, conn, way.address, config, id, Role::TryRdma(of));
         self.drive(key);
     }
 
     /// Records the result of a trial of RDMA for the session of connection `of`: the trial has
     /// ended for this reason.
-    pub(super) fn looked(&mut self, of: u64, reason: &CloseReason) {
-        self.look = None;
+    pub(super) fn record_trial(&mut self, of: u64, reason: &CloseReason) {
+        self.trial = None;
         // The peer knows the session, and its answer came back.
         let works = matches!(reason, CloseReason::PeerBusy);
         if let Some(entry) = self.links.get(&of) {
@@ -188,7 +188,7 @@ impl Reactor {
             );
             entry
                 .link
-                .in_engine(|core| core.looked(works, Instant::now()));
+                .in_engine(|core| core.end_trial(works, Instant::now()));
             self.drive(of);
         }
     }
@@ -250,7 +250,7 @@ impl Reactor {
     }
 
     /// Forgets the session of a connection that has ended, except for the numbers of a closed one.
-    pub(super) fn bury_session(&mut self, entry: &mut Entry) {
+    pub(super) fn forget_session(&mut self, entry: &mut Entry) {
         let Some(id) = entry.session else { return };
         self.sessions.remove(&id);
         let over = entry.link.core().over;
@@ -277,7 +277,7 @@ impl Reactor {
         let (received, held) = {
             let mut core = entry.link.core();
             core.set_peer_received(request.received);
-            (core.accept_attempt(), core.held_of_session())
+            (core.accept_attempt(), core.held_by_application())
         };
         let transport = asked.transport();
         let peer = asked.peer_addr().unwrap_or(entry.peer);

@@ -26,7 +26,7 @@ use crate::{
     os::{Mapping, lock},
     proto::{Part, SHORTEST_CHUNK},
     status::OsError,
-    transport::budget::{Charge, Customer},
+    transport::budget::{BudgetClient, Charge},
 };
 
 /// Up to here mappings are a power of two long, so that they fit many messages.
@@ -39,7 +39,7 @@ const MAX_KEPT: usize = 16;
 /// Makes the memory into which one connection reads large messages, and keeps some of it.
 pub(crate) struct InboundPool {
     domain: Domain,
-    customer: Customer,
+    client: BudgetClient,
     /// How many bytes are kept at most.
     limit: u64,
     spare: Mutex<Spare>,
@@ -96,10 +96,10 @@ impl Step {
 
 impl InboundPool {
     /// Memory is registered in `domain`. At most `limit` bytes stay registered.
-    pub(crate) fn new(domain: &Domain, limit: u64, customer: Customer) -> Arc<Self> {
+    pub(crate) fn new(domain: &Domain, limit: u64, client: BudgetClient) -> Arc<Self> {
         Arc::new(Self {
             domain: domain.clone(),
-            customer,
+            client,
             limit: if domain.peers_write_read_targets() {
                 0
             } else {
@@ -122,7 +122,7 @@ impl InboundPool {
                     (Mapping::reserve(class)?, 0)
                 };
                 if self.domain.pins() {
-                    mapping.keep_for_device()?;
+                    mapping.prepare_for_device()?;
                 }
                 let kept = self.keep(mapping.len() as u64);
                 Memory {
@@ -145,23 +145,23 @@ impl InboundPool {
 
     /// Returns a place for a copy of `len` bytes, if the process's limit has room for it now.
     pub(crate) fn place_copy(&self, len: u64) -> Option<Charge> {
-        self.customer.copy(len)
+        self.client.copy(len)
     }
 
     /// The system had no memory: requests a notification for when other connections have returned
     /// memory.
-    pub(crate) fn starve(&self) {
-        self.customer.starve();
+    pub(crate) fn await_memory(&self) {
+        self.client.await_memory();
     }
 
     /// Whether other connections wait for memory that messages of the peer host use.
-    pub(crate) fn is_wanted(&self) -> bool {
-        self.customer.is_wanted()
+    pub(crate) fn is_contended(&self) -> bool {
+        self.client.is_contended()
     }
 
     /// Cancels the wait for memory.
     pub(crate) fn leave(&self) {
-        self.customer.leave();
+        self.client.leave();
     }
 
     /// Takes the shortest free mapping that has room, unless more than half of it would be wasted.
@@ -192,7 +192,7 @@ impl InboundPool {
         let fits = !spare.closed && spare.kept + bytes <= self.limit;
         drop(spare);
         drop(dropped);
-        let charge = fits.then(|| self.customer.keep(bytes)).flatten()?;
+        let charge = fits.then(|| self.client.keep(bytes)).flatten()?;
         lock(&self.spare).kept += bytes;
         Some(charge)
     }
@@ -304,7 +304,7 @@ impl InboundBuffer {
             None => {
                 let long = len.next_multiple_of(4096).min(capacity);
                 if self.pool.domain.pins() {
-                    match self.pool.customer.pin(long as u64) {
+                    match self.pool.client.pin(long as u64) {
                         Some(pinned) => (long, Some(pinned)),
                         None => return Ok(None),
                     }
@@ -380,8 +380,8 @@ impl InboundBuffer {
         }
         let bytes = pages(end) - pages(self.charged);
         let part = Part::of(self.len, self.charged, end);
-        let customer = &self.pool.customer;
-        let has = bytes == 0 || customer.hold(&mut self.held, bytes, part);
+        let client = &self.pool.client;
+        let has = bytes == 0 || client.hold(&mut self.held, bytes, part);
         if has {
             self.charged = end;
         }

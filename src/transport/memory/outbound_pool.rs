@@ -85,7 +85,7 @@ impl OutboundPool {
     fn map(&self, len: usize) -> Result<Mapping, OsError> {
         let mapping = Mapping::new(len)?;
         if self.pins {
-            mapping.keep_for_device()?;
+            mapping.prepare_for_device()?;
         }
         Ok(mapping)
     }
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_free_is_used_again_within_the_bound() {
+    fn free_pieces_are_reused_within_the_bound() {
         let pool = OutboundPool::new(256 << 10, false);
         let mut first = pool.get(140_000).unwrap();
         first.bytes_mut().fill(7);

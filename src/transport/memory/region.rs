@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_remote_region_comes_back_as_it_went() {
+    fn remote_region_round_trips() {
         let remote = RemoteRegion {
             addr: 0x0102_0304_0506_0708,
             len: 1 << 40,

@@ -49,7 +49,7 @@ impl Buffers {
 
     #[cold]
     fn allocate_piece(&self, buffer: u32) -> Result<&Registration, OsError> {
-        let bytes = self.layout.size() * self.layout.beside(buffer).len();
+        let bytes = self.layout.size() * self.layout.same_piece(buffer).len();
         let memory = self.domain.allocate_buffers(bytes)?;
         // If another thread was faster, its piece is used.
         Ok(self.pieces[self.layout.piece_of(buffer)].get_or_init(|| memory))

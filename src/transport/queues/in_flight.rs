@@ -61,13 +61,13 @@ impl InFlight {
     }
 
     /// The system has no memory for reads: a notice is to follow when others have released some.
-    pub(crate) fn starve(&self) {
-        self.inbound_pool.starve();
+    pub(crate) fn await_memory(&self) {
+        self.inbound_pool.await_memory();
     }
 
     /// Whether other connections wait for memory that messages of the peer host use.
-    pub(crate) fn is_wanted(&self) -> bool {
-        self.inbound_pool.is_wanted()
+    pub(crate) fn is_contended(&self) -> bool {
+        self.inbound_pool.is_contended()
     }
 
     /// Cancels the wait for memory, because no read follows.

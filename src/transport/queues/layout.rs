@@ -50,7 +50,7 @@ impl Layout {
     }
 
     /// The buffers in the piece of memory that has this one.
-    pub(super) fn beside(&self, buffer: u32) -> Range<u32> {
+    pub(super) fn same_piece(&self, buffer: u32) -> Range<u32> {
         let others = (1 << self.piece) - 1;
         buffer & !others..((buffer | others) + 1).min(self.count())
     }
@@ -69,7 +69,7 @@ impl Layout {
 
     /// The receive buffers from `first` on in the same piece.
     pub(crate) fn receives_from(&self, first: u32) -> Range<u32> {
-        first..self.beside(first).end.min(self.recv_count)
+        first..self.same_piece(first).end.min(self.recv_count)
     }
 
     /// The depth of the send queue that holds all buffers and a drain marker.
@@ -148,7 +148,7 @@ mod tests {
                 ""
             };
             let layout = Layout::new(&config.params(Transport::Rdma));
-            let bytes = layout.size() * layout.beside(0).len();
+            let bytes = layout.size() * layout.same_piece(0).len();
             let bytes = bytes.next_multiple_of(4096) as u64;
             let fit = [64 << 10, 8 << 20, 64 << 20, 1 << 30]
                 .map(|limit| (limit - EngineLimits::of(u64::MAX, limit).pinned) / bytes);
@@ -174,7 +174,9 @@ mod tests {
 
     /// Returns the number of buffers in each piece of memory.
     fn pieces(layout: Layout) -> Vec<usize> {
-        let mut pieces: Vec<_> = (0..layout.count()).map(|it| layout.beside(it)).collect();
+        let mut pieces: Vec<_> = (0..layout.count())
+            .map(|it| layout.same_piece(it))
+            .collect();
         pieces.dedup();
         assert!(pieces.windows(2).all(|pair| pair[0].end == pair[1].start));
         pieces.iter().map(Range::len).collect()

@@ -71,7 +71,7 @@ impl ReceiveShare {
 
     /// Posts all receives of a destroyed queue pair again, except for those that the application
     /// holds, and frees the promised ones.
-    pub(crate) fn settle(&mut self, conn: &mut Connection) -> Result<(), OsError> {
+    pub(crate) fn restore_receives(&mut self, conn: &mut Connection) -> Result<(), OsError> {
         if !self.settled {
             self.receives.post_all_of(self.key)?;
             conn.release_account(self.lent);

@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_ids_come_back_as_they_went() {
+    fn work_ids_round_trip() {
         for id in [
             WorkId::Recv(0),
             WorkId::Recv(u32::MAX),

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn relaxed_ordering_is_left_out_if_it_is_refused() {
+    fn relaxed_ordering_is_omitted_if_refused() {
         let strict = AccessFlags::LOCAL_WRITE;
         let relaxed = strict | AccessFlags::RELAXED_ORDERING;
         assert_eq!(registered(&[0]), (vec![relaxed], Ok(()), false));

@@ -17,7 +17,7 @@ use nix::sys::{
 };
 
 use super::{
-    event::{Event, What},
+    event::{Event, EventKind},
     setup::{Arriving, tell},
     setup_message::Kind,
     silent_peers::SilentPeers,
@@ -175,7 +175,7 @@ impl ConnectionManager {
 
     // Reports that no socket brings.
 
-    fn report(&self, key: u64, what: What) {
+    fn report(&self, key: u64, what: EventKind) {
         let event = Event { key, what };
         lock(&self.inner.state)
             .reports
@@ -186,17 +186,17 @@ impl ConnectionManager {
 
     /// An address needs no looking for.
     pub(super) fn resolved_addr(&self, key: u64) {
-        self.report(key, What::AddrResolved);
+        self.report(key, EventKind::AddrResolved);
     }
 
     /// Nor does a route.
     pub(super) fn resolved_route(&self, key: u64) {
-        self.report(key, What::RouteResolved);
+        self.report(key, EventKind::RouteResolved);
     }
 
     /// This side cannot connect.
     pub(super) fn failed_to_connect(&self, key: u64, errno: nix::Error) {
-        self.report(key, What::failure("connect", errno));
+        self.report(key, EventKind::failure("connect", errno));
     }
 
     /// This side has accepted.
@@ -212,7 +212,7 @@ impl ConnectionManager {
         let private_data = Vec::new();
         self.report(
             key,
-            What::Established {
+            EventKind::Established {
                 private_data,
                 reads,
             },
@@ -291,7 +291,7 @@ impl ConnectionManager {
 
     /// Starts the timer while a peer has not sent its request or a listener is paused, and stops it
     /// otherwise.
-    fn start_ticking(&self, state: &mut State) {
+    fn start_timer(&self, state: &mut State) {
         let wanted = !state.silent.is_empty() || !state.paused.is_empty();
         if wanted == state.ticking {
             return;
@@ -340,7 +340,7 @@ impl ConnectionManager {
                 ) => {}
             }
         }
-        self.start_ticking(state);
+        self.start_timer(state);
     }
 }
 

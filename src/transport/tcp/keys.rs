@@ -145,12 +145,12 @@ impl ExposedPart {
     }
 
     /// The part's first byte, while this is held; `None` after the key has ended.
-    pub(super) fn start(&self) -> Option<HeldStart<'_>> {
+    pub(super) fn start(&self) -> Option<MappedByte<'_>> {
         let start = lock(&self.exposure.start);
         let first = (*start)?;
         // SAFETY: `find` checked that the part lies inside of the memory.
         let first = unsafe { first.add(self.offset) };
-        Some(HeldStart {
+        Some(MappedByte {
             first,
             _held: start,
         })
@@ -158,12 +158,12 @@ impl ExposedPart {
 }
 
 /// The first byte of memory that stays mapped while this is held.
-pub(super) struct HeldStart<'a> {
+pub(super) struct MappedByte<'a> {
     first: NonNull<u8>,
     _held: MutexGuard<'a, Option<NonNull<u8>>>,
 }
 
-impl HeldStart<'_> {
+impl MappedByte<'_> {
     pub(super) fn get(&self) -> NonNull<u8> {
         self.first
     }
@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_gives_what_was_lent_and_nothing_else() {
+    fn key_gives_access_to_its_region_only() {
         let keys = Keys::default();
         let mut bytes = [0_u64; 8];
         let start = NonNull::from(&mut bytes).cast::<u8>();

@@ -21,12 +21,12 @@
 //! The receive that was posted last is taken first, so a connection has memory only for the buffers
 //! that it used at one time. It is mapped in pieces of at most 256 KiB.
 
-mod coming;
 mod completion_queue;
 mod connection_id;
 mod connection_manager;
 mod create_transport;
 mod event;
+mod incoming_payload;
 mod keys;
 mod listen_id;
 mod memory_region;

@@ -13,7 +13,7 @@ use std::{
 };
 
 use super::{
-    coming::{Coming, Place, copy_shared},
+    incoming_payload::{IncomingPayload, Place, copy_shared},
     keys::{ExposedPart, Keys, Right},
     receive_queue::{Receive, ReceiveQueue},
     send_queue::SendQueue,
@@ -59,7 +59,7 @@ pub(super) struct Receiver {
     staged: Box<[u8]>,
     unread: Range<usize>,
     /// The PDU whose payload is coming.
-    coming: Option<Coming>,
+    incoming: Option<IncomingPayload>,
     /// The number of the peer's requests that were carried out.
     requests: u32,
     writes: WriteParts,
@@ -114,7 +114,7 @@ impl Receiver {
         Self {
             staged: vec![0; STAGED].into(),
             unread: 0..0,
-            coming: None,
+            incoming: None,
             requests: 0,
             writes: WriteParts::default(),
             over: false,
@@ -160,14 +160,14 @@ impl Receiver {
     }
 
     /// Waits until bytes arrive, unless some may have arrived already, and receives them. A wait
-    /// for more of a long payload goes on only while `goes_on` returns `true`.
+    /// for more of a long payload goes on only while `may_continue` returns `true`.
     pub(super) fn wait(
         &mut self,
         parts: &mut Parts<'_>,
         enough: usize,
-        goes_on: impl Fn() -> bool,
+        may_continue: impl Fn() -> bool,
     ) -> Result<(), Fault> {
-        let result = self.wait_for_some(parts, enough, goes_on);
+        let result = self.wait_for_some(parts, enough, may_continue);
         self.ended |= result.is_err();
         // Less may be left.
         self.await_bytes(1, parts.socket);
@@ -180,7 +180,7 @@ impl Receiver {
         &mut self,
         parts: &mut Parts<'_>,
         enough: usize,
-        goes_on: impl Fn() -> bool,
+        may_continue: impl Fn() -> bool,
     ) -> Result<(), Fault> {
         let requests = self.requests;
         let mut flows = true;
@@ -201,7 +201,7 @@ impl Receiver {
             let to_do = !parts.done.is_empty() || self.requests != requests;
             flows = self.left() != left;
             let is_over = wait == Wait::ForSome && !flows;
-            if to_do || is_over || self.is_exposed() || self.left() < LONG || !goes_on() {
+            if to_do || is_over || self.is_exposed() || self.left() < LONG || !may_continue() {
                 break;
             }
         }
@@ -211,7 +211,7 @@ impl Receiver {
 
     /// Returns the number of missing bytes of the present payload.
     fn left(&self) -> usize {
-        self.coming.as_ref().map_or(0, |coming| coming.left)
+        self.incoming.as_ref().map_or(0, |payload| payload.left)
     }
 
     /// Whether a thread may wait: no bytes are pending, and the wait delays no other thread. While
@@ -222,7 +222,7 @@ impl Receiver {
 
     /// Whether bytes go straight to exposed memory.
     fn is_exposed(&self) -> bool {
-        let to = self.coming.as_ref().map(|coming| &coming.to);
+        let to = self.incoming.as_ref().map(|payload| &payload.to);
         matches!(to, Some(Place::Exposed { .. }))
     }
 
@@ -259,16 +259,16 @@ impl Receiver {
     /// Processes staged bytes until a PDU is incomplete.
     fn take_staged(&mut self, parts: &mut Parts<'_>, enough: usize) -> Result<(), Fault> {
         while parts.done.len() < enough {
-            if let Some(coming) = &mut self.coming {
+            if let Some(incoming) = &mut self.incoming {
                 let staged = &self.staged[self.unread.clone()];
-                let count = staged.len().min(coming.left);
+                let count = staged.len().min(incoming.left);
                 if count > 0 {
-                    coming.copy(&staged[..count]);
+                    incoming.copy(&staged[..count]);
                     self.unread.start += count;
                     self.payload_received(count, parts)?;
                     continue;
                 }
-                if coming.left > 0 {
+                if incoming.left > 0 {
                     return Ok(());
                 }
                 self.payload_received(0, parts)?;
@@ -322,10 +322,10 @@ impl Receiver {
             // exposed memory, whose lock is held.
             (unsafe { socket.receive(spans, wait) }, room)
         };
-        match &self.coming {
+        match &self.incoming {
             None => receive(None),
             // If the key has ended, the bytes are refused when they are processed.
-            Some(coming) => coming.with_rest(receive),
+            Some(incoming) => incoming.with_rest(receive),
         }
     }
 
@@ -437,7 +437,7 @@ impl Receiver {
             }
         };
         self.long = left >= LONG;
-        self.coming = Some(Coming { left, to });
+        self.incoming = Some(IncomingPayload { left, to });
         Ok(())
     }
 
@@ -461,21 +461,21 @@ impl Receiver {
     /// Records that `count` further bytes of the payload are in their place. After the last one, it
     /// executes the PDU.
     fn payload_received(&mut self, count: usize, parts: &mut Parts<'_>) -> Result<(), Fault> {
-        let Some(coming) = &mut self.coming else {
+        let Some(incoming) = &mut self.incoming else {
             return Ok(());
         };
-        if !coming.is_open() {
+        if !incoming.is_open() {
             // A receive that it may have stays with it, to come back with the others.
             return Err(self.refuse(Cause::Access, parts));
         }
-        coming.left -= count;
-        if let Place::Answer { .. } = coming.to {
+        incoming.left -= count;
+        if let Place::Answer { .. } = incoming.to {
             count_bytes(parts.read, count);
         }
-        if coming.left > 0 {
+        if incoming.left > 0 {
             return Ok(());
         }
-        let Some(Coming { to, .. }) = self.coming.take() else {
+        let Some(IncomingPayload { to, .. }) = self.incoming.take() else {
             return Ok(());
         };
         match to {
@@ -558,7 +558,7 @@ impl Receiver {
     /// and the one that a frame has begun to fill.
     pub(super) fn flush(&mut self, receives: Option<&ReceiveQueue>, done: &mut VecDeque<Done>) {
         self.ended = true;
-        let began = match self.coming.take().map(|coming| coming.to) {
+        let began = match self.incoming.take().map(|payload| payload.to) {
             Some(Place::Receive { receive, .. }) => Some(receive),
             Some(Place::Exposed {
                 imm: Some((receive, _)),
@@ -583,7 +583,7 @@ impl Receiver {
     /// Forgets the present payload, whose memory may be gone.
     pub(super) fn forget(&mut self) {
         self.ended = true;
-        self.coming = None;
+        self.incoming = None;
     }
 }
 

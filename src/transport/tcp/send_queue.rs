@@ -50,7 +50,7 @@ pub(super) struct SendQueue {
     /// Whether the socket is full.
     blocked: bool,
     /// The value of `blocked` at the last report.
-    said_blocked: bool,
+    reported_blocked: bool,
 }
 
 #[derive(Debug)]
@@ -74,7 +74,7 @@ pub(super) enum Acks {
 
 /// The peer has lost its right in the middle of an answer: the stream cannot go on.
 #[derive(Debug)]
-pub(super) struct Broken;
+pub(super) struct AnswerAborted;
 
 impl SendQueue {
     pub(super) fn new(depth: u32) -> Self {
@@ -91,7 +91,7 @@ impl SendQueue {
             writing: Writing::new(),
             answers_turn: false,
             blocked: false,
-            said_blocked: false,
+            reported_blocked: false,
         }
     }
 
@@ -302,18 +302,18 @@ impl SendQueue {
 
     /// Clears the report of a full socket, after room was reported.
     pub(super) fn forget_room_wanted(&mut self) {
-        self.said_blocked = false;
+        self.reported_blocked = false;
     }
 
     /// Whether room in the socket is waited for, if that has changed since this was last called.
     pub(super) fn room_wanted(&mut self) -> Option<bool> {
-        let changed = self.said_blocked != self.blocked;
-        self.said_blocked = self.blocked;
+        let changed = self.reported_blocked != self.blocked;
+        self.reported_blocked = self.blocked;
         changed.then_some(self.blocked)
     }
 
     /// Sends until the socket is full or nothing is left.
-    pub(super) fn send(&mut self, socket: &Socket, alone: Acks) -> Result<(), Broken> {
+    pub(super) fn send(&mut self, socket: &Socket, alone: Acks) -> Result<(), AnswerAborted> {
         self.blocked = false;
         for _ in 0..MAX_CALLS {
             if self.writing.has_room() {
@@ -337,7 +337,7 @@ impl SendQueue {
     }
 
     /// Writes the gathered bytes, and returns whether the socket took all of them.
-    fn write(&mut self, socket: &Socket) -> Result<bool, Broken> {
+    fn write(&mut self, socket: &Socket) -> Result<bool, AnswerAborted> {
         let more = self.follows();
         let moved = match self.writing.payload() {
             // SAFETY: there is no payload.
@@ -349,9 +349,9 @@ impl SendQueue {
                     part: Some(part), ..
                 }) = self.answers.front()
                 else {
-                    return Err(Broken);
+                    return Err(AnswerAborted);
                 };
-                let start = part.start().ok_or(Broken)?;
+                let start = part.start().ok_or(AnswerAborted)?;
                 let at = Span {
                     start: start.get().as_ptr().wrapping_add(offset),
                     len,

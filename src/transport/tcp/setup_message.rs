@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn another_protocol_is_told_by_its_first_wrong_byte() {
+    fn foreign_protocol_is_detected_at_first_wrong_byte() {
         for bytes in [
             &b"G"[..],
             b"\x16\x03\x01",

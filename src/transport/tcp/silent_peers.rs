@@ -12,7 +12,7 @@ use crate::proto::Host;
 const PLACES: usize = 256;
 
 /// The time that a peer has for its request.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// The peers that owe their requests, by their tokens, the oldest first.
 ///
@@ -55,7 +55,7 @@ impl SilentPeers {
     /// Removes the oldest peer if its time is over, and returns its token.
     pub(super) fn expire(&mut self, now: Instant) -> Option<u64> {
         let (&token, silent) = self.0.first_key_value()?;
-        if now.duration_since(silent.since) < PATIENCE {
+        if now.duration_since(silent.since) < TIME_LIMIT {
             return None;
         }
         self.remove(token);
@@ -91,7 +91,7 @@ mod tests {
         // A newcomer of another address costs that address nothing.
         assert_eq!(silent.add(5000, FEW, now), Some(1001));
         assert_eq!(silent.expire(now), None);
-        let later = now + PATIENCE;
+        let later = now + TIME_LIMIT;
         assert_eq!(silent.expire(later), Some(0));
         assert_eq!(silent.expire(later), Some(1002));
     }

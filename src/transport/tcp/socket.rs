@@ -64,12 +64,12 @@ pub(super) enum Moved {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
     No,
-    /// Until there is something, the stream ends, or for [`PATIENCE`].
+    /// Until there is something, the stream ends, or for [`TIME_LIMIT`].
     ForSome,
 }
 
 /// How long receiving waits at most, by a timer that may be an eighth late.
-const PATIENCE: Duration = Duration::from_secs(4);
+const TIME_LIMIT: Duration = Duration::from_secs(4);
 /// The same with a margin, because the timer may be late.
 pub(crate) const WAITS_FOR: Duration = Duration::from_secs(5);
 
@@ -145,8 +145,8 @@ impl Socket {
 
     /// Prepares the socket for calls that block.
     pub(super) fn allow_waiting(&self) -> Result<(), nix::Error> {
-        let patience = TimeVal::seconds(PATIENCE.as_secs() as i64);
-        setsockopt(&self.fd, sockopt::ReceiveTimeout, &patience)?;
+        let time_limit = TimeVal::seconds(TIME_LIMIT.as_secs() as i64);
+        setsockopt(&self.fd, sockopt::ReceiveTimeout, &time_limit)?;
         let flags = OFlag::from_bits_retain(fcntl(&self.fd, FcntlArg::F_GETFL)?);
         fcntl(&self.fd, FcntlArg::F_SETFL(flags - OFlag::O_NONBLOCK))?;
         Ok(())

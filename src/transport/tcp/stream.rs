@@ -25,7 +25,7 @@ use super::{
     memory_region::Domain,
     receive_queue::ReceiveQueue,
     receiver::{Fault, Parts, Receiver},
-    send_queue::{Acks, Broken, SendQueue},
+    send_queue::{Acks, AnswerAborted, SendQueue},
     socket::{Socket, Span},
 };
 use crate::{
@@ -441,7 +441,7 @@ impl Stream {
     }
 
     fn send_more(&self, send: &mut SendQueue, acks: Acks) {
-        if let Err(Broken) = send.send(&self.socket, acks) {
+        if let Err(AnswerAborted) = send.send(&self.socket, acks) {
             self.fail();
         }
         self.watch_room(send);
@@ -462,18 +462,18 @@ pub(crate) struct Reserved<'a> {
 
 impl Reserved<'_> {
     /// Waits until something comes or the stream ends, for less than [`WAITS_FOR`], and receives
-    /// it. The next poll finds it. Behind a part of a long payload it waits again, if `goes_on`
-    /// returns `true`.
+    /// it. The next poll finds it. Behind a part of a long payload it waits again, if
+    /// `may_continue` returns `true`.
     ///
     /// [`WAITS_FOR`]: super::socket::WAITS_FOR
-    pub(crate) fn wait(mut self, goes_on: impl Fn() -> bool) {
+    pub(crate) fn wait(mut self, may_continue: impl Fn() -> bool) {
         let Incoming {
             receiver,
             done,
             fresh,
         } = &mut *self.incoming;
         let wait = |receiver: &mut Receiver, parts: &mut Parts<'_>, enough| {
-            receiver.wait(parts, enough, goes_on)
+            receiver.wait(parts, enough, may_continue)
         };
         self.stream.progress(receiver, done, wait);
         *fresh = !done.is_empty();

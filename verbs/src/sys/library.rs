@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_library_is_named() {
         assert_eq!(
             library("librdmsg-missing.so.1").err(),
             Some(OsError::new("librdmsg-missing.so.1", libc::ELIBACC))

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_context_without_the_operation_is_told_apart() {
+    fn context_without_operation_is_detected() {
         let find = |context: &mut ffi::verbs_context| {
             let raw =
                 (&raw mut *context).wrapping_byte_add(offset_of!(ffi::verbs_context, context));

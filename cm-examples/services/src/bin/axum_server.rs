@@ -49,13 +49,13 @@ async fn serve(options: &ServerOptions) -> Result<()> {
         println!("listening on {} for plain TCP", listener.local_addr()?);
         greeter::serve::<_, SocketAddr>(listener, stop.clone()).await
     };
-    let patience = async {
+    let time_limit = async {
         stop.cancelled().await;
-        tokio::time::sleep(options.patience()).await;
+        tokio::time::sleep(options.time_limit()).await;
     };
     tokio::select! {
         served = async { tokio::try_join!(over_rdmsg, over_tcp) } => drop(served?),
-        () = patience => println!("some requests were left"),
+        () = time_limit => println!("some requests were left"),
     }
-    finish(engine, options.patience()).await
+    finish(engine, options.time_limit()).await
 }

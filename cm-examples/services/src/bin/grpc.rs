@@ -87,13 +87,13 @@ async fn serve(options: &ServerOptions) -> Result<()> {
         incoming,
         stop.cancelled(),
     );
-    let patience = async {
+    let time_limit = async {
         stop.cancelled().await;
-        tokio::time::sleep(options.patience()).await;
+        tokio::time::sleep(options.time_limit()).await;
     };
     tokio::select! {
         served = serving => served?,
-        () = patience => println!("some calls were left"),
+        () = time_limit => println!("some calls were left"),
     }
     server.finish().await
 }

@@ -7,7 +7,7 @@ use rdmsg::{
     status::WcStatus,
     verbs::{RemoteAddr, SendWr},
 };
-use toolbox::PATIENCE;
+use toolbox::TIME_LIMIT;
 
 use crate::{
     scene::{ROLES, Scene, applies, end, violated_field},
@@ -434,7 +434,7 @@ fn immediate_writes_need_credit_like_sends() {
         peer.disconnect();
         let mut words = Vec::new();
         let violation = loop {
-            match endpoint.next_completion_timeout(PATIENCE).unwrap() {
+            match endpoint.next_completion_timeout(TIME_LIMIT).unwrap() {
                 Completion::Received(message) => assert_eq!(*message, *b"plain"),
                 Completion::Immediate(immediate) => {
                     assert_eq!(immediate.len(), 0);

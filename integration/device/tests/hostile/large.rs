@@ -5,7 +5,7 @@ use rdmsg::{
     status::WcStatus,
     verbs::{MemoryRegion, RemoteAddr},
 };
-use toolbox::PATIENCE;
+use toolbox::TIME_LIMIT;
 
 use crate::{
     peer::Peer,
@@ -428,7 +428,7 @@ fn unread_large_message_delays_sent_of_later_ones() {
     for role in ROLES {
         for read in [true, false] {
             let (mut peer, endpoint) = scene.connect(role);
-            let next = || endpoint.next_completion_timeout(PATIENCE).unwrap();
+            let next = || endpoint.next_completion_timeout(TIME_LIMIT).unwrap();
             endpoint
                 .send(Outgoing::from(&[3; 5000]).with_id(1))
                 .unwrap();
@@ -484,7 +484,7 @@ fn unread_large_message_delays_sent_of_later_ones() {
 /// A peer that knows the address and the key of memory that is exposed to another peer cannot read
 /// it.
 #[test]
-fn what_is_lent_to_one_peer_cannot_be_read_by_another() {
+fn memory_lent_to_one_peer_is_closed_to_others() {
     let scene = Scene::new();
     for role in ROLES {
         let (mut honest, lender) = scene.connect(Role::Client);

@@ -53,10 +53,10 @@ impl Device {
     /// Establishes the connection: performs all calls of the connection manager with success.
     pub(crate) fn establish(&mut self, theirs: &Params) {
         self.conn.accept(b"", self.now);
-        self.settle();
+        self.perform_outputs();
         while !self.wanted.is_empty() {
             self.perform_well(theirs);
-            self.settle();
+            self.perform_outputs();
         }
     }
 
@@ -87,7 +87,7 @@ impl Device {
             .collect();
         for (buffer, frame) in arrived {
             self.frame(buffer, &frame);
-            self.settle();
+            self.perform_outputs();
         }
     }
 

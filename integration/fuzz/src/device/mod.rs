@@ -153,12 +153,12 @@ impl Device {
             told_finish: false,
             params,
         };
-        this.settle();
+        this.perform_outputs();
         this
     }
 
     /// Carries out the outputs of the connection, and checks that each is permitted.
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn perform_outputs(&mut self) {
         let mut outputs = 0;
         let mut bad = false;
         while let Some(output) = self.conn.poll_output() {

@@ -21,7 +21,7 @@ use super::{
 };
 
 /// The time between two polls of a connection for received data.
-const LOOK: Duration = Duration::from_millis(2);
+const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The speed at which an attacker writes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -82,7 +82,7 @@ pub(super) trait Wire {
             if state.over || !state.heard.is_empty() || Instant::now() >= end {
                 return;
             }
-            thread::sleep(LOOK);
+            thread::sleep(CHECK_INTERVAL);
         }
     }
 }
@@ -164,7 +164,7 @@ impl<'a> Attack<'a> {
             Kind::Silent => {
                 let time = self.millis(100..8000);
                 self.wire.flush(self.arena);
-                self.stick();
+                self.stall();
                 self.arena.pause(time);
             }
             Kind::Mutants => self.mutants(),
@@ -178,7 +178,7 @@ impl<'a> Attack<'a> {
                 self.wire.pump(self.arena, Duration::from_millis(1));
             }
             Kind::Storm => {}
-            Kind::Deaf => self.deaf(),
+            Kind::Deaf => self.send_without_receiving(),
             Kind::Memory => self.memory(),
         }
         let ways = [Leave::Close, Leave::Reset, Leave::Half];
@@ -201,7 +201,7 @@ impl<'a> Attack<'a> {
         }
     }
 
-    fn goes_on(&mut self) -> bool {
+    fn is_active(&mut self) -> bool {
         !self.wire.state().over && !self.arena.is_over()
     }
 
@@ -209,7 +209,7 @@ impl<'a> Attack<'a> {
     /// ends.
     fn repeat(&mut self, times: Range<u32>, mut act: impl FnMut(&mut Self)) {
         for _ in 0..self.rng.u32(times) {
-            if self.goes_on() {
+            if self.is_active() {
                 act(self);
             }
         }
@@ -231,7 +231,7 @@ impl<'a> Attack<'a> {
     }
 
     /// Stops writing and answering for the rest of the connection.
-    fn stick(&mut self) {
+    fn stall(&mut self) {
         self.wire.state().pace = Pace::Stuck;
         self.wire.flush(self.arena);
     }
@@ -249,7 +249,7 @@ impl<'a> Attack<'a> {
             this.pump(time);
         });
         if self.rng.u8(0..4) == 0 {
-            self.stick();
+            self.stall();
             self.wire.pump(self.arena, Duration::from_millis(300));
         }
     }
@@ -290,13 +290,13 @@ impl<'a> Attack<'a> {
             self.wire.state().pace = Pace::Slow(self.rng.usize(1..4096), self.millis(20..200));
         } else if self.arena.site.is_rdma() {
             // The device itself answers READs. In the error state the queue pair answers none.
-            self.stick();
+            self.stall();
         }
         if is_mute && self.rng.u8(0..4) == 0 {
             return;
         }
         let end = Instant::now() + self.millis(500..10_000);
-        while self.goes_on() && Instant::now() < end {
+        while self.is_active() && Instant::now() < end {
             self.pump(Duration::from_millis(200));
         }
     }
@@ -306,13 +306,13 @@ impl<'a> Attack<'a> {
         self.repeat(10..400, |this| {
             this.say(frame);
             this.pump(Duration::ZERO);
-            while waits && this.session.pinged && this.goes_on() {
+            while waits && this.session.pinged && this.is_active() {
                 this.pump(Duration::from_millis(20));
             }
         });
     }
 
-    fn deaf(&mut self) {
+    fn send_without_receiving(&mut self) {
         let longest = if self.service == SHARED { 4000 } else { 16_000 };
         self.repeat(1..64, |this| {
             let payload = vec![this.rng.u8(..); this.rng.usize(0..longest)];

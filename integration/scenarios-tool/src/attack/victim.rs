@@ -14,7 +14,7 @@ use rdmsg::{
     Completion, Config, Connector, Endpoint, Engine, EngineLimits, Listener, Polling, RemoteAccess,
     Stream,
 };
-use toolbox::{Lab, PATIENCE, agent, pattern, words};
+use toolbox::{Lab, TIME_LIMIT, agent, pattern, words};
 
 use super::arena::{Arena, RDMA, Site, TCP};
 use crate::{
@@ -66,7 +66,7 @@ impl Victim {
         } else {
             "victim"
         }))?;
-        host.wait("listening", |notes| !notes.listens.is_empty(), PATIENCE)?;
+        host.wait("listening", |notes| !notes.listens.is_empty(), TIME_LIMIT)?;
         Ok(Self {
             services: host.notes.listens.clone(),
             host,
@@ -80,7 +80,7 @@ impl Victim {
         self.host.agent.tell("health")?;
         let answered = self
             .host
-            .wait("measured", |notes| notes.health.is_some(), PATIENCE);
+            .wait("measured", |notes| notes.health.is_some(), TIME_LIMIT);
         self.look()?;
         answered?;
         self.host
@@ -110,14 +110,14 @@ impl Victim {
 
     pub(super) fn finish(mut self) -> Result<()> {
         self.host.agent.tell("end")?;
-        let ended = self.host.end(PATIENCE, true);
+        let ended = self.host.end(TIME_LIMIT, true);
         self.look()?;
         ended
     }
 }
 
 /// An honest client, which repeats one kind of operation.
-pub(super) struct Honest {
+pub(super) struct HonestClient {
     service: usize,
     /// The length of each message in bytes, or [`CONNECT`] for a new connection for each message.
     len: usize,
@@ -134,11 +134,11 @@ pub(super) struct Honest {
 type Echo = Box<dyn FnMut(&[u8]) -> Result<Vec<u8>> + Send>;
 
 /// Returns the honest clients: three per service.
-pub(super) fn clients(site: &Site) -> [Honest; 9] {
+pub(super) fn clients(site: &Site) -> [HonestClient; 9] {
     let kinds = [(SMALL, 10), (LARGE, 100), (CONNECT, 200)];
     array::from_fn(|number| {
         let (len, millis) = kinds[number / SERVICES.len()];
-        Honest {
+        HonestClient {
             service: number % SERVICES.len(),
             len,
             pause: Duration::from_millis(millis * site.slower),
@@ -148,7 +148,7 @@ pub(super) fn clients(site: &Site) -> [Honest; 9] {
     })
 }
 
-impl fmt::Display for Honest {
+impl fmt::Display for HonestClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match self.len {
             CONNECT => "connect",
@@ -159,12 +159,12 @@ impl fmt::Display for Honest {
     }
 }
 
-impl Honest {
+impl HonestClient {
     /// Repeats the operation until the phase ends, and records the 99th percentile.
     pub(super) fn run(&mut self, arena: &Arena<'_>, engine: &Engine, attacks: bool) -> Result<()> {
         let mut config = config(self.service, arena.site);
-        config.connect_timeout = PATIENCE;
-        config.keepalive_timeout = PATIENCE;
+        config.connect_timeout = TIME_LIMIT;
+        config.keepalive_timeout = TIME_LIMIT;
         let connector = Connector::new().config(&config).engine(engine);
         let mut times = Vec::new();
         while !arena.is_over() {
@@ -198,13 +198,13 @@ impl Honest {
         if self.service != STREAM {
             let endpoint = connector.connect(addr)?;
             return Ok(Box::new(move |sent| {
-                endpoint.send_timeout(sent, PATIENCE)?;
-                Ok(endpoint.recv_timeout(PATIENCE)?.into_vec())
+                endpoint.send_timeout(sent, TIME_LIMIT)?;
+                Ok(endpoint.recv_timeout(TIME_LIMIT)?.into_vec())
             }));
         }
         let mut stream = connector.connect_stream(addr)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIME_LIMIT))?;
+        stream.set_write_timeout(Some(TIME_LIMIT))?;
         let mut writer = stream.try_clone()?;
         Ok(Box::new(move |sent| {
             let mut echo = vec![0; sent.len()];
@@ -225,8 +225,8 @@ pub(super) fn config(service: usize, site: &Site) -> Config {
     let mut config = Config::default();
     config.transport = site.transport;
     // Use long timeouts, because a busy machine must not disconnect honest clients.
-    config.connect_timeout = PATIENCE / 3;
-    config.keepalive_timeout = PATIENCE / 3;
+    config.connect_timeout = TIME_LIMIT / 3;
+    config.keepalive_timeout = TIME_LIMIT / 3;
     // Do not spin, because a spinning thread takes the processor from other threads.
     config.polling = Polling::Event;
     config.max_message = site.longest;

@@ -11,7 +11,7 @@ use rdmsg::{
     Connector, Engine, Listener, Request, RequestListener,
     crossbeam_channel::{Receiver, Select, bounded},
 };
-use toolbox::PATIENCE;
+use toolbox::TIME_LIMIT;
 
 use super::{Said, Worker, conversation::Conversation, problem, say};
 use crate::{book::End, plan::listener_configs, scenario::Fault};
@@ -35,7 +35,7 @@ pub(super) fn connect(worker: &Arc<Worker>, first: u32) -> Result<()> {
 
 /// Waits until an engine has released all connections, and shuts it down.
 fn release(engine: Engine) -> Result<()> {
-    let left = engine.drain(PATIENCE)?;
+    let left = engine.drain(TIME_LIMIT)?;
     ensure!(left == 0, "{left} connections are still open");
     engine.shutdown();
     Ok(())

@@ -26,7 +26,7 @@ use rdmsg::{
     crossbeam_channel::{Sender, bounded, unbounded},
 };
 use serde::{Deserialize, Serialize};
-use toolbox::{Lab, PATIENCE, Side, pattern};
+use toolbox::{Lab, Side, TIME_LIMIT, pattern};
 
 use self::{conversation::Conversation, reader::Job};
 use crate::{
@@ -145,7 +145,7 @@ pub(crate) fn run(order: &Order) -> Result<()> {
         settle(
             &before,
             || count(&lab),
-            |now, before| now.is_as(before, most),
+            |now, before| now.has_no_leak_since(before, most),
         )?;
     }
     Ok(())
@@ -176,12 +176,12 @@ fn warm_up(lab: &Lab) -> Result<()> {
     let listener = Listener::builder().engine(&engine).bind(lab.at(0))?;
     let (connector, address) = (Connector::new().engine(&engine), listener.local_addr());
     let connecting = thread::spawn(move || connector.connect(address));
-    let server = listener.accept_timeout(PATIENCE)?;
+    let server = listener.accept_timeout(TIME_LIMIT)?;
     let client = connecting
         .join()
         .map_err(|_| anyhow!("the warm-up panicked"))??;
     client.send(&pattern(1, 100_000))?;
-    server.recv_timeout(PATIENCE)?;
+    server.recv_timeout(TIME_LIMIT)?;
     client.close()?;
     engine.shutdown();
     Ok(())

@@ -18,10 +18,10 @@ use crate::{
 const SLOW: Duration = Duration::from_millis(20);
 
 /// The interval at which a reader that holds messages checks whether the order to stop has arrived.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The pause of the thread that polls several connections, after it has found no message.
-const TURN: Duration = Duration::from_millis(1);
+const IDLE_PAUSE: Duration = Duration::from_millis(1);
 
 /// Checks that the bytes of a held message have not changed, and drops the message.
 type Release = Box<dyn FnOnce() + Send>;
@@ -66,7 +66,7 @@ impl Reader {
                 } else if self.kept.is_empty() {
                     self.endpoint.next_completion()
                 } else {
-                    self.endpoint.next_completion_timeout(LOOK)
+                    self.endpoint.next_completion_timeout(CHECK_INTERVAL)
                 };
                 if let Some(end) = self.take(next) {
                     return end;
@@ -239,7 +239,7 @@ pub(super) fn read_several(newcomers: &Receiver<Job>, selects: bool) {
         let ready = if selects || jobs.is_empty() {
             Some(select.ready())
         } else {
-            select.ready_timeout(TURN).ok()
+            select.ready_timeout(IDLE_PAUSE).ok()
         };
         match ready {
             Some(at) if at == of_newcomers => match newcomers.try_recv() {

@@ -1,7 +1,7 @@
 use std::{io::IoSlice, sync::atomic::Ordering::Relaxed, time::Instant};
 
 use rdmsg::{Endpoint, Error, Outgoing, SendBuffer, TrySendError};
-use toolbox::PATIENCE;
+use toolbox::TIME_LIMIT;
 
 use super::conversation::Conversation;
 use crate::{
@@ -121,7 +121,7 @@ fn send_with_id(endpoint: &Endpoint, message: Outgoing<'_>, id: u64) -> Result<(
     let start = Instant::now();
     loop {
         match endpoint.send(&mut message) {
-            Err(Error::CompletionsNotTaken) if start.elapsed() < PATIENCE => {}
+            Err(Error::CompletionsNotTaken) if start.elapsed() < TIME_LIMIT => {}
             sent => return sent,
         }
     }

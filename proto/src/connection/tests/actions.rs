@@ -4,7 +4,7 @@ use rdma_status::WcStatus;
 
 use super::{
     pair::Pair,
-    side::{Cm, InFlight, Kept, What, exposed},
+    side::{Cm, InFlight, Kept, WorkKind, exposed},
 };
 use crate::{
     BatchRoom, CloseReason, PART_HEADER_LEN, SendRefused, Way, Work,
@@ -94,14 +94,14 @@ impl Pair {
             Err(SendRefused::Finished | SendRefused::Closed(_)) => {}
             Err(SendRefused::TooLong { limit }) => panic!("nothing is longer than {limit}"),
         }
-        self.settle(at);
+        self.perform_outputs(at);
         sent.is_ok()
     }
 
     /// Finishes sending: half-closes this side's direction.
     pub(super) fn finish_sending(&mut self, at: usize) {
         let _ = self.sides[at].conn.finish();
-        self.settle(at);
+        self.perform_outputs(at);
     }
 
     /// Takes a message from the application for which there is no room, to send it when there is
@@ -142,7 +142,7 @@ impl Pair {
                 side.sent += count;
                 side.held -= count;
                 if side.held == 0 {
-                    side.conn.let_go();
+                    side.conn.release_ending();
                 }
             }
             Err(SendRefused::Blocked) => side.writable = false,
@@ -178,7 +178,7 @@ impl Pair {
                 Some(Kept::Buffer(_)) | None => {}
             }
         }
-        self.settle(at);
+        self.perform_outputs(at);
     }
 
     pub(super) fn release_all(&mut self, at: usize) {
@@ -189,24 +189,24 @@ impl Pair {
 
     pub(super) fn close(&mut self, at: usize) {
         self.sides[at].conn.close(self.now);
-        self.settle(at);
+        self.perform_outputs(at);
     }
 
     pub(super) fn abort(&mut self, at: usize, code: u32) {
         self.sides[at].conn.abort(code, self.now);
-        self.settle(at);
+        self.perform_outputs(at);
     }
 
-    pub(super) fn turn_away(&mut self, at: usize) {
-        self.sides[at].conn.turn_away(self.now);
-        self.settle(at);
+    pub(super) fn reject_untaken(&mut self, at: usize) {
+        self.sides[at].conn.reject_untaken(self.now);
+        self.perform_outputs(at);
     }
 
     /// Kills this side's process: its queue pair is destroyed, and its kernel disconnects.
     pub(super) fn kill(&mut self, at: usize) {
         self.sides[at].killed = true;
         self.sides[at].ended = Some((CloseReason::LocallyAborted, false));
-        self.sides[at].break_down();
+        self.sides[at].enter_error_state();
         self.report_disconnected(1 - at);
     }
 
@@ -221,7 +221,7 @@ impl Pair {
     pub(super) fn vanish(&mut self, at: usize) {
         self.sides[at].killed = true;
         self.sides[at].ended = Some((CloseReason::LocallyAborted, false));
-        self.sides[at].break_down();
+        self.sides[at].enter_error_state();
         self.sides[1 - at].disconnected = true;
     }
 
@@ -230,7 +230,7 @@ impl Pair {
         let side = &mut self.sides[at];
         if !std::mem::replace(&mut side.removed, true) {
             side.disconnected = true;
-            side.break_down();
+            side.enter_error_state();
             side.cm.push_back(Cm::DeviceRemoval);
         }
     }
@@ -241,7 +241,7 @@ impl Pair {
         let slot = *side.slots.front().expect("a send is in flight");
         side.conn
             .handle_work_error(Work::Send { slot }, status, 0x81, self.now);
-        self.settle(at);
+        self.perform_outputs(at);
     }
 
     pub(super) fn reason(&self, at: usize) -> &CloseReason {
@@ -267,7 +267,7 @@ impl Pair {
     /// Sends a ping whose pong proves that the peer has processed everything sent before.
     pub(super) fn flush(&mut self, at: usize) -> Flush {
         let flush = self.sides[at].conn.flush().expect("it is established");
-        self.settle(at);
+        self.perform_outputs(at);
         flush
     }
 
@@ -287,7 +287,7 @@ impl Pair {
         self.sides[from].sending.push_back(InFlight {
             slot: u32::MAX,
             signalled: false,
-            what: What::Frame(frame),
+            what: WorkKind::Frame(frame),
         });
     }
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use rdma_status::WcStatus;
 
 use super::{
-    super::transfer::Heard,
+    super::transfer::Accepts,
     pair,
     pair::{A, B, Step},
     params, started,
@@ -18,7 +18,7 @@ use crate::{
 };
 
 #[test]
-fn hostile_frames_end_the_connection_and_name_the_field() {
+fn hostile_frame_ends_connection_and_names_field() {
     let header = |kind, grant, len, arg| {
         Header {
             kind,
@@ -87,7 +87,7 @@ fn hostile_frames_end_the_connection_and_name_the_field() {
 }
 
 #[test]
-fn a_repeated_and_a_lost_frame_end_the_connection_and_are_not_delivered() {
+fn repeated_or_lost_frame_ends_the_connection() {
     let number = |number: u16| {
         let mut frame = data(4, &u32::from(number).to_le_bytes());
         frame[2..4].copy_from_slice(&number.to_be_bytes());
@@ -209,8 +209,11 @@ fn a_close_is_acknowledged_once_and_after_both() {
         while pair.can(Step::Cq(B)) {
             pair.take(Step::Cq(B));
         }
-        let heard = pair.sides[B].conn.opened().map(|open| open.transfer.heard);
-        assert_eq!(heard, Some(Heard::Nothing));
+        let accepts = pair.sides[B]
+            .conn
+            .opened()
+            .map(|open| open.transfer.accepts);
+        assert_eq!(accepts, Some(Accepts::Nothing));
         pair.finish();
         // The first cause stays.
         match pair.reason(B) {
@@ -221,7 +224,7 @@ fn a_close_is_acknowledged_once_and_after_both() {
 }
 
 #[test]
-fn a_close_is_the_last_word_but_for_control_frames() {
+fn only_control_frames_may_follow_a_close() {
     for draining in [false, true] {
         for (behind, expected) in [
             (data(4, &0_u32.to_le_bytes()), 0),
@@ -247,7 +250,7 @@ fn a_close_is_the_last_word_but_for_control_frames() {
 }
 
 #[test]
-fn a_message_that_the_hello_does_not_allow_is_a_violation() {
+fn message_beyond_hello_limits_is_a_violation() {
     let now = Instant::now();
     let hello = Hello {
         version: VERSION,
@@ -328,7 +331,7 @@ fn sharing() -> Connection {
 }
 
 /// Which buffers go back.
-fn given_back(conn: &mut Connection) -> Vec<u32> {
+fn returned_buffers(conn: &mut Connection) -> Vec<u32> {
     std::iter::from_fn(|| conn.poll_output())
         .filter_map(|output| match output {
             Output::Repost(buffer) | Output::Release(buffer) => Some(buffer),
@@ -364,12 +367,12 @@ fn shared_buffers_behind_a_violation_go_back_at_once() {
         let flushed = Work::Recv { buffer: 4 };
         conn.handle_work_error(flushed, WcStatus::WR_FLUSH_ERR, 0, now);
         assert_eq!(conn.state.name(), "Draining");
-        assert_eq!(given_back(&mut conn), [0, 1, 2, 3, 4]);
+        assert_eq!(returned_buffers(&mut conn), [0, 1, 2, 3, 4]);
     }
 }
 
 #[test]
-fn shared_buffers_of_control_frames_go_back_while_draining() {
+fn control_frame_buffers_return_while_draining() {
     let now = Instant::now();
     let mut conn = sharing();
     conn.handle_cm_event(CmInput::Disconnected, now);
@@ -377,7 +380,7 @@ fn shared_buffers_of_control_frames_go_back_while_draining() {
     for (buffer, kind) in (0..).zip([Control::Grant, Control::Ping, Control::Close]) {
         conn.handle_recv(buffer, &control(kind), now);
     }
-    assert_eq!(given_back(&mut conn), [0, 1, 2]);
+    assert_eq!(returned_buffers(&mut conn), [0, 1, 2]);
 }
 
 /// After the end all that the connection holds goes back at once, and nothing may come after the

@@ -27,7 +27,7 @@ fn stop(pair: &mut Pair, at: usize) {
 }
 
 #[test]
-fn a_dead_host_is_noticed_within_interval_and_timeout_whenever_it_dies() {
+fn dead_host_is_detected_in_time_at_any_phase() {
     for offset in (0..3000).step_by(50) {
         for busy in [false, true] {
             let mut pair = Pair::established(alive(), alive());
@@ -37,7 +37,7 @@ fn a_dead_host_is_noticed_within_interval_and_timeout_whenever_it_dies() {
                 if busy {
                     assert!(pair.send(B));
                 }
-                pair.run_dry();
+                pair.run_until_idle();
                 assert!(pair.sides.iter().all(|side| side.ended.is_none()));
             }
             let death = pair.now;
@@ -62,7 +62,7 @@ fn a_dead_host_is_noticed_in_time_while_closing() {
     for offset in [0, 700, 2_500] {
         let mut pair = Pair::established(patient.clone(), patient.clone());
         assert!(pair.send(B));
-        pair.run_dry();
+        pair.run_until_idle();
         let death = pair.now;
         pair.vanish(B);
         for _ in 0..offset / 50 {
@@ -83,7 +83,7 @@ fn a_dead_host_is_noticed_in_time_while_closing() {
 }
 
 #[test]
-fn bytes_that_the_peers_device_takes_are_a_sign_of_life() {
+fn bytes_acked_by_peer_device_are_a_sign_of_life() {
     let wide = Params {
         window: 16,
         send_slots: 16,
@@ -121,7 +121,7 @@ fn bytes_that_the_peers_device_takes_are_a_sign_of_life() {
 }
 
 #[test]
-fn a_sign_of_life_on_another_connection_counts_and_does_not_stop_the_probes() {
+fn sign_of_life_elsewhere_reduces_but_keeps_probes() {
     let mut pair = Pair::established(alive(), alive());
     stop(&mut pair, B);
     for second in 1..60 {
@@ -168,7 +168,7 @@ fn bytes_that_move_are_signs_of_life() {
 }
 
 #[test]
-fn bytes_that_are_about_to_be_repeated_extend_the_timeout_once() {
+fn bytes_to_retransmit_extend_timeout_once() {
     let moved = |acknowledged, wait: u64| MovedBytes {
         acknowledged,
         repeats_in: Some(Duration::from_millis(wait)),
@@ -214,7 +214,7 @@ fn bytes_that_are_about_to_be_repeated_extend_the_timeout_once() {
 
 /// This side's bytes came through at last; those of the peer may still wait.
 #[test]
-fn bytes_that_were_repeated_in_a_silence_extend_the_timeout_once() {
+fn bytes_retransmitted_in_silence_extend_timeout_once() {
     for repeats in [false, true] {
         let mut pair = Pair::established(alive(), alive());
         stop(&mut pair, B);
@@ -248,7 +248,7 @@ fn peer_that_was_stopped_reads_that_it_was_given_up() {
         }
         pair.now = pair.sides[A].conn.next_timeout().unwrap_or(pair.now);
         pair.sides[A].conn.handle_timeout(pair.now);
-        pair.settle(A);
+        pair.perform_outputs(A);
     }
     assert_eq!(pair.reason(A), &CloseReason::KeepaliveTimeout);
     pair.finish();
@@ -257,7 +257,7 @@ fn peer_that_was_stopped_reads_that_it_was_given_up() {
 }
 
 #[test]
-fn where_the_peers_engine_is_alive_elsewhere_few_probes_do() {
+fn engine_alive_elsewhere_needs_few_probes() {
     let mut pair = Pair::established(alive(), alive());
     let pings = |pair: &Pair| -> u64 {
         let sent = |at: usize| pair.sides[at].conn.statistics().pings_sent;
@@ -270,7 +270,7 @@ fn where_the_peers_engine_is_alive_elsewhere_few_probes_do() {
             pair.sides[at].conn.set_engine_activity(elsewhere);
         }
         pair.wait(Duration::from_millis(500));
-        pair.run_dry();
+        pair.run_until_idle();
         assert!(pair.sides.iter().all(|side| side.ended.is_none()));
     }
     let probed = pings(&pair);
@@ -285,7 +285,7 @@ fn where_the_peers_engine_is_alive_elsewhere_few_probes_do() {
 }
 
 #[test]
-fn a_side_that_is_too_busy_to_look_does_not_judge_its_peer() {
+fn busy_side_does_not_time_out_its_peer() {
     let mut pair = Pair::established(alive(), alive());
     // Ten times neither side polls for 20 s, so each pong is read up to 20 s after it arrived.
     for _ in 0..10 {

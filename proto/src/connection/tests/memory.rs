@@ -22,7 +22,7 @@ fn announced(pair: &mut Pair) {
 /// The peer offered no responder resources, so its device never answers. Nothing else is wrong with
 /// it.
 #[test]
-fn a_read_that_is_never_answered_ends_the_connection_and_says_so() {
+fn unanswered_read_ends_connection_with_its_reason() {
     let mut pair = pair();
     announced(&mut pair);
     pair.take(Step::Memory(B));
@@ -40,7 +40,7 @@ fn a_read_that_is_never_answered_ends_the_connection_and_says_so() {
 
 /// On a slow path, reads wait behind those of other connections.
 #[test]
-fn a_read_stands_still_only_where_those_of_other_connections_do_as_well() {
+fn read_stalls_only_if_other_connections_stall() {
     let mut pair = pair();
     announced(&mut pair);
     pair.take(Step::Memory(B));
@@ -67,7 +67,7 @@ fn a_read_stands_still_only_where_those_of_other_connections_do_as_well() {
 }
 
 #[test]
-fn a_message_that_comes_slowly_is_left_alone() {
+fn slow_message_does_not_time_out() {
     let mut pair = pair();
     announced(&mut pair);
     pair.take(Step::Memory(B));
@@ -85,7 +85,7 @@ fn a_message_that_comes_slowly_is_left_alone() {
 
 /// A slow link shows signs of life while it moves a message: keepalive does not take it for dead.
 #[test]
-fn a_slow_link_on_which_chunks_come_is_alive() {
+fn slow_link_with_progress_is_alive() {
     let keepalive = Params {
         keepalive_interval: Some(Duration::from_secs(2)),
         ..params()
@@ -105,7 +105,7 @@ fn a_slow_link_on_which_chunks_come_is_alive() {
 
 /// The peer reads late, and answers pings until then.
 #[test]
-fn a_slow_close_goes_on_while_the_peer_answers() {
+fn slow_close_continues_while_peer_answers() {
     let patient = Params {
         keepalive_interval: Some(Duration::from_secs(1)),
         keepalive_timeout: Duration::from_secs(2),
@@ -113,43 +113,46 @@ fn a_slow_close_goes_on_while_the_peer_answers() {
         ..params()
     };
     let mut pair = Pair::established(patient.clone(), patient);
-    pair.sides[B].starving = true;
+    pair.sides[B].lacks_memory = true;
     announced(&mut pair);
     pair.close(A);
     for _ in 0..20 {
-        pair.run_dry();
+        pair.run_until_idle();
         pair.wait(Duration::from_millis(500));
     }
-    pair.sides[B].starving = false;
+    pair.sides[B].lacks_memory = false;
     pair.wait(Duration::from_secs(1));
     pair.finish();
     assert!(pair.delivered(A));
 }
 
 #[test]
-fn a_message_waits_for_memory_and_comes_when_there_is_some() {
+fn message_waits_until_memory_is_available() {
     let mut pair = pair();
-    pair.sides[B].starving = true;
+    pair.sides[B].lacks_memory = true;
     announced(&mut pair);
-    assert_eq!(pair.sides[B].starved, 1);
+    assert_eq!(pair.sides[B].failed_allocations, 1);
     // Nothing else is held up by it.
     assert!(pair.send(B));
     pair.run();
     assert_eq!(pair.sides[A].received, 1);
     pair.wait(Duration::from_millis(10));
     pair.wait(Duration::from_millis(20));
-    assert_eq!(pair.sides[B].starved, 3, "by itself");
+    assert_eq!(pair.sides[B].failed_allocations, 3, "by itself");
     pair.feed(B);
-    assert_eq!(pair.sides[B].starved, 4, "and when others give some back");
-    pair.sides[B].starving = false;
+    assert_eq!(
+        pair.sides[B].failed_allocations, 4,
+        "and when others give some back"
+    );
+    pair.sides[B].lacks_memory = false;
     pair.feed(B);
     pair.take(Step::Memory(B));
-    pair.sides[B].starving = true;
+    pair.sides[B].lacks_memory = true;
     pair.take(Step::Wire(B));
     pair.take(Step::Ack(B));
     pair.take(Step::Cq(B));
-    assert_eq!(pair.sides[B].starved, 5, "in the middle of it");
-    pair.sides[B].starving = false;
+    assert_eq!(pair.sides[B].failed_allocations, 5, "in the middle of it");
+    pair.sides[B].lacks_memory = false;
     pair.wait(Duration::from_secs(1));
     pair.run();
     assert_eq!(pair.sides[B].received, 1);
@@ -157,9 +160,9 @@ fn a_message_waits_for_memory_and_comes_when_there_is_some() {
 
 /// The reason travels: otherwise the client would see a server that went away without a word.
 #[test]
-fn a_peer_learns_that_there_was_no_memory_for_its_message() {
+fn peer_learns_of_missing_memory_for_message() {
     let mut pair = pair();
-    pair.sides[B].starving = true;
+    pair.sides[B].lacks_memory = true;
     announced(&mut pair);
     let mut waited = Duration::ZERO;
     while pair.sides[B].conn.close_reason().is_none() {
@@ -168,7 +171,10 @@ fn a_peer_learns_that_there_was_no_memory_for_its_message() {
         waited += Duration::from_millis(500);
     }
     assert!(waited >= Duration::from_secs(30), "{waited:?}");
-    assert!((10..50).contains(&pair.sides[B].starved), "now and then");
+    assert!(
+        (10..50).contains(&pair.sides[B].failed_allocations),
+        "now and then"
+    );
     // A later abort of the application sends no further frame.
     pair.abort(B, 7);
     assert_eq!(pair.sides[B].sending.len(), 1);
@@ -178,7 +184,7 @@ fn a_peer_learns_that_there_was_no_memory_for_its_message() {
 }
 
 #[test]
-fn a_failure_of_another_version_ends_the_connection_with_its_code() {
+fn unknown_failure_code_ends_the_connection() {
     let mut pair = pair();
     let header = Header {
         kind: crate::frame::Kind::Control(crate::frame::Control::Failure),

@@ -10,7 +10,7 @@ use std::{
 
 use rdma_status::OsError;
 
-use super::side::{Cm, Completion, InFlight, Shared, Side, What};
+use super::side::{Cm, Completion, InFlight, Shared, Side, WorkKind};
 use crate::{
     Account, Arrival, CONTROL_RECEIVES, CmCall, CmInput, CmOp, Connection, DrainSide, Event,
     HEADER_LEN, Output, Params, TransportTraits, connection::transfer::Transfer, hello::VERSION,
@@ -72,7 +72,7 @@ impl Pair {
             acknowledgements_get_lost: false,
             traits,
         };
-        pair.settle(A);
+        pair.perform_outputs(A);
         pair
     }
 
@@ -109,7 +109,7 @@ impl Pair {
     }
 
     /// Carries out the outputs of a side's connection.
-    pub(super) fn settle(&mut self, at: usize) {
+    pub(super) fn perform_outputs(&mut self, at: usize) {
         self.carry_out(at);
         while self.sides[at].held > 0 && self.sides[at].writable && self.sides[at].ended.is_none() {
             self.send_held(at);
@@ -135,10 +135,10 @@ impl Pair {
                 Output::Nudge { slot } => side.posted(InFlight {
                     slot,
                     signalled: true,
-                    what: What::Nudge,
+                    what: WorkKind::Nudge,
                 }),
                 Output::PostDrainMarkers => {
-                    side.break_down();
+                    side.enter_error_state();
                     side.cq.push_back(Completion::Drained(DrainSide::Recv));
                     side.cq.push_back(Completion::Drained(DrainSide::Send));
                 }
@@ -148,9 +148,9 @@ impl Pair {
                     assert!(!std::mem::replace(&mut side.established, true), "once");
                 }
                 Output::Begin { .. } | Output::Prepare { .. } | Output::Copy(_)
-                    if side.starving =>
+                    if side.lacks_memory =>
                 {
-                    side.starved += 1;
+                    side.failed_allocations += 1;
                     side.conn.handle_out_of_memory(no_memory(), self.now);
                 }
                 Output::Begin { id, len } => side.begin(id, len),
@@ -176,7 +176,7 @@ impl Pair {
                 Output::Event(Event::Disconnected { reason, delivered }) => {
                     side.ended = Some((reason, delivered));
                     // Its queue pair and id are destroyed, and its kernel disconnects.
-                    side.break_down();
+                    side.enter_error_state();
                     self.report_disconnected(1 - at);
                 }
             }
@@ -194,7 +194,7 @@ impl Pair {
     /// There may be memory for this side's large messages again.
     pub(super) fn feed(&mut self, at: usize) {
         self.sides[at].conn.retry_memory();
-        self.settle(at);
+        self.perform_outputs(at);
     }
 
     fn cm(&mut self, at: usize, op: CmOp) {
@@ -229,7 +229,7 @@ impl Pair {
                     Connection::requested(params.clone(), &padded, BOTH_WAYS, self.now).unwrap();
                 conn.accept(b"from b", self.now);
                 self.sides[other] = Side::new(conn, params);
-                self.settle(other);
+                self.perform_outputs(other);
             }
             CmOp::Accept { private_data } => {
                 let mut padded = private_data.to_vec();
@@ -239,7 +239,7 @@ impl Pair {
             }
             CmOp::Disconnect => {
                 let side = &mut self.sides[at];
-                side.break_down();
+                side.enter_error_state();
                 if side.removed || (side.disconnected && side.cm.is_empty()) {
                     let error = OsError::new("rdma_disconnect", libc::EINVAL);
                     side.conn
@@ -283,7 +283,7 @@ impl Pair {
                 let sent = self.sides[from].sending.pop_front().unwrap();
                 let to = &mut self.sides[1 - from];
                 match &sent.what {
-                    What::Frame(frame) => {
+                    WorkKind::Frame(frame) => {
                         let buffer = to
                             .posted
                             .pop_front()
@@ -297,13 +297,13 @@ impl Pair {
                             frame: frame.clone(),
                         });
                     }
-                    What::Read(read) => assert!(
+                    WorkKind::Read(read) => assert!(
                         to.exposed.iter().any(|memory| memory.rkey == read.rkey
                             && memory.addr <= read.remote_addr
                             && read.remote_addr + read.len <= memory.addr + memory.len),
                         "memory is read only while it is exposed: {read:?}"
                     ),
-                    What::Nudge => {}
+                    WorkKind::Nudge => {}
                 }
                 self.sides[from].unacknowledged.push_back(sent);
             }
@@ -312,14 +312,14 @@ impl Pair {
                 let sent = side.unacknowledged.pop_front().unwrap();
                 let slot = sent.slot;
                 match sent.what {
-                    What::Read(read) => {
+                    WorkKind::Read(read) => {
                         side.read_completed(&read);
                         side.cq.push_back(Completion::Read { slot });
                     }
-                    What::Frame(_) | What::Nudge if sent.signalled => {
+                    WorkKind::Frame(_) | WorkKind::Nudge if sent.signalled => {
                         side.cq.push_back(Completion::Sent { slot });
                     }
-                    What::Frame(_) | What::Nudge => {}
+                    WorkKind::Frame(_) | WorkKind::Nudge => {}
                 }
             }
             Step::Cq(at) => {
@@ -356,7 +356,7 @@ impl Pair {
                     }
                     Completion::Drained(drained) => side.conn.handle_drained(drained),
                 }
-                self.settle(at);
+                self.perform_outputs(at);
             }
             Step::Memory(at) => {
                 let side = &mut self.sides[at];
@@ -365,7 +365,7 @@ impl Pair {
                 reading.has_memory = true;
                 let id = reading.id;
                 side.conn.handle_memory(id, now);
-                self.settle(at);
+                self.perform_outputs(at);
             }
             Step::Cm(at) => {
                 let side = &mut self.sides[at];
@@ -383,7 +383,7 @@ impl Pair {
                     },
                     now,
                 );
-                self.settle(at);
+                self.perform_outputs(at);
             }
         }
     }
@@ -408,7 +408,7 @@ impl Pair {
     }
 
     /// Takes steps and releases the received messages until nothing more arrives.
-    pub(super) fn run_dry(&mut self) {
+    pub(super) fn run_until_idle(&mut self) {
         self.run();
         while self.sides.iter().any(|side| !side.kept.is_empty()) {
             self.release_all(A);
@@ -444,7 +444,7 @@ impl Pair {
             }
             if self.sides[at].ended.is_none() {
                 self.sides[at].conn.handle_timeout(self.now);
-                self.settle(at);
+                self.perform_outputs(at);
             }
         }
     }

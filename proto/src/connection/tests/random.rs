@@ -76,7 +76,7 @@ fn life() -> impl Strategy<Value = Op> {
 }
 
 /// Operations that end a connection.
-fn death() -> impl Strategy<Value = Op> {
+fn ending_op() -> impl Strategy<Value = Op> {
     prop_oneof![
         4 => side().prop_map(Op::Close),
         4 => side().prop_map(Op::Finish),
@@ -178,7 +178,7 @@ proptest! {
         }
         // The applications release everything, which admits more large messages: both must be
         // able to send again.
-        pair.run_dry();
+        pair.run_until_idle();
         for at in [A, B] {
             prop_assert!(pair.sides[at].ended.is_none(), "{:?}", pair.sides[at].ended);
             prop_assert!(pair.sides[at].writable, "the stalled sender is woken");
@@ -207,11 +207,11 @@ proptest! {
     /// time, and messages stay in order. A side that reports complete delivery, a clean end or a
     /// truncated one is right.
     #[test]
-    fn every_end_is_an_end(
+    fn every_ending_operation_ends_the_connection(
         a in sizes(),
         b in sizes(),
         before in prop::collection::vec(life(), 0..100),
-        deaths in prop::collection::vec(death(), 1..4),
+        deaths in prop::collection::vec(ending_op(), 1..4),
         after in prop::collection::vec(life(), 0..60),
         acknowledgements_get_lost in any::<bool>(),
     ) {

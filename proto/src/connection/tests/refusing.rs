@@ -13,7 +13,7 @@ use crate::{
 };
 
 #[test]
-fn rejections_are_told_apart() {
+fn rejection_reasons_are_distinguished() {
     let now = Instant::now();
     let reject = |reason: RejectReason, private_data: &[u8]| {
         let mut conn = started(params(), 1, b"", now);
@@ -87,7 +87,7 @@ fn rejections_are_told_apart() {
 }
 
 #[test]
-fn a_rejection_of_a_stranger_names_what_may_be_there_and_an_rsocket_what_it_is() {
+fn foreign_rejection_names_the_likely_protocol() {
     let rejected = |reason, private_data: &[u8]| {
         let now = Instant::now();
         let mut conn = started(params(), 1, b"", now);
@@ -134,7 +134,7 @@ fn a_rejection_of_a_stranger_names_what_may_be_there_and_an_rsocket_what_it_is()
 
 /// The bytes of version 2 are written out here, because they never change.
 #[test]
-fn a_peer_of_version_2_and_this_side_refuse_each_other_by_name() {
+fn version_2_and_this_version_refuse_each_other() {
     let now = Instant::now();
     let hello = b"rdms\x02\x24\0\0\0\x20\0\0\0\0\x40\0\0\0\0\0\x40\0\0\0\
         \0\0\x13\x88\x01\x02\x03\x04\x05\x06\x07\x08";
@@ -207,7 +207,7 @@ fn a_reply_without_a_hello_is_not_rdmsg() {
 }
 
 #[test]
-fn a_refusal_on_iwarp_is_tcps_and_a_programs_rejection_is_not() {
+fn iwarp_refusal_differs_from_program_rejection() {
     let refused = RejectReason::from_raw(-libc::ECONNREFUSED);
     for (private_data, expected) in [
         (&b""[..], CloseReason::Refused),
@@ -231,7 +231,7 @@ fn a_refusal_on_iwarp_is_tcps_and_a_programs_rejection_is_not() {
 }
 
 #[test]
-fn a_rejection_on_iwarp_carries_its_cause_by_either_number() {
+fn iwarp_rejection_cause_has_two_error_numbers() {
     for errno in [libc::ECONNREFUSED, libc::ECONNRESET] {
         let mut conn = connecting(Instant::now());
         let event = CmInput::Rejected {
@@ -244,7 +244,7 @@ fn a_rejection_on_iwarp_carries_its_cause_by_either_number() {
 }
 
 #[test]
-fn a_driver_that_connects_within_the_call_tells_what_an_event_would() {
+fn synchronous_connect_error_equals_event_error() {
     let status = |errno: i32| CmStatus::from_raw(-errno);
     let os = |errno| OsError::new("rdma_connect", errno);
     for (errno, expected) in [
@@ -269,7 +269,7 @@ fn a_driver_that_connects_within_the_call_tells_what_an_event_would() {
 
 /// The configuration of refusals does not matter, because the peer did not refuse.
 #[test]
-fn a_port_of_this_side_that_is_in_use_is_tried_again_with_another() {
+fn local_port_in_use_is_retried_with_another() {
     let now = Instant::now();
     for errno in [libc::EADDRINUSE, libc::EADDRNOTAVAIL] {
         let error = OsError::new("rdma_connect", errno);
@@ -294,7 +294,7 @@ fn a_port_of_this_side_that_is_in_use_is_tried_again_with_another() {
 }
 
 #[test]
-fn what_may_pass_is_tried_again_where_that_is_asked_for() {
+fn transient_refusal_is_retried_if_configured() {
     let now = Instant::now();
     let busy = Reject::BUSY.emit(b"");
     let [application, resources] = [RejectCode::Application, RejectCode::Resources].map(|code| {
@@ -345,7 +345,7 @@ fn what_may_pass_is_tried_again_where_that_is_asked_for() {
 }
 
 #[test]
-fn peer_that_ends_before_it_answers_is_tried_again_if_asked_for() {
+fn peer_that_ends_early_is_retried_if_configured() {
     let now = Instant::now();
     let (gone, other) = (CloseReason::PeerDisconnected, CloseReason::NotRdmsg);
     let reset = OsError::new("rdma_connect", libc::ECONNRESET);
@@ -389,7 +389,7 @@ fn peer_that_ends_before_it_answers_is_tried_again_if_asked_for() {
 }
 
 #[test]
-fn a_hello_of_nothing_is_refused_with_the_fields_name() {
+fn hello_of_zeros_is_refused_with_field_name() {
     let usable = hello(VERSION, 4);
     for (unusable, field, ours) in [
         (
@@ -441,7 +441,7 @@ fn a_hello_of_nothing_is_refused_with_the_fields_name() {
 }
 
 #[test]
-fn a_peer_without_reads_in_both_directions_is_refused_by_name() {
+fn peer_without_reads_both_ways_is_refused() {
     let good = hello(VERSION, 4).emit(b"");
     for (reads, field) in [
         (

@@ -40,12 +40,12 @@ pub(super) enum Cm {
 pub(super) struct InFlight {
     pub(super) slot: u32,
     pub(super) signalled: bool,
-    pub(super) what: What,
+    pub(super) what: WorkKind,
 }
 
 /// The operation of a work request.
 #[derive(Clone, Debug, Hash)]
-pub(super) enum What {
+pub(super) enum WorkKind {
     Frame(Vec<u8>),
     Read(Read),
     /// A write of nothing.
@@ -55,8 +55,8 @@ pub(super) enum What {
 impl InFlight {
     pub(super) fn work(&self) -> Work {
         match (&self.what, self.slot) {
-            (What::Frame(_) | What::Nudge, slot) => Work::Send { slot },
-            (What::Read(_), slot) => Work::Read { slot },
+            (WorkKind::Frame(_) | WorkKind::Nudge, slot) => Work::Send { slot },
+            (WorkKind::Read(_), slot) => Work::Read { slot },
         }
     }
 }
@@ -157,9 +157,9 @@ pub(super) struct Side {
     /// The number of pings that the peer has answered.
     pub(super) answered: u64,
     /// Whether the system has no memory for large messages.
-    pub(super) starving: bool,
+    pub(super) lacks_memory: bool,
     /// How often memory was requested and not available.
-    pub(super) starved: u32,
+    pub(super) failed_allocations: u32,
 }
 
 impl Side {
@@ -192,8 +192,8 @@ impl Side {
             writable: true,
             shared: None,
             answered: 0,
-            starving: false,
-            starved: 0,
+            lacks_memory: false,
+            failed_allocations: 0,
         }
     }
 
@@ -206,7 +206,7 @@ impl Side {
                 "data leaves the slots for reads and control frames alone"
             );
         }
-        let what = What::Frame([&transmit.header[..], payload].concat());
+        let what = WorkKind::Frame([&transmit.header[..], payload].concat());
         self.posted(InFlight {
             slot: transmit.slot,
             signalled: transmit.signalled,
@@ -329,7 +329,7 @@ impl Side {
         self.posted(InFlight {
             slot,
             signalled: true,
-            what: What::Read(read),
+            what: WorkKind::Read(read),
         });
     }
 
@@ -455,7 +455,7 @@ impl Side {
     }
 
     /// Moves the queue pair to its error state, which flushes its work requests in order.
-    pub(super) fn break_down(&mut self) {
+    pub(super) fn enter_error_state(&mut self) {
         self.broken = true;
         // Other connections use shared receives.
         if self.shared.is_none() {
@@ -477,7 +477,7 @@ impl Side {
         if let Some(in_flight) = oldest {
             let work = in_flight.work();
             self.cq.push_back(Completion::Failed(work, status));
-            self.break_down();
+            self.enter_error_state();
         }
     }
 }

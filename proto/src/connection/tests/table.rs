@@ -203,7 +203,7 @@ fn commands() {
                     ["ResolvingAddr",".",       ".",           ".",          ".",      ".",        "Accepting",".",         ".",          ".",        ".",        "."]);
     expect("reject", |conn, now| conn.reject(b"", now),
                     [".",      ".",             ".",           ".",          ".",      CLOSED,     CLOSED,    ".",          ".",          ".",        ".",        "."]);
-    expect("turn away", |conn, now| conn.turn_away(now),
+    expect("turn away", |conn, now| conn.reject_untaken(now),
                     [".",      ".",             ".",           ".",          ".",      CLOSED,     CLOSED,    ".",          "Closing",    ".",        ".",        "."]);
     expect("close", |conn, now| conn.close(now),
                     [CLOSED,   CLOSED,          CLOSED,        CLOSED,       CLOSED,   CLOSED,     CLOSED,    CLOSED,       "Closing",    ".",        ".",        "."]);
@@ -279,7 +279,7 @@ fn deadlines() {
 }
 
 #[test]
-fn draining_ends_when_all_three_have_spoken_in_any_order() {
+fn draining_ends_after_three_events_in_any_order() {
     let now = Instant::now();
     let parts: [fn(&mut Connection, Instant); 3] = [
         |conn, _| conn.handle_drained(DrainSide::Send),
@@ -309,7 +309,7 @@ fn draining_ends_when_all_three_have_spoken_in_any_order() {
 }
 
 #[test]
-fn draining_does_not_wait_for_the_last_word_of_who_is_gone() {
+fn draining_does_not_wait_for_a_gone_peer() {
     let now = Instant::now();
     let gone: [fn(&mut Connection, Instant); 2] = [
         |conn, now| conn.handle_cm_event(CmInput::DeviceRemoval, now),
@@ -330,7 +330,7 @@ fn draining_does_not_wait_for_the_last_word_of_who_is_gone() {
 }
 
 #[test]
-fn what_is_wanted_of_the_connection_manager_comes_in_order() {
+fn connection_manager_calls_are_in_order() {
     let now = Instant::now();
     let ops = |conn: &mut Connection| -> Vec<CmCall> {
         std::iter::from_fn(|| conn.poll_output())

@@ -18,7 +18,7 @@ pub(super) struct Scope {
     pub(super) suspicions: u8,
     /// The number of times that the active side looks whether another way works. It may leave its
     /// connection for the way, which is one of the `suspicions`.
-    pub(super) looks: u8,
+    pub(super) trials: u8,
     /// The number of requests of a stranger that knows the session.
     pub(super) strangers: u8,
     /// The number of each side's first message.
@@ -61,7 +61,7 @@ pub(super) const fn scope(
         window,
         cuts,
         suspicions,
-        looks: 0,
+        trials: 0,
         strangers: 0,
         start,
         mistake: None,
@@ -69,8 +69,8 @@ pub(super) const fn scope(
 }
 
 /// Returns the scope with this number of looks at other ways.
-pub(super) const fn looking(looks: u8, scope: Scope) -> Scope {
-    Scope { looks, ..scope }
+pub(super) const fn with_trials(trials: u8, scope: Scope) -> Scope {
+    Scope { trials, ..scope }
 }
 
 impl Scope {

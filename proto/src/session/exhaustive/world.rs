@@ -103,7 +103,7 @@ pub(super) struct World {
     requests: Vec<(u32, u32)>,
     cuts: u8,
     suspicions: u8,
-    looks: u8,
+    trials: u8,
     strangers: u8,
     /// Whether the passive side has refused a request because its connection worked.
     is_doubted: bool,
@@ -187,7 +187,7 @@ impl World {
             requests: Vec::new(),
             cuts: scope.cuts,
             suspicions: scope.suspicions,
-            looks: scope.looks,
+            trials: scope.trials,
             strangers: scope.strangers,
             is_doubted: false,
         }
@@ -251,7 +251,7 @@ impl World {
                     }
                 }
             }
-            if let (A, Link::Working(_), 1..) = (at, side.link, self.looks) {
+            if let (A, Link::Working(_), 1..) = (at, side.link, self.trials) {
                 acts.push(Act::Look);
             }
             match side.link.epoch() {
@@ -324,7 +324,7 @@ impl World {
                 self.requests.push((epoch, side.session.received()));
             }
             Act::Look => {
-                self.looks -= 1;
+                self.trials -= 1;
                 let session = &self.sides[A].session;
                 self.requests.push((session.epoch(), session.received()));
             }
@@ -368,7 +368,7 @@ impl World {
             return;
         };
         let side = &mut self.sides[at];
-        let message = side.session.next_again().unwrap_or_else(|| {
+        let message = side.session.next_to_resend().unwrap_or_else(|| {
             side.sent += 1;
             side.sent - 1
         });

@@ -103,7 +103,7 @@ impl Firewall {
         let mut findings = Vec::new();
         for hook in [Hook::Input, Hook::Output] {
             for interface in &interfaces {
-                let verdicts = rules.treat(hook, interface).into_iter();
+                let verdicts = rules.chain_verdicts(hook, interface).into_iter();
                 findings.extend(verdicts.filter_map(|verdict| finding_of(verdict, rules)));
             }
         }

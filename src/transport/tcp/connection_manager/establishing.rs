@@ -21,7 +21,7 @@ use crate::{
     status::OsError,
     transport::tcp::{
         connection_manager::Watch,
-        event::{Event, What},
+        event::{Event, EventKind},
         setup::{Arrived, Arriving, tell},
         setup_message::Kind,
         socket::canonical,
@@ -47,7 +47,7 @@ impl ConnectionManager {
             Some(Watched::Requested | Watched::Open(_)) => {
                 // The socket is removed, so that the end is reported once.
                 state.sockets.remove(&token);
-                state.report(token, What::Disconnected);
+                state.report(token, EventKind::Disconnected);
             }
         }
     }
@@ -90,7 +90,7 @@ impl ConnectionManager {
                 }
             }
         }
-        self.start_ticking(state);
+        self.start_timer(state);
     }
 
     /// Waits for the request of a peer that has connected.
@@ -186,9 +186,9 @@ impl ConnectionManager {
         };
         let asked = match getsockopt(&stream.fd(), sockopt::SocketError) {
             Ok(0) => tell(stream.fd(), Kind::Request, &private_data)
-                .map_err(|errno| What::failure("send", errno)),
-            Ok(errno) => Err(What::failure("connect", nix::Error::from_raw(errno))),
-            Err(errno) => Err(What::failure("getsockopt", errno)),
+                .map_err(|errno| EventKind::failure("send", errno)),
+            Ok(errno) => Err(EventKind::failure("connect", nix::Error::from_raw(errno))),
+            Err(errno) => Err(EventKind::failure("getsockopt", errno)),
         };
         if let Err(failure) = asked {
             state.report(token, failure);
@@ -218,7 +218,7 @@ impl ConnectionManager {
                 let open = Watched::Open(Arc::downgrade(stream));
                 state.sockets.insert(token, open);
                 let reads = both_ways(reads);
-                let what = What::Established {
+                let what = EventKind::Established {
                     private_data,
                     reads,
                 };
@@ -229,11 +229,11 @@ impl ConnectionManager {
                 kind: Kind::Reject,
                 private_data,
                 ..
-            } if !private_data.is_empty() => What::Rejected { private_data },
-            Arrived::Ended(Some(errno)) => What::failure("recv", errno),
-            Arrived::Ended(None) => What::Failed(CloseReason::PeerDisconnected),
+            } if !private_data.is_empty() => EventKind::Rejected { private_data },
+            Arrived::Ended(Some(errno)) => EventKind::failure("recv", errno),
+            Arrived::Ended(None) => EventKind::Failed(CloseReason::PeerDisconnected),
             // This crate gives a cause for each rejection.
-            Arrived::Message { .. } | Arrived::Foreign => What::Failed(CloseReason::NotRdmsg),
+            Arrived::Message { .. } | Arrived::Foreign => EventKind::Failed(CloseReason::NotRdmsg),
         };
         self.inner.change(stream.fd(), token, EpollFlags::empty());
         state.sockets.remove(&token);
@@ -242,7 +242,7 @@ impl ConnectionManager {
 }
 
 impl State {
-    fn report(&mut self, key: u64, what: What) {
+    fn report(&mut self, key: u64, what: EventKind) {
         self.reports.push_back(Report::Event(Event { key, what }));
     }
 }

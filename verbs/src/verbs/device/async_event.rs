@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_are_told_apart() {
+    fn elements_are_distinguished() {
         let port = ffi::ibv_async_event_element_t { port_num: 2 };
         let read = event(AsyncEventType::PORT_ERR.raw(), port);
         assert_eq!(

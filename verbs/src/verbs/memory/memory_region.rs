@@ -105,7 +105,7 @@ impl MemoryRegion {
     #[doc(alias = "ibv_reg_mr")]
     pub fn new(pd: &ProtectionDomain, len: usize, access: AccessFlags) -> Result<Self, OsError> {
         let mapping = Mapping::new(len)?;
-        mapping.keep_for_device()?;
+        mapping.prepare_for_device()?;
         let start = mapping.start();
         // SAFETY: the mapping is at least `len` bytes long, and moves into the region below, which
         // keeps it until it is deregistered.
@@ -189,7 +189,7 @@ impl MemoryRegion {
             return Err(OsError::new(CALL, libc::EINVAL));
         }
         let mapping = Mapping::new(len)?;
-        mapping.keep_for_device()?;
+        mapping.prepare_for_device()?;
         let (start, reach) = (mapping.start(), mapping.len());
         let access = (access | AccessFlags::ON_DEMAND).bits().cast_signed();
         // SAFETY: the domain exists. The key is used for nothing but the mapping: elements of the

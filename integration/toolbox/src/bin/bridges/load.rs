@@ -86,7 +86,7 @@ impl Load {
 }
 
 impl Run {
-    fn goes_on(&self) -> bool {
+    fn is_active(&self) -> bool {
         !self.stop.load(Ordering::Relaxed)
     }
 
@@ -95,7 +95,7 @@ impl Run {
     }
 
     fn connections(&self, service: SocketAddr) -> io::Result<()> {
-        while self.goes_on() {
+        while self.is_active() {
             let mut stream = connect(service, SHORT)?;
             exchange(&mut stream, &mut [1; SHORT])?;
             self.count(1);
@@ -107,7 +107,7 @@ impl Run {
         let mut reader = connect(service, len)?;
         if at_once == 1 {
             let mut bytes = vec![1; len];
-            while self.goes_on() {
+            while self.is_active() {
                 exchange(&mut reader, &mut bytes)?;
                 self.count(1);
             }
@@ -119,7 +119,7 @@ impl Run {
         thread::scope(|scope| {
             let writing = scope.spawn(move || {
                 let bytes = vec![1; len];
-                while self.goes_on() {
+                while self.is_active() {
                     writer.write_all(&bytes)?;
                     if sent.send(()).is_err() {
                         break;
@@ -139,7 +139,7 @@ impl Run {
     fn stream(&self, service: SocketAddr) -> io::Result<()> {
         let mut stream = connect(service, 0)?;
         let bytes = vec![1; WRITE];
-        while self.goes_on() {
+        while self.is_active() {
             stream.write_all(&bytes)?;
             self.count(bytes.len());
         }

@@ -20,16 +20,16 @@ pub(crate) enum Expected {
     Server,
     /// A bridge on the clients' host. The following clients connect to this bridge.
     Near,
-    Client(Shows),
+    Client(SuccessSign),
     /// A client that fails because the network is cut during its work. It must print this error.
-    Cut(Begun, String),
+    Cut(StartSign, String),
     /// A client that succeeds although the network fails during its work. It must print this text.
-    Outage(Begun, String),
+    Outage(StartSign, String),
 }
 
 /// The sign that a client has succeeded.
 #[derive(Debug)]
-pub(crate) enum Shows {
+pub(crate) enum SuccessSign {
     /// The client prints this text.
     Text(String),
     /// The client writes a page of the right length to [`PAGE_FILE`].
@@ -40,7 +40,7 @@ pub(crate) enum Shows {
 
 /// The sign that a client has begun its work.
 #[derive(Debug)]
-pub(crate) enum Begun {
+pub(crate) enum StartSign {
     /// The client prints this text.
     Says(String),
     /// This shell command succeeds on the server's host.
@@ -81,9 +81,9 @@ fn line(text: &str) -> Result<Line> {
             let (begun, text) = begun(&more)?;
             Expected::Outage(begun, text)
         }
-        "says" => Expected::Client(Shows::Text(more)),
-        "page" => Expected::Client(Shows::Page),
-        "rate" => Expected::Client(Shows::Rate(more)),
+        "says" => Expected::Client(SuccessSign::Text(more)),
+        "page" => Expected::Client(SuccessSign::Page),
+        "rate" => Expected::Client(SuccessSign::Rate(more)),
         _ => bail!("unknown expectation {expected:?}"),
     };
     let command = command.to_owned();
@@ -92,14 +92,14 @@ fn line(text: &str) -> Result<Line> {
 
 /// Returns the sign that a client has begun its work, and the text that the client prints
 /// afterwards.
-fn begun(how: &str) -> Result<(Begun, String)> {
+fn begun(how: &str) -> Result<(StartSign, String)> {
     let (begun, error) = how.rsplit_once(" | ").context(how.to_owned())?;
     let (place, text) = begun.split_once(' ').context(how.to_owned())?;
     let text = text.to_owned();
     let begun = match place {
-        "says" => Begun::Says(text),
-        "there" => Begun::There(text),
-        "here" => Begun::Here(text),
+        "says" => StartSign::Says(text),
+        "there" => StartSign::There(text),
+        "here" => StartSign::Here(text),
         _ => bail!("unknown sign {place:?}"),
     };
     Ok((begun, error.to_owned()))
@@ -133,12 +133,12 @@ mod tests {
         assert!(matches!(behind.expected, Behind) && matches!(server.expected, Server));
         assert!(behind.command.ends_with("sleep 0.05; done"));
         assert!(matches!(near.expected, Near));
-        let Cut(Begun::There(test), error) = &cut.expected else {
+        let Cut(StartSign::There(test), error) = &cut.expected else {
             panic!("{cut:?}")
         };
         assert!(test.ends_with("cmdstat_lpush") && error == "reset by peer");
         let hello = &services[4].1[1].expected;
-        assert!(matches!(hello, Client(Shows::Text(text)) if text == "hello, "));
+        assert!(matches!(hello, Client(SuccessSign::Text(text)) if text == "hello, "));
         assert!(line("says what").is_err());
         assert!(line("cut says <- true").is_err());
     }

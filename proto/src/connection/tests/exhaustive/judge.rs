@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 
 use rdma_status::WcStatus;
 
-use super::world::{Deed, World};
+use super::world::{SideEvent, World};
 use crate::{
     CONTROL_RECEIVES, CloseReason, PeerTimeout,
     connection::{
         State,
         tests::{
             pair::{A, B},
-            side::{Completion, Kept, Side, What},
+            side::{Completion, Kept, Side, WorkKind},
         },
     },
     frame::{Control, Header, Kind},
@@ -79,8 +79,8 @@ fn check_receives(me: &Side) {
 /// No more control frames are unprocessed than there are receives for each kind of them.
 fn check_control_frames(me: &Side, peer: &Side) {
     let sent = me.sending.iter().filter_map(|sent| match &sent.what {
-        What::Frame(frame) => Some(frame),
-        What::Read(_) | What::Nudge => None,
+        WorkKind::Frame(frame) => Some(frame),
+        WorkKind::Read(_) | WorkKind::Nudge => None,
     });
     let arrived = peer.cq.iter().filter_map(|completion| match completion {
         Completion::Recv { frame, .. } => Some(frame),
@@ -133,7 +133,7 @@ fn check_reason(world: &World, at: usize) {
     let reason = world.pair.sides[at].conn.close_reason();
     let is_accused = matches!(reason, Some(CloseReason::ProtocolViolation(_)));
     assert!(
-        !is_accused || world.has_done(Deed::Refuse, at),
+        !is_accused || world.has_done(SideEvent::Refuse, at),
         "a peer is accused that follows the protocol: {reason:?}"
     );
 }
@@ -200,26 +200,26 @@ fn check_end(world: &World, at: usize, reason: &CloseReason, delivered: bool) {
 /// The named cause of an end has happened.
 fn check_cause(world: &World, at: usize, reason: &CloseReason) {
     let (here, there) = (
-        |deed| world.has_done(deed, at),
-        |deed| world.has_done(deed, 1 - at),
+        |side_event| world.has_done(side_event, at),
+        |side_event| world.has_done(side_event, 1 - at),
     );
     let is_closed = world.pair.sides[at].conn.opened();
     let is_closed = is_closed.is_some_and(|open| open.transfer.has_peer_closed());
     let has_happened = match reason {
-        CloseReason::LocallyClosed => here(Deed::Close),
-        CloseReason::PeerClosed => there(Deed::Close),
-        CloseReason::Truncated { missing } => there(Deed::Close) && *missing > 0,
-        CloseReason::LocallyAborted => here(Deed::Abort),
-        CloseReason::PeerAborted(code) => there(Deed::Abort) && *code == 3,
-        CloseReason::DeviceRemoved => here(Deed::Remove),
+        CloseReason::LocallyClosed => here(SideEvent::Close),
+        CloseReason::PeerClosed => there(SideEvent::Close),
+        CloseReason::Truncated { missing } => there(SideEvent::Close) && *missing > 0,
+        CloseReason::LocallyAborted => here(SideEvent::Abort),
+        CloseReason::PeerAborted(code) => there(SideEvent::Abort) && *code == 3,
+        CloseReason::DeviceRemoved => here(SideEvent::Remove),
         CloseReason::WorkRequest { status, .. } if *status == WcStatus::RETRY_EXC_ERR => {
-            here(Deed::GiveUp) || there(Deed::Vanish)
+            here(SideEvent::GiveUp) || there(SideEvent::Vanish)
         }
-        CloseReason::ProtocolViolation(_) => here(Deed::Refuse),
-        CloseReason::OutOfMemory(_) => here(Deed::Starve),
-        CloseReason::PeerOutOfResources => there(Deed::Starve),
+        CloseReason::ProtocolViolation(_) => here(SideEvent::Refuse),
+        CloseReason::OutOfMemory(_) => here(SideEvent::LoseMemory),
+        CloseReason::PeerOutOfResources => there(SideEvent::LoseMemory),
         CloseReason::ReadTimeout | CloseReason::PeerGaveUp(PeerTimeout::Read) => {
-            world.has_done(Deed::Wait, A)
+            world.has_done(SideEvent::Wait, A)
         }
         // The peer's Close is the cause, also if the side finds it later.
         CloseReason::PeerDisconnected => world.is_disturbed() && !is_closed,
@@ -240,7 +240,7 @@ fn check_quiet(world: &World, at: usize) {
     assert!(open.is_established(), "stuck: it never ends");
     if peer.ended.is_some() {
         assert!(
-            world.has_done(Deed::Vanish, 1 - at),
+            world.has_done(SideEvent::Vanish, 1 - at),
             "stuck: it never learns of the end"
         );
         return;
@@ -251,10 +251,10 @@ fn check_quiet(world: &World, at: usize) {
         "stuck: work is never done"
     );
     assert!(
-        !open.transfer.recv_credit.puts_off_grant(),
+        !open.transfer.recv_credit.delays_grant(),
         "stuck: a grant is put off for ever"
     );
-    if world.has_done(Deed::Keep, 1 - at) {
+    if world.has_done(SideEvent::Keep, 1 - at) {
         return;
     }
     assert!(

@@ -4,7 +4,7 @@ use super::world::World;
 use crate::{
     connection::tests::{
         pair::B,
-        side::{Completion, InFlight, Kept, Side, What},
+        side::{Completion, InFlight, Kept, Side, WorkKind},
     },
     frame::{Control, Header, Kind},
 };
@@ -39,7 +39,7 @@ impl Mistake {
     pub(super) fn is_possible(self, world: &World, at: usize) -> bool {
         let side = &world.pair.sides[at];
         let next = side.sending.front();
-        let next_is_read = next.is_some_and(|next| matches!(next.what, What::Read(_)));
+        let next_is_read = next.is_some_and(|next| matches!(next.what, WorkKind::Read(_)));
         if side.ended.is_some() || !side.established {
             return false;
         }
@@ -120,7 +120,7 @@ impl Mistake {
             Self::KeepReceive => {
                 side.kept.pop_front();
                 side.conn.release(pair.now);
-                pair.settle(at);
+                pair.perform_outputs(at);
             }
             Self::ForgetWritable => {
                 let (open, _) = side.conn.open().expect("it is established");
@@ -133,8 +133,8 @@ impl Mistake {
 /// Returns the header of a frame.
 fn header(sent: &InFlight) -> Option<Header> {
     match &sent.what {
-        What::Frame(frame) => Header::parse(frame).ok(),
-        What::Read(_) | What::Nudge => None,
+        WorkKind::Frame(frame) => Header::parse(frame).ok(),
+        WorkKind::Read(_) | WorkKind::Nudge => None,
     }
 }
 
@@ -145,7 +145,7 @@ fn next_header(side: &Side) -> Option<Header> {
 /// Changes the header of a frame.
 fn change_header(sent: &mut InFlight, change: impl FnOnce(&mut Header)) {
     if let Some(mut header) = header(sent)
-        && let What::Frame(frame) = &mut sent.what
+        && let WorkKind::Frame(frame) = &mut sent.what
     {
         change(&mut header);
         frame.splice(..header.emit().len(), header.emit());

@@ -8,8 +8,8 @@
 //! A side polls the completions of its two queues in any order, and those of one queue in their own
 //! order. Completions and connection manager events overtake each other. A frame arrives, and the
 //! device acknowledges it, at any later time. A deadline passes if nothing else is possible, or by
-//! [`Deed::Wait`] at any time. There are no cycles, because each transition uses up a part of a
-//! budget, a frame, a completion or a deadline. So each path ends, and a check of the ends proves
+//! [`SideEvent::Wait`] at any time. There are no cycles, because each transition uses up a part of
+//! a budget, a frame, a completion or a deadline. So each path ends, and a check of the ends proves
 //! that no wait is endless.
 //!
 //! # Reduction
@@ -54,7 +54,7 @@ use self::{
     mistake::Mistake,
     scopes::{LARGE, QUICK, SMALL, SMALLEST, Scope, scopes},
     search::{Found, Search},
-    world::{Deed, World},
+    world::{SideEvent, World},
 };
 use super::pair::{A, B};
 
@@ -80,12 +80,12 @@ fn search(scope: &Scope) -> Found {
     if let Some(violation) = &found.violation {
         panic!("{}: {violation}", scope.name);
     }
-    for (deed, counts) in scope.deeds {
+    for (side_event, counts) in scope.side_events {
         for at in [A, B] {
-            let is_done = found.done[*deed as usize][at] || counts[at] == 0;
+            let is_done = found.done[*side_event as usize][at] || counts[at] == 0;
             assert!(
                 is_done || !found.is_complete,
-                "{}: {deed:?} is never done",
+                "{}: {side_event:?} is never done",
                 scope.name
             );
         }

@@ -2,14 +2,14 @@
 
 use rdma_status::WcStatus;
 
-use super::world::{Act, Deed, World};
+use super::world::{Act, SideEvent, World};
 use crate::{
     DrainSide,
     connection::{
         State,
         tests::{
             pair::{A, B, Step},
-            side::{Completion, InFlight, Side, What},
+            side::{Completion, InFlight, Side, WorkKind},
         },
     },
     frame::{Control, Header, Kind},
@@ -24,13 +24,13 @@ pub(super) fn only(world: &World) -> Option<Act> {
 
 /// Returns a side whose transitions commute with all others, if there is one.
 pub(super) fn first(world: &World) -> Option<usize> {
-    let suffices = |at: &usize| goes_on(world, *at) || drains(world, *at);
+    let suffices = |at: &usize| is_independent(world, *at) || drains(world, *at);
     [A, B].into_iter().find(suffices)
 }
 
 /// Whether the peer and the devices cannot change the next transitions of a live side: further
 /// completions are polled behind those that are there.
-fn goes_on(world: &World, at: usize) -> bool {
+fn is_independent(world: &World, at: usize) -> bool {
     let (side, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
     let receives = side.front(DrainSide::Recv).is_some();
     let is_done = side.unacknowledged.is_empty() && side.sending.is_empty();
@@ -85,7 +85,7 @@ fn is_live(world: &World) -> bool {
 
 /// Whether a side of a live connection may disconnect: it has closed, and both CloseAcks have left.
 fn may_disconnect(world: &World, at: usize) -> bool {
-    world.has_done(Deed::Close, at) && world.pair.sides.iter().all(has_acknowledged)
+    world.has_done(SideEvent::Close, at) && world.pair.sides.iter().all(has_acknowledged)
 }
 
 /// Whether this side's CloseAck has left.
@@ -94,10 +94,10 @@ fn has_acknowledged(side: &Side) -> bool {
         return false;
     };
     let is_ack = |sent: &InFlight| match &sent.what {
-        What::Frame(frame) => {
+        WorkKind::Frame(frame) => {
             Header::parse(frame).is_ok_and(|header| header.kind == Kind::Control(Control::CloseAck))
         }
-        What::Read(_) | What::Nudge => false,
+        WorkKind::Read(_) | WorkKind::Nudge => false,
     };
     open.transfer.control.has_final_frame() && !side.sending.iter().any(is_ack)
 }
@@ -118,5 +118,5 @@ fn carried(world: &World, at: usize) -> Option<Act> {
 }
 
 fn is_frame(sent: &InFlight) -> bool {
-    !matches!(sent.what, What::Read(_))
+    !matches!(sent.what, WorkKind::Read(_))
 }

@@ -1,6 +1,6 @@
 //! The scopes that are searched.
 
-use super::world::Deed;
+use super::world::SideEvent;
 
 /// The number of events in the states that are searched, and the sizes of both sides.
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +19,7 @@ pub(super) struct Scope {
     pub(super) active_speaks_first: bool,
     pub(super) acknowledgements_get_lost: bool,
     /// How often each deed is done at most, by A and by B.
-    pub(super) deeds: &'static [(Deed, [u8; 2])],
+    pub(super) side_events: &'static [(SideEvent, [u8; 2])],
 }
 
 pub(super) const SMALLEST: Scope = Scope {
@@ -32,19 +32,19 @@ pub(super) const SMALLEST: Scope = Scope {
     establishing: false,
     active_speaks_first: false,
     acknowledgements_get_lost: false,
-    deeds: &[],
+    side_events: &[],
 };
 
 /// Makes scopes of lines: a name, sizes that differ from the smallest, and after the arrow each
-/// deed with how often A and B do it at most.
+/// side event with the most times that it may occur at A and at B.
 macro_rules! scopes {
-    ($($name:literal $($field:ident $value:expr),* => $($deed:ident $a:literal $b:literal),*;)*)
+    ($($name:literal $($field:ident $value:expr),* => $($event:ident $a:literal $b:literal),*;)*)
     => {
         &[$(
             #[allow(clippy::needless_update, reason = "a line may name all sizes")]
             Scope {
                 name: $name,
-                deeds: &[$((Deed::$deed, [$a, $b])),*],
+                side_events: &[$((SideEvent::$event, [$a, $b])),*],
                 $($field: $value,)*
                 ..SMALLEST
             }
@@ -73,7 +73,7 @@ pub(super) const SMALL: &[Scope] = scopes! {
     "fragments and messages" window 3, slots 3 => Fragments 2 0, Send 1 0, Close 0 1;
     "fragments behind a large message" window 3, slots 3 => Large 1 0, Fragments 1 0, Close 0 1;
     "there is no memory for fragments" window 2, slots 2
-        => Fragments 1 0, Starve 0 1, Feed 0 1, Close 0 1;
+        => Fragments 1 0, LoseMemory 0 1, Feed 0 1, Close 0 1;
     "A is killed with fragments" window 2, slots 2 => Fragments 1 0, Kill 1 0, Close 0 1;
     "finishes" => Send 1 0, Finish 1 1, Close 1 0;
     "a flush" => Send 1 1, Flush 1 0, Close 1 0;
@@ -100,7 +100,7 @@ pub(super) const SMALL: &[Scope] = scopes! {
     "a read is refused" => Large 1 0, Refuse 0 1, Kill 1 0, Close 1 0;
     "a close takes too long" => Send 0 1, Wait 1 0, Close 1 0;
     "a large message takes too long" => Large 1 0, Wait 2 0, Close 0 1;
-    "there is no memory" => Large 1 0, Starve 0 1, Feed 0 1;
+    "there is no memory" => Large 1 0, LoseMemory 0 1, Feed 0 1;
 };
 
 /// Hours.
@@ -115,7 +115,7 @@ pub(super) const LARGE: &[Scope] = scopes! {
     "establishing, both close" establishing true => Send 1 1, Close 1 1;
     "shared receives both ways" shared true, window 3 => Send 3 2, Close 1 1;
     "messages take too long" => Send 1 0, Wait 2 0, Close 1 1;
-    "there is no memory for a close" => Large 1 0, Starve 0 1, Feed 0 1, Close 1 1;
+    "there is no memory for a close" => Large 1 0, LoseMemory 0 1, Feed 0 1, Close 1 1;
     "A is killed with messages both ways" => Send 1 1, Kill 1 0, Close 1 1;
     "a device is removed with messages both ways" => Send 1 1, Remove 1 0, Close 1 1;
     "a device gives up with messages both ways" => Send 1 1, GiveUp 1 1, Close 1 1;
@@ -124,6 +124,6 @@ pub(super) const LARGE: &[Scope] = scopes! {
     "everything takes too long" => Send 1 1, Wait 3 0, Close 1 1;
     "A is killed with large messages both ways" window 2, slots 2
         => Large 1 1, Kill 1 0, Close 1 1;
-    "there is no memory on either side" window 2, slots 2 => Large 1 1, Starve 1 1, Feed 1 1;
+    "there is no memory on either side" window 2, slots 2 => Large 1 1, LoseMemory 1 1, Feed 1 1;
 };
 pub(super) use scopes;

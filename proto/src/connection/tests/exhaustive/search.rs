@@ -11,12 +11,12 @@ use super::{
     fingerprint,
     judge::judge,
     reduction,
-    world::{Act, DEEDS, Next, World},
+    world::{Act, Next, SIDE_EVENTS, World},
 };
 use crate::connection::tests::pair::{A, B};
 
 /// The number of transitions after which a path counts as endless.
-const DEEPEST: usize = 1000;
+const MAX_DEPTH: usize = 1000;
 
 /// A search for a violation.
 pub(super) struct Search {
@@ -37,7 +37,7 @@ pub(super) struct Found {
     /// The ends, as the applications see them.
     pub(super) outcomes: BTreeSet<String>,
     /// Which deeds had an effect in any state, by side.
-    pub(super) done: [[bool; 2]; DEEDS],
+    pub(super) done: [[bool; 2]; SIDE_EVENTS],
     /// The message of a violation, and the path to it.
     pub(super) violation: Option<String>,
 }
@@ -66,7 +66,7 @@ impl Search {
             depth: 0,
             is_complete: false,
             outcomes: BTreeSet::new(),
-            done: [[false; 2]; DEEDS],
+            done: [[false; 2]; SIDE_EVENTS],
             violation: None,
         };
         let mut origins = vec![Origin { from: 0, act: None }];
@@ -113,7 +113,7 @@ impl Search {
             }
             found.states = origins.len();
             found.depth += 1;
-            if found.depth > DEEPEST {
+            if found.depth > MAX_DEPTH {
                 let last = origins.len() as u32 - 1;
                 found.violation = Some(self.explain(&origins, last, None, "it goes on for ever"));
                 return found;

@@ -10,7 +10,7 @@ use crate::{
         tests::{
             pair::{A, B, Pair, Step},
             params,
-            side::{Completion, Side, What},
+            side::{Completion, Side, WorkKind},
         },
     },
     frame::{Header, Kind},
@@ -18,7 +18,7 @@ use crate::{
 
 /// Something that an application, a process or a device does, at a side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Deed {
+pub(super) enum SideEvent {
     /// Sends a message of 4 bytes.
     Send,
     /// Sends up to three messages in one frame.
@@ -44,7 +44,7 @@ pub(super) enum Deed {
     /// Time passes until the next deadline although something is under way. At A, for both.
     Wait,
     /// The system has no memory for large messages.
-    Starve,
+    LoseMemory,
     Abort,
     /// The process ends.
     Kill,
@@ -59,8 +59,8 @@ pub(super) enum Deed {
 }
 
 /// The first of the deeds that are faults, after which an end need not be clean.
-const FIRST_FAULT: Deed = Deed::Wait;
-pub(super) const DEEDS: usize = Deed::Refuse as usize + 1;
+const FIRST_FAULT: SideEvent = SideEvent::Wait;
+pub(super) const SIDE_EVENTS: usize = SideEvent::Refuse as usize + 1;
 
 /// A transition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +74,7 @@ pub(super) enum Act {
     Exhaust(usize),
     /// Time passes until the next deadline, because nothing else happens.
     Pass,
-    Do(Deed, usize),
+    Do(SideEvent, usize),
     Mistake(usize),
 }
 
@@ -104,14 +104,14 @@ pub(super) struct Next {
 pub(super) struct World {
     pub(super) pair: Pair,
     /// How often each deed may still be done, by side.
-    pub(super) left: [[u8; 2]; DEEDS],
+    pub(super) left: [[u8; 2]; SIDE_EVENTS],
     /// Flushes: their side, and the number of messages sent before.
     pub(super) flushes: Vec<(usize, Flush, u32)>,
     /// The mistake that is made, and how often it may still be.
     pub(super) mistake: Option<Mistake>,
     pub(super) mistakes_left: u8,
     /// Which deeds were done with an effect, by side.
-    pub(super) done: [[bool; 2]; DEEDS],
+    pub(super) done: [[bool; 2]; SIDE_EVENTS],
 }
 
 impl World {
@@ -136,9 +136,9 @@ impl World {
             pair.run();
         }
         pair.acknowledgements_get_lost = scope.acknowledgements_get_lost;
-        let mut left = [[0; 2]; DEEDS];
-        for (deed, counts) in scope.deeds {
-            left[*deed as usize] = *counts;
+        let mut left = [[0; 2]; SIDE_EVENTS];
+        for (side_event, counts) in scope.side_events {
+            left[*side_event as usize] = *counts;
         }
         Self {
             pair,
@@ -146,13 +146,13 @@ impl World {
             flushes: Vec::new(),
             mistake: None,
             mistakes_left: 1,
-            done: [[false; 2]; DEEDS],
+            done: [[false; 2]; SIDE_EVENTS],
         }
     }
 
     /// Whether a side has done this.
-    pub(super) fn has_done(&self, deed: Deed, at: usize) -> bool {
-        self.done[deed as usize][at]
+    pub(super) fn has_done(&self, side_event: SideEvent, at: usize) -> bool {
+        self.done[side_event as usize][at]
     }
 
     /// Whether something has happened after which an end need not be clean.
@@ -179,7 +179,7 @@ impl World {
             acts.push(Act::Pass);
         }
         let is_quiet = acts.is_empty();
-        acts.extend(self.deeds(is_idle));
+        acts.extend(self.side_events(is_idle));
         if reduces && let Some(at) = reduction::first(self) {
             acts.retain(|act| act.is_of_library(at));
         }
@@ -188,7 +188,7 @@ impl World {
 
     /// Whether time passes only if nothing else happens.
     pub(super) fn waits_for_deadlines(&self) -> bool {
-        self.left[Deed::Wait as usize] == [0, 0]
+        self.left[SideEvent::Wait as usize] == [0, 0]
     }
 
     /// Whether the budget has no faults left.
@@ -215,11 +215,11 @@ impl World {
                 acts.extend(ready.map(|queue| Act::Poll(at, queue)));
             }
             let side = &self.pair.sides[at];
-            let releases = !side.kept.is_empty() && !self.has_done(Deed::Keep, at);
+            let releases = !side.kept.is_empty() && !self.has_done(SideEvent::Keep, at);
             if releases && side.ended.is_none() {
                 acts.push(Act::Release(at));
             }
-            if self.has_done(Deed::Vanish, 1 - at) && has_work(side) {
+            if self.has_done(SideEvent::Vanish, 1 - at) && has_work(side) {
                 acts.push(Act::Exhaust(at));
             }
         }
@@ -233,42 +233,42 @@ impl World {
     }
 
     /// Returns the deeds and mistakes that are possible.
-    fn deeds(&self, is_idle: bool) -> Vec<Act> {
+    fn side_events(&self, is_idle: bool) -> Vec<Act> {
         let mut acts = Vec::new();
         for at in [A, B] {
             let side = &self.pair.sides[at];
             if side.ended.is_some() || !side.established {
                 continue;
             }
-            let mut add = |deed: Deed, possible: bool| {
-                if possible && self.left[deed as usize][at] > 0 {
-                    acts.push(Act::Do(deed, at));
+            let mut add = |side_event: SideEvent, possible: bool| {
+                if possible && self.left[side_event as usize][at] > 0 {
+                    acts.push(Act::Do(side_event, at));
                 }
             };
             let sends = side.writable && side.held == 0;
-            add(Deed::Send, sends);
-            add(Deed::Batch, sends);
-            add(Deed::Large, sends);
-            add(Deed::Fragments, sends);
-            add(Deed::Hold, true);
-            add(Deed::ReleaseNewest, side.kept.len() > 1);
-            add(Deed::Flush, side.conn.close_reason().is_none());
-            add(Deed::Keep, !side.kept.is_empty());
-            add(Deed::Finish, true);
-            add(Deed::Close, true);
-            add(Deed::LoseMarkers, has_markers(side));
+            add(SideEvent::Send, sends);
+            add(SideEvent::Batch, sends);
+            add(SideEvent::Large, sends);
+            add(SideEvent::Fragments, sends);
+            add(SideEvent::Hold, true);
+            add(SideEvent::ReleaseNewest, side.kept.len() > 1);
+            add(SideEvent::Flush, side.conn.close_reason().is_none());
+            add(SideEvent::Keep, !side.kept.is_empty());
+            add(SideEvent::Finish, true);
+            add(SideEvent::Close, true);
+            add(SideEvent::LoseMarkers, has_markers(side));
             add(
-                Deed::Feed,
-                side.starving && side.waiting_for_memory().is_none(),
+                SideEvent::Feed,
+                side.lacks_memory && side.waiting_for_memory().is_none(),
             );
-            add(Deed::Starve, !side.starving);
-            add(Deed::Wait, !is_idle && self.awaits_deadline());
-            add(Deed::Abort, true);
-            add(Deed::Kill, true);
-            add(Deed::Vanish, true);
-            add(Deed::Remove, !side.removed);
-            add(Deed::GiveUp, has_work(side));
-            add(Deed::Refuse, oldest_is_read(side));
+            add(SideEvent::LoseMemory, !side.lacks_memory);
+            add(SideEvent::Wait, !is_idle && self.awaits_deadline());
+            add(SideEvent::Abort, true);
+            add(SideEvent::Kill, true);
+            add(SideEvent::Vanish, true);
+            add(SideEvent::Remove, !side.removed);
+            add(SideEvent::GiveUp, has_work(side));
+            add(SideEvent::Refuse, oldest_is_read(side));
         }
         if let Some(mistake) = self.mistake
             && self.mistakes_left > 0
@@ -292,9 +292,9 @@ impl World {
             Act::Release(at) => self.pair.release(at, true),
             Act::Exhaust(at) => self.pair.sides[at].give_up(WcStatus::RETRY_EXC_ERR),
             Act::Pass => self.pass(),
-            Act::Do(deed, at) => {
-                self.left[deed as usize][at] -= 1;
-                self.done[deed as usize][at] |= self.act(deed, at);
+            Act::Do(side_event, at) => {
+                self.left[side_event as usize][at] -= 1;
+                self.done[side_event as usize][at] |= self.act(side_event, at);
             }
             Act::Mistake(at) => {
                 self.mistakes_left -= 1;
@@ -308,39 +308,39 @@ impl World {
     }
 
     /// Does a deed. Returns whether it has an effect: a send may be refused.
-    fn act(&mut self, deed: Deed, at: usize) -> bool {
+    fn act(&mut self, side_event: SideEvent, at: usize) -> bool {
         let pair = &mut self.pair;
-        match deed {
-            Deed::Send => return pair.send(at),
-            Deed::Batch => return pair.send_batch(at, 3) > 1,
-            Deed::Large => return pair.send_large(at, 100),
-            Deed::Fragments => return pair.send_fragments(at, 100),
-            Deed::Hold => return pair.hold_back(at),
-            Deed::ReleaseNewest => pair.release(at, false),
-            Deed::Flush => {
+        match side_event {
+            SideEvent::Send => return pair.send(at),
+            SideEvent::Batch => return pair.send_batch(at, 3) > 1,
+            SideEvent::Large => return pair.send_large(at, 100),
+            SideEvent::Fragments => return pair.send_fragments(at, 100),
+            SideEvent::Hold => return pair.hold_back(at),
+            SideEvent::ReleaseNewest => pair.release(at, false),
+            SideEvent::Flush => {
                 let sent = pair.sides[at].sent;
                 self.flushes.push((at, pair.flush(at), sent));
             }
             // Its effect is that nothing is released.
-            Deed::Keep => {}
-            Deed::Finish => pair.finish_sending(at),
-            Deed::Close => pair.close(at),
-            Deed::LoseMarkers => {
+            SideEvent::Keep => {}
+            SideEvent::Finish => pair.finish_sending(at),
+            SideEvent::Close => pair.close(at),
+            SideEvent::LoseMarkers => {
                 let keeps = |completion: &Completion| !matches!(completion, Completion::Drained(_));
                 pair.sides[at].cq.retain(keeps);
             }
-            Deed::Feed => {
-                pair.sides[at].starving = false;
+            SideEvent::Feed => {
+                pair.sides[at].lacks_memory = false;
                 pair.feed(at);
             }
-            Deed::Wait => self.pass(),
-            Deed::Starve => pair.sides[at].starving = true,
-            Deed::Abort => pair.abort(at, 3),
-            Deed::Kill => pair.kill(at),
-            Deed::Vanish => pair.vanish(at),
-            Deed::Remove => pair.remove_device(at),
-            Deed::GiveUp => pair.sides[at].give_up(WcStatus::RETRY_EXC_ERR),
-            Deed::Refuse => pair.sides[at].give_up(WcStatus::REM_ACCESS_ERR),
+            SideEvent::Wait => self.pass(),
+            SideEvent::LoseMemory => pair.sides[at].lacks_memory = true,
+            SideEvent::Abort => pair.abort(at, 3),
+            SideEvent::Kill => pair.kill(at),
+            SideEvent::Vanish => pair.vanish(at),
+            SideEvent::Remove => pair.remove_device(at),
+            SideEvent::GiveUp => pair.sides[at].give_up(WcStatus::RETRY_EXC_ERR),
+            SideEvent::Refuse => pair.sides[at].give_up(WcStatus::REM_ACCESS_ERR),
         }
         true
     }
@@ -384,7 +384,7 @@ impl World {
             Act::Release(at) => format!("{} releases a message", name(at)),
             Act::Exhaust(at) => format!("{}'s device gives up a host without power", name(at)),
             Act::Pass => "time passes until the next deadline".to_owned(),
-            Act::Do(deed, at) => format!("{}: {deed:?}", name(at)),
+            Act::Do(side_event, at) => format!("{}: {side_event:?}", name(at)),
             Act::Mistake(at) => format!("{:?}: a mistake of {}", self.mistake, name(at)),
         }
     }
@@ -402,14 +402,14 @@ fn has_work(side: &Side) -> bool {
 
 fn oldest_is_read(side: &Side) -> bool {
     let oldest = side.unacknowledged.front().or_else(|| side.sending.front());
-    oldest.is_some_and(|oldest| matches!(oldest.what, What::Read(_)))
+    oldest.is_some_and(|oldest| matches!(oldest.what, WorkKind::Read(_)))
 }
 
-fn what(what: &What) -> String {
+fn what(what: &WorkKind) -> String {
     match what {
-        What::Frame(frame) => kind(frame),
-        What::Read(read) => format!("READ of large message {}", read.id),
-        What::Nudge => "empty WRITE".to_owned(),
+        WorkKind::Frame(frame) => kind(frame),
+        WorkKind::Read(read) => format!("READ of large message {}", read.id),
+        WorkKind::Nudge => "empty WRITE".to_owned(),
     }
 }
 

@@ -7,7 +7,7 @@ use crate::os::SharedBytes;
 
 /// Payload on its way to its place.
 #[derive(Debug)]
-pub(super) struct Coming {
+pub(super) struct IncomingPayload {
     pub(super) left: usize,
     pub(super) to: Place,
 }
@@ -38,7 +38,7 @@ pub(super) enum Place {
 // whichever thread.
 unsafe impl Send for Place {}
 
-impl Coming {
+impl IncomingPayload {
     /// Whether the place is still there.
     pub(super) fn is_open(&self) -> bool {
         match &self.to {
