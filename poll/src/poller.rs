@@ -181,7 +181,7 @@ impl Poller {
     pub(super) fn note(&self, error: &OsError) {
         rdmsg_os::debug!(
             Connection,
-            "{}: falls back to polling by the engine: {error}",
+            "{}: the runtime cannot watch the events, so the engine's thread polls: {error}",
             self.line
         );
     }
@@ -192,7 +192,8 @@ impl Poller {
         if !self.reported.swap(true, Ordering::Relaxed) {
             error!(
                 Connection,
-                "{}: completion events failed, polls without them: {error}", self.line
+                "{}: cannot watch completion events, so waiting threads poll instead: {error}",
+                self.line
             );
         }
     }
