@@ -236,7 +236,7 @@ fn a_peer_where_nobody_serves_is_told_to() {
     let doctor = format!("{DOCTOR} {}:7481", lab.addr);
     let wrong = Diagnosis::typed(&mut shell, &doctor).unwrap();
     let finding = wrong.only_error("peer");
-    assert!(finding.is_of_peer && finding.what.contains("nobody serves there"));
+    assert!(finding.is_of_peer && finding.what.contains("rdmsg serve does not answer"));
     let [line] = &finding.mend[..] else {
         panic!("{finding:?}")
     };
