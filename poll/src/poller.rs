@@ -39,7 +39,8 @@ pub struct Poller {
     /// Ends the leader's sleep. The alarm is created before a thread can wait, so that a wait
     /// cannot fail because the process has no file descriptor left.
     alarm: OnceLock<Alarm>,
-    /// The epolls that contain the completion events. `None` while the connection has no transport.
+    /// The epolls that contain the completion events, or `None` while the connection has no
+    /// transport.
     registration: Mutex<Option<Registration>>,
     /// The fd that an event loop watches. It is created at the first request for the fd.
     loop_fd: LoopFd,

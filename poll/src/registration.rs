@@ -94,7 +94,7 @@ impl Epolls {
     ///
     /// # Errors
     ///
-    /// The process has no file descriptor left.
+    /// Fails if the process has no file descriptor left.
     pub fn new() -> Result<Self, OsError> {
         Ok(Self {
             engine: epoll()?,

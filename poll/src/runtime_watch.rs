@@ -30,7 +30,7 @@ impl RuntimeWatch {
     ///
     /// # Panics
     ///
-    /// If I/O is disabled in the runtime.
+    /// Panics if I/O is disabled in the runtime.
     #[track_caller]
     pub fn new(
         runtime: Handle,

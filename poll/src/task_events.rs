@@ -22,7 +22,7 @@ impl TaskEvents {
     ///
     /// # Panics
     ///
-    /// If the caller runs outside of a runtime.
+    /// Panics if the caller runs outside of a runtime.
     #[track_caller]
     pub(crate) fn new(events: Arc<dyn FdEvents>) -> Result<Self, OsError> {
         // SAFETY: `Watched` owns an `Arc` of the object that owns the descriptor, and `AsyncFd`

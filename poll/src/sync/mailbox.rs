@@ -13,9 +13,9 @@ use super::readiness::eventfd;
 /// memory, so sending allocates nothing until the queue is longer than ever before.
 #[derive(Debug)]
 pub struct Mailbox<T> {
-    /// `None` after the reading thread has ended.
+    /// The queue, or `None` after the reading thread has ended.
     queue: Mutex<Option<Queue<T>>>,
-    /// `None` if the mailbox was created by [`Mailbox::closed`].
+    /// The eventfd, or `None` if [`Mailbox::closed`] created the mailbox.
     waker: Option<EventFd>,
 }
 
@@ -57,7 +57,7 @@ impl<T> Mailbox<T> {
     ///
     /// # Errors
     ///
-    /// The process has no file descriptor left.
+    /// Fails if the process has no file descriptor left.
     pub fn new() -> Result<Arc<Self>, OsError> {
         Ok(Arc::new(Self {
             queue: Mutex::new(Some(Queue {

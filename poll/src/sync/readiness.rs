@@ -88,7 +88,7 @@ impl Readiness {
 ///
 /// # Errors
 ///
-/// `EMFILE` or `ENFILE` if the process or the system has no file descriptor left.
+/// Returns `EMFILE` or `ENFILE` if the process or the system has no file descriptor left.
 pub fn eventfd() -> Result<EventFd, OsError> {
     EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
         .map_err(failed("eventfd"))
