@@ -28,8 +28,8 @@ const CLOSING: u32 = 2;
 /// The number of receives that are posted beyond the peer's credits, for control messages, which
 /// need no credits.
 const EXTRA_RECEIVES: u16 = 8;
-/// The code of the time for which a peer waits before it retries, after it has found no receive
-/// posted: 0.64 ms.
+/// The encoded time for which a peer waits before it sends again, if this side had no posted
+/// receive: 0.64 ms.
 const MIN_RNR_TIMER: u8 = 12;
 /// The length in bytes of the table into which the peer writes its windows.
 ///

@@ -26,7 +26,8 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// `AddrInUse`, `AddrNotAvailable`, and the other errors of `rdma_bind_addr` and `rdma_listen`.
+    /// Returns `AddrInUse`, `AddrNotAvailable`, and the other errors of `rdma_bind_addr` and
+    /// `rdma_listen`.
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<Self> {
         Self::bind_with(address, &Config::default())
     }
@@ -35,7 +36,8 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// The errors of [`bind`](Self::bind), and `InvalidInput` if the configuration is invalid.
+    /// Returns the errors of [`bind`](Self::bind), and `InvalidInput` if the configuration is
+    /// invalid.
     pub fn bind_with(address: impl ToSocketAddrs, config: &Config) -> io::Result<Self> {
         config.check()?;
         let mut result = Err(io::Error::new(
@@ -66,7 +68,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// `AddrNotAvailable` if the listener has no address.
+    /// Returns `AddrNotAvailable` if the listener has no address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         let none = || io::ErrorKind::AddrNotAvailable.into();
         self.id.local_addr().ok_or_else(none)
@@ -79,7 +81,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// `NotConnected` if the device was removed.
+    /// Returns `NotConnected` if the device was removed.
     pub fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
         loop {
             if let Some(accepted) = self.accept_timeout(Duration::MAX)? {
@@ -95,7 +97,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// The errors of [`accept`](Self::accept).
+    /// Returns the errors of [`accept`](Self::accept).
     pub fn accept_timeout(&self, timeout: Duration) -> io::Result<Option<(Stream, SocketAddr)>> {
         let start = Instant::now();
         loop {

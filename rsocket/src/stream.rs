@@ -62,7 +62,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// `TimedOut`, or the connection manager's error for the last address.
+    /// Returns `TimedOut`, or the connection manager's error for the last address.
     pub fn connect(address: impl ToSocketAddrs) -> io::Result<Self> {
         Self::connect_with(address, &Config::default())
     }
@@ -71,7 +71,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// The errors of [`connect`](Self::connect), and `InvalidInput` if the configuration is
+    /// Returns the errors of [`connect`](Self::connect), and `InvalidInput` if the configuration is
     /// invalid.
     pub fn connect_with(address: impl ToSocketAddrs, config: &Config) -> io::Result<Self> {
         config.check()?;
@@ -141,7 +141,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// `AddrNotAvailable` if this side has no address.
+    /// Returns `AddrNotAvailable` if this side has no address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.local
             .ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
@@ -151,7 +151,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// `AddrNotAvailable` if the peer has no address.
+    /// Returns `AddrNotAvailable` if the peer has no address.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.peer
             .ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
@@ -179,7 +179,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// The error of the system call if the thread cannot be started.
+    /// Returns the error of the system call if the thread cannot be started.
     pub fn set_keepalive(&self, interval: Option<Duration>) -> io::Result<()> {
         let sender = match interval {
             Some(interval) => Some(self.keep_alive(interval)?),
@@ -214,7 +214,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// `TimedOut`, or the error of sending the notification.
+    /// Returns `TimedOut`, or the error of sending the notification.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         self.end(how)?;
         match self.until(|_| Some(self.linger)) {
@@ -245,7 +245,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// `TimedOut` if that is not the case in time.
+    /// Returns `TimedOut` if a read would still block after `timeout`.
     pub fn wait_readable(&self, timeout: Option<Duration>) -> io::Result<()> {
         let ready = |link: &mut Link| link.is_readable().then_some(());
         self.waiting.wait(Until::after(timeout), ready)
@@ -258,7 +258,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// `TimedOut` if that is not the case in time.
+    /// Returns `TimedOut` if a write would still block after `timeout`.
     pub fn wait_writable(&self, timeout: Option<Duration>) -> io::Result<()> {
         let ready = |link: &mut Link| link.is_writable().then_some(());
         self.waiting.wait(Until::after(timeout), ready)

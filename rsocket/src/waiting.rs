@@ -121,7 +121,7 @@ impl Waiting {
     ///
     /// # Errors
     ///
-    /// `WouldBlock` or `TimedOut` if `ready` has not returned a value in time.
+    /// Returns `WouldBlock` or `TimedOut` if `ready` has not returned a value in time.
     pub(super) fn wait<T>(
         &self,
         until: Until,
