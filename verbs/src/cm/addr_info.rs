@@ -48,9 +48,9 @@ impl AddrInfo {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if `node` or `service` contains a zero byte, or if the service is unknown.
-    /// `EADDRNOTAVAIL` if the node is unknown, and `EAGAIN` if the failure is temporary. Otherwise
-    /// the errors of
+    /// Returns `EINVAL` if `node` or `service` contains a zero byte, or if the service is unknown.
+    /// Returns `EADDRNOTAVAIL` if the node is unknown, and `EAGAIN` if the failure is temporary.
+    /// Otherwise returns the errors of
     /// [`rdma_getaddrinfo(3)`](https://man7.org/linux/man-pages/man3/rdma_getaddrinfo.3.html).
     #[doc(alias = "rdma_getaddrinfo")]
     pub fn new(node: Option<&str>, service: &str, hints: AddrInfoHints) -> Result<Self, OsError> {

@@ -86,7 +86,7 @@ struct Held {
 struct Open {
     /// The devices that lists contain, by the address of their `ibv_context`.
     held: BTreeMap<usize, Held>,
-    /// The user and the group with which the devices' descriptors were opened. `None` before the
+    /// The user and the group with which the devices' descriptors were opened, or `None` before the
     /// first use.
     credentials: Option<(Uid, Gid)>,
 }
@@ -135,7 +135,8 @@ impl Devices {
     ///
     /// # Errors
     ///
-    /// The errors of `rdma_get_devices`, for example `ENODEV` if the kernel has no RDMA support.
+    /// Returns the errors of `rdma_get_devices`, for example `ENODEV` if the kernel has no RDMA
+    /// support.
     pub fn get() -> Result<Self, OsError> {
         own_descriptors()?;
         let mut open = open();

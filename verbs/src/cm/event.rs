@@ -185,7 +185,8 @@ impl EventChannel {
     ///
     /// # Errors
     ///
-    /// The errors of `rdma_get_cm_event`. If a connection fails, that is an event and not an error.
+    /// Returns the errors of `rdma_get_cm_event`. If a connection fails, that is an event and not
+    /// an error.
     #[doc(alias = "rdma_get_cm_event")]
     #[doc(alias = "rdma_ack_cm_event")]
     pub fn poll_event(&self) -> Result<Option<CmEvent>, OsError> {
@@ -232,7 +233,7 @@ impl EventChannel {
     ///
     /// # Errors
     ///
-    /// The errors of [`poll_event`](Self::poll_event).
+    /// Returns the errors of [`poll_event`](Self::poll_event).
     pub fn wait_event(&self, timeout: Duration) -> Result<Option<CmEvent>, OsError> {
         sys::wait_readable(self.as_fd(), timeout, || self.poll_event())
     }

@@ -64,10 +64,10 @@ impl EventChannel {
     ///
     /// # Errors
     ///
-    /// The errors of `rdma_create_event_channel`: `ENODEV` if there is no RDMA device, `ENOENT` if
-    /// the kernel has no connection manager (module `rdma_ucm`), `EMFILE` if the process has too
-    /// many open descriptors. Without the feature `linked`, also `ELIBACC` if a library is missing
-    /// and `ELIBBAD` if a library lacks a function.
+    /// Returns the errors of `rdma_create_event_channel`: `ENODEV` if there is no RDMA device,
+    /// `ENOENT` if the kernel has no connection manager (module `rdma_ucm`), `EMFILE` if the
+    /// process has too many open descriptors. Without the feature `linked`, also `ELIBACC` if a
+    /// library is missing and `ELIBBAD` if a library lacks a function.
     #[doc(alias = "rdma_create_event_channel")]
     pub fn new() -> Result<Self, OsError> {
         ffi::open_libraries()?;

@@ -8,7 +8,7 @@ use rdma_status::OsError;
 ///
 /// # Errors
 ///
-/// `ELIBACC` with the name of the library.
+/// Returns `ELIBACC` with the name of the library.
 pub(crate) fn library(file: &'static str) -> Result<Library, OsError> {
     // SAFETY: the initialisers of both libraries may run at any time, and the libraries are not
     // closed while their functions are used.
@@ -22,7 +22,7 @@ pub(crate) fn library(file: &'static str) -> Result<Library, OsError> {
 ///
 /// # Errors
 ///
-/// `ELIBBAD` with the name of the function, if the library lacks it.
+/// Returns `ELIBBAD` with the name of the function, if the library lacks it.
 ///
 /// # Safety
 ///

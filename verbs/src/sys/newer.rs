@@ -46,7 +46,7 @@ impl Newer {
 ///
 /// # Errors
 ///
-/// `ELIBBAD` with the name of the function, if the library is older than rdma-core 34.
+/// Returns `ELIBBAD` with the name of the function, if the library is older than rdma-core 34.
 pub(crate) fn ibv_reg_dmabuf_mr() -> Result<RegDmabufMr, OsError> {
     static NEWER: PerProcess<Result<Newer, OsError>> =
         PerProcess::new(|| Newer::open("libibverbs.so.1"));

@@ -20,7 +20,7 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`rdma_bind_addr(3)`](https://man7.org/linux/man-pages/man3/rdma_bind_addr.3.html):
     /// `EADDRINUSE`, `EADDRNOTAVAIL`, `ENODEV`.
     #[doc(alias = "rdma_bind_addr")]
@@ -41,7 +41,7 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`rdma_resolve_addr(3)`](https://man7.org/linux/man-pages/man3/rdma_resolve_addr.3.html).
     #[doc(alias = "rdma_resolve_addr")]
     pub fn resolve_addr(
@@ -69,7 +69,7 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the address is not resolved yet. Otherwise the errors of
+    /// Returns `EINVAL` if the address is not resolved yet. Otherwise returns the errors of
     /// [`rdma_resolve_route(3)`](https://man7.org/linux/man-pages/man3/rdma_resolve_route.3.html).
     #[doc(alias = "rdma_resolve_route")]
     pub fn resolve_route(&mut self, timeout: Duration) -> Result<(), OsError> {
@@ -134,8 +134,8 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// `EMFILE`, `ENFILE` or `ENOMEM` if the process lacks the descriptors or the memory to list
-    /// its devices.
+    /// Returns `EMFILE`, `ENFILE` or `ENOMEM` if the process lacks the descriptors or the memory to
+    /// list its devices.
     pub fn device(&self) -> Result<Option<Context>, OsError> {
         let raw = self.inner.with(|id, _| {
             // SAFETY: `id` exists, and the lock of its channel is held.

@@ -36,7 +36,7 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// The errors of `rdma_create_id`.
+    /// Returns the errors of `rdma_create_id`.
     #[doc(alias = "rdma_create_id")]
     pub fn new(channel: &EventChannel, ps: PortSpace, context: u64) -> Result<Self, OsError> {
         const CALL: &str = "rdma_create_id";
@@ -149,9 +149,9 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// `EBUSY` if the id listens and its channel has unread events: the kernel binds connect
-    /// requests to the old channel, so they would be lost. A request that arrives during the call
-    /// is lost. Otherwise the errors of
+    /// Returns `EBUSY` if the id listens and its channel has unread events: the kernel binds
+    /// connect requests to the old channel, so they would be lost. A request that arrives during
+    /// the call is lost. Otherwise returns the errors of
     /// [`rdma_migrate_id(3)`](https://man7.org/linux/man-pages/man3/rdma_migrate_id.3.html).
     #[doc(alias = "rdma_migrate_id")]
     pub fn migrate(&mut self, channel: &EventChannel) -> Result<(), OsError> {

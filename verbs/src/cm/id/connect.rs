@@ -33,7 +33,7 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// The errors of `create`, [`bind_addr`](Self::bind_addr) and [`listen`](Self::listen).
+    /// Returns the errors of `create`, [`bind_addr`](Self::bind_addr) and [`listen`](Self::listen).
     /// `EADDRINUSE` with port 0 means that all chosen ports were in use. This function also returns
     /// `EADDRINUSE` if another id has the port and one of the two ids is bound to all addresses,
     /// for which the kernel returns `EADDRNOTAVAIL`.
@@ -81,7 +81,8 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// The errors of [`rdma_listen(3)`](https://man7.org/linux/man-pages/man3/rdma_listen.3.html).
+    /// Returns the errors of
+    /// [`rdma_listen(3)`](https://man7.org/linux/man-pages/man3/rdma_listen.3.html).
     #[doc(alias = "rdma_listen")]
     pub fn listen(&mut self, backlog: i32) -> Result<(), OsError> {
         self.inner.with(|id, local| {
@@ -101,9 +102,9 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// `EMSGSIZE` if the private data is longer than [`PrivateData::CONNECT_MAX`] bytes, or
-    /// [`PrivateData::UD_CONNECT_MAX`] bytes for datagrams. `EINVAL` if the address is not resolved
-    /// yet. Otherwise the errors of
+    /// Returns `EMSGSIZE` if the private data is longer than [`PrivateData::CONNECT_MAX`] bytes, or
+    /// [`PrivateData::UD_CONNECT_MAX`] bytes for datagrams. Returns `EINVAL` if the address is not
+    /// resolved yet. Otherwise returns the errors of
     /// [`rdma_connect(3)`](https://man7.org/linux/man-pages/man3/rdma_connect.3.html).
     #[doc(alias = "rdma_connect")]
     pub fn connect(&mut self, param: &ConnParam) -> Result<(), OsError> {
@@ -133,8 +134,8 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// `EMSGSIZE` if the private data is longer than [`PrivateData::ACCEPT_MAX`] bytes, or
-    /// [`PrivateData::UD_ACCEPT_MAX`] bytes for datagrams. Otherwise the errors of
+    /// Returns `EMSGSIZE` if the private data is longer than [`PrivateData::ACCEPT_MAX`] bytes, or
+    /// [`PrivateData::UD_ACCEPT_MAX`] bytes for datagrams. Otherwise returns the errors of
     /// [`rdma_accept(3)`](https://man7.org/linux/man-pages/man3/rdma_accept.3.html).
     #[doc(alias = "rdma_accept")]
     pub fn accept(&mut self, param: &ConnParam) -> Result<(), OsError> {
@@ -164,8 +165,8 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// `EMSGSIZE` if the private data is longer than [`PrivateData::REJECT_MAX`] bytes, or
-    /// [`PrivateData::UD_ACCEPT_MAX`] bytes for datagrams. Otherwise the errors of
+    /// Returns `EMSGSIZE` if the private data is longer than [`PrivateData::REJECT_MAX`] bytes, or
+    /// [`PrivateData::UD_ACCEPT_MAX`] bytes for datagrams. Otherwise returns the errors of
     /// [`rdma_reject(3)`](https://man7.org/linux/man-pages/man3/rdma_reject.3.html).
     #[doc(alias = "rdma_reject")]
     pub fn reject(&mut self, private_data: &[u8]) -> Result<(), OsError> {
@@ -179,7 +180,7 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// The errors of [`reject`](Self::reject).
+    /// Returns the errors of [`reject`](Self::reject).
     #[doc(alias = "rdma_reject_ece")]
     pub fn reject_ece(&mut self, private_data: &[u8]) -> Result<(), OsError> {
         self.reject_by("rdma_reject_ece", ffi::rdma_reject_ece, private_data)
@@ -217,7 +218,7 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`rdma_disconnect(3)`](https://man7.org/linux/man-pages/man3/rdma_disconnect.3.html):
     /// `EINVAL` if the id has not been connected yet. A synchronous id returns `ETIMEDOUT` if it is
     /// disconnected and the peer has not confirmed the disconnection.
@@ -241,8 +242,8 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the id has created the queue pair, because then librdmacm has completed the
-    /// establishment already. Otherwise the errors of
+    /// Returns `EINVAL` if the id has created the queue pair, because then librdmacm has completed
+    /// the establishment already. Otherwise returns the errors of
     /// [`rdma_establish(3)`](https://man7.org/linux/man-pages/man3/rdma_establish.3.html).
     #[doc(alias = "rdma_establish")]
     pub fn establish(&mut self) -> Result<(), OsError> {
@@ -261,7 +262,8 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// The errors of [`rdma_notify(3)`](https://man7.org/linux/man-pages/man3/rdma_notify.3.html).
+    /// Returns the errors of
+    /// [`rdma_notify(3)`](https://man7.org/linux/man-pages/man3/rdma_notify.3.html).
     #[doc(alias = "rdma_notify")]
     pub fn notify_comm_est(&mut self) -> Result<(), OsError> {
         self.inner.call("rdma_notify", |id| {

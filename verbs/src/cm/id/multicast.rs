@@ -24,7 +24,7 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// The errors of [`rdma_join_multicast(3)`][man].
+    /// Returns the errors of [`rdma_join_multicast(3)`][man].
     ///
     /// [man]: https://man7.org/linux/man-pages/man3/rdma_join_multicast.3.html
     #[doc(alias = "rdma_join_multicast")]
@@ -43,8 +43,8 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` if the subnet manager does not support send-only members. Otherwise the errors
-    /// of [`rdma_join_multicast_ex(3)`][man].
+    /// Returns `EOPNOTSUPP` if the subnet manager does not support send-only members. Otherwise
+    /// returns the errors of [`rdma_join_multicast_ex(3)`][man].
     ///
     /// [man]: https://man7.org/linux/man-pages/man3/rdma_join_multicast_ex.3.html
     #[doc(alias = "rdma_join_multicast_ex")]
@@ -83,7 +83,7 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// `EADDRNOTAVAIL` if the id has not joined the group. Otherwise the errors of
+    /// Returns `EADDRNOTAVAIL` if the id has not joined the group. Otherwise returns the errors of
     /// [`rdma_leave_multicast(3)`][man].
     ///
     /// [man]: https://man7.org/linux/man-pages/man3/rdma_leave_multicast.3.html

@@ -36,7 +36,7 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`rdma_set_option(3)`](https://man7.org/linux/man-pages/man3/rdma_set_option.3.html).
     #[doc(alias = "RDMA_OPTION_ID_TOS")]
     #[doc(alias = "rdma_set_option")]
@@ -51,7 +51,7 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// The errors of [`set_tos`](Self::set_tos).
+    /// Returns the errors of [`set_tos`](Self::set_tos).
     #[doc(alias = "RDMA_OPTION_ID_REUSEADDR")]
     pub fn set_reuseaddr(&mut self, reuse: bool) -> Result<(), OsError> {
         self.set_option(consts::RDMA_OPTION_ID_REUSEADDR, c_int::from(reuse))
@@ -63,7 +63,7 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// The errors of [`set_tos`](Self::set_tos).
+    /// Returns the errors of [`set_tos`](Self::set_tos).
     #[doc(alias = "RDMA_OPTION_ID_AFONLY")]
     pub fn set_afonly(&mut self, only: bool) -> Result<(), OsError> {
         self.set_option(consts::RDMA_OPTION_ID_AFONLY, c_int::from(only))
@@ -76,8 +76,8 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the exponent is above 31, because the device would truncate it to five bits.
-    /// Otherwise the errors of [`set_tos`](Self::set_tos).
+    /// Returns `EINVAL` if the exponent is above 31, because the device would truncate it to five
+    /// bits. Otherwise returns the errors of [`set_tos`](Self::set_tos).
     #[doc(alias = "RDMA_OPTION_ID_ACK_TIMEOUT")]
     pub fn set_ack_timeout(&mut self, exponent: u8) -> Result<(), OsError> {
         if exponent > 31 {
@@ -102,8 +102,8 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the id has a queue pair, for which librdmacm sets the options itself, and if the
-    /// vendor is 0, which means that there are no options.
+    /// Returns `EINVAL` if the id has a queue pair, for which librdmacm sets the options itself,
+    /// and if the vendor is 0, which means that there are no options.
     #[doc(alias = "rdma_set_local_ece")]
     pub fn set_local_ece(&mut self, ece: Ece) -> Result<(), OsError> {
         let mut raw = ffi::ibv_ece {
@@ -125,8 +125,8 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the id has a queue pair, for which librdmacm gets the options itself: see
-    /// [`rdma_get_remote_ece(3)`][man].
+    /// Returns `EINVAL` if the id has a queue pair, for which librdmacm gets the options itself:
+    /// see [`rdma_get_remote_ece(3)`][man].
     ///
     /// [man]: https://man7.org/linux/man-pages/man3/rdma_get_remote_ece.3.html
     #[doc(alias = "rdma_get_remote_ece")]

@@ -20,9 +20,9 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the id already has a queue pair, if it is not bound to a device, or if an
-    /// argument belongs to another device than that of [`verbs`](Self::verbs). A device that the
-    /// program opened itself counts as another device. Otherwise the errors of
+    /// Returns `EINVAL` if the id already has a queue pair, if it is not bound to a device, or if
+    /// an argument belongs to another device than that of [`verbs`](Self::verbs). A device that the
+    /// program opened itself counts as another device. Otherwise returns the errors of
     /// [`rdma_create_qp(3)`](https://man7.org/linux/man-pages/man3/rdma_create_qp.3.html).
     #[doc(alias = "rdma_create_qp")]
     pub fn create_qp(
@@ -61,7 +61,7 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`rdma_init_qp_attr(3)`](https://man7.org/linux/man-pages/man3/rdma_init_qp_attr.3.html).
     #[doc(alias = "rdma_init_qp_attr")]
     pub fn init_qp_attr(&mut self, state: QpState) -> Result<QpAttr, OsError> {

@@ -28,7 +28,7 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`rdma_create_id(3)`](https://man7.org/linux/man-pages/man3/rdma_create_id.3.html) and of
     /// [`EventChannel::new`].
     pub fn new_sync(ps: PortSpace) -> Result<Self, OsError> {
@@ -44,7 +44,7 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`rdma_create_ep(3)`](https://man7.org/linux/man-pages/man3/rdma_create_ep.3.html) and of
     /// [`EventChannel::new`].
     #[doc(alias = "rdma_create_ep")]
@@ -92,8 +92,8 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the id is not synchronous or does not listen, and `ENODEV` if the device was
-    /// removed. If [`EventChannel::new`] fails for the new id, its error is returned, and the
+    /// Returns `EINVAL` if the id is not synchronous or does not listen, and `ENODEV` if the device
+    /// was removed. If [`EventChannel::new`] fails for the new id, its error is returned, and the
     /// request is rejected.
     #[doc(alias = "rdma_get_request")]
     pub fn get_request(&mut self) -> Result<Self, OsError> {
@@ -110,7 +110,7 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// The errors of [`get_request`](Self::get_request).
+    /// Returns the errors of [`get_request`](Self::get_request).
     pub fn get_request_timeout(&mut self, timeout: Duration) -> Result<Option<Self>, OsError> {
         const CALL: &str = "rdma_get_request";
         let listens = self.inner.with(|_, local| local.listens);

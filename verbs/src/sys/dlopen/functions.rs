@@ -17,8 +17,8 @@ use crate::sys::{
 ///
 /// # Errors
 ///
-/// `ELIBACC` with the name of a library that cannot be opened. `ELIBBAD` with the name of a
-/// function that a library lacks, because it is older than rdma-core 32.
+/// Returns `ELIBACC` with the name of a library that cannot be opened. Returns `ELIBBAD` with the
+/// name of a function that a library lacks, because it is older than rdma-core 32.
 pub(crate) fn open_libraries() -> Result<(), OsError> {
     functions().map(drop)
 }

@@ -56,8 +56,8 @@ impl CompletionChannel {
     ///
     /// # Errors
     ///
-    /// `EMFILE` if the process has too many open descriptors. Otherwise the errors of
-    /// `ibv_create_comp_channel(3)`.
+    /// Returns `EMFILE` if the process has too many open descriptors. Otherwise returns the errors
+    /// of `ibv_create_comp_channel(3)`.
     #[doc(alias = "ibv_create_comp_channel")]
     pub fn new(context: &Context) -> Result<Self, OsError> {
         // SAFETY: the handle `context` keeps the device's context open.
@@ -81,7 +81,7 @@ impl CompletionChannel {
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_get_cq_event(3)`](https://man7.org/linux/man-pages/man3/ibv_get_cq_event.3.html).
     #[doc(alias = "ibv_get_cq_event")]
     #[doc(alias = "ibv_ack_cq_events")]
@@ -107,7 +107,7 @@ impl CompletionChannel {
     ///
     /// # Errors
     ///
-    /// The errors of [`get_event`](Self::get_event) and of
+    /// Returns the errors of [`get_event`](Self::get_event) and of
     /// [`poll(2)`](https://man7.org/linux/man-pages/man2/poll.2.html). A signal does not cause an
     /// error.
     pub fn wait_event(&self, timeout: Duration) -> Result<Option<u64>, OsError> {

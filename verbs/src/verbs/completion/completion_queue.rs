@@ -55,7 +55,7 @@ impl CompletionQueue {
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_create_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_create_cq.3.html): `EINVAL`
     /// if `cqe` is 0 or more than [`DeviceAttr::max_cqe`](crate::verbs::DeviceAttr::max_cqe), and
     /// if the channel belongs to another context.
@@ -75,8 +75,8 @@ impl CompletionQueue {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the vector is not below [`Context::num_comp_vectors`]. Otherwise the errors of
-    /// [`new`](Self::new).
+    /// Returns `EINVAL` if the vector is not below [`Context::num_comp_vectors`]. Otherwise returns
+    /// the errors of [`new`](Self::new).
     #[doc(alias = "comp_vector")]
     pub fn on_vector(
         context: &Context,
@@ -103,8 +103,8 @@ impl CompletionQueue {
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` if the driver supports no extended queues, or if it supports no timestamps,
-    /// which [`completion_timestamp_mask`] shows. Otherwise the errors of
+    /// Returns `EOPNOTSUPP` if the driver supports no extended queues, or if it supports no
+    /// timestamps, which [`completion_timestamp_mask`] shows. Otherwise returns the errors of
     /// [`on_vector`](Self::on_vector).
     ///
     /// [`completion_timestamp_mask`]: crate::verbs::DeviceAttrEx::completion_timestamp_mask
@@ -166,7 +166,7 @@ impl CompletionQueue {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the queue was created in another way. Otherwise the errors of
+    /// Returns `EINVAL` if the queue was created in another way. Otherwise returns the errors of
     /// [`ibv_start_poll(3)`](https://man7.org/linux/man-pages/man3/ibv_create_cq_ex.3.html).
     #[doc(alias = "ibv_start_poll")]
     #[doc(alias = "ibv_next_poll")]
@@ -185,7 +185,7 @@ impl CompletionQueue {
     ///
     /// # Errors
     ///
-    /// `EIO` if the queue has failed, the only error that
+    /// Returns `EIO` if the queue has failed, the only error that
     /// [`ibv_poll_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html) reports.
     #[doc(alias = "ibv_poll_cq")]
     #[inline]
@@ -207,7 +207,7 @@ impl CompletionQueue {
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_req_notify_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_req_notify_cq.3.html).
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn req_notify(&self, solicited_only: bool) -> Result<(), OsError> {

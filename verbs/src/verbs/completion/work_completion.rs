@@ -217,7 +217,7 @@ impl WorkCompletion {
     ///
     /// # Errors
     ///
-    /// The error of the completion if the work request failed.
+    /// Returns the error of the completion if the work request failed.
     #[inline]
     pub fn result(&self) -> Result<Success, WcError> {
         let &Self {

@@ -146,7 +146,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_query_device(3)`](https://man7.org/linux/man-pages/man3/ibv_query_device.3.html).
     #[doc(alias = "ibv_query_device")]
     pub fn query_device(&self) -> Result<DeviceAttr, OsError> {
@@ -164,7 +164,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// The errors of [`ibv_query_device_ex(3)`].
+    /// Returns the errors of [`ibv_query_device_ex(3)`].
     ///
     /// [`ibv_query_device_ex(3)`]: https://man7.org/linux/man-pages/man3/ibv_query_device_ex.3.html
     #[doc(alias = "ibv_query_device_ex")]
@@ -182,7 +182,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_query_port(3)`](https://man7.org/linux/man-pages/man3/ibv_query_port.3.html): `EINVAL`
     /// if the port does not exist.
     #[doc(alias = "ibv_query_port")]
@@ -200,7 +200,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_query_gid_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_query_gid_ex.3.html):
     /// `ENODATA` if the entry is empty, `EINVAL` if the port or the index does not exist.
     #[doc(alias = "ibv_query_gid_ex")]
@@ -221,7 +221,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_query_gid_table(3)`](https://man7.org/linux/man-pages/man3/ibv_query_gid_table.3.html)
     /// and of [`query_port`](Self::query_port).
     #[doc(alias = "ibv_query_gid_table")]
@@ -243,7 +243,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_query_pkey(3)`](https://man7.org/linux/man-pages/man3/ibv_query_pkey.3.html).
     #[doc(alias = "ibv_query_pkey")]
     pub fn query_pkey(&self, port: u8, index: u16) -> Result<u16, OsError> {
@@ -324,7 +324,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// `EIO` after the device has been removed. Otherwise the errors of [`ibv_get_async_event(3)`].
+    /// Returns `EIO` after the device has been removed. Otherwise returns the errors of
+    /// [`ibv_get_async_event(3)`].
     ///
     /// [`ibv_get_async_event(3)`]: https://man7.org/linux/man-pages/man3/ibv_get_async_event.3.html
     #[doc(alias = "ibv_get_async_event")]

@@ -46,8 +46,8 @@ impl DeviceList {
     ///
     /// # Errors
     ///
-    /// `ENOSYS` if the kernel has not loaded its RDMA support. Otherwise the errors of
-    /// [`ibv_get_device_list(3)`].
+    /// Returns `ENOSYS` if the kernel has not loaded its RDMA support. Otherwise returns the errors
+    /// of [`ibv_get_device_list(3)`].
     ///
     /// [`ibv_get_device_list(3)`]: https://man7.org/linux/man-pages/man3/ibv_get_device_list.3.html
     #[doc(alias = "ibv_get_device_list")]
@@ -155,7 +155,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_open_device(3)`](https://man7.org/linux/man-pages/man3/ibv_open_device.3.html).
     #[doc(alias = "ibv_open_device")]
     pub fn open(&self) -> Result<Context, OsError> {

@@ -41,9 +41,10 @@ impl DeviceMemory {
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` if the device has no memory for programs, which
-    /// [`DeviceAttrEx::max_dm_size`](crate::verbs::DeviceAttrEx::max_dm_size) shows. Otherwise the
-    /// errors of [`ibv_alloc_dm(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html).
+    /// Returns `EOPNOTSUPP` if the device has no memory for programs, which
+    /// [`DeviceAttrEx::max_dm_size`](crate::verbs::DeviceAttrEx::max_dm_size) shows. Otherwise
+    /// returns the errors of
+    /// [`ibv_alloc_dm(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html).
     #[doc(alias = "ibv_alloc_dm")]
     pub fn new(context: &Context, len: usize) -> Result<Self, OsError> {
         let mut attr = ffi::ibv_alloc_dm_attr {
@@ -82,13 +83,13 @@ impl DeviceMemory {
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_memcpy_to_dm(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html). A device
     /// may require that `offset` and the length are multiples of 4.
     ///
     /// # Panics
     ///
-    /// If the range exceeds the device memory.
+    /// Panics if the range exceeds the device memory.
     #[doc(alias = "ibv_memcpy_to_dm")]
     pub fn copy_in(&self, offset: usize, src: &[u8]) -> Result<(), OsError> {
         const CALL: &str = "ibv_memcpy_to_dm";
@@ -107,13 +108,13 @@ impl DeviceMemory {
     ///
     /// # Errors
     ///
-    /// The errors of
-    /// [`ibv_memcpy_from_dm(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html).
-    /// A device may require that `offset` and the length are multiples of 4.
+    /// Returns the errors of
+    /// [`ibv_memcpy_from_dm(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html). A
+    /// device may require that `offset` and the length are multiples of 4.
     ///
     /// # Panics
     ///
-    /// If the range exceeds the device memory.
+    /// Panics if the range exceeds the device memory.
     #[doc(alias = "ibv_memcpy_from_dm")]
     pub fn copy_out(&self, offset: usize, dst: &mut [u8]) -> Result<(), OsError> {
         const CALL: &str = "ibv_memcpy_from_dm";

@@ -99,8 +99,9 @@ impl MemoryRegion {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if `len` is 0, and for `REMOTE_WRITE` or `REMOTE_ATOMIC` without `LOCAL_WRITE`.
-    /// `ENOMEM` usually means that the process has reached its limit on locked memory (`ulimit
+    /// Returns `EINVAL` if `len` is 0, and for `REMOTE_WRITE` or `REMOTE_ATOMIC` without
+    /// `LOCAL_WRITE`. `ENOMEM` usually means that the process has reached its limit on locked
+    /// memory (`ulimit
     /// -l`). Otherwise the errors of
     /// [`ibv_reg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html) and
     /// [`mmap(2)`](https://man7.org/linux/man-pages/man2/mmap.2.html).
@@ -121,12 +122,13 @@ impl MemoryRegion {
     ///
     /// # Panics
     ///
-    /// If the part exceeds the region, or if the bytes are in the memory of the device or in a
-    /// dma-buf.
+    /// Panics if the part exceeds the region, or if the bytes are in the memory of the device or in
+    /// a dma-buf.
     ///
     /// # Errors
     ///
-    /// The errors of [`ibv_reg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html).
+    /// Returns the errors of
+    /// [`ibv_reg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html).
     pub fn again(&self, part: Range<usize>, access: AccessFlags) -> Result<Self, OsError> {
         let len = part.end.saturating_sub(part.start);
         self.check(part.start, len);
@@ -158,8 +160,9 @@ impl MemoryRegion {
     ///
     /// # Errors
     ///
-    /// The errors of [`ibv_reg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html),
-    /// and `EINVAL` if `start` is null.
+    /// Returns the errors of
+    /// [`ibv_reg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html), and `EINVAL` if
+    /// `start` is null.
     pub unsafe fn register(
         pd: &ProtectionDomain,
         start: *mut u8,
@@ -181,10 +184,10 @@ impl MemoryRegion {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if `len` is 0, and if `access` contains a flag for peers, because peers could then
-    /// access all memory of the process.
+    /// Returns `EINVAL` if `len` is 0, and if `access` contains a flag for peers, because peers
+    /// could then access all memory of the process.
     /// [`OdpCaps::SUPPORT_IMPLICIT`](crate::verbs::OdpCaps::SUPPORT_IMPLICIT) is set if the device
-    /// supports such registrations. Otherwise the errors of [`new`](Self::new).
+    /// supports such registrations. Otherwise returns the errors of [`new`](Self::new).
     pub fn new_implicit(
         pd: &ProtectionDomain,
         len: usize,
@@ -214,7 +217,7 @@ impl MemoryRegion {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if `memory` belongs to another device. Otherwise the errors of
+    /// Returns `EINVAL` if `memory` belongs to another device. Otherwise returns the errors of
     /// [`ibv_reg_dm_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html).
     #[doc(alias = "ibv_reg_dm_mr")]
     pub fn of_device(
@@ -260,9 +263,10 @@ impl MemoryRegion {
     ///
     /// # Errors
     ///
-    /// `ELIBBAD` with the name of the function if libibverbs is older than rdma-core 34. `EINVAL`
-    /// if `len` is 0. `EOPNOTSUPP` or `ENOSYS` if the driver or its library does not support
-    /// dma-bufs, as is the case for software RoCE and software iWARP. Otherwise the errors of
+    /// Returns `ELIBBAD` with the name of the function if libibverbs is older than rdma-core 34.
+    /// Returns `EINVAL` if `len` is 0. Returns `EOPNOTSUPP` or `ENOSYS` if the driver or its
+    /// library does not support dma-bufs, as is the case for software RoCE and software iWARP.
+    /// Otherwise returns the errors of
     /// [`ibv_reg_dmabuf_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html), which
     /// requires that `offset` and `iova` have the same position in their pages, and that `offset +
     /// len` is within the buffer.
@@ -362,7 +366,7 @@ impl MemoryRegion {
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` if the driver does not support advice. Otherwise the errors of
+    /// Returns `EOPNOTSUPP` if the driver does not support advice. Otherwise returns the errors of
     /// [`ibv_advise_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_advise_mr.3.html).
     #[doc(alias = "ibv_advise_mr")]
     pub fn advise(&self, advice: Advice) -> Result<(), OsError> {
@@ -467,8 +471,8 @@ impl MemoryRegion {
     ///
     /// # Panics
     ///
-    /// If the range exceeds the region, or if the bytes are in the memory of the device or in a
-    /// dma-buf.
+    /// Panics if the range exceeds the region, or if the bytes are in the memory of the device or
+    /// in a dma-buf.
     #[inline]
     pub fn copy_in(&self, offset: usize, src: &[u8]) {
         self.check(offset, src.len());
@@ -479,8 +483,8 @@ impl MemoryRegion {
     ///
     /// # Panics
     ///
-    /// If the range exceeds the region, or if the bytes are in the memory of the device or in a
-    /// dma-buf.
+    /// Panics if the range exceeds the region, or if the bytes are in the memory of the device or
+    /// in a dma-buf.
     #[inline]
     pub fn copy_out(&self, offset: usize, dst: &mut [u8]) {
         self.check(offset, dst.len());

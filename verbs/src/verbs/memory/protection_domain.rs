@@ -38,7 +38,7 @@ impl ProtectionDomain {
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_alloc_pd(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_pd.3.html).
     #[doc(alias = "ibv_alloc_pd")]
     pub fn new(context: &Context) -> Result<Self, OsError> {

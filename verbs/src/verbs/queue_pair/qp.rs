@@ -77,7 +77,7 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_create_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_create_qp.3.html): `EINVAL`
     /// or `ENOMEM` if a requested capacity exceeds that of the device, and `EINVAL` if the objects
     /// do not all belong to the same [`Context`](crate::verbs::Context).
@@ -102,8 +102,8 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` if the driver does not have these functions. Otherwise the errors of
-    /// [`new`](Self::new).
+    /// Returns `EOPNOTSUPP` if the driver does not have these functions. Otherwise returns the
+    /// errors of [`new`](Self::new).
     #[doc(alias = "ibv_create_qp_ex")]
     #[doc(alias = "ibv_wr_start")]
     #[doc(alias = "ibv_wr_complete")]
@@ -242,7 +242,7 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_post_send(3)`](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html).
     #[inline]
     pub unsafe fn post_send_raw(&self, request: RawSend<'_>) -> Result<(), OsError> {
@@ -267,7 +267,7 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_post_send(3)`](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html).
     pub unsafe fn post_sends_raw(&self, requests: &[RawSend<'_>]) -> Result<(), OsError> {
         let mut bad_wr = ptr::null_mut();
@@ -289,7 +289,7 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_post_recv(3)`](https://man7.org/linux/man-pages/man3/ibv_post_recv.3.html).
     #[inline]
     pub unsafe fn post_recv_raw(&self, wr_id: u64, sge: Option<RawSge>) -> Result<(), OsError> {
@@ -305,7 +305,7 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// The error of
+    /// Returns the error of
     /// [`ibv_modify_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html), together
     /// with the attributes that are missing or not allowed according to the InfiniBand rules for
     /// this transition.
@@ -328,7 +328,7 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// The errors of [`modify`](Self::modify).
+    /// Returns the errors of [`modify`](Self::modify).
     pub fn to_err(&self) -> Result<(), OsError> {
         let attr = QpAttr {
             qp_state: Some(QpState::ERR),
@@ -347,7 +347,7 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// The errors of [`modify`](Self::modify).
+    /// Returns the errors of [`modify`](Self::modify).
     pub fn set_min_rnr_timer(&self, code: u8) -> Result<(), OsError> {
         let attr = QpAttr {
             min_rnr_timer: Some(code),
@@ -363,7 +363,7 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_query_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_query_qp.3.html).
     #[doc(alias = "ibv_query_qp")]
     pub fn query(&self) -> Result<QpAttr, OsError> {
@@ -377,7 +377,7 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_query_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_query_qp.3.html).
     pub fn state(&self) -> Result<QpState, OsError> {
         self.query_raw(QpAttrMask::STATE)

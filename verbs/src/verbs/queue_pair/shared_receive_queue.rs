@@ -68,7 +68,7 @@ impl SharedReceiveQueue {
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_create_srq(3)`](https://man7.org/linux/man-pages/man3/ibv_create_srq.3.html).
     #[doc(alias = "ibv_create_srq")]
     pub fn new(pd: &ProtectionDomain, attr: &SrqAttr, cookie: u64) -> Result<Self, OsError> {
@@ -136,7 +136,7 @@ impl SharedReceiveQueue {
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_post_srq_recv(3)`](https://man7.org/linux/man-pages/man3/ibv_post_srq_recv.3.html).
     #[inline]
     pub unsafe fn post_recv_raw(&self, wr_id: u64, sge: RawSge) -> Result<(), OsError> {
@@ -152,7 +152,7 @@ impl SharedReceiveQueue {
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_modify_srq(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_srq.3.html).
     #[doc(alias = "ibv_modify_srq")]
     pub fn set_limit(&self, srq_limit: u32) -> Result<(), OsError> {
@@ -171,7 +171,7 @@ impl SharedReceiveQueue {
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_query_srq(3)`](https://man7.org/linux/man-pages/man3/ibv_query_srq.3.html).
     #[doc(alias = "ibv_query_srq")]
     pub fn query(&self) -> Result<SrqAttr, OsError> {

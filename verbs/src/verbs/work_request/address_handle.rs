@@ -120,7 +120,7 @@ impl AddressHandle {
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_create_ah(3)`](https://man7.org/linux/man-pages/man3/ibv_create_ah.3.html).
     #[doc(alias = "ibv_create_ah")]
     pub fn new(pd: &ProtectionDomain, attr: &AhAttr) -> Result<Self, OsError> {
@@ -136,7 +136,8 @@ impl AddressHandle {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the receive failed. Otherwise the errors of [`ibv_create_ah_from_wc(3)`][man].
+    /// Returns `EINVAL` if the receive failed. Otherwise returns the errors of
+    /// [`ibv_create_ah_from_wc(3)`][man].
     ///
     /// [man]: https://man7.org/linux/man-pages/man3/ibv_create_ah_from_wc.3.html
     #[doc(alias = "ibv_create_ah_from_wc")]

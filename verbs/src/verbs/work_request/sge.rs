@@ -28,7 +28,7 @@ impl<'a> Sge<'a> {
     ///
     /// # Panics
     ///
-    /// If the range exceeds the region, or is longer than `u32::MAX` bytes.
+    /// Panics if the range exceeds the region, or is longer than `u32::MAX` bytes.
     #[must_use]
     pub fn new(region: &'a MemoryRegion, range: impl RangeBounds<usize>) -> Self {
         let (offset, length) = resolve(range, region.len());
