@@ -28,7 +28,7 @@ pub(super) struct Measured {
     pub(super) messages: u64,
     /// The rate of all connections together.
     pub(super) messages_per_second: f64,
-    /// The round-trip times. Empty unless the test measures latency.
+    /// The round-trip times, or an empty collection if the test does not measure latency.
     pub(super) times: Times,
 }
 

@@ -34,7 +34,7 @@ pub(super) struct Adapter {
     interrupts: usize,
     /// The processors that serve the interrupts.
     served: BTreeSet<usize>,
-    /// The processors of the adapter's NUMA node. Empty if the host has only one node.
+    /// The processors of the adapter's NUMA node. The set is empty if the host has only one node.
     local: BTreeSet<usize>,
     /// The number of processors of the host.
     processors: usize,

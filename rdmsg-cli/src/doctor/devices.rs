@@ -40,8 +40,8 @@ pub(super) struct Device {
     /// Whether the device implements iWARP, which runs over TCP, so it has no RDMA packets and no
     /// UDP port of its own.
     pub(super) is_iwarp: bool,
-    /// The interface on which a software device was created. `None` for an adapter, and if the
-    /// driver does not report the interface.
+    /// The interface on which a software device was created. It is `None` for an adapter, and if
+    /// the driver does not report the interface.
     made_on: Option<String>,
     ports: Vec<Port>,
 }

@@ -21,7 +21,7 @@ pub(crate) struct Hardware {
     rate: Option<u64>,
     /// The MTU of the network interface in bytes.
     mtu: Option<u64>,
-    /// The maximum payload of an RDMA packet in bytes. `None` for iWARP.
+    /// The maximum payload of an RDMA packet in bytes. It is `None` for iWARP.
     rdma_mtu: Option<u64>,
 }
 

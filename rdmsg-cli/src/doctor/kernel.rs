@@ -20,7 +20,7 @@ pub(super) struct Kernel {
     has_cm: bool,
     /// Whether the device class for verbs exists.
     has_verbs: bool,
-    /// Whether the missing modules can be loaded. `None` if that is not known.
+    /// Whether the kernel can load the missing modules, or `None` if that is not known.
     can_load: Option<bool>,
 }
 
@@ -91,7 +91,7 @@ impl Kernel {
     }
 }
 
-/// Returns whether modprobe finds the module. `None` if modprobe cannot be run.
+/// Returns whether modprobe finds the module. Returns `None` if modprobe cannot be run.
 fn can_load(module: &str) -> Option<bool> {
     let status = system::command("modprobe")?
         .args(["--dry-run", "--quiet", module])

@@ -66,7 +66,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 ///
 /// # Errors
 ///
-/// If the name of the peer has no address.
+/// Fails if the name of the peer has no address.
 pub(crate) fn examine_with(peer: &str, timeout: Duration) -> Result<Report> {
     Ok(examine(Some(Peer::find(peer)?), timeout))
 }

@@ -22,9 +22,9 @@ const ROCE_HEADERS: u64 = 60;
 pub(super) struct Route {
     /// The address from which this host sends.
     pub(super) local: IpAddr,
-    /// The maximum length of an IP packet on this route, in bytes. It is the interface's MTU, until
-    /// a router or host on the way reports a smaller one, which the kernel remembers for ten
-    /// minutes. `None` for IPv6.
+    /// The maximum length of an IP packet on this route in bytes, or `None` for IPv6. It is the
+    /// interface's MTU, until a router or host on the way reports a smaller one, which the kernel
+    /// remembers for ten minutes.
     pub(super) mtu: Option<u64>,
 }
 

@@ -9,7 +9,8 @@ use rdmsg::Endpoint;
 #[derive(Debug)]
 pub(super) struct Outages {
     looked: Instant,
-    /// The time at which this program noticed the present loss; `None` without a loss.
+    /// The time at which this program noticed that the connection was lost, or `None` while it is
+    /// not lost.
     since: Option<Instant>,
     resumes: u64,
 }

@@ -25,7 +25,7 @@ impl Files {
     ///
     /// # Errors
     ///
-    /// If one of the files exists or cannot be created. Then no file is created.
+    /// Fails if one of the files exists or cannot be created. Then no file is created.
     pub(super) fn create(name: &Path) -> Result<Self> {
         let create = |extension: &str| {
             let mut path = name.as_os_str().to_owned();

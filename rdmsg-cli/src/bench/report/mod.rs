@@ -31,7 +31,7 @@ impl<'a> Report<'a> {
     ///
     /// # Errors
     ///
-    /// If a file exists or cannot be created, or if the name of the peer has no address.
+    /// Fails if a file exists or cannot be created, or if the name of the peer has no address.
     pub(super) fn begin(name: &Path, options: &'a Options) -> Result<Self> {
         Ok(Self {
             files: Files::create(name)?,

@@ -18,8 +18,8 @@ pub(in crate::doctor) struct Chain {
     pub(super) family: String,
     pub(super) table: String,
     pub(super) name: String,
-    /// The hook at which the kernel enters the chain. `None` for a chain that only rules of other
-    /// chains enter.
+    /// The hook at which the kernel enters the chain. It is `None` for a chain that only rules of
+    /// other chains enter.
     hook: Option<String>,
     drops_by_default: bool,
 }
