@@ -47,7 +47,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const LARGEST: usize = 64 * 1024;
 /// The number of posted receives: one for the next message while the program reads the last one.
 const RECEIVES: usize = 2;
-/// The index of the slot for the send, after the slots of the receives. Also the id of the send.
+/// The index of the slot for the send, after the slots of the receives. It is also the send's id.
 const SEND: usize = RECEIVES;
 
 /// Sends messages and receives their echoes over RDMA, with only the connection manager and verbs
