@@ -78,7 +78,7 @@ pub enum Answers {
 
 /// The events that completions raise, on which a thread sleeps.
 pub trait Events: Send + Sync {
-    /// Takes a raised event, if there is one, so that the events are not readable any more.
+    /// Takes a raised event, if there is one, so that the events are no longer readable.
     fn clear(&self);
 
     /// Sends the acknowledgements that [`Answers::MayWait`] has delayed.

@@ -146,7 +146,7 @@ impl Poller {
         }
     }
 
-    /// Takes the completion event that was raised, so that the events are not readable any more.
+    /// Takes the completion event that was raised, so that the events are no longer readable.
     pub fn clear_event(&self) {
         if let Some(registration) = &*lock(&self.registration) {
             registration.clear();
@@ -176,8 +176,7 @@ impl Poller {
         }
     }
 
-    /// Logs that the engine's thread polls from now on, because the runtime cannot watch the
-    /// events.
+    /// Logs that the engine's thread now polls, because the runtime cannot watch the events.
     #[cfg(feature = "tokio")]
     pub(super) fn note(&self, error: &OsError) {
         rdmsg_os::debug!(
@@ -289,7 +288,7 @@ impl Poller {
         }
     }
 
-    /// Records that the user `who` does not rely on the engine's thread any more.
+    /// Records that the user `who` no longer relies on the engine's thread.
     #[inline]
     pub fn rely_no_more(&self, who: Reliance) {
         self.word.rely_no_more(who);

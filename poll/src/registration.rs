@@ -56,7 +56,7 @@ impl Registration {
         Ok(new)
     }
 
-    /// Takes a raised completion event, so that the events are not readable any more.
+    /// Takes a raised completion event, so that the events are no longer readable.
     pub(super) fn clear(&self) {
         self.events.clear();
     }

@@ -105,7 +105,7 @@ impl Tasks {
         self.wakers.wake(happened)
     }
 
-    /// Stores the registration with a runtime: from now on the runtime watches the events.
+    /// Stores the registration with a runtime, which now watches the events.
     #[cfg(feature = "tokio")]
     pub fn enter_runtime(&self, watch: RuntimeWatch) {
         self.change(|_| Watch::Active(Arc::new(watch)));

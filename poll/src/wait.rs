@@ -59,8 +59,8 @@ impl Poller {
         }
     }
 
-    /// Spins as long as the policy allows, then sleeps, until `ready` returns a value. The calling
-    /// thread is the leader.
+    /// Spins for the time that the policy allows, then sleeps, until `ready` returns a value. The
+    /// calling thread is the leader.
     fn lead<T>(
         &self,
         leader: &Leader<'_>,

@@ -210,8 +210,7 @@ impl Word {
         }
         self.acquire(word.wrapping_add(VISIT), |word| match owner(word) {
             Owner::Engine if word & RELIED == 0 => Some(word | THREADS | ATTENDED),
-            // The engine has stopped its checks because the leader slept. It checks again from now
-            // on.
+            // The engine had stopped its checks because the leader slept. Now it checks again.
             Owner::Threads => Some(word | ATTENDED),
             Owner::Engine | Owner::Loop => None,
         })

@@ -37,7 +37,7 @@ pub enum Woken {
 }
 
 loom::lazy_static! {
-    /// The state of one execution of the model. Loom creates it anew for each execution.
+    /// The state of one execution of the model. Loom creates a new one for each execution.
     static ref SYSTEM: System = System {
         state: Mutex::new(State {
             rung: false,
