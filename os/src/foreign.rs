@@ -195,7 +195,7 @@ pub fn call_once(code: impl FnOnce() + Send + 'static) {
 #[derive(Debug, Default)]
 pub struct Owed<T> {
     owing: Mutex<Owing<T>>,
-    /// Notified when no thread does the work any more.
+    /// The condition variable that the working thread notifies when it stops.
     idle: Condvar,
 }
 

@@ -55,7 +55,7 @@ impl Process {
     pub fn this() -> Self {
         WATCHED.call_once(|| {
             // SAFETY: the three handlers are functions of this crate without arguments, and stay
-            // loaded as long as the crate.
+            // loaded while the crate is loaded.
             let ret =
                 unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
             if ret != 0 {
@@ -95,8 +95,8 @@ fn unshared() -> MutexGuard<'static, DescriptorSet> {
 /// the lock and the set in a consistent state.
 extern "C" fn prepare() {
     let guard = unshared();
-    // A thread that is ending has no thread-local storage any more. If such a thread forks, the
-    // child keeps the descriptors.
+    // A thread that is ending no longer has thread-local storage. If such a thread forks, the child
+    // keeps the descriptors.
     let _ = HELD.try_with(|held| held.set(Some(guard)));
 }
 
@@ -159,7 +159,7 @@ impl DescriptorSet {
                 }
             }
         }
-        // SAFETY: `dummy` was opened above and is not used any more. If it is -1, `close` fails
+        // SAFETY: `dummy` was opened above and is no longer used. If it is -1, `close` fails
         // without an effect.
         unsafe { libc::close(dummy) };
     }

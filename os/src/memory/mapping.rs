@@ -108,8 +108,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: `with` mapped these pages, no other code uses them any more, and only this `drop`
-        // unmaps them.
+        // SAFETY: `with` mapped these pages, they are no longer in use by other code, and only this
+        // `drop` unmaps them.
         let ret = unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
         if let Err(error) = cvt("munmap", ret) {
             error!(
