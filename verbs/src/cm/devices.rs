@@ -292,8 +292,8 @@ impl List {
         // SAFETY: `copy` has room for all entries of `others`, and no other code has its address.
         unsafe { ptr::copy_nonoverlapping(others.as_ptr(), copy.as_ptr(), others.len()) };
         // SAFETY: `rdma_free_devices` releases one use of each device in `copy`, which ends with
-        // null, and then calls `free` on it. Those uses belong to `self`, which does not use these
-        // devices any more.
+        // null, and then calls `free` on it. Those uses belong to `self`, which no longer uses
+        // these devices.
         unsafe { ffi::rdma_free_devices(copy.as_ptr()) };
         // SAFETY: `start` points to at least two entries, and `&mut self` excludes other users of
         // the list.
@@ -360,7 +360,7 @@ unsafe fn renew(context: NonNull<ffi::ibv_context>) -> Result<(), OsError> {
         // SAFETY: `new` and `old` are descriptors of the two open contexts.
         cvt("dup3", unsafe { libc::dup3(new, old, libc::O_CLOEXEC) }).map(drop)
     });
-    // SAFETY: `new` was opened above, has no objects, and is not used any more.
+    // SAFETY: `new` was opened above, has no objects, and is no longer used.
     let ret = unsafe { ffi::ibv_close_device(new.as_ptr()) };
     let closed = cvt_errno("ibv_close_device", ret);
     replaced.and(closed)

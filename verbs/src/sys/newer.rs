@@ -26,8 +26,7 @@ pub(crate) type RegDmabufMr = unsafe extern "C" fn(
 
 struct Newer {
     reg_dmabuf_mr: Result<RegDmabufMr, OsError>,
-    /// The library that contains the functions. It stays open as long as the function pointers are
-    /// used.
+    /// The library that contains the functions. It stays open while the function pointers are used.
     _library: Library,
 }
 

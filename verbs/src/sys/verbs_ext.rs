@@ -215,7 +215,7 @@ pub(crate) unsafe fn ibv_alloc_dm(
 ///
 /// # Safety
 ///
-/// `dm` was allocated with `ibv_alloc_dm`, has no memory region any more, and is not used after
+/// `dm` was allocated with `ibv_alloc_dm`, no longer has a memory region, and is not used after
 /// this call.
 pub(crate) unsafe fn ibv_free_dm(dm: *mut ffi::ibv_dm) -> libc::c_int {
     // SAFETY: `dm` exists, according to the caller, so its context is open.

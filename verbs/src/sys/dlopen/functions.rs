@@ -35,8 +35,8 @@ macro_rules! functions {
     } )*) => {
         struct Functions {
             $( $( $name: unsafe extern "C" fn($( $type ),*) $( -> $result )?, )* )*
-            /// The libraries that contain the functions. They stay open as long as the function
-            /// pointers are used.
+            /// The libraries that contain the functions. They stay open while the function pointers
+            /// are used.
             _libraries: [Library; 2],
         }
 

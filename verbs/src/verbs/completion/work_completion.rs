@@ -132,7 +132,7 @@ impl WorkCompletion {
         self.wr_id
     }
 
-    /// Returns the status, which tells whether the work request succeeded or why it failed.
+    /// Returns the status of the work request: success, or the reason for the failure.
     #[must_use]
     #[inline]
     pub const fn status(&self) -> WcStatus {

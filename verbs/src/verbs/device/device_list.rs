@@ -24,7 +24,7 @@ pub struct DeviceList {
 #[doc(alias = "ibv_device")]
 pub struct Device {
     raw: NonNull<ffi::ibv_device>,
-    /// The list that contains `raw`, which exists as long as the list.
+    /// The list that contains `raw`. The pointer is valid while the list exists.
     _list: Arc<RawList>,
 }
 

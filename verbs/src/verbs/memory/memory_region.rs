@@ -532,9 +532,9 @@ impl MemoryRegion {
 
     #[inline]
     fn bytes(&self) -> SharedBytes<'_> {
-        // SAFETY: the `reach` bytes from `start` are initialised, and exist as long as the region.
-        // All threads access them through this method, or with `as_ptr` at times at which no other
-        // thread accesses them, as the documentation of `register` requires.
+        // SAFETY: the `reach` bytes from `start` are initialised, and exist while the region
+        // exists. All threads access them through this method, or with `as_ptr` at times at which
+        // no other thread accesses them, as the documentation of `register` requires.
         unsafe { SharedBytes::new(self.inner.start, self.inner.reach) }
     }
 }
@@ -586,7 +586,7 @@ impl Drop for Inner {
         let result = cvt_errno("ibv_dereg_mr", ret);
         if result.is_ok() {
             // SAFETY: only this `drop` drops the mapping, and no code uses the field afterwards.
-            // The device does not access the memory any more.
+            // The device no longer accesses the memory.
             unsafe { ManuallyDrop::drop(&mut self.mapping) };
         }
         // If the deregistration failed, the device may still write to the memory, so the memory

@@ -78,8 +78,7 @@ impl<'a> QpInitAttr<'a> {
     pub const fn ud(cq: &'a CompletionQueue, cap: QpCap) -> Self {
         Self::new(QpType::UD, cq, cap)
     }
-    /// Converts the attributes to the C structure, which is valid as long as the borrowed objects
-    /// exist.
+    /// Converts the attributes to the C structure, which is valid while the borrowed objects exist.
     pub(crate) fn to_raw(self) -> ffi::ibv_qp_init_attr {
         ffi::ibv_qp_init_attr {
             qp_context: ptr::null_mut(),

@@ -211,9 +211,9 @@ impl Drop for Inner {
             // A child of fork(2) leaves the handle alone, because it belongs to the parent.
             return;
         }
-        // SAFETY: `from_raw` took over the handle, and only this `drop` destroys it. No queue pair
-        // uses the handle any more, because a queue pair holds a clone of each handle that was
-        // posted on it.
+        // SAFETY: `from_raw` took over the handle, and only this `drop` destroys it. The handle is
+        // no longer in use by a queue pair, because a queue pair holds a clone of each handle that
+        // was posted on it.
         let ret = unsafe { ffi::ibv_destroy_ah(self.raw.as_ptr()) };
         log_destroy_error(cvt_errno("ibv_destroy_ah", ret));
     }
