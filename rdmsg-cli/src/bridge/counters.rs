@@ -19,7 +19,7 @@ pub(super) struct Counters {
     back: AtomicU64,
 }
 
-/// Counts the bytes of connections. `plain_is_target` tells whether the plain end is the target or
+/// Counts the bytes of connections. `plain_is_target` states whether the plain end is the target or
 /// the listening end.
 #[derive(Clone, Debug)]
 pub(super) struct Flow {

@@ -145,7 +145,7 @@ impl DeviceFiles {
     }
 }
 
-/// Returns a hint that tells how to pass the files to a container.
+/// Returns a hint on how to pass the files to a container.
 fn in_container(files: &[DeviceFile]) -> String {
     let options = files.iter().map(|file| format!("--device={}", file.path));
     let options: Vec<String> = options.collect();

@@ -35,7 +35,7 @@ pub(super) struct Pinger<'a> {
     summary: Summary,
 }
 
-/// What became of a message.
+/// The result of sending a message.
 enum Outcome {
     Back(Duration),
     Stopped,

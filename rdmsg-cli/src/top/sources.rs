@@ -17,7 +17,7 @@ use rdmsg::observe::Export;
 /// The time limit for the reply of one process.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The maximum length of a reply in bytes. No process has so many statistics.
+/// The maximum length of a reply in bytes. The statistics of a process are much shorter.
 const LONGEST: usize = 16 << 20;
 
 /// Returns the folders that contain sockets: that of this user, or those of all users for root.

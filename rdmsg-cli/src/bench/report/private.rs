@@ -194,7 +194,7 @@ fn addresses_hidden(text: &str) -> String {
 }
 
 /// Replaces each longest run of characters of an address, without the punctuation around it.
-/// `is_part` tells which characters belong to a run. `is_address` tells whether a run is an
+/// `is_part` tells which characters belong to a run. `is_address` states whether a run is an
 /// address; its second argument is true if the run is a whole word.
 fn replaced(
     text: &str,
