@@ -26,7 +26,7 @@ pub const PIECE: u64 = 1 << 20;
 /// The number of bytes per read when a file is hashed.
 const BLOCK: usize = 256 * 1024;
 
-/// What a complete copy has transferred.
+/// The extent of a complete copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "this is all")]
 pub struct Copied {

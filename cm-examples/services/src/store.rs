@@ -25,7 +25,7 @@ enum Value {
     List(VecDeque<Bytes>),
 }
 
-/// What the session does after a request.
+/// The action of the session after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there is no third")]
 pub enum After {
