@@ -1,8 +1,8 @@
-//! Reports all packages at once that are missing for building the bindings.
+//! Reports all packages that are missing for generating the bindings, in one message.
 //!
-//! The build script of rdma-sys needs them, and it stops at the first missing one.
-//! This script has no dependencies, so it has run long before rdma-sys's generator is compiled: its
-//! report comes first.
+//! The build script of rdma-sys needs these packages, and fails at the first missing one. This
+//! build script has no dependencies, so cargo runs it long before it has compiled rdma-sys's
+//! generator. Therefore this report appears first.
 
 use std::{
     env, fs,
@@ -10,7 +10,8 @@ use std::{
     process::{self, Command},
 };
 
-/// The libraries that rdma-sys asks pkg-config for, and the packages that contain them.
+/// The libraries that rdma-sys looks for with pkg-config: name, minimum version, and the Debian
+/// package that contains the library.
 const LIBRARIES: [(&str, &str, &str); 2] = [
     ("libibverbs", "1.8.28", "libibverbs-dev"),
     ("librdmacm", "1.2.28", "librdmacm-dev"),
@@ -19,7 +20,8 @@ const LIBRARIES: [(&str, &str, &str); 2] = [
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     let has = |feature: &str| env::var_os(format!("CARGO_FEATURE_{feature}")).is_some();
-    // `cfg(rdma)` is RDMA by either of the two features.
+    // Code uses `cfg(rdma)` for both features, which enable RDMA by linking the libraries and by
+    // opening them at run time.
     println!("cargo:rustc-check-cfg=cfg(rdma)");
     if has("RDMA") || has("DLOPEN") {
         println!("cargo:rustc-cfg=rdma");
@@ -30,7 +32,8 @@ fn main() {
     for name in ["PKG_CONFIG", "PKG_CONFIG_PATH", "PKG_CONFIG_LIBDIR"] {
         println!("cargo:rerun-if-env-changed={name}");
     }
-    // When cross compiling, rdma-sys has to find the libraries of the target.
+    // In a cross build, rdma-sys needs the target's libraries, and pkg-config would find those of
+    // the host. So there is no check.
     if env::var_os("TARGET") != env::var_os("HOST") {
         return;
     }
@@ -53,20 +56,20 @@ fn main() {
     let packages = missing.join(" ");
     if needed {
         eprintln!(
-            "rdmsg links librdmacm and libibverbs and generates bindings for them, and for that \
-             this machine lacks: {packages}.\n\
+            "rdmsg links librdmacm and libibverbs and generates bindings for them, but this host \
+             lacks the packages: {packages}.\n\
              On Debian and Ubuntu:\n\n    sudo apt install {packages}\n\n\
-             Other distributions have the same in the packages rdma-core-devel, clang-devel or \
-             clang-libs (libclang 11 to 15), and pkgconf. Set PKG_CONFIG_PATH for libraries that \
-             are not in a standard directory. Nothing of this is needed with default-features = \
-             false and the feature dlopen, by which the libraries are opened when the program runs."
+             On other distributions install rdma-core-devel, clang-devel or clang-libs (libclang \
+             11 to 15), and pkgconf. Set PKG_CONFIG_PATH if the libraries are not in a standard \
+             directory. None of these packages is needed with default-features = false and the \
+             feature dlopen, with which the program opens the libraries when it runs."
         );
         process::exit(1);
     }
     if !missing.is_empty() {
-        // The generator may find it elsewhere.
+        // The generator may find libclang in another directory.
         println!(
-            "cargo:warning=no libclang found; if the bindings cannot be generated, \
+            "cargo:warning=found no libclang; if the bindings cannot be generated, \
              install {packages} or set LIBCLANG_PATH"
         );
     }
@@ -80,7 +83,7 @@ fn runs(command: &mut Command) -> bool {
     command.output().is_ok_and(|output| output.status.success())
 }
 
-/// Returns whether there is a libclang in the generator's usual directories.
+/// Returns whether libclang is in one of the directories where the generator looks for it.
 fn has_libclang() -> bool {
     if ["LIBCLANG_PATH", "LLVM_CONFIG_PATH"]
         .iter()
@@ -99,7 +102,7 @@ fn has_libclang() -> bool {
     .any(|folder| holds_libclang(Path::new(folder), 2))
 }
 
-/// Returns whether there is one in a folder, or at most `below` levels below it.
+/// Returns whether libclang is in `folder`, or in a folder at most `below` levels below it.
 fn holds_libclang(folder: &Path, below: u32) -> bool {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.into_iter().any(|entry| {

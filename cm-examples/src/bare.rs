@@ -1,5 +1,5 @@
 //! Reliable connections without the connection manager: the programs exchange the attributes of
-//! their queue pairs over TCP, and move the queue pairs from state to state themselves.
+//! their queue pairs over TCP, and change the states of the queue pairs themselves.
 
 use std::{
     fmt,
@@ -15,41 +15,43 @@ use rdmsg::verbs::{
 
 use crate::{Result, cm::lookup};
 
-/// The time limit for a message from the peer over TCP.
+/// The time limit for a message from the peer over TCP, and for a connection attempt.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// A port of a device, and its address.
+/// A port of an open RDMA device.
 #[derive(Debug)]
 pub struct Port {
-    /// The device.
+    /// The open device.
     pub context: Context,
     /// The port's number, counted from 1.
     pub number: u8,
-    /// The port's attributes, from the device.
+    /// The port's attributes, as the device reports them.
     pub attr: PortAttr,
-    /// The port's global address. All zeros if there is none, which suffices on InfiniBand.
+    /// The port's global identifier (GID). On InfiniBand it is not needed, and is all zeros if the
+    /// user gives no index.
     pub gid: Gid,
-    /// The index of the address in the port's table.
+    /// The index of the GID in the port's GID table.
     gid_index: Option<u8>,
 }
 
 impl Port {
-    /// Opens a device by its name, or the first one. On Ethernet the port needs a global address.
-    /// Without an index this takes the first one of RoCE version 2, and prefers IPv4.
+    /// Opens the device with this name, or the first device. On Ethernet, a port needs a GID:
+    /// without an index, selects the first RoCE v2 GID of an IPv4 address, or else of an IPv6
+    /// address.
     ///
     /// # Errors
     ///
-    /// If there is no such device, port or address.
+    /// Fails if the device, the port or the GID does not exist.
     pub fn open(device: Option<&str>, number: u8, gid_index: Option<u8>) -> Result<Self> {
         let devices = DeviceList::new()?;
         let device = match device {
             Some(name) => devices
                 .find(name)
-                .ok_or_else(|| format!("there is no device {name}; `rdma link` shows them"))?,
+                .ok_or_else(|| format!("there is no device {name}; `rdma link` lists all"))?,
             None => devices
                 .iter()
                 .next()
-                .ok_or("there is no RDMA device; `rdma link` shows them")?,
+                .ok_or("there is no RDMA device; see `rdma link`")?,
         };
         let context = device.open()?;
         let attr = context
@@ -77,11 +79,12 @@ impl Port {
         })
     }
 
-    /// Moves a new queue pair to INIT, in which it accepts receives, and allows its peer `access`.
+    /// Moves a new queue pair to the state INIT, in which it accepts receives. `access` are the
+    /// operations that the peer can perform on memory.
     ///
     /// # Errors
     ///
-    /// Errors of `ibv_modify_qp`.
+    /// Fails if `ibv_modify_qp` fails.
     pub fn init(&self, qp: &QueuePair, access: AccessFlags) -> Result<()> {
         Ok(qp.modify(&QpAttr {
             qp_state: Some(QpState::INIT),
@@ -92,13 +95,14 @@ impl Port {
         })?)
     }
 
-    /// Connects a queue pair to the peer's: moves it to RTR, and then to RTS.
+    /// Connects a queue pair to the peer's queue pair: moves it to the state RTR (ready to
+    /// receive), and then to RTS (ready to send).
     ///
     /// # Errors
     ///
-    /// Errors of `ibv_modify_qp`.
+    /// Fails if `ibv_modify_qp` fails.
     pub fn connect(&self, qp: &QueuePair, peer: &Peer, terms: &Terms) -> Result<()> {
-        // The global address of a peer is used if it has one.
+        // Without a GID of the peer, the packets are routed by the local identifier (LID).
         let grh = (!peer.gid.is_unspecified()).then(|| GlobalRoute {
             dgid: peer.gid,
             sgid_index: self.gid_index.unwrap_or(0),
@@ -143,28 +147,25 @@ fn usual_gid(context: &Context, port: u8) -> Result<u8> {
     };
     let entry = usable(true).or_else(|| usable(false));
     let index = entry.and_then(|entry| u8::try_from(entry.gid_index).ok());
-    Ok(index.ok_or("the port has no GID of RoCE version 2; give its index")?)
+    Ok(index.ok_or("the port has no RoCE v2 GID; choose another GID by its index")?)
 }
 
-/// The attributes of the peer that a connection needs.
+/// The attributes of the peer's queue pair and port that a connection needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "made by programs, field by field"
-)]
+#[expect(clippy::exhaustive_structs, reason = "programs set each field")]
 pub struct Peer {
-    /// The port's local address, which is 0 on Ethernet.
+    /// The port's local identifier (LID), which is 0 on Ethernet.
     pub lid: u16,
-    /// The queue pair's number.
+    /// The number of the queue pair.
     pub qp_num: u32,
-    /// The number of the first packet.
+    /// The sequence number of the first packet.
     pub psn: u32,
-    /// The port's global address.
+    /// The port's global identifier (GID), or all zeros.
     pub gid: Gid,
 }
 
 impl Peer {
-    /// Returns the text that `ibv_rc_pingpong` sends over TCP, with a zero at its end.
+    /// Returns the text that `ibv_rc_pingpong` sends over TCP, including the zero byte at its end.
     #[must_use]
     pub fn to_text(&self) -> [u8; 52] {
         let Self {
@@ -177,14 +178,14 @@ impl Peer {
         let text = format!("{lid:04x}:{qp_num:06x}:{psn:06x}:{gid:032x}\0");
         text.as_bytes()
             .try_into()
-            .expect("each field has its length: numbers of queue pairs and packets have 24 bits")
+            .expect("queue pair and packet numbers have 24 bits, so each field has its length")
     }
 
-    /// Parses the text of [`to_text`](Self::to_text).
+    /// Parses a text that [`to_text`](Self::to_text) or `ibv_rc_pingpong` has produced.
     ///
     /// # Errors
     ///
-    /// If the text is malformed.
+    /// Fails if the text is malformed.
     pub fn from_text(bytes: &[u8; 52]) -> Result<Self> {
         let peer = || {
             let text = std::str::from_utf8(bytes).ok()?.strip_suffix('\0')?;
@@ -200,7 +201,8 @@ impl Peer {
         Ok(peer().ok_or_else(|| {
             let came = shown(bytes);
             format!(
-                "what the peer sent is no address{came}; expected is LID:QPN:PSN:GID as ibv_rc_pingpong sends it"
+                "the peer's message is not an address{came}; expected LID:QPN:PSN:GID as \
+                 ibv_rc_pingpong sends it"
             )
         })?)
     }
@@ -221,20 +223,20 @@ impl fmt::Display for Peer {
     }
 }
 
-/// Returns a random number for the first packet. It should differ from that of an earlier
-/// connection, whose packets may still be in flight.
+/// Returns a random sequence number for the first packet. With a fixed number, the device could
+/// accept delayed packets of an earlier connection.
 #[must_use]
 pub fn first_psn() -> u32 {
     use std::hash::{BuildHasher, RandomState};
-    // The number has 24 bits.
+    // A packet sequence number has 24 bits.
     RandomState::new().hash_one(std::process::id()) as u32 & 0xff_ffff
 }
 
-/// Parses the size of a path MTU in bytes, for options.
+/// Parses an option: the size of a path MTU in bytes.
 ///
 /// # Errors
 ///
-/// If there is no such MTU. The error lists the sizes.
+/// Fails if RDMA has no MTU of this size. The error lists the permitted sizes.
 pub fn mtu(bytes: &str) -> Result<Mtu, String> {
     let all = [
         Mtu::MTU_256,
@@ -246,37 +248,37 @@ pub fn mtu(bytes: &str) -> Result<Mtu, String> {
     let known = |mtu: &Mtu| mtu.bytes().is_some_and(|size| size.to_string() == bytes);
     all.into_iter()
         .find(known)
-        .ok_or_else(|| "it is 256, 512, 1024, 2048 or 4096".into())
+        .ok_or_else(|| "the MTU must be 256, 512, 1024, 2048 or 4096".into())
 }
 
-/// The attributes on which both programs agree.
+/// The attributes of a connection that the programs choose. Most of them must be the same in both
+/// programs.
 #[derive(Clone, Copy, Debug)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "made by programs, field by field"
-)]
+#[expect(clippy::exhaustive_structs, reason = "programs set each field")]
 pub struct Terms {
-    /// The largest packet payload.
+    /// The path MTU: the largest payload of a packet.
     pub mtu: Mtu,
-    /// The service level.
+    /// The service level of the packets.
     pub sl: u8,
-    /// The number of this side's first packet.
+    /// The sequence number of the first packet that this queue pair sends.
     pub psn: u32,
-    /// The code of the time that the peer waits if no receive is posted here.
+    /// The encoded time for which the peer waits before it sends again, when this queue pair has no
+    /// posted receive.
     pub min_rnr_timer: u8,
-    /// The time limit of an acknowledgement: 4.096 µs × 2ⁿ.
+    /// The exponent n of the acknowledgement timeout, 4.096 µs × 2ⁿ.
     pub timeout: u8,
-    /// The number of retries without an acknowledgement.
+    /// The number of retries when no acknowledgement arrives.
     pub retry_cnt: u8,
-    /// The number of retries without a posted receive at the peer; 7 means no limit.
+    /// The number of retries when the peer has no posted receive; 7 means no limit.
     pub rnr_retry: u8,
 }
 
-/// Returns a TCP connection for the exchange: to the server, or from the first client.
+/// Returns a TCP connection over which the programs exchange attributes. With a server, connects to
+/// it; without, accepts the first client.
 ///
 /// # Errors
 ///
-/// If there is no connection.
+/// Fails if the program cannot connect, listen or accept.
 pub fn meet(server: Option<&str>, port: u16) -> Result<TcpStream> {
     let stream = match server {
         Some(host) => {
@@ -285,7 +287,8 @@ pub fn meet(server: Option<&str>, port: u16) -> Result<TcpStream> {
                 .map_err(|error| format!("cannot connect to {address} over TCP: {error}"))?
         }
         None => {
-            // Listens with IPv6 and IPv4, if the host has both.
+            // A socket for `::` accepts IPv6 and IPv4. If the host has no IPv6, the program listens
+            // on IPv4 only.
             let listener =
                 TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port)));
             let listener =
@@ -297,26 +300,29 @@ pub fn meet(server: Option<&str>, port: u16) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// Sends a message to the peer, in one write.
+/// Sends a message to the peer in one write.
 ///
 /// # Errors
 ///
-/// Errors of the connection.
+/// Fails if the connection breaks.
 pub fn tell(mut stream: &TcpStream, bytes: &[u8]) -> Result<()> {
     Ok(stream.write_all(bytes)?)
 }
 
-/// Receives exactly `LEN` bytes from the peer, within 30 s in total.
+/// Receives exactly `LEN` bytes from the peer. The time limit for all bytes is 30 s. `what` names
+/// the message in errors.
 ///
 /// # Errors
 ///
-/// If the peer closes or is silent. The error has the bytes that arrived.
+/// Fails if the peer closes the connection or the time limit is over. The error quotes the bytes
+/// that have arrived.
 pub fn hear<const LEN: usize>(mut stream: &TcpStream, what: &str) -> Result<[u8; LEN]> {
     let deadline = Instant::now() + TIME_LIMIT;
     let mut bytes = [0; LEN];
     let mut len = 0;
     while len < LEN {
-        // The limit is for all bytes, so a peer that sends single bytes slowly is silent, too.
+        // The time limit is for all bytes together, because a peer could otherwise send single
+        // bytes slowly forever.
         let left = deadline.saturating_duration_since(Instant::now());
         let read = if left.is_zero() {
             Err(io::ErrorKind::WouldBlock.into())
@@ -330,22 +336,23 @@ pub fn hear<const LEN: usize>(mut stream: &TcpStream, what: &str) -> Result<[u8;
                 continue;
             }
             Err((io::ErrorKind::Interrupted, _)) => continue,
-            // A peer that closes with unread bytes resets the connection.
+            // If the peer closes its socket while that contains unread bytes, the kernel resets the
+            // connection.
             Ok(0) | Err((io::ErrorKind::ConnectionReset, _)) => {
                 format!("the peer closed before it had sent {what}")
             }
             Err((io::ErrorKind::WouldBlock, _)) => {
                 format!("the peer did not send {what} within {TIME_LIMIT:?}")
             }
-            Err((_, error)) => format!("{what}: {error}"),
+            Err((_, error)) => format!("cannot receive {what}: {error}"),
         };
         let came = shown(&bytes[..len]);
-        return Err(format!("{problem}: expected are {LEN} bytes, {len} came{came}").into());
+        return Err(format!("{problem}: received {len} of {LEN} bytes{came}").into());
     }
     Ok(bytes)
 }
 
-/// Returns the first bytes of a message as text, for errors.
+/// Returns the first 60 bytes of a message as text, for errors.
 fn shown(bytes: &[u8]) -> String {
     const MOST: usize = 60;
     match bytes {
@@ -377,7 +384,7 @@ mod tests {
         assert!(Peer::from_text(&[0; 52]).is_err());
     }
 
-    /// Returns a pair of sockets, the peer's second.
+    /// Returns two connected sockets. The second one represents the peer.
     fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -392,7 +399,8 @@ mod tests {
         let error = hear::<52>(&ours, "its address").unwrap_err().to_string();
         assert_eq!(
             error,
-            "the peer closed before it had sent its address: expected are 52 bytes, 16 came: \"GET / HTTP/1.1\\r\\n\""
+            "the peer closed before it had sent its address: received 16 of 52 bytes: \"GET / \
+             HTTP/1.1\\r\\n\""
         );
         let error = Peer::from_text(&[b'a'; 52]).unwrap_err().to_string();
         assert!(

@@ -1,4 +1,4 @@
-//! Steps with the connection manager that several programs share.
+//! Calls of the connection manager that several programs share.
 
 use std::{
     net::{SocketAddr, ToSocketAddrs},
@@ -15,27 +15,28 @@ use crate::Result;
 /// The time limit to resolve an address or a route, as in the C programs.
 const RESOLVE: Duration = Duration::from_secs(2);
 
-/// Looks up a host name or an address.
+/// Resolves a host name or an IP address.
 ///
 /// # Errors
 ///
-/// If the name cannot be resolved.
+/// Fails if the name cannot be resolved.
 pub fn lookup(host: &str, port: u16) -> Result<SocketAddr> {
     if host.is_empty() {
-        return Err("an address is empty: give a host name or an IP address".into());
+        return Err("the address is empty: give a host name or an IP address".into());
     }
     let found = (host, port).to_socket_addrs();
-    let mut addresses = found.map_err(|error| format!("{host}: {error}"))?;
+    let mut addresses = found.map_err(|error| format!("cannot resolve {host}: {error}"))?;
     Ok(addresses
         .next()
-        .ok_or_else(|| format!("{host}: it has no address"))?)
+        .ok_or_else(|| format!("cannot resolve {host}: the host has no address"))?)
 }
 
-/// Does the same as [`lookup`], for programs with an option for the form of addresses.
+/// Resolves a host name or an address, for programs with an option for the format of addresses.
 ///
 /// # Errors
 ///
-/// Errors of `lookup`, and if the form is `gid`, which the C programs support.
+/// Fails if the format is `gid`, which only the C programs support, or if the name cannot be
+/// resolved.
 pub fn lookup_as(format: &str, host: &str, port: u16) -> Result<SocketAddr> {
     if format == "gid" {
         return Err("GIDs as addresses (AF_IB) are not supported: give an IP address".into());
@@ -43,42 +44,43 @@ pub fn lookup_as(format: &str, host: &str, port: u16) -> Result<SocketAddr> {
     lookup(host, port)
 }
 
-/// Parses the number of a datagram port space, for options.
+/// Parses an option: the number of a port space for datagrams.
 ///
 /// # Errors
 ///
-/// If there is no such port space. The error lists the numbers.
+/// Fails if the number is unknown. The error lists the known numbers.
 pub fn port_space(number: &str) -> Result<PortSpace, String> {
     let digits = number.strip_prefix("0x");
     match digits.map_or_else(|| number.parse(), |digits| u32::from_str_radix(digits, 16)) {
         Ok(0x111) => Ok(PortSpace::UDP),
         Ok(0x2) => Ok(PortSpace::IPOIB),
-        _ => Err("it is 0x111 for UDP or 0x2 for IPoIB".into()),
+        _ => Err("the port space must be 0x111 for UDP or 0x2 for IPoIB".into()),
     }
 }
 
-/// Waits for the connection manager's next event, which must have this type.
+/// Waits for the next event of the connection manager. The event must have the type `wanted`.
 ///
 /// # Errors
 ///
-/// If another event arrives, or none in time.
+/// Fails if an event of another type arrives, or no event within `timeout`.
 pub fn step(events: &EventChannel, wanted: CmEventType, timeout: Duration) -> Result<CmEvent> {
     let Some(event) = events.wait_event(timeout)? else {
-        return Err(format!("no {wanted} within {timeout:?}").into());
+        return Err(format!("{wanted} did not arrive within {timeout:?}").into());
     };
     log::info!("{}", event.event());
     match event.event() {
         came if came == wanted && event.status() == 0 => Ok(event),
         CmEventType::REJECTED => Err(rejection_cause(&event).into()),
-        came => Err(format!("{came} instead of {wanted}: {}", event.cm_status()).into()),
+        came => Err(format!("{came} arrived instead of {wanted}: {}", event.cm_status()).into()),
     }
 }
 
-/// Returns the cause in a REJECTED event.
+/// Returns the reason for a REJECTED event.
 #[must_use]
 pub fn rejection_cause(event: &CmEvent) -> String {
     let reason = event.reject_reason();
-    // The text may be padded with zeros.
+    // The connection manager can pad the private data with zeros, so only zeros mean that the
+    // peer's program has sent no text.
     let silent = event.private_data().iter().all(|byte| *byte == 0);
     match reason.explanation().filter(|_| silent) {
         Some(explanation) => explanation.into(),
@@ -90,7 +92,7 @@ pub fn rejection_cause(event: &CmEvent) -> String {
 ///
 /// # Errors
 ///
-/// Errors of [`step`].
+/// Fails if the address or the route cannot be resolved.
 pub fn resolved(
     events: &EventChannel,
     ps: PortSpace,
@@ -100,11 +102,11 @@ pub fn resolved(
     resolved_on(events, ps, source, address, None)
 }
 
-/// Does the same as [`resolved`], with a route for this type of service.
+/// Returns an id with a resolved address, and a route for this type of service.
 ///
 /// # Errors
 ///
-/// Errors of [`step`].
+/// Fails if the address or the route cannot be resolved.
 pub fn resolved_on(
     events: &EventChannel,
     ps: PortSpace,

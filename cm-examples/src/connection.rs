@@ -1,4 +1,5 @@
-//! A queue pair with an id of the connection manager, and one call that waits for events of both.
+//! A queue pair with an id of the connection manager. One call waits for completions and for
+//! events.
 
 use std::{collections::VecDeque, os::fd::AsFd, time::Duration};
 
@@ -17,39 +18,40 @@ use rdmsg::{
 
 use crate::{Result, cm::step};
 
-/// The time limit for each step of establishing a connection. Once connected, the peer may be
-/// silent without a limit.
+/// The time limit for each step of establishing a connection. On an established connection, waits
+/// have no time limit.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// One end of a connection.
+/// One side of a connection.
 #[derive(Debug)]
 pub struct Connection {
     id: CmId,
     events: EventChannel,
-    /// Whether the program moves the queue pair from state to state, with attributes from the id.
-    /// Otherwise the id moves it.
+    /// Whether the program changes the state of the queue pair, with attributes that it gets from
+    /// the id. Otherwise the id changes the state.
     own_qp: bool,
-    /// The queue pair for the program's work requests.
+    /// The queue pair, for the program's work requests.
     pub qp: QueuePair,
-    /// The protection domain for the program's memory.
+    /// The protection domain, for the program's memory.
     pub pd: ProtectionDomain,
     cq: CompletionQueue,
     done: CompletionChannel,
-    /// Completions that the program has not taken.
+    /// The completions that the program has not taken yet.
     completed: VecDeque<Success>,
     connected: bool,
 }
 
 impl Connection {
-    /// Creates the objects that an id needs before it connects or accepts. After this, post
-    /// receives, because the peer may send at once. Only events of this id arrive on `events`. With
-    /// `own_qp` the program moves the queue pair from state to state.
+    /// Creates the objects that the id needs before it connects or accepts. Then post receives,
+    /// because the peer can send as soon as the connection is established. `events` must be the
+    /// event channel of this id only. With `own_qp`, the program changes the state of the queue
+    /// pair.
     ///
     /// # Errors
     ///
-    /// Errors of the verbs that make it.
+    /// Fails if an object cannot be created.
     pub fn new(mut id: CmId, events: EventChannel, cap: QpCap, own_qp: bool) -> Result<Self> {
-        let device = id.verbs().ok_or("the device is gone")?;
+        let device = id.verbs().ok_or("the device was removed")?;
         let pd = ProtectionDomain::new(&device)?;
         let done = CompletionChannel::new(&device)?;
         let entries = cap.max_send_wr + cap.max_recv_wr;
@@ -60,7 +62,7 @@ impl Connection {
         };
         let qp = if own_qp {
             let qp = QueuePair::new(&pd, &attr)?;
-            // Before this state the queue pair accepts no receives.
+            // In the state INIT, the queue pair accepts receives.
             qp.modify(&id.init_qp_attr(QpState::INIT)?)?;
             qp
         } else {
@@ -79,11 +81,11 @@ impl Connection {
         })
     }
 
-    /// Accepts the id's request.
+    /// Accepts the connection request of the id.
     ///
     /// # Errors
     ///
-    /// Errors of the calls, and if another event than ESTABLISHED arrives.
+    /// Fails if a call fails, or if the next event is not ESTABLISHED.
     pub fn accept(&mut self, param: ConnParam) -> Result<()> {
         if self.own_qp {
             self.bring_up()?;
@@ -92,11 +94,11 @@ impl Connection {
         self.established(CmEventType::ESTABLISHED)
     }
 
-    /// Connects the id, whose route is resolved.
+    /// Connects the id. Its route must be resolved.
     ///
     /// # Errors
     ///
-    /// Errors of the calls, and if another event than ESTABLISHED arrives.
+    /// Fails if a call fails, or if the next event is not ESTABLISHED.
     pub fn connect(&mut self, param: ConnParam) -> Result<()> {
         self.id.connect(&self.with_qp(param))?;
         if !self.own_qp {
@@ -117,9 +119,11 @@ impl Connection {
         }
     }
 
-    /// Moves the program's queue pair to RTR and RTS, with the attributes of the peer from the id.
+    /// Moves the program's queue pair to RTR and RTS. The id returns the attributes, including
+    /// those of the peer.
     fn bring_up(&mut self) -> Result<()> {
-        // INIT is set again, because the id knows the peer's access rights only now.
+        // The queue pair is set to INIT again, because only now the id knows the peer's access
+        // rights.
         for state in [QpState::INIT, QpState::RTR, QpState::RTS] {
             self.qp.modify(&self.id.init_qp_attr(state)?)?;
         }
@@ -132,29 +136,30 @@ impl Connection {
         Ok(())
     }
 
-    /// Disconnects, or confirms that the peer has.
+    /// Disconnects, or confirms that the peer has disconnected.
     ///
     /// # Errors
     ///
-    /// Errors of the calls.
+    /// Fails if a call fails.
     pub fn disconnect(&mut self) -> Result<()> {
         if self.own_qp {
             self.qp.to_err()?;
         }
         self.id.disconnect()?;
         if self.connected {
-            // The work is done even if the peer does not confirm.
+            // The program has finished, so it does not matter whether the peer confirms in time.
             self.events.wait_event(TIME_LIMIT)?;
         }
         Ok(())
     }
 
-    /// Waits for the next completion. Returns `None` when the peer has disconnected and no
-    /// completion is left.
+    /// Waits for the next completion. Returns `None` when the peer has disconnected and the queue
+    /// has no more completions.
     ///
     /// # Errors
     ///
-    /// If a work request failed for another reason, and other ends of the connection.
+    /// Fails if a work request failed other than by a flush, or if the connection ended in another
+    /// way.
     pub fn completion(&mut self) -> Result<Option<Success>> {
         loop {
             if let Some(success) = self.completed.pop_front() {
@@ -163,7 +168,8 @@ impl Connection {
             if !self.connected {
                 return Ok(None);
             }
-            // To miss no completion: first request an event, then poll, then sleep.
+            // Polls after `req_notify` and before the wait: a completion that arrived before
+            // `req_notify` causes no event.
             self.cq.req_notify(false)?;
             if self.take_completions()? {
                 continue;
@@ -182,7 +188,7 @@ impl Connection {
                     CmEventType::DISCONNECTED => self.connected = false,
                     other => return Err(format!("{other}: {}", event.cm_status()).into()),
                 }
-                // Completions before the end count.
+                // Completions that arrived before the end of the connection are still valid.
                 self.take_completions()?;
             }
         }
@@ -192,7 +198,8 @@ impl Connection {
         let mut completions = [WorkCompletion::default(); 16];
         let count = self.cq.poll(&mut completions)?;
         for completion in &completions[..count] {
-            // The connection is ending, which an event reports, too.
+            // The device flushed the request, because the connection is ending. An event reports
+            // the end as well.
             if completion.status() != WcStatus::WR_FLUSH_ERR {
                 self.completed.push_back(completion.result()?);
             }

@@ -1,4 +1,5 @@
-//! A queue pair for datagrams: messages of one packet, to and from any host, which may be lost.
+//! A queue pair for datagrams. A datagram has one packet, can be sent to and received from any
+//! host, and can be lost.
 
 use std::time::{Duration, Instant};
 
@@ -12,14 +13,15 @@ use rdmsg::{
 
 use crate::Result;
 
-/// The longest pause between datagrams. A lost datagram is not repeated.
+/// The longest time between two datagrams. When it is over, the missing datagrams are lost, because
+/// no host repeats them.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 const SEND: u64 = 0;
 const RECEIVE: u64 = 1;
 
-/// Datagrams of one length. All are received into one slot, because the program ignores their
-/// content.
+/// A queue pair that sends and receives datagrams of one size. All receives use the same memory,
+/// because the program ignores the content.
 #[derive(Debug)]
 pub struct Datagrams {
     /// The id of the connection manager.
@@ -35,7 +37,7 @@ pub struct Datagrams {
     received: u32,
 }
 
-/// The destination of datagrams.
+/// The destination of the datagrams.
 #[derive(Debug)]
 struct To {
     handle: AddressHandle,
@@ -44,13 +46,14 @@ struct To {
 }
 
 impl Datagrams {
-    /// Creates a queue pair for `count` datagrams of `size` bytes each way, and posts all receives.
+    /// Creates a queue pair for `count` datagrams of `size` bytes in each direction, and posts all
+    /// receives.
     ///
     /// # Errors
     ///
-    /// If `size` exceeds the MTU of the port, and errors of the verbs.
+    /// Fails if `size` exceeds the MTU of the port, or if an object cannot be created.
     pub fn new(mut id: CmId, count: u32, size: u32) -> Result<Self> {
-        let device = id.verbs().ok_or("the device is gone")?;
+        let device = id.verbs().ok_or("the device was removed")?;
         let port = device.query_port(id.port_num())?;
         let mtu = port.active_mtu.bytes().unwrap_or(u32::MAX);
         if size > mtu {
@@ -67,7 +70,7 @@ impl Datagrams {
         };
         let attr = QpInitAttr::ud(&cq, cap);
         let qp = id.create_qp(&pd, &attr)?;
-        // A received datagram starts with its global routing header.
+        // The first 40 bytes of a received datagram are its global routing header.
         let len = AddressHandle::GRH_LEN + size as usize;
         let memory = MemoryRegion::new(&pd, len, AccessFlags::LOCAL_WRITE)?;
         for _ in 0..count {
@@ -87,17 +90,17 @@ impl Datagrams {
         })
     }
 
-    /// Returns the queue pair's number, to which others send.
+    /// Returns the number of the queue pair. Other hosts send datagrams to this number.
     #[must_use]
     pub fn qp_num(&self) -> u32 {
         self.qp.qp_num()
     }
 
-    /// Sets the destination: the path, the queue pair, and the key that it requires.
+    /// Sets the destination of the datagrams: the path, the queue pair number, and the queue key.
     ///
     /// # Errors
     ///
-    /// Errors of `ibv_create_ah`.
+    /// Fails if `ibv_create_ah` fails.
     pub fn set_peer(&mut self, way: &AhAttr, qp_num: u32, qkey: u32) -> Result<()> {
         let handle = AddressHandle::new(&self.pd, way)?;
         self.to = Some(To {
@@ -108,19 +111,19 @@ impl Datagrams {
         Ok(())
     }
 
-    /// Sends all datagrams, each with this side's queue pair number, to which the peer can answer.
-    /// Does not wait for their completions.
+    /// Sends all datagrams and does not wait for their completions. The immediate data of each
+    /// contain this queue pair's number, so that the peer can reply.
     ///
     /// # Errors
     ///
-    /// Errors of `ibv_post_send`.
+    /// Fails if `ibv_post_send` fails.
     pub fn send(&self) -> Result<()> {
-        let to = self.to.as_ref().ok_or("there is nobody to send to")?;
+        let to = self.to.as_ref().ok_or("the destination is not known")?;
         for number in 1..=self.count {
             let bytes = Sge::new(&self.memory, AddressHandle::GRH_LEN..);
             let datagram = SendWr::send_with_imm(SEND, bytes, self.qp_num());
             let datagram = datagram.to(&to.handle, to.qp_num, to.qkey);
-            // The completion of the last one covers all.
+            // Only the last send has a completion. It shows that all sends have completed.
             let datagram = if number == self.count {
                 datagram.signaled()
             } else {
@@ -135,11 +138,11 @@ impl Datagrams {
     ///
     /// # Errors
     ///
-    /// If a datagram failed.
+    /// Fails if a send failed.
     pub fn wait_sent(&mut self) -> Result<()> {
         while self.count > 0 {
             let completion = self.completion(TIME_LIMIT)?;
-            let completion = completion.ok_or("the datagrams are not sent")?;
+            let completion = completion.ok_or("the device did not send the datagrams in time")?;
             if completion.result()?.wr_id == SEND {
                 break;
             }
@@ -148,12 +151,12 @@ impl Datagrams {
         Ok(())
     }
 
-    /// Waits until all datagrams have arrived: for the first one at most `first`, then up to the
-    /// longest pause.
+    /// Waits until all datagrams have arrived: at most `first` for the first one, and at most
+    /// `TIME_LIMIT` for each other.
     ///
     /// # Errors
     ///
-    /// If some are missing. The error has the number that arrived.
+    /// Fails if datagrams are missing. The error contains the number that arrived.
     pub fn wait_received(&mut self, first: Duration) -> Result<()> {
         while self.received < self.count {
             let time_limit = if self.received == 0 {
@@ -164,7 +167,7 @@ impl Datagrams {
             let Some(completion) = self.completion(time_limit)? else {
                 let (received, count) = (self.received, self.count);
                 let text = format!(
-                    "{received} of {count} datagrams have come: the others are lost, or -C is another there"
+                    "{received} of {count} datagrams arrived: the others were lost, or -C differs"
                 );
                 return Err(text.into());
             };
@@ -180,28 +183,34 @@ impl Datagrams {
         let header = AddressHandle::GRH_LEN as u32;
         let len = success.byte_len.saturating_sub(header);
         if len != self.size {
-            return Err(format!("a datagram of {len} bytes, not {}", self.size).into());
+            return Err(format!("received a datagram of {len} bytes, not {}", self.size).into());
         }
         self.received += 1;
         if self.to.is_none() {
-            // The answer takes the path of the datagram, to the queue pair that it names.
+            // The reply uses the reverse path of the datagram, and goes to the queue pair in its
+            // immediate data.
             let mut grh = [0; AddressHandle::GRH_LEN];
             self.memory.copy_out(0, &mut grh);
             let port = self.id.port_num();
             self.to = Some(To {
                 handle: AddressHandle::from_wc(&self.pd, completion, &grh, port)?,
                 qp_num: success.imm_data.unwrap_or(success.src_qp),
-                qkey: self.qp.query()?.qkey.ok_or("a queue pair without a key")?,
+                qkey: self
+                    .qp
+                    .query()?
+                    .qkey
+                    .ok_or("the queue pair has no queue key")?,
             });
         }
         Ok(())
     }
 
-    /// Waits for the next completion. Returns `None` if there is none within `time_limit`.
+    /// Waits for the next completion. Returns `None` if none arrives within `time_limit`.
     fn completion(&self, time_limit: Duration) -> Result<Option<WorkCompletion>> {
         let start = Instant::now();
         loop {
-            // To miss no completion: first request an event, then poll, then sleep.
+            // Polls after `req_notify` and before the wait: a completion that arrived before
+            // `req_notify` causes no event.
             self.cq.req_notify(false)?;
             let mut completions = [WorkCompletion::default()];
             if self.cq.poll(&mut completions)? == 1 {

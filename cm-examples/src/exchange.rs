@@ -1,4 +1,4 @@
-//! The exchange of `rdma_client` and `rdma_server`: one message of 16 bytes each way.
+//! The exchange of `rdma_client` and `rdma_server`: one message of 16 bytes in each direction.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use crate::Result;
 /// The length of each message in bytes.
 const LEN: usize = 16;
 
-/// The time limit for the peer's message, and for the completion of this side's.
+/// The time limit for the peer's message, and for the completion of the send.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// A completion queue, with the channel of its events.
+/// A completion queue and its event channel.
 #[derive(Debug)]
 struct Done {
     cq: CompletionQueue,
@@ -26,10 +26,11 @@ struct Done {
 }
 
 impl Done {
-    /// Waits for the next completion.
+    /// Waits for the next completion. `what` describes the request in errors.
     fn wait(&self, what: &str) -> Result<WorkCompletion> {
         loop {
-            // To miss no completion: first request an event, then poll, then sleep.
+            // Polls after `req_notify` and before the wait: a completion that arrived before
+            // `req_notify` causes no event.
             self.cq.req_notify(false)?;
             let mut completions = [WorkCompletion::default()];
             if self.cq.poll(&mut completions)? == 1 {
@@ -39,13 +40,13 @@ impl Done {
                 return Ok(completions[0]);
             }
             if self.channel.wait_event(TIME_LIMIT)?.is_none() {
-                return Err(format!("{what}: nothing within {TIME_LIMIT:?}").into());
+                return Err(format!("{what}: not completed within {TIME_LIMIT:?}").into());
             }
         }
     }
 }
 
-/// One end: a queue pair with room for one message each way.
+/// One side of the exchange: a queue pair with memory for one message in each direction.
 #[derive(Debug)]
 pub struct Exchange {
     qp: QueuePair,
@@ -56,13 +57,13 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Creates the objects that an id needs before it connects or accepts.
+    /// Creates the objects that the id needs before it connects or accepts.
     ///
     /// # Errors
     ///
-    /// Errors of the verbs that make it.
+    /// Fails if an object cannot be created.
     pub fn new(id: &mut CmId) -> Result<Self> {
-        let device = id.verbs().ok_or("the device is gone")?;
+        let device = id.verbs().ok_or("the device was removed")?;
         let pd = ProtectionDomain::new(&device)?;
         let done = || -> Result<Done> {
             let channel = CompletionChannel::new(&device)?;
@@ -95,17 +96,17 @@ impl Exchange {
     ///
     /// # Errors
     ///
-    /// Errors of `ibv_post_recv`.
+    /// Fails if `ibv_post_recv` fails.
     pub fn post_receive(&mut self) -> Result<()> {
         let receive = RecvWr::new(0, Sge::new(&self.incoming, ..));
         Ok(self.qp.post_recv(&[receive])?)
     }
 
-    /// Sends this side's message, inline if the device supports that.
+    /// Sends this side's message, inline if the queue pair supports that.
     ///
     /// # Errors
     ///
-    /// Errors of `ibv_post_send`.
+    /// Fails if `ibv_post_send` fails.
     pub fn send(&mut self) -> Result<()> {
         let send = if self.qp.cap().max_inline_data as usize >= LEN {
             SendWr::send(0, Inline(&[0; LEN]))
@@ -115,25 +116,25 @@ impl Exchange {
         Ok(self.qp.post_send(&[send])?)
     }
 
-    /// Waits until the peer's device has this side's message.
+    /// Waits until the peer's device has acknowledged this side's message.
     ///
     /// # Errors
     ///
-    /// If the send failed, or did not complete in time.
+    /// Fails if the send failed, or did not complete within 30 s.
     pub fn wait_sent(&mut self) -> Result<()> {
-        self.sends.wait("the message that was sent").map(drop)
+        self.sends.wait("the send").map(drop)
     }
 
     /// Waits for the peer's message.
     ///
     /// # Errors
     ///
-    /// If no message arrives, or one of another length.
+    /// Fails if no message arrives within 30 s, or if the message does not have 16 bytes.
     pub fn wait_received(&mut self) -> Result<()> {
-        let came = self.receives.wait("the message that is to come")?;
+        let came = self.receives.wait("the receive")?;
         match came.byte_len() {
             len if len as usize == LEN => Ok(()),
-            len => Err(format!("a message of {len} bytes, where {LEN} are expected").into()),
+            len => Err(format!("received a message of {len} bytes, not {LEN}").into()),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The parts that the example programs share: the trace, the checked bytes, the summary, and common
-//! steps.
+//! The code that the example programs share: the log, the test pattern of messages, latencies, and
+//! calls of the connection manager.
 
 use std::{error::Error, fmt, io::Write, process::ExitCode, time::Duration, time::Instant};
 
@@ -17,10 +17,11 @@ pub mod socket;
 pub mod stream_test;
 pub mod transfer;
 
-/// The result of a step of an example, which only prints an error.
+/// The result of a function of an example. The program prints the error and does not examine it
+/// further.
 pub type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
-/// Prints the error of a program, and returns its exit status.
+/// Prints the error that a program returns, and returns the exit status.
 pub fn end(program: &str, result: Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -31,14 +32,15 @@ pub fn end(program: &str, result: Result<()>) -> ExitCode {
     }
 }
 
-/// Shows the events of the connection manager and the log of the library, if `debug` is set.
+/// Initializes the log. If `debug` is set, it shows the events of the connection manager and the
+/// log of the library.
 pub fn init_debug(debug: bool) {
     let level = if debug { "debug" } else { "error" };
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level)).init();
 }
 
-/// Prints log lines with the time since the program started. Without `RUST_LOG` the connection's
-/// steps are shown.
+/// Initializes the log on stdout. Each line begins with the time in seconds since the program
+/// started. Without the variable `RUST_LOG`, the log shows the events of the connection manager.
 pub fn init_trace(name: &'static str) {
     let start = Instant::now();
     env_logger::Builder::from_env(
@@ -56,19 +58,19 @@ pub fn init_trace(name: &'static str) {
     .init();
 }
 
-/// Writes the bytes of message number `number`. Successive messages differ, and so do neighbouring
-/// bytes.
+/// Fills a message with the test pattern of its number. The patterns of successive messages differ,
+/// and so do neighbouring bytes.
 pub fn fill(number: u64, message: &mut [u8]) {
     for (byte, expected) in message.iter_mut().zip(pattern(number)) {
         *byte = expected;
     }
 }
 
-/// Checks every byte of message number `number`.
+/// Checks each byte of a message against the test pattern of its number.
 ///
 /// # Errors
 ///
-/// If a byte differs from the one that [`fill`] wrote.
+/// Fails if a byte differs from the one that [`fill`] writes.
 pub fn check(number: u64, message: &[u8]) -> Result<(), Mismatch> {
     match message
         .iter()
@@ -91,7 +93,7 @@ fn pattern(number: u64) -> impl Iterator<Item = u8> {
         .map(|(step, salt)| (step.wrapping_mul(7) ^ (salt >> 8)) as u8)
 }
 
-/// A byte of a message differs from the sender's.
+/// A byte of a received message differs from the test pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mismatch {
     number: u64,
@@ -111,7 +113,7 @@ impl fmt::Display for Mismatch {
 
 impl Error for Mismatch {}
 
-/// Latencies of one run.
+/// The latencies of one run.
 #[derive(Debug)]
 pub struct Latencies(Histogram<u64>);
 
@@ -122,7 +124,7 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// Creates an empty record: up to a minute each, with three digits.
+    /// Creates an empty record. It stores latencies of up to 60 s with three significant digits.
     #[must_use]
     pub fn new() -> Self {
         Self(
@@ -131,7 +133,7 @@ impl Latencies {
         )
     }
 
-    /// Adds a latency; more than a minute counts as a minute.
+    /// Adds a latency. More than 60 s counts as 60 s.
     pub fn record(&mut self, latency: Duration) {
         self.0
             .saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
@@ -170,7 +172,7 @@ mod tests {
         );
     }
 
-    /// An example fits one sitting, and begins with its purpose.
+    /// An example has fewer than 300 lines, and its first line states its purpose.
     #[test]
     fn examples_are_short_and_say_what_they_show() {
         let programs = concat!(env!("CARGO_MANIFEST_DIR"), "/src/bin");
@@ -180,7 +182,7 @@ mod tests {
             assert!(source.lines().count() < 300, "{} is long", path.display());
             assert!(
                 source.starts_with("//! "),
-                "{} says nothing",
+                "{} does not begin with a comment",
                 path.display()
             );
         }

@@ -2,8 +2,8 @@
 
 use rdmsg::verbs::{MemoryRegion, RemoteAddr};
 
-/// Returns the text of a ping, with a zero at its end: its number, then letters whose start differs
-/// in each ping.
+/// Returns the text of a ping with a zero byte at its end: the number of the ping, and then
+/// letters. The first letter depends on the number.
 #[must_use]
 pub fn text(number: u32, size: usize) -> Vec<u8> {
     let mut text = format!("rdma-ping-{number}: ").into_bytes();
@@ -17,7 +17,8 @@ pub fn text(number: u32, size: usize) -> Vec<u8> {
     text
 }
 
-/// A message of one side: the address of memory that the other may use. All zeros mean "done".
+/// A message from one side to the other: an address and a length of memory that the peer may
+/// access. A message of zeros confirms a READ or WRITE.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Claim {
     addr: u64,
@@ -26,10 +27,10 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// The length of the memory in bytes.
+    /// The length of the message in bytes.
     pub const LEN: usize = 16;
 
-    /// Creates a claim for a whole region.
+    /// Creates a message that describes a whole memory region.
     #[must_use]
     pub fn of(memory: &MemoryRegion) -> Self {
         Self {
@@ -39,13 +40,13 @@ impl Claim {
         }
     }
 
-    /// Returns the number of bytes.
+    /// Returns the length of the memory in bytes.
     #[must_use]
     pub fn size(self) -> usize {
         self.size as usize
     }
 
-    /// Returns the bytes for the peer.
+    /// Encodes the message.
     #[must_use]
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         let bits =
@@ -53,7 +54,7 @@ impl Claim {
         bits.to_be_bytes()
     }
 
-    /// Parses the peer's bytes.
+    /// Decodes a message of the peer.
     #[must_use]
     pub fn from_bytes(bytes: [u8; Self::LEN]) -> Self {
         let bits = u128::from_be_bytes(bytes);

@@ -1,5 +1,5 @@
-//! The game of `rc_pingpong`: two connected queue pairs that answer each other, and the device
-//! requirements of each variant.
+//! The message exchange of `rc_pingpong` between two connected queue pairs, and the device
+//! capabilities that each variant requires.
 
 use std::time::{Duration, Instant};
 
@@ -11,68 +11,66 @@ use rdmsg::verbs::{
 
 use crate::Result;
 
-/// The longest silence. Without the connection manager no event reports that the peer has ended.
+/// The longest wait for a completion. Without the connection manager, no event reports that the
+/// peer has ended.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
-/// A likely cause when not even the first message arrives.
-const ANOTHER: &str = "a reliable connection is expected (ibv_rc_pingpong): the queue pair of ibv_uc_pingpong or ibv_ud_pingpong is of \
-                       another kind, and does not answer";
-/// The bytes of a message that is not checked.
+/// A likely cause if not even the first message arrives.
+const ANOTHER: &str = "the peer must run ibv_rc_pingpong: the queue pairs of ibv_uc_pingpong and \
+                       ibv_ud_pingpong have another type, and do not reply";
+/// The value of each byte of a message, if no side checks messages.
 const FILLING: u8 = 0x7b;
-/// The C program looks at the first byte of each page, which must be zero.
+/// The page size. The C program requires that the first byte of each page is zero.
 const PAGE: usize = 4096;
-/// The id of the work request of a completion.
+/// The ids of work requests.
 const RECEIVE: u64 = 1;
 const SEND: u64 = 2;
 
-/// The rules of a game.
+/// The parameters of the message exchange.
 #[derive(Clone, Debug)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "made by programs, field by field"
-)]
+#[expect(clippy::exhaustive_structs, reason = "programs set each field")]
 pub struct Rules {
-    /// Bytes of a message.
+    /// The size of a message in bytes.
     pub size: u32,
-    /// Messages each way.
+    /// The number of messages in each direction.
     pub iters: u32,
     /// The number of posted receives.
     pub rx_depth: u32,
-    /// Whether this side starts.
+    /// Whether this side sends the first message.
     pub begins: bool,
-    /// Whether to sleep until there are completions.
+    /// Whether to sleep until an event reports completions, instead of polling.
     pub events: bool,
-    /// Whether to check every byte of the last message.
+    /// Whether to check each byte of the last message.
     pub check: bool,
-    /// Whether to read the arrival times.
+    /// Whether to read the arrival times of messages.
     pub timestamps: bool,
     /// Whether to post with the functions of `ibv_wr_post`.
     pub new_send: bool,
-    /// Whether the device prefetches pages before they are used.
+    /// Whether the device prefetches the pages of the memory.
     pub prefetch: bool,
-    /// The memory of messages.
+    /// The kind of memory for the messages.
     pub place: Place,
 }
 
-/// Memory for messages.
+/// The kind of memory for the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "there are these")]
+#[expect(clippy::exhaustive_enums, reason = "these are all kinds")]
 pub enum Place {
-    /// Pinned by the registration.
+    /// The registration pins the memory.
     Pinned,
-    /// Paged in by the device on demand.
+    /// On-demand paging: the device loads each page when it needs it.
     OnDemand,
-    /// On demand, with a region that covers all memory.
+    /// On-demand paging with a memory region that covers all memory of the process.
     Implicit,
-    /// Memory of the device.
+    /// The memory of the device.
     Device,
 }
 
 impl Rules {
-    /// Checks that the device supports the rules.
+    /// Checks that the device has the capabilities for these parameters.
     ///
     /// # Errors
     ///
-    /// The missing capability.
+    /// Fails if the device lacks a capability. The error names it.
     pub fn check_device(&self, context: &Context) -> Result<()> {
         let can = context.query_device_ex()?;
         let both = OdpTransportCaps::SEND | OdpTransportCaps::RECV;
@@ -97,26 +95,26 @@ impl Rules {
     }
 }
 
-/// A queue pair, and one slot in memory for messages in both directions.
+/// A queue pair and the memory for messages. All messages use the same memory.
 #[derive(Debug)]
 pub struct PingPong {
-    /// Must be connected before the game.
+    /// The queue pair. The caller must connect it before [`play`](Self::play).
     pub qp: QueuePair,
     rules: Rules,
     cq: CompletionQueue,
     done: CompletionChannel,
     memory: MemoryRegion,
     device_memory: Option<DeviceMemory>,
-    /// The arrival times, in ticks of the device's clock.
+    /// The arrival times of messages, in ticks of the device's clock.
     ticks: Vec<u64>,
 }
 
 impl PingPong {
-    /// Creates a queue pair, in state RESET, and fills the memory.
+    /// Creates a queue pair in the state RESET, and fills the memory.
     ///
     /// # Errors
     ///
-    /// Errors of the verbs.
+    /// Fails if the device lacks a capability, or if an object cannot be created.
     pub fn new(context: &Context, rules: Rules) -> Result<Self> {
         rules.check_device(context)?;
         let pd = ProtectionDomain::new(context)?;
@@ -178,11 +176,11 @@ impl PingPong {
         Ok(game)
     }
 
-    /// Posts receives until the queue is full. The queue pair must have left the state RESET.
+    /// Posts `count` receives. The queue pair must have left the state RESET.
     ///
     /// # Errors
     ///
-    /// Errors of `ibv_post_recv`.
+    /// Fails if `ibv_post_recv` fails.
     pub fn post_receives(&self, count: u32) -> Result<()> {
         for _ in 0..count {
             self.qp
@@ -197,11 +195,11 @@ impl PingPong {
             .post_send(&[SendWr::send(SEND, Sge::new(&self.memory, ..))])?)
     }
 
-    /// Plays until all messages were exchanged. Receives must be posted already.
+    /// Exchanges all messages. Receives must already be posted.
     ///
     /// # Errors
     ///
-    /// If a work request failed, or no message arrives in time.
+    /// Fails if a work request fails, or if no message arrives within 20 s.
     pub fn play(&mut self) -> Result<()> {
         let Rules {
             iters,
@@ -210,7 +208,8 @@ impl PingPong {
             ..
         } = self.rules;
         let (mut posted, mut sent, mut received) = (rx_depth, 0, 0);
-        // A send has two conditions: a message was received, and the last send has completed.
+        // A side sends if it has received a message since its last send, and that send has
+        // completed.
         let (mut sending, mut answered) = (begins, false);
         if sending {
             self.send()?;
@@ -238,7 +237,8 @@ impl PingPong {
         Ok(())
     }
 
-    /// Waits for the next completions. `first` means that the peer has sent nothing yet.
+    /// Waits for the next completions, and returns their ids. `first` means that no message has
+    /// arrived yet.
     fn completions(&mut self, first: bool) -> Result<Vec<u64>> {
         let hint = if first {
             format!("; {ANOTHER}")
@@ -248,7 +248,8 @@ impl PingPong {
         let start = Instant::now();
         loop {
             if self.rules.events {
-                // To miss no completion: first request an event, then poll, then sleep.
+                // Polls after `req_notify` and before the wait: a completion that arrived before
+                // `req_notify` causes no event.
                 self.cq.req_notify(false)?;
             }
             let ids = self.poll().map_err(|error| format!("{error}{hint}"))?;
@@ -262,7 +263,9 @@ impl PingPong {
             };
             if late {
                 let same = "-s, -n and -m must be the same on both sides";
-                return Err(format!("no message for {TIME_LIMIT:?}: {same}{hint}").into());
+                return Err(
+                    format!("no message arrived within {TIME_LIMIT:?}: {same}{hint}").into(),
+                );
             }
         }
     }
@@ -289,8 +292,9 @@ impl PingPong {
         Ok(ids)
     }
 
-    /// Returns the least, the mean and the longest time between arrivals, in ticks of the device's
-    /// clock. Returns `None` if times were not read, or less than two messages arrived.
+    /// Returns the shortest, the mean and the longest time between two arrivals, in ticks of the
+    /// device's clock. Returns `None` without timestamps, or if fewer than two messages have
+    /// arrived.
     #[must_use]
     pub fn between_receives(&self) -> Option<[u64; 3]> {
         let steps = self.ticks.windows(2);
@@ -299,11 +303,11 @@ impl PingPong {
         Some([*steps.iter().min()?, mean, *steps.iter().max()?])
     }
 
-    /// Checks every byte of the last message: the client gets its own messages back.
+    /// Checks each byte of the last message. The client receives the bytes that it has sent.
     ///
     /// # Errors
     ///
-    /// If a byte differs.
+    /// Fails if a byte differs.
     pub fn check(&self) -> Result<()> {
         let mut came = vec![0; self.memory.len()];
         match &self.device_memory {
@@ -311,7 +315,8 @@ impl PingPong {
             None => self.memory.copy_out(0, &mut came),
         }
         let ours = content(came.len());
-        // The C program sends other content, except for the first byte of each page.
+        // The server accepts also the content of the C program, which equals this content only in
+        // the first byte of each page.
         let theirs = |at: usize| if at.is_multiple_of(PAGE) { 0 } else { FILLING };
         let wrong =
             |at: &usize| came[*at] != ours[*at] && (self.rules.begins || came[*at] != theirs(*at));

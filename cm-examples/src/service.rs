@@ -1,5 +1,5 @@
-//! The parts that the echo servers with many clients share: options, shutdown, and statistics on
-//! request.
+//! The code that the echo servers with many clients share: the options, the shutdown on a signal,
+//! and statistics on request.
 
 use std::{net::SocketAddr, thread, time::Duration};
 
@@ -13,14 +13,14 @@ use rdmsg::{Config, Engine, Listener, Polling};
 
 use crate::Result;
 
-/// The options of a server.
+/// The command line options of an echo server.
 #[derive(Args, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "these are all")]
 pub struct Options {
-    /// Address and port to listen on; port 0 takes a free one
+    /// The address and port to listen on; with port 0, the system chooses a free port
     #[arg(default_value = "0.0.0.0:7471")]
     pub address: SocketAddr,
-    /// How long clients may take to finish after SIGINT or SIGTERM, in seconds
+    /// The time after SIGINT or SIGTERM within which clients must finish, in seconds
     #[arg(long, default_value_t = 5)]
     pub time_limit: u64,
     /// Show the log of the library
@@ -28,15 +28,16 @@ pub struct Options {
     pub debug: bool,
 }
 
-/// A listener with an engine of its own, which ends on a signal.
+/// A listener with an engine of its own. A signal ends both.
 #[derive(Debug)]
 pub struct Service {
-    /// The listener for clients. The end of the service closes it.
+    /// The listener for clients. The shutdown after a signal closes it.
     pub listener: Listener,
     signals: thread::JoinHandle<Result<()>>,
 }
 
-/// Returns the configuration for hundreds of connections with short messages: 45 KiB each.
+/// Returns a configuration for hundreds of connections with short messages. Each connection uses 45
+/// KiB.
 #[must_use]
 pub fn config() -> Config {
     Config::default().with(|config| {
@@ -44,31 +45,31 @@ pub fn config() -> Config {
         config.send_depth = 8;
         config.eager_size = Some(1024);
         config.max_message = 1024;
-        // 8 connections are established at a time.
+        // The engine establishes 8 connections at a time, so the last of many clients waits.
         config.connect_timeout = Duration::from_secs(60);
     })
 }
 
-/// Returns [`config`] for servers with a thread in `recv` on each connection. The threads sleep
-/// without spinning, because otherwise they would contend for the processors.
+/// Returns [`config`] for servers that have a thread in `recv` for each connection. The threads
+/// wait for events without polling, because polling threads would use all processors.
 #[must_use]
 pub fn config_for_threads() -> Config {
     config().with(|c| c.polling = Polling::Event)
 }
 
 impl Service {
-    /// Listens. Must be called before other threads start, because they inherit the blocked
-    /// signals.
+    /// Starts to listen, and blocks the signals that end the service. Call this before the program
+    /// starts other threads, because only new threads inherit the blocked signals.
     ///
     /// # Errors
     ///
-    /// Errors of the system, and of listening.
+    /// Fails if the process cannot listen on the address, or if a system call fails.
     pub fn start(options: &Options, config: Config) -> Result<Self> {
         allow_many_fds()?;
         let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGUSR1]);
         signals.thread_block()?;
         let engine = Engine::new()?;
-        // All clients may connect at once.
+        // The queues must have room for all clients, because all can connect at once.
         let builder = Listener::builder().config(&config).engine(&engine);
         let builder = builder.backlog(1000).half_open(1000);
         let listener = builder.bind(options.address)?;
@@ -80,17 +81,20 @@ impl Service {
         })
     }
 
-    /// Waits until the connections have ended, after the listener was closed.
+    /// Waits until all connections have ended after a signal.
     ///
     /// # Errors
     ///
-    /// A failure of the signal thread.
+    /// Fails if the thread that handles the signals has failed.
     pub fn finish(self) -> Result<()> {
-        self.signals.join().map_err(|_| "the thread has panicked")?
+        self.signals
+            .join()
+            .map_err(|_| "the signal thread has panicked")?
     }
 }
 
-/// SIGUSR1 prints statistics; SIGINT and SIGTERM end the server.
+/// Prints statistics after SIGUSR1. After SIGINT or SIGTERM, closes the listener, and ends the
+/// connections that are still open after `time_limit`.
 fn obey(signals: &SigSet, engine: Engine, time_limit: Duration) -> Result<()> {
     while signals.wait()? == Signal::SIGUSR1 {
         let statistics = engine.statistics()?;
@@ -106,16 +110,17 @@ fn obey(signals: &SigSet, engine: Engine, time_limit: Duration) -> Result<()> {
         );
     }
     let left = engine.drain(time_limit)?;
-    println!("{left} connections were left");
+    println!("{left} connections did not end in time");
     engine.shutdown();
     Ok(())
 }
 
-/// Raises the limit of file descriptors to the hard limit, because each connection takes a few.
+/// Raises the limit of open file descriptors to the hard limit, because each connection uses
+/// several.
 ///
 /// # Errors
 ///
-/// Errors of the system.
+/// Fails if the system call fails.
 pub fn allow_many_fds() -> Result<()> {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, most, most)?;

@@ -13,32 +13,32 @@ use nix::{
 };
 use rdmsg::rsocket::{Config, Listener, Stream};
 
-/// A connection.
+/// A connection over TCP or over RDMA.
 #[derive(Debug)]
 #[expect(clippy::exhaustive_enums, reason = "there are these two")]
 pub enum Socket {
-    /// Over TCP.
+    /// A TCP socket.
     Tcp(TcpStream),
-    /// Over RDMA.
+    /// A stream over RDMA.
     Rdma(Stream),
 }
 
-/// A listener for connections.
+/// A listener over TCP or over RDMA.
 #[derive(Debug)]
 #[expect(clippy::exhaustive_enums, reason = "there are these two")]
 pub enum Acceptor {
-    /// Over TCP.
+    /// A TCP socket that listens.
     Tcp(TcpListener),
-    /// Over RDMA.
+    /// A listener for streams over RDMA.
     Rdma(Listener),
 }
 
 impl Acceptor {
-    /// Listens, over TCP if there is no configuration for RDMA.
+    /// Starts to listen: over RDMA with this configuration, or over TCP without one.
     ///
     /// # Errors
     ///
-    /// If the address is not available.
+    /// Fails if the address is not available.
     pub fn bind(address: SocketAddr, config: Option<&Config>) -> io::Result<Self> {
         Ok(match config {
             Some(config) => Self::Rdma(Listener::bind_with(address, config)?),
@@ -50,7 +50,7 @@ impl Acceptor {
     ///
     /// # Errors
     ///
-    /// If the listener has ended.
+    /// Fails if the listener has ended.
     pub fn accept(&self) -> io::Result<Socket> {
         Ok(match self {
             Self::Tcp(listener) => Socket::tcp(listener.accept()?.0)?,
@@ -60,11 +60,11 @@ impl Acceptor {
 }
 
 impl Socket {
-    /// Connects, over TCP if there is no configuration for RDMA.
+    /// Connects: over RDMA with this configuration, or over TCP without one.
     ///
     /// # Errors
     ///
-    /// If there is no connection.
+    /// Fails if the connection cannot be established.
     pub fn connect(address: SocketAddr, config: Option<&Config>) -> io::Result<Self> {
         match config {
             Some(config) => Ok(Self::Rdma(Stream::connect_with(address, config)?)),
@@ -77,11 +77,11 @@ impl Socket {
         Ok(Self::Tcp(stream))
     }
 
-    /// Sets whether calls that would block return `WouldBlock` instead.
+    /// Sets whether the calls return `WouldBlock` instead of blocking.
     ///
     /// # Errors
     ///
-    /// Errors of the socket.
+    /// Fails if the socket reports an error.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => stream.set_nonblocking(nonblocking)?,
@@ -90,11 +90,11 @@ impl Socket {
         Ok(())
     }
 
-    /// Sets the time limit of blocking calls.
+    /// Sets the time limit of blocking reads and writes.
     ///
     /// # Errors
     ///
-    /// Errors of the socket.
+    /// Fails if the socket reports an error.
     pub fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => {
@@ -113,7 +113,7 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// `TimedOut`, if it is not in time.
+    /// Returns `TimedOut` if the stream is not readable within `timeout`.
     pub fn wait_readable(&self, timeout: Duration) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => wait(stream, PollFlags::POLLIN, timeout),
@@ -125,7 +125,7 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// `TimedOut`, if it is not in time.
+    /// Returns `TimedOut` if the stream is not writable within `timeout`.
     pub fn wait_writable(&self, timeout: Duration) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => wait(stream, PollFlags::POLLOUT, timeout),
@@ -133,11 +133,11 @@ impl Socket {
         }
     }
 
-    /// Probes the peer every `interval`.
+    /// Probes the peer when the stream has been idle for `interval`.
     ///
     /// # Errors
     ///
-    /// Errors of the socket.
+    /// Fails if the socket reports an error.
     pub fn set_keepalive(&self, interval: Duration) -> io::Result<()> {
         use nix::sys::socket::{setsockopt, sockopt};
         match self {
@@ -150,11 +150,11 @@ impl Socket {
         }
     }
 
-    /// Shuts both directions down.
+    /// Shuts down both directions of the stream.
     ///
     /// # Errors
     ///
-    /// Errors of the socket.
+    /// Fails if the socket reports an error.
     pub fn shutdown(&self) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => stream.shutdown(Shutdown::Both),

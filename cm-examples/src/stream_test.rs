@@ -1,47 +1,41 @@
-//! The measurements of a byte stream, and their output.
+//! The tests of a byte stream, and the output of their results.
 
 use std::time::Duration;
 
 use crate::Result;
 
-/// The columns of [`StreamTest::line`].
+/// The headings of the columns of [`StreamTest::line`].
 pub const HEADER: &str =
     "name      bytes   xfers   iters   total       time     Gb/sec    usec/xfer";
 
-/// The sizes that are tested by default, in bytes.
+/// The sizes of transfers in bytes without the option `-S all`.
 const USUAL: [usize; 4] = [64, 4 << 10, 64 << 10, 1 << 20];
 
-/// A test: transfers one way, then back.
+/// A test: transfers from the client to the server, and then back.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "made by programs, field by field"
-)]
+#[expect(clippy::exhaustive_structs, reason = "programs set each field")]
 pub struct StreamTest {
-    /// Its name.
+    /// The name in the output.
     pub name: String,
     /// The length of a transfer in bytes.
     pub size: usize,
-    /// The number of transfers in a row.
+    /// The number of transfers in a row in one direction.
     pub count: u32,
-    /// The number of repetitions in both directions.
+    /// The number of repetitions of the transfers in both directions.
     pub iterations: u32,
 }
 
-/// The tests of one connection.
+/// The tests that use one connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "made by programs, field by field"
-)]
+#[expect(clippy::exhaustive_structs, reason = "programs set each field")]
 pub struct Plan {
-    /// The tests, in order.
+    /// The tests in the order in which they run.
     pub tests: Vec<StreamTest>,
-    /// Bytes that the connection should send inline.
+    /// The maximum size in bytes of an inline send of the connection.
     pub inline: u32,
 }
 
-/// A direction.
+/// The direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there are two")]
 pub enum Way {
@@ -52,17 +46,18 @@ pub enum Way {
 }
 
 impl Way {
-    /// Both, in the order of the transfers.
+    /// Both directions, in the order of the transfers.
     pub const BOTH: [Self; 2] = [Self::ToServer, Self::ToClient];
 }
 
 impl Plan {
-    /// Returns the tests, connection by connection: one test if an option is given, otherwise the
-    /// usual ones, or those of more sizes if the size is `all`.
+    /// Returns a plan for each connection. If an option sets the size, the count or the iterations,
+    /// returns one plan with one test. Otherwise returns the usual tests, or those of more sizes if
+    /// the size is `all`.
     ///
     /// # Errors
     ///
-    /// If the size is not a number.
+    /// Fails if the size is neither a positive number nor `all`.
     pub fn all(
         size: Option<&str>,
         count: Option<u32>,
@@ -72,7 +67,7 @@ impl Plan {
             None | Some("all") => None,
             Some(size) => match size.parse() {
                 Ok(0) | Err(_) => {
-                    let text = format!("-S is a number of bytes, or all: {size} is neither");
+                    let text = format!("-S must be a number of bytes or `all`: {size} is neither");
                     return Err(text.into());
                 }
                 Ok(bytes) => Some(bytes),
@@ -86,7 +81,8 @@ impl Plan {
         })
     }
 
-    /// Returns one test; omitted values are 1000.
+    /// Returns a plan with one test. The default size is 1000 bytes, the default count 1000, and
+    /// the default number of iterations 1.
     fn custom(size: Option<u32>, count: Option<u32>, iterations: Option<u32>) -> Self {
         let test = StreamTest {
             name: "custom".into(),
@@ -100,7 +96,7 @@ impl Plan {
         }
     }
 
-    /// Returns the tests of latency: one transfer at a time, of several sizes.
+    /// Returns the latency tests: one transfer at a time, with several sizes.
     fn latency(all: bool) -> Self {
         let test = |size| StreamTest {
             name: format!("{}_lat", short(size as u64)),
@@ -114,7 +110,7 @@ impl Plan {
         }
     }
 
-    /// Returns the tests of bandwidth: many transfers in a row, of several sizes.
+    /// Returns the bandwidth tests: many transfers in a row, with several sizes.
     fn bandwidth(all: bool) -> Self {
         let test = |size| StreamTest {
             name: format!("{}_bw", short(size as u64)),
@@ -130,7 +126,7 @@ impl Plan {
 }
 
 impl StreamTest {
-    /// Returns the result as a line.
+    /// Returns the result of the test as a line of the output.
     #[must_use]
     pub fn line(&self, time: Duration) -> String {
         let transfers = f64::from(self.iterations) * f64::from(self.count) * 2.0;
@@ -142,7 +138,7 @@ impl StreamTest {
             short(self.size as u64),
             short_count(self.count),
             short_count(self.iterations),
-            // The number is below 2^53.
+            // The conversion is exact, because the number is below 2^53.
             short(bytes as u64),
             bytes * 8.0 / 1e9 / seconds,
             seconds * 1e6 / transfers,
@@ -154,7 +150,7 @@ fn sizes(all: bool) -> Vec<usize> {
     if !all {
         return USUAL.into();
     }
-    // Powers of two, and from 128 bytes on also the middle between two of them.
+    // The sizes are powers of two, and from 128 bytes on also the middle between two powers.
     let mut sizes = vec![64];
     for exponent in 7..=22 {
         sizes.extend([1 << exponent, 3 << (exponent - 1)]);
@@ -162,7 +158,7 @@ fn sizes(all: bool) -> Vec<usize> {
     sizes
 }
 
-/// Returns a number of transfers of this size that takes a while.
+/// Returns a number of transfers of this size that is large enough for a measurement.
 fn usual_count(size: usize) -> u32 {
     match size {
         0x10_0000.. => 100,

@@ -1,5 +1,5 @@
-//! A connection with a number of messages in each direction. All of them use one slot of memory,
-//! because the program ignores their content.
+//! One side of a connection that sends and receives a number of messages. All messages use the same
+//! memory, because the program ignores their content.
 
 use rdmsg::{
     cm::CmId,
@@ -11,31 +11,31 @@ use rdmsg::{
 
 use crate::Result;
 
-/// One end of a connection. See the top of this file.
+/// One side of a connection, with its queue pair and memory.
 #[derive(Debug)]
 pub struct Transfer {
-    /// The connection.
+    /// The id of the connection manager.
     pub id: CmId,
     qp: QueuePair,
     sends: CompletionQueue,
     receives: CompletionQueue,
     memory: MemoryRegion,
     size: u32,
-    /// The number of messages whose sends have not completed.
+    /// The number of sends that have not completed.
     pub unsent: u32,
     /// The number of messages that have not arrived.
     pub missing: u32,
 }
 
 impl Transfer {
-    /// Creates the objects that an id needs before it connects or accepts, and posts a receive for
+    /// Creates the objects that the id needs before it connects or accepts, and posts a receive for
     /// each message.
     ///
     /// # Errors
     ///
-    /// Errors of the verbs that make it.
+    /// Fails if an object cannot be created.
     pub fn new(mut id: CmId, count: u32, size: u32) -> Result<Self> {
-        let device = id.verbs().ok_or("the device is gone")?;
+        let device = id.verbs().ok_or("the device was removed")?;
         let pd = ProtectionDomain::new(&device)?;
         let queue = || CompletionQueue::new(&device, count.max(1), None);
         let (sends, receives) = (queue()?, queue()?);
@@ -70,7 +70,7 @@ impl Transfer {
     ///
     /// # Errors
     ///
-    /// Errors of `ibv_post_send`.
+    /// Fails if `ibv_post_send` fails.
     pub fn send(&self) -> Result<()> {
         for number in 0..self.unsent {
             let message = Sge::new(&self.memory, ..);
@@ -79,11 +79,12 @@ impl Transfer {
         Ok(())
     }
 
-    /// Takes the completions of sends and receives. Returns whether there were any.
+    /// Takes the completions of sends and receives from the queues. Returns whether the queues had
+    /// any.
     ///
     /// # Errors
     ///
-    /// If a message failed, or has a wrong length.
+    /// Fails if a send or receive failed, or if a message has another length.
     pub fn progress(&mut self) -> Result<bool> {
         let mut completions = [WorkCompletion::default(); 16];
         let sent = self.sends.poll(&mut completions)?;
@@ -94,7 +95,7 @@ impl Transfer {
         for completion in &completions[..received] {
             let len = completion.result()?.byte_len;
             if len != self.size {
-                return Err(format!("a message of {len} bytes, not {}", self.size).into());
+                return Err(format!("received a message of {len} bytes, not {}", self.size).into());
             }
         }
         self.unsent -= sent as u32;

@@ -1,5 +1,6 @@
-//! The echo servers with 500 clients, one of which does not receive its answers. Over TCP on this
-//! machine, and over RDMA in the lab, where `LAB_ADDR` is an address of a device.
+//! Tests of the echo servers with 500 clients, one of which does not receive its replies. The tests
+//! use RDMA if the environment variable `LAB_ADDR` is the address of an RDMA device, and otherwise
+//! TCP.
 
 use std::{
     env,
@@ -10,28 +11,28 @@ use std::{
 use nix::sys::signal::Signal;
 use toolbox::{Line, Process};
 
-/// Longer than any step takes, even if each instruction is emulated.
+/// A time limit for each wait. It is long enough for a host that emulates each instruction.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
 
 const CLIENTS: &str = "500";
 
-/// The number of messages of a client that a server may hold: its window.
+/// The receive window: the number of messages of one client that a server can hold.
 const WINDOW: u64 = 8;
 
-/// The idle time, in seconds.
+/// The time in seconds for which all connections are idle.
 const IDLE: u64 = 6;
 
-/// The share of a processor that a server may use during that time, in thousandths. Code that is
-/// not optimised takes several times longer.
+/// The processor time that a server may use while the connections are idle, in thousandths of one
+/// processor. Code that is not optimised needs several times as much.
 const BUDGET: u64 = if cfg!(debug_assertions) { 50 } else { 10 };
 
-/// Tests run one at a time, because they measure processor time and open many connections.
+/// Each test holds this lock, because tests measure processor time and open many connections.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// A running server.
+/// A running echo server.
 struct Server(Process);
 
-/// The statistics that a server prints.
+/// The statistics that a server prints after SIGUSR1.
 #[derive(Debug)]
 struct Statistics {
     connections: u64,
@@ -41,7 +42,7 @@ struct Statistics {
     processor_ms: u64,
 }
 
-/// Reads lines until one has this beginning, and returns it.
+/// Reads lines until one starts with `beginning`, and returns that line.
 fn line(process: &mut Process, beginning: &str) -> String {
     loop {
         match process.line(TIME_LIMIT) {
@@ -75,7 +76,8 @@ impl Server {
         }
     }
 
-    /// Requests statistics until the server has this number of connections. Returns them.
+    /// Requests statistics until the server has this number of connections, and returns the
+    /// statistics.
     fn wait_for(&mut self, connections: u64) -> Statistics {
         let began = Instant::now();
         loop {
@@ -89,7 +91,7 @@ impl Server {
 
     fn end(mut self) {
         self.0.signal(Signal::SIGTERM).unwrap();
-        line(&mut self.0, "0 connections were left");
+        line(&mut self.0, "0 connections did not end in time");
         assert!(self.0.finish(TIME_LIMIT).unwrap().succeeded());
     }
 }
@@ -114,7 +116,8 @@ fn serve_many(program: &str) {
     let (mut server, address) = Server::start(program);
     let mut clients = start_clients(&address);
 
-    // All clients but one get their answers; the server holds at most a window of that one.
+    // All clients except one receive their replies. The server holds at most one window of messages
+    // of the client that does not receive.
     line(
         &mut clients,
         "20 rounds over 499 connections, every byte as expected",
@@ -126,7 +129,7 @@ fn serve_many(program: &str) {
     assert!(before.received - before.sent <= WINDOW, "{before:?}");
     assert!(before.held <= WINDOW, "{before:?}");
 
-    // The connections are idle for a while.
+    // All connections are idle during this loop.
     while began.elapsed() < Duration::from_secs(IDLE - 1) {
         std::thread::sleep(Duration::from_millis(100));
     }
@@ -141,8 +144,9 @@ fn serve_many(program: &str) {
     if env::var_os("LAB_ADDR").is_none() {
         assert!(used * 1000 < elapsed * BUDGET, "{used} ms in {elapsed} ms");
     } else {
-        // Each instruction may be emulated here. So the test takes the cost of a message from the
-        // messages before: an idle second must cost less than one message on each connection.
+        // This host can emulate each instruction, so a fixed budget does not apply. The test
+        // computes the cost of a message from the messages before: an idle second must cost less
+        // than one message on each connection.
         println!(
             "{} ms for {} messages",
             before.processor_ms, before.received
@@ -150,7 +154,7 @@ fn serve_many(program: &str) {
         let (each, seconds) = (before.processor_ms * 500 / before.received, elapsed / 1000);
         assert!(
             used < each * seconds,
-            "{used} ms, and {each} a second are allowed"
+            "{used} ms in {seconds} s, but at most {each} ms per second"
         );
     }
 
@@ -159,7 +163,7 @@ fn serve_many(program: &str) {
     let last = server.wait_for(0);
     assert_eq!(last.held, 0);
 
-    // All clients end at the same time, without a close.
+    // All clients end at the same time without closing their connections.
     let mut clients = start_clients(&address);
     line(&mut clients, "idle");
     let before = server.statistics();

@@ -1,14 +1,14 @@
-//! A client that connects again while its server is killed and restarted. Over TCP on this machine,
-//! and over RDMA in the lab, where `LAB_ADDR` is an address of a device.
+//! Tests a client that connects again after its server was killed and restarted. The test uses RDMA
+//! if the environment variable `LAB_ADDR` is the address of an RDMA device, and otherwise TCP.
 
 use std::{env, time::Duration};
 
 use toolbox::{Line, Process};
 
-/// Longer than any step takes, even in an emulated machine.
+/// A time limit for each wait. It is long enough for a host that emulates each instruction.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
 
-/// Reads lines until one has this beginning, and returns the rest of it.
+/// Reads lines until one starts with `beginning`, and returns the rest of that line.
 fn line(process: &mut Process, beginning: &str) -> String {
     loop {
         match process.line(TIME_LIMIT) {

@@ -4,7 +4,7 @@ use rdma_status::OsError;
 
 /// Converts the result of a call that returns −1 and sets `errno`: `rdma_*` and system calls.
 ///
-/// Any other value is the call's result.
+/// Any other value is the result of the call.
 pub fn cvt(call: &'static str, ret: libc::c_int) -> Result<libc::c_int, OsError> {
     if ret == -1 {
         Err(last_error(call))
@@ -15,9 +15,10 @@ pub fn cvt(call: &'static str, ret: libc::c_int) -> Result<libc::c_int, OsError>
 
 /// Converts the result of a call that returns 0 or an error number, as most `ibv_*` calls do.
 ///
-/// The conventions differ: a driver may return the number, the number negated, or −1 with `errno`
-/// set. All three are accepted. (−1 is never `-EPERM` here: the calls that negate return the result
-/// of the kernel's command, which is in `errno` as well.)
+/// The conventions of the drivers differ: a function may return the number, the negated number, or
+/// −1 with `errno` set. This function accepts all three. The value −1 never stands for a negated
+/// `EPERM`: the functions that negate the number return the result of a kernel command, which has
+/// set `errno`, too.
 #[inline]
 pub fn cvt_errno(call: &'static str, ret: libc::c_int) -> Result<(), OsError> {
     match ret {
@@ -32,9 +33,10 @@ pub fn cvt_ptr<T>(call: &'static str, ptr: *mut T) -> Result<NonNull<T>, OsError
     NonNull::new(ptr).ok_or_else(|| last_error(call))
 }
 
-/// Returns the conversion of an error of the call, from `nix` or `std`, for [`Result::map_err`].
+/// Returns a function that converts an error of the C function `call`, reported by `nix` or `std`,
+/// to an [`OsError`]. It is the argument of [`Result::map_err`].
 ///
-/// An error without a number is reported as `EIO`, never as success.
+/// An error without an error number becomes `EIO`, never success.
 pub fn failed<E: Into<io::Error>>(call: &'static str) -> impl Fn(E) -> OsError + Copy {
     move |error| {
         let errno = error.into().raw_os_error().filter(|errno| *errno > 0);
@@ -42,9 +44,11 @@ pub fn failed<E: Into<io::Error>>(call: &'static str) -> impl Fn(E) -> OsError +
     }
 }
 
-/// Returns the milliseconds of a wait, rounded up: a remainder below 1 ms would become a busy loop.
+/// Converts the length of a wait to milliseconds, rounded up. Rounding a remainder below 1 ms down
+/// would turn the wait into a busy loop.
 ///
-/// `Duration::as_millis` divides 128 bits, which costs more than all the rest of a short call.
+/// `Duration::as_millis` is not used, because its 128-bit division costs more than the rest of a
+/// short call.
 #[inline]
 pub const fn millis(wait: Duration) -> u64 {
     let rest = wait.subsec_nanos().div_ceil(1_000_000);
@@ -53,26 +57,24 @@ pub const fn millis(wait: Duration) -> u64 {
         .saturating_add(rest as u64)
 }
 
-/// Logs that an object could not be destroyed, from its `Drop`, which cannot return an error.
+/// Logs that an RDMA object could not be destroyed. `Drop` implementations call this function,
+/// because they cannot return an error.
 ///
-/// A device that was removed returns `EIO` or `ENODEV`. After a change of credentials the kernel
-/// returns `EACCES`. Neither is a defect. Any other error is a defect of this crate: an object was
-/// destroyed before its dependents.
+/// A removed device returns `EIO` or `ENODEV`, and after the process changed its credentials the
+/// kernel returns `EACCES`. None of these errors is a defect. Any other error is a defect of the
+/// caller: the object was destroyed before the objects that depend on it.
 pub fn log_destroy_error(result: Result<(), OsError>) {
     let Err(error) = result else { return };
-    error_sparsely!(
-        Rdma,
-        "cannot destroy an RDMA object, which is leaked: {error}"
-    );
+    error_sparsely!(Rdma, "cannot destroy an RDMA object, which leaks: {error}");
     debug_assert!(
         matches!(error.errno, libc::EIO | libc::ENODEV | libc::EACCES) || std::thread::panicking(),
         "{error}: destroyed while something still depends on it"
     );
 }
 
-/// Returns `errno` of the call just made.
+/// Returns `errno` of the C function `call`, which has just failed.
 ///
-/// A call that failed without setting it is reported as `EIO`, never as success.
+/// If the function has not set `errno`, the error becomes `EIO`, never success.
 fn last_error(call: &'static str) -> OsError {
     failed(call)(io::Error::last_os_error())
 }

@@ -2,20 +2,21 @@
 //!
 //! Foreign code may panic, block, or call back into this crate. Three rules keep that harmless:
 //!
-//! * No lock is held while it runs. A waker may poll its task at once, and a logger may send its
-//!   line over a connection.
-//! * [`call`] stops a panic, so that it ends neither the engine's thread nor a destructor. A waker
-//!   that panics ends the connection that its task waits on, because that task may never be polled
-//!   again. A logger that panics loses the line that it was given and nothing else: no connection
-//!   is at fault, and a second line about the first would meet the same logger.
-//! * A thread that others depend on, the engine's, [collects](collect) its foreign code as
-//!   [errands](ForeignCall) and runs them when it can be relieved. All other threads run foreign
-//!   code at once, and are the only ones that it delays.
+//! * No lock is held while foreign code runs, because a waker may poll its task at once, and a
+//!   logger may send its line over a connection.
+//! * [`call`] catches a panic, so that the panic ends neither the engine's thread nor a destructor.
+//!   A waker that panics ends the connection that its task waits on, because that task may never be
+//!   polled again. A logger that panics loses the line that it was called with. It ends no
+//!   connection, because no connection is at fault, and the panic is not logged, because the same
+//!   logger would get that line.
+//! * The engine's thread, on which other threads depend, does not run its foreign code at once. It
+//!   [collects](collect) the code as [errands](ForeignCall), which it runs when another thread has taken
+//!   over its other work. All other threads run foreign code at once, and so delay only themselves.
 //!
 //! A program that is built with `panic = "abort"` ends at the first panic, as always.
 //!
-//! `clone` and `drop` of a waker may also run inside of a poll of the task that owns the waker.
-//! There a panic passes to the caller of that poll.
+//! `clone` and `drop` of a waker may also run while the task that owns the waker is being polled.
+//! Then a panic passes to the caller of that poll.
 
 use std::{
     cell::{Cell, RefCell},
@@ -33,34 +34,35 @@ use crate::{PerProcess, lock};
 
 pub use log::Level;
 
-/// The target of a log line, by which a logger filters: the part of the library that it concerns.
+/// The target of a log line, by which a logger filters lines. It names the part of the library that
+/// the line concerns.
 ///
-/// The guide lists the names, which stay when source files move.
+/// The user guide lists the targets. Their names do not change when source files are moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Target {
-    /// One connection. The line begins with `conn` and the connection's number.
+    /// One connection. The text of the line begins with `conn` and the connection's number.
     Connection,
-    /// Events of the connection manager for one connection. The line begins as those of
+    /// Events of the connection manager for one connection. The text of the line begins as with
     /// [`Connection`](Self::Connection).
     Cm,
-    /// Connects that fall back to TCP, or that a persistent client repeats.
+    /// Connection attempts that fall back to TCP, or that a persistent client repeats.
     Connect,
-    /// Listeners, and requests that they reject.
+    /// Listeners, and the connection requests that they reject.
     Listener,
-    /// The engine's thread, and failures that concern all of its connections.
+    /// The engine's thread, and failures that concern all connections of the engine.
     Engine,
-    /// Sockets of the transport TCP.
+    /// Sockets of the TCP transport.
     Tcp,
-    /// RDMA: its libraries, devices and connection manager.
+    /// RDMA libraries, RDMA devices, and the connection manager.
     Rdma,
-    /// Connections in the protocol of rsockets.
+    /// Connections that use the rsockets protocol.
     Rsocket,
     /// The export of statistics.
     Statistics,
-    /// The process: forks, and memory that could not be released.
+    /// The process: its forks, and memory that it could not release.
     Process,
-    /// The program `rdmsg`: its commands `serve` and `bridge`.
+    /// The `serve` and `bridge` commands of the program `rdmsg`.
     Command,
 }
 
@@ -80,7 +82,7 @@ impl Target {
         Self::Command,
     ];
 
-    /// Returns the text that the logger gets.
+    /// Returns the target's name, as the logger gets it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -99,12 +101,13 @@ impl Target {
     }
 }
 
-/// Defines macros with the names of those of the crate `log`, whose first argument is a
-/// [`Target`]. The lint `disallowed_macros` refuses the originals.
+/// Defines one macro per log level. Each has the name of a macro of the crate `log`, and takes a
+/// [`Target`] as its first argument. The lint `disallowed_macros` forbids the macros of `log` in
+/// this workspace.
 macro_rules! levels {
     ($dollar:tt $($name:ident $level:ident),*) => { $(
-        /// Logs as the macro of this name of the crate `log`, with a target, through
-        /// [`foreign`](crate::foreign).
+        /// Logs a line as the macro of the same name in the crate `log` does. The first argument is
+        /// the name of a target. [`foreign::log`](crate::foreign::log) calls the logger.
         #[macro_export]
         macro_rules! $name {
             ($dollar target:ident, $dollar($dollar text:tt)+) => {
@@ -120,14 +123,15 @@ macro_rules! levels {
 
 levels!($ error Error, warn Warn, info Info, debug Debug, trace Trace);
 
-/// Foreign code panicked. The panic hook has printed the message.
+/// The error of foreign code that panicked. The panic hook has printed the panic message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Panicked;
 
-/// Runs foreign code. The caller holds no lock.
+/// Runs foreign code, and catches a panic. The caller holds no lock.
 pub fn call<T>(code: impl FnOnce() -> T) -> Result<T, Panicked> {
     catch_unwind(AssertUnwindSafe(code)).map_err(|payload| {
-        // The payload is foreign too: its drop may panic. That second payload is leaked.
+        // The payload of the panic is foreign code, too, so its `drop` may panic. The payload of
+        // that second panic is leaked.
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(payload)));
         let _leaked = dropped.map_err(ManuallyDrop::new);
         Panicked
@@ -135,46 +139,46 @@ pub fn call<T>(code: impl FnOnce() -> T) -> Result<T, Panicked> {
 }
 
 thread_local! {
-    /// Whether this thread collects errands. It is a variable of its own because it needs no
-    /// destructor, so that other threads pay for one look.
+    /// Whether this thread collects errands. This flag is separate from `FOREIGN_CALLS` because it needs
+    /// no destructor, so a thread that does not collect pays only for one load.
     static COLLECTS: Cell<bool> = const { Cell::new(false) };
     static FOREIGN_CALLS: RefCell<Vec<Arc<dyn ForeignCall>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Foreign code to be run later, by one thread.
+/// Foreign code that a thread runs later.
 pub trait ForeignCall: Send + Sync {
-    /// Runs the code.
+    /// Runs the foreign code.
     fn run(self: Arc<Self>);
 }
 
-/// Has this thread collect its foreign code, or run it at once.
+/// Sets whether the calling thread collects its foreign code instead of running it at once.
 pub fn collect(collects: bool) {
     COLLECTS.set(collects);
 }
 
-/// Whether this thread collects its foreign code.
+/// Returns whether the calling thread collects its foreign code.
 pub fn collects() -> bool {
     COLLECTS.get()
 }
 
-/// Leaves an errand to this thread, which collects.
+/// Adds an foreign_call to those of the calling thread, which collects.
 pub fn leave(foreign_call: Arc<dyn ForeignCall>) {
     FOREIGN_CALLS.with_borrow_mut(|foreign_calls| foreign_calls.push(foreign_call));
 }
 
-/// Takes the errands that were left to this thread.
+/// Returns the collected errands of the calling thread, and removes them.
 pub fn take_foreign_calls() -> Vec<Arc<dyn ForeignCall>> {
     FOREIGN_CALLS.take()
 }
 
-/// Runs foreign code that is run once: now, or as an errand if this thread collects.
+/// Runs `code` once: now, or as an errand if the calling thread collects.
 pub fn call_once(code: impl FnOnce() + Send + 'static) {
     struct Once<F>(Mutex<Option<F>>);
 
     impl<F: FnOnce() + Send> ForeignCall for Once<F> {
         fn run(self: Arc<Self>) {
             let code = lock(&self.0).take();
-            // The caller has seen to a panic, or it concerns nothing.
+            // A panic is ignored: either `code` itself handles it, or it concerns no connection.
             let _ = code.map(call);
         }
     }
@@ -186,31 +190,33 @@ pub fn call_once(code: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Work for one kind of foreign code, such as a connection's. One thread at a time does it, so that
-/// foreign code that never returns stops one thread only.
+/// Pending work for one piece of foreign code, for example the wakers of one connection. One thread
+/// at a time does the work, so foreign code that never returns blocks one thread only.
 #[derive(Debug, Default)]
 pub struct PendingWork<T> {
     state: Mutex<PendingState<T>>,
-    /// No thread does the work any longer.
+    /// The condition variable that the working thread notifies when it stops.
     idle: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct PendingState<T> {
     work: Option<T>,
-    /// Whether a thread does the work, or has an errand to.
+    /// Whether a thread does the work, or has an errand that will do the work.
     is_taken: bool,
 }
 
 impl<T: Default> PendingWork<T> {
-    /// Adds work. Returns whether the caller has to leave an errand, because no thread is at it.
+    /// Adds work. Returns true if no thread does the work yet; then the caller leaves an errand
+    /// that does it.
     pub fn add(&self, add: impl FnOnce(&mut T)) -> bool {
         let mut state = lock(&self.state);
         add(state.work.get_or_insert_default());
         !mem::replace(&mut state.is_taken, true)
     }
 
-    /// Returns the next work, or `None` if there is none, which ends the errand.
+    /// Returns the pending work. If there is none, returns `None` and records that the errand has
+    /// ended.
     pub fn next(&self) -> Option<T> {
         let mut state = lock(&self.state);
         let work = state.work.take();
@@ -221,7 +227,7 @@ impl<T: Default> PendingWork<T> {
         work
     }
 
-    /// Waits until no thread does the work, for `bound` at most.
+    /// Waits until no thread does the work, but at most for the time `bound`.
     fn wait(&self, bound: Duration) {
         let is_taken = |state: &mut PendingState<T>| state.is_taken;
         drop(
@@ -231,8 +237,7 @@ impl<T: Default> PendingWork<T> {
     }
 }
 
-/// Takes a lock that no thread holds during foreign code, so that none panics with it.
-/// A line for the log.
+/// A log line that an engine's thread has collected.
 struct Line {
     level: Level,
     target: Target,
@@ -240,23 +245,24 @@ struct Line {
     text: String,
 }
 
-/// The lines of all engines' threads that the logger has not taken, and how many were lost after
-/// them because there were [`MAX_LINES`].
+/// The lines of all engines' threads that the logger has not received yet, and the number of later
+/// lines that were dropped because [`MAX_LINES`] were already waiting.
 #[derive(Default)]
 struct Lines(VecDeque<Line>, usize);
 
-/// The number of lines that wait for a logger that blocks. A logger that is merely slow gets all
-/// lines of a burst.
+/// The maximum number of lines that wait for a logger. The limit is high enough that a logger that
+/// is slow, but not blocked, receives all lines of a burst.
 const MAX_LINES: usize = 4096;
 
 static LINES: PerProcess<PendingWork<Lines>> = PerProcess::new(PendingWork::default);
 
-/// Waits until the logger has the lines of all engines' threads, for `bound` at most.
+/// Waits until the logger has received the lines of all engines' threads, but at most for the time
+/// `bound`.
 pub fn wait_for_log(bound: Duration) {
     LINES.get().wait(bound);
 }
 
-/// Writes [`LINES`].
+/// The errand that passes [`LINES`] to the logger.
 struct Writer;
 
 impl ForeignCall for Writer {
@@ -274,15 +280,15 @@ impl ForeignCall for Writer {
             if lost > 0 {
                 warn!(
                     Engine,
-                    "{lost} log lines were dropped while the logger blocked"
+                    "dropped {lost} log lines because the logger blocked"
                 );
             }
         }
     }
 }
 
-/// Has the logger write a line, if it takes lines of this level. The caller holds no lock, or
-/// collects.
+/// Passes a line to the logger, if the line's level is enabled. The caller holds no lock, or its
+/// thread collects foreign code.
 #[track_caller]
 pub fn log(level: Level, target: Target, text: fmt::Arguments<'_>) {
     if level > STATIC_MAX_LEVEL || level > log::max_level() {
@@ -311,7 +317,7 @@ pub fn log(level: Level, target: Target, text: fmt::Arguments<'_>) {
 }
 
 fn write(level: Level, target: Target, place: &'static Location<'_>, text: fmt::Arguments<'_>) {
-    // A panic loses the line.
+    // If the logger panics, the line is lost.
     let _ = call(|| {
         let line = Record::builder()
             .level(level)
@@ -331,7 +337,7 @@ mod tests {
 
     use super::*;
 
-    /// Panics when it is dropped.
+    /// A value whose `drop` panics.
     struct Fragile;
 
     impl Drop for Fragile {

@@ -1,22 +1,24 @@
-//! Facilities of Linux, and of the process that uses rdmsg.
+//! Wrappers of Linux system calls, and utilities for the process that uses rdmsg.
 //!
-//! The crates of rdmsg share it: `rdma-verbs`, `rdmsg-rsocket` and `rdmsg` itself. It is no
-//! interface for programs, and changes with each version.
+//! The crates `rdma-verbs`, `rdmsg-rsocket` and `rdmsg` share this crate. It is internal to them:
+//! programs do not use it, and its API may change with each version.
 //!
-//! * [`Process`], [`PerProcess`] and [`Unshared`] tell the objects of this process from those that
-//!   it inherited by fork(2). [`at_exit`] runs a function before the process ends.
-//! * [`Mapping`] makes memory that a device, the kernel or a peer accesses, and [`SharedBytes`]
-//!   reads and writes it.
-//! * [`cvt`], [`cvt_errno`] and [`cvt_ptr`] convert the results of C functions, [`failed`] converts
-//!   errors of `nix` and `std`, and [`millis`] time limits.
-//! * [`lock()`], [`try_lock`] and [`unpoisoned`] take locks that outlive a panic.
-//! * [`foreign`] runs code of the program, its logger and its wakers. The macros [`error!`],
-//!   [`warn!`], [`info!`], [`debug!`] and [`trace!`] log through it. [`error_sparsely!`] and
-//!   [`warn_sparsely!`] write at most one line a second.
+//! * [`Process`], [`PerProcess`] and [`Unshared`] distinguish the objects of this process from
+//!   those that it inherited by fork(2). [`at_exit`] registers a function that runs before the
+//!   process ends.
+//! * [`Mapping`] allocates memory that a device, the kernel or a peer accesses. [`SharedBytes`]
+//!   reads and writes such memory.
+//! * [`cvt`], [`cvt_errno`] and [`cvt_ptr`] convert the results of C functions. [`failed`] converts
+//!   errors of `nix` and `std`. [`millis`] converts time limits.
+//! * [`lock()`], [`try_lock`] and [`unpoisoned`] acquire locks even if a thread panicked while it
+//!   held them.
+//! * [`foreign`] runs code of the application: its logger and the wakers of its tasks. The macros
+//!   [`error!`], [`warn!`], [`info!`], [`debug!`] and [`trace!`] log through this module.
+//!   [`error_sparsely!`] and [`warn_sparsely!`] write at most one line per second.
 #![deny(unsafe_code)]
 #![warn(clippy::disallowed_macros)]
 
-// First, because the other modules use its macros.
+// This module comes first because the other modules use its macros.
 #[macro_use]
 pub mod foreign;
 #[macro_use]

@@ -1,14 +1,14 @@
 use std::sync::{LockResult, Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// Takes a lock, whether or not a thread panicked while it held the lock.
+/// Acquires a lock, even if a thread panicked while it held the lock.
 ///
-/// State machines apply each input whole, so a panic leaves no state behind that matters more than
-/// going on.
+/// Poisoning is ignored because a state machine applies each input completely or not at all, so a
+/// panic leaves no inconsistent state that would be worse than stopping here.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     unpoisoned(mutex.lock())
 }
 
-/// As [`lock`], unless another thread holds the lock.
+/// Acquires a lock as [`lock`] does. Returns `None` if another thread holds the lock.
 pub fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
         Ok(guard) => Some(guard),
@@ -17,7 +17,7 @@ pub fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     }
 }
 
-/// Returns the value of a lock or of a wait, whether or not a thread panicked while it held the
+/// Returns the guard or the value of a lock operation, even if a thread panicked while it held the
 /// lock.
 pub fn unpoisoned<T>(result: LockResult<T>) -> T {
     result.unwrap_or_else(PoisonError::into_inner)

@@ -1,4 +1,4 @@
-//! Log lines that a peer or the network can cause at will.
+//! Rate limits for log lines that a peer or the network can cause at any rate.
 
 use std::{
     fmt,
@@ -8,27 +8,29 @@ use std::{
 
 use crate::lock;
 
-/// The time between two lines of a kind.
+/// The minimum time between two lines of one kind.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Lets one line of a kind pass in a second, and counts the others, so that no peer fills the log.
+/// Lets one log line of a kind pass per second, and counts the other lines, so that a peer cannot
+/// fill the log.
 #[derive(Debug)]
 pub struct LogLimit(Mutex<Recent>);
 
 #[derive(Debug)]
 struct Recent {
-    /// The time of the last line.
+    /// The time at which the last line passed.
     passed: Option<Instant>,
-    /// The number of lines since then.
+    /// The number of lines that were suppressed since that time.
     held: u64,
 }
 
-/// The number of lines that were held before this one. Its text follows the line's.
+/// The number of lines that were suppressed before the current line. Its `Display` text is appended
+/// to the current line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SuppressedLines(u64);
 
 impl Default for LogLimit {
-    /// Makes a limit that no line has used.
+    /// Creates a limit that lets the first line pass.
     fn default() -> Self {
         let recent = Recent {
             passed: None,
@@ -39,7 +41,7 @@ impl Default for LogLimit {
 }
 
 impl LogLimit {
-    /// Counts a line, and returns whether it passes.
+    /// Counts a line at the time `now`. Returns `None` if the line is suppressed.
     pub fn pass(&self, now: Instant) -> Option<SuppressedLines> {
         let mut recent = lock(&self.0);
         let is_early = |passed| now.saturating_duration_since(passed) < PERIOD;
@@ -56,17 +58,18 @@ impl fmt::Display for SuppressedLines {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             0 => Ok(()),
-            1 => f.write_str(" (1 other since the last such line)"),
-            others => write!(f, " ({others} others since the last such line)"),
+            1 => f.write_str(" (1 such line was suppressed)"),
+            others => write!(f, " ({others} such lines were suppressed)"),
         }
     }
 }
 
-/// Defines macros that log as those without `_sparsely`, and let one line in a second pass for each
-/// call in the source. The caller holds no lock.
+/// Defines one macro per log level that logs at most one line per second for each place in the
+/// source. The caller holds no lock.
 macro_rules! sparse {
     ($dollar:tt $($name:ident $level:ident),*) => { $(
-        /// Logs at most one line a second for each call in the source, and counts the others.
+        /// Logs at most one line per second for each place in the source that contains this macro,
+        /// and appends the number of suppressed lines to the next one.
         #[macro_export]
         macro_rules! $name {
             ($dollar target:ident, $dollar($dollar text:tt)+) => {{
@@ -101,7 +104,7 @@ mod tests {
         assert_eq!(SuppressedLines(0).to_string(), "");
         assert_eq!(
             SuppressedLines(3).to_string(),
-            " (3 others since the last such line)"
+            " (3 such lines were suppressed)"
         );
     }
 }

@@ -1,17 +1,17 @@
 #![allow(unsafe_code)]
 
-//! Distinguishes the objects of this process from inherited ones, and registers functions for its
-//! end.
+//! Distinguishes the objects of this process from inherited objects, and registers functions that
+//! run when the process ends.
 //!
-//! A child of fork(2) has a copy of the parent's memory, shares the parent's descriptors, and has
+//! A child of fork(2) has a copy of the parent's memory, shares the parent's open files, and has
 //! one thread. A lock that another thread held during the fork stays locked in the child, and the
-//! engines' threads do not exist there. So an object notes the [`Process`] that made it, and the
-//! child leaves inherited objects alone. Each process makes its own global values ([`PerProcess`]).
-//! A child replaces the descriptors that would keep a connection open or an address in use
-//! ([`Unshared`]).
+//! engines' threads do not exist there. Therefore each object stores the [`Process`] that created
+//! it, and the child does not touch inherited objects. Each process creates its own global values
+//! ([`PerProcess`]). A child replaces the descriptors that would otherwise keep a connection open
+//! or an address in use ([`Unshared`]).
 //!
-//! Handlers of `pthread_atfork` count the forks. They run in fork(3), and neither in vfork(2) nor
-//! in posix_spawn(3), whose child executes another program.
+//! Handlers of `pthread_atfork` count the forks. They run in fork(3), but not in vfork(2) and
+//! posix_spawn(3), whose child executes another program.
 
 use std::{
     cell::Cell,
@@ -30,36 +30,38 @@ use rdma_status::OsError;
 
 use crate::lock;
 
-/// The number of forks since the first process of this family that used the crate.
+/// The number of forks between the first process that used this crate and this process.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 static WATCHED: Once = Once::new();
 
-/// The descriptors that a child gives up.
+/// The descriptors that a child replaces after a fork.
 static UNSHARED: Mutex<DescriptorSet> = Mutex::new(DescriptorSet(Vec::new()));
 
 thread_local! {
-    /// The lock of [`UNSHARED`] while this thread forks.
+    /// Holds the lock of [`UNSHARED`] while this thread executes fork(3).
     static HELD: Cell<Option<MutexGuard<'static, DescriptorSet>>> = const { Cell::new(None) };
 }
 
-/// The process that made an object: this one, or one of its ancestors.
+/// Identifies the process that created an object: this process or one of its ancestors.
 ///
-/// The number of forks is enough to tell these apart.
+/// The number of forks is sufficient, because it differs between a process and each of its
+/// ancestors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process(u32);
 
 impl Process {
-    /// Returns this process. From the first call on forks are counted.
+    /// Returns the identification of the calling process. The first call begins to count forks.
     pub fn this() -> Self {
         WATCHED.call_once(|| {
-            // SAFETY: the handlers take no argument, and stay loaded with the crate.
+            // SAFETY: the three handlers are functions of this crate without arguments, and stay
+            // loaded while the crate is loaded.
             let ret =
                 unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
             if ret != 0 {
                 error!(
                     Process,
-                    "pthread_atfork: error {ret}: forked children are not detected, and must not \
+                    "cannot detect forks: pthread_atfork: error {ret}; forked children must not \
                      use connections, listeners and engines of this process"
                 );
             }
@@ -73,14 +75,14 @@ impl Process {
         self.0 == FORKS.load(Ordering::Relaxed)
     }
 
-    /// Returns whether this process may have inherited anything.
+    /// Returns whether this process is a child that may have inherited objects.
     #[inline]
     pub fn is_child() -> bool {
         FORKS.load(Ordering::Relaxed) != 0
     }
 }
 
-/// Leaves a part of an inherited object alone instead of dropping it.
+/// Leaks a part of an inherited object, because dropping it would affect the parent.
 pub fn leak<T>(part: T) {
     let _leaked = ManuallyDrop::new(part);
 }
@@ -89,10 +91,12 @@ fn unshared() -> MutexGuard<'static, DescriptorSet> {
     lock(&UNSHARED)
 }
 
-/// Holds the lock during the fork, so that the child inherits it in a known state.
+/// Runs before a fork. Holds the lock of [`UNSHARED`] during the fork, so that the child inherits
+/// the lock and the set in a consistent state.
 extern "C" fn prepare() {
     let guard = unshared();
-    // Without thread-local storage, which a thread that ends has not, the child keeps descriptors.
+    // A thread that is ending no longer has thread-local storage. If such a thread forks, the child
+    // keeps the descriptors.
     let _ = HELD.try_with(|held| held.set(Some(guard)));
 }
 
@@ -107,7 +111,7 @@ extern "C" fn in_child() {
     }
 }
 
-/// A set of descriptors: a bit for each number.
+/// A set of descriptors, one bit for each descriptor number.
 struct DescriptorSet(Vec<u64>);
 
 impl DescriptorSet {
@@ -131,35 +135,40 @@ impl DescriptorSet {
         }
     }
 
-    /// Replaces all of them by descriptors of an unused eventfd, so that their numbers stay in use.
-    /// Makes only calls that are safe in a child of a process with threads.
+    /// Replaces all descriptors of the set by duplicates of an unused eventfd, so that their
+    /// numbers stay in use. Calls only async-signal-safe functions, because the process is the
+    /// child of a process with several threads.
     fn give_up(&mut self) {
-        // SAFETY: it has no preconditions.
+        // SAFETY: `eventfd` has no preconditions.
         let dummy = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
         for (at, word) in self.0.iter_mut().enumerate() {
             while *word != 0 {
                 let fd = at as u32 * u64::BITS + word.trailing_zeros();
                 *word &= *word - 1;
                 let fd = fd.cast_signed();
-                // Without a descriptor for the eventfd the numbers become free.
+                // If no eventfd could be created, the descriptors are closed, so their numbers
+                // become free.
                 if dummy < 0 {
-                    // SAFETY: the descriptor is this crate's, and inherited objects are not used.
+                    // SAFETY: `fd` was opened by this crate in the parent, and no code of the child
+                    // uses inherited objects.
                     unsafe { libc::close(fd) };
                 } else {
-                    // SAFETY: as above.
+                    // SAFETY: `fd` was opened by this crate in the parent, and no code of the child
+                    // uses inherited objects.
                     unsafe { libc::dup3(dummy, fd, libc::O_CLOEXEC) };
                 }
             }
         }
-        // SAFETY: made above. It fails if it was not made.
+        // SAFETY: `dummy` was opened above and is no longer used. If it is -1, `close` fails
+        // without an effect.
         unsafe { libc::close(dummy) };
     }
 }
 
-/// A descriptor that a child of a fork gives up at once.
+/// A descriptor that a child of fork(2) gives up at once.
 ///
-/// Otherwise the child would keep a connection open, or an address in use, after the parent has
-/// closed it.
+/// Otherwise the child would keep a connection open or an address in use after the parent has
+/// closed the descriptor.
 pub struct Unshared<T: AsFd> {
     fd: ManuallyDrop<T>,
     process: Process,
@@ -178,7 +187,8 @@ impl<T: AsFd> Unshared<T> {
 }
 
 impl<T: AsFd> Unshared<T> {
-    /// Returns whether another process opened it, so that it stands for nothing here.
+    /// Returns whether another process opened the descriptor, so that its number means another file
+    /// in this process.
     pub fn is_inherited(&self) -> bool {
         !self.process.is_this()
     }
@@ -206,23 +216,25 @@ impl<T: AsFd + fmt::Debug> fmt::Debug for Unshared<T> {
 
 impl<T: AsFd> Drop for Unshared<T> {
     fn drop(&mut self) {
-        // In a child the number stands for something else.
+        // In a child the number means another file, which must not be closed.
         if !self.process.is_this() {
             return;
         }
-        // Until it is closed, so that no child inherits it in between.
+        // The lock is held until the descriptor is closed, so that no child inherits the descriptor
+        // between its removal from the set and the close.
         let mut unshared = unshared();
         unshared.remove(self.fd.as_fd().as_raw_fd());
-        // SAFETY: dropped once, here, and not used afterwards.
+        // SAFETY: this `drop` is the only code that drops `self.fd`, and no code uses `self.fd`
+        // afterwards.
         unsafe { ManuallyDrop::drop(&mut self.fd) };
     }
 }
 
-/// A global value that each process makes for itself at the first use, because a child may inherit
-/// a value that another thread of the parent was changing.
+/// A global value that each process creates at its first use. A child does not use the inherited
+/// value, because another thread of the parent may have been changing it during the fork.
 pub struct PerProcess<T: 'static> {
     make: fn() -> T,
-    /// Null, or the value of this process or of an ancestor. Never freed.
+    /// Null, or a pointer to the value of this process or of an ancestor. The value is never freed.
     made: AtomicPtr<(Process, T)>,
 }
 
@@ -233,7 +245,7 @@ impl<T> fmt::Debug for PerProcess<T> {
 }
 
 impl<T: Send + Sync> PerProcess<T> {
-    /// Makes a value with `make` in each process that uses it.
+    /// Creates a global whose value `make` creates in each process that uses it.
     pub const fn new(make: fn() -> T) -> Self {
         Self {
             make,
@@ -241,11 +253,11 @@ impl<T: Send + Sync> PerProcess<T> {
         }
     }
 
-    /// Returns this process's value.
+    /// Returns the value of this process, and creates it at the first call.
     #[inline]
     pub fn get(&self) -> &'static T {
         let made = self.made.load(Ordering::Acquire);
-        // SAFETY: it is null or a box that was leaked by `renew`.
+        // SAFETY: `made` is null or points to a box that `renew` leaked, which is never freed.
         match unsafe { made.as_ref() } {
             Some((process, value)) if process.is_this() => value,
             Some(_) | None => self.renew(made),
@@ -259,23 +271,26 @@ impl<T: Send + Sync> PerProcess<T> {
         let current = match self.made.compare_exchange(stale, new, order.0, order.1) {
             Ok(_) => new,
             Err(faster) => {
-                // SAFETY: made above, and not published.
+                // SAFETY: `new` is the box that this call created, and no other thread has got its
+                // address.
                 drop(unsafe { Box::from_raw(new) });
                 faster
             }
         };
-        // SAFETY: a box that was leaked here or in another thread of this process.
+        // SAFETY: `current` points to a box that this thread or another thread of this process
+        // leaked, and that is never freed.
         unsafe { &(*current).1 }
     }
 }
 
-/// Registers a handler for a normal end of the process: a return from `main`, or `exit(3)`.
+/// Registers a handler for a normal end of the process, which is a return from `main` or a call of
+/// `exit(3)`.
 ///
-/// It runs in the thread that ends the process, while the other threads continue, and must not
-/// panic.
+/// The handler runs in the thread that ends the process, while the other threads continue. It must
+/// not panic.
 pub fn at_exit(handler: extern "C" fn()) -> Result<(), OsError> {
-    // SAFETY: it takes any function, which must remain loaded until it is called: handlers of a
-    // library that is unloaded earlier are called at that time.
+    // SAFETY: `atexit` accepts any function that stays loaded until it is called. If the handler is
+    // in a library that is unloaded earlier, the C library calls the handler at that time.
     let ret = unsafe { libc::atexit(handler) };
     match ret {
         0 => Ok(()),
@@ -298,21 +313,22 @@ mod tests {
         assert!(Process::this().is_this());
     }
 
-    /// Runs `check` in a child, and returns its result.
+    /// Runs `check` in a child process. Returns whether `check` returned true there.
     fn in_child(check: impl FnOnce() -> bool) -> bool {
-        // SAFETY: the child makes a few calls, and ends.
+        // SAFETY: the child process of this multi-threaded test runs only `check` and
+        // async-signal-safe functions, and ends with `_exit`.
         match unsafe { libc::fork() } {
             -1 => panic!("fork: {}", io::Error::last_os_error()),
             0 => {
-                // SAFETY: it has no preconditions.
+                // SAFETY: `alarm` has no preconditions.
                 unsafe { libc::alarm(20) };
                 let code = libc::c_int::from(!check());
-                // SAFETY: it has no preconditions.
+                // SAFETY: `_exit` has no preconditions.
                 unsafe { libc::_exit(code) };
             }
             child => {
                 let mut status = -1;
-                // SAFETY: the status is a local.
+                // SAFETY: `status` is a local variable that `waitpid` may write.
                 assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
                 status == 0
             }

@@ -9,60 +9,63 @@ use super::{
     word::{Owner, OwnerCheck},
 };
 
-/// Time between two looks of the engine at connections that the application polls. A program that
-/// mixes `recv` with `select!` may see a message up to twice this time after its arrival. If a
-/// program polls often, the engine looks once in this time instead of handling one interrupt for
-/// each message.
+/// Interval at which the engine's thread checks the connections that the application polls. A
+/// program that mixes `recv` with `select!` may see a message up to two intervals after its
+/// arrival. While a program polls often, the engine's thread runs once per interval instead of
+/// handling one interrupt for each message.
 const ROUND: Duration = Duration::from_millis(10);
 
-/// The time between two looks at connections that hold a message back. It is shorter, because the
-/// message is sent by the next poll.
+/// Interval at which the engine's thread checks connections that hold back a message. It is shorter
+/// than `ROUND` because the message is not sent before the next poll.
 const HELD_BACK_ROUND: Duration = Duration::from_millis(1);
 
-/// The connections that threads or loops of the application poll, and that the engine's thread
-/// looks after: one table, and one timer.
+/// The connections that threads or event loops of the application poll. The engine's thread checks
+/// all of them with one timer.
 ///
-/// It has the connections that threads own, except those whose leader sleeps in the kernel, because
-/// that leader is certain to wake up. It has the connections that loops own if they had an event at
-/// the last look, or hold a message back.
+/// The table contains each connection that threads own, unless the leader of these threads sleeps
+/// in the kernel, because that leader is certain to wake up. It contains a connection that an event
+/// loop owns if the connection had a pending event at the last check, or if it holds back a
+/// message.
 #[derive(Debug, Default)]
 pub struct Attended {
-    /// The count of visits at the last look, by key.
+    /// The value of [`Poller::visits`] at the last check, by the connection's key.
     seen: HashMap<u64, u32>,
-    /// The connections among them that hold a message back.
+    /// The keys of the connections in `seen` that hold back a message.
     held_back: HashSet<u64>,
-    /// Connections that the engine could not poll, because a thread of the application was polling
-    /// them.
+    /// The keys of connections that the engine could not poll because a thread of the application
+    /// was polling them.
     busy: HashSet<u64>,
-    /// Whether events are pending for loops.
+    /// Whether a connection that an event loop owns had a pending event at the last check.
     loops: bool,
-    /// The time of the next look at all of them.
+    /// The time of the next check of all connections in the table.
     round: Option<Instant>,
-    /// The time of the next look at `held_back` and `busy`.
+    /// The time of the next check of the connections in `held_back` and `busy`.
     soon: Option<Instant>,
 }
 
-/// A connection, as [`Attended`] needs it.
+/// The methods of a connection that [`Attended`] calls.
 pub trait AttendedConnection {
-    /// Returns its poller.
+    /// Returns the connection's poller.
     fn poller(&self) -> &Poller;
 
-    /// Whether it holds a message back.
+    /// Returns whether the connection holds back a message until the next poll.
     fn holds_back(&self) -> bool;
 }
 
 impl Attended {
-    /// Takes a connection into the table, after a notice from its new owner.
+    /// Adds a connection to the table. The engine's thread calls this function when it handles the
+    /// notice that the new owner sent.
     pub fn attend(&mut self, key: u64, who: &impl AttendedConnection) {
         let poller = who.poller();
         let held_back = poller.is_held_back();
         match poller.owner() {
-            // The engine has taken it back since.
+            // The engine has become the owner after the notice was sent.
             Owner::Engine => return,
             Owner::Loop if !held_back => return,
             Owner::Threads | Owner::Loop => {}
         }
-        // The notice may be 10 ms old: the first look counts it as a visit.
+        // The notice may have been sent up to 10 ms ago. With `visits - 1`, the first check finds a
+        // visit, so the connection stays in the table for at least one interval.
         self.seen.insert(key, poller.visits().wrapping_sub(1));
         let now = Instant::now();
         self.round.get_or_insert(now + ROUND);
@@ -72,34 +75,37 @@ impl Attended {
         }
     }
 
-    /// A loop has an event, for the first time since the last look without one.
+    /// Schedules checks of the connections that event loops own. The caller has seen the first
+    /// event of such a connection since the last check that found none.
     pub fn expect_loops(&mut self) {
         self.loops = true;
         self.round.get_or_insert_with(|| Instant::now() + ROUND);
     }
 
-    /// Removes a connection that the engine owns, or that has ended.
+    /// Removes a connection that the engine owns or that has ended.
     pub fn forget(&mut self, key: u64) {
         self.seen.remove(&key);
         self.held_back.remove(&key);
     }
 
-    /// Notes a connection that a thread of the application is polling. The engine polls it again
-    /// soon, because that thread may be stopped.
+    /// Records that a thread of the application was polling the connection when the engine tried
+    /// to. The scheduler may have preempted that thread, so the engine polls the connection again
+    /// within 1 ms.
     pub fn poll_soon(&mut self, key: u64) {
         self.busy.insert(key);
         self.soon
             .get_or_insert_with(|| Instant::now() + HELD_BACK_ROUND);
     }
 
-    /// The time of the next look.
+    /// Returns the time of the next check, or `None` if no check is scheduled.
     pub fn next(&self) -> Option<Instant> {
         [self.round, self.soon].into_iter().flatten().min()
     }
 
-    /// Looks at the connections that are due. Returns the keys of the connections that the engine
-    /// arms and polls now. It owns them, because their owner has not polled, or they were busy.
-    /// `pending` returns the keys of all connections that have events for loops.
+    /// Checks the connections whose check is due. Returns the keys of the connections that the
+    /// caller arms and polls now. The engine is their owner: their previous owner has not polled
+    /// since the last check, or a thread was polling them when the engine tried to. `pending`
+    /// returns the keys of all connections with pending events for event loops.
     pub fn check_due<'a, A: AttendedConnection + 'a>(
         &mut self,
         now: Instant,
@@ -121,13 +127,13 @@ impl Attended {
         expired
     }
 
-    /// Whether loops had events at the last look. If not, the caller watches for the next one, and
-    /// then calls [`expect_loops`](Self::expect_loops).
+    /// Returns whether a connection of an event loop had a pending event at the last check. If not,
+    /// the caller watches for the next event, and then calls [`expect_loops`](Self::expect_loops).
     pub fn expects_loops(&self) -> bool {
         self.loops
     }
 
-    /// Adds one look, even if the table is empty.
+    /// Schedules one more check, even if the table is empty.
     pub fn add_check(&mut self) {
         self.round.get_or_insert_with(|| Instant::now() + ROUND);
     }
@@ -142,8 +148,8 @@ impl Attended {
             let (Some(who), Some(count)) = (find(*key), seen.get_mut(key)) else {
                 return false;
             };
-            // The request is cleared before the check, so that a message that is held back after
-            // the check makes a new request.
+            // `relax` runs before `holds_back`. So if a message is held back after the check,
+            // `note_held_back` sets the flag again and notifies the engine.
             who.poller().relax();
             if !who.holds_back() {
                 return false;

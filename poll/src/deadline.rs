@@ -3,8 +3,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The end of a wait. It reads the clock, which costs several polls, only after the first empty
-/// poll.
+/// The time limit of a wait. The deadline reads the clock only after the first empty poll, because
+/// a read costs as much as several polls.
 #[derive(Debug)]
 pub struct Deadline(Cell<End>);
 
@@ -16,23 +16,23 @@ enum End {
 }
 
 impl Deadline {
-    /// The wait has no end.
+    /// Returns a deadline that never passes.
     #[inline]
     pub fn never() -> Self {
         Self(Cell::new(End::Never))
     }
 
-    /// The wait takes no longer than this.
+    /// Returns a deadline that passes `timeout` after the first read of the clock.
     #[inline]
     pub fn after(timeout: Duration) -> Self {
         Self(Cell::new(End::In(timeout)))
     }
 
-    /// The end, if there is one.
+    /// Returns the time at which the deadline passes, or `None` if it never passes.
     #[inline]
     pub(super) fn at(&self) -> Option<Instant> {
         if let End::In(timeout) = self.0.get() {
-            // A time beyond the range of the clock means no end.
+            // If the sum is beyond the range of the clock, the deadline never passes.
             let end = Instant::now().checked_add(timeout);
             self.0.set(end.map_or(End::Never, End::At));
         }
@@ -42,7 +42,7 @@ impl Deadline {
         }
     }
 
-    /// How long it is until then, if there is an end.
+    /// Returns the time left until the deadline, or `None` if the deadline never passes.
     #[inline]
     pub fn left(&self) -> Option<Duration> {
         if let End::In(timeout) = self.0.get() {
@@ -53,25 +53,26 @@ impl Deadline {
         self.at().map(left)
     }
 
-    /// Whether it is more than `wait` away.
+    /// Returns whether more than `wait` is left until the deadline.
     #[inline]
     pub fn is_beyond(&self, wait: Duration) -> bool {
         self.left().is_none_or(|left| left > wait)
     }
 
-    /// Returns the earlier one of this deadline and of the end of `most` from now.
+    /// Returns the earlier of this deadline and `most` from now.
     #[inline]
     pub fn at_most(&self, most: Duration) -> Self {
         Self::after(self.left().map_or(most, |left| left.min(most)))
     }
 
-    /// Whether it is past now. Without an end it does not read the clock.
+    /// Returns whether the deadline has passed. A deadline that never passes does not read the
+    /// clock.
     #[inline]
     pub fn is_over(&self) -> bool {
         self.at().is_some_and(|at| Instant::now() >= at)
     }
 
-    /// Returns whether the time has passed at `now`.
+    /// Returns whether the deadline has passed at the time `now`.
     #[inline]
     pub fn is_past(&self, now: Instant) -> bool {
         self.at().is_some_and(|at| now >= at)

@@ -1,10 +1,11 @@
-//! How an event loop waits: on a file descriptor of the connection.
+//! The wait of an event loop, which watches a file descriptor of the connection.
 //!
-//! An event loop sleeps on the completion events themselves, and its thread polls when the fd is
-//! readable, so that no other thread stands between it and the device. The loop may be busy, or
-//! ignore the fd. So the engine's thread looks regularly for events that the loop leaves, and takes
-//! them, because pings and grants are among them. While a loop waits for room the engine's thread
-//! is the owner, because the loop may watch the writable fd alone.
+//! The file descriptor becomes readable directly with the completion events, and the loop's thread
+//! polls when it is readable. So no other thread stands between the loop and the device. The loop
+//! may be busy, or may ignore the fd. Therefore the engine's thread regularly checks for events
+//! that the loop has not taken, and takes them, because keepalive pings and memory grants are among
+//! these events. While a loop waits for room to send, the engine's thread is the owner, because
+//! such a loop may watch the fd for writing only.
 
 use super::{
     completions::{Answers, Completions, Events, Progress},
@@ -13,10 +14,12 @@ use super::{
 };
 
 impl Poller {
-    /// Returns the result of `ready`. If that is `None`, polls once and calls `ready` again. It is
-    /// for calls that do not wait. `waits_for_room` returns whether an event loop waits for room.
+    /// Returns the result of `ready`. If that is `None`, polls the queue once and calls `ready`
+    /// again. Calls that do not block, like `try_recv`, use this function. `waits_for_room` returns
+    /// whether an event loop waits for room to send.
     ///
-    /// It calls `ready` after each event that may change the result, and holds no lock then.
+    /// The function calls `ready` after each event that may change the result, and holds no lock
+    /// during these calls.
     pub fn try_once<T>(
         &self,
         queue: &impl Completions,
@@ -37,23 +40,24 @@ impl Poller {
         if let Some(value) = ready() {
             return Some(value);
         }
-        // Over TCP a poll costs a system call, and the engine's thread polls for loops.
+        // A poll of a TCP connection costs a system call, and the engine's thread polls for event
+        // loops.
         if !is_loop || queue.stays_readable() {
             return None;
         }
-        // The loop has taken everything, and sleeps next: it may own the connection.
+        // The loop has taken all completions and sleeps next, so the loop may become the owner.
         if self.owner() != Owner::Loop {
             if waits_for_room() {
                 return None;
             }
-            // The request for an event follows.
+            // The result is ignored, because `arm_and_poll` below requests an event in any case.
             let _ = self.visit_as_loop(&[Reliance::Group, Reliance::Tasks]);
             if self.owner() != Owner::Loop {
                 return None;
             }
         }
         if waits_for_room() {
-            // The wait began after the first check.
+            // The application began to wait for room after the first check of `waits_for_room`.
             self.call_engine();
         }
         let (events, _) = queue.events()?;

@@ -1,8 +1,8 @@
 //! Decides which thread polls a connection's completion queue, and implements the waits of threads,
 //! tasks and event loops.
 //!
-//! A connection makes progress when a thread polls its queue. At any time it has one of three
-//! [owners](Owner), which polls:
+//! A connection makes progress when a thread polls its queue. At any time the connection has one of
+//! three [owners](Owner). The owner polls:
 //!
 //! ```text
 //!                       a thread waits
@@ -12,34 +12,38 @@
 //!        | Engine | <-------------------- | Threads |
 //!        +--------+   (unless asleep)     +---------+
 //!             |  ^                            |
-//!   a loop or |  | events left for 10 ms,     | a loop or a runtime comes by
-//!   a runtime |  | or somebody relies on      |
-//!   comes by  |  | the engine                 |
+//!   a loop or |  | events not taken for       | a loop or a runtime polls
+//!   a runtime |  | 10 ms, or a user relies    |
+//!   polls     |  | on the engine              |
 //!             v  |                            |
 //!          +------+                           |
 //!          | Loop | <-------------------------+
 //!          +------+
 //! ```
 //!
-//! The thread that waits polls, so no other thread stands between it and the device. It acquires
-//! the connection and takes the events out of the engine's epoll. An event loop or a runtime moves
-//! them to its own. The engine's thread [looks](Attended) every 10 ms whether the owner has polled
-//! since. It leaves a thread that sleeps in the kernel alone, because only that thread is certain
-//! to wake up. A runtime is not: its threads may be busy, or outside of `block_on`.
+//! A thread that waits for a connection polls it, so no other thread stands between the waiting
+//! thread and the device. The thread becomes the owner and removes the completion events from the
+//! engine's epoll. An event loop or a runtime moves the events to its own epoll. Every 10 ms the
+//! engine's thread [checks](Attended) whether the owner has polled since the last check. The engine
+//! does not check a thread that sleeps in the kernel, because that thread is certain to wake up
+//! when an event is raised. A runtime is not certain to wake up: its threads may be busy, or may
+//! have left `block_on`.
 //!
-//! Some users need the engine's thread ([`Reliance`]): the receiver of a group, a task outside of a
-//! runtime, a loop that waits for room. While there is one the engine stays the owner, and waiting
-//! threads poll as well.
+//! Some users need the engine's thread to poll ([`Reliance`]): the receiver of a group, a task
+//! outside of a runtime, and an event loop that waits for room to send. While a connection has such
+//! a user, the engine stays the owner, and waiting threads poll in addition.
 //!
-//! Of several threads that wait on one connection one *leads*: it polls, first spinning, then
-//! asleep on the completion events. The others *follow*: they are parked until a thread wakes them
-//! or the lead is free.
+//! If several threads wait on one connection, one of them *leads*: it polls, first spinning, then
+//! asleep on the completion events. The other threads *follow*: they are parked until another
+//! thread wakes them, or until no thread leads.
 //!
-//! This crate does not know connections. It gets their queues as [`Completions`]. The model checker
-//! loom runs all of it through the interleavings of threads:
-//! `RUSTFLAGS="--cfg loom" cargo test --package rdmsg-poll --lib --release`.
+//! This crate does not know the type of a connection; it accesses a connection's queue through the
+//! trait [`Completions`]. The model checker loom runs the whole crate through the possible
+//! interleavings of its threads: `RUSTFLAGS="--cfg loom" cargo test --package rdmsg-poll --lib
+//! --release`.
 //!
-//! It is no interface for programs, which use the crate `rdmsg`, and changes with each version.
+//! This crate is internal to `rdmsg`, which programs use instead. Its API may change with each
+//! version.
 #![deny(unsafe_code)]
 #![warn(clippy::disallowed_macros)]
 #![allow(

@@ -21,38 +21,39 @@ use crate::sync::{NoticeKind, Readiness};
 
 /// Decides which thread polls a connection's completion queue, and wakes the threads that wait.
 ///
-/// See [the folder](super) for the states. A poller does not know its connection: each caller that
-/// polls passes the queue as [`Completions`](super::Completions).
+/// The [crate documentation](crate) explains the states. A poller does not know its connection:
+/// each caller that polls passes the queue as [`Completions`](super::Completions).
 ///
-/// It has two locks, `registration` around changes of the epolls and `wakes` around parking. A
-/// thread takes one at a time, and no other lock while it holds one.
+/// A poller has two locks: `registration` guards changes of the epolls, and `wakes` guards parking.
+/// A thread holds at most one of them, and takes no other lock while it holds one.
 pub struct Poller {
     word: Word,
-    /// Tasks that wait.
+    /// The tasks that wait for this connection.
     pub tasks: Tasks,
     pub(super) policy: Policy,
-    /// The way to the engine's thread.
+    /// Sends notices to the engine's thread.
     line: Line,
-    /// The number of wakes while there were followers.
+    /// The number of calls of `wake` that found followers.
     wakes: Mutex<u64>,
     changed: Condvar,
-    /// Ends the leader's sleep. It exists before any thread can wait, so that a wait cannot fail
-    /// for want of a file descriptor.
+    /// Ends the leader's sleep. The alarm is created before a thread can wait, so that a wait
+    /// cannot fail because the process has no file descriptor left.
     alarm: OnceLock<Alarm>,
-    /// The epolls with the completion events, while these exist.
+    /// The epolls that contain the completion events, or `None` while the connection has no
+    /// transport.
     registration: Mutex<Option<Registration>>,
-    /// The fd of an event loop, from the first request for it.
+    /// The fd that an event loop watches. It is created at the first request for the fd.
     loop_fd: LoopFd,
-    /// Whether an error of the system was logged.
+    /// Whether a failed system call was logged.
     reported: AtomicBool,
 }
 
-/// How long a thread spins before it sleeps.
+/// Decides how long a thread spins before it sleeps.
 #[derive(Debug)]
 pub(super) struct Policy {
     pub(super) polling: Polling,
     pub(super) record: SpinRecord,
-    /// For the longer spins of large messages.
+    /// The record of the longer spins while a large message is transferred.
     pub(super) large: SpinRecord,
 }
 
@@ -74,19 +75,20 @@ impl Policy {
     }
 }
 
-/// The kinds of spins. Each has a record of its own.
+/// The kinds of spins. Each kind has a [`SpinRecord`] of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Spin {
-    /// Spins for a completion, up to the configured time.
+    /// A spin until a completion arrives, limited by the configured time.
     Short,
-    /// Spins for the end of a large message, up to a multiple of the usual time.
+    /// A spin until a large message is complete, limited by a multiple of the configured time.
     Large,
 }
 
-/// The lead. Its drop gives it up.
+/// Proves that the calling thread leads. Dropping this value ends the lead.
 pub(super) struct Leader<'a>(&'a Poller);
 
-/// A place among the followers. It sees every wake after its creation.
+/// Counts the calling thread as a follower while this value exists. [`Follower::wait`] returns
+/// after each wake since the creation of this value.
 pub(super) struct Follower<'a> {
     poller: &'a Poller,
     wakes: u64,
@@ -99,7 +101,7 @@ impl fmt::Debug for Poller {
 }
 
 impl Poller {
-    /// Makes the poller of a connection that the engine owns.
+    /// Creates the poller of a connection that the engine owns.
     pub fn new(polling: Polling, line: Line) -> Self {
         Self {
             word: Word::new(),
@@ -119,7 +121,7 @@ impl Poller {
         }
     }
 
-    /// Creates the alarm that a sleep needs, once.
+    /// Creates the alarm on which threads sleep, unless it exists.
     pub fn prepare(&self) -> Result<(), OsError> {
         if self.alarm.get().is_none() {
             let alarm = Alarm::new()?;
@@ -130,7 +132,8 @@ impl Poller {
 
     // Registration.
 
-    /// Takes the registration of new completion events, which the engine's epoll has.
+    /// Stores the registration of a new transport's completion events, which are in the engine's
+    /// epoll.
     pub fn register(&self, registration: Registration) {
         *lock(&self.registration) = Some(registration);
     }
@@ -143,15 +146,16 @@ impl Poller {
         }
     }
 
-    /// Takes the completion event that was raised.
+    /// Takes the completion event that was raised, so that the events are no longer readable.
     pub fn clear_event(&self) {
         if let Some(registration) = &*lock(&self.registration) {
             registration.clear();
         }
     }
 
-    /// Registers the events for the current owner. A call follows each change of the owner, and
-    /// reads the owner under a lock, so the last call registers for the last owner.
+    /// Moves the completion events to the epoll of the current owner. Each thread that changes the
+    /// owner calls this function afterwards. The function reads the owner under the lock
+    /// `registration`, so the last call registers the events for the last owner.
     fn follow_owner(&self) {
         let failed = {
             let mut registration = lock(&self.registration);
@@ -165,50 +169,52 @@ impl Poller {
             let again = registration.set(Owner::Engine, &self.loop_fd);
             [Some(error), again.err()]
         };
-        // The engine arms and polls.
+        // Moving the events failed, so the engine's thread arms the queue and polls.
         self.call_engine();
         for error in failed.iter().flatten() {
             self.report(error);
         }
     }
 
-    /// Logs that the engine's thread polls, because a runtime cannot.
+    /// Logs that the engine's thread now polls, because the runtime cannot watch the events.
     #[cfg(feature = "tokio")]
     pub(super) fn note(&self, error: &OsError) {
         rdmsg_os::debug!(
             Connection,
-            "{}: falls back to polling by the engine: {error}",
+            "{}: the runtime cannot watch the events, so the engine's thread polls: {error}",
             self.line
         );
     }
 
-    /// Logs an error of the system, only the first for each connection, because each wait may fail
-    /// again. The caller holds no lock.
+    /// Logs a failed system call, once for each connection, because each later wait may fail in the
+    /// same way. The caller holds no lock.
     pub(super) fn report(&self, error: &OsError) {
         if !self.reported.swap(true, Ordering::Relaxed) {
             error!(
                 Connection,
-                "{}: completion events failed, polls without them: {error}", self.line
+                "{}: cannot watch completion events, so waiting threads poll instead: {error}",
+                self.line
             );
         }
     }
 
     // Ownership.
 
-    /// Counts a poll by a thread that waits. If no user relies on the engine's thread, the engine's
-    /// thread stops polling until it finds that no thread has polled for a while.
+    /// Counts a poll by a thread that waits. If no user relies on the engine's thread, the waiting
+    /// thread becomes the owner, and the engine's thread stops polling until a check finds that no
+    /// thread has polled.
     #[inline]
     pub fn visit_as_thread(&self) {
         let visit = self.word.visit_as_thread();
         self.visited(visit);
     }
 
-    /// Counts a poll by an event loop or a runtime. If no user in `but` relies on the engine's
-    /// thread, the engine's thread stops polling until it finds that the loop leaves events in its
-    /// epoll.
+    /// Counts a poll by an event loop or a runtime. If none of the users in `but` relies on the
+    /// engine's thread, the loop becomes the owner, and the engine's thread stops polling until a
+    /// check finds events that the loop has not taken.
     ///
-    /// Returns whether the loop has acquired the connection with this visit. Then it requests an
-    /// event, because a thread that owned the connection before may have taken the last one.
+    /// Returns whether the loop has become the owner with this call. If so, the caller requests an
+    /// event, because a thread that owned the connection before may have taken the last event.
     #[inline]
     pub(super) fn visit_as_loop(&self, but: &[Reliance]) -> bool {
         let visit = self.word.visit_as_loop(but);
@@ -223,26 +229,28 @@ impl Poller {
         };
         self.follow_owner();
         if tell {
-            // The engine takes it with all others of the next milliseconds. Otherwise a thread that
-            // polls many connections in turn would wake the engine for each.
+            // The notice wakes no thread: the engine handles it together with the notices of the
+            // next milliseconds. Otherwise a thread that polls many connections in turn would wake
+            // the engine's thread once for each connection.
             self.line.leave(NoticeKind::Acquired);
         }
     }
 
-    /// Returns the current owner, which polls the connection.
+    /// Returns the current owner, which is responsible for polling the connection.
     #[inline]
     pub fn owner(&self) -> Owner {
         self.word.owner()
     }
 
-    /// Whether users other than waiting threads need events for new completions.
+    /// Returns whether a user other than waiting threads needs an event for each new completion.
     #[inline]
     pub fn is_shared(&self) -> bool {
         self.word.is_shared()
     }
 
-    /// Compares the visits with the count of the engine's last look. After [`OwnerCheck::Expired`]
-    /// the engine arms and polls.
+    /// Compares the visit counter with its value `seen` at the engine's last check. If the result
+    /// is [`OwnerCheck::Expired`], the engine is the owner again, and the caller arms the queue and
+    /// polls.
     #[inline]
     pub fn check_owner(&self, seen: u32) -> OwnerCheck {
         let look = self.word.check_owner(seen);
@@ -252,41 +260,41 @@ impl Poller {
         look
     }
 
-    /// Makes the engine's thread the owner. It arms and polls next.
+    /// Makes the engine's thread the owner. The caller arms the queue and polls next.
     pub fn expire(&self) {
         self.word.expire();
         self.follow_owner();
     }
 
-    /// Leaves a connection that the engine owns to a thread of the application, because that thread
-    /// is polling. Events do not wake the engine until it [takes over](Self::expire) again.
+    /// Makes the application's threads the owner instead of the engine, because one of them is
+    /// polling. Completion events do not wake the engine until it calls [`expire`](Self::expire).
     pub fn yield_to_threads(&self) {
         if self.word.yield_to_threads() {
             self.follow_owner();
         }
     }
 
-    /// The number of polls by the application.
+    /// Returns the number of polls by the application, modulo 2³².
     #[inline]
     pub fn visits(&self) -> u32 {
         self.word.visits()
     }
 
-    /// Notes that `who` relies on the engine's thread. If no user relied on this thread before, the
-    /// engine takes over at once.
+    /// Records that the user `who` relies on the engine's thread. If `who` did not rely on that
+    /// thread before, asks the engine to become the owner.
     pub fn rely(&self, who: Reliance) {
         if self.word.rely(who) {
             self.call_engine();
         }
     }
 
-    /// Removes the note that `who` relies on the engine's thread.
+    /// Records that the user `who` no longer relies on the engine's thread.
     #[inline]
     pub fn stop_relying(&self, who: Reliance) {
         self.word.stop_relying(who);
     }
 
-    /// Returns whether `who` relies on the engine's thread.
+    /// Returns whether the user `who` relies on the engine's thread.
     #[inline]
     pub fn relies(&self, who: Reliance) -> bool {
         self.word.relies(who)
@@ -297,7 +305,7 @@ impl Poller {
         self.line.send(NoticeKind::TakeOver);
     }
 
-    /// As [`take_over`](Self::call_engine), if an event loop or a runtime is the owner.
+    /// Asks the engine's thread to become the owner if an event loop or a runtime is the owner.
     #[inline]
     pub fn leave_loop(&self) {
         if self.word.owner() == Owner::Loop {
@@ -305,10 +313,10 @@ impl Poller {
         }
     }
 
-    // Holding back.
+    // Messages that are held back.
 
-    /// Notes that a message is held back until a poll finds room. The owner may not poll again, so
-    /// the engine looks every millisecond.
+    /// Records that a message is held back until a poll finds room to send. The owner may not poll
+    /// again, so the engine checks the connection every millisecond.
     #[inline]
     pub fn note_held_back(&self) {
         match self.word.note_held_back() {
@@ -317,21 +325,21 @@ impl Poller {
         }
     }
 
-    /// Returns whether the note of [`note_held_back`](Self::note_held_back) is set.
+    /// Returns whether the flag that [`note_held_back`](Self::note_held_back) sets is set.
     #[inline]
     pub fn is_held_back(&self) -> bool {
         self.word.is_held_back()
     }
 
-    /// Clears the note. The caller checks afterwards whether something is held back, and if so
-    /// calls [`note_held_again`](Self::note_held_again).
+    /// Clears the flag that [`note_held_back`](Self::note_held_back) sets. Afterwards the caller checks whether a
+    /// message is held back, and calls [`note_held_again`](Self::note_held_again) if so.
     #[inline]
     pub fn relax(&self) {
         self.word.relax();
     }
 
-    /// As [`note_held_back`](Self::note_held_back), by the engine's thread, which looks again in
-    /// any case.
+    /// Sets the flag of [`note_held_back`](Self::note_held_back) without a notice. The engine's thread calls this
+    /// function, and checks the connection again in any case.
     #[inline]
     pub fn note_held_again(&self) {
         let _ = self.word.note_held_back();
@@ -339,7 +347,8 @@ impl Poller {
 
     // Waking.
 
-    /// Wakes the threads that wait, to check again. Without any it costs one atomic operation.
+    /// Wakes the threads that wait, so that they check their conditions again. If no thread waits,
+    /// the call costs one atomic operation.
     #[inline]
     pub fn wake(&self) {
         let sleepers = self.word.sleepers();
@@ -361,15 +370,16 @@ impl Poller {
 
     // Leading and following.
 
-    /// Takes the lead. Returns `None` if another thread has it.
+    /// Makes the calling thread the leader. Returns `None` if another thread leads.
     #[inline]
     pub(super) fn try_lead(&self) -> Option<Leader<'_>> {
-        // Created only after success: the drop of a leader gives the lead up.
+        // The `Leader` is created only after success, because dropping a `Leader` ends the lead.
         let free = self.word.lead();
         free.then(|| Leader(self))
     }
 
-    /// Prepares to park. The caller checks its condition again before [`Follower::wait`].
+    /// Registers the calling thread as a follower. The caller checks its condition once more before
+    /// [`Follower::wait`].
     pub(super) fn follow(&self) -> Follower<'_> {
         self.word.follow();
         let wakes = *lock(&self.wakes);
@@ -386,21 +396,21 @@ impl Poller {
 
     // Event loops.
 
-    /// Returns the fd of an event loop. It is readable while `readiness` is. While the loop owns
-    /// the connection, completion events make it readable as well.
+    /// Returns the fd that an event loop watches. The fd is readable while `readiness` is. While
+    /// the loop owns the connection, completion events make it readable as well.
     pub fn loop_fd(&self, readiness: &Readiness) -> Result<BorrowedFd<'_>, OsError> {
         self.loop_fd.get(readiness)
     }
 }
 
 impl Follower<'_> {
-    /// Waits for a wake since the creation of this value, or until no thread leads, or no time is
-    /// `left`.
+    /// Waits until a wake has occurred since the creation of this value, no thread leads, or the
+    /// time `left` has passed.
     pub(super) fn wait(self, left: Option<Duration>) {
         let poller = self.poller;
         let wakes = lock(&poller.wakes);
-        // Either a leader that resigns counts this follower, or this thread sees that the lead is
-        // free.
+        // No wake-up is lost when the leader resigns: either the leader sees that there is a
+        // follower, or this thread sees that no thread leads.
         let idle = |wakes: &mut u64| poller.word.has_leader() && *wakes == self.wakes;
         park(&poller.changed, wakes, left, idle);
     }
@@ -414,24 +424,25 @@ impl Drop for Follower<'_> {
 }
 
 impl Leader<'_> {
-    /// The leader is about to sleep. A wake after this call ends the sleep.
+    /// Records that the leader is about to sleep. A wake after this call ends the sleep.
     #[inline]
     pub(super) fn fall_asleep(&self) {
         self.0.word.fall_asleep();
     }
 
-    /// Whether a wake came since [`fall_asleep`](Self::fall_asleep).
+    /// Returns whether a thread has woken the leader since [`fall_asleep`](Self::fall_asleep).
     #[inline]
     pub(super) fn is_woken(&self) -> bool {
         self.0.word.is_notified()
     }
 
-    /// The leader is awake. `alarmed`: the alarm ended the sleep.
+    /// Records that the leader is awake. `alarmed` is true if the alarm ended the sleep.
     #[inline]
     pub(super) fn wake_up(&self, alarmed: bool) {
-        // The alarm first. A ring between the two calls stays, and the next sleep takes it. In the
-        // other order it would be taken here, and the note of it would stay, with which no thread
-        // rings again.
+        // The alarm is cleared before the flag `NOTIFIED`. If another thread rings between the two
+        // steps, the alarm stays readable and ends the next sleep. In the opposite order this
+        // thread would clear the alarm and leave `NOTIFIED` set, and then no thread would ring
+        // again.
         if let (true, Some(alarm)) = (alarmed || self.0.word.is_notified(), self.0.alarm()) {
             alarm.clear();
         }
@@ -447,7 +458,7 @@ impl Drop for Leader<'_> {
             self.0.wake_followers();
         }
         if asleep {
-            // A panic ended the sleep. The engine has stopped looking, because the thread slept.
+            // A panic ended the sleep. The engine has stopped its checks because the thread slept.
             self.0.call_engine();
         }
     }

@@ -11,32 +11,34 @@ use rdmsg_os::failed;
 use super::{completions::Events, word::Owner};
 use crate::sync::Readiness;
 
-/// Completion events with a file descriptor that is readable while an event is pending.
+/// Completion events whose file descriptor is readable while an event is pending.
 pub trait FdEvents: Events + AsFd + fmt::Debug {}
 
 impl<T: Events + AsFd + fmt::Debug> FdEvents for T {}
 
-/// The epolls that have a connection's completion events.
+/// The epolls that contain a connection's completion events.
 ///
-/// While threads own the connection, no epoll has the events. With an empty interest set they would
-/// stay in the engine's epoll, and the device's driver, which reports no kinds of events, would
-/// wake the engine's thread for each: two switches a message without any work.
+/// While threads own the connection, no epoll contains the events. Leaving them in the engine's
+/// epoll with an empty interest set would not do: the device's driver wakes waiters without saying
+/// which kind of event occurred, so each event would wake the engine's thread, at the cost of two
+/// context switches per message.
 #[derive(Debug)]
 pub struct Registration {
     epolls: Arc<Epolls>,
     events: Arc<dyn FdEvents>,
     key: u64,
     owner: Owner,
-    /// Whether the epoll of the application's event loop has the events.
+    /// Whether the epoll that the application's event loop watches contains the events.
     in_loop: bool,
 }
 
-/// The epolls of the engine's thread.
+/// The two epolls that the engine's thread reads.
 #[derive(Debug)]
 pub struct Epolls {
-    /// The thread sleeps on this one.
+    /// The epoll on which the engine's thread sleeps.
     pub engine: Epoll,
-    /// Events for loops. The thread looks through this one every 10 ms while it has some.
+    /// The epoll of the connections that event loops own. The engine's thread checks it every 10 ms
+    /// while it has pending events.
     pub loops: Epoll,
 }
 
@@ -54,17 +56,18 @@ impl Registration {
         Ok(new)
     }
 
-    /// Takes a raised completion event.
+    /// Takes a raised completion event, so that the events are no longer readable.
     pub(super) fn clear(&self) {
         self.events.clear();
     }
 
-    /// Moves the events to the epolls of `owner`. `fd` is that of an event loop.
+    /// Moves the events to the epolls that belong to `owner`. `fd` is the epoll that the
+    /// application's event loop watches.
     pub(super) fn set(&mut self, owner: Owner, fd: &LoopFd) -> Result<(), OsError> {
         let in_loop = owner == Owner::Loop;
         let fd = fd.0.get();
         if let (true, false, Some(fd)) = (self.in_loop, in_loop, fd) {
-            // The call cannot fail, because the descriptor was added and is open.
+            // The call cannot fail, because the descriptor is open and was added to this epoll.
             let _ = fd.delete(&*self.events);
             self.in_loop = false;
         } else if let (false, true, Some(fd)) = (self.in_loop, in_loop, fd) {
@@ -87,11 +90,11 @@ impl Registration {
 }
 
 impl Epolls {
-    /// Makes both.
+    /// Creates both epolls.
     ///
     /// # Errors
     ///
-    /// The process lacks descriptors.
+    /// Fails if the process has no file descriptor left.
     pub fn new() -> Result<Self, OsError> {
         Ok(Self {
             engine: epoll()?,
@@ -108,14 +111,15 @@ impl Epolls {
     }
 }
 
-/// The fd of an event loop, created at the first request: an epoll with an eventfd, which is
-/// readable while there is a completion to take, and with the completion events while a loop owns
-/// the connection. Event loops may watch it as any other fd.
+/// The fd that an event loop watches, created at the first request. It is an epoll that contains an
+/// eventfd, which is readable while the application can take a completion. While a loop owns the
+/// connection, the epoll contains the completion events, too. An event loop may watch this fd like
+/// any other fd.
 #[derive(Debug, Default)]
 pub(super) struct LoopFd(OnceLock<Epoll>);
 
 impl LoopFd {
-    /// Returns the fd, which is readable while `readiness` is.
+    /// Returns the fd, which is readable while `readiness` is, and creates it at the first call.
     pub(super) fn get(&self, readiness: &Readiness) -> Result<BorrowedFd<'_>, OsError> {
         if let Some(fd) = self.0.get() {
             return Ok(fd.0.as_fd());
@@ -124,7 +128,8 @@ impl LoopFd {
         let event = EpollEvent::new(EpollFlags::EPOLLIN, 0);
         fd.add(readiness.fd()?, event)
             .map_err(failed("epoll_ctl"))?;
-        // If two threads ask at the same time, one of them closes its epoll here.
+        // If two threads call this function at the same time, one of them closes its own epoll
+        // here.
         Ok(self.0.get_or_init(|| fd).0.as_fd())
     }
 }

@@ -11,9 +11,9 @@ use rdma_status::OsError;
 
 use super::{registration::FdEvents, task_events::TaskEvents};
 
-/// A runtime's view of a connection.
+/// The registration of a connection's completion events with a tokio runtime.
 ///
-/// The runtime keeps one waker for the descriptor, but several tasks may wait on the connection,
+/// The runtime keeps one waker for the file descriptor. Several tasks may wait on the connection,
 /// and each may be dropped at any time. So the connection provides that waker, which wakes all
 /// tasks.
 #[derive(Debug)]
@@ -25,11 +25,12 @@ pub struct RuntimeWatch {
 }
 
 impl RuntimeWatch {
-    /// Registers the events with the runtime, which calls this waker. The waker counts its calls.
+    /// Registers the events with the runtime. The runtime calls `waker`, which increments `calls`
+    /// at each call.
     ///
     /// # Panics
     ///
-    /// If the runtime has no I/O.
+    /// Panics if I/O is disabled in the runtime.
     #[track_caller]
     pub fn new(
         runtime: Handle,
@@ -53,7 +54,7 @@ impl RuntimeWatch {
         &self.runtime
     }
 
-    /// The number of calls by the runtime.
+    /// Returns how often the runtime has called the waker.
     pub(super) fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
     }

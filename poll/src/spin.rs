@@ -1,4 +1,4 @@
-//! Whether a waiting thread spins before it sleeps.
+//! Decides whether a waiting thread spins before it sleeps.
 
 use std::{
     sync::atomic::{AtomicU8, Ordering},
@@ -7,43 +7,43 @@ use std::{
 
 /// How a thread waits for completions.
 ///
-/// The waiting thread itself polls; no other thread stands in between.
+/// The waiting thread itself polls the device, so no other thread has to wake it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Polling {
     /// Polls for up to `spin`, then sleeps until the device raises an event.
     ///
     /// The latency is low while messages flow, and an idle connection uses no processor time. Each
-    /// connection learns from its spins. Only a spin that finds something counts as a success;
-    /// after a sleep, however short, nothing is known of spinning. A failed spin makes the next
-    /// wait sleep without spinning, and each further one the next 3, 7, 15 and up to 255 waits. A
-    /// success ends this backoff. A wait whose time limit is below `spin` spins all the same,
-    /// because a sleep ends up to a millisecond late.
+    /// connection learns from its spins. Only a spin that finds a completion counts as a success;
+    /// the length of a sleep does not predict whether spinning would have succeeded. After a failed
+    /// spin the next wait sleeps without spinning. After each further failed spin the next 3, 7, 15
+    /// and up to 255 waits do so. A successful spin ends this backoff. A wait whose time limit is
+    /// below `spin` spins in any case, because a sleep ends up to a millisecond late.
     ///
-    /// If one processor is available, no wait spins: the spinning thread would keep the peer or the
-    /// engine from running. The engine reads that number once, when it starts, by
-    /// [`available_parallelism`](std::thread::available_parallelism), which regards the affinity of
-    /// the thread that starts the engine and the quota of the control group.
+    /// If only one processor is available, no wait spins, because the spinning thread would keep
+    /// the peer or the engine from running. The engine reads the number of processors once, when it
+    /// starts, with [`available_parallelism`](std::thread::available_parallelism). That number
+    /// respects the CPU affinity of the thread that starts the engine and the quota of the control
+    /// group.
     Adaptive {
         /// How long to poll before sleeping. 0 to 1 s, default 200 µs.
         ///
-        /// The limit is eight times higher while a message above the eager size is in flight. These
-        /// longer spins have a backoff of their own.
+        /// While a message above the eager size is in flight, the limit is eight times this time.
+        /// These longer spins have a backoff of their own.
         spin: Duration,
     },
-    /// Polls until there is something.
+    /// Polls until a completion arrives.
     ///
-    /// The latency is the lowest, at the cost of one processor for each waiting thread.
+    /// This kind has the lowest latency and occupies one processor for each waiting thread.
     Busy,
-    /// Sleeps at once.
+    /// Sleeps without spinning.
     ///
-    /// It uses the least processor time, at the cost of an interrupt and a wake-up for each
-    /// message.
+    /// This kind uses the least processor time. Each message costs an interrupt and a wake-up.
     Event,
 }
 
 impl Polling {
-    /// Returns how a thread waits if this number of processors is available.
+    /// Returns the kind of wait to use if `processors` processors are available.
     pub fn on(self, processors: usize) -> Self {
         match self {
             Self::Adaptive { .. } if processors == 1 => Self::Event,
@@ -60,25 +60,26 @@ impl Default for Polling {
     }
 }
 
-/// Decides whether the next waits spin before they sleep, from the results of earlier spins.
+/// Decides, from the results of earlier spins, whether the next waits spin before they sleep.
 ///
-/// Only a spin that finds something after an empty first poll has saved a sleep. The length of a
-/// sleep proves nothing, because the sleep may have given the processor to the peer. After a failed
-/// spin 1 wait sleeps at once; after further failed spins 3, 7 and up to 255 waits do. So if spins
-/// never succeed, one wait in 256 spins, and if they begin to succeed, the record notices.
+/// A spin has saved a sleep only if its first poll finds nothing and a later poll finds a
+/// completion. The length of a sleep proves nothing, because the sleep may have given the processor
+/// to the peer. After a failed spin 1 wait sleeps without spinning; after further failed spins 3, 7
+/// and up to 255 waits do so. So if spins never succeed, one wait in 256 spins, and if spins begin
+/// to succeed, that wait detects it.
 #[derive(Debug, Default)]
 pub(super) struct SpinRecord {
-    /// The number of waits that sleep at once before the next spin.
+    /// The number of waits that sleep without spinning before the next spin.
     skip: AtomicU8,
-    /// The same after the next failed spin.
+    /// The value of `skip` after the last failed spin, 0 after a successful one.
     penalty: AtomicU8,
 }
 
 impl SpinRecord {
-    /// Whether this wait spins.
+    /// Returns whether this wait spins, and counts this wait.
     #[inline]
     pub(super) fn spins(&self) -> bool {
-        // If several threads count at the same time, the count may lose one wait.
+        // If several threads execute this function at the same time, the counter may miss one wait.
         let skip = self.skip.load(Ordering::Relaxed);
         if skip > 0 {
             self.skip.store(skip - 1, Ordering::Relaxed);
@@ -86,16 +87,17 @@ impl SpinRecord {
         skip == 0
     }
 
-    /// Counts a spin that found something.
+    /// Records a spin that found a completion.
     #[inline]
     pub(super) fn paid(&self) {
-        // A store by each wait would take the cache line from other processors each time.
+        // The load avoids a store at each wait, which would take the cache line from other
+        // processors.
         if self.penalty.load(Ordering::Relaxed) != 0 {
             self.penalty.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Counts a failed spin.
+    /// Records a spin that found nothing.
     #[inline]
     pub(super) fn failed(&self) {
         let penalty = self.penalty.load(Ordering::Relaxed);
@@ -109,7 +111,7 @@ impl SpinRecord {
 mod tests {
     use super::*;
 
-    /// The number of the next waits that sleep at once.
+    /// Returns the number of the next waits that sleep without spinning.
     fn skipped(record: &SpinRecord) -> usize {
         std::iter::repeat_with(|| record.spins())
             .take_while(|spins| !spins)

@@ -1,4 +1,5 @@
-//! The system calls and primitives of this crate. The model checker has its own in their place.
+//! The system calls and synchronization primitives of this crate. `model::system` replaces this
+//! module in the model checker.
 
 pub(super) use std::sync::{
     Condvar, Mutex,
@@ -22,24 +23,25 @@ use rdmsg_os::{failed, millis};
 use crate::sync::{Mailbox, Notice, NoticeKind, eventfd};
 pub(super) use rdmsg_os::lock;
 
-/// The longest single sleep. It bounds the harm of a bug; no code relies on it.
+/// The longest single sleep. It limits how long a lost wake-up delays a thread if there is such a
+/// bug; no code relies on it.
 const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 
-/// The pause after a sleep that failed.
+/// The pause after a failed system call.
 const BACK_OFF: Duration = Duration::from_millis(10);
 
-/// The cause of the end of a sleep.
+/// The event that ended a sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Woken {
-    /// A completion event, or an interrupt by a signal.
+    /// A completion event was raised, or a signal interrupted the sleep.
     Event,
     /// Another thread wrote to the alarm.
     Alarm,
-    /// The end of the time.
+    /// The time limit has passed.
     Time,
 }
 
-/// The connection's way to the engine's thread.
+/// Sends notices about one connection to the engine's thread.
 #[derive(Debug)]
 pub struct Line {
     key: u64,
@@ -47,18 +49,20 @@ pub struct Line {
 }
 
 impl Line {
-    /// `key` is the connection's number in its process.
+    /// Creates the sender of the connection's notices. `key` is the connection's number in its
+    /// process.
     pub fn new(key: u64, notices: Arc<Mailbox<Notice>>) -> Self {
         Self { key, notices }
     }
 
-    /// Sends a notice, and wakes the thread.
+    /// Sends a notice, and wakes the engine's thread.
     pub fn send(&self, kind: NoticeKind) {
         let key = self.key;
         self.notices.send(Notice { key, kind });
     }
 
-    /// Leaves a notice for the next look of the thread, or wakes it if no look is due.
+    /// Sends a notice that is not urgent. Wakes the engine's thread only if it does not read its
+    /// mailbox soon by itself.
     pub fn leave(&self, kind: NoticeKind) {
         let key = self.key;
         self.notices.leave(Notice { key, kind });
@@ -76,7 +80,7 @@ impl fmt::Display for Line {
     }
 }
 
-/// Ends the sleep of the leader: an eventfd.
+/// The eventfd that ends the leader's sleep.
 #[derive(Debug)]
 pub struct Alarm(EventFd);
 
@@ -86,16 +90,18 @@ impl Alarm {
     }
 
     pub(super) fn ring(&self) {
-        // The write fails only when the counter is full, and then the fd is readable anyway.
+        // The write fails only if the counter is at its maximum, and then the fd is readable
+        // already.
         let _ = self.0.write(1);
     }
 
-    /// Sleeps until it rings, or no time is `left`.
+    /// Sleeps until another thread rings this alarm, or the time `left` has passed.
     pub(super) fn sleep_until_event(&self, left: Option<Duration>) -> Result<Woken, OsError> {
         self.sleep_until_ready(&self.0, left)
     }
 
-    /// Sleeps until `events` is readable, the alarm rings, or no time is `left`.
+    /// Sleeps until `events` is readable, another thread rings this alarm, or the time `left` has
+    /// passed.
     pub fn sleep_until_ready(
         &self,
         events: impl AsFd,
@@ -108,26 +114,28 @@ impl Alarm {
         ];
         match poll(&mut fds, timeout) {
             Ok(0) => Ok(Woken::Time),
-            // Events and alarms that come all the time do not put the end off.
+            // Without this case, a steady flow of events and alarms could put off the end of the
+            // wait.
             Ok(_) if left.is_some_and(|left| left.is_zero()) => Ok(Woken::Time),
             Ok(_) if fds[1].any() == Some(true) => Ok(Woken::Alarm),
             Ok(_) | Err(nix::Error::EINTR) => Ok(Woken::Event),
             Err(errno) => {
-                // The pause keeps the caller, which tries again at once, from spinning if each call
-                // fails.
+                // The caller calls this function again at once. The pause keeps the caller from
+                // spinning if each call fails.
                 thread::sleep(BACK_OFF);
                 Err(failed("poll")(errno))
             }
         }
     }
 
-    /// Silences the alarm. Only the leader does, so it takes no alarm from another thread.
+    /// Makes the eventfd unreadable. Only the leader calls this function, so it takes no alarm that
+    /// is meant for another thread.
     pub(super) fn clear(&self) {
         let _ = self.0.read();
     }
 }
 
-/// Waits while `idle` returns true, and while there is time `left`.
+/// Waits while `idle` returns true, until the time `left` has passed or `LONGEST_SLEEP` has.
 pub(super) fn park<T>(
     changed: &Condvar,
     guard: MutexGuard<'_, T>,
@@ -137,7 +145,7 @@ pub(super) fn park<T>(
     drop(changed.wait_timeout_while(guard, bounded(left), idle));
 }
 
-/// The longest sleep with this time `left`.
+/// Returns the time `left`, limited to `LONGEST_SLEEP`.
 fn bounded(left: Option<Duration>) -> Duration {
     left.map_or(LONGEST_SLEEP, |left| left.min(LONGEST_SLEEP))
 }

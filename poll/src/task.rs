@@ -1,11 +1,12 @@
-//! How a task waits: with a waker instead of a thread.
+//! The wait of a task, which leaves a waker instead of blocking a thread.
 //!
-//! A task polls the queue itself, as a thread does, and leaves its waker if there is nothing. Then
-//! the next poll is by:
+//! A task polls the queue itself, as a thread does. If the queue is empty, the task leaves its
+//! waker. The next poll then comes from:
 //!
-//! * in a tokio runtime, which watches the completion events: the first task that the runtime polls
-//!   after it has woken them all. The runtime is a [loop](super::word::Owner::Loop);
-//! * anywhere else: the engine's thread, which wakes the tasks.
+//! * the first task that the runtime polls after it has woken all tasks of the connection, if a
+//!   tokio runtime watches the completion events. In this case the runtime is the connection's
+//!   owner, as a [loop](super::word::Owner::Loop);
+//! * the engine's thread, which wakes the tasks, in all other cases.
 
 use std::task::{Context, Poll};
 
@@ -19,11 +20,12 @@ use super::{
 };
 use crate::sync::Seat;
 
-/// Polls of the queue in one poll of a task, so that other tasks have their turn.
+/// The maximum number of polls of the queue in one poll of a task, so that other tasks get their
+/// turn.
 #[cfg(feature = "tokio")]
 const MAX_POLLS_PER_TURN: u32 = 8;
 
-/// Users that need the engine's thread to poll in addition to a runtime.
+/// The users that need the engine's thread to poll although a runtime polls.
 #[cfg(feature = "tokio")]
 const ELSEWHERE: &[Reliance] = &[
     Reliance::Readable,
@@ -33,8 +35,8 @@ const ELSEWHERE: &[Reliance] = &[
 ];
 
 impl Poller {
-    /// As [`wait_until`](Self::wait_until) for a task: returns the result of `ready`, or leaves the
-    /// waker for the next event that may change the result.
+    /// Does the same as [`wait_until`](Self::wait_until) for a task: returns the result of `ready`,
+    /// or registers the task's waker for the next event that may change the result.
     pub fn poll_task<T>(
         &self,
         queue: &impl Completions,
@@ -52,7 +54,7 @@ impl Poller {
         self.rely(Reliance::Tasks);
         #[cfg(feature = "tokio")]
         if self.tasks.are_in_runtime() {
-            // The runtime took over in between.
+            // A runtime began to watch after the check in `poll_in_runtime`.
             self.stop_relying(Reliance::Tasks);
         }
         queue.poll(1, Answers::AtOnce);
@@ -62,7 +64,8 @@ impl Poller {
         self.wait_seated(cx, who, &mut ready)
     }
 
-    /// Leaves the task's waker, unless `ready` returns something.
+    /// Registers the task's waker, then calls `ready` once more. Removes the waker again if `ready`
+    /// returns a value.
     pub(super) fn wait_seated<T>(
         &self,
         cx: &Context<'_>,
@@ -79,7 +82,7 @@ impl Poller {
         }
     }
 
-    /// Ends a runtime's watch for the connection's tasks.
+    /// Ends the runtime's watch of the completion events for the connection's tasks.
     pub fn leave_runtime(&self) {
         #[cfg(feature = "tokio")]
         if self.tasks.leave_runtime() {
@@ -87,7 +90,7 @@ impl Poller {
         }
     }
 
-    /// As [`leave_runtime`](Self::leave_runtime), until the session has its next connection.
+    /// Ends the runtime's watch, and resumes it when the session has its next connection.
     pub fn pause_runtime(&self) {
         #[cfg(feature = "tokio")]
         if self.tasks.pause_runtime() {
@@ -99,7 +102,8 @@ impl Poller {
 /// Tasks for which a tokio runtime watches the completion events.
 #[cfg(feature = "tokio")]
 impl Poller {
-    /// As [`poll_task`](Self::poll_task), if a runtime watches the connection.
+    /// Does the same as [`poll_task`](Self::poll_task) if a runtime watches the connection. Returns
+    /// `None` otherwise.
     pub(super) fn poll_in_runtime<T>(
         &self,
         queue: &impl Completions,
@@ -111,9 +115,9 @@ impl Poller {
             return None;
         }
         let acquired = self.visit_as_loop(ELSEWHERE);
-        // If a poll costs a system call, it waits for the runtime to report an event. A poll that
-        // finds nothing is followed by another one, or by a call of `ready` after the task has left
-        // its waker.
+        // If a poll costs a system call, the task polls only after the runtime has reported an
+        // event. If a poll finds nothing, `ready` need not be called here: either another poll
+        // follows, or `wait_seated` calls `ready` after it has registered the waker.
         let mut progress = Progress::Nothing;
         if !queue.stays_readable() {
             progress = if acquired {
@@ -140,9 +144,10 @@ impl Poller {
                 });
                 match seen {
                     Poll::Ready(Ok(())) if progress != Progress::Nothing => {}
-                    // The runtime reports changes, and there may be no further one. Or tokio
-                    // reports the end of the stream at every poll, which would keep the task awake
-                    // until the engine's thread ends the connection.
+                    // The events stay readable until the engine's thread ends the connection. The
+                    // runtime reports changes only, so it may report no further event. Or it
+                    // reports the end of the stream at every poll, which would keep the task awake.
+                    // So the engine's thread takes over.
                     Poll::Ready(Ok(())) | Poll::Pending if self.is_silent(queue) => {
                         self.pause_runtime();
                         return None;
@@ -153,12 +158,13 @@ impl Poller {
                         if waits.is_ready() || watch.calls() == calls {
                             return Some(waits);
                         }
-                        // It called before the task had left its waker.
+                        // The runtime called the watch's waker before the task had registered its
+                        // own waker.
                         self.tasks.leave(who.0);
                         progress = Progress::Nothing;
                     }
                     Poll::Ready(Err(error)) => {
-                        // The runtime has ended.
+                        // The runtime has shut down.
                         self.leave_runtime();
                         self.note(&error);
                         return None;
@@ -175,8 +181,9 @@ impl Poller {
         Some(Poll::Pending)
     }
 
-    /// Sends acknowledgements that waited for company, before a task waits. Returns whether the
-    /// events stay readable, so that the runtime reports no further change.
+    /// Sends the acknowledgements that [`Answers::MayWait`] has delayed, before a task waits.
+    /// Returns whether the events stay readable because the connection is about to end, in which
+    /// case the runtime reports no further change.
     fn is_silent(&self, queue: &impl Completions) -> bool {
         if !queue.stays_readable() {
             return false;

@@ -12,21 +12,22 @@ use rdma_status::OsError;
 
 use super::registration::FdEvents;
 
-/// Completion events as a tokio runtime watches them.
+/// The registration of a connection's completion events with a tokio runtime.
 pub(crate) struct TaskEvents(AsyncFd<Watched>);
 
 struct Watched(Arc<dyn FdEvents>);
 
 impl TaskEvents {
-    /// Has the runtime of the calling context watch these events.
+    /// Registers these events with the runtime in whose context the caller runs.
     ///
     /// # Panics
     ///
-    /// Outside of a runtime.
+    /// Panics if the caller runs outside of a runtime.
     #[track_caller]
     pub(crate) fn new(events: Arc<dyn FdEvents>) -> Result<Self, OsError> {
-        // SAFETY: the descriptor belongs to an object inside the registered value, which keeps it
-        // open and unchanged until then.
+        // SAFETY: `Watched` owns an `Arc` of the object that owns the descriptor, and `AsyncFd`
+        // owns the `Watched` and drops it only after it has deregistered the descriptor. So the
+        // descriptor stays open and unchanged during the registration.
         let watched =
             unsafe { AsyncFd::register_with_interest(Watched(events), Interest::READABLE) };
         match watched {
@@ -35,9 +36,10 @@ impl TaskEvents {
         }
     }
 
-    /// Runs `poll` if the fd may be readable. If `poll` returns true, it has taken everything: the
-    /// next call waits for a new event. If it returns false, the next call runs `poll` at once. If
-    /// the fd is not readable, the runtime wakes the task when it is.
+    /// Runs `poll` if the fd is readable according to the runtime. `poll` returns true if it has
+    /// taken all events; then the next call waits for a new event. If `poll` returns false, the
+    /// next call runs `poll` at once. If the fd is not readable, the runtime wakes the task when it
+    /// becomes readable.
     pub(crate) fn poll_with(
         &self,
         cx: &mut Context<'_>,
@@ -52,7 +54,8 @@ impl TaskEvents {
     }
 }
 
-/// A runtime that is going says no number.
+/// Converts an error of the runtime. A runtime that is shutting down reports an error without an
+/// errno, which becomes `ESHUTDOWN`.
 fn os_error(error: io::Error) -> OsError {
     OsError::new("epoll_ctl", error.raw_os_error().unwrap_or(libc::ESHUTDOWN))
 }

@@ -21,41 +21,42 @@ use ::tokio::runtime::Handle;
 /// The event that a task waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Awaited {
-    /// A completion to take, or the end.
+    /// A completion that the application can take, or the connection's end.
     Arrival = 1,
-    /// Room for a refused send, or the end.
+    /// Room for a send that was refused before, or the connection's end.
     Room = 2,
-    /// Any event: the answer of the peer, or the end.
+    /// Any event. A task that waits for an answer of the peer, or for the connection's end, checks
+    /// after each event.
     Answer = 4,
 }
 
-/// A connection's tasks that wait.
+/// The tasks that wait for one connection.
 #[derive(Debug, Default)]
 pub struct Tasks {
     wakers: Wakers,
-    /// Whether there is a watch.
+    /// Whether `watch` is `Active`. This flag is read without the lock.
     #[cfg(feature = "tokio")]
     in_runtime: AtomicBool,
     #[cfg(feature = "tokio")]
     watch: Mutex<Watch>,
 }
 
-/// How a runtime takes part.
+/// Whether a runtime watches the connection's completion events.
 #[cfg(feature = "tokio")]
 #[derive(Debug, Default)]
 enum Watch {
     /// No runtime watches the completion events.
     #[default]
     None,
-    /// No runtime watches now. This runtime watches the completion events of the session's next
-    /// connection.
+    /// No runtime watches the events now, because the connection was lost. This runtime will watch
+    /// those of the session's next connection.
     Paused(Handle),
     /// A runtime watches the completion events.
     Active(Arc<RuntimeWatch>),
 }
 
 impl Awaited {
-    /// The bits of all events.
+    /// The bits of all kinds of events.
     pub const ALL_EVENTS: u8 = u8::MAX;
 
     /// Returns the bits of the events that happened.
@@ -66,7 +67,7 @@ impl Awaited {
         arrival | room | Self::Answer as u8
     }
 
-    /// The seat of tasks without a seat of their own.
+    /// Returns the seat that tasks share that have no seat of their own.
     #[inline]
     pub const fn common(self) -> Seat {
         Seat::common(self as u8)
@@ -74,49 +75,49 @@ impl Awaited {
 }
 
 impl Tasks {
-    /// Returns a seat for a task that waits in a future of its own.
+    /// Returns a new seat, for a task that waits in a future that keeps this seat.
     #[inline]
     pub fn seat(&self) -> Seat {
         self.wakers.seat()
     }
 
-    /// Removes the waker of this seat.
+    /// Removes the waker in this seat.
     #[inline]
     pub fn leave(&self, seat: Seat) {
         self.wakers.leave(seat);
     }
 
-    /// Leaves the waker of the task in this seat for the next event that it awaits.
+    /// Registers the waker in this seat for the next event of the kind `awaited`.
     pub(super) fn wait(&self, seat: Seat, awaited: Awaited, waker: &Waker) {
         self.wakers.wait(seat, awaited as u8, waker);
     }
 
-    /// Whether a task awaits an event in `happened`.
+    /// Returns whether a task awaits an event in `happened`.
     #[inline]
     pub fn is_awaited(&self, happened: u8) -> bool {
         self.wakers.is_awaited(happened)
     }
 
-    /// Wakes the tasks that await an event in `happened`. The caller holds no lock.
-    /// Fails if a waker panicked.
+    /// Wakes the tasks that await an event in `happened`. The caller holds no lock. Returns an
+    /// error if a waker panicked.
     #[inline]
     pub fn wake(&self, happened: u8) -> Result<(), Panicked> {
         self.wakers.wake(happened)
     }
 
-    /// Sets the watch of a runtime.
+    /// Stores the registration with a runtime, which now watches the events.
     #[cfg(feature = "tokio")]
     pub fn enter_runtime(&self, watch: RuntimeWatch) {
         self.change(|_| Watch::Active(Arc::new(watch)));
     }
 
-    /// Leaves the completion events of the next connection to this runtime.
+    /// Makes this runtime watch the completion events of the session's next connection.
     #[cfg(feature = "tokio")]
     pub fn await_transport(&self, runtime: Handle) {
         self.change(|_| Watch::Paused(runtime));
     }
 
-    /// Returns the runtime whose watch was paused.
+    /// Returns the runtime that will watch the next connection's events, if there is one.
     #[cfg(feature = "tokio")]
     pub fn paused(&self) -> Option<Handle> {
         match &*lock(&self.watch) {
@@ -125,13 +126,14 @@ impl Tasks {
         }
     }
 
-    /// Removes the watch of a runtime. Returns whether there was one.
+    /// Removes the registration with the runtime. Returns whether a runtime watched the events.
     #[cfg(feature = "tokio")]
     pub(super) fn leave_runtime(&self) -> bool {
         self.change(|_| Watch::None)
     }
 
-    /// Removes the watch of a runtime, and keeps the runtime. Returns whether there was one.
+    /// Removes the registration with the runtime, and remembers the runtime for the next
+    /// connection. Returns whether a runtime watched the events.
     #[cfg(feature = "tokio")]
     pub(super) fn pause_runtime(&self) -> bool {
         self.change(|watch| match watch {
@@ -141,7 +143,8 @@ impl Tasks {
         })
     }
 
-    /// Returns whether a runtime watched before.
+    /// Replaces the state of the watch by the result of `next`. Returns whether a runtime watched
+    /// the events before.
     #[cfg(feature = "tokio")]
     fn change(&self, next: impl FnOnce(&Watch) -> Watch) -> bool {
         let mut watch = lock(&self.watch);
@@ -150,18 +153,18 @@ impl Tasks {
         self.in_runtime.store(watches, Ordering::Relaxed);
         let before = mem::replace(&mut *watch, next);
         drop(watch);
-        // Dropped without the lock.
+        // The earlier registration is dropped after the lock is released.
         matches!(before, Watch::Active(_))
     }
 
-    /// Whether there is a watch of a runtime, which may end at any time.
+    /// Returns whether a runtime watches the events. The watch may end at any time.
     #[cfg(feature = "tokio")]
     #[inline]
     pub(super) fn are_in_runtime(&self) -> bool {
         self.in_runtime.load(Ordering::Relaxed)
     }
 
-    /// Returns the watch of the runtime, if there is one.
+    /// Returns the registration with the runtime, if the runtime watches the events.
     #[cfg(feature = "tokio")]
     pub(super) fn watch(&self) -> Option<Arc<RuntimeWatch>> {
         match &*lock(&self.watch) {

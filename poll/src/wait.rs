@@ -1,4 +1,4 @@
-//! How a thread waits: it leads or follows, spins, and sleeps.
+//! The wait of a thread, which leads or follows, spins, and sleeps.
 
 use std::{
     thread,
@@ -16,21 +16,22 @@ use super::{
     word::Owner,
 };
 
-/// Empty polls between two reads of the clock. A read costs several polls.
+/// The number of empty polls between two reads of the clock. A read costs as much as several polls.
 const POLLS_PER_CLOCK: u32 = 32;
 
-/// Factor for the length of a spin while a large message is transferred: its end is near, and a
-/// sleep until then costs more.
+/// Factor by which a spin is longer while a large message is transferred. The transfer ends soon,
+/// and sleeping until its end would cost more.
 const LARGE_FACTOR: u32 = 8;
 
-/// The deadline has passed.
+/// The error of a wait whose deadline has passed.
 #[derive(Debug)]
 pub struct TimedOut;
 
 impl Poller {
-    /// Waits until `ready` returns something, and returns that.
+    /// Waits until `ready` returns a value, and returns that value.
     ///
-    /// It calls `ready` after each event that may change the result, and holds no lock then.
+    /// The function calls `ready` after each event that may change the result, and holds no lock
+    /// during these calls.
     pub fn wait_until<T>(
         &self,
         queue: &impl Completions,
@@ -58,7 +59,8 @@ impl Poller {
         }
     }
 
-    /// Spins according to the policy, then sleeps, until `ready` returns something.
+    /// Spins for the time that the policy allows, then sleeps, until `ready` returns a value. The
+    /// calling thread is the leader.
     fn lead<T>(
         &self,
         leader: &Leader<'_>,
@@ -68,7 +70,8 @@ impl Poller {
     ) -> Result<T, TimedOut> {
         let policy = &self.policy;
         let spin = match policy.polling {
-            // A sleep ends milliseconds late when its time is up.
+            // A sleep may end milliseconds after its time limit, so a wait with a short time limit
+            // spins.
             Polling::Adaptive { spin } if policy.record.spins() || !deadline.is_beyond(spin) => {
                 spin
             }
@@ -79,11 +82,11 @@ impl Poller {
         let value = if !spin.is_zero() {
             self.spin(spin, queue, deadline, ready)
         } else if queue.stays_readable() {
-            // No poll: it costs a system call, and the sleep ends at once if a completion has
+            // A poll would cost a system call. The sleep returns at once if a completion has
             // arrived.
             None
         } else {
-            // If the poll finds nothing, the caller calls `ready` before the sleep.
+            // If the poll finds nothing, `sleep` calls `ready` before the thread sleeps.
             match queue.poll(1, Answers::MayWait) {
                 Progress::Nothing | Progress::Busy => None,
                 Progress::Some | Progress::More => ready(),
@@ -97,7 +100,7 @@ impl Poller {
         value
     }
 
-    /// Sleeps until `ready` returns something.
+    /// Sleeps until `ready` returns a value or the deadline has passed.
     fn sleep_until<T>(
         &self,
         leader: &Leader<'_>,
@@ -116,7 +119,7 @@ impl Poller {
         }
     }
 
-    /// Polls until `ready` returns something, or the spin has reached its limit.
+    /// Polls until `ready` returns a value or the spin has reached its time limit.
     fn spin<T>(
         &self,
         most: Duration,
@@ -125,13 +128,14 @@ impl Poller {
         ready: &mut impl FnMut() -> Option<T>,
     ) -> Option<T> {
         let policy = &self.policy;
-        // A spin counts if its first poll finds nothing.
+        // The spin record counts a spin only if its first poll finds nothing.
         let mut budget = 1;
         let mut record = None;
         let (mut started, mut limit) = (None, most);
         loop {
             let progress = queue.poll(budget, Answers::MayWait);
-            // Another thread may have delivered a completion, or the connection's end.
+            // Another thread may have delivered a completion or the connection's end, so `ready` is
+            // called after an empty poll, too.
             let value = ready();
             if value.is_some() {
                 if let Some(record) = record {
@@ -162,8 +166,8 @@ impl Poller {
         }
     }
 
-    /// Sleeps once, unless `ready` returns something before. It reads the clock again only if
-    /// nothing has come.
+    /// Sleeps once, unless `ready` returns a value before the sleep. Reads the clock again only if
+    /// `ready` returns nothing after the sleep.
     fn sleep<T>(
         &self,
         leader: &Leader<'_>,
@@ -173,7 +177,8 @@ impl Poller {
         ready: &mut impl FnMut() -> Option<T>,
     ) -> Result<(), TimedOut> {
         let Some(alarm) = self.alarm() else {
-            // The connection is being torn down, and the engine is about to deliver its end.
+            // The connection is being torn down, and the engine's thread is about to deliver its
+            // end.
             thread::yield_now();
             *value = ready();
             return match value {
@@ -181,8 +186,8 @@ impl Poller {
                 Some(_) | None => Ok(()),
             };
         };
-        // A thread that delivers something after this call rings the alarm. So does the engine's
-        // thread after it has taken other events into use.
+        // From this call on, a thread that delivers something rings the alarm. The engine's thread
+        // rings it, too, after it has put the completion events of another transport into use.
         leader.fall_asleep();
         let Some((events, has_ended)) = queue.events() else {
             return self.sleep_without_events(leader, alarm, deadline, value, ready);
@@ -198,8 +203,10 @@ impl Poller {
         let slept = if value.is_some() || progress == Progress::More {
             Ok(Woken::Event)
         } else if has_ended {
-            // The fd stays readable. The engine's thread takes over and delivers the end. It would
-            // come late to each of many connections if their threads spun at that time.
+            // The fd stays readable, so this thread sleeps on the alarm only. The engine's thread
+            // takes over and delivers the end. If the threads of many connections spun here, they
+            // would keep the engine's thread from the processor and so delay the end of each
+            // connection.
             self.call_engine();
             alarm.sleep_until_event(deadline.left())
         } else if stays_readable
@@ -222,9 +229,9 @@ impl Poller {
         self.judge(slept, value, deadline)
     }
 
-    /// As [`sleep`](Self::sleep), behind [`Leader::fall_asleep`], while there is no completion
-    /// queue: the connection was lost. A wake follows when there is another one, or when the
-    /// connection ends.
+    /// Does the same as [`sleep`](Self::sleep), after [`Leader::fall_asleep`], while there is no
+    /// completion queue because the connection was lost. The engine's thread wakes the leader when
+    /// there is another queue, or when the connection ends.
     fn sleep_without_events<T>(
         &self,
         leader: &Leader<'_>,
@@ -245,7 +252,8 @@ impl Poller {
         self.judge(slept, value, deadline)
     }
 
-    /// Returns the result of a sleep, after which `ready` was called.
+    /// Returns the result of a sleep. The caller has called `ready` after the sleep and passes its
+    /// result as `value`.
     fn judge<T>(
         &self,
         slept: Result<Woken, OsError>,
@@ -262,8 +270,8 @@ impl Poller {
         }
     }
 
-    /// Requests an event for the next completion after a sleep, if threads do not own the
-    /// connection. This thread may have taken the event that its owner waits for.
+    /// Requests an event for the next completion after a sleep, unless threads own the connection.
+    /// This thread may have taken the event for which the owner waits.
     fn rearm_for_owner(&self, queue: &impl Completions) {
         let takes_events = !queue.stays_readable() && self.owner() != Owner::Threads;
         if !takes_events && !self.is_shared() {

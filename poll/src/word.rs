@@ -7,31 +7,33 @@
 //! +------------+-----------+--------+------+---------+--------+----------+--------+-----+-------+
 //! ```
 //!
-//! All of it is one word because each transition depends on several parts. Read-modify-write
-//! operations on one atomic have a single order, so a thread that goes to sleep and a thread that
-//! wakes it, or the engine that leaves a connection and a thread that begins to poll it, cannot
-//! miss each other, and no fence is needed. The model checker runs all interleavings.
+//! One word holds the whole state because each transition depends on several fields. All
+//! read-modify-write operations on one atomic have a single order. So a thread that goes to sleep
+//! and a thread that wakes it cannot miss each other, nor can the engine that stops polling a
+//! connection and a thread that begins to poll it. No fence is needed. The model checker loom runs
+//! all interleavings.
 
 use super::sys::{AtomicU64, Ordering};
 
-/// The owner of a connection's completions: it polls for them.
+/// The owner of a connection: the part of the program that is responsible for polling it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// The engine's thread. Its epoll has the completion events.
+    /// The engine's thread. Its epoll contains the completion events.
     Engine,
-    /// Threads that wait for the connection. The events are in no epoll.
+    /// Threads that wait for the connection. No epoll contains the completion events.
     Threads,
-    /// An event loop or a runtime. An epoll of its own has the events. The engine's thread takes
-    /// over if the loop leaves events there.
+    /// An event loop or a runtime, whose own epoll contains the completion events. The engine's
+    /// thread takes over if the loop does not take events.
     Loop,
 }
 
-/// A user that needs the engine's thread to poll, also if other threads poll. One bit each.
+/// A user that needs the engine's thread to poll even while other threads poll. Each user is one
+/// bit of the field `relied`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reliance {
     /// An event loop watches the fd for reading.
     Readable = 1 << 12,
-    /// An event loop watches the fd for room.
+    /// An event loop watches the fd for writing, because it waits for room to send.
     Writable = 1 << 13,
     /// A group receives the completions.
     Group = 1 << 14,
@@ -39,53 +41,54 @@ pub enum Reliance {
     Tasks = 1 << 15,
 }
 
-/// The result of a visit: a poll by a thread or a loop of the application.
+/// The result of a visit, which is a poll by a thread or an event loop of the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Visit {
-    /// The visitor owned the connection before.
+    /// The visitor was the owner before.
     Known,
-    /// The visitor owns the connection now: the caller changes the epolls and, if `tell` is set,
-    /// notifies the engine.
+    /// The visitor is the owner now. The caller moves the events to the new owner's epoll and, if
+    /// `tell` is set, notifies the engine.
     Acquired { tell: bool },
-    /// The visitor polls, and the owner stays the same.
+    /// The visitor polls, and the owner does not change.
     Guest,
 }
 
-/// The result of a look by the engine at a connection that it does not own.
+/// The result of a check by the engine's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnerCheck {
-    /// The owner has polled since the last look. The next look takes this count.
+    /// The owner has polled since the last check. The next check passes this value of the visit
+    /// counter.
     Visited(u32),
-    /// A thread sleeps in the kernel and notifies the engine when it wakes up. The engine stops
-    /// looking.
+    /// A thread of the application sleeps in the kernel. It notifies the engine when it wakes up,
+    /// so the engine stops its checks.
     Left,
-    /// The owner has not polled: the engine owns the connection again.
+    /// The owner has not polled since the last check, so the engine is the owner again.
     Expired,
-    /// The engine owns it already.
+    /// The engine was the owner before the check.
     Owned,
 }
 
-/// The threads that a change may concern.
+/// Which threads a waker has to wake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sleepers {
-    /// The leader sleeps, or is about to.
+    /// Whether the leader sleeps or is about to sleep.
     pub(super) leader: bool,
-    /// Threads follow, or are about to.
+    /// Whether threads follow or are about to follow.
     pub(super) followers: bool,
 }
 
-/// The state that a leader left.
+/// The state of the word when a leader gave up the lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Resigned {
     pub(super) followers: bool,
-    /// It had not woken up.
+    /// Whether the leader was still marked as asleep, because a panic ended its sleep.
     pub(super) asleep: bool,
 }
 
-/// Whether the engine knows of something that is held back.
+/// Whether the caller has to notify the engine of a message that is held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeldBack {
-    /// It does, or need not: it polls itself, or a thread is certain to poll.
+    /// No notice is needed: the engine knows, or polls itself, or a thread is certain to poll.
     Known,
     /// The caller notifies the engine.
     Tell,
@@ -101,13 +104,14 @@ const LOOP: u64 = 2;
 const HAS_LEADER: u64 = 1 << 2;
 const ASLEEP: u64 = 1 << 3;
 const NOTIFIED: u64 = 1 << 4;
-/// The engine has the connection in its table, or a notice is under way, or it looks again soon.
+/// Set if the engine has the connection in its table, if a notice to the engine is in flight, or if
+/// the engine checks the connection again soon.
 const ATTENDED: u64 = 1 << 5;
 const HELD_BACK: u64 = 1 << 6;
 const RELIANCE: u64 = 0b1111 << 12;
 const FOLLOWER: u64 = 1 << 16;
 const FOLLOWERS: u64 = 0xffff << 16;
-/// The count wraps out of the top of the word.
+/// The visit counter is the topmost field, so its overflow changes no other field.
 const VISIT: u64 = 1 << 32;
 
 impl Word {
@@ -118,13 +122,13 @@ impl Word {
 
     // Leading and following.
 
-    /// Takes the lead. Returns false if another thread has it.
+    /// Makes the calling thread the leader. Returns false if another thread leads.
     #[inline]
     pub(super) fn lead(&self) -> bool {
         self.0.fetch_or(HAS_LEADER, Ordering::AcqRel) & HAS_LEADER == 0
     }
 
-    /// Gives the lead up.
+    /// Ends the lead of the calling thread.
     #[inline]
     pub(super) fn resign(&self) -> Resigned {
         let word = self.0.fetch_and(!(HAS_LEADER | ASLEEP), Ordering::AcqRel);
@@ -139,7 +143,7 @@ impl Word {
         self.0.load(Ordering::Acquire) & HAS_LEADER != 0
     }
 
-    /// Counts a thread that follows.
+    /// Adds the calling thread to the number of followers.
     #[inline]
     pub(super) fn follow(&self) {
         self.0.fetch_add(FOLLOWER, Ordering::AcqRel);
@@ -152,24 +156,24 @@ impl Word {
 
     // Sleeping and waking.
 
-    /// The leader is about to sleep. A wake after this call notifies it.
+    /// Records that the leader is about to sleep. A wake after this call notifies the leader.
     #[inline]
     pub(super) fn fall_asleep(&self) {
         self.0.fetch_or(ASLEEP, Ordering::AcqRel);
     }
 
-    /// The leader is awake.
+    /// Records that the leader is awake.
     #[inline]
     pub(super) fn wake_up(&self) {
         self.0.fetch_and(!(ASLEEP | NOTIFIED), Ordering::AcqRel);
     }
 
-    /// Returns the threads to wake after a change. A thread that goes to sleep later sees the
-    /// change.
+    /// Returns which threads the caller has to wake after a change. A thread that is not among them
+    /// and goes to sleep later sees the change before it sleeps.
     #[inline]
     pub(super) fn sleepers(&self) -> Sleepers {
-        // A read-modify-write that changes nothing: it is ordered with those of `fall_asleep` and
-        // `follow`, which a load is not.
+        // This read-modify-write does not change the word. It is ordered with the operations of
+        // `fall_asleep` and `follow`; a load would not be.
         let word = self.0.fetch_or(0, Ordering::AcqRel);
         Sleepers {
             leader: word & ASLEEP != 0,
@@ -177,8 +181,8 @@ impl Word {
         }
     }
 
-    /// Notes that the calling thread wakes the leader. Returns false if another thread is already
-    /// waking it.
+    /// Records that the calling thread wakes the leader. Returns false if another thread is already
+    /// waking the leader.
     #[inline]
     pub(super) fn notify(&self) -> bool {
         self.0.fetch_or(NOTIFIED, Ordering::AcqRel) & NOTIFIED == 0
@@ -196,8 +200,8 @@ impl Word {
         owner(self.0.load(Ordering::Acquire))
     }
 
-    /// Counts a poll by a thread that waits. The thread acquires the connection from the engine if
-    /// no user relies on the engine.
+    /// Counts a poll by a thread that waits. If the engine is the owner and no user relies on it,
+    /// threads become the owner.
     #[inline]
     pub(super) fn visit_as_thread(&self) -> Visit {
         let word = self.0.fetch_add(VISIT, Ordering::AcqRel);
@@ -206,14 +210,14 @@ impl Word {
         }
         self.acquire(word.wrapping_add(VISIT), |word| match owner(word) {
             Owner::Engine if word & RELIANCE == 0 => Some(word | THREADS | ATTENDED),
-            // The engine stopped looking while the leader slept.
+            // The engine had stopped its checks because the leader slept. Now it checks again.
             Owner::Threads => Some(word | ATTENDED),
             Owner::Engine | Owner::Loop => None,
         })
     }
 
-    /// Counts a poll by an event loop or a runtime. The loop acquires the connection if none of
-    /// `but` relies on the engine.
+    /// Counts a poll by an event loop or a runtime. The loop becomes the owner if none of the users
+    /// in `but` relies on the engine.
     #[inline]
     pub(super) fn visit_as_loop(&self, but: &[Reliance]) -> Visit {
         let word = self.0.fetch_add(VISIT, Ordering::AcqRel);
@@ -223,7 +227,8 @@ impl Word {
         let relied = but.iter().fold(0, |all, one| all | *one as u64);
         self.acquire(word.wrapping_add(VISIT), |word| {
             let free = word & relied == 0 && owner(word) != Owner::Loop;
-            // A thread that sleeps wakes up all the same.
+            // Changing the owner while a thread sleeps in the kernel is safe, because the events
+            // wake that thread, too.
             free.then_some((word & !(OWNER | ATTENDED)) | LOOP)
         })
     }
@@ -252,7 +257,8 @@ impl Word {
         }
     }
 
-    /// Compares the visits with the count of the engine's last look.
+    /// Compares the visit counter with its value `seen` at the engine's last check. Makes the
+    /// engine the owner if the two are equal.
     #[inline]
     pub(super) fn check_owner(&self, seen: u32) -> OwnerCheck {
         let mut word = self.0.load(Ordering::Acquire);
@@ -281,8 +287,8 @@ impl Word {
         self.0.fetch_and(!(OWNER | ATTENDED), Ordering::AcqRel);
     }
 
-    /// Makes threads the owner without a visit, because one of them is polling. Returns whether the
-    /// engine was the owner.
+    /// Makes threads the owner without counting a visit, because one of them is polling. Returns
+    /// whether the engine was the owner before.
     #[inline]
     pub(super) fn yield_to_threads(&self) -> bool {
         let yielded = |word| (owner(word) == Owner::Engine).then_some(word | THREADS | ATTENDED);
@@ -298,11 +304,11 @@ impl Word {
 
     // Reliance.
 
-    /// Returns whether this is new.
+    /// Records that the user `who` relies on the engine. Returns whether it did not before.
     #[inline]
     pub(super) fn rely(&self, who: Reliance) -> bool {
         let bit = who as u64;
-        // A load is enough for each poll of a task but the first.
+        // A task calls this function at each poll. After the first call a load is enough.
         self.0.load(Ordering::Relaxed) & bit == 0
             && self.0.fetch_or(bit, Ordering::AcqRel) & bit == 0
     }
@@ -317,16 +323,16 @@ impl Word {
         self.0.load(Ordering::Relaxed) & who as u64 != 0
     }
 
-    /// Whether users other than waiting threads need events for new completions.
+    /// Returns whether a user other than waiting threads needs an event for each new completion.
     #[inline]
     pub(super) fn is_shared(&self) -> bool {
         let word = self.0.load(Ordering::Acquire);
         word & RELIANCE != 0 || word & OWNER == LOOP
     }
 
-    // Holding back.
+    // Messages that are held back.
 
-    /// Notes that a message is held back, which only a poll sends. The engine clears the note.
+    /// Records that a message is held back until a poll sends it. The engine clears the record.
     #[inline]
     pub(super) fn note_held_back(&self) -> HeldBack {
         if self.0.load(Ordering::Relaxed) & HELD_BACK != 0 {
@@ -334,7 +340,8 @@ impl Word {
         }
         let word = self.0.fetch_or(HELD_BACK, Ordering::AcqRel);
         match owner(word) {
-            // The engine polls. A thread that sleeps wakes up and polls when room comes.
+            // No notice is needed in these two cases: the engine polls, and a thread that sleeps
+            // wakes up and polls when room becomes available.
             Owner::Engine => HeldBack::Known,
             Owner::Threads if word & ATTENDED == 0 => HeldBack::Known,
             Owner::Threads | Owner::Loop if word & HELD_BACK == 0 => HeldBack::Tell,

@@ -1,7 +1,7 @@
 use clap::ValueEnum;
 use rdmsg::TransportChoice;
 
-/// The transport of connections on the command line.
+/// The transport that the command line selects for connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Carrier {
     /// RDMA if a device serves the address, and TCP otherwise

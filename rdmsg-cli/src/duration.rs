@@ -2,30 +2,30 @@
 
 use std::time::Duration;
 
-/// Seconds, as `0.5` or `30s`.
+/// Parses a number of seconds, such as `0.5` or `30s`.
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let number = text.strip_suffix('s').unwrap_or(text);
     let number: f64 = number.parse().map_err(|_| "expected seconds".to_owned())?;
     Duration::try_from_secs_f64(number).map_err(|error| error.to_string())
 }
 
-/// The time for which a lost connection is resumed: that of `Config::resume`.
+/// Parses the time for which a lost connection waits to be resumed, as `Config::resume` accepts it.
 pub(crate) fn resume(text: &str) -> Result<Duration, String> {
     let duration = seconds(text)?;
     if duration > Duration::from_secs(3600) {
-        return Err("it is more than an hour".into());
+        return Err("the time must be at most 3600 seconds".into());
     }
     Ok(duration)
 }
 
-/// Some seconds, more than none.
+/// Parses a number of seconds that is more than 0.
 pub(crate) fn positive(text: &str) -> Result<Duration, String> {
     let duration = seconds(text)?;
     if duration.is_zero() {
-        return Err("it is 0".into());
+        return Err("the time must be more than 0".into());
     }
     if duration > Duration::from_secs(86_400) {
-        return Err("it is more than a day".into());
+        return Err("the time must be at most 86400 seconds".into());
     }
     Ok(duration)
 }

@@ -1,4 +1,4 @@
-//! Generates completions for shells, and pages of the manual, from the command line.
+//! Generates shell completions and manual pages from the definition of the command line.
 
 use std::{
     io::{Write, stdout},

@@ -5,19 +5,21 @@ use std::{
 
 use crate::terminal;
 
-/// The time between two updates of a line; the eye follows no faster.
+/// The minimum time between two updates of the changing line, because the eye does not follow
+/// faster ones.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// Lines of a program that runs: some stay, and on a terminal the last one changes.
+/// The output of a running program: permanent lines and, on a terminal, a last line that changes.
 #[derive(Debug)]
 pub(crate) struct Live {
     is_shown: bool,
-    /// When the changing line was written last, if it is there.
+    /// The time at which the changing line was last written, or `None` if the terminal does not
+    /// show the line.
     updated: Option<Instant>,
 }
 
 impl Live {
-    /// A line that is not shown writes nothing.
+    /// Creates an output. If `is_shown` is false, it writes nothing.
     pub(crate) fn new(is_shown: bool) -> Self {
         Self {
             is_shown,
@@ -25,7 +27,7 @@ impl Live {
         }
     }
 
-    /// Writes a line that stays.
+    /// Writes a permanent line.
     pub(crate) fn line(&mut self, text: std::fmt::Arguments<'_>) -> io::Result<()> {
         self.clear()?;
         if self.is_shown {
@@ -34,7 +36,7 @@ impl Live {
         Ok(())
     }
 
-    /// Updates the line if it is shown, and not too often.
+    /// Updates the changing line, unless it is not shown or was updated less than `PERIOD` ago.
     pub(crate) fn update(
         &mut self,
         write: impl FnOnce(&mut Vec<u8>) -> io::Result<()>,
@@ -45,7 +47,8 @@ impl Live {
         }
         let mut text = Vec::new();
         write(&mut text)?;
-        // A line that wraps could not be taken back.
+        // The line is cut to the width of the terminal, because a line that wraps cannot be removed
+        // again.
         let text: String = String::from_utf8_lossy(&text)
             .chars()
             .take(terminal::width() - 1)
@@ -57,13 +60,13 @@ impl Live {
         Ok(())
     }
 
-    /// Writes the line that changes, at once.
+    /// Writes the changing line immediately.
     pub(crate) fn now(&mut self, text: std::fmt::Arguments<'_>) -> io::Result<()> {
         self.clear()?;
         self.update(|out| write!(out, "{text}"))
     }
 
-    /// Takes the changing line back.
+    /// Removes the changing line from the terminal.
     pub(crate) fn clear(&mut self) -> io::Result<()> {
         if self.updated.take().is_some() {
             let mut out = io::stdout().lock();

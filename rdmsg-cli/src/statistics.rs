@@ -1,9 +1,9 @@
-//! Statistics for `rdmsg top`.
+//! The export of statistics for `rdmsg top`.
 
 use anyhow::{Context, Result};
 use rdmsg::observe::Export;
 
-/// Exports the statistics until the returned value is dropped, if `is_wanted`.
+/// If `is_wanted`, exports the statistics until the returned value is dropped.
 pub(crate) fn export(is_wanted: bool) -> Result<Option<Export>> {
     let export = is_wanted.then(Export::start).transpose();
     export.context("--statistics: cannot export the statistics")

@@ -1,5 +1,6 @@
-//! Pairs of bridges, run from the command line. Between them is rdmsg over TCP, or over RDMA if the
-//! lab's variables have the address of a device.
+//! Tests of pairs of bridges, run from the command line. The bridges connect to each other over
+//! RDMA if the environment variable `LAB_ADDR` has the address of an RDMA device, and otherwise
+//! over TCP.
 
 #[path = "bridge/resume.rs"]
 mod resume;
@@ -17,7 +18,8 @@ use rdmsg::{Engine, Listener, Statistics};
 use stage::{Service, connect, far, far_at, is_reset, near, raise_open_files, random, reset};
 use toolbox::{Bridge, TIME_LIMIT};
 
-/// The two bridges between a service and its clients.
+/// The two bridges between the clients and a service: `near` is at the clients, `far` at the
+/// service.
 struct Way {
     near: Bridge,
     far: Bridge,
@@ -38,19 +40,19 @@ impl Way {
         connect(self.near.address)
     }
 
-    /// Returns the memory of both bridges in bytes.
+    /// Returns the memory in bytes that both bridges use.
     fn memory(&self) -> usize {
         self.near.memory().unwrap() + self.far.memory().unwrap()
     }
 
-    /// Asserts that both bridges report these numbers of connections.
+    /// Waits until both bridges report this text about their connections.
     fn both_report(&mut self, connections: &str) {
         self.near.reports(connections).unwrap();
         self.far.reports(connections).unwrap();
     }
 }
 
-/// Sends one byte, and asserts that it is echoed.
+/// Sends one byte, and asserts that the service echoes it.
 fn echoes(client: &mut TcpStream, byte: u8) {
     client.write_all(&[byte]).unwrap();
     let mut answer = [0];
@@ -83,7 +85,7 @@ fn many_bytes_go_both_ways_at_once() {
 #[test]
 fn pieces_over_tcp_travel_without_a_read_by_the_peer() {
     const LEN: usize = 10_000_000;
-    // A program with rdmsg replaces the other bridge.
+    // This program takes the place of the far bridge, to read the statistics.
     let engine = Engine::new().unwrap();
     let far = Listener::builder()
         .engine(&engine)
@@ -171,7 +173,8 @@ fn a_slow_reader_stops_the_writer() {
     let mut way = Way::to(service.local_addr().unwrap());
     let mut client = way.connect();
     let (mut server, _) = service.accept().unwrap();
-    // The bridges have allocated the memory of any connection.
+    // After these bytes have passed, the bridges have allocated all memory that an idle connection
+    // needs.
     client.write_all(b"begin").unwrap();
     server.read_exact(&mut [0; 5]).unwrap();
     let before = way.memory();
@@ -186,7 +189,7 @@ fn a_slow_reader_stops_the_writer() {
     let grown = way.memory().saturating_sub(before);
     assert!(grown < 4 << 20, "the bridges grew by {grown} bytes");
 
-    // The transfer continues where it stopped.
+    // When the server reads, the transfer continues.
     client.shutdown(Shutdown::Write).unwrap();
     let mut received = Vec::new();
     server.read_to_end(&mut received).unwrap();
@@ -199,13 +202,14 @@ fn a_slow_reader_stops_the_writer() {
     way.both_report("0 open, 1 total, 0 refused, 0 failed");
 }
 
-/// Asserts that each client gets its own bytes back.
+/// Sends a number from each client, and asserts that each client gets its own number back.
 fn exchange(clients: &mut [TcpStream]) -> io::Result<()> {
     for (number, client) in clients.iter_mut().enumerate() {
         client.write_all(&number.to_be_bytes())?;
     }
     for (number, client) in clients.iter_mut().enumerate() {
-        // With thousands of clients, the last one waits long.
+        // With thousands of clients, the reply to the last client can take longer than the time
+        // limit.
         client.set_read_timeout(None)?;
         let mut answer = [0; 8];
         client.read_exact(&mut answer)?;
@@ -284,10 +288,7 @@ fn bridge_reports_connection_limit_of_the_other() {
     way.near
         .reports("1 open, 2 total, 0 refused, 1 failed")
         .unwrap();
-    assert!(
-        way.near
-            .says("it has as many connections as its --max-connections allows")
-    );
+    assert!(way.near.says("it has reached its limit --max-connections"));
     echoes(&mut client, 2);
 }
 
@@ -332,7 +333,8 @@ fn a_reset_of_one_that_finished_sending_is_noticed() {
     reset(client);
     way.both_report("0 open, 1 total, 0 refused, 1 failed");
     server.set_read_timeout(Some(TIME_LIMIT)).unwrap();
-    // The end of the stream, which arrived earlier, does not hide the reset.
+    // The service's side received the end of the stream before the client reset the connection. A
+    // write of the service must still fail.
     let error = loop {
         if let Err(error) = server.write(&[0]) {
             break error;
@@ -362,7 +364,7 @@ fn killed_bridge_ends_connections_not_other_bridge() {
     first
         .reports("0 open, 1 total, 0 refused, 1 failed")
         .unwrap();
-    // The other bridge has ended, so a client is reset at once.
+    // The far bridge is no longer running, so the near bridge resets a new client at once.
     assert!(is_reset(&mut connect(first.address)));
     first
         .reports("0 open, 2 total, 0 refused, 2 failed")
@@ -372,13 +374,13 @@ fn killed_bridge_ends_connections_not_other_bridge() {
     let mut client = connect(first.address);
     echoes(&mut client, 2);
     first.process.kill().unwrap();
-    // The kernel reports an end or an error.
+    // Depending on the state of the socket, the kernel reports the end of the stream or an error.
     assert!(!matches!(client.read(&mut [0]), Ok(1..)));
     far.reports("0 open, 1 total, 0 refused, 1 failed").unwrap();
     echoes(&mut connect(near(&far, &[]).address), 3);
 }
 
-/// Waits until the port has no listener.
+/// Waits until no socket listens on the port.
 fn wait_until_closed(address: SocketAddr) {
     while TcpStream::connect(address).is_ok() {
         thread::yield_now();
@@ -415,12 +417,14 @@ fn connections_open_at_the_limit_are_reset() {
     let ended = far.end().unwrap();
     assert_eq!(ended.status, Some(0), "{ended}");
     assert!(
-        ended.output.contains("1 connections are reset after 100ms"),
+        ended
+            .output
+            .contains("1 connections were still open after 100ms"),
         "{ended}"
     );
     assert!(is_reset(&mut client));
     assert!(is_reset(&mut server));
-    assert!(near.says("the other bridge ended it: it ends"));
+    assert!(near.says("the other bridge ended the connection: it was stopped"));
 }
 
 #[test]
@@ -442,7 +446,7 @@ fn a_second_signal_ends_at_once() {
 
 #[test]
 fn missing_service_is_reported_to_client() {
-    // The port was free a moment ago, so it has no listener.
+    // This socket is closed at once, so no program listens on its port.
     let free = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -452,7 +456,7 @@ fn missing_service_is_reported_to_client() {
     way.both_report("0 open, 1 total, 0 refused, 1 failed");
     assert!(
         way.near
-            .says("the other bridge ended it: it cannot reach its target")
+            .says("the other bridge ended the connection: it cannot connect to its target")
     );
     assert!(way.far.says(&format!("cannot connect to tcp://{free}: ")));
 }
@@ -484,17 +488,12 @@ fn invalid_option_is_reported() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = format!("tcp://{}", taken.local_addr().unwrap());
     for (listen, to, status, why) in [
-        (
-            "127.0.0.1:1",
-            "rdma://a:1",
-            2,
-            "it does not say what is spoken there",
-        ),
+        ("127.0.0.1:1", "rdma://a:1", 2, "the address has no scheme"),
         (
             "http://127.0.0.1:1",
             "rdma://a:1",
             2,
-            "there is no scheme http://",
+            "the scheme http:// does not exist",
         ),
         ("tcp://a:1", "tcp://a:2", 2, "both are plain TCP sockets"),
         ("rdma://a:1", "rdmsg://a:2", 2, "both are streams of rdmsg"),
@@ -502,13 +501,13 @@ fn invalid_option_is_reported() {
             &taken,
             "rdmsg+tcp://127.0.0.1:1",
             1,
-            "another program listens there",
+            "another program listens on this port",
         ),
         (
             "tcp://192.0.2.1:1",
             "rdmsg+tcp://127.0.0.1:1",
             1,
-            "it is no address of this host",
+            "this host does not have the address",
         ),
         (
             "rdmsg+tcp://192.0.2.1:1",

@@ -1,4 +1,4 @@
-//! The commands over TCP on this host, run from the command line.
+//! Tests of the commands over TCP on this host, run from the command line.
 
 use std::{
     fs,
@@ -34,7 +34,7 @@ fn folder(name: &str) -> PathBuf {
     folder
 }
 
-/// Starts `rdmsg serve` on a free port. Returns it with its address.
+/// Starts `rdmsg serve` on a free port. Returns the process and its address.
 fn serve() -> (Process, String) {
     let line = format!(
         "{} serve 127.0.0.1:0 --transport tcp",
@@ -90,7 +90,7 @@ fn ping_and_bench_go_over_tcp_on_any_machine() {
     assert_eq!(ended.status, Some(0), "{}", ended.output);
 }
 
-/// Returns all texts in a value.
+/// Returns all strings in a JSON value.
 fn texts(value: &Value) -> Vec<&str> {
     match value {
         Value::String(text) => vec![text],
@@ -137,7 +137,7 @@ fn report_has_no_private_data() {
     assert_eq!(variable, "(home) (user) (address) (address)");
     assert_eq!(value["is_complete"], true);
     assert_eq!(value["points"][0]["transport"], "TCP");
-    // The way to the peer is among the findings.
+    // One finding is the route to the peer.
     let findings = value["findings"].to_string();
     assert!(findings.contains("(address)"), "{findings}");
     assert!(markdown.contains("latency: round trip"), "{markdown}");
@@ -188,7 +188,7 @@ fn ping_goes_on_over_a_cut() {
     let argv: Vec<&str> = line.split(' ').collect();
     let mut ping = Process::start(&argv).unwrap();
     for _ in 0..2 {
-        // A message.
+        // Each printed message contains this text.
         await_line(&mut ping, ": ");
         proxy.cut();
         await_line(&mut ping, "suspended: the connection is lost");
@@ -203,8 +203,9 @@ fn ping_goes_on_over_a_cut() {
     assert!(ended.output.contains(summary), "{ended}");
 }
 
-/// Sets the limit on the address space. If it is slightly above the present size, a thread's stack
-/// does not fit, because it is longer than all other allocations here.
+/// Limits the address space of the process to `more` bytes above the present size, or removes the
+/// limit. With a small `more`, the stack of a new thread does not fit: it is larger than every
+/// other allocation of the process.
 fn limit_address_space(process: &Process, more: Option<u64>) {
     let pid = process.id();
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
@@ -271,7 +272,7 @@ fn echo_of_another_length_is_logged() {
         endpoint.send(b"+").unwrap();
         let message = endpoint.recv_timeout(TIME_LIMIT).unwrap();
         endpoint.send(&message[1..]).unwrap();
-        // Waits until the client has closed.
+        // The receive fails when the client has closed the connection.
         endpoint.recv_timeout(TIME_LIMIT).unwrap_err();
     });
     let output = rdmsg(&format!("ping {address} --transport tcp -c 1"));

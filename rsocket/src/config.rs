@@ -4,21 +4,23 @@ use std::{io, time::Duration};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {
-    /// The number of bytes that may be sent and not acknowledged. Default: 128 KiB.
+    /// The maximum number of bytes that are sent and not acknowledged yet. Default: 128 KiB.
     pub send_buffer: usize,
-    /// The number of received, unread bytes to buffer: 2 bytes to 2 GiB. Default: 128 KiB.
+    /// The maximum number of received, unread bytes: 2 bytes to 2 GiB. Default: 128 KiB.
     pub receive_buffer: usize,
-    /// The number of writes of the peer that may be received and unread: 2 to 32767. Default: 384.
+    /// The maximum number of writes of the peer that are received and unread: 2 to 32767. Default:
+    /// 384.
     pub receive_queue: u16,
-    /// The maximum number of outstanding writes: at least 1. Default: 384.
+    /// The maximum number of outstanding writes of this side, at least 1. Default: 384.
     pub send_queue: u16,
     /// The maximum length of a write that is sent inline, in bytes. Default: 64.
     ///
-    /// The device may support less.
+    /// If the device supports less, its limit applies.
     pub inline: u32,
     /// The timeout for connecting. Default: 10 s.
     pub connect_timeout: Duration,
-    /// The time for which closing waits until written bytes have arrived. Default: 10 s.
+    /// The maximum time for which closing a stream waits until the written bytes have arrived.
+    /// Default: 10 s.
     pub linger: Duration,
 }
 
@@ -37,7 +39,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Refuses a configuration with an invalid value.
+    /// Returns `InvalidInput` if a value is out of its range.
     pub(super) fn check(&self) -> io::Result<()> {
         let wrong = |what: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         if self.send_buffer == 0 {

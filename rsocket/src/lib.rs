@@ -1,9 +1,9 @@
 //! Byte streams in the protocol of librdmacm's rsockets.
 //!
 //! The peers are C programs that use `rsocket(7)`, and TCP programs that run under
-//! `librspreload.so`. A [`Stream`] is used like a [`std::net::TcpStream`], a [`Listener`] like a
-//! [`std::net::TcpListener`]. Between programs of this crate an `rdmsg::Endpoint` is
-//! preferable, which has messages, deadlines and a graceful close.
+//! `librspreload.so`. A [`Stream`] is used like a [`std::net::TcpStream`], and a [`Listener`] like
+//! a [`std::net::TcpListener`]. If both programs can use the crate `rdmsg`, an `rdmsg::Endpoint` is
+//! preferable, because it has messages, deadlines and a graceful close.
 //!
 //! ```no_run
 //! use std::io::{Read, Write};
@@ -27,28 +27,29 @@
 //!
 //! # Limitations
 //!
-//! C programs that write to memory of their peer by offset, with `riomap` and `riowrite`, are not
-//! supported: these calls have no counterpart here. A stream has no table for the peer's mappings.
-//! So in the C program `riomap` with `PROT_WRITE` fails with `ENOMEM`, and `riowrite` writes
-//! nothing. To write a peer's memory from Rust there is `rdmsg::Region`.
+//! This crate does not support C programs that write to memory of their peer by offset, with
+//! `riomap` and `riowrite`: it has no counterpart of these functions. A stream has no table for
+//! mappings of the peer, so in the C program `riomap` with `PROT_WRITE` fails with `ENOMEM`, and
+//! `riowrite` writes nothing. A program in Rust can write to a peer's memory with `rdmsg::Region`.
 //!
 //! # Protocol
 //!
-//! Each side has a ring of memory for incoming bytes, and announces half of it to the other side
-//! while connecting. The sender writes bytes directly to that memory, with immediate data that
-//! carries their number; when a half has been read, its reader announces the next one. Credits
-//! limit the number of outstanding writes. On iWARP, which has no immediate data, a message of four
-//! bytes follows each write, and the side that connected speaks first. See
+//! Each side has a ring of memory for incoming bytes, and announces one half of it to the other
+//! side when the connection is established. The sender writes bytes directly into that memory, with
+//! immediate data that contains the number of bytes. When the reader has read one half, it
+//! announces that half again. Credits limit the number of outstanding writes. iWARP has no
+//! immediate data, so there a message of four bytes follows each write, and the side that connected
+//! sends the first message. See
 //! [`rsocket(7)`](https://man7.org/linux/man-pages/man7/rsocket.7.html).
 //!
-//! A stream makes progress during the calls of the threads that use it. Between them the peer can
-//! continue to write until the ring is full.
+//! A stream makes progress during the calls of the threads that use it. Between these calls the
+//! peer can continue to write until the ring is full.
 
-// This layer implements a protocol that is defined elsewhere, so it shares nothing with `proto` and
-// the engine, and uses `cm` and `verbs` only, as a program would. It owns its connections' queue
-// pairs and memory. It guarantees that bytes arrive in order and unchanged, or that the stream
-// fails; a peer that exceeds its windows or credits is disconnected. It starts no thread except for
-// keepalive, when that is set.
+// This crate implements a protocol that is defined elsewhere. Therefore it shares no code with
+// `proto` and the engine, and uses only `cm` and `verbs`, as a program would. It owns the queue
+// pairs and the memory of its connections. It guarantees that bytes arrive unchanged and in order,
+// or that the stream fails. It disconnects a peer that exceeds its windows or credits. It starts no
+// thread, except one for keepalive if the program enables keepalive.
 
 #[macro_use(debug, warn_sparsely)]
 extern crate rdmsg_os;

@@ -20,27 +20,31 @@ use super::{
 };
 use crate::sending::SendRing;
 
-/// The number of work requests reserved for control messages, so that these never wait for data.
+/// The number of work requests that are reserved for control messages, so that these never wait for
+/// data.
 const CONTROL: u32 = 4;
-/// The number of these that are reserved for shutdown and disconnect messages.
+/// How many of the `CONTROL` work requests are reserved for shutdown and disconnect messages.
 const CLOSING: u32 = 2;
-/// Receives beyond the peer's credits, for its control messages, which need no credits.
+/// The number of receives that are posted beyond the peer's credits, for control messages, which
+/// need no credits.
 const EXTRA_RECEIVES: u16 = 8;
-/// The time for which a peer that found no receive waits, as a code: 0.64 ms.
+/// The encoded time for which a peer waits before it sends again, if this side had no posted
+/// receive: 0.64 ms.
 const MIN_RNR_TIMER: u8 = 12;
-/// The length of the table of windows that the peer writes to, in bytes.
+/// The length in bytes of the table into which the peer writes its windows.
 ///
-/// The buffer for updates of the peer table follows it.
+/// The memory region contains, after this table, a buffer of the same length for updates of the
+/// peer's table.
 const TABLE: usize = WINDOWS as usize * Window::LEN;
 
-/// The id of work requests that are no receives and no data. That of data is the number of send
-/// buffer bytes that it frees.
+/// The id of work requests that are neither receives nor data. The id of a data request is the
+/// number of send buffer bytes that its completion frees.
 const OTHER: u64 = 1 << 62;
 
 /// A connection: its queue pair, its memory, and its state.
 #[derive(Debug)]
 pub(super) struct Link {
-    /// The prefix of log lines.
+    /// The text with which log lines of this connection begin.
     name: String,
     id: CmId,
     events: EventChannel,
@@ -58,53 +62,55 @@ pub(super) struct Link {
     peer: Option<Peer>,
     /// The maximum length of inline data.
     inline: usize,
-    /// The number of work requests that may still be posted, for data and for control messages.
+    /// The number of data and of control work requests that can still be posted.
     free: u32,
     free_control: u32,
     /// The number of outstanding work requests.
     posted: u32,
 
-    /// Whether the event came.
+    /// Whether the ESTABLISHED event was read.
     established: bool,
     opening: Opening,
-    /// Whether the directions of writing and reading have not been shut down.
+    /// Whether this side can still write and read, because the direction was not shut down.
     writable: bool,
     readable: bool,
-    /// The message about a shutdown that is sent once the connection is established.
+    /// The shutdown message that is sent after the connection is established.
     ///
-    /// A later message includes the earlier one.
+    /// A later shutdown message replaces an earlier one, and includes its effect.
     pending: Option<Immediate>,
     end: Option<End>,
 }
 
-/// The peer.
+/// The state that the peer has announced.
 #[derive(Debug)]
 struct Peer {
-    /// The peer's credits and windows.
+    /// The credits and windows that the peer has granted.
     sending: Sending,
-    /// The peer's table of this side's windows, and the peer's byte order.
+    /// The peer's table of this side's windows.
     table: RemoteAddr,
     big_endian: bool,
 }
 
-/// The state of the first message, which on iWARP the connecting side sends (RFC 5044, 7.1).
+/// The state of the first message. On iWARP the connecting side must send it (RFC 5044, section
+/// 7.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Opening {
-    /// The peer has to speak.
+    /// This side accepted, and waits for the first message of the peer.
     Awaited,
-    /// This side has spoken, and the peer has not answered. Its driver may not have noticed a
-    /// message that arrived while it took over the stream (Linux's software iWARP).
+    /// This side has sent the first message, and the peer has not answered. The peer's driver may
+    /// have missed a message that arrived while the driver took over the TCP connection, as Linux's
+    /// software iWARP does.
     Unanswered,
-    /// The peer has been heard, or it does not matter.
+    /// A message of the peer has arrived, or the transport does not require an order.
     Over,
 }
 
-/// The end of a connection.
+/// The reason for the end of a connection.
 #[derive(Debug)]
 enum End {
-    /// The peer closed it.
+    /// The peer closed the stream.
     Disconnected,
-    /// The connection failed, with this error.
+    /// The connection failed with this error.
     Lost(io::ErrorKind, String),
 }
 
@@ -122,7 +128,7 @@ impl Peer {
 }
 
 impl Link {
-    /// Creates the objects that an id needs before it connects or accepts.
+    /// Creates the objects that an id needs before it connects or accepts, and posts the receives.
     pub(super) fn new(mut id: CmId, events: EventChannel, config: &Config) -> io::Result<Self> {
         let gone = || io::Error::new(io::ErrorKind::NotConnected, "the device was removed");
         let device = id.device()?.ok_or_else(gone)?;
@@ -131,7 +137,7 @@ impl Link {
         let sends = (u32::from(config.send_queue) + CONTROL) * Notification::requests(&device);
         if receives.max(sends) > limits.max_qp_wr() {
             let text = format!(
-                "{} supports queues of at most {} work requests: choose a smaller send_queue or \
+                "the device {} supports at most {} work requests per queue: lower send_queue or \
                  receive_queue",
                 device.device_name(),
                 limits.max_qp_wr()
@@ -207,13 +213,14 @@ impl Link {
 
     /// Requests the connection.
     ///
-    /// It is established once [`progress`](Self::progress) has read the event.
+    /// The connection is established when [`progress`](Self::progress) has read the event.
     pub(super) fn connect(&mut self) -> io::Result<()> {
         if self.notification.active_speaks_first() {
             self.opening = Opening::Unanswered;
         }
         match self.id.connect(&self.param()?) {
-            // A driver that connects within the call returns the error that an event would have.
+            // A driver that connects during the call returns a rejection as an error, instead of
+            // reporting it by an event.
             Err(error) if error.errno == libc::ECONNREFUSED => {
                 let why = rejection_cause(RejectReason::from_raw(-error.errno), &[]);
                 Err(io::Error::new(io::ErrorKind::ConnectionRefused, why))
@@ -222,7 +229,7 @@ impl Link {
         }
     }
 
-    /// Accepts the peer's request, which carried the private data `peer`.
+    /// Accepts the peer's connection request, which carried the private data `peer`.
     pub(super) fn accept(&mut self, peer: ConnData) -> io::Result<()> {
         self.peer = Some(Peer::new(peer));
         if self.notification.active_speaks_first() {
@@ -245,19 +252,20 @@ impl Link {
         };
         Ok(ConnParam {
             private_data: PrivateData::try_from(&data.to_bytes()[..])?,
-            // This protocol uses no RDMA READ.
+            // No RDMA READ of the peer is served, because this protocol uses none.
             responder_resources: 0,
             initiator_depth: self.notification.initiator_depth(),
             ..ConnParam::default()
         })
     }
 
-    /// Returns the window that begins at this position of the ring.
+    /// Returns the window that begins at the position `start` of the ring.
     fn window(&self, start: usize) -> Window {
         Window {
             addr: self.incoming.addr() + start as u64,
             rkey: self.incoming.rkey(),
-            // The configuration limits the ring to two windows of the maximum length.
+            // The cast loses nothing, because the configuration limits the ring to two windows of
+            // the maximum length.
             length: self.receiving.half() as u32,
         }
     }
@@ -266,12 +274,12 @@ impl Link {
         self.established && self.opening != Opening::Awaited
     }
 
-    /// Returns whether the peer may not have noticed the first message of this side.
+    /// Returns whether the peer may have missed the first message of this side.
     pub(super) fn is_unanswered(&self) -> bool {
         self.is_established() && self.opening == Opening::Unanswered && self.end.is_none()
     }
 
-    /// Returns the reason if the connection has failed or the peer has closed it.
+    /// Returns the error if the connection has failed or the peer has closed it.
     pub(super) fn error(&self) -> Option<io::Error> {
         match self.end.as_ref()? {
             End::Disconnected => {
@@ -282,12 +290,12 @@ impl Link {
         }
     }
 
-    /// Returns whether reading would not wait.
+    /// Returns whether a read returns without waiting.
     pub(super) fn is_readable(&self) -> bool {
         !self.receiving.is_empty() || !self.readable || self.end.is_some()
     }
 
-    /// Returns whether writing would not wait.
+    /// Returns whether a write returns without waiting.
     pub(super) fn is_writable(&self) -> bool {
         let allowed = |peer: &Peer| peer.sending.room(1).is_some();
         let room =
@@ -295,7 +303,7 @@ impl Link {
         !self.writable || self.end.is_some() || self.is_established() && room()
     }
 
-    /// Shuts down writing, and notifies the peer.
+    /// Shuts down the writing direction, and notifies the peer.
     pub(super) fn shutdown_write(&mut self) -> io::Result<()> {
         if !self.writable {
             return Ok(());
@@ -308,15 +316,15 @@ impl Link {
         })
     }
 
-    /// Shuts down reading.
+    /// Shuts down the reading direction.
     pub(super) fn shutdown_read(&mut self) -> io::Result<()> {
         if !self.readable {
             return Ok(());
         }
         self.readable = false;
         if self.writable {
-            // The peer need not be notified. This side's threads that wait for bytes must be: the
-            // completion of a probe wakes them.
+            // The peer need not be notified. But threads of this side that wait for bytes must wake
+            // up, which the completion of a probe achieves.
             self.keep_alive();
             Ok(())
         } else {
@@ -343,7 +351,7 @@ impl Link {
         Ok(())
     }
 
-    /// Probes the peer: an empty RDMA WRITE, of which it is not notified.
+    /// Sends a keepalive probe: an empty RDMA WRITE, which does not notify the peer's program.
     pub(super) fn keep_alive(&mut self) {
         if !self.is_established() || self.end.is_some() || self.free_control <= CLOSING {
             return;
@@ -354,7 +362,7 @@ impl Link {
                 self.free_control -= 1;
                 self.posted += 1;
             }
-            // The queue pair has failed, and a later event has the reason.
+            // The queue pair has failed. A later completion or event reports the reason.
             Err(error) => debug!(
                 Rsocket,
                 "{}: cannot send a keepalive probe: {error}", self.name
@@ -362,17 +370,19 @@ impl Link {
         }
     }
 
-    /// Returns whether the peer has been notified of this side's shutdown.
+    /// Returns whether the message about this side's shutdown was sent, or the connection has
+    /// ended.
     pub(super) fn has_notified(&self) -> bool {
         self.pending.is_none() || self.end.is_some()
     }
 
-    /// Returns whether the peer has been notified and all work requests have completed.
+    /// Returns whether the shutdown message was sent and all work requests have completed, or the
+    /// connection has ended.
     pub(super) fn is_drained(&self) -> bool {
         self.has_notified() && (self.posted == 0 || self.end.is_some())
     }
 
-    /// Disconnects, without waiting for the peer.
+    /// Disconnects without waiting for the peer.
     pub(super) fn disconnect(&mut self) {
         if let Err(error) = self.id.disconnect() {
             debug!(Rsocket, "{}: cannot disconnect: {error}", self.name);
@@ -380,7 +390,7 @@ impl Link {
     }
 
     fn lose(&mut self, why: impl Into<String>) {
-        // The first cause is the one to report.
+        // If the connection has ended already, the first reason is kept.
         self.end
             .get_or_insert_with(|| End::Lost(io::ErrorKind::ConnectionReset, why.into()));
     }

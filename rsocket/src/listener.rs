@@ -10,7 +10,7 @@ use rdma_verbs::cm::{CmEvent, CmId, EventChannel, PortSpace};
 
 use super::{Config, Stream, wire::ConnData};
 
-/// The maximum number of requests that wait to be accepted.
+/// The maximum number of connection requests that wait to be accepted.
 const BACKLOG: i32 = 128;
 
 /// A listener for [`Stream`]s and for rsockets of C programs.
@@ -22,20 +22,22 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens on the first of these addresses that can be bound. Port 0 selects a free port.
+    /// Listens on the first of these addresses to which it can bind. Port 0 selects a free port.
     ///
     /// # Errors
     ///
-    /// `AddrInUse`, `AddrNotAvailable`, and the other errors of `rdma_bind_addr` and `rdma_listen`.
+    /// Returns `AddrInUse`, `AddrNotAvailable`, and the other errors of `rdma_bind_addr` and
+    /// `rdma_listen`.
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<Self> {
         Self::bind_with(address, &Config::default())
     }
 
-    /// Listens as [`bind`](Self::bind) does, with a configuration for the streams.
+    /// Listens as [`bind`](Self::bind) does, with a configuration for the accepted streams.
     ///
     /// # Errors
     ///
-    /// Those of [`bind`](Self::bind), and `InvalidInput` for an invalid configuration.
+    /// Returns the errors of [`bind`](Self::bind), and `InvalidInput` if the configuration is
+    /// invalid.
     pub fn bind_with(address: impl ToSocketAddrs, config: &Config) -> io::Result<Self> {
         config.check()?;
         let mut result = Err(io::Error::new(
@@ -62,24 +64,24 @@ impl Listener {
         })
     }
 
-    /// Returns the address on which it listens.
+    /// Returns the address on which the listener listens.
     ///
     /// # Errors
     ///
-    /// `AddrNotAvailable` if there is none.
+    /// Returns `AddrNotAvailable` if the listener has no address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         let none = || io::ErrorKind::AddrNotAvailable.into();
         self.id.local_addr().ok_or_else(none)
     }
 
-    /// Waits for the next connection and accepts it.
+    /// Waits for the next connection request and accepts it.
     ///
-    /// Requests that do not come from an rsocket, or cannot be served, are rejected without an
-    /// error here.
+    /// The listener rejects requests that do not come from an rsocket, and requests for which it
+    /// lacks resources. It logs these rejections, and does not return an error for them.
     ///
     /// # Errors
     ///
-    /// `NotConnected` if the device was removed.
+    /// Returns `NotConnected` if the device was removed.
     pub fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
         loop {
             if let Some(accepted) = self.accept_timeout(Duration::MAX)? {
@@ -88,14 +90,14 @@ impl Listener {
         }
     }
 
-    /// Waits for the next connection, for at most `timeout`, and accepts it.
+    /// Waits for the next connection request, for at most `timeout`, and accepts it.
     ///
-    /// Returns `None` if there was none in that time; otherwise the same as
+    /// Returns `None` if no request arrived in that time. Otherwise it does the same as
     /// [`accept`](Self::accept).
     ///
     /// # Errors
     ///
-    /// Those of [`accept`](Self::accept).
+    /// Returns the errors of [`accept`](Self::accept).
     pub fn accept_timeout(&self, timeout: Duration) -> io::Result<Option<(Stream, SocketAddr)>> {
         let start = Instant::now();
         loop {
@@ -113,9 +115,9 @@ impl Listener {
                     let peer = stream.peer_addr()?;
                     return Ok(Some((stream, peer)));
                 }
-                // Dropping its id rejected the request.
+                // The request was rejected when `serve` dropped its id.
                 Err(error) => {
-                    warn_sparsely!(Rsocket, "rsocket: rejected a connect request: {error}")
+                    warn_sparsely!(Rsocket, "rsocket: rejected a connection request: {error}")
                 }
             }
         }
@@ -133,7 +135,7 @@ impl Listener {
     }
 }
 
-/// The descriptor is readable when there is a connection to accept.
+/// The descriptor is readable while a connection request is waiting.
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.events.as_fd()

@@ -2,10 +2,10 @@ use std::{collections::VecDeque, ops::Range};
 
 use super::wire::WINDOWS;
 
-/// The received, unread bytes, and the updates that the peer gets when they are read.
+/// The received, unread bytes, and the updates that the peer gets after they were read.
 ///
-/// The peer fills one half of the ring after the other. Each write begins at the end of the
-/// previous one.
+/// The peer fills the two halves of the ring in turn. Each write begins at the end of the previous
+/// one.
 #[derive(Debug)]
 pub(super) struct Receiving {
     /// The length of the ring in bytes.
@@ -14,41 +14,41 @@ pub(super) struct Receiving {
     queue: u16,
     /// The number of unread bytes of each write, oldest first.
     writes: VecDeque<usize>,
-    /// The position of the oldest unread byte in the ring.
+    /// The position of the oldest unread byte in the ring, in bytes.
     at: usize,
     /// The number of received, unread bytes.
     unread: usize,
-    /// The number of bytes in announced windows that the peer has not filled.
+    /// The number of bytes in announced windows that the peer has not filled yet.
     open: usize,
-    /// The number of bytes that are not in an announced window: read, or never used.
+    /// The number of bytes outside of announced windows, which were read or never used.
     free: usize,
-    /// The position of the next window in the ring.
+    /// The position of the next window in the ring, in bytes.
     next_window: usize,
     /// The index of the next window in the peer's table.
     place: u32,
-    /// The number of writes that were read completely, as a wrapping counter.
+    /// The number of writes that were read completely, modulo 2¹⁶.
     consumed: u16,
-    /// The value of `consumed` from which on the peer gets new credits.
+    /// The value of `consumed` at which the peer gets new credits.
     update_at: u16,
 }
 
-/// An update for the peer.
+/// An update that is sent to the peer.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Update {
-    /// The number of the first write that is not allowed.
+    /// The number of the first write that the peer must not send.
     pub(super) limit: u16,
-    /// A new window: its range of the ring, and its index in the peer's table.
+    /// A new window, if there is one: its range of the ring, and its index in the peer's table.
     pub(super) window: Option<(Range<usize>, u32)>,
 }
 
-/// The peer exceeded its windows or credits.
+/// The error of a peer that has exceeded its windows or credits.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Overrun;
 
 impl Receiving {
     /// Creates a ring of `size` bytes with room for `queue` writes.
     ///
-    /// The first half is announced to the peer while connecting.
+    /// The first half is announced to the peer when the connection is established.
     pub(super) fn new(size: usize, queue: u16) -> Self {
         let half = size / 2;
         Self {
@@ -66,7 +66,7 @@ impl Receiving {
         }
     }
 
-    /// Returns the length of a window.
+    /// Returns the length of a window in bytes.
     pub(super) fn half(&self) -> usize {
         self.size / 2
     }
@@ -76,7 +76,7 @@ impl Receiving {
         self.queue
     }
 
-    /// Returns whether there is nothing to read.
+    /// Returns whether no byte is unread.
     pub(super) fn is_empty(&self) -> bool {
         self.unread == 0
     }
@@ -96,7 +96,8 @@ impl Receiving {
         Ok(())
     }
 
-    /// Returns the range of the oldest unread bytes, at most `want`. Empty if there are none.
+    /// Returns the range of the oldest unread bytes, at most `want` bytes. The range is empty if no
+    /// byte is unread.
     pub(super) fn readable(&self, want: usize) -> Range<usize> {
         let len = want.min(self.unread).min(self.size - self.at);
         self.at..self.at + len
@@ -126,10 +127,10 @@ impl Receiving {
         }
     }
 
-    /// Returns the update that is due: half of the ring is free, or half of the credits are used.
+    /// Returns the update that is due, if half of the ring is free or half of the credits are used.
     pub(super) fn update(&mut self) -> Option<Update> {
         let half = self.half();
-        // The distance of two wrapping counters.
+        // The difference of two counters that wrap.
         let due = self.consumed.wrapping_sub(self.update_at) < 0x8000;
         if self.free < half && !due {
             return None;
@@ -178,7 +179,7 @@ mod tests {
         assert_eq!(receiving.readable(20), 0..20);
         receiving.read(20);
         assert_eq!(receiving.update(), None);
-        // Across the end of one write into the next.
+        // The range continues from one write to the next.
         assert_eq!(receiving.readable(1000), 20..100);
         receiving.read(40);
         assert_eq!((receiving.consumed, receiving.unread), (1, 40));

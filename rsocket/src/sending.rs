@@ -5,11 +5,11 @@ use super::wire::{WINDOWS, Window};
 /// The credits and windows that the peer has granted to this side.
 #[derive(Debug)]
 pub(super) struct Sending {
-    /// The number of the next write.
+    /// The number of the next write, modulo 2¹⁶.
     next: u16,
-    /// The number of the first write that is not allowed.
+    /// The number of the first write that is not allowed, modulo 2¹⁶.
     limit: u16,
-    /// The unused parts of the announced windows, the current one first.
+    /// The unused parts of the announced windows. The first one is the current window.
     windows: VecDeque<Window>,
     /// The index in the table at which the peer stores its next window.
     place: u32,
@@ -18,8 +18,8 @@ pub(super) struct Sending {
 impl Sending {
     /// Creates the initial state.
     ///
-    /// The first window is in the peer's private data, the next one at the second index of the
-    /// table. A first window of no bytes is none, as in the table.
+    /// The peer's private data contains the first window; the peer will store the next one at index
+    /// 1 of the table. A first window with a length of 0 is ignored, as in the table.
     pub(super) fn new(credits: u16, first: Window) -> Self {
         Self {
             next: 0,
@@ -29,7 +29,8 @@ impl Sending {
         }
     }
 
-    /// Returns the window in which up to `want` bytes may be written now.
+    /// Returns the window into which up to `want` bytes may be written now, or `None` if no write
+    /// is allowed.
     pub(super) fn room(&self, want: usize) -> Option<Window> {
         if self.next == self.limit {
             return None;
@@ -41,7 +42,7 @@ impl Sending {
         })
     }
 
-    /// Records that `length` bytes were written to the window that [`room`](Self::room) returned.
+    /// Records that `length` bytes were written into the window that [`room`](Self::room) returned.
     pub(super) fn wrote(&mut self, length: u32) {
         self.next = self.next.wrapping_add(1);
         if let Some(window) = self.windows.front_mut() {
@@ -55,13 +56,12 @@ impl Sending {
 
     /// Handles a grant of credits up to `limit`.
     ///
-    /// The peer may have stored a window in the table: `take` removes it from there.
-    ///
-    /// A window that is not complete yet is left for later: its own announcement is still in
-    /// flight.
+    /// The peer may have stored a window in the table before. `take` removes the window at an index
+    /// from the table. It returns `None` if the window is not complete yet; then the announcement
+    /// of that window is still in flight, and takes it later.
     pub(super) fn allowed(&mut self, limit: u16, take: impl FnOnce(u32) -> Option<Window>) {
         self.limit = limit;
-        // A peer that has announced all its windows has no other.
+        // If all windows are in use already, the peer cannot have announced another one.
         if self.windows.len() < WINDOWS as usize
             && let Some(window) = take(self.place)
         {
@@ -71,11 +71,12 @@ impl Sending {
     }
 }
 
-/// The allocator of the send buffer, a ring: bytes are freed in the order of allocation.
+/// The allocator of the send buffer, which is a ring: bytes are freed in the order in which they
+/// were allocated.
 #[derive(Debug)]
 pub(super) struct SendRing {
     size: usize,
-    /// The position of the next allocation.
+    /// The position of the next allocation, in bytes.
     next: usize,
     /// The number of allocated bytes.
     used: usize,
@@ -90,7 +91,7 @@ impl SendRing {
         }
     }
 
-    /// Allocates up to `want` contiguous bytes. `None` if none is free.
+    /// Allocates up to `want` contiguous bytes. Returns `None` if no byte is free.
     pub(super) fn take(&mut self, want: usize) -> Option<Range<usize>> {
         let free = self.size - self.used;
         let end = self.size - self.next;
@@ -135,7 +136,7 @@ mod tests {
         });
         assert_eq!(sending.room(4), Some(window(1000, 4)));
         sending.wrote(4);
-        // Not beyond the window's end, nor into the next one.
+        // A write extends neither beyond the window's end nor into the next window.
         assert_eq!(sending.room(100), Some(window(1004, 6)));
         sending.wrote(6);
         assert_eq!(sending.room(100), Some(window(2000, 5)));

@@ -1,4 +1,5 @@
-//! Simulates a writer and a reader with random interleavings: the bytes must arrive unchanged.
+//! Simulates a writer and a reader with random interleavings, and checks that the bytes arrive
+//! unchanged.
 
 use std::collections::VecDeque;
 
@@ -34,14 +35,14 @@ fn step() -> impl Strategy<Value = Step> {
 /// The address of the reader's ring.
 const BASE: u64 = 0x7000;
 
-/// Both sides, and the writes in flight between them.
+/// The writer, the reader, and the writes and updates in flight between them.
 struct Scene {
     sending: Sending,
     receiving: Receiving,
     ring: Vec<u8>,
-    /// Writes in flight: address and length.
+    /// The writes in flight: address and length in bytes.
     writes: VecDeque<(u64, u32)>,
-    /// Updates in flight: the limit, and a window with its index.
+    /// The updates in flight: the limit, and a window with its index in the table.
     updates: VecDeque<(u16, Option<(Window, u32)>)>,
     table: [Option<Window>; 2],
     written: usize,
@@ -82,7 +83,7 @@ impl Scene {
                     return;
                 };
                 let start = (addr - BASE) as usize;
-                // The device writes without a check: unread bytes would be overwritten.
+                // The device writes without a check, so a write could overwrite unread bytes.
                 for place in &mut self.ring[start..start + len as usize] {
                     *place = self.written as u8;
                     self.written += 1;
@@ -126,7 +127,7 @@ impl Scene {
         }
     }
 
-    /// Runs all steps that are possible without another write.
+    /// Runs all steps that are possible without another write of the writer.
     fn run_until_idle(&mut self) {
         while !self.writes.is_empty() || !self.receiving.is_empty() || !self.updates.is_empty() {
             for step in [
@@ -156,7 +157,7 @@ proptest! {
         }
         scene.run_until_idle();
         prop_assert_eq!(scene.read, scene.written);
-        // Once all is read there is room for more.
+        // After all bytes were read, the writer can write again.
         prop_assert!(scene.sending.room(1).is_some());
     }
 }

@@ -22,13 +22,14 @@ use super::{
     wire::ConnData,
 };
 
-/// The timeout for resolving an address, and for resolving a route.
+/// The time limit for resolving an address, and the one for resolving a route.
 const RESOLVE: Duration = Duration::from_secs(2);
 
-/// A connection to an rsocket: a byte stream in both directions.
+/// A connection to an rsocket, which is a byte stream in both directions.
 ///
-/// Threads may share it: one may read while another writes. Dropping it closes the connection, and
-/// waits until all written bytes have arrived, for at most [`Config::linger`].
+/// Several threads may use a stream: one may read while another writes. Dropping the stream closes
+/// the connection. The drop waits until all written bytes have arrived, for at most
+/// [`Config::linger`].
 pub struct Stream {
     waiting: Arc<Waiting>,
     local: Option<SocketAddr>,
@@ -42,12 +43,12 @@ struct Options {
     nonblocking: bool,
     read_timeout: Option<Duration>,
     write_timeout: Option<Duration>,
-    /// Dropped to end the keepalive thread.
+    /// The sender of a channel. Dropping it ends the keepalive thread.
     keepalive: Option<Sender<()>>,
 }
 
-/// Whether a connection failed for this side's port, at once: it is in use, or was a moment ago for
-/// a connection to the same peer.
+/// Returns whether connecting failed immediately because of this side's port: the port is in use,
+/// or was in use a moment ago for a connection to the same peer.
 fn is_local_port_unavailable(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -56,11 +57,12 @@ fn is_local_port_unavailable(error: &io::Error) -> bool {
 }
 
 impl Stream {
-    /// Connects to the first of these addresses that accepts, trying them in turn.
+    /// Connects to the first of these addresses that accepts the connection. It tries the addresses
+    /// in order.
     ///
     /// # Errors
     ///
-    /// `TimedOut`, and the connection manager's error for the last address.
+    /// Returns `TimedOut`, or the connection manager's error for the last address.
     pub fn connect(address: impl ToSocketAddrs) -> io::Result<Self> {
         Self::connect_with(address, &Config::default())
     }
@@ -69,7 +71,8 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Those of [`connect`](Self::connect), and `InvalidInput` for an invalid configuration.
+    /// Returns the errors of [`connect`](Self::connect), and `InvalidInput` if the configuration is
+    /// invalid.
     pub fn connect_with(address: impl ToSocketAddrs, config: &Config) -> io::Result<Self> {
         config.check()?;
         let mut result = Err(io::Error::new(
@@ -77,8 +80,8 @@ impl Stream {
             "the name has no address",
         ));
         for address in address.to_socket_addrs()? {
-            // The connection manager chooses this side's port without regard to TCP, of which the
-            // ports of iWARP are.
+            // The connection manager chooses this side's port without checking TCP sockets, with
+            // which iWARP shares its port numbers. So another port is tried if the port is in use.
             let mut tries = CmId::FREE_PORT_TRIES;
             result = loop {
                 tries -= 1;
@@ -112,7 +115,7 @@ impl Stream {
         Ok(stream)
     }
 
-    /// Accepts a request that carried the private data `peer`.
+    /// Accepts a connection request that carried the private data `peer`.
     pub(super) fn accept(
         id: CmId,
         events: EventChannel,
@@ -134,48 +137,49 @@ impl Stream {
         }
     }
 
-    /// Returns this side's address.
+    /// Returns the address of this side.
     ///
     /// # Errors
     ///
-    /// `AddrNotAvailable` if it has none.
+    /// Returns `AddrNotAvailable` if this side has no address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.local
             .ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
     }
 
-    /// Returns the peer's address.
+    /// Returns the address of the peer.
     ///
     /// # Errors
     ///
-    /// `AddrNotAvailable` if it has none.
+    /// Returns `AddrNotAvailable` if the peer has no address.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.peer
             .ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
     }
 
-    /// Sets whether calls that would wait return `WouldBlock` instead. Default: they wait.
+    /// Sets whether calls return `WouldBlock` instead of waiting. Default: they wait.
     pub fn set_nonblocking(&self, nonblocking: bool) {
         self.change(|options| options.nonblocking = nonblocking);
     }
 
-    /// Sets the time after which reading returns `TimedOut`. Default: `None`, unlimited.
+    /// Sets the time after which a read returns `TimedOut`. Default: `None`, which means no limit.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) {
         self.change(|options| options.read_timeout = timeout);
     }
 
-    /// Sets the time after which writing returns `TimedOut`. Default: `None`, unlimited.
+    /// Sets the time after which a write returns `TimedOut`. Default: `None`, which means no limit.
     pub fn set_write_timeout(&self, timeout: Option<Duration>) {
         self.change(|options| options.write_timeout = timeout);
     }
 
-    /// Sets the interval at which a thread probes the peer. Default: `None`, no probes.
+    /// Sets the interval at which a thread sends keepalive probes to the peer. Default: `None`,
+    /// which means no probes.
     ///
-    /// Without probes, the loss of the peer is detected only when something is written.
+    /// Without probes, this side detects the loss of the peer only when it writes.
     ///
     /// # Errors
     ///
-    /// If the thread cannot be started.
+    /// Returns the error of the system call if the thread cannot be started.
     pub fn set_keepalive(&self, interval: Option<Duration>) -> io::Result<()> {
         let sender = match interval {
             Some(interval) => Some(self.keep_alive(interval)?),
@@ -200,17 +204,17 @@ impl Stream {
         Ok(sender)
     }
 
-    /// Shuts down one direction or both.
+    /// Shuts down the writing direction, the reading direction, or both.
     ///
-    /// Each side can still read the bytes that the other wrote before.
+    /// Each side can still read the bytes that the other side wrote before.
     ///
-    /// An accepted stream can notify the peer only after the connection is established. It waits
-    /// for that for at most [`Config::linger`]; a non-blocking one sends the notification during
-    /// one of the next calls.
+    /// An accepted stream can notify the peer only after the connection is established. A blocking
+    /// stream waits for that for at most [`Config::linger`]. A non-blocking stream sends the
+    /// notification during one of the next calls.
     ///
     /// # Errors
     ///
-    /// `TimedOut`, and the errors of the notification.
+    /// Returns `TimedOut`, or the error of sending the notification.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         self.end(how)?;
         match self.until(|_| Some(self.linger)) {
@@ -234,27 +238,27 @@ impl Stream {
         })
     }
 
-    /// Waits until reading would not block, for at most `timeout`; `None` is unlimited.
+    /// Waits until a read would not block, for at most `timeout`. `None` means no limit. Programs
+    /// use this function for non-blocking streams.
     ///
-    /// That is the case when there are bytes to read, or the stream has ended. For non-blocking
-    /// streams.
+    /// A read does not block if bytes have arrived or the stream has ended.
     ///
     /// # Errors
     ///
-    /// `TimedOut`.
+    /// Returns `TimedOut` if a read would still block after `timeout`.
     pub fn wait_readable(&self, timeout: Option<Duration>) -> io::Result<()> {
         let ready = |link: &mut Link| link.is_readable().then_some(());
         self.waiting.wait(Until::after(timeout), ready)
     }
 
-    /// Waits until writing would not block, for at most `timeout`; `None` is unlimited.
+    /// Waits until a write would not block, for at most `timeout`. `None` means no limit. Programs
+    /// use this function for non-blocking streams.
     ///
-    /// That is the case when bytes can be written, or the stream has failed. For non-blocking
-    /// streams.
+    /// A write does not block if a byte can be sent or the stream has failed.
     ///
     /// # Errors
     ///
-    /// `TimedOut`.
+    /// Returns `TimedOut` if a write would still block after `timeout`.
     pub fn wait_writable(&self, timeout: Option<Duration>) -> io::Result<()> {
         let ready = |link: &mut Link| link.is_writable().then_some(());
         self.waiting.wait(Until::after(timeout), ready)
@@ -288,7 +292,7 @@ impl Write for &Stream {
         self.waiting.wait(until, |link| link.write(bytes))?
     }
 
-    /// Does nothing: written bytes are already being sent.
+    /// Does nothing, because written bytes are already being sent.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -305,7 +309,7 @@ impl Write for Stream {
         (&*self).write(bytes)
     }
 
-    /// Does nothing: written bytes are already being sent.
+    /// Does nothing, because written bytes are already being sent.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -323,7 +327,8 @@ impl fmt::Debug for Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         if self.waiting.check().is_err() {
-            // The connection is the parent's, and a thread of the parent may hold these locks.
+            // In a child of fork(2), the connection belongs to the parent, and another thread of
+            // the parent may have held these locks during the fork. So the child leaks its copy.
             leak(Arc::clone(&self.waiting));
             let options = unpoisoned(self.options.get_mut());
             leak(mem::take(options));
@@ -341,13 +346,13 @@ impl Drop for Stream {
         if let Err(error) = told.and(drained) {
             warn_sparsely!(
                 Rsocket,
-                "{name}: closed before all written bytes had arrived: {error}"
+                "{name}: closed the stream before all written bytes had arrived: {error}"
             );
         }
     }
 }
 
-/// Waits for the result of address or route resolution.
+/// Waits for the result of resolving an address or a route.
 fn resolved(events: &EventChannel, wanted: CmEventType, config: &Config) -> io::Result<()> {
     let Some(event) = events.wait_event(config.connect_timeout)? else {
         return Err(io::ErrorKind::TimedOut.into());

@@ -14,22 +14,22 @@ use rdmsg_os::{Process, lock, millis, unpoisoned};
 
 use super::link::Link;
 
-/// The time for which a thread polls before it sleeps, the same as librdmacm's.
+/// The time for which a thread polls before it sleeps, which is the same as in librdmacm.
 const SPIN: Duration = Duration::from_micros(10);
 
-/// The time after which a peer that has not answered is nudged. The wait before each further nudge
-/// doubles, up to the last.
+/// The time after which this side sends a probe to a peer that has not answered the first message.
+/// The time doubles for each further probe, up to `LAST_NUDGE`.
 const FIRST_NUDGE: Duration = Duration::from_millis(20);
 const LAST_NUDGE: Duration = Duration::from_secs(1);
 
-/// A connection that several threads wait on.
+/// A connection on which several threads wait.
 ///
-/// They are leader and followers: one of them sleeps on the descriptors. The others sleep until
-/// that one wakes up; then one of them takes its place. It has no engine, and one lock for all of
-/// its state, so it needs no `poll::Poller`.
+/// One of the threads is the leader: it sleeps on the descriptors. The others are followers: they
+/// sleep until the leader wakes up, and then one of them becomes the leader. A stream has no engine
+/// and has one lock for its whole state, so it does not use `poll::Poller`.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    /// The process that made it.
+    /// The process that created the connection.
     process: Process,
     state: Mutex<State>,
     awake: Condvar,
@@ -40,22 +40,23 @@ pub(super) struct Waiting {
 #[derive(Debug)]
 struct State {
     link: Link,
-    /// Whether a thread sleeps on the descriptors.
+    /// Whether a thread sleeps on the descriptors, or is about to.
     sleeper: bool,
 }
 
 impl State {
     fn progress(&mut self) -> bool {
-        // Events are not read while another thread sleeps, or is about to: it would not wake up.
-        // Completions may be polled, as their notification remains on the channel.
+        // This thread does not read events while another thread sleeps on the descriptors or is
+        // about to, because the other thread would then not wake up. It polls completions in any
+        // case, because the event on the completion channel remains and wakes the other thread.
         self.link.progress(!self.sleeper)
     }
 }
 
-/// The bound of a wait.
+/// The time limit of a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Until {
-    /// Does not wait.
+    /// The call does not wait.
     Now,
     Deadline(Instant),
     Ever,
@@ -68,7 +69,8 @@ impl Until {
             .map_or(Self::Ever, Self::Deadline)
     }
 
-    /// Returns the remaining time, `None` if it is unlimited, or an error if it has elapsed.
+    /// Returns the remaining time, or `None` if there is no limit. Returns an error if the time has
+    /// elapsed.
     fn left(self) -> io::Result<Option<Duration>> {
         match self {
             Self::Now => Err(io::ErrorKind::WouldBlock.into()),
@@ -98,27 +100,28 @@ impl Waiting {
         }
     }
 
-    /// Returns an error in a child of the process that made the connection, which must not lock it.
+    /// Returns an error if this process is a child of the process that created the connection. A
+    /// child must not take the connection's lock.
     pub(super) fn check(&self) -> io::Result<()> {
         if self.process.is_this() {
             return Ok(());
         }
-        let text = "the stream belongs to the process that forked this one; connect after the fork";
+        let text = "the stream belongs to the parent of this process; connect after the fork";
         Err(io::Error::new(io::ErrorKind::NotConnected, text))
     }
 
-    /// Makes progress, and calls `f` with the connection, without waiting.
+    /// Makes progress, and calls `f` with the connection. Does not wait.
     pub(super) fn with<T>(&self, f: impl FnOnce(&mut Link) -> T) -> T {
         let mut state = self.lock();
         state.progress();
         f(&mut state.link)
     }
 
-    /// Waits until `ready` returns a value, and returns it.
+    /// Waits until `ready` returns a value, and returns that value.
     ///
     /// # Errors
     ///
-    /// `WouldBlock` or `TimedOut` if `ready` has not returned a value in time.
+    /// Returns `WouldBlock` or `TimedOut` if `ready` has not returned a value in time.
     pub(super) fn wait<T>(
         &self,
         until: Until,
@@ -145,7 +148,7 @@ impl Waiting {
                 };
                 continue;
             }
-            // In this order no completion is missed: request a notification, poll, sleep.
+            // This order misses no completion: request an event, poll the queue, sleep.
             state.link.arm()?;
             if state.progress() {
                 continue;
@@ -168,7 +171,7 @@ impl Waiting {
     fn sleep(&self, left: Option<Duration>) -> io::Result<()> {
         let mut files = [self.done.as_fd(), self.events.as_fd()]
             .map(|file| PollFd::new(file, PollFlags::POLLIN));
-        // The caller's loop checks the time.
+        // `poll` may return early; the caller's loop checks the time.
         let timeout = left.map_or(PollTimeout::NONE, |left| {
             PollTimeout::try_from(millis(left)).unwrap_or(PollTimeout::MAX)
         });

@@ -1,6 +1,7 @@
-//! The wire format: private data while connecting, immediate data of each write, and windows.
+//! The wire format: the private data of connection requests and replies, the immediate data of
+//! writes, and windows.
 
-/// The number of windows in a side's table. They are used in turn.
+/// The number of windows in the table of one side. A side uses its windows in turn.
 pub(super) const WINDOWS: u32 = 2;
 
 /// A window: a range of memory that the other side may write to.
@@ -14,7 +15,7 @@ pub(super) struct Window {
 impl Window {
     pub(super) const LEN: usize = 16;
 
-    /// Encodes it in the byte order of the host that reads it.
+    /// Encodes the window in the byte order of the host that reads it.
     pub(super) fn to_bytes(self, big_endian: bool) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..8].copy_from_slice(&self.addr.to_be_bytes());
@@ -28,7 +29,7 @@ impl Window {
         bytes
     }
 
-    /// Decodes it from network byte order.
+    /// Decodes a window in network byte order.
     pub(super) fn from_be(bytes: [u8; Self::LEN]) -> Self {
         let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = bytes;
         Self {
@@ -38,7 +39,7 @@ impl Window {
         }
     }
 
-    /// Decodes it from this host's byte order.
+    /// Decodes a window in the byte order of this host.
     pub(super) fn from_ne(bytes: [u8; Self::LEN]) -> Self {
         let Self { addr, rkey, length } = Self::from_be(bytes);
         Self {
@@ -49,20 +50,21 @@ impl Window {
     }
 }
 
-/// Immediate data: three bits of operation, and its argument.
+/// Immediate data: an operation of 3 bits, and its argument of 29 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Immediate {
-    /// The number of bytes written to the window.
+    /// The number of bytes that the sender has written to its current window.
     Data(u32),
-    /// The number of the first write that is not allowed; there may be another window.
+    /// The number of the first write that is not allowed. The sender may have stored a window in
+    /// the table before.
     Credits(u16),
-    /// A message about mapped memory, which this side does not use.
+    /// A message about mapped memory, which this crate does not use.
     Mapping,
-    /// The peer has closed the connection.
+    /// The sender has closed the connection.
     Disconnect,
-    /// The peer is alive.
+    /// The sender is alive.
     Keepalive,
-    /// The peer has shut down writing.
+    /// The sender has shut down writing.
     Shutdown,
 }
 
@@ -81,12 +83,12 @@ impl Immediate {
         op << Self::DATA_BITS | data
     }
 
-    /// Decodes immediate data. `None` if the protocol does not define it.
+    /// Decodes immediate data. Returns `None` if the protocol does not define the value.
     pub(super) fn decode(bits: u32) -> Option<Self> {
         let data = bits & ((1 << Self::DATA_BITS) - 1);
         match (bits >> Self::DATA_BITS, data) {
             (0, len) => Some(Self::Data(len)),
-            // Numbers of writes have 16 bits.
+            // The cast drops no information, because the numbers of writes have 16 bits.
             (4, limit) => Some(Self::Credits(limit as u16)),
             (6, _) => Some(Self::Mapping),
             (7, 0) => Some(Self::Disconnect),
@@ -102,11 +104,12 @@ impl Immediate {
 pub(super) struct ConnData {
     /// Whether the sender's host is big-endian.
     pub(super) big_endian: bool,
-    /// The number of writes for which the sender has posted receives.
+    /// The number of writes for which the sender of this data has posted receives.
     pub(super) credits: u16,
-    /// The table from which the sender reads its windows, with their number in place of a length.
+    /// The table from which the sender of this data reads the windows of its peer. The field
+    /// `length` contains the number of windows.
     pub(super) target: Window,
-    /// The first window.
+    /// The first window into which the receiver of this data may write.
     pub(super) data: Window,
 }
 
@@ -114,7 +117,7 @@ impl ConnData {
     pub(super) const LEN: usize = 40;
     const VERSION: u8 = 1;
     const BIG_ENDIAN: u8 = 1;
-    /// The sender supports mapped memory, a flag that the protocol requires.
+    /// A flag that the protocol requires: the sender supports mapped memory.
     const IOMAP: u8 = 2;
 
     pub(super) fn to_bytes(self) -> [u8; Self::LEN] {
@@ -127,9 +130,10 @@ impl ConnData {
         bytes
     }
 
-    /// The private data of a rejection, by which a peer that is no rsocket recognises an rsocket.
+    /// The private data of a rejection. A peer that is no rsocket recognises from this data that an
+    /// rsocket has rejected it.
     ///
-    /// It grants neither credits nor memory.
+    /// The data grants neither credits nor memory.
     pub(super) const NOTHING: Self = Self {
         big_endian: cfg!(target_endian = "big"),
         credits: 0,
@@ -145,9 +149,10 @@ impl ConnData {
         },
     };
 
-    /// Decodes private data. `None` for another protocol, or another version of this one.
+    /// Decodes private data. Returns `None` if the data belongs to another protocol or to another
+    /// version of this protocol.
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        // Received data may be padded with zeros.
+        // The connection manager may have padded the data with zeros.
         let bytes: &[u8; Self::LEN] = bytes.first_chunk()?;
         let [version, flags, high, low, ..] = *bytes;
         let this = Self {
@@ -160,7 +165,7 @@ impl ConnData {
     }
 }
 
-/// Returns whether this is the private data of a rejection by a [`Listener`](crate::Listener).
+/// Returns whether this is the private data with which an `rdmsg::Listener` rejects a connection.
 pub(super) fn is_rejection_of_endpoints(private_data: &[u8]) -> bool {
     private_data.starts_with(b"rdmR")
 }

@@ -16,9 +16,9 @@ open_enum! {
     ROUTE_ERROR = 3;
     /// Passive side: a peer requests a connection.
     CONNECT_REQUEST = 4;
-    /// Active side, for an id without a queue pair: the peer accepted.
+    /// Active side, for an id without a queue pair: the peer accepted the connection.
     CONNECT_RESPONSE = 5;
-    /// Establishing the connection failed.
+    /// The connection could not be established.
     CONNECT_ERROR = 6;
     /// Active side: the peer did not answer, or is unreachable.
     UNREACHABLE = 7;
@@ -42,26 +42,27 @@ open_enum! {
     ADDRINFO_RESOLVED = 16;
     /// `rdma_resolve_addrinfo` failed.
     ADDRINFO_ERROR = 17;
-    /// An event that user space wrote.
+    /// An event that a program in user space has written.
     USER = 18;
-    /// Internal to librdmacm.
+    /// An event that librdmacm uses internally.
     INTERNAL = 19;
 }
 
-/// The status of a failure event: zero or a negative error number, as the kernel's CM reports it.
+/// The status of a failure event: zero or a negative error number, as the kernel's connection
+/// manager reports it.
 ///
-/// For a rejection the same field holds a [`RejectReason`] instead.
+/// In a `REJECTED` event, the same field contains a [`RejectReason`] instead.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CmStatus(i32);
 
 impl CmStatus {
-    /// Creates a status from that of an event.
+    /// Creates a status from the `status` field of an event.
     #[must_use]
     pub const fn from_raw(raw: i32) -> Self {
         Self(raw)
     }
 
-    /// Returns the status as in the event.
+    /// Returns the value of the `status` field of the event.
     #[must_use]
     pub const fn raw(self) -> i32 {
         self.0
@@ -71,7 +72,7 @@ impl CmStatus {
 impl fmt::Display for CmStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            0 => f.write_str("no further status"),
+            0 => f.write_str("the event carries no error number"),
             status if status < 0 => {
                 write!(
                     f,
@@ -91,11 +92,11 @@ impl fmt::Debug for CmStatus {
 }
 
 open_enum! {
-    /// The reason of a rejection: the status of a `REJECTED` event.
+    /// The reason of a rejection, which is the status of a `REJECTED` event.
     ///
-    /// On InfiniBand and RoCE these are the reason codes of the InfiniBand specification, volume 1,
-    /// section 12.6.7.2 (`enum ib_cm_rej_reason` of the Linux kernel); on iWARP a negative error
-    /// number.
+    /// On InfiniBand and RoCE the values are the reason codes of the InfiniBand specification,
+    /// volume 1, section 12.6.7.2 (`enum ib_cm_rej_reason` of the Linux kernel). On iWARP the value
+    /// is a negative error number.
     pub struct RejectReason(i32);
     /// The peer has no queue pair left.
     NO_QP = 1;
@@ -103,7 +104,7 @@ open_enum! {
     NO_EEC = 2;
     /// The peer has no resources.
     NO_RESOURCES = 3;
-    /// The peer's wait timed out.
+    /// The peer timed out while it waited for a message of this side.
     TIMEOUT = 4;
     /// The peer does not support the request.
     UNSUPPORTED = 5;
@@ -111,17 +112,17 @@ open_enum! {
     INVALID_COMM_ID = 6;
     /// The communication instance is not valid.
     INVALID_COMM_INSTANCE = 7;
-    /// There is no listener on this port at the peer.
+    /// No listener at the peer has this port.
     INVALID_SERVICE_ID = 8;
     /// The transport service type is not valid.
     INVALID_TRANSPORT_TYPE = 9;
     /// The peer still has state of an earlier connection of this queue pair.
     STALE_CONN = 10;
-    /// The service does not exist.
+    /// The peer does not have the requested reliable datagram channel.
     RDC_NOT_EXIST = 11;
-    /// The GID is not the peer's.
+    /// The GID does not belong to the peer.
     INVALID_GID = 12;
-    /// The LID is not the peer's.
+    /// The LID does not belong to the peer.
     INVALID_LID = 13;
     /// The service level is not valid.
     INVALID_SL = 14;
@@ -143,19 +144,19 @@ open_enum! {
     INVALID_ALT_HOP_LIMIT = 22;
     /// The alternate packet rate is not valid.
     INVALID_ALT_PACKET_RATE = 23;
-    /// The peer redirects to another port.
+    /// The peer redirects the request to another port.
     PORT_CM_REDIRECT = 24;
-    /// The peer redirects to another port.
+    /// The peer redirects the request to another port.
     PORT_REDIRECT = 25;
     /// The path MTU is not valid.
     INVALID_MTU = 26;
-    /// The peer has not enough responder resources.
+    /// The peer does not have enough responder resources.
     INSUFFICIENT_RESP_RESOURCES = 27;
-    /// The peer's program rejected the request; the private data is its own.
+    /// The peer's program rejected the request. The event's private data comes from that program.
     CONSUMER_DEFINED = 28;
     /// The RNR retry count is not valid.
     INVALID_RNR_RETRY = 29;
-    /// Another communication id is in use for this pair.
+    /// Another connection with the same communication id is already in use.
     DUPLICATE_LOCAL_COMM_ID = 30;
     /// The class version is not valid.
     INVALID_CLASS_VERSION = 31;
@@ -168,26 +169,26 @@ open_enum! {
 }
 
 impl RejectReason {
-    /// Returns whether the peer's program rejected the request: the private data is its own.
+    /// Returns whether the peer's program rejected the request. If so, the event's private data
+    /// comes from that program.
     ///
-    /// `iWARP` has no such code: there, `-ECONNREFUSED` with private data has the same meaning, or
-    /// `-ECONNRESET`, as the driver has it.
+    /// `iWARP` has no reason code for this case. Depending on the driver, such a rejection has the
+    /// status `-ECONNREFUSED` or `-ECONNRESET`, with private data.
     #[must_use]
     pub const fn is_consumer(self) -> bool {
         let iwarp = self.0 == -libc::ECONNREFUSED || self.0 == -libc::ECONNRESET;
         self.0 == Self::CONSUMER_DEFINED.0 || iwarp
     }
 
-    /// Returns the usual cause of a rejection without private data of the peer's program, as text.
+    /// Returns a text that explains the usual cause of this reason, for a rejection without private
+    /// data of the peer's program. Returns `None` if the reason's name states the cause.
     ///
-    /// `None` if the reason's name states it.
-    ///
-    /// The connection manager of the peer's host itself rejects with `CONSUMER_DEFINED` if a
-    /// listener has the port but not the address, and if a program ended before it had accepted the
-    /// request.
+    /// The connection manager of the peer's host itself rejects with `CONSUMER_DEFINED` in two
+    /// cases: a listener has the port but not the address, or a program ended before it accepted
+    /// the request.
     #[must_use]
     pub const fn explanation(self) -> Option<&'static str> {
-        const IWARP_REFUSED: i32 = -libc::ECONNREFUSED; // On iWARP.
+        const IWARP_REFUSED: i32 = -libc::ECONNREFUSED; // The status on iWARP.
         match self {
             Self::INVALID_SERVICE_ID | Self(IWARP_REFUSED) => {
                 Some("refused: no program listens on this port at the peer")

@@ -1,14 +1,15 @@
-//! Status codes and errors of the operating system, as plain values that every layer shares.
+//! Status codes and errors of the operating system, as plain values that all layers of the
+//! workspace share.
 //!
-//! A C enumerator is kept as a number. A number that this crate does not know is data to be logged,
-//! never undefined behaviour and never a panic, so each type is an open newtype with named
-//! constants.
+//! An enumerator of C is stored as a number. A number that this crate does not know can be logged,
+//! and causes neither undefined behaviour nor a panic. Therefore each type is a newtype with named
+//! constants instead of an enum.
 
-// It calls no function of C and owns nothing: all types are `Copy`. The unit tests of `rdma-verbs`
-// compare the numbers with the headers'.
+// This crate calls no C function and owns no resource: all types are `Copy`. The unit tests of
+// `rdma-verbs` compare the numbers with those in the C headers.
 #![forbid(unsafe_code)]
 
-// First, because the other modules use its macro.
+// This module comes first because the other modules use its macro.
 #[macro_use]
 mod open_enum;
 

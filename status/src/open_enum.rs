@@ -1,6 +1,7 @@
-/// Defines an open newtype over an integer, with named constants, `name`, `Display` and `Debug`.
+/// Defines a newtype around an integer with named constants, the method `name`, and implementations
+/// of `Display` and `Debug`.
 ///
-/// Values without a name are kept, and displayed as numbers.
+/// Any value of the integer is valid. A value without a name is displayed as a number.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! open_enum {
@@ -16,19 +17,21 @@ macro_rules! open_enum {
         impl $name {
             $( $(#[$variant_meta])* pub const $variant: Self = Self($value); )*
 
-            /// Creates it from a value of the C interface. Every value is accepted.
+            /// Creates a value from the number that a C function returned. Every number is
+            /// accepted.
             #[must_use]
             pub const fn from_raw(raw: $int) -> Self {
                 Self(raw)
             }
 
-            /// Returns the value of the C interface.
+            /// Returns the number, as C functions use it.
             #[must_use]
             pub const fn raw(self) -> $int {
                 self.0
             }
 
-            /// Returns the constant's name, or `None` for a value that this crate does not know.
+            /// Returns the constant's name, or `None` if this crate defines no constant for the
+            /// value.
             #[must_use]
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 {

@@ -1,15 +1,15 @@
 use std::{fmt, io};
 
-/// `ENOTSUPP` of the kernel's `linux/errno.h`.
+/// `ENOTSUPP` of the kernel header `linux/errno.h`.
 ///
-/// It is not part of the kernel's interface, and the C library has no name for it, but the RDMA
-/// stack returns it.
+/// This number is not part of the kernel's interface, and the C library has no text for it. The
+/// RDMA drivers return it nevertheless.
 const ENOTSUPP: i32 = 524;
 
 /// The error of a call to the operating system, librdmacm or libibverbs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OsError {
-    /// The name of the C function, as in its man page, or of the library that cannot be opened.
+    /// The name of the C function, as in its man page, or of the library that could not be loaded.
     pub call: &'static str,
     /// The error number, positive, as in `errno.h`.
     pub errno: i32,
@@ -22,7 +22,7 @@ impl OsError {
         Self { call, errno }
     }
 
-    /// Returns whether this process or its host lacks descriptors or memory.
+    /// Returns whether the error means that the process or its host lacks descriptors or memory.
     pub const fn is_shortage(&self) -> bool {
         matches!(
             self.errno,
@@ -30,41 +30,42 @@ impl OsError {
         )
     }
 
-    /// Returns the resource that is lacking and how to get more of it, if this is such an error.
+    /// Returns a text that names the exhausted resource and how to get more of it, or `None` if the
+    /// error has another cause.
     fn shortage(&self) -> Option<&'static str> {
         let is_of_rdma = self.call.starts_with("ibv_") || self.call.starts_with("rdma_");
         Some(match (self.errno, self.call) {
             (libc::EMFILE, _) => {
-                "this process has as many files open as it may (`ulimit -n`): raise nofile in \
+                "this process has reached its limit on open files (`ulimit -n`): raise nofile in \
                  /etc/security/limits.conf or with LimitNOFILE= in the service's unit, or close \
                  connections"
             }
             (libc::ENFILE, _) => {
-                "this machine has as many files open as it may: raise fs.file-max with `sysctl`"
+                "this host has reached its limit on open files: raise fs.file-max with `sysctl`"
             }
             (libc::EAGAIN, "pthread_create") => {
-                "no other thread can be started: raise TasksMax= in the service's unit, pids.max \
-                 of the control group or container, nproc (`ulimit -u`) or the limit on the \
-                 address space (`ulimit -v`)"
+                "the kernel refused to start a thread: raise TasksMax= in the service's unit, \
+                 pids.max of the control group or container, nproc (`ulimit -u`) or the limit on \
+                 the address space (`ulimit -v`)"
             }
-            // The error that contains this one names the limit on locked memory.
+            // The caller's error contains this one and names the limit on locked memory itself.
             (libc::ENOMEM, "ibv_reg_mr") => return None,
             (libc::ENOMEM, "mmap" | "malloc") => {
-                "no memory can be mapped: raise the limit on the address space (`ulimit -v`), \
-                 vm.max_map_count with `sysctl` or memory.max of the control group, or see \
-                 vm.overcommit_memory"
+                "the kernel refused to map memory: raise the limit on the address space \
+                 (`ulimit -v`), vm.max_map_count with `sysctl` or memory.max of the control \
+                 group, or see vm.overcommit_memory"
             }
             (libc::ENOMEM, _) if is_of_rdma => {
-                "the RDMA device or its driver has no more of these objects, or this process may \
+                "the RDMA device or its driver has no such object left, or this process may \
                  lock no more memory (`ulimit -l`): close connections (`rdma resource` counts the \
                  objects), or lower receive_window and send_depth in the Config"
             }
             (libc::ENOMEM | libc::ENOBUFS, _) => {
-                "the system has no memory for it: see `free`, and memory.max of the control group"
+                "the kernel has no memory left: see `free`, and memory.max of the control group"
             }
             (libc::ENOSPC, "epoll_ctl") => {
-                "this user watches as many files as it may: raise fs.epoll.max_user_watches with \
-                 `sysctl`"
+                "this user has reached the limit on epoll watches: raise \
+                 fs.epoll.max_user_watches with `sysctl`"
             }
             _ => return None,
         })
@@ -72,9 +73,10 @@ impl OsError {
 }
 
 impl OsError {
-    /// Whether the kernel refuses a descriptor of RDMA that a process opened with other
-    /// credentials, for all further calls. Other causes have other numbers, but for the calls that
-    /// open a device or take a privileged port.
+    /// Returns whether the kernel refuses an RDMA descriptor because the process opened it with
+    /// other credentials. All later calls on that descriptor fail in the same way. Calls that open
+    /// a device or bind to a privileged port can fail with `EACCES` for another reason, so they are
+    /// excluded.
     pub fn is_of_credentials(&self) -> bool {
         let opens = matches!(
             self.call,
@@ -98,8 +100,8 @@ impl fmt::Display for OsError {
         write!(f, "{}: {error}", self.call)?;
         let advice = if self.is_of_credentials() {
             Some(
-                "most often the process changed its user or group after it first used RDMA: \
-                 change them before",
+                "the process probably changed its user or group after its first use of RDMA: \
+                 change them before that",
             )
         } else {
             self.shortage()
@@ -144,7 +146,7 @@ mod tests {
         let text = |call| OsError::new(call, libc::EACCES).to_string();
         for call in ["rdma_get_cm_event", "rdma_create_id", "ibv_post_send"] {
             assert!(
-                text(call).ends_with(": change them before"),
+                text(call).ends_with(": change them before that"),
                 "{}",
                 text(call)
             );

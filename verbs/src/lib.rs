@@ -1,13 +1,13 @@
-//! Safe layers over libibverbs and librdmacm.
+//! Safe wrappers of libibverbs and librdmacm.
 //!
 //! * [`verbs`]: devices, memory, queues and work requests of libibverbs.
-//! * [`cm`]: connections by address, of librdmacm.
+//! * [`cm`]: connections by address, with librdmacm.
 //!
-//! Both libraries are opened when they are first used, so a program builds with Rust alone, and
-//! starts on machines without them: calls then fail with `ELIBACC`. With the feature `linked` the
-//! program is linked with them instead.
+//! Both libraries are opened at their first use. So a program builds without the C libraries, and
+//! starts on hosts that do not have them; calls then fail with `ELIBACC`. With the feature
+//! `linked`, the program is linked with the libraries instead.
 //!
-//! The codes that they return are in the crate `rdma-status`.
+//! The crate `rdma-status` defines the status codes and errors that both libraries return.
 #![deny(unsafe_code)]
 #![warn(clippy::disallowed_macros)]
 

@@ -1,4 +1,4 @@
-//! The message of a build on a machine without the packages.
+//! Checks the message that the build script prints on a host that lacks packages.
 
 use std::{
     env, fs,
@@ -6,7 +6,7 @@ use std::{
     process::{self, Command, Output},
 };
 
-/// The build script, compiled by itself. Removed when dropped.
+/// A folder with the compiled build script, which is removed when this value is dropped.
 struct Script(PathBuf);
 
 impl Script {
@@ -30,12 +30,13 @@ impl Script {
         this
     }
 
-    /// Runs it with these programs alone, each a script of one line.
+    /// Runs the build script with the feature `RDMA`. `PATH` contains only these programs, each of
+    /// which is a name and a shell script of one line.
     fn run(&self, programs: &[(&str, &str)]) -> Output {
         self.run_with(&["RDMA"], programs)
     }
 
-    /// As `run`, with these features.
+    /// Runs the build script as `run` does, with these features.
     fn run_with(&self, features: &[&str], programs: &[(&str, &str)]) -> Output {
         use std::os::unix::fs::PermissionsExt;
         let path = self.0.join("path");

@@ -1,4 +1,5 @@
-//! TLS by rustls, over any stream, with certificates from files, or a new one.
+//! TLS with the rustls library over any stream. The certificate comes from a file, or is a new
+//! self-signed one.
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -13,13 +14,13 @@ use tokio_rustls::{
 
 use crate::Result;
 
-/// The host name in a new certificate.
+/// The host name in a new self-signed certificate.
 pub const NAME: &str = "rdmsg.test";
 
-/// The versions of HTTP that the server offers.
+/// The HTTP versions that the server offers during the TLS handshake (ALPN).
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// A server's certificate with its key.
+/// The certificate chain of a server, and its private key.
 #[derive(Debug)]
 pub struct Identity {
     chain: Vec<CertificateDer<'static>>,
@@ -27,11 +28,11 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Reads a certificate and a key in PEM.
+    /// Reads a certificate chain and its private key from PEM files.
     ///
     /// # Errors
     ///
-    /// If a file cannot be read, or is malformed.
+    /// Fails if a file cannot be read, or is malformed.
     pub fn read(certificate: &Path, key: &Path) -> Result<Self> {
         Ok(Self {
             chain: read_certificates(certificate)?,
@@ -40,11 +41,12 @@ impl Identity {
         })
     }
 
-    /// Creates a self-signed certificate for [`NAME`], and returns it in PEM as well.
+    /// Creates a self-signed certificate for [`NAME`] with a new key. Also returns the certificate
+    /// in PEM.
     ///
     /// # Errors
     ///
-    /// If the system has no random numbers.
+    /// Fails if the system provides no random numbers.
     pub fn make() -> Result<(Self, String)> {
         let made = rcgen::generate_simple_self_signed([NAME.to_owned()])?;
         let identity = Self {
@@ -54,11 +56,11 @@ impl Identity {
         Ok((identity, made.cert.pem()))
     }
 
-    /// Returns an acceptor of TLS.
+    /// Returns an acceptor, which performs the server's side of the TLS handshake.
     ///
     /// # Errors
     ///
-    /// If the key does not belong to the certificate.
+    /// Fails if the key does not belong to the certificate.
     pub fn acceptor(self) -> Result<TlsAcceptor> {
         let mut config = ServerConfig::builder_with_provider(default_provider().into())
             .with_safe_default_protocol_versions()?
@@ -69,11 +71,12 @@ impl Identity {
     }
 }
 
-/// Returns a connector of TLS, which trusts only these certificates.
+/// Returns a connector, which performs the client's side of the TLS handshake. It trusts only the
+/// certificates in `trusted`, and offers HTTP/2 or HTTP/1.
 ///
 /// # Errors
 ///
-/// If one of them is not a certificate.
+/// Fails if a certificate is invalid.
 pub fn connector(trusted: Vec<CertificateDer<'static>>, http2: bool) -> Result<TlsConnector> {
     let mut roots = RootCertStore::empty();
     for certificate in trusted {
@@ -88,11 +91,11 @@ pub fn connector(trusted: Vec<CertificateDer<'static>>, http2: bool) -> Result<T
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// Reads certificates in PEM.
+/// Reads certificates from a PEM file.
 ///
 /// # Errors
 ///
-/// If the file cannot be read, or is malformed.
+/// Fails if the file cannot be read, is malformed, or contains no certificate.
 pub fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     let text = fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let certificates =
@@ -100,15 +103,15 @@ pub fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     Ok(certificates)
 }
 
-/// Reads certificates in PEM.
+/// Parses certificates in PEM.
 ///
 /// # Errors
 ///
-/// If they are malformed.
+/// Fails if the text is malformed or contains no certificate.
 pub fn parse_certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>> {
     let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>()?;
     if certificates.is_empty() {
-        return Err("there is no certificate in it".into());
+        return Err("the file contains no certificate".into());
     }
     Ok(certificates)
 }

@@ -1,10 +1,11 @@
-//! Copying files with messages of rdmsg: both sides exchange lines of words, and pieces of the file
-//! are sent from the sender's memory without a copy.
+//! Copies files over rdmsg. Client and server exchange short text messages, and the sender sends
+//! each piece of the file from its own memory without a copy.
 //!
-//! The receiver sends the part that it has: `have LENGTH DIGEST`. The sender compares that with its
-//! own file, sends `from OFFSET SIZE`, the pieces from that offset, and `done DIGEST` of the whole
-//! file. The receiver writes to `NAME.part`, which stays after an interruption. It renames the file
-//! to `NAME` when it is complete and its digest is correct.
+//! The receiver first reports the part of the file that it already has: `have LENGTH DIGEST`. The
+//! sender compares the digest with that of the first LENGTH bytes of its file. It sends `from
+//! OFFSET SIZE`, the pieces from OFFSET on, and `done DIGEST` with the digest of the whole file.
+//! The receiver writes to `NAME.part`, which stays after an interruption. When the file is complete
+//! and its digest is correct, the receiver renames it to `NAME`.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -19,26 +20,27 @@ use tokio::task::spawn_blocking;
 
 use crate::Result;
 
-/// The length of a piece, in bytes.
+/// The length of each piece in bytes, except the last, which can be shorter.
 pub const PIECE: u64 = 1 << 20;
 
-/// The number of bytes that are read at a time to hash a file.
+/// The number of bytes per read when a file is hashed.
 const BLOCK: usize = 256 * 1024;
 
-/// The result of a copy.
+/// The extent of a complete copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "this is all")]
 pub struct Copied {
-    /// The number of bytes that the receiver had before.
+    /// The number of bytes that the receiver already had before the copy.
     pub from: u64,
     /// The size of the file in bytes.
     pub size: u64,
 }
 
-/// Reports the progress: the number of bytes that the receiver has, and the size.
+/// The caller's function that shows progress. Its arguments are the number of bytes that the
+/// receiver has, and the size of the file in bytes.
 pub type Progress<'a> = &'a mut (dyn FnMut(u64, u64) + Send);
 
-/// An open file, with the digest of the bytes so far.
+/// An open file at the offset `at`, with the digest of the bytes before the offset.
 struct Hashed<F = File> {
     file: F,
     at: u64,
@@ -54,7 +56,7 @@ impl<F: Read> Hashed<F> {
         }
     }
 
-    /// Reads up to an offset, or to the end of the file.
+    /// Reads and hashes the bytes up to `place`, or up to the end of the file.
     fn skip_to(&mut self, place: u64) -> std::io::Result<()> {
         let mut block = vec![0; BLOCK];
         while self.at < place {
@@ -80,14 +82,14 @@ impl<F: Read> Hashed<F> {
     }
 }
 
-/// The part of a file that has been received.
+/// The part of a file that the receiver already has: `NAME.part`.
 pub struct Part {
     path: PathBuf,
-    /// The file is locked, so that no other process receives it.
+    /// The file is locked while it is open, so that no other process writes to it.
     hashed: Hashed<LockedFile>,
 }
 
-/// A locked file that can be read.
+/// A locked file that implements `Read`.
 struct LockedFile(Flock<File>);
 
 impl Read for LockedFile {
@@ -103,11 +105,11 @@ impl std::fmt::Debug for Part {
 }
 
 impl Part {
-    /// Opens the present part of a file, and reads it.
+    /// Opens or creates `NAME.part`, locks it, and hashes its bytes.
     ///
     /// # Errors
     ///
-    /// Errors of the file.
+    /// Fails if the file cannot be opened or read, or if another copy has locked it.
     pub async fn open(path: &Path) -> Result<Self> {
         let path = path.to_owned();
         blocking(move || {
@@ -119,7 +121,7 @@ impl Part {
                 .open(part_of(&path))
                 .map_err(|error| format!("{}: {error}", path.display()))?;
             let file = Flock::lock(file, FlockArg::LockExclusiveNonblock)
-                .map_err(|_| format!("{} is being received already", path.display()))?;
+                .map_err(|_| format!("{} is already received by another copy", path.display()))?;
             let mut hashed = Hashed::new(LockedFile(file));
             hashed.skip_to(u64::MAX)?;
             Ok(Self { path, hashed })
@@ -127,18 +129,18 @@ impl Part {
         .await
     }
 
-    /// Returns the present part in the words of the protocol.
+    /// Returns the length and the digest of the part, as the protocol sends them.
     #[must_use]
     pub fn have(&self) -> String {
         format!("{} {}", self.hashed.at, self.hashed.digest())
     }
 
-    /// Receives the missing part, and renames the file.
+    /// Receives the missing pieces, verifies the digest, and renames the file.
     ///
     /// # Errors
     ///
-    /// Errors of the connection and of the file. The received part stays, unless its digest is
-    /// wrong.
+    /// Fails if the connection breaks, the sender violates the protocol, the file cannot be
+    /// written, or the digest is wrong. The part stays unless the digest is wrong.
     pub async fn receive(mut self, endpoint: &Endpoint, progress: Progress<'_>) -> Result<Copied> {
         let line = words(&endpoint.recv().await?)?;
         let [from, size] = numbers(&line, "from")?;
@@ -146,13 +148,13 @@ impl Part {
             self = self.restart().await?;
         }
         if from != self.hashed.at || from > size {
-            return Err("the sender goes on from where nobody is".into());
+            return Err("the sender's offset differs from the length of the part".into());
         }
         progress(from, size);
         while self.hashed.at < size {
             let piece = endpoint.recv().await?;
             if piece.is_empty() || piece.len() as u64 > size - self.hashed.at {
-                return Err("the sender sends more than it said".into());
+                return Err("the sender sends more bytes than it announced".into());
             }
             self = self.append(piece).await?;
             progress(self.hashed.at, size);
@@ -161,7 +163,7 @@ impl Part {
         if line != ["done", &self.hashed.digest()] {
             let part = part_of(&self.path);
             blocking(move || Ok(fs::remove_file(part)?)).await?;
-            return Err("the digests differ: the file changed while it was read".into());
+            return Err("the digest is wrong: the file changed while the sender read it".into());
         }
         blocking(move || {
             self.hashed.file.0.sync_all()?;
@@ -171,7 +173,8 @@ impl Part {
         Ok(Copied { from, size })
     }
 
-    /// Starts again, because the present part belongs to another file.
+    /// Empties the part. The sender requests that, if the digest shows that the part belongs to
+    /// another file.
     async fn restart(self) -> Result<Self> {
         blocking(move || {
             let Self { path, hashed } = self;
@@ -184,7 +187,7 @@ impl Part {
         .await
     }
 
-    /// Writes a message from the memory in which it arrived.
+    /// Writes a received message to the file directly from the receive buffer.
     async fn append(mut self, piece: Message) -> Result<Self> {
         blocking(move || {
             self.hashed.file.0.write_all(&piece)?;
@@ -195,11 +198,12 @@ impl Part {
     }
 }
 
-/// Sends a file to a receiver that has a part of it.
+/// Sends the missing part of a file to a receiver. `have` contains the length and the digest of the
+/// receiver's part.
 ///
 /// # Errors
 ///
-/// Errors of the connection and of the file.
+/// Fails if the connection breaks, the file cannot be read, or the receiver violates the protocol.
 pub async fn send(
     endpoint: &Endpoint,
     path: &Path,
@@ -207,7 +211,7 @@ pub async fn send(
     progress: Progress<'_>,
 ) -> Result<Copied> {
     let [len, digest] = have else {
-        return Err("nobody says what it has".into());
+        return Err("the receiver did not report the length and the digest of its part".into());
     };
     let (len, digest) = (len.parse()?, (*digest).to_owned());
     let path = path.to_owned();
@@ -226,7 +230,8 @@ pub async fn send(
             Ok((hashed, piece))
         })
         .await?;
-        // The send waits only while several pieces are in flight.
+        // The send does not wait until the piece has arrived. It waits only while several earlier
+        // pieces are in flight.
         endpoint.send(piece).await?;
         progress(hashed.at, size);
     }
@@ -235,8 +240,8 @@ pub async fn send(
     Ok(Copied { from, size })
 }
 
-/// Opens a file at the end of the receiver's part, or at the beginning if that belongs to another
-/// file.
+/// Opens a file and seeks to the end of the receiver's part, or to the beginning if the digest
+/// shows that the part belongs to another file. Also returns the size of the file.
 fn open_at(path: &Path, len: u64, digest: &str) -> Result<(Hashed, u64)> {
     let named = path.file_name().unwrap_or_default().display();
     let open = || File::open(path).map_err(|error| format!("{named}: {error}"));
@@ -255,7 +260,7 @@ fn open_at(path: &Path, len: u64, digest: &str) -> Result<(Hashed, u64)> {
 ///
 /// # Errors
 ///
-/// Errors of the connection, of the file and of the server.
+/// Fails if the connection breaks, the file cannot be read, or the server reports an error.
 pub async fn put(
     endpoint: &Endpoint,
     path: &Path,
@@ -274,7 +279,7 @@ pub async fn put(
 ///
 /// # Errors
 ///
-/// Errors of the connection, of the file and of the server.
+/// Fails if the connection breaks, the file cannot be written, or the server reports an error.
 pub async fn get(
     endpoint: &Endpoint,
     path: &Path,
@@ -289,7 +294,8 @@ pub async fn get(
     let copied = match part.receive(endpoint, progress).await {
         Ok(copied) => copied,
         Err(error) => {
-            // The file may not exist; then an empty part must not remain.
+            // If the server does not have the file, `Part::open` has created an empty part. An
+            // empty part is useless, so this removes it.
             let part = part_of(path);
             if fs::metadata(&part).is_ok_and(|part| part.len() == 0) {
                 fs::remove_file(part)?;
@@ -297,21 +303,22 @@ pub async fn get(
             return Err(error);
         }
     };
-    // The file is complete, even if the sender does not get the confirmation.
+    // The file is complete, so an error of this confirmation does not matter.
     let _ = endpoint.send(b"ok").await;
     Ok(copied)
 }
 
-/// Answers a client of a server for the files of a folder.
+/// Serves one request of a client for a file in `folder`.
 ///
 /// # Errors
 ///
-/// Errors of the connection and of the file. The client gets them as well.
+/// Fails if the connection breaks or the file cannot be read or written. Also sends the error to
+/// the client.
 pub async fn serve(endpoint: &Endpoint, folder: &Path, progress: Progress<'_>) -> Result<Copied> {
     let request = words(&endpoint.recv().await?)?;
     let served = answer(endpoint, folder, &request, progress).await;
     if let Err(error) = &served {
-        // This fails, too, if the connection failed.
+        // If the connection is broken, this send fails as well, and its error adds no information.
         let _ = endpoint.send(format!("error {error}").as_bytes()).await;
     }
     served
@@ -331,7 +338,7 @@ async fn answer(
             expect(&words(&endpoint.recv().await?)?, "ok")?;
             Ok(copied)
         }
-        _ => Err("there is no such request".into()),
+        _ => Err("the request is neither `put NAME` nor `get LENGTH DIGEST NAME`".into()),
     }
 }
 
@@ -344,11 +351,12 @@ async fn receive(endpoint: &Endpoint, path: &Path, progress: Progress<'_>) -> Re
     Ok(copied)
 }
 
-/// Returns the path of the file that a client names. It must be in the folder itself.
+/// Returns the path of the file that a client names. Rejects names with a folder, so that a client
+/// has access only to files directly in `folder`.
 fn in_folder(folder: &Path, name: &str) -> Result<PathBuf> {
     let is_plain = Path::new(name).file_name().is_some_and(|last| last == name);
     if !is_plain || name.starts_with('.') || name.ends_with(".part") {
-        return Err(format!("{name} is no name of a file here").into());
+        return Err(format!("{name} is not a permitted file name").into());
     }
     Ok(folder.join(name))
 }
@@ -359,9 +367,10 @@ fn part_of(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Splits a line into words. A name may contain blanks, so the last word has the rest of the line.
+/// Splits a text message into words. A file name or an error text can contain spaces, so the last
+/// word contains the rest of the message.
 fn words(message: &[u8]) -> Result<Vec<String>> {
-    let line = std::str::from_utf8(message).map_err(|_| "a piece comes where none should")?;
+    let line = std::str::from_utf8(message).map_err(|_| "received a piece instead of text")?;
     let most = match line.split(' ').next() {
         Some("put" | "error") => 2,
         Some("get") => 4,
@@ -370,23 +379,24 @@ fn words(message: &[u8]) -> Result<Vec<String>> {
     Ok(line.splitn(most, ' ').map(str::to_owned).collect())
 }
 
-/// Returns the words after the first one, which must be `first`.
+/// Returns the words after the first one. Fails if the first word is not `first`.
 fn expect<'a>(line: &'a [String], first: &str) -> Result<Vec<&'a str>> {
     match line.split_first() {
         Some((word, rest)) if word == first => Ok(rest.iter().map(String::as_str).collect()),
-        Some((word, [text])) if word == "error" => Err(format!("the other side: {text}").into()),
-        _ => Err(format!("{first} was expected, and {} came", line.join(" ")).into()),
+        Some((word, [text])) if word == "error" => Err(format!("the peer reports: {text}").into()),
+        _ => Err(format!("expected {first}, but received {}", line.join(" ")).into()),
     }
 }
 
 fn numbers(line: &[String], first: &str) -> Result<[u64; 2]> {
     match *expect(line, first)? {
         [one, other] => Ok([one.parse()?, other.parse()?]),
-        _ => Err("two numbers were expected".into()),
+        _ => Err("expected two numbers after the word".into()),
     }
 }
 
-/// Runs work that waits for a disk on a thread that blocks no task.
+/// Runs `work`, which waits for a disk, on a thread of the blocking pool, so that it does not block
+/// other tasks.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {

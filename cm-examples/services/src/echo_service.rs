@@ -1,8 +1,8 @@
-//! A gRPC service with three calls whose messages are bytes. It is the code that tonic's generator
-//! produces from a `.proto` file, written by hand for unmodified tonic.
+//! A gRPC service with three calls whose messages are plain bytes. Usually tonic's generator
+//! produces such code from a `.proto` file; here it is written by hand. tonic itself is unmodified.
 //!
-//! `Once` answers a message with the same one, `Count` a number N with N numbers, and `Chat` each
-//! message of a stream with the same one.
+//! `Once` replies with the same message, `Count` replies to a number N with a stream of N numbers,
+//! and `Chat` replies to each message of a stream with the same message.
 
 use std::{
     convert::Infallible,
@@ -30,7 +30,7 @@ const ONCE: &str = "/rdmsg.Echo/Once";
 const COUNT: &str = "/rdmsg.Echo/Count";
 const CHAT: &str = "/rdmsg.Echo/Chat";
 
-/// Encodes messages as they are.
+/// A codec that does not change the bytes of a message.
 #[derive(Clone, Copy, Debug, Default)]
 struct Plain;
 
@@ -68,10 +68,10 @@ impl Decoder for Plain {
     }
 }
 
-/// Messages of a stream.
+/// The stream of messages that a streaming call returns.
 pub type Messages = Pin<Box<dyn Stream<Item = Result<Bytes, Status>> + Send>>;
 
-/// The service.
+/// The implementation of the service.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::exhaustive_structs, reason = "it has no state")]
 pub struct EchoService;
@@ -97,7 +97,7 @@ impl ServerStreamingService<Bytes> for EchoService {
             let text = String::from_utf8_lossy(request.get_ref()).into_owned();
             let count: u64 = text
                 .parse()
-                .map_err(|_| Status::invalid_argument(format!("{text:?} is no number")))?;
+                .map_err(|_| Status::invalid_argument(format!("{text:?} is not a number")))?;
             let numbers = tokio_stream::iter(0..count);
             let messages = numbers.map(|number| Ok(number.to_string().into()));
             Ok(Response::new(Box::pin(messages) as Messages))
@@ -132,24 +132,24 @@ impl Service<http::Request<Body>> for EchoService {
                 ONCE => grpc.unary(service, request).await,
                 COUNT => grpc.server_streaming(service, request).await,
                 CHAT => grpc.streaming(service, request).await,
-                _ => Status::unimplemented("there is no such call").into_http(),
+                _ => Status::unimplemented("the service does not have this call").into_http(),
             })
         })
     }
 }
 
-/// A client of the service.
+/// A client of the service. All clones share one connection.
 #[derive(Clone, Debug)]
 pub struct EchoClient {
     grpc: client::Grpc<Channel>,
 }
 
 impl EchoClient {
-    /// Connects with these options, and again after the end of each connection.
+    /// Connects with these options. The channel connects again when a connection has ended.
     ///
     /// # Errors
     ///
-    /// Errors of connecting.
+    /// Fails if the first connection cannot be established.
     pub async fn connect(options: ClientOptions, engine: Engine) -> Result<Self> {
         let endpoint = Endpoint::from_shared(format!("http://{}", options.host()))?;
         let channel = if options.tcp {
@@ -169,11 +169,11 @@ impl EchoClient {
         ready.map_err(|error| Status::unavailable(crate::with_causes(&error)))
     }
 
-    /// Sends a message, and waits for the answer.
+    /// Calls `Once`: sends a message, and waits for the reply.
     ///
     /// # Errors
     ///
-    /// The status of the call.
+    /// Returns the status of a call that fails.
     pub async fn once(&mut self, message: impl Into<Bytes>) -> Result<Bytes, Status> {
         self.ready().await?;
         let path = http::uri::PathAndQuery::from_static(ONCE);
@@ -182,11 +182,11 @@ impl EchoClient {
         Ok(answer.into_inner())
     }
 
-    /// Requests this many numbers.
+    /// Calls `Count`: requests a stream of `count` numbers.
     ///
     /// # Errors
     ///
-    /// The status of the call.
+    /// Returns the status of a call that fails.
     pub async fn count(&mut self, count: u64) -> Result<Streaming<Bytes>, Status> {
         self.ready().await?;
         let path = http::uri::PathAndQuery::from_static(COUNT);
@@ -195,11 +195,11 @@ impl EchoClient {
         Ok(answer.into_inner())
     }
 
-    /// Sends messages as they arrive. The server answers each of them.
+    /// Calls `Chat`: sends the messages of a stream, and returns the stream of replies.
     ///
     /// # Errors
     ///
-    /// The status of the call.
+    /// Returns the status of a call that fails.
     pub async fn chat<M>(&mut self, messages: M) -> Result<Streaming<Bytes>, Status>
     where
         M: Stream<Item = Bytes> + Send + 'static,

@@ -1,6 +1,6 @@
-//! A web service for axum, which serves it on any listener.
+//! A web service that axum can serve on any listener.
 //!
-//! `/` greets the peer by its address, and `/echo` returns the body of the request.
+//! `/` returns a greeting with the peer's address, and `/echo` returns the body of the request.
 
 use std::{fmt, io};
 
@@ -13,15 +13,16 @@ use axum::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Serves all connections of a listener until the token is cancelled. Then requests that have
-/// started are still answered.
+/// Serves the connections of a listener until the token is cancelled. Then completes the requests
+/// that have already started.
 ///
-/// `P` is the peer's address: `SocketAddr` with tokio's `TcpListener`, and `rdmsg::tokio::PeerAddr`
-/// with `rdmsg::tokio::StreamListener`. Nothing else differs between the two.
+/// `P` is the type of the peer's address: `SocketAddr` for tokio's `TcpListener`, and
+/// `rdmsg::tokio::PeerAddr` for `rdmsg::tokio::StreamListener`. Only this type depends on the
+/// listener.
 ///
 /// # Errors
 ///
-/// Never. axum's function returns a `Result`, so this one does.
+/// Never fails. The type is a `Result` because axum's function returns one.
 pub async fn serve<L, P>(listener: L, stop: CancellationToken) -> io::Result<()>
 where
     L: Listener,

@@ -1,9 +1,9 @@
-//! The parts that the services share: connections ([`net`]), options, start and end ([`server`]),
-//! and protocols.
+//! The code that the example services share: connections ([`net`]), command line options, start and
+//! end of a server ([`server`]), and the protocols.
 //!
-//! [`net`] has an enum of the two kinds of streams. The servers are generic over `AsyncRead` and
-//! `AsyncWrite`, or take that [`Socket`](net::Socket). [`greeter`] and the clients of HTTP and gRPC
-//! take either listener or connector as it is.
+//! The servers for Redis and HTTP are generic over `AsyncRead` and `AsyncWrite`; their loops accept
+//! a [`Socket`](net::Socket), which is a stream of rdmsg or of TCP. [`greeter`], `http_get` and the
+//! gRPC client pass a listener or connector of rdmsg or TCP to a library.
 
 use std::{error::Error, fmt::Write, process::ExitCode};
 
@@ -20,10 +20,12 @@ pub mod server;
 pub mod store;
 pub mod web;
 
-/// The result of a step of a service, which only prints an error.
+/// The result of a function of a service. The program prints the error and does not examine it
+/// further.
 pub type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
-/// Runs a program on a new runtime, prints its error, and returns its exit status.
+/// Runs a program on a new tokio runtime. Prints the error that the program returns, and returns
+/// the exit status.
 pub fn run(program: &str, debug: bool, main: impl Future<Output = Result<()>>) -> ExitCode {
     let level = if debug { "debug" } else { "error" };
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level)).init();
@@ -39,7 +41,8 @@ pub fn run(program: &str, debug: bool, main: impl Future<Output = Result<()>>) -
     }
 }
 
-/// Returns an error with its causes, because many libraries print only `transport error`.
+/// Returns the text of an error and of its causes. Without the causes, the text of many libraries
+/// is only `transport error`.
 #[must_use]
 pub fn with_causes(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();

@@ -1,4 +1,4 @@
-//! The two kinds of streams as one type, for servers that accept both in one loop.
+//! A type for streams of rdmsg and of TCP, for servers that accept both in one loop.
 
 use std::{
     io::{self, IoSlice},
@@ -21,10 +21,11 @@ use tonic::transport::server::{Connected, TcpConnectInfo};
 
 use crate::options::{ClientOptions, ServerOptions};
 
-/// The pause after an accept that failed for lack of descriptors or memory.
+/// The pause after a failed accept. Without it, the loop would use a whole processor while
+/// descriptors or memory are exhausted.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A connection.
+/// A connection over rdmsg or over plain TCP.
 #[derive(Debug)]
 #[expect(clippy::exhaustive_enums, reason = "there is no third")]
 pub enum Socket {
@@ -35,11 +36,11 @@ pub enum Socket {
 }
 
 impl Socket {
-    /// Connects with these options.
+    /// Connects to the address in the options, over the transport that they select.
     ///
     /// # Errors
     ///
-    /// Errors of connecting.
+    /// Fails if the address cannot be resolved or the connection cannot be established.
     pub async fn connect(options: &ClientOptions, engine: &Engine) -> io::Result<Self> {
         if options.tcp {
             let stream = TcpStream::connect(&options.address).await?;
@@ -56,7 +57,7 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// If the connection has ended.
+    /// Fails if the connection has ended.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         match self {
             Self::Rdmsg(stream) => stream.peer_addr(),
@@ -65,14 +66,15 @@ impl Socket {
     }
 }
 
-/// Looks a name up on a thread that blocks no task.
+/// Resolves a host name on a thread of the blocking pool, so that the lookup does not block other
+/// tasks.
 async fn resolve(address: &str) -> io::Result<Addresses> {
     let address = address.to_owned();
     let found = tokio::task::spawn_blocking(move || address.to_addresses());
     Ok(found.await.map_err(io::Error::other)??)
 }
 
-/// A listener for one or both kinds.
+/// A listener for streams of rdmsg, and optionally a second one for plain TCP.
 #[derive(Debug)]
 pub struct Listeners {
     rdmsg: StreamListener,
@@ -80,11 +82,11 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Listens with these options.
+    /// Starts to listen on the addresses in the options.
     ///
     /// # Errors
     ///
-    /// Errors of listening.
+    /// Fails if the process cannot listen on an address.
     pub async fn bind(options: &ServerOptions, engine: &Engine) -> io::Result<Self> {
         let tcp = match options.tcp {
             Some(address) => Some(TcpListener::bind(address).await?),
@@ -99,27 +101,27 @@ impl Listeners {
         Ok(Self { rdmsg, tcp })
     }
 
-    /// Returns the addresses for streams of rdmsg, and for sockets of the kernel.
+    /// Returns the address of the rdmsg listener, and that of the TCP listener if there is one.
     ///
     /// # Errors
     ///
-    /// Errors of the system.
+    /// Fails if the system does not report the address of a socket.
     pub fn local_addrs(&self) -> io::Result<(SocketAddr, Option<SocketAddr>)> {
         let tcp = self.tcp.as_ref().map(TcpListener::local_addr);
         Ok((self.rdmsg.local_addr()?, tcp.transpose()?))
     }
 
-    /// Accepts the next connection. A connection that fails, or for which there is no descriptor,
-    /// does not end the listener.
+    /// Accepts the next connection. If an accept fails, for example because no descriptor is free,
+    /// logs the error and continues.
     ///
     /// # Errors
     ///
-    /// If the listener has ended.
+    /// Fails if the rdmsg listener has ended.
     pub async fn accept(&self) -> io::Result<(Socket, SocketAddr)> {
         loop {
             match std::future::poll_fn(|cx| self.poll_accept(cx)).await {
                 Err(error) if !is_end_of_listener(&error) => {
-                    log::warn!("a connection was not accepted: {error}");
+                    log::warn!("cannot accept a connection: {error}");
                     sleep(PAUSE).await;
                 }
                 accepted => return accepted,
@@ -140,7 +142,8 @@ impl Listeners {
     }
 }
 
-/// Returns whether an error is the end of the listener, and not of one connection.
+/// Returns whether an error means that the listener has ended. All other errors affect only one
+/// connection.
 fn is_end_of_listener(error: &io::Error) -> bool {
     let error = error.get_ref().and_then(|error| error.downcast_ref());
     matches!(
@@ -207,8 +210,8 @@ impl AsyncWrite for Socket {
     }
 }
 
-/// tonic reads the addresses of a connection through this trait. Both kinds implement it
-/// themselves.
+/// Lets tonic read the addresses of a connection. The streams of rdmsg and of TCP implement the
+/// same trait.
 impl Connected for Socket {
     type ConnectInfo = TcpConnectInfo;
 

@@ -1,21 +1,22 @@
-//! Options that the servers and clients share.
+//! The command line options that the servers and clients share.
 
 use std::{net::SocketAddr, time::Duration};
 
 use clap::Args;
 use rdmsg::{Config, TransportChoice};
 
-/// The limits after which a lost peer is detected.
+/// The times that determine when a lost peer is detected.
 #[derive(Args, Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "these are all")]
 pub struct Keepalive {
-    /// How long a peer may be silent before it is probed, in milliseconds
+    /// The time without data from the peer after which the connection probes it, in milliseconds
     #[arg(long, global = true, value_name = "MS", default_value_t = 2000)]
     pub keepalive_interval: u64,
-    /// How long it may take to answer, in milliseconds; then the connection ends
+    /// The time within which the peer must answer the probe, or the connection ends, in
+    /// milliseconds
     #[arg(long, global = true, value_name = "MS", default_value_t = 3000)]
     pub keepalive_timeout: u64,
-    /// How long a connection that was lost waits to be resumed, in seconds; 0: it ends
+    /// The time for which a lost connection can be resumed, in seconds; with 0 it ends at once
     #[arg(long, global = true, value_name = "SECONDS", default_value_t = 0)]
     pub resume: u64,
 }
@@ -31,7 +32,7 @@ impl Default for Keepalive {
 }
 
 impl Keepalive {
-    /// Returns the configuration of a connection.
+    /// Returns the configuration of a connection with these times.
     #[must_use]
     pub fn config(&self) -> Config {
         Config::default().with(|c| {
@@ -42,29 +43,29 @@ impl Keepalive {
     }
 }
 
-/// The options of a server.
+/// The command line options of a server.
 #[derive(Args, Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "these are all")]
 pub struct ServerOptions {
-    /// Address and port to listen on for rdmsg; port 0 takes a free one
+    /// The address and port to listen on for rdmsg; with port 0, the system chooses a free port
     #[arg(default_value = "0.0.0.0:7471")]
     pub address: SocketAddr,
     /// Listen on this address and port for plain TCP as well
     #[arg(long, value_name = "ADDRESS")]
     pub tcp: Option<SocketAddr>,
-    /// How long clients may take to finish after SIGINT or SIGTERM, in seconds
+    /// The time after SIGINT or SIGTERM within which clients must finish, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     pub time_limit: u64,
     /// Show the log of the library
     #[arg(long)]
     pub debug: bool,
-    /// The limits after which a lost peer is detected.
+    /// The times that determine when a lost peer is detected.
     #[command(flatten)]
     pub keepalive: Keepalive,
 }
 
 impl ServerOptions {
-    /// Returns the default options of a server on this address.
+    /// Returns the default options for a server on this address.
     #[must_use]
     pub fn at(address: SocketAddr) -> Self {
         Self {
@@ -82,32 +83,33 @@ impl ServerOptions {
         self.keepalive.config()
     }
 
-    /// Returns how long clients may take to finish.
+    /// Returns the time within which clients must finish after a signal.
     #[must_use]
     pub fn time_limit(&self) -> Duration {
         Duration::from_secs(self.time_limit)
     }
 }
 
-/// The options of a client.
+/// The command line options of a client.
 #[derive(Args, Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "these are all")]
 pub struct ClientOptions {
-    /// The server's address and port; a prefix `rdma://` or `tcp://` selects the transport of rdmsg
+    /// The address and port of the server; a prefix `rdma://` or `tcp://` selects the transport of
+    /// rdmsg
     pub address: String,
-    /// Connect by plain TCP, without rdmsg
+    /// Connect over plain TCP instead of rdmsg
     #[arg(long)]
     pub tcp: bool,
     /// Show the log of the library
     #[arg(long)]
     pub debug: bool,
-    /// The limits after which a lost peer is detected.
+    /// The times that determine when a lost peer is detected.
     #[command(flatten)]
     pub keepalive: Keepalive,
 }
 
 impl ClientOptions {
-    /// Returns the default options of a client of this server.
+    /// Returns the default options for a client of the server at this address.
     #[must_use]
     pub fn to(address: impl ToString) -> Self {
         Self {
@@ -129,7 +131,7 @@ impl ClientOptions {
         }
     }
 
-    /// Returns the server's host and port, without the scheme.
+    /// Returns the address without a prefix such as `tcp://`.
     #[must_use]
     pub fn host(&self) -> &str {
         let scheme = self.address.split_once("://");

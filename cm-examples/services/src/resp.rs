@@ -1,4 +1,5 @@
-//! RESP, the protocol of Redis: requests and replies as bytes, and a session that answers requests.
+//! RESP, the protocol of Redis: a parser and an encoder of requests and replies, a server session,
+//! and a client.
 
 use std::{fmt, io};
 
@@ -14,29 +15,32 @@ use crate::{
     store::{After, Store},
 };
 
-/// The longest line, in bytes: a length, or an inline command that was typed by hand.
+/// The maximum length of a line in bytes. A line is a length, or an inline command that a user
+/// typed.
 const MAX_LINE: usize = 64 * 1024;
 
-/// The largest number of arguments of a request.
+/// The maximum number of arguments of a request.
 const MAX_ARGUMENTS: usize = 64 * 1024;
 
-/// The longest argument, and the longest request with all its arguments, in bytes.
+/// The maximum number of bytes in all arguments of one request.
 const MAX_REQUEST: usize = 32 << 20;
 
-/// The greatest depth of nested arrays in a reply.
+/// The maximum depth of nested arrays in a reply.
 const MAX_DEPTH: usize = 8;
 
-/// The number of bytes of replies that are written before the next request is executed.
+/// When this number of bytes of replies is pending, the session writes them before it executes the
+/// next request.
 const MAX_PENDING: usize = 64 * 1024;
 
-/// The least room for a read, in bytes.
+/// The minimum capacity of the buffer for a read, in bytes.
 const READ_SIZE: usize = 16 * 1024;
 
-/// How long, and how many bytes, a rejected client is read after the error. A socket that is closed
-/// with unread bytes is reset, and the client would lose the error.
+/// The time and the number of bytes for which the session reads from a rejected client after it has
+/// sent the error. If the session closed a socket that has unread bytes, the kernel would send a
+/// reset, and the client would lose the error.
 const LINGER: (Duration, usize) = (Duration::from_secs(1), 1 << 20);
 
-/// The received bytes are not RESP, or exceed a limit.
+/// The received bytes violate RESP, or exceed a limit of this server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "there is nothing but the text")]
 pub struct ProtocolError(pub String);
@@ -53,30 +57,31 @@ fn refuse<T>(text: impl Into<String>) -> Result<T, ProtocolError> {
     Err(ProtocolError(text.into()))
 }
 
-/// Parses requests from received bytes. Each call continues after the previous one.
+/// Parses requests from a stream of bytes. Each call continues where the previous one stopped.
 #[derive(Debug, Default)]
 pub struct RequestReader {
     arguments: Vec<Bytes>,
-    /// The number of missing arguments.
+    /// The number of arguments of the request that have not arrived.
     missing: usize,
-    /// The length of the present argument.
+    /// The length of the next argument in bytes, if its length has arrived and its bytes have not.
     coming: Option<usize>,
-    /// The bytes of the received arguments, and of the present one.
+    /// The sum of the lengths that the request has announced so far, in bytes.
     size: usize,
 }
 
 impl RequestReader {
-    /// Returns whether a part of a request has arrived.
+    /// Returns whether a part of a request has arrived and the rest is missing.
     #[must_use]
     pub fn is_inside(&self) -> bool {
         self.missing > 0
     }
 
-    /// Returns the next request if it is complete. It has at least one argument.
+    /// Returns the next request, with at least one argument, or `None` if it is not complete.
     ///
     /// # Errors
     ///
-    /// If the bytes are not RESP, or exceed a limit. After that there is no next request.
+    /// Fails if the bytes violate RESP or exceed a limit. After an error, the reader must not be
+    /// used.
     pub fn next(&mut self, input: &mut BytesMut) -> Result<Option<Vec<Bytes>>, ProtocolError> {
         loop {
             if let Some(len) = self.coming {
@@ -117,7 +122,7 @@ impl RequestReader {
         }
     }
 
-    /// Reads the length of an argument.
+    /// Parses the line with the length of an argument. Returns the length in bytes.
     fn argument(&mut self, line: &[u8]) -> Result<usize, ProtocolError> {
         let Some(len) = line.strip_prefix(b"$") else {
             let got = line.first().map_or(' ', |byte| char::from(*byte));
@@ -132,7 +137,8 @@ impl RequestReader {
     }
 }
 
-/// Returns a line without its end.
+/// Removes a line from the input, and returns it without its line end. Returns `None` if the line
+/// is not complete.
 fn take_line(input: &mut BytesMut) -> Result<Option<Bytes>, ProtocolError> {
     let searched = input.len().min(MAX_LINE);
     let Some(end) = input[..searched].iter().position(|byte| *byte == b'\n') else {
@@ -149,7 +155,7 @@ fn take_line(input: &mut BytesMut) -> Result<Option<Bytes>, ProtocolError> {
     Ok(Some(line))
 }
 
-/// Reads a decimal number. Like Redis, it accepts no plus sign.
+/// Parses a decimal number. Like Redis, it rejects a plus sign.
 pub(crate) fn number(text: &[u8]) -> Option<i64> {
     let text = std::str::from_utf8(text).ok()?;
     if text.starts_with('+') {
@@ -158,7 +164,7 @@ pub(crate) fn number(text: &[u8]) -> Option<i64> {
     text.parse().ok()
 }
 
-/// Appends a request.
+/// Appends a request to the output.
 pub fn write_request(output: &mut BytesMut, arguments: &[impl AsRef<[u8]>]) {
     output.extend_from_slice(format!("*{}\r\n", arguments.len()).as_bytes());
     for argument in arguments {
@@ -166,38 +172,38 @@ pub fn write_request(output: &mut BytesMut, arguments: &[impl AsRef<[u8]>]) {
     }
 }
 
-/// A reply.
+/// A reply to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "RESP 2 has no more")]
 pub enum Reply {
     /// A short text, such as `OK`.
     Status(String),
-    /// A code in capitals, and a description of the error.
+    /// An error: a code in capitals, such as `ERR`, and a description.
     Error(String),
     /// A number.
     Integer(i64),
-    /// Bytes.
+    /// A value of any bytes.
     Bulk(Bytes),
-    /// No value.
+    /// The key has no value.
     Nil,
     /// An array of replies.
     Array(Vec<Self>),
 }
 
 impl Reply {
-    /// `OK`.
+    /// Returns the reply `OK`.
     #[must_use]
     pub fn ok() -> Self {
         Self::Status("OK".to_owned())
     }
 
-    /// Returns a reply with bytes.
+    /// Returns a reply with a value.
     #[must_use]
     pub fn bulk(bytes: &[u8]) -> Self {
         Self::Bulk(Bytes::copy_from_slice(bytes))
     }
 
-    /// Appends the reply as bytes.
+    /// Appends the encoded reply to the output.
     pub fn write(&self, output: &mut BytesMut) {
         match self {
             Self::Status(text) => output.extend_from_slice(format!("+{text}\r\n").as_bytes()),
@@ -216,11 +222,12 @@ impl Reply {
         }
     }
 
-    /// Parses a reply from received bytes, if it is complete.
+    /// Removes a reply from the input and returns it, or returns `None` if the reply is not
+    /// complete.
     ///
     /// # Errors
     ///
-    /// If the bytes are not RESP.
+    /// Fails if the bytes violate RESP.
     pub fn read(input: &mut BytesMut) -> Result<Option<Self>, ProtocolError> {
         let mut rest = &input[..];
         let Some(reply) = Self::parse(&mut rest, 0)? else {
@@ -236,11 +243,11 @@ impl Reply {
             return Ok(None);
         };
         let Some((kind, text)) = rest[..end].split_first() else {
-            return refuse("an empty line for a reply");
+            return refuse("the line of the reply is empty");
         };
         *rest = &rest[end + 2..];
         let said = || String::from_utf8_lossy(text).into_owned();
-        let count = || number(text).map_or_else(|| refuse("a length that is no number"), Ok);
+        let count = || number(text).map_or_else(|| refuse("the length is not a number"), Ok);
         Ok(Some(match kind {
             b'+' => Self::Status(said()),
             b'-' => Self::Error(said()),
@@ -267,7 +274,7 @@ impl Reply {
                 }
                 Self::Array(replies)
             }
-            _ => return refuse("a reply of no known kind"),
+            _ => return refuse("the first byte of the reply is not a known type"),
         }))
     }
 }
@@ -292,12 +299,13 @@ impl fmt::Display for Reply {
     }
 }
 
-/// Answers one client until it ends, or until `stop` is cancelled. Complete requests are still
-/// answered then.
+/// Serves one client until the client closes the connection or `stop` is cancelled. All requests
+/// that have arrived completely get a reply.
 ///
 /// # Errors
 ///
-/// The end of the connection, or a malformed request, which was answered with an error.
+/// Fails if the connection breaks, or if a request is malformed. The client gets a reply with the
+/// error for a malformed request.
 pub async fn session<S>(mut stream: S, store: &Store, stop: CancellationToken) -> Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -334,14 +342,14 @@ where
         };
         if read == 0 {
             if reader.is_inside() || !input.is_empty() {
-                return Err("the client ended in the middle of a request".into());
+                return Err("the client closed the connection in the middle of a request".into());
             }
             return Ok(stream.shutdown().await?);
         }
     }
 }
 
-/// Writes the remaining bytes, and ends the stream.
+/// Writes the pending replies, ends the stream, and then reads as [`LINGER`] describes.
 async fn close<S>(stream: &mut S, output: &[u8]) -> Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -351,12 +359,12 @@ where
     let (limit, most) = LINGER;
     let mut rest = stream.take(most as u64);
     let mut nobody = tokio::io::sink();
-    // The result does not matter.
+    // Whether the client closes in time or the read fails, the connection is over.
     let _ = timeout(limit, tokio::io::copy(&mut rest, &mut nobody)).await;
     Ok(())
 }
 
-/// A client's side of a connection.
+/// The client of a connection.
 #[derive(Debug)]
 pub struct Client<S> {
     stream: S,
@@ -365,7 +373,7 @@ pub struct Client<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
-    /// Creates a client on a connection.
+    /// Creates a client for a connection that is established.
     pub fn new(stream: S) -> Self {
         Self {
             stream,
@@ -374,27 +382,27 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         }
     }
 
-    /// Adds a request to the next [`flush`](Self::flush).
+    /// Adds a request to those that the next [`flush`](Self::flush) sends.
     pub fn push(&mut self, arguments: &[impl AsRef<[u8]>]) {
         write_request(&mut self.output, arguments);
     }
 
-    /// Sends the pushed requests.
+    /// Sends the added requests.
     ///
     /// # Errors
     ///
-    /// Errors of the connection.
+    /// Fails if the connection breaks.
     pub async fn flush(&mut self) -> io::Result<()> {
         self.stream.write_all(&self.output).await?;
         self.output.clear();
         self.stream.flush().await
     }
 
-    /// Returns the next reply.
+    /// Waits for the next reply.
     ///
     /// # Errors
     ///
-    /// Errors of the connection, and malformed replies.
+    /// Fails if the connection breaks or the reply is malformed.
     pub async fn reply(&mut self) -> Result<Reply> {
         loop {
             if let Some(reply) = Reply::read(&mut self.input)? {
@@ -411,7 +419,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
     ///
     /// # Errors
     ///
-    /// Errors of the connection, and malformed replies.
+    /// Fails if the connection breaks or the reply is malformed.
     pub async fn ask(&mut self, arguments: &[impl AsRef<[u8]>]) -> Result<Reply> {
         self.push(arguments);
         self.flush().await?;

@@ -1,7 +1,12 @@
-//! A service of tarpc that keeps values by their keys, and a transport of tarpc over an endpoint.
+//! A tarpc service that stores values by their keys, and a tarpc transport over an endpoint of
+//! rdmsg.
 //!
-//! Each request and each answer is one message, so no framing is needed. serde_json encodes them.
-#![expect(clippy::exhaustive_enums, reason = "those that tarpc's macro makes")]
+//! The protocol needs no framing, because each request and each response is one message. serde_json
+//! encodes the messages.
+#![expect(
+    clippy::exhaustive_enums,
+    reason = "tarpc's macro generates these enums"
+)]
 
 use std::{
     collections::HashMap,
@@ -20,16 +25,16 @@ use tarpc::{
     server::{BaseChannel, Channel},
 };
 
-/// Keys and values.
+/// A store of values by their keys.
 #[tarpc::service]
 pub trait Store {
-    /// Sets a value, and returns the previous one.
+    /// Sets the value of a key, and returns the previous value.
     async fn set(key: String, value: String) -> Option<String>;
-    /// Returns a value.
+    /// Returns the value of a key.
     async fn get(key: String) -> Option<String>;
 }
 
-/// The values, which all connections share.
+/// The values of all keys. All connections share them.
 #[derive(Clone, Debug, Default)]
 pub struct Values(Arc<Mutex<HashMap<String, String>>>);
 
@@ -45,7 +50,7 @@ impl Store for Values {
     }
 }
 
-/// Serves a connection until the peer closes it. Each request has a task of its own.
+/// Serves a connection until the peer closes it. Each request runs in a task of its own.
 pub async fn serve(endpoint: Endpoint, values: Values) {
     let requests = BaseChannel::with_defaults(Transport::new(endpoint)).execute(values.serve());
     requests
@@ -53,7 +58,7 @@ pub async fn serve(endpoint: Endpoint, values: Values) {
         .await;
 }
 
-/// A transport that sends values of `S` and receives values of `R`.
+/// A tarpc transport that sends values of type `S` and receives values of type `R`.
 #[derive(Debug)]
 pub struct Transport<S, R> {
     receive: ReceiveHalf,

@@ -1,4 +1,4 @@
-//! The start of a server, a task for each connection, and the end by a signal.
+//! The start of a server, its tasks for connections, and its end on a signal.
 
 use std::{io, net::SocketAddr};
 
@@ -14,7 +14,7 @@ use crate::{
     with_causes,
 };
 
-/// A server: its listeners, and the token for its end.
+/// A server: its listeners, and the token whose cancellation ends it.
 #[derive(Debug)]
 pub struct Server {
     options: ServerOptions,
@@ -24,11 +24,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens, prints the addresses, and ends on SIGINT or SIGTERM.
+    /// Starts to listen, and prints the addresses. SIGINT and SIGTERM cancel the token.
     ///
     /// # Errors
     ///
-    /// Errors of listening.
+    /// Fails if the process cannot listen on an address.
     pub async fn start(options: &ServerOptions) -> Result<Self> {
         let stop = stop_on_signals()?;
         let server = Self::start_until(options, stop).await?;
@@ -40,11 +40,11 @@ impl Server {
         Ok(server)
     }
 
-    /// Listens until the token is cancelled.
+    /// Starts to listen. The server ends when the caller cancels `stop`.
     ///
     /// # Errors
     ///
-    /// Errors of listening.
+    /// Fails if the process cannot listen on an address.
     pub async fn start_until(options: &ServerOptions, stop: CancellationToken) -> Result<Self> {
         let engine = Engine::new()?;
         let listeners = Listeners::bind(options, &engine).await?;
@@ -56,32 +56,32 @@ impl Server {
         })
     }
 
-    /// Returns the addresses for streams of rdmsg, and for sockets of the kernel.
+    /// Returns the address of the rdmsg listener, and that of the TCP listener if there is one.
     ///
     /// # Errors
     ///
-    /// Errors of the system.
+    /// Fails if the system does not report the address of a socket.
     pub fn local_addrs(&self) -> io::Result<(SocketAddr, Option<SocketAddr>)> {
         self.listeners.local_addrs()
     }
 
-    /// Returns the engine for connections over rdmsg.
+    /// Returns the engine of the rdmsg connections.
     #[must_use]
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// Returns the token that is cancelled to end sessions.
+    /// Returns the token. Its cancellation ends the server and its sessions.
     #[must_use]
     pub fn stop(&self) -> CancellationToken {
         self.stop.clone()
     }
 
-    /// Returns the next connection, or `None` after the token was cancelled.
+    /// Waits for the next connection. Returns `None` when the token is cancelled.
     ///
     /// # Errors
     ///
-    /// If the listener has ended.
+    /// Fails if the rdmsg listener has ended.
     pub async fn accept(&self) -> io::Result<Option<(Socket, SocketAddr)>> {
         tokio::select! {
             accepted = self.listeners.accept() => accepted.map(Some),
@@ -89,8 +89,8 @@ impl Server {
         }
     }
 
-    /// Returns the connections as a stream until the token is cancelled, for libraries that spawn
-    /// tasks for connections themselves.
+    /// Returns a stream of connections, which ends when the token is cancelled. It is for libraries
+    /// that spawn the task of each connection themselves.
     pub fn incoming<'a>(&'a self) -> impl Stream<Item = io::Result<Socket>> + use<'a> {
         let next = async |server: &'a Self| {
             let accepted = server.accept().await.transpose()?;
@@ -99,11 +99,12 @@ impl Server {
         futures_util::stream::unfold(self, next)
     }
 
-    /// Spawns a task for each connection until the token is cancelled. Then the tasks may finish.
+    /// Spawns a task for each connection until the token is cancelled. Then waits up to the time of
+    /// the option `--time_limit` until the tasks end.
     ///
     /// # Errors
     ///
-    /// If the listener has ended.
+    /// Fails if the rdmsg listener has ended.
     pub async fn serve<F, S>(self, session: F) -> Result<()>
     where
         F: Fn(Socket, CancellationToken) -> S,
@@ -121,27 +122,28 @@ impl Server {
         sessions.close();
         let left = tokio::time::timeout(self.options.time_limit(), sessions.wait()).await;
         if left.is_err() {
-            println!("{} sessions were left", sessions.len());
+            println!("{} sessions did not end in time", sessions.len());
         }
         self.finish().await
     }
 
-    /// Waits until all written bytes have arrived, within the time for clients.
+    /// Waits until the peers have received all written bytes, at most for the time of the option
+    /// `--time_limit`.
     ///
     /// # Errors
     ///
-    /// If the engine was shut down.
+    /// Fails if the engine was shut down.
     pub async fn finish(self) -> Result<()> {
         finish(self.engine, self.options.time_limit()).await
     }
 }
 
-/// Waits up to `time_limit` until all connections of an engine have ended. Ends the connections
-/// that are left, and prints their number.
+/// Waits up to `time_limit` until all connections of the engine have ended. Then ends the remaining
+/// connections, and prints their number.
 ///
 /// # Errors
 ///
-/// If the engine was shut down.
+/// Fails if the engine was already shut down.
 pub async fn finish(engine: Engine, time_limit: std::time::Duration) -> Result<()> {
     let drained = tokio::task::spawn_blocking(move || {
         let left = engine.drain(time_limit);
@@ -150,16 +152,16 @@ pub async fn finish(engine: Engine, time_limit: std::time::Duration) -> Result<(
     });
     match drained.await?? {
         0 => {}
-        left => println!("{left} connections were left"),
+        left => println!("{left} connections did not end in time"),
     }
     Ok(())
 }
 
-/// Cancels the token on SIGINT or SIGTERM.
+/// Returns a token that SIGINT or SIGTERM cancels.
 ///
 /// # Errors
 ///
-/// Errors of the system.
+/// Fails if the system cannot handle the signals.
 pub fn stop_on_signals() -> io::Result<CancellationToken> {
     let stop = CancellationToken::new();
     let mut interrupt = signal(SignalKind::interrupt())?;

@@ -1,4 +1,4 @@
-//! Keys and their values, and the effects of requests on them.
+//! A store of values by their keys, and the Redis commands on it.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -12,7 +12,7 @@ use bytes::{Bytes, BytesMut};
 
 use crate::resp::{Reply, number};
 
-/// The values of all keys, for all clients.
+/// The values of all keys. All clients share them.
 #[derive(Debug, Default)]
 pub struct Store {
     values: Mutex<HashMap<Bytes, Value>>,
@@ -25,13 +25,13 @@ enum Value {
     List(VecDeque<Bytes>),
 }
 
-/// The action after a request.
+/// The action of the session after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there is no third")]
 pub enum After {
-    /// Wait for the next request.
+    /// Waits for the next request.
     GoOn,
-    /// End the connection.
+    /// Ends the connection.
     Close,
 }
 
@@ -42,7 +42,7 @@ enum End {
 }
 
 impl Store {
-    /// Executes a request, and appends its reply.
+    /// Executes a request, and appends its reply to the output.
     pub fn execute(&self, request: &[Bytes], output: &mut BytesMut) -> After {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let name = request[0].to_ascii_uppercase();
@@ -56,7 +56,8 @@ impl Store {
     }
 
     fn values(&self) -> MutexGuard<'_, HashMap<Bytes, Value>> {
-        // Each request leaves the values consistent, even if it panics.
+        // A request that panics while it holds the lock cannot leave the map inconsistent, so a
+        // poisoned lock is usable.
         self.values.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -73,7 +74,7 @@ impl Store {
                 self.values().insert(kept(key), Value::Text(kept(text)));
                 Reply::ok()
             }
-            (b"SET", [_, _, ..]) => return Err("ERR SET has no options here".to_owned()),
+            (b"SET", [_, _, ..]) => return Err("ERR SET supports no options here".to_owned()),
             (b"INCR", [key]) => self.add(key, 1)?,
             (b"DECR", [key]) => self.add(key, -1)?,
             (b"DEL", keys @ [_, ..]) => {
@@ -106,7 +107,7 @@ impl Store {
             (b"COMMAND", _) => Reply::Array(vec![]),
             (b"CLIENT", _) | (b"QUIT", []) => Reply::ok(),
             (b"SELECT", [database]) if **database == *b"0" => Reply::ok(),
-            (b"SELECT", [_]) => return Err("ERR there is one database, 0".to_owned()),
+            (b"SELECT", [_]) => return Err("ERR this server has only the database 0".to_owned()),
             (
                 b"GET" | b"SET" | b"INCR" | b"DECR" | b"DEL" | b"EXISTS" | b"LPUSH" | b"RPUSH"
                 | b"LRANGE" | b"LLEN" | b"PING" | b"ECHO" | b"DBSIZE" | b"SELECT" | b"CONFIG"
@@ -164,7 +165,7 @@ impl Store {
             Some(Value::Text(_)) => return Err(wrong_type()),
         };
         let len = list.len() as i64;
-        // A negative index counts from the end.
+        // A negative index counts from the end of the list.
         let place = |at: i64| if at < 0 { at.saturating_add(len) } else { at };
         let first = place(first).clamp(0, len) as usize;
         let end = place(last).saturating_add(1).clamp(first as i64, len) as usize;
@@ -183,7 +184,8 @@ impl Store {
     }
 }
 
-/// A received value is a part of a larger buffer, so it is copied.
+/// Copies a received value. Without the copy, the value would keep the whole receive buffer
+/// allocated.
 fn kept(bytes: &Bytes) -> Bytes {
     Bytes::copy_from_slice(bytes)
 }

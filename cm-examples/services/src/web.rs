@@ -1,4 +1,4 @@
-//! A web service for hyper: its answers, its connections, and a client.
+//! A web service for hyper: the responses, the service of a connection, and a client.
 
 use std::{
     convert::Infallible,
@@ -26,14 +26,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Result;
 
-/// How long a client may take to send the head of a request.
+/// The time within which a client must send the header of a request.
 const HEAD_LIMIT: Duration = Duration::from_secs(30);
 
-/// The number of bytes that [`Pattern`] returns at a time.
+/// The number of bytes that [`Pattern`] returns per frame.
 const PIECE: usize = 64 * 1024;
 
-/// All byte values, twice: [`Pattern`] copies its rows of 256 bytes from here, each from another
-/// offset.
+/// The byte values 0 to 255, twice. [`Pattern`] copies each row of 256 bytes from here, starting at
+/// an offset that depends on the row.
 const RAMP: [u8; 512] = {
     let mut ramp = [0; 512];
     let mut at = 0;
@@ -44,18 +44,18 @@ const RAMP: [u8; 512] = {
     ramp
 };
 
-/// A body of any kind.
+/// The type for request and response bodies of all kinds.
 pub type AnyBody = BoxBody<Bytes, hyper::Error>;
 
-/// The number of answered requests.
+/// The number of requests that this process has answered.
 static ANSWERED: AtomicU64 = AtomicU64::new(0);
 
-/// Serves one connection with HTTP/1 or HTTP/2 until it ends, or until `stop` is cancelled. Then
-/// requests that have started are still answered.
+/// Serves one connection with HTTP/1 or HTTP/2 until the client closes it or `stop` is cancelled.
+/// Then completes the requests that have already started.
 ///
 /// # Errors
 ///
-/// If the connection has ended.
+/// Fails if the connection breaks.
 pub async fn serve<S>(stream: S, stop: CancellationToken) -> Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -87,17 +87,27 @@ fn answer(request: Request<Incoming>) -> Response<AnyBody> {
             let answered = ANSWERED.load(Ordering::Relaxed);
             text(StatusCode::OK, format!("{answered}\n"))
         }
-        // The body is sent back as it arrives, and waits while the client does not receive.
+        // hyper sends the body back while it arrives. While the client does not receive, hyper also
+        // stops reading the body.
         (&Method::POST, "/echo") => Response::new(request.into_body().boxed()),
         (&Method::GET, path) => {
             let count = path.strip_prefix("/bytes/").map(str::parse);
             match count {
                 Some(Ok(count)) => Response::new(Pattern::new(count).boxed()),
-                Some(Err(_)) => text(StatusCode::BAD_REQUEST, "no number of bytes\n".to_owned()),
-                None => text(StatusCode::NOT_FOUND, "there is no such page\n".to_owned()),
+                Some(Err(_)) => text(
+                    StatusCode::BAD_REQUEST,
+                    "invalid number of bytes\n".to_owned(),
+                ),
+                None => text(
+                    StatusCode::NOT_FOUND,
+                    "this page does not exist\n".to_owned(),
+                ),
             }
         }
-        _ => text(StatusCode::NOT_FOUND, "there is no such page\n".to_owned()),
+        _ => text(
+            StatusCode::NOT_FOUND,
+            "this page does not exist\n".to_owned(),
+        ),
     }
 }
 
@@ -107,13 +117,13 @@ fn text(status: StatusCode, text: String) -> Response<AnyBody> {
     response
 }
 
-/// Returns a body of these bytes.
+/// Returns a body with these bytes.
 pub fn whole(bytes: impl Into<Bytes>) -> AnyBody {
     let body = Full::new(bytes.into());
     body.map_err(|never| match never {}).boxed()
 }
 
-/// A body that is generated while it is sent. The bytes depend on their positions.
+/// A body that is generated while it is sent. Each byte depends on its position in the body.
 #[derive(Debug)]
 pub struct Pattern {
     at: u64,
@@ -127,7 +137,7 @@ impl Pattern {
         Self { at: 0, len }
     }
 
-    /// Returns the bytes from `at` to `end`.
+    /// Returns the bytes of a body at the positions from `at` to `end`, excluding `end`.
     #[must_use]
     pub fn piece(at: u64, end: u64) -> Bytes {
         let mut piece = Vec::with_capacity((end - at) as usize);
@@ -169,22 +179,23 @@ impl Body for Pattern {
     }
 }
 
-/// The client's side of a connection. With HTTP/2, clones send requests concurrently.
+/// The client of a connection. With HTTP/2, several handles can send requests on one connection
+/// concurrently.
 #[derive(Debug)]
 #[expect(clippy::exhaustive_enums, reason = "there is no third")]
 pub enum Client {
-    /// One request at a time.
+    /// An HTTP/1 connection, which carries one request at a time.
     Http1(http1::SendRequest<AnyBody>),
-    /// Concurrent requests.
+    /// An HTTP/2 connection, which carries concurrent requests.
     Http2(http2::SendRequest<AnyBody>),
 }
 
 impl Client {
-    /// Starts HTTP/1 or HTTP/2 on a connection, which a task of its own drives.
+    /// Starts HTTP/1 or HTTP/2 on a connection. Spawns a task that drives the connection.
     ///
     /// # Errors
     ///
-    /// Errors of the connection.
+    /// Fails if the connection breaks.
     pub async fn start<S>(stream: S, http2: bool) -> Result<Self>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -194,7 +205,8 @@ impl Client {
             let mut builder = http2::Builder::new(TokioExecutor::new());
             builder.timer(TokioTimer::new());
             let (client, connection) = builder.handshake(stream).await?;
-            // The waiting caller gets the error.
+            // The error of the connection task is ignored, because the caller that waits for a
+            // response gets the error as well.
             tokio::spawn(connection);
             Ok(Self::Http2(client))
         } else {
@@ -204,11 +216,11 @@ impl Client {
         }
     }
 
-    /// Sends a request.
+    /// Sends a request, and waits for the header of the response.
     ///
     /// # Errors
     ///
-    /// Errors of the connection.
+    /// Fails if the connection breaks.
     pub async fn send(&mut self, method: Method, path: &str, body: AnyBody) -> Result<Answer> {
         let request = Request::builder().method(method);
         Ok(match self {
@@ -227,7 +239,7 @@ impl Client {
         })
     }
 
-    /// Returns another handle of the same connection, if that carries concurrent requests.
+    /// Returns another handle of the same connection with HTTP/2, or `None` with HTTP/1.
     #[must_use]
     pub fn share(&self) -> Option<Self> {
         match self {
@@ -237,5 +249,5 @@ impl Client {
     }
 }
 
-/// The answer of a server.
+/// The response of a server.
 pub type Answer = Response<Incoming>;

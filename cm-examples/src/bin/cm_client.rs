@@ -1,8 +1,8 @@
-//! The counterpart of `cm_server`: connects, sends messages of several sizes, checks every byte of
-//! each answer, and prints the times of the round trips.
+//! The client of `cm_server`. It connects, sends messages of several sizes, checks each byte of the
+//! replies, and prints the round-trip times.
 //!
-//! It shows the active side of the connection manager as it happens: ADDR_RESOLVED, ROUTE_RESOLVED,
-//! ESTABLISHED, DISCONNECTED.
+//! It also prints the events of the connection manager on the active side: ADDR_RESOLVED,
+//! ROUTE_RESOLVED, ESTABLISHED, DISCONNECTED.
 
 use std::{
     error::Error,
@@ -17,32 +17,35 @@ use rdmsg::{Config, Connector, Endpoint, Engine, Polling};
 #[derive(Parser)]
 #[command(
     version,
-    about = "Sends messages over RDMA and checks the answers. The counterpart of cm_server."
+    about = "Sends messages over RDMA to cm_server, and checks the replies."
 )]
 struct Options {
-    /// The server's name or address, and port
+    /// The host name or address, and the port of the server
     #[arg(default_value = "127.0.0.1:7471")]
     address: String,
-    /// Message sizes in bytes, one after the other
+    /// The sizes of the messages in bytes; the client sends all messages of one size, then those of
+    /// the next
     #[arg(short, long, value_delimiter = ',', default_value = "64,4096,65536")]
     size: Vec<usize>,
     /// The number of messages of each size
     #[arg(short = 'c', long, default_value_t = 1000)]
     count: u64,
-    /// How to wait for answers
+    /// How to wait for a reply
     #[arg(long, value_enum, default_value_t = Wait::Adaptive)]
     polling: Wait,
-    /// The time limit for the connection, in seconds; the client retries while the server is not up
+    /// The time limit for connecting, in seconds; the client tries again while the server does not
+    /// listen yet
     #[arg(long, default_value_t = 10)]
     timeout: u64,
-    /// The largest message in bytes that is sent into a posted buffer
+    /// The largest message in bytes that is sent into a posted receive buffer; the peer reads
+    /// longer ones from memory
     #[arg(long)]
     eager_size: Option<u32>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Wait {
-    /// Poll for a moment, then sleep
+    /// Poll for a short time, then sleep until an event
     Adaptive,
     /// Poll continuously
     Busy,
@@ -96,7 +99,7 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Sends `count` messages, and waits for each answer.
+/// Sends `count` messages, and waits for the reply after each.
 fn round_trips(
     endpoint: &Endpoint,
     size: usize,
@@ -112,7 +115,7 @@ fn round_trips(
         let answer = endpoint.recv()?;
         latencies.record(start.elapsed());
         if answer.len() != size {
-            return Err(format!("sent {size} bytes, got {} back", answer.len()).into());
+            return Err(format!("sent {size} bytes, received {}", answer.len()).into());
         }
         check(*number, &answer)?;
         *number += 1;

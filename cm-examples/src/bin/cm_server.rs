@@ -1,7 +1,8 @@
-//! A message server in a few lines: listens, accepts, checks every byte it gets, and sends it back.
+//! A short message server: it listens, accepts connections, checks each byte of a message, and
+//! sends the message back.
 //!
-//! It shows the passive side of the connection manager as it happens: CONNECT_REQUEST, ESTABLISHED,
-//! DISCONNECTED. Start it, then `cm_client` on another host.
+//! It also prints the events of the connection manager on the passive side: CONNECT_REQUEST,
+//! ESTABLISHED, DISCONNECTED. Start `cm_server` first, and then `cm_client` on another host.
 
 use std::{error::Error, net::SocketAddr, process::ExitCode, thread};
 
@@ -10,25 +11,22 @@ use cm_examples::{check, init_trace};
 use rdmsg::{CloseReason, Config, Endpoint, Engine, Listener};
 
 #[derive(Parser)]
-#[command(
-    version,
-    about = "Echoes messages over RDMA. The counterpart of cm_client."
-)]
+#[command(version, about = "Echoes messages of cm_client over RDMA.")]
 struct Options {
-    /// Address and port to listen on; port 0 takes a free one
+    /// The address and port to listen on; with port 0, the system chooses a free port
     #[arg(default_value = "0.0.0.0:7471")]
     address: SocketAddr,
-    /// End after this many connections
+    /// Exit after this number of connections
     #[arg(short = 'n', long)]
     connections: Option<usize>,
-    /// The number of messages that a client may have in flight
+    /// The number of messages that a client can have in flight
     #[arg(long, default_value_t = Config::default().receive_window)]
     window: u16,
-    /// The largest message in bytes for which buffers are posted; longer ones are read from the
-    /// client's memory
+    /// The largest message in bytes for which the server posts receive buffers; it reads longer
+    /// messages from the memory of the client
     #[arg(long)]
     eager_size: Option<u32>,
-    /// The largest message in bytes that is accepted
+    /// The largest message in bytes that the server accepts
     #[arg(long, default_value_t = Config::default().max_message)]
     max_message: u64,
 }
@@ -76,7 +74,8 @@ fn serve(options: &Options) -> Result<(), Box<dyn Error>> {
                 false
             }
         });
-        // A server that runs without end must not keep the handles of ended sessions.
+        // A server without the option `--connections` runs without end, so it drops the thread
+        // handles: otherwise their number would grow.
         if options.connections.is_some() {
             sessions.push(session);
         }
@@ -89,11 +88,11 @@ fn serve(options: &Options) -> Result<(), Box<dyn Error>> {
     if good {
         Ok(())
     } else {
-        Err("a session failed".into())
+        Err("at least one connection failed".into())
     }
 }
 
-/// Sends messages back until the client closes.
+/// Sends messages back until the client closes the connection. Returns the number of messages.
 fn echo(endpoint: &Endpoint) -> Result<u64, Box<dyn Error>> {
     if let Some(negotiated) = endpoint.info().negotiated {
         println!("{}: {negotiated}", endpoint.peer_addr());

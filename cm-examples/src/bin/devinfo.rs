@@ -1,10 +1,10 @@
-//! Lists RDMA devices with their ports, addresses and limits, as text in the form of the C program
-//! `ibv_devinfo`, or as JSON.
+//! Lists RDMA devices with their ports, addresses and limits: as text in the format of the C
+//! program `ibv_devinfo`, or as JSON.
 //!
-//! The program opens each device and queries its abilities, the state of each port, and the port's
-//! table of *global identifiers*. On RoCE these are the addresses of the network interface, once
-//! for each kind of packet. A connection names its own identifier by index, which many programs
-//! take as an option.
+//! The program opens each device, and queries its capabilities, the state of each port, and the
+//! port's table of *global identifiers* (GIDs). On RoCE, the table has each address of the network
+//! interface, once for each RoCE version. A connection refers to its own GID by the index in the
+//! table, so many programs have an option for the index.
 
 use std::process::ExitCode;
 
@@ -16,19 +16,19 @@ use serde_json::{Map, Value, json};
 /// Show RDMA devices, their ports, addresses and limits
 #[derive(Parser)]
 struct Options {
-    /// Only this device [default: all]
+    /// Show only this device [default: all]
     #[arg(short = 'd', long, value_name = "NAME")]
     ib_dev: Option<String>,
-    /// Only this port [default: all]
+    /// Show only this port [default: all]
     #[arg(short = 'i', long, value_parser = clap::value_parser!(u8).range(1..))]
     ib_port: Option<u8>,
-    /// Only the names of devices
+    /// Show only the names of the devices
     #[arg(short, long)]
     list: bool,
-    /// Limits, too
+    /// Also show the limits of devices and ports
     #[arg(short, long)]
     verbose: bool,
-    /// Everything, as JSON: a list of devices
+    /// Print everything as JSON: a list of devices
     #[arg(short, long)]
     json: bool,
 }
@@ -47,7 +47,7 @@ fn run(options: &Options) -> Result<()> {
         .filter(|device| wanted(&device.name()))
         .collect();
     if let (Some(name), true) = (&options.ib_dev, found.is_empty()) {
-        return Err(format!("there is no device {name}; `devinfo -l` shows them").into());
+        return Err(format!("there is no device {name}; `devinfo -l` lists all").into());
     }
     if options.list {
         let names: Vec<_> = found.iter().map(|device| device.name()).collect();
@@ -61,7 +61,7 @@ fn run(options: &Options) -> Result<()> {
         return Ok(());
     }
     if found.is_empty() && !options.json {
-        return Err("there is no RDMA device; `rdma link` shows them".into());
+        return Err("there is no RDMA device; see `rdma link`".into());
     }
     let mut all = Vec::new();
     for device in found {
@@ -96,7 +96,7 @@ fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Facts about an object, as lines of text and as JSON.
+/// The attributes of a device or port, as lines of text and as a JSON object.
 struct Sheet {
     verbose: bool,
     lines: Vec<(String, String)>,
@@ -112,13 +112,13 @@ impl Sheet {
         }
     }
 
-    /// Adds a fact that is always shown.
+    /// Adds an attribute that the text always contains.
     fn add(&mut self, key: &str, text: impl ToString, value: impl Into<Value>) {
         self.lines.push((key.into(), text.to_string()));
         self.object.insert(key.into(), value.into());
     }
 
-    /// Adds a value that is shown only in detail.
+    /// Adds an attribute that the text contains only with `--verbose`.
     fn detail(&mut self, key: &str, text: impl ToString, value: impl Into<Value>) {
         if self.verbose {
             self.lines.push((key.into(), text.to_string()));
@@ -126,13 +126,14 @@ impl Sheet {
         self.object.insert(key.into(), value.into());
     }
 
-    /// Adds a number, whose text is its value.
+    /// Adds a numeric attribute that the text contains only with `--verbose`.
     fn limit(&mut self, key: &str, number: impl Into<u64>) {
         let number = number.into();
         self.detail(key, number, number);
     }
 
-    /// Returns the text: keys from one column, their values from another.
+    /// Returns the lines of text. The keys start at the column `indent`, and the values at
+    /// `column`.
     fn lines(&self, indent: usize, column: usize) -> impl Iterator<Item = String> {
         self.lines.iter().map(move |(key, text)| {
             let gap = column.saturating_sub(indent + key.len() + 1);
@@ -272,7 +273,7 @@ fn port_sheet(context: &Context, port: u8, verbose: bool) -> Result<Sheet> {
     Ok(sheet)
 }
 
-/// Returns a GUID in the usual form: four groups.
+/// Formats a GUID as four groups of hexadecimal digits.
 fn guid(guid: u64) -> String {
     let group = |shift: u32| (guid >> shift) & 0xffff;
     let groups = [48, 32, 16, 0].map(|shift| format!("{:04x}", group(shift)));

@@ -1,8 +1,8 @@
-//! Many clients of an echo server in one process. Some of them send and do not receive their
-//! answers.
+//! A load generator for the echo servers: one process with many connections. Some of the clients
+//! only send and never receive their replies.
 //!
-//! The servers `echo_threads`, `echo_group` and `echo_epoll` serve the other clients as if those
-//! were absent. Start one of them, then this on another host.
+//! The servers `echo_threads`, `echo_group` and `echo_epoll` continue to serve the other clients.
+//! Start a server, and then this program on another host.
 
 use std::{
     collections::HashMap,
@@ -20,23 +20,26 @@ use cm_examples::{
 use rdmsg::{Completion, Connector, Endpoint, Engine, Error, Group};
 
 #[derive(Parser)]
-#[command(version, about = "Opens many connections to an echo server.")]
+#[command(
+    version,
+    about = "Opens many connections to an echo server, and checks its replies."
+)]
 struct Options {
-    /// The server's address and port
+    /// The address and port of the server
     address: SocketAddr,
     /// The number of connections to open
     #[arg(short, long, default_value_t = 500)]
     connections: usize,
-    /// The number of them that do not receive their answers
+    /// The number of these connections on which the client does not receive the replies
     #[arg(short, long, default_value_t = 1)]
     stuck: usize,
-    /// The number of messages that each of the others sends and gets back
+    /// The number of messages that the client sends and receives back on each other connection
     #[arg(short, long, default_value_t = 20)]
     rounds: u64,
     /// The size of the messages in bytes
     #[arg(long, default_value_t = 64)]
     size: usize,
-    /// The idle time before a last round, in seconds
+    /// The time in seconds for which the connections are idle before a last message
     #[arg(long, default_value_t = 0)]
     idle: u64,
     /// Show the log of the library
@@ -44,13 +47,14 @@ struct Options {
     debug: bool,
 }
 
-/// The number of connections that are opened concurrently.
+/// The number of threads that open connections concurrently.
 const OPENERS: usize = 8;
 
-/// The time limit of a send of a stuck client. After it, the message counts as refused.
+/// The time limit of a send on a connection that does not receive. When it is over, the window
+/// counts as full.
 const REFUSED: Duration = Duration::from_millis(500);
 
-/// The time limit of an answer.
+/// The time limit for a reply.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
@@ -106,7 +110,7 @@ fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Opens all connections, several concurrently.
+/// Opens all connections, with `OPENERS` threads.
 fn open(options: &Options, engine: &Engine) -> Result<Vec<Endpoint>> {
     let connector = Connector::new().config(&config()).engine(engine);
     let share = |opener: usize| (opener..options.connections).step_by(OPENERS);
@@ -129,8 +133,8 @@ fn open(options: &Options, engine: &Engine) -> Result<Vec<Endpoint>> {
     })
 }
 
-/// Sends until the window is full, because this client does not receive. Returns the number of
-/// messages.
+/// Sends messages until the window is full. This connection never receives its replies, so the
+/// server stops receiving from it. Returns the number of messages sent.
 fn fill_window(client: &Endpoint, size: usize) -> Result<u64> {
     let message = vec![0; size];
     for sent in 0.. {
@@ -143,7 +147,7 @@ fn fill_window(client: &Endpoint, size: usize) -> Result<u64> {
     Ok(0)
 }
 
-/// Sends a message on each connection, and checks the answers.
+/// Sends one message on each connection, and checks the replies.
 fn ask_all(clients: &[Endpoint], group: &Group, round: u64, size: usize) -> Result<()> {
     let mut message = vec![0; size];
     let mut numbers = HashMap::new();
@@ -157,7 +161,9 @@ fn ask_all(clients: &[Endpoint], group: &Group, round: u64, size: usize) -> Resu
         let (key, completion) = group.completions().recv_timeout(TIME_LIMIT)?;
         match completion {
             Completion::Received(answer) => {
-                let number = numbers.remove(&key).ok_or("an answer without a question")?;
+                let number = numbers
+                    .remove(&key)
+                    .ok_or("received a reply, but no message is waiting for one")?;
                 check(number, &answer)?;
             }
             other => return Err(format!("connection {key}: {other:?}").into()),

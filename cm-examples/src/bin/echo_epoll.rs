@@ -1,14 +1,18 @@
-//! An echo server for many clients with one thread and an event loop: epoll, through mio.
+//! An echo server that serves many clients with one thread and an event loop: epoll, through the
+//! library mio.
 //!
-//! Each connection has a file descriptor for messages and one for room; the listener has one, too.
-//! When an answer does not fit, the server keeps the message, and receives nothing from that client
-//! until there is room. So a client that does not take its answers fills its window and waits, and
-//! no other client is affected.
+//! Each connection has two file descriptors: one is readable when messages have arrived, the other
+//! when a send is possible. The listener has a descriptor for new connections. When a reply does
+//! not fit the client's window, the server keeps the message, and receives no more messages from
+//! that client until the send is possible. A client that does not receive its replies therefore
+//! fills its own window and waits. Other clients are not affected.
 //!
-//! mio is edge-triggered. A level-triggered loop would watch the first descriptor while it receives
-//! and the second while an answer waits, never both.
+//! mio is edge-triggered, so the server registers both descriptors. A level-triggered loop would
+//! watch only one of them at a time: the first while the server receives, the second while a reply
+//! waits.
 //!
-//! `echo_threads` and `echo_group` do the same in other ways; `echo_clients` is the counterpart.
+//! `echo_threads` and `echo_group` are the same server with threads and with channels. The client
+//! is `echo_clients`.
 
 use std::{collections::HashMap, os::fd::AsRawFd, process::ExitCode};
 
@@ -21,18 +25,18 @@ use mio::{Events, Poll, Registry, Token, unix::SourceFd};
 use rdmsg::{Endpoint, Error, Interest, Listener, Message};
 
 #[derive(Parser)]
-#[command(version, about = "Echoes messages, with an event loop.")]
+#[command(version, about = "An echo server with an event loop.")]
 struct Program {
     #[command(flatten)]
     options: Options,
 }
 
-/// The token of the listener. Those of clients are their numbers.
+/// The token of the listener. The token of a client is the number of its connection.
 const LISTENER: Token = Token(usize::MAX);
 
 struct Client {
     endpoint: Endpoint,
-    /// The message whose answer waits for room.
+    /// The received message whose reply waits until a send is possible.
     waiting: Option<Message>,
 }
 
@@ -71,7 +75,7 @@ fn serve(options: &Options) -> Result<()> {
     service.finish()
 }
 
-/// Accepts the pending connections. Returns whether the listener continues.
+/// Accepts all pending connections. Returns `false` if the listener is closed.
 fn accept(
     listener: &Listener,
     registry: &Registry,
@@ -100,8 +104,8 @@ impl Client {
         }
     }
 
-    /// Registers both descriptors for reading. A completion that is already there causes an event
-    /// at once.
+    /// Registers both descriptors of the connection. If a message has already arrived, mio reports
+    /// an event at once.
     fn watch(&self, registry: &Registry, token: Token) -> Result<()> {
         for interest in [Interest::Readable, Interest::Writable] {
             let fd = self.endpoint.event_fd(interest)?.as_raw_fd();
@@ -110,7 +114,8 @@ impl Client {
         Ok(())
     }
 
-    /// Must be called before the endpoint is dropped, which closes the descriptors.
+    /// Deregisters both descriptors. Call this before the drop of the endpoint, because the drop
+    /// closes the descriptors.
     fn unwatch(&self, registry: &Registry) -> Result<()> {
         for interest in [Interest::Readable, Interest::Writable] {
             let fd = self.endpoint.event_fd(interest)?.as_raw_fd();
@@ -119,7 +124,7 @@ impl Client {
         Ok(())
     }
 
-    /// Answers messages while there is room. Returns whether the connection continues.
+    /// Replies to messages while sends are possible. Returns `false` if the connection has ended.
     fn serve(&mut self) -> bool {
         loop {
             let message = match self.waiting.take() {
@@ -139,7 +144,7 @@ impl Client {
                     self.waiting = Some(message);
                     return true;
                 }
-                // The next receive returns the cause of the end.
+                // The connection has ended, and the next receive returns the reason.
                 Err(_) => {}
             }
         }

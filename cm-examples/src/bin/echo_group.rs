@@ -1,11 +1,14 @@
-//! An echo server for many clients with one thread and channels. It never blocks.
+//! An echo server that serves many clients with one thread and channels. The thread waits only for
+//! the next event, never for one client.
 //!
-//! A `Group` is one receiver for all connections, and `established` another for new ones. If an
-//! answer does not fit, the server keeps the message, and with it a credit of that client. It sends
-//! the answer at the next `Completion::Room`. So a client that does not receive its answers fills
-//! its window and waits, and no other client is affected.
+//! A `Group` is one channel for the completions of all connections, and `established` is the
+//! channel of new connections. When a reply does not fit the client's window, the server keeps the
+//! message, and thereby a credit of that client. It sends the reply when `Completion::Room`
+//! arrives. A client that does not receive its replies therefore fills its own window and waits.
+//! Other clients are not affected.
 //!
-//! `echo_threads` and `echo_epoll` do the same in other ways; `echo_clients` is the counterpart.
+//! `echo_threads` and `echo_epoll` are the same server with threads and with an event loop. The
+//! client is `echo_clients`.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -23,7 +26,7 @@ use rdmsg::{
 };
 
 #[derive(Parser)]
-#[command(version, about = "Echoes messages, with a group of connections.")]
+#[command(version, about = "An echo server with a group of connections.")]
 struct Program {
     #[command(flatten)]
     options: Options,
@@ -31,7 +34,7 @@ struct Program {
 
 struct Client {
     endpoint: Endpoint,
-    /// The messages whose answers wait for room, oldest first.
+    /// The received messages whose replies wait until a send is possible, oldest first.
     waiting: VecDeque<Message>,
 }
 
@@ -99,7 +102,8 @@ impl Client {
 
     fn receive(&mut self, message: Message) {
         self.waiting.push_back(message);
-        // Otherwise an earlier answer waits for room, and its completion is due.
+        // If other messages were waiting before, `Completion::Room` will follow, and then `answer`
+        // sends the replies.
         if self.waiting.len() == 1 {
             self.answer();
         }
@@ -108,10 +112,10 @@ impl Client {
     fn answer(&mut self) {
         while let Some(message) = self.waiting.front() {
             match self.endpoint.try_send(message) {
-                // The drop returns the credit to the client.
+                // The drop of the message returns its credit to the client.
                 Ok(()) => drop(self.waiting.pop_front()),
                 Err(refused) if refused.is_full() => return,
-                // The connection has ended, which a completion reports.
+                // The connection has ended. A completion reports the reason.
                 Err(_) => return self.waiting.clear(),
             }
         }

@@ -1,8 +1,8 @@
-//! A client of an echo server that survives the restart of its server.
+//! A client of an echo server that continues after a restart of the server.
 //!
-//! It keeps each question until the answer arrives. After the loss of a connection it connects
-//! again, and repeats the questions without an answer. Start `echo_threads`, then this on another
-//! host, then kill the server and start it again.
+//! The client keeps each question until its answer arrives. When it loses the connection, it
+//! connects again and repeats the questions that have no answer yet. Start `echo_threads` on one
+//! host and this program on another, and then kill the server and start it again.
 
 use std::{collections::BTreeMap, net::SocketAddr, process::ExitCode, thread, time::Duration};
 
@@ -11,9 +11,12 @@ use cm_examples::{Result, end, fill, init_debug, service::config};
 use rdmsg::{Completion, Connector, Error, Outgoing, Persistent, PersistentEvent};
 
 #[derive(Parser)]
-#[command(version, about = "Asks an echo server, also after its restart.")]
+#[command(
+    version,
+    about = "Sends questions to an echo server, and continues after a restart of the server."
+)]
 struct Options {
-    /// The server's address and port
+    /// The address and port of the server
     address: SocketAddr,
     /// The number of questions
     #[arg(short, long, default_value_t = 100)]
@@ -29,7 +32,7 @@ struct Options {
     debug: bool,
 }
 
-/// Questions without an answer, by their numbers.
+/// The questions that have no answer yet, by their numbers.
 type Open = BTreeMap<u64, Vec<u8>>;
 
 fn main() -> ExitCode {
@@ -60,8 +63,8 @@ fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Sends a question, and waits for the connection if necessary. After a loss the question stays
-/// open.
+/// Sends a question. Waits while the client is connecting. If the connection is lost meanwhile, the
+/// question stays in `Open`, and the client repeats it.
 fn ask(client: &Persistent, number: u64, question: &[u8]) -> Result<()> {
     match client.send(Outgoing::from(question).with_id(number)) {
         Ok(()) | Err(Error::NotConnected) => Ok(()),
@@ -75,13 +78,18 @@ fn take(client: &Persistent, open: &mut Open) -> Result<()> {
             println!("connected to {peer} over {transport}");
         }
         PersistentEvent::Completion(Completion::Received(answer)) => {
-            let number = answer.first_chunk().ok_or("an answer without a number")?;
+            let number = answer
+                .first_chunk()
+                .ok_or("the answer is too short for a number")?;
             let number = u64::from_le_bytes(*number);
-            // A repeated question may get two answers.
+            // If the client has repeated a question, the server can answer it twice. The second
+            // answer has no entry in `open`.
             if let Some(question) = open.remove(&number)
                 && *answer != *question
             {
-                return Err(format!("another answer than question {number}").into());
+                return Err(
+                    format!("the answer to question {number} differs from the question").into(),
+                );
             }
         }
         PersistentEvent::Lost {
@@ -89,12 +97,14 @@ fn take(client: &Persistent, open: &mut Open) -> Result<()> {
             unacknowledged,
         } => {
             println!("lost: {reason}; {unacknowledged:?} may not have arrived");
-            // The server may have ended before it answered a question that arrived.
+            // The server can have ended after it received a question and before it answered it. So
+            // the client repeats all open questions, not only the unacknowledged ones.
             for (number, question) in open {
                 ask(client, *number, question)?;
             }
         }
-        // The questions have arrived, but only an answer shows that the server has read one.
+        // Other events, such as an acknowledgement, do not close a question: only its answer shows
+        // that the server has processed it.
         _ => {}
     }
     Ok(())

@@ -1,11 +1,11 @@
-//! An echo server for many clients with a thread for each: the simplest way.
+//! An echo server that serves each client in a thread of its own. This is the simplest design.
 //!
-//! A client that does not receive its answers blocks its own thread in `send`. The message that is
-//! being answered and the messages behind it stay in their receive buffers. So they never occupy
-//! more than the client's window, and then the client waits.
+//! A client that does not receive its replies blocks its own thread in `send`. The message that the
+//! thread is replying to and the messages behind it stay in their receive buffers. These are at
+//! most as many as the client's window, and then the client waits.
 //!
-//! `echo_group` and `echo_epoll` do the same with one thread; `echo_clients` is the counterpart.
-//! SIGUSR1 prints statistics; SIGINT and SIGTERM let the clients finish.
+//! `echo_group` and `echo_epoll` are the same server with one thread. The client is `echo_clients`.
+//! SIGUSR1 prints statistics. After SIGINT or SIGTERM, the server waits until the clients finish.
 
 use std::{process::ExitCode, thread};
 
@@ -17,13 +17,13 @@ use cm_examples::{
 use rdmsg::Endpoint;
 
 #[derive(Parser)]
-#[command(version, about = "Echoes messages, with a thread for each client.")]
+#[command(version, about = "An echo server with a thread for each client.")]
 struct Program {
     #[command(flatten)]
     options: Options,
 }
 
-/// A generous stack size for threads that only echo.
+/// The stack size of each thread in bytes. A thread that only echoes uses much less.
 const STACK: usize = 128 << 10;
 
 fn main() -> ExitCode {

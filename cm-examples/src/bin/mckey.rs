@@ -1,9 +1,11 @@
-//! Datagrams to a group of hosts. It speaks to the C program of the same name.
+//! Sends datagrams to a multicast group, or receives its datagrams. It interoperates with the C
+//! program of the same name.
 //!
-//! Run `mckey -m 239.1.2.3 -b ADDR` on some hosts, each with its own address, and `mckey -m
-//! 239.1.2.3 -b ADDR -s` on another. A host joins a group by its IP address. The connection manager
-//! makes a global address of it, and returns the path, the number for all queue pairs, and the key
-//! of the group. A datagram to them arrives at each queue pair whose id has joined.
+//! Run `mckey -m 239.1.2.3 -b ADDR` on some hosts, with the host's own address as ADDR, and `mckey
+//! -m 239.1.2.3 -b ADDR -s` on another. A host joins the group by its IP address. The connection
+//! manager converts the address to a multicast GID. It returns the path to the group, the queue
+//! pair number of multicast, and the queue key of the group. A datagram to the group arrives at
+//! each queue pair that has joined the group.
 
 use std::{process::ExitCode, thread, time::Duration};
 
@@ -23,50 +25,52 @@ use rdmsg::{
 #[derive(Parser)]
 #[command(group(clap::ArgGroup::new("group").required(true).args(["multicast", "unmapped"])))]
 struct Options {
-    /// The group's IP address
+    /// The IP address of the multicast group
     #[arg(short, value_name = "ADDRESS")]
     multicast: Option<String>,
-    /// The group's global address, as it is; needs -b
+    /// The GID of the multicast group; requires -b
     #[arg(short = 'M', value_name = "MGID", requires = "bind")]
     unmapped: Option<String>,
-    /// Send; otherwise receive
+    /// Send datagrams; without this option, receive them
     #[arg(short)]
     sender: bool,
-    /// Address of the port to use [default: that of the route to the group]
+    /// An IP address of the port to use [default: that of the route to the group]
     #[arg(short, value_name = "ADDRESS")]
     bind: Option<String>,
-    /// Members, each with a queue pair of its own
+    /// The number of queue pairs that join the group
     #[arg(short, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     connections: u16,
-    /// Datagrams that each sends or receives
+    /// The number of datagrams that each queue pair sends or receives
     #[arg(short = 'C', default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=10000))]
     count: u32,
-    /// Bytes of a datagram, which is one packet; the same everywhere. 0 for no datagrams at all, as
-    /// in C
+    /// The size of a datagram in bytes, at most one packet; the same on all hosts. With 0, no
+    /// datagrams are sent, as in the C program
     #[arg(short = 'S', default_value_t = 100)]
     size: u32,
-    /// Port space by its number: 0x111 for UDP, 0x2 for IPoIB
+    /// The number of the port space: 0x111 for UDP, 0x2 for IPoIB
     #[arg(short, value_name = "NUMBER", default_value = "0x111", value_parser = port_space)]
     port_space: PortSpace,
-    /// Join as a sender only
+    /// Join the group only as a sender
     #[arg(short = 'o')]
     send_only: bool,
-    /// Do not receive the datagrams of this queue pair itself
+    /// Do not receive the datagrams that the queue pair has sent itself
     #[arg(short = 'l')]
     no_loopback: bool,
 }
 
 impl Options {
-    /// Returns the number of datagrams of each member, which is 0 if they have no bytes.
+    /// Returns the number of datagrams of each queue pair. It is 0 if the size of a datagram is 0.
     fn count(&self) -> u32 {
         if self.size > 0 { self.count } else { 0 }
     }
 }
 
-/// The time limit of a step, and of one attempt to resolve an address.
+/// The time limit of a step of the connection manager, and that of one attempt to resolve an
+/// address.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 const RESOLVE: Duration = Duration::from_secs(2);
-/// A pause in which switches may learn the members of a group, because they do not report it.
+/// A pause after the join. Switches need time to learn the members of a group, and do not report
+/// when they are done.
 const SWITCHES: Duration = Duration::from_secs(3);
 
 fn main() -> ExitCode {
@@ -82,7 +86,7 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> Result<()> {
     if options.unmapped.is_some() {
-        let text = "-M: global addresses without IP addresses (AF_IB) are not supported: give -m";
+        let text = "-M: GIDs without IP addresses (AF_IB) are not supported: use -m";
         return Err(text.into());
     }
     if options.no_loopback {
@@ -92,7 +96,7 @@ fn run(options: &Options) -> Result<()> {
     }
     let group = lookup(options.multicast.as_deref().unwrap_or_default(), 0)?;
     if !group.ip().is_multicast() {
-        return Err(format!("-m {}: that is no multicast address", group.ip()).into());
+        return Err(format!("-m {}: this is not a multicast address", group.ip()).into());
     }
     let source = match &options.bind {
         Some(host) => Some(lookup(host, 0)?),
@@ -112,7 +116,9 @@ fn run(options: &Options) -> Result<()> {
             datagrams.id.join_multicast(group)?;
         }
         let event = step(&events, CmEventType::MULTICAST_JOIN, TIME_LIMIT)?;
-        let way = event.ud().ok_or("a group without an address")?;
+        let way = event
+            .ud()
+            .ok_or("the join event has no address of the group")?;
         let address = way.ah_attr.grh.unwrap_or_default().dgid;
         let (lid, level) = (way.ah_attr.dlid, way.ah_attr.sl);
         println!("mckey: joined dgid: {address} mlid 0x{lid:x} sl {level}");
@@ -130,7 +136,7 @@ fn run(options: &Options) -> Result<()> {
         } else {
             println!("receiving data transfers");
             for datagrams in &mut all {
-                // Waits without a limit until a host sends.
+                // Waits without a time limit, because the sender can start at any time.
                 datagrams.wait_received(Duration::MAX)?;
             }
         }

@@ -1,24 +1,22 @@
-//! The same job as `cm_server` and `cm_client` by hand, with `rdmsg::cm` and `rdmsg::verbs` alone.
-//! It shows the parts of a connection.
+//! The programs `cm_server` and `cm_client` in one, with only `rdmsg::cm` and `rdmsg::verbs`. The
+//! source shows all objects of an RDMA connection.
 //!
-//! Run `raw_cm --server ADDR:PORT` on one host and `raw_cm ADDR:PORT` on another. In order of
-//! appearance:
+//! Run `raw_cm --server ADDR:PORT` on one host and `raw_cm ADDR:PORT` on another. The steps are:
 //!
-//! 1. A *communication id* is a socket. A server binds one and listens. A client's finds the device
-//!    that leads to an address (ADDR_RESOLVED) and the way there (ROUTE_RESOLVED). The result of a
-//!    call is an event on the id's *event channel*.
-//! 2. Each side makes the objects for sending and receiving: a *protection domain*; registered
-//!    *memory* in it, which the device reads and writes by itself; a *completion queue*, in which
-//!    the device reports completed requests; and a *queue pair*, one queue for sends and one for
-//!    receives.
+//! 1. A *communication id* is like a socket. A server binds an id and listens. The id of a client
+//!    finds the device that leads to an address (ADDR_RESOLVED) and the route (ROUTE_RESOLVED). The
+//!    result of each call is an event on the id's *event channel*.
+//! 2. Each side creates the objects for sending and receiving: a *protection domain*; registered
+//!    *memory* in this domain, which the device accesses itself; a *completion queue*, in which the
+//!    device reports completed requests; and a *queue pair*: one queue for sends, one for receives.
 //! 3. The client connects, the server gets a CONNECT_REQUEST and accepts; both get ESTABLISHED.
-//! 4. A message goes from a posted send into a posted receive: the receiver names the memory
-//!    beforehand. A message that finds no receive fails, here with the connection, so **receives
-//!    are posted before connect and accept**, and each again before anything is answered.
-//! 5. The client disconnects, and both get DISCONNECTED.
+//! 4. A posted send transfers a message into a posted receive, which names the memory. A message
+//!    without a posted receive fails, here together with the connection. So **each side posts
+//!    receives before it connects or accepts**, and posts each again before it sends a reply.
+//! 5. The client disconnects, and both sides get DISCONNECTED.
 //!
-//! Two receives are enough since the client waits for each echo. In general a sender counts its
-//! peer's. Such credits are left out here, as are acknowledged endings and signs of life.
+//! Two receives are enough, because the client waits for each echo. In general, a sender counts the
+//! peer's receives (credits). This program lacks credits, acknowledged closes and keepalives.
 
 use std::{
     error::Error,
@@ -45,27 +43,27 @@ use rdmsg::{
 
 /// The time limit of each wait.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
-/// The longest message: each receive has room for one.
+/// The length of the longest message in bytes. Each receive has room for one message.
 const LARGEST: usize = 64 * 1024;
-/// The number of posted receives: one for the next message while the last one is read.
+/// The number of posted receives: one for the next message while the program reads the last one.
 const RECEIVES: usize = 2;
-/// The index of the send's memory, after those of the receives. It is also the id of the request.
+/// The index of the slot for the send, after the slots of the receives. It is also the send's id.
 const SEND: usize = RECEIVES;
 
-/// Messages and their echo over RDMA, with the connection manager and verbs alone.
+/// Sends messages and receives their echoes over RDMA, with only the connection manager and verbs
 #[derive(Parser)]
 #[command(version)]
 struct Options {
-    /// Wait at the address for one client and echo its messages
+    /// Wait for one client at the address, and echo its messages
     #[arg(long)]
     server: bool,
-    /// The server's address and port
+    /// The address and port of the server
     address: SocketAddr,
-    /// Message sizes in bytes, one after the other (client)
+    /// The sizes of the messages in bytes; the client sends all of one size, then of the next
     #[arg(short, long, value_delimiter = ',', default_value = "64,4096,16384")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=LARGEST as i64))]
     size: Vec<u32>,
-    /// The number of messages of each size (client)
+    /// The number of messages of each size that the client sends
     #[arg(short = 'c', long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     count: u64,
 }
@@ -83,7 +81,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The server: accepts one client and echoes its messages until it disconnects.
+/// Runs the server: accepts one client, and echoes its messages until the client disconnects.
 fn serve(options: &Options) -> Result<()> {
     let events = EventChannel::new()?;
     let mut listener = CmId::new(&events, PortSpace::TCP, 0)?;
@@ -93,8 +91,8 @@ fn serve(options: &Options) -> Result<()> {
     println!("listening on {address}");
 
     let mut asked = step(&events, CmEventType::CONNECT_REQUEST)?;
-    let id = asked.take_request().ok_or("a request without an id")?;
-    drop(listener); // Later clients are refused.
+    let id = asked.take_request().ok_or("the request has no id")?;
+    drop(listener); // Further clients are rejected.
     let mut connection = Connection::prepare(id, events)?;
     connection.id.accept(&connection_wanted())?;
     step(&connection.events, CmEventType::ESTABLISHED)?;
@@ -105,12 +103,12 @@ fn serve(options: &Options) -> Result<()> {
         connection.send(&message)?;
         number += 1;
     }
-    connection.id.disconnect()?; // The client has disconnected; this confirms it.
+    connection.id.disconnect()?; // Confirms the client's disconnect.
     println!("echoed {number} messages, every byte as expected");
     Ok(())
 }
 
-/// The client: connects, sends, checks the echoes, and disconnects.
+/// Runs the client: connects, sends messages, checks the echoes, and disconnects.
 fn request(options: &Options) -> Result<()> {
     let events = EventChannel::new()?;
     let mut id = CmId::new(&events, PortSpace::TCP, 0)?;
@@ -134,7 +132,7 @@ fn request(options: &Options) -> Result<()> {
             latencies.record(start.elapsed());
             check(number, &answer)?;
             if answer.len() != message.len() {
-                return Err(format!("sent {size} bytes, got {} back", answer.len()).into());
+                return Err(format!("sent {size} bytes, received {}", answer.len()).into());
             }
             number += 1;
         }
@@ -148,7 +146,7 @@ fn request(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The parameters of both sides: a message that finds no receive is an error.
+/// Returns the parameters of both sides. A message that finds no posted receive is an error.
 fn connection_wanted() -> ConnParam {
     ConnParam {
         rnr_retry_count: 0,
@@ -156,44 +154,44 @@ fn connection_wanted() -> ConnParam {
     }
 }
 
-/// Waits for the connection manager's next event, which must be this one, and traces it.
+/// Waits for the connection manager's next event and logs it. Fails if it is not `wanted`.
 fn step(events: &EventChannel, wanted: CmEventType) -> Result<CmEvent> {
     let Some(event) = events.wait_event(TIME_LIMIT)? else {
-        return Err(format!("no {wanted} within {TIME_LIMIT:?}").into());
+        return Err(format!("{wanted} did not arrive within {TIME_LIMIT:?}").into());
     };
     log::info!("{}", event.event());
     match event.event() {
         came if came == wanted && event.status() == 0 => Ok(event),
         CmEventType::REJECTED => Err(rejection_cause(&event).into()),
-        came => Err(format!("{came} instead of {wanted}: {}", event.cm_status()).into()),
+        came => Err(format!("{came} arrived instead of {wanted}: {}", event.cm_status()).into()),
     }
 }
 
-/// A connection with its objects, which are dropped in the right order.
+/// A connection and its objects. Each object keeps those alive that it needs.
 struct Connection {
     id: CmId,
     events: EventChannel,
     qp: QueuePair,
     cq: CompletionQueue,
-    /// Readable when the completion queue has a completion.
+    /// Its file descriptor is readable when the completion queue has a completion.
     done: CompletionChannel,
-    /// A slot for each receive, and one for the send.
+    /// One slot for each receive, and one for the send.
     memory: MemoryRegion,
-    /// Whether the device may still read the send's slot.
+    /// Whether the send has not completed: the device may still read its slot.
     sending: bool,
-    /// A received message: its slot and its length. It is answered before the next.
+    /// The slot and the length of a received message. The program replies before the next arrives.
     received: Option<(usize, usize)>,
 }
 
 impl Connection {
     /// Creates all objects that the id needs before it connects or accepts.
     fn prepare(mut id: CmId, events: EventChannel) -> Result<Self> {
-        let device = id.verbs().ok_or("the device is gone")?;
+        let device = id.verbs().ok_or("the device was removed")?;
         let pd = ProtectionDomain::new(&device)?;
         let memory = MemoryRegion::new(&pd, (RECEIVES + 1) * LARGEST, AccessFlags::LOCAL_WRITE)?;
         let done = CompletionChannel::new(&device)?;
         let cq = CompletionQueue::new(&device, RECEIVES as u32 + 1, Some((&done, 0)))?;
-        // By default a queue holds one request.
+        // By default, a queue has room for one request.
         let cap = QpCap {
             max_recv_wr: RECEIVES as u32,
             ..QpCap::default()
@@ -202,7 +200,7 @@ impl Connection {
             sq_sig_all: true,
             ..QpInitAttr::rc(&cq, cap)
         };
-        // The id moves its queue pair from state to state. In this state it accepts receives.
+        // `create_qp` moves the queue pair to the state INIT, in which it accepts receives.
         let qp = id.create_qp(&pd, &attr)?;
         let connection = Self {
             id,
@@ -225,11 +223,11 @@ impl Connection {
         Ok(self.qp.post_recv(&[RecvWr::new(place as u64, room)])?)
     }
 
-    /// Sends a message. The device may read its memory until the send completes.
+    /// Sends a message. The device may read the slot until the send completes.
     fn send(&mut self, message: &[u8]) -> Result<()> {
         while self.sending {
             if !self.progress()? {
-                return Err("the peer disconnected before it had everything".into());
+                return Err("the peer disconnected before it received all messages".into());
             }
         }
         let start = SEND * LARGEST;
@@ -240,7 +238,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Waits for a message and posts its receive again. `None`: the peer has disconnected.
+    /// Waits for a message, and posts its receive again. Returns `None` if the peer disconnected.
     fn receive(&mut self) -> Result<Option<Vec<u8>>> {
         loop {
             if let Some((place, len)) = self.received.take() {
@@ -255,8 +253,8 @@ impl Connection {
         }
     }
 
-    /// Sleeps until an event, unless there is one already. To miss none: first request an event,
-    /// then poll, then sleep. Returns whether the connection continues.
+    /// Waits for a completion or an event. Returns whether the connection continues. Polls after
+    /// `req_notify` and before the wait: otherwise a completion in between would cause no event.
     fn progress(&mut self) -> Result<bool> {
         self.cq.req_notify(false)?;
         if self.take_completions()? {
@@ -265,7 +263,7 @@ impl Connection {
         let mut files = [self.done.as_fd(), self.events.as_fd()]
             .map(|file| PollFd::new(file, PollFlags::POLLIN));
         match poll(&mut files, PollTimeout::try_from(TIME_LIMIT)?) {
-            Ok(0) => return Err(format!("no message within {TIME_LIMIT:?}").into()),
+            Ok(0) => return Err(format!("no message arrived within {TIME_LIMIT:?}").into()),
             Ok(_) | Err(Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
         }
@@ -280,13 +278,14 @@ impl Connection {
         }
     }
 
-    /// Takes completions of the device. Returns whether there were any.
+    /// Takes all completions from the queue. Returns whether the queue had any.
     fn take_completions(&mut self) -> Result<bool> {
         let mut completions = [WorkCompletion::default(); RECEIVES + 1];
         let count = self.cq.poll(&mut completions)?;
         for completion in &completions[..count] {
             let success = match completion.result() {
-                Err(error) if error.status == WcStatus::WR_FLUSH_ERR => continue, // An event says why.
+                // The device flushed the request: the connection ends, and an event follows.
+                Err(error) if error.status == WcStatus::WR_FLUSH_ERR => continue,
                 result => result?,
             };
             match success.wr_id as usize {

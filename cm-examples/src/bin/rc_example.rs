@@ -1,22 +1,23 @@
-//! The three operations of a reliable connection, one after the other: SEND, READ and WRITE. It
-//! works with the classic program `RDMA_RC_example`.
+//! The three operations of a reliable connection in sequence: SEND, READ and WRITE. The program
+//! interoperates with the classic C program `RDMA_RC_example`.
 //!
-//! Run `rc_example` on one host and `rc_example HOST` on another. Without a connection manager,
-//! both sides exchange the addresses of their queue pairs and buffers over TCP.
+//! Run `rc_example` on one host and `rc_example HOST` on another. The program uses no connection
+//! manager: both sides exchange the addresses of their queue pairs and buffers over TCP.
 //!
-//! 1. SEND: the server sends a text, and the client has posted a receive for it. Both sides take
+//! 1. SEND: the server sends a text, and the client has posted a receive for it. Both programs take
 //!    part.
-//! 2. READ: the server puts another text into its buffer, and the client reads it from there. The
+//! 2. READ: the server writes another text to its buffer, and the client reads that buffer. The
 //!    server's processor takes no part.
-//! 3. WRITE: the client writes a text into the server's buffer. The server finds it there later.
+//! 3. WRITE: the client writes a text to the server's buffer. The server reads its buffer later.
 //!
-//! The server takes no part in 2 and 3, so it does not know when it may read or change its buffer.
-//! Before and after each step both sides send a byte over TCP and wait for the other's byte.
+//! The server takes no part in steps 2 and 3, so it does not know when it can read or change its
+//! buffer. Before and after each step, both sides therefore send a byte over TCP and wait for the
+//! byte of the other side.
 //!
-//! Neither side sends the length of its buffer. Copies of the classic program differ in it: 16, 18
-//! and 21 bytes, the length of their first text. The texts here fit the shortest, and the buffer
-//! here is larger. The client assumes that the server's buffer is as long as its message. With
-//! `--len` this program behaves like those copies.
+//! Neither side sends the length of its buffer. In copies of the classic program, the buffer has
+//! 16, 18 or 21 bytes, the length of their first text. The texts of this program fit the shortest
+//! buffer, and its own buffer is larger. The client assumes that the server's buffer is as long as
+//! the server's message. With `--len`, this program behaves like those copies.
 
 use std::{
     net::TcpStream,
@@ -41,36 +42,37 @@ use rdmsg::{
 /// SEND, READ and WRITE on a reliable connection without the connection manager
 #[derive(Parser)]
 struct Options {
-    /// The server. Without it this is the server
+    /// The host name or address of the server; without it, this program is the server
     host: Option<String>,
-    /// TCP port for the exchange of addresses
+    /// The TCP port for the exchange of addresses
     #[arg(short, long, default_value_t = 19875)]
     port: u16,
-    /// Device [default: the first one]
+    /// The name of the device [default: the first device]
     #[arg(short = 'd', long, value_name = "NAME")]
     ib_dev: Option<String>,
-    /// Port of the device
+    /// The number of the device's port
     #[arg(short = 'i', long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
     ib_port: u8,
-    /// Index of the port's GID [default on Ethernet: the first one of RoCE version 2, of IPv4 if
-    /// there is one]
+    /// The index of the port's GID [default on Ethernet: the first RoCE v2 GID of an IPv4 address,
+    /// or else of an IPv6 address]
     #[arg(short, long)]
     gid_idx: Option<u8>,
-    /// Send, read and write all of a buffer of this many bytes, as copies of the classic program do
+    /// Use a buffer of this number of bytes, and transfer the whole buffer, as copies of the
+    /// classic program do
     #[arg(short, long, value_name = "BYTES")]
     len: Option<usize>,
 }
 
-/// The texts for SEND, READ and WRITE.
+/// The texts for SEND, READ and WRITE, without and with `--len`.
 const TEXTS: [&str; 3] = ["SEND operation ", "READ operation ", "WRITE operation"];
 const CLASSIC: [&str; 3] = [
     "SEND operation ",
     "RDMA read operation ",
     "RDMA write operation",
 ];
-/// The length of each text of `TEXTS` in bytes, with a zero at its end.
+/// The length in bytes of each text in `TEXTS`, including a zero byte at its end.
 const LEN: usize = 16;
-/// The buffer's length in bytes.
+/// The length of the buffer in bytes, without `--len`.
 const ROOM: usize = 4096;
 
 /// The time limit of a step.
@@ -88,13 +90,13 @@ fn run(options: &Options) -> Result<()> {
     let stream = meet(options.host.as_deref(), options.port)?;
 
     tell(&stream, &side.record(&port))?;
-    let (peer, theirs) = parse(&hear(&stream, "where its buffer is")?)?;
+    let (peer, theirs) = parse(&hear(&stream, "the address of its buffer")?)?;
     println!(
         "remote: {peer}, buffer at {:#x} with rkey {:#x}",
         theirs.addr, theirs.rkey
     );
     if options.host.is_some() {
-        // The receive is posted before the server can send.
+        // The client posts the receive now, before the server can send.
         side.qp
             .post_recv(&[RecvWr::new(0, Sge::new(&side.memory, ..))])?;
     }
@@ -108,7 +110,8 @@ fn run(options: &Options) -> Result<()> {
         rnr_retry: 0,
     };
     port.connect(&side.qp, &peer, &terms)?;
-    // A message to a queue pair that is not ready is lost.
+    // A message to a queue pair that is not ready is lost, so both sides wait until both queue
+    // pairs are ready.
     synchronise(&stream, b'Q')?;
     match options.host {
         Some(_) => side.client(&stream, theirs),
@@ -116,14 +119,14 @@ fn run(options: &Options) -> Result<()> {
     }
 }
 
-/// Reports that this side has reached a point, and waits until the other side has.
+/// Reports to the peer that this side has reached a point, and waits until the peer has reached it.
 fn synchronise(stream: &TcpStream, point: u8) -> Result<()> {
     tell(stream, &[point])?;
-    hear::<1>(stream, "that it has come as far").map(drop)
+    hear::<1>(stream, "the byte that ends the step").map(drop)
 }
 
-/// Parses the peer's record: address and key of its buffer, number of its queue pair, addresses of
-/// its port, in network byte order.
+/// Parses the peer's record: the address and the key of its buffer, its queue pair number, and the
+/// LID and the GID of its port, in network byte order.
 fn parse(record: &[u8; 34]) -> Result<(Peer, RemoteAddr)> {
     let number = |at: usize, len: usize| {
         let bytes = record[at..at + len].iter();
@@ -142,17 +145,17 @@ fn parse(record: &[u8; 34]) -> Result<(Peer, RemoteAddr)> {
         rkey: number(8, 4) as u32,
     };
     if buffer.addr == 0 || peer.qp_num >= 1 << 24 {
-        return Err("what the peer says of itself cannot be: is it rc_example?".into());
+        return Err("the peer's record is invalid: the peer must run rc_example".into());
     }
     Ok((peer, buffer))
 }
 
-/// A queue pair and its one buffer, which the peer may read and write.
+/// A queue pair and its only buffer, which the peer can read and write.
 struct Side {
     qp: QueuePair,
     cq: CompletionQueue,
     memory: MemoryRegion,
-    /// The length of each transfer, with `--len`.
+    /// The length of each transfer in bytes, if `--len` is set.
     len: Option<usize>,
     texts: [&'static str; 3],
 }
@@ -179,7 +182,7 @@ impl Side {
         })
     }
 
-    /// Returns the record of this side: see [`parse`].
+    /// Returns the record of this side in the format that [`parse`] describes.
     fn record(&self, port: &Port) -> [u8; 34] {
         let mut record = [0; 34];
         record[..8].copy_from_slice(&self.memory.addr().to_be_bytes());
@@ -195,20 +198,21 @@ impl Side {
         self.put(self.texts[0], len);
         let message = Sge::new(&self.memory, ..len);
         self.qp.post_send(&[SendWr::send(0, message)])?;
-        // Devices report different statuses; the second of each pair is that of soft-RoCE.
+        // Devices report different statuses for this error. The second one is that of soft-RoCE.
         self.complete("SEND", |status| match status {
             WcStatus::REM_INV_REQ_ERR | WcStatus::REM_OP_ERR => {
-                format!("the client has less room than the {len} bytes of this message")
+                format!("the client's buffer is shorter than this message of {len} bytes")
             }
             other => other.to_string(),
         })?;
         self.put(self.texts[1], len);
         let read = self.text();
         synchronise(stream, b'R')?;
-        // The client reads and writes here, and this side learns only that it has finished.
+        // Meanwhile the client reads and writes this buffer. The server learns only that the client
+        // has finished.
         synchronise(stream, b'W')?;
         if self.show("Contents of server buffer") == read {
-            return Err("the client has not written anything".into());
+            return Err("the client has not written to the buffer".into());
         }
         Ok(())
     }
@@ -216,23 +220,21 @@ impl Side {
     fn client(&self, stream: &TcpStream, theirs: RemoteAddr) -> Result<()> {
         let came = self.complete("the receive", |status| match status {
             WcStatus::LOC_LEN_ERR | WcStatus::LOC_QP_OP_ERR => format!(
-                "the server's message is longer than the {} bytes that there is room for",
+                "the server's message is longer than the buffer of {} bytes",
                 self.memory.len()
             ),
             other => other.to_string(),
         })?;
         let len = self.len.unwrap_or(came.byte_len as usize);
         if len == 0 {
-            return Err(
-                "the server's message has 0 bytes: there is nothing to read and write".into(),
-            );
+            return Err("the server's message has 0 bytes, so its buffer is empty".into());
         }
         self.show("Message is");
         synchronise(stream, b'R')?;
         self.put("", len);
         let access = |status| match status {
             WcStatus::REM_ACCESS_ERR => {
-                format!("the server's buffer is not as long as its message of {len} bytes")
+                format!("the server's buffer is shorter than its message of {len} bytes")
             }
             other => other.to_string(),
         };
@@ -260,21 +262,23 @@ impl Side {
                 return Ok(done.map_err(failed)?);
             }
         }
-        Err(format!("{what}: not done after {TIME_LIMIT:?}").into())
+        Err(format!("{what}: not completed within {TIME_LIMIT:?}").into())
     }
 
-    /// Copies a text into the buffer, up to `len` bytes, and fills the rest with zeros.
+    /// Writes a text of up to `len` bytes to the buffer, and fills the rest of the buffer with
+    /// zeros.
     fn put(&self, text: &str, len: usize) {
         let mut bytes = text.as_bytes().to_vec();
         bytes.resize(self.memory.len(), 0);
-        // The buffer of a classic program may end without a zero.
+        // With `--len`, the text fills the buffer without a zero byte at its end, as in the classic
+        // program.
         if self.len.is_none() {
             bytes[len - 1..].fill(0);
         }
         self.memory.copy_in(0, &bytes);
     }
 
-    /// Returns the text in the buffer, up to the first zero.
+    /// Returns the text in the buffer, up to the first zero byte.
     fn text(&self) -> String {
         let mut bytes = vec![0; self.memory.len()];
         self.memory.copy_out(0, &mut bytes);

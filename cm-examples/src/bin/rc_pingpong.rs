@@ -1,16 +1,16 @@
-//! Two queue pairs that play ping-pong. The program connects them itself, without the connection
-//! manager. It works with the C program `ibv_rc_pingpong`.
+//! A ping-pong between two queue pairs. The program connects the queue pairs itself, without the
+//! connection manager. It interoperates with the C program `ibv_rc_pingpong`.
 //!
 //! Run `rc_pingpong` on one host and `rc_pingpong HOST` on another.
 //!
-//! 1. Each side makes a queue pair, in state INIT, and posts receives. That far it needs to know
-//!    nothing of the other.
-//! 2. Over TCP they exchange their addresses: local address, queue pair number, the number of the
-//!    first packet, global address.
-//! 3. Now each moves its queue pair to RTR, ready to receive, and RTS, ready to send. The server
-//!    does so before it answers, so that it is ready when the client is.
-//! 4. The client sends, and each side sends again when it has received and its own last message is
-//!    through.
+//! 1. Each side creates a queue pair, moves it to the state INIT, and posts receives. This needs no
+//!    information from the peer.
+//! 2. Over TCP, the sides exchange their addresses: the LID of the port, the queue pair number, the
+//!    sequence number of the first packet, and the GID of the port.
+//! 3. Each side moves its queue pair to RTR (ready to receive) and RTS (ready to send). The server
+//!    does this before it sends its address, so that its queue pair is ready when the client sends.
+//! 4. The client sends. Each side sends its next message when it has received one and its own last
+//!    send has completed.
 
 use std::{process::ExitCode, time::Instant};
 
@@ -26,66 +26,66 @@ use rdmsg::verbs::{AccessFlags, Mtu};
 /// Ping-pong between two hosts on a reliable connection without the connection manager
 #[derive(Parser)]
 struct Options {
-    /// The server. Without it this is the server
+    /// The host name or address of the server; without it, this program is the server
     host: Option<String>,
-    /// TCP port for the exchange of addresses
+    /// The TCP port for the exchange of addresses
     #[arg(short, long, default_value_t = 18515)]
     port: u16,
-    /// Device [default: the first one]
+    /// The name of the device [default: the first device]
     #[arg(short = 'd', long, value_name = "NAME")]
     ib_dev: Option<String>,
-    /// Port of the device
+    /// The number of the device's port
     #[arg(short = 'i', long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
     ib_port: u8,
-    /// Bytes of a message, the same on both sides
+    /// The size of a message in bytes; must be the same on both sides
     #[arg(short, long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     size: u32,
-    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096
+    /// The path MTU in bytes: 256, 512, 1024, 2048 or 4096
     #[arg(short, long, default_value = "1024", value_parser = mtu)]
     mtu: Mtu,
-    /// Receives that are posted at a time
+    /// The number of posted receives
     #[arg(short, long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=16384))]
     rx_depth: u32,
-    /// Messages each way, the same on both sides
+    /// The number of messages in each direction; must be the same on both sides
     #[arg(short = 'n', long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     iters: u32,
-    /// Service level
+    /// The service level
     #[arg(short = 'l', long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=15))]
     sl: u8,
-    /// Sleep until there are completions, instead of polling
+    /// Sleep until an event reports completions, instead of polling
     #[arg(short, long)]
     events: bool,
-    /// Index of the port's GID [default on Ethernet: the first one of RoCE version 2, of IPv4 if
-    /// there is one]
+    /// The index of the port's GID [default on Ethernet: the first RoCE v2 GID of an IPv4 address,
+    /// or else of an IPv6 address]
     #[arg(short, long)]
     gid_idx: Option<u8>,
-    /// Check every byte of the last message
+    /// Check each byte of the last message
     #[arg(short, long)]
     chk: bool,
-    /// Take pages when the device needs them (on-demand paging), instead of pinning them
+    /// Use on-demand paging: the device loads pages when it needs them, and they are not pinned
     #[arg(short, long)]
     odp: bool,
-    /// The same, with a region that covers all memory
+    /// Use on-demand paging, with a memory region that covers all memory of the process
     #[arg(short = 'O', long)]
     iodp: bool,
-    /// With -o or -O: have the device fetch the pages first
+    /// With -o or -O: the device loads the pages before it needs them
     #[arg(short = 'P', long)]
     prefetch: bool,
-    /// Put messages into the device's own memory
+    /// Store the messages in the memory of the device
     #[arg(short = 'j', long, conflicts_with_all = ["odp", "iodp"])]
     dm: bool,
-    /// Read the arrival times of messages, by the device's clock
+    /// Read the arrival times of the messages from the clock of the device
     #[arg(short, long)]
     ts: bool,
-    /// Post with the functions of ibv_wr_post, one for each part of a request
+    /// Post with the functions of ibv_wr_post, which set each part of a request separately
     #[arg(short = 'N', long)]
     new_send: bool,
-    /// Allow memory that is not protected, in a confidential guest
+    /// Allow memory that is not encrypted in a confidential guest
     #[arg(short = 'U', long)]
     allow_cc_unprotected: bool,
 }
 
-/// The client's message when it knows the server's address.
+/// The client sends this message after it has received the server's address.
 const DONE: &[u8; 5] = b"done\0";
 
 impl Options {
@@ -97,7 +97,7 @@ impl Options {
             _ => Place::Pinned,
         };
         if self.prefetch && !matches!(place, Place::OnDemand | Place::Implicit) {
-            return Err("-P: only what is taken on demand (-o, -O) can be fetched first".into());
+            return Err("-P requires on-demand paging (-o or -O)".into());
         }
         if self.allow_cc_unprotected {
             let lacks = "regions that a confidential guest shares with its host";
@@ -147,7 +147,7 @@ fn run(options: &Options) -> Result<()> {
         rnr_retry: 7,
     };
     let stream = meet(options.host.as_deref(), options.port)?;
-    let another = |error| format!("{error}. Is it ibv_rc_pingpong, and neither of its siblings?");
+    let another = |error| format!("{error}. The peer must run ibv_rc_pingpong");
     let hear_address = || Peer::from_text(&hear(&stream, "its address")?);
     let them;
     if options.host.is_some() {
@@ -159,11 +159,11 @@ fn run(options: &Options) -> Result<()> {
         them = hear_address().map_err(another)?;
         port.connect(&game.qp, &them, &terms)?;
         tell(&stream, &us.to_text())?;
-        let done: [u8; DONE.len()] = hear(&stream, "that it is done").map_err(another)?;
+        let done: [u8; DONE.len()] = hear(&stream, "its confirmation").map_err(another)?;
         if done != *DONE {
             let came = done.escape_ascii();
             return Err(format!(
-                "the peer sent \"{came}\", where \"done\" is expected: it is no ibv_rc_pingpong (ibv_srq_pingpong sends many addresses)"
+                "the peer sent \"{came}\" instead of \"done\": it is not ibv_rc_pingpong"
             )
             .into());
         }

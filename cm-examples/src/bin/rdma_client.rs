@@ -1,9 +1,9 @@
-//! The shortest way to one message over RDMA: the client. Each call of the connection manager
-//! returns when its step is done, so there are no events to wait for. It speaks to the C programs
-//! of the same names.
+//! The client of the shortest RDMA program: it exchanges one message. Each call of the connection
+//! manager waits until its step is complete, so the program handles no events. It interoperates
+//! with the C program `rdma_server`.
 //!
 //! Run `rdma_server` on one host and `rdma_client -s ADDR` on another. The client sends 16 bytes,
-//! and gets 16 bytes back.
+//! and receives 16 bytes.
 
 use std::process::ExitCode;
 
@@ -11,13 +11,13 @@ use clap::Parser;
 use cm_examples::{Result, end, exchange::Exchange};
 use rdmsg::cm::{AddrInfo, AddrInfoHints, CmId, ConnParam, PortSpace};
 
-/// Send one message to rdma_server, and get one back
+/// Send one message to rdma_server, and receive one
 #[derive(Parser)]
 struct Options {
-    /// The server's address
+    /// The host name or address of the server
     #[arg(short, value_name = "ADDRESS", default_value = "127.0.0.1")]
     server: String,
-    /// The server's port
+    /// The port of the server
     #[arg(short, default_value = "7471")]
     port: String,
 }
@@ -34,10 +34,11 @@ fn run(options: &Options) -> Result<()> {
     let mut hints = AddrInfoHints::default();
     hints.port_space = Some(PortSpace::TCP);
     let info = AddrInfo::new(Some(&options.server), &options.port, hints)?;
-    // This call resolves the address and the route.
+    // `create_ep` resolves the address and the route.
     let mut id = CmId::create_ep(&info)?;
     let mut exchange = Exchange::new(&mut id)?;
-    // The server may answer as soon as it is connected, so a receive is posted before.
+    // The server may send as soon as the connection is established, so the receive is posted
+    // before.
     exchange.post_receive()?;
     id.connect(&ConnParam::default())?;
     exchange.send()?;

@@ -1,9 +1,9 @@
-//! The shortest way to one message over RDMA: the server. Each call of the connection manager
-//! returns when its step is done, so there are no events to wait for. It speaks to the C programs
-//! of the same names.
+//! The server of the shortest RDMA program: it exchanges one message. Each call of the connection
+//! manager waits until its step is complete, so the program handles no events. It interoperates
+//! with the C program `rdma_client`.
 //!
-//! Run `rdma_server` on one host and `rdma_client -s ADDR` on another. The server takes one
-//! client's 16 bytes, and sends 16 bytes back.
+//! Run `rdma_server` on one host and `rdma_client -s ADDR` on another. The server receives 16 bytes
+//! from one client, and sends 16 bytes back.
 
 use std::process::ExitCode;
 
@@ -11,7 +11,7 @@ use clap::Parser;
 use cm_examples::{Result, end, exchange::Exchange};
 use rdmsg::cm::{AddrInfo, AddrInfoHints, CmId, ConnParam, PortSpace};
 
-/// Receive one message of rdma_client, and send one back
+/// Receive one message from rdma_client, and send one back
 #[derive(Parser)]
 struct Options {
     /// The address to listen on
@@ -35,12 +35,13 @@ fn run(options: &Options) -> Result<()> {
     hints.passive = true;
     hints.port_space = Some(PortSpace::TCP);
     let info = AddrInfo::new(Some(&options.server), &options.port, hints)?;
-    // This call binds the id.
+    // `create_ep` binds the id to the address.
     let mut listener = CmId::create_ep(&info)?;
     listener.listen(0)?;
     let mut id = listener.get_request()?;
     let mut exchange = Exchange::new(&mut id)?;
-    // The client may send as soon as it is connected, so a receive is posted before.
+    // The client may send as soon as the connection is established, so the receive is posted
+    // before.
     exchange.post_receive()?;
     id.accept(&ConnParam::default())?;
     exchange.wait_received()?;

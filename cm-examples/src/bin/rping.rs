@@ -1,15 +1,15 @@
-//! The ping of RDMA: one side sends the address of its memory. The other reads that memory and
-//! writes to it, without the processor of the first side. It works with the C program of the same
-//! name.
+//! The ping of RDMA: the client sends the address of its memory. The server reads and writes that
+//! memory without the client's processor. It interoperates with the C program of the same name.
+//! Run `rping -s` on one host and `rping -c -a ADDR -C 10 -v` on another.
 //!
-//! Run `rping -s` on one host and `rping -c -a ADDR -C 10 -v` on another. For each ping
+//! For each ping:
 //!
-//! 1. the client fills its first buffer and sends its *address*, *remote key* and size, 16 bytes;
-//! 2. the server READs the buffer and confirms that with a message;
-//! 3. the client sends the same of its second buffer;
-//! 4. the server WRITEs the text there and confirms it, and the client compares the two.
+//! 1. The client fills its first buffer, and sends its *address*, *remote key* and size: 16 bytes.
+//! 2. The server READs the buffer, and confirms this with a message.
+//! 3. The client sends the address, the remote key and the size of its second buffer.
+//! 4. The server WRITEs the text to it and confirms this. The client compares both buffers.
 //!
-//! A message is only a claim, so its size is checked against the local buffer before any READ.
+//! The peer can send any size, so the server checks the size against its buffer before it reads.
 
 use std::{process::ExitCode, thread, time::Duration};
 
@@ -30,25 +30,25 @@ use rdmsg::{
 #[derive(Parser, Clone)]
 #[command(group(clap::ArgGroup::new("role").required(true).args(["server", "client"])))]
 struct Options {
-    /// Be the server
+    /// Run the server
     #[arg(short)]
     server: bool,
-    /// Be the client
+    /// Run the client
     #[arg(short, requires = "address")]
     client: bool,
-    /// Server: address to listen on [default: any]; client: the server's address
+    /// Server: the address to listen on [default: any]; client: the address of the server
     #[arg(short, value_name = "ADDRESS")]
     address: Option<String>,
-    /// Client: address to connect from
+    /// Client: the address to connect from
     #[arg(short = 'I', value_name = "ADDRESS")]
     source: Option<String>,
-    /// Port
+    /// The port of the server
     #[arg(short, default_value_t = 7174)]
     port: u16,
-    /// Number of pings; 0 means no end. The server serves any number
+    /// Client: the number of pings; 0 means no limit
     #[arg(short = 'C', default_value_t = 0)]
     count: u32,
-    /// Bytes of a ping
+    /// The size of a ping in bytes
     #[arg(short = 'S', default_value_t = 64, value_parser = clap::value_parser!(u32).range(23..=65535))]
     size: u32,
     /// Print the text of each ping
@@ -57,13 +57,13 @@ struct Options {
     /// Compare the bytes that come back with the original
     #[arg(short = 'V')]
     verify: bool,
-    /// Show the connection's steps
+    /// Show the events of the connection manager
     #[arg(short)]
     debug: bool,
-    /// Server: continue after a client, and serve several at a time
+    /// Server: continue after a client, and serve several clients concurrently
     #[arg(short = 'P')]
     persistent: bool,
-    /// Let the program create the queue pair and move it from state to state
+    /// Create the queue pair in the program, which also changes its state
     #[arg(short = 'q')]
     own_qp: bool,
 }
@@ -89,7 +89,7 @@ fn serve(options: &Options) -> Result<()> {
     let requests = EventChannel::new()?;
     let mut listener = CmId::new(&requests, PortSpace::TCP, 0)?;
     listener.bind_addr(address)?;
-    // 0 is the kernel's maximum. The kernel drops requests beyond it, which are repeated late.
+    // 0 selects the kernel's maximum. The kernel drops further requests, and clients retry late.
     listener.listen(0)?;
     loop {
         let Some(mut event) = requests.wait_event(Duration::MAX)? else {
@@ -103,16 +103,16 @@ fn serve(options: &Options) -> Result<()> {
         if !options.persistent {
             return answer();
         }
-        // All of them concurrently. A failure of one does not affect the others.
+        // The threads run concurrently. An error of one client does not affect the others.
         let serving = thread::Builder::new().spawn(move || end("rping", answer()));
         if let Err(error) = serving {
-            eprintln!("rping: no thread for another client: {error}");
+            eprintln!("rping: cannot start a thread for a client: {error}");
         }
     }
 }
 
 fn answer(mut id: CmId, options: &Options) -> Result<()> {
-    // Each connection has its own events, so that its thread sees no others.
+    // Each connection has its own event channel, so that its thread gets no events of others.
     let events = EventChannel::new()?;
     id.migrate(&events)?;
     Side::new(id, events, options)?.answer(options.verbose)
@@ -126,26 +126,26 @@ fn ping(options: &Options) -> Result<()> {
     Side::new(id, events, options)?.ask(options)
 }
 
-/// Which work request a completion is of.
+/// The ids of work requests.
 const RECEIVE: u64 = 0;
 const REQUEST: u64 = 1;
 
-/// One end of a connection, and its memory.
+/// One side of a connection, and its memory.
 struct Side {
     connection: Connection,
-    /// The last message from the peer, and the message to it.
+    /// The last message from the peer, and the message to the peer.
     heard: MemoryRegion,
     said: MemoryRegion,
-    /// The client's first buffer, which the server reads; and the buffer for writes and reads.
+    /// The client's first buffer, which the server reads, and the buffer for writes and reads.
     start: MemoryRegion,
     data: MemoryRegion,
-    /// Whether a request has not completed yet.
+    /// Whether a send, READ or WRITE has not completed yet.
     busy: bool,
     received: Option<Claim>,
 }
 
 impl Side {
-    /// Makes the objects that an id needs before it connects or accepts, with a receive posted.
+    /// Creates the objects that the id needs before it connects or accepts, and posts a receive.
     fn new(id: CmId, events: EventChannel, options: &Options) -> Result<Self> {
         let cap = QpCap {
             max_send_wr: 16,
@@ -168,7 +168,7 @@ impl Side {
         Ok(side)
     }
 
-    /// The server: answers pings until the client disconnects.
+    /// Runs the server: answers pings until the client disconnects.
     fn answer(mut self, verbose: bool) -> Result<()> {
         self.connection.accept(one_at_a_time())?;
         while let Some(source) = self.receive()? {
@@ -190,7 +190,7 @@ impl Side {
             }
             self.tell(Claim::default())?;
             let Some(sink) = self.receive()? else { break };
-            // The text with its final zero must fit the client's buffer.
+            // The client's buffer must have room for the text and its zero byte.
             let len = sink.size().min(text.len() + 1);
             self.post(SendWr::write(REQUEST, Sge::new(&data, ..len), sink.into()))?;
             self.tell(Claim::default())?;
@@ -199,7 +199,7 @@ impl Side {
         self.connection.disconnect()
     }
 
-    /// The client: pings, and disconnects.
+    /// Runs the client: sends the pings, and disconnects.
     fn ask(mut self, options: &Options) -> Result<()> {
         self.connection.connect(one_at_a_time())?;
         let (start, data) = (Claim::of(&self.start), Claim::of(&self.data));
@@ -214,7 +214,7 @@ impl Side {
             let mut back = vec![0; text.len()];
             self.data.copy_out(0, &mut back);
             if options.verify && back != text {
-                return Err(format!("data mismatch: ping {number} came back changed").into());
+                return Err(format!("data mismatch: the server changed ping {number}").into());
             }
             if options.verbose {
                 println!(
@@ -234,7 +234,7 @@ impl Side {
     }
 
     fn post(&mut self, request: SendWr<'_>) -> Result<()> {
-        // The peer may have answered a message before the device completes it.
+        // The peer's reply can arrive before the completion of the message it replies to.
         self.until(|side| !side.busy)?;
         self.busy = true;
         Ok(self.connection.qp.post_send(&[request])?)
@@ -247,22 +247,22 @@ impl Side {
         self.post(SendWr::send(REQUEST, Sge::new(&said, ..)))
     }
 
-    /// Returns the next message of the peer; `None` when it has disconnected.
+    /// Returns the next message of the peer, or `None` if the peer has disconnected.
     fn receive(&mut self) -> Result<Option<Claim>> {
         self.until(|side| side.received.is_some())?;
         Ok(self.received.take())
     }
 
-    /// Returns the buffer, if the peer's memory fits it.
+    /// Returns the local buffer, if it has room for the peer's memory.
     fn room_for(&self, claim: Claim) -> Result<MemoryRegion> {
         let (size, room) = (claim.size(), self.data.len());
         if (1..=room).contains(&claim.size()) {
             return Ok(self.data.clone());
         }
-        Err(format!("the peer offers {size} bytes, here is room for 1 to {room}: -S must be the same on both sides").into())
+        Err(format!("the peer offers {size} bytes, not 1 to {room}: -S must be the same").into())
     }
 
-    /// Waits until the condition is met. Returns false if the peer disconnects first.
+    /// Waits until `so` returns true. Returns `false` if the peer disconnects first.
     fn until(&mut self, so: impl Fn(&Self) -> bool) -> Result<bool> {
         while !so(self) {
             let Some(done) = self.connection.completion()? else {
@@ -275,21 +275,21 @@ impl Side {
             let len = done.byte_len as usize;
             if len != Claim::LEN {
                 return Err(format!(
-                    "a message of {len} bytes, where 16 are expected: the peer is no rping"
+                    "received a message of {len} bytes, not 16: the peer is not rping"
                 )
                 .into());
             }
             let mut bytes = [0; Claim::LEN];
             self.heard.copy_out(0, &mut bytes);
             self.received = Some(Claim::from_bytes(bytes));
-            // The receive is posted before any answer, because the peer may send after the answer.
+            // The receive is posted before any reply, because the peer may send after the reply.
             self.post_receive()?;
         }
         Ok(true)
     }
 }
 
-/// Returns parameters with one READ at a time in each direction.
+/// Returns parameters that permit one READ at a time in each direction.
 fn one_at_a_time() -> ConnParam {
     ConnParam {
         responder_resources: 1,

@@ -1,14 +1,14 @@
-//! The speed of a byte stream over RDMA or over TCP, with the same code. It works with the C
-//! program of the same name, whose stream is librdmacm's `rsocket`. With `-T s` it works with any
-//! `rstream` over TCP, also under `librspreload.so`.
+//! The speed of a byte stream over RDMA or over TCP, with the same code. The program interoperates
+//! with the C program of the same name, whose stream is librdmacm's `rsocket`. With `-T s`, it
+//! interoperates with any `rstream` over TCP, also under `librspreload.so`.
 //!
-//! Run `rstream` on one host and `rstream -s ADDR` on another. A program uses the stream like a TCP
-//! stream: connect or accept, then read and write. But a write goes directly into the peer's
-//! memory, and waits while that is full.
+//! Run `rstream` on one host and `rstream -s ADDR` on another. The program uses the stream like a
+//! TCP stream: it connects or accepts, and then reads and writes. But a write goes directly into
+//! the peer's memory, and waits while that memory is full.
 //!
-//! Each test repeats a transfer from the client to the server, and one back. By default one
-//! connection has the tests of latency, with one transfer at a time, and another the tests of
-//! bandwidth, with many in a row.
+//! Each test repeats transfers from the client to the server and back. By default, the program
+//! opens two connections: one for the latency tests, with one transfer at a time, and one for the
+//! bandwidth tests, with many transfers in a row.
 
 use std::{
     io::{self, Read, Write},
@@ -31,72 +31,73 @@ use rdmsg::{
     rsocket::Config,
 };
 
-/// Measure streams of bytes over RDMA or TCP
+/// Measure byte streams over RDMA or TCP
 #[derive(Parser, Clone)]
 struct Options {
-    /// The server's address. Without it this is the server
+    /// The host name or address of the server; without it, this program is the server
     #[arg(short, value_name = "ADDRESS")]
     server: Option<String>,
-    /// Address to listen on [default: any]
+    /// The address to listen on [default: any]
     #[arg(short, value_name = "ADDRESS")]
     bind: Option<String>,
-    /// Form of addresses
+    /// The format of addresses
     #[arg(short, default_value = "name", value_parser = ["name", "ip", "gid"])]
     format: String,
-    /// Bytes of the buffers for sending and for receiving
+    /// The size of the send buffer and of the receive buffer in bytes
     #[arg(short = 'B', default_value_t = 512 << 10, value_parser = clap::value_parser!(u32).range(1..=512 << 20))]
     buffer: u32,
-    /// Bytes that are sent inline [default: 64 for latency, 0 for bandwidth]
+    /// The maximum size of an inline send in bytes [default: 64 for latency, 0 for bandwidth]
     #[arg(short, value_name = "BYTES")]
     inline: Option<u32>,
-    /// One test, with this number of transfers to and fro; the same on both sides
+    /// Run one test that repeats the transfers this number of times; must be the same on both sides
     #[arg(short = 'I', value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     iterations: Option<u32>,
-    /// One test, with this number of transfers in a row; the same on both sides
+    /// Run one test with this number of transfers in a row; must be the same on both sides
     #[arg(short = 'C', value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     count: Option<u32>,
-    /// One test, with transfers of this size, or `all` for more tests; the same on both sides
+    /// Run one test with transfers of this size, or `all` for more tests; must be the same on both
+    /// sides
     #[arg(short = 'S', value_name = "BYTES|all")]
     size: Option<String>,
-    /// Port
+    /// The port of the server
     #[arg(short, default_value_t = 7471)]
     port: u16,
-    /// Probe the peer at this interval in seconds
+    /// The keepalive interval in seconds
     #[arg(short, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     keepalive: Option<u64>,
-    /// How to run the test; may be given several times, and each by its first letter
+    /// How to run the test; can be repeated; the first letter of an option is enough
     #[arg(short = 'T', value_name = "OPTION")]
     test: Vec<Test>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Test {
-    /// Over TCP
+    /// Use TCP
     #[value(alias = "s")]
     Socket,
-    /// Wait before each call
+    /// Wait for the socket before each call
     #[value(alias = "a")]
     Async,
     /// Use blocking calls
     #[value(alias = "b")]
     Block,
-    /// Over TCP, and the server starts a thread for it
+    /// Use TCP, and run each test of the server in a new thread
     #[value(alias = "f")]
     Fork,
-    /// Wait when a call would block: the default
+    /// Wait for the socket when a call would block (the default)
     #[value(alias = "n")]
     Nonblock,
-    /// librdmacm looks up the server's address
+    /// Look up the server's address with librdmacm
     #[value(alias = "r")]
     Resolve,
-    /// Check every byte; the same on both sides
+    /// Check each byte; must be the same on both sides
     #[value(alias = "v")]
     Verify,
 }
 
-/// The longest silence of the peer.
+/// The time limit for each wait for the peer.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
-/// The number of bytes that the sides exchange before each test.
+/// The number of bytes that both sides send before each test.
 const SYNC: usize = 16;
 
 fn main() -> ExitCode {
@@ -117,7 +118,9 @@ fn run(options: &Options) -> Result<()> {
             if options.has(Test::Fork) {
                 let own = options.clone();
                 let serving = thread::spawn(move || Side::new(socket, &own)?.run(&plan));
-                serving.join().map_err(|_| "a server's thread panicked")??;
+                serving
+                    .join()
+                    .map_err(|_| "the thread of a test panicked")??;
             } else {
                 Side::new(socket, options)?.run(&plan)?;
             }
@@ -127,7 +130,7 @@ fn run(options: &Options) -> Result<()> {
     let address = if options.has(Test::Resolve) {
         let port = options.port.to_string();
         let found = AddrInfo::new(Some(server), &port, AddrInfoHints::default())?;
-        found.dst_addr().ok_or("it has no address")?
+        found.dst_addr().ok_or("librdmacm returned no address")?
     } else {
         options.address(server)?
     };
@@ -148,13 +151,13 @@ impl Options {
         self.test.contains(&test)
     }
 
-    /// Returns the configuration for RDMA, if it is used.
+    /// Returns the configuration of the RDMA stream, or `None` if the test uses TCP.
     fn config(&self, plan: &Plan) -> Option<Config> {
         if self.has(Test::Socket) || self.has(Test::Fork) {
             return None;
         }
         let mut config = Config::default();
-        // Sockets have twice the requested size.
+        // The kernel doubles the requested buffer size of a TCP socket, so this doubles it as well.
         config.send_buffer = 2 * self.buffer as usize;
         config.receive_buffer = 2 * self.buffer as usize;
         config.inline = self.inline.unwrap_or(plan.inline);
@@ -162,15 +165,15 @@ impl Options {
     }
 }
 
-/// One end of a connection.
+/// One side of a connection.
 struct Side {
     socket: Socket,
     is_client: bool,
-    /// Wait before each call, or when a call would block; otherwise the calls block.
+    /// Whether to wait before each call. Otherwise calls wait only if they would block.
     wait_first: bool,
     verify: bool,
     buffer: Vec<u8>,
-    /// The next byte to send, and to receive, if they are checked.
+    /// The next byte to send, and the next byte to receive, if the test checks each byte.
     sent: u8,
     received: u8,
 }
@@ -204,10 +207,10 @@ impl Side {
         }
         if !self.is_client && self.socket.wait_readable(TIME_LIMIT).is_ok() {
             // The client ends the connection when it has read everything. Some clients stop reading
-            // at the end.
+            // earlier, so an error is ignored.
             let _ = self.socket.read(&mut self.buffer);
         }
-        // The peer may have closed already.
+        // The error is ignored, because the peer may have closed the connection already.
         let _ = self.socket.shutdown();
         Ok(())
     }
@@ -268,7 +271,7 @@ impl Side {
             }
             match self.socket.read(&mut self.buffer[at..len]) {
                 Ok(0) => {
-                    return Err(format!("the peer has closed, {} bytes early", len - at).into());
+                    return Err(format!("the peer closed {} bytes early", len - at).into());
                 }
                 Ok(count) => at += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {

@@ -1,12 +1,12 @@
-//! Many connections on one event channel, with messages on each. It works with C's `ucmatose`.
+//! Many connections on one event channel, with messages on each. It interoperates with C's program.
 //!
-//! Run `ucmatose -c 100` on one host and `ucmatose -s ADDR -c 100` on another. With many
-//! connections an event must name its connection: each id has a number, here its index in the list.
-//! So one thread drives all connections.
+//! Run `ucmatose -c 100` on one host and `ucmatose -s ADDR -c 100` on another. One thread handles
+//! the events of all connections. An event contains the context of its id: here the index of the
+//! connection in the list.
 //!
-//! When all are established the server sends on each, the client answers on each, and the server
-//! disconnects. Every receive is posted before anything is sent, because a message without a
-//! receive would fail.
+//! When all connections are established, the server sends on each, the client replies on each, and
+//! the server disconnects. Both sides post all receives before they send anything, because a
+//! message that finds no posted receive fails.
 
 use std::{
     net::SocketAddr,
@@ -30,34 +30,34 @@ use rdmsg::{
 /// Establish connections between two hosts and send messages on them
 #[derive(Parser, Clone)]
 struct Options {
-    /// The server's address. Without it this is the server
+    /// The host name or address of the server; without it, this program is the server
     #[arg(short, value_name = "ADDRESS")]
     server: Option<String>,
-    /// Address to listen on, or to connect from [default: any]
+    /// The address to listen on, or to connect from [default: any]
     #[arg(short, value_name = "ADDRESS")]
     bind: Option<String>,
-    /// Form of addresses
+    /// The format of addresses
     #[arg(short, default_value = "name", value_parser = ["name", "ip", "gid"])]
     format: String,
-    /// Port space
+    /// The port space
     #[arg(short = 'P', default_value = "tcp", value_parser = ["tcp", "ib"])]
     space: String,
-    /// Connections; the same on both sides
+    /// The number of connections; must be the same on both sides
     #[arg(short, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     connections: u16,
-    /// Messages each way on each connection; the same on both sides
+    /// The number of messages in each direction per connection; must be the same on both sides
     #[arg(short = 'C', default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=10000))]
     count: u32,
-    /// Bytes of a message, the same on both sides; 0 for none at all
+    /// The size of a message in bytes; must be the same on both sides; with 0, no message is sent
     #[arg(short = 'S', default_value_t = 100, value_parser = clap::value_parser!(u32).range(0..=16 << 20))]
     size: u32,
-    /// Type of service of the connections
+    /// The type of service of the connections
     #[arg(short, value_name = "TOS")]
     tos: Option<u8>,
-    /// Port
+    /// The port of the server
     #[arg(short, default_value_t = 7471)]
     port: u16,
-    /// Acknowledgement timeout: 4.096 µs × 2ⁿ
+    /// The exponent N of the acknowledgement timeout, 4.096 µs × 2ᴺ
     #[arg(short, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=31))]
     ack_timeout: Option<u8>,
     /// Move all connections to another event channel after the messages
@@ -68,7 +68,7 @@ struct Options {
 /// The longest time without an event, and the time limit to resolve an address or a route.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 const RESOLVE: Duration = Duration::from_secs(2);
-/// The error when messages or connections are missing.
+/// The hint in an error about missing messages or connections.
 const SAME: &str = "-c, -C and -S must be the same on both sides";
 
 fn main() -> ExitCode {
@@ -90,7 +90,7 @@ fn serve(options: &Options) -> Result<()> {
     let mut listener = CmId::new(&all.events, options.space(), u64::MAX)?;
     listener.bind_addr(address)?;
     listener.listen(0)?;
-    // A server waits for its clients without a limit.
+    // The server waits for its clients without a time limit.
     while all.established < options.connections {
         all.handle(Duration::MAX)?;
     }
@@ -142,7 +142,7 @@ fn connect(options: &Options, server: &str) -> Result<()> {
 }
 
 impl Options {
-    /// Returns the number of messages each way, which is 0 if they have no bytes.
+    /// Returns the number of messages in each direction. It is 0 if the size of a message is 0.
     fn count(&self) -> u32 {
         if self.size > 0 { self.count } else { 0 }
     }
@@ -160,11 +160,11 @@ impl Options {
     }
 }
 
-/// All connections, and the one channel for their events.
+/// All connections, and the event channel that they share.
 struct Connections {
     options: Options,
     events: EventChannel,
-    /// Ids that are not connected yet, by their numbers.
+    /// The ids that are not connected yet. The index is the number of the connection.
     resolving: Vec<Option<CmId>>,
     connections: Vec<Transfer>,
     established: u16,
@@ -183,19 +183,19 @@ impl Connections {
         })
     }
 
-    /// Waits for the next event of any connection, and does the next step of that one.
+    /// Waits for the next event, and performs the next step of the connection that the event names.
     fn handle(&mut self, time_limit: Duration) -> Result<()> {
         let Some(mut event) = self.events.wait_event(time_limit)? else {
             if time_limit == Duration::MAX {
                 return Ok(());
             }
-            return Err(format!("nothing happens any more: {SAME}").into());
+            return Err(format!("no event arrived within {time_limit:?}: {SAME}").into());
         };
         let number = event.context() as usize;
         log::info!("connection {number}: {}", event.event());
         match event.event() {
             CmEventType::CONNECT_REQUEST => {
-                let mut id = event.take_request().ok_or("a request without an id")?;
+                let mut id = event.take_request().ok_or("the request has no id")?;
                 if self.connections.len() == usize::from(self.options.connections) {
                     return Ok(id.reject(&[])?);
                 }
@@ -230,10 +230,10 @@ impl Connections {
                         .iter_mut()
                         .map(|connection| &mut connection.id);
                     let id = ids.find(|id| id.context() == number as u64);
-                    id.ok_or("it has no connection")?.disconnect()?;
+                    id.ok_or("no connection has this number")?.disconnect()?;
                 }
             }
-            // The connection ended a while ago.
+            // The connection ended earlier.
             CmEventType::TIMEWAIT_EXIT => {}
             CmEventType::REJECTED => return Err(rejection_cause(&event).into()),
             other => return Err(format!("event: {other}, {}", event.cm_status()).into()),
@@ -241,17 +241,17 @@ impl Connections {
         Ok(())
     }
 
-    /// Makes the objects that an id needs before it connects or accepts.
+    /// Creates the objects that the id needs before it connects or accepts.
     fn prepare(&mut self, mut id: CmId) -> Result<&mut CmId> {
         if let Some(ack_timeout) = self.options.ack_timeout {
             id.set_ack_timeout(ack_timeout)?;
         }
         let (count, size) = (self.options.count(), self.options.size);
         self.connections.push(Transfer::new(id, count, size)?);
-        Ok(&mut self.connections.last_mut().ok_or("it is there")?.id)
+        Ok(&mut self.connections.last_mut().ok_or("it was just added")?.id)
     }
 
-    /// Waits until all counters in `left` are 0.
+    /// Waits until `left` returns 0 for each connection.
     fn complete(&mut self, left: impl Fn(&Transfer) -> u32) -> Result<()> {
         let mut last = Instant::now();
         for number in 0..self.connections.len() {
@@ -261,7 +261,7 @@ impl Connections {
                     last = Instant::now();
                     continue;
                 }
-                // The messages are in flight, so the thread does not sleep.
+                // The messages are in flight, so the thread polls and does not sleep.
                 thread::yield_now();
                 let event = self.events.poll_event()?;
                 if event.is_some() || last.elapsed() > TIME_LIMIT {

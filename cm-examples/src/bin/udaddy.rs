@@ -1,11 +1,11 @@
-//! Datagrams between two hosts that find each other through the connection manager. It works with
-//! the C program of the same name.
+//! Sends datagrams between two hosts that find each other through the connection manager. It
+//! interoperates with the C program of the same name.
 //!
-//! Run `udaddy` on one host and `udaddy -s ADDR` on another. There is no connection. The connection
-//! manager only returns the path to the server, the number of its queue pair, and the key that it
-//! requires in each datagram. With these the client sends. The server takes the path back from the
-//! datagrams: the sender's address is in the header in front of each, and the number of its queue
-//! pair in the immediate data.
+//! Run `udaddy` on one host and `udaddy -s ADDR` on another. The programs establish no connection.
+//! The connection manager only returns the path to the server, the server's queue pair number, and
+//! the queue key that each datagram must contain. The client needs these to send. The server learns
+//! the path to the client from the received datagrams: each begins with a header that contains the
+//! sender's address, and its immediate data are the sender's queue pair number.
 
 use std::{net::SocketAddr, process::ExitCode, time::Duration};
 
@@ -24,39 +24,39 @@ use rdmsg::{
 /// Exchange datagrams between two hosts
 #[derive(Parser)]
 struct Options {
-    /// The server's address. Without it this is the server
+    /// The host name or address of the server; without it, this program is the server
     #[arg(short, value_name = "ADDRESS")]
     server: Option<String>,
-    /// Address to listen on, or to send from [default: any]
+    /// The address to listen on, or to send from [default: any]
     #[arg(short, value_name = "ADDRESS")]
     bind: Option<String>,
-    /// Form of addresses
+    /// The format of addresses
     #[arg(short, default_value = "name", value_parser = ["name", "ip", "ipv6", "gid"])]
     format: String,
-    /// Port space
+    /// The port space
     #[arg(short = 'P', default_value = "udp", value_parser = ["udp", "ipoib"])]
     space: String,
-    /// Peers, each with a queue pair of its own; the same on both sides
+    /// The number of queue pairs on each side; must be the same on both sides
     #[arg(short, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     connections: u16,
-    /// Datagrams each way for each of them; the same on both sides
+    /// The number of datagrams in each direction per queue pair; must be the same on both sides
     #[arg(short = 'C', default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=10000))]
     count: u32,
-    /// Bytes of a datagram, which is one packet; the same on both sides. 0 for no datagrams at all,
-    /// as in C
+    /// The size of a datagram in bytes, at most one packet; must be the same on both sides. With 0,
+    /// no datagrams are sent, as in the C program
     #[arg(short = 'S', default_value_t = 100)]
     size: u32,
-    /// Type of service
+    /// The type of service
     #[arg(short, value_name = "TOS")]
     tos: Option<u8>,
-    /// Port space by its number: 0x111 for UDP (default), 0x2 for IPoIB
+    /// The number of the port space: 0x111 for UDP (default), 0x2 for IPoIB
     #[arg(short, value_name = "NUMBER", value_parser = port_space)]
     port_space: Option<PortSpace>,
 }
 
-/// The port is always this one.
+/// The port of the server, which no option changes.
 const PORT: u16 = 7174;
-/// The time limit of a step, and of the first answer.
+/// The time limit of a step of the connection manager, and of the wait for the first datagram.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 fn main() -> ExitCode {
@@ -80,7 +80,7 @@ fn serve(options: &Options) -> Result<()> {
     listener.listen(0)?;
     let mut all = Vec::new();
     while all.len() < usize::from(options.connections) {
-        // A server waits for its clients without a limit.
+        // The server waits for its clients without a time limit.
         let Some(mut event) = events.wait_event(Duration::MAX)? else {
             continue;
         };
@@ -88,7 +88,8 @@ fn serve(options: &Options) -> Result<()> {
             return Err(format!("{}: {}", event.event(), event.cm_status()).into());
         };
         let mut datagrams = Datagrams::new(id, options.count(), options.size)?;
-        // A datagram id does not know its queue pair, so the number is passed.
+        // The connection manager does not know the queue pair of a datagram id, so the server
+        // passes the queue pair number.
         let param = ConnParam {
             qp_num: datagrams.qp_num(),
             ..ConnParam::default()
@@ -126,7 +127,9 @@ fn ask(options: &Options, server: &str) -> Result<()> {
         let mut datagrams = Datagrams::new(id, options.count(), options.size)?;
         datagrams.id.connect(&ConnParam::default())?;
         let event = step(&events, CmEventType::ESTABLISHED, TIME_LIMIT)?;
-        let peer = event.ud().ok_or("an answer that names no queue pair")?;
+        let peer = event
+            .ud()
+            .ok_or("the ESTABLISHED event has no queue pair of the server")?;
         datagrams.set_peer(&peer.ah_attr, peer.qp_num, peer.qkey)?;
         all.push(datagrams);
     }
@@ -143,7 +146,7 @@ fn ask(options: &Options, server: &str) -> Result<()> {
 }
 
 impl Options {
-    /// Returns the number of datagrams each way, which is 0 if they have no bytes.
+    /// Returns the number of datagrams in each direction. It is 0 if the size of a datagram is 0.
     fn count(&self) -> u32 {
         if self.size > 0 { self.count } else { 0 }
     }

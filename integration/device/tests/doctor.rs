@@ -247,7 +247,7 @@ fn peer_without_service_gets_start_command() {
     let doctor = format!("{DOCTOR} {}:7481", lab.addr);
     let wrong = Diagnosis::typed(&mut shell, &doctor).unwrap();
     let finding = wrong.only_error("peer");
-    assert!(finding.is_of_peer && finding.what.contains("nobody serves there"));
+    assert!(finding.is_of_peer && finding.what.contains("rdmsg serve does not answer"));
     let [line] = &finding.mend[..] else {
         panic!("{finding:?}")
     };

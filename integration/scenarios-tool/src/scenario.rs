@@ -353,7 +353,7 @@ fn with_little_memory(config: &mut Config) {
     config.registration_cache = 0;
 }
 
-/// Like `slim`, but all connections of a side share their receives.
+/// Like `with_little_memory`, but all connections of a side share their receives.
 fn sharing(config: &mut Config) {
     with_little_memory(config);
     config.shared_receive = Some(200 * 26);

@@ -70,7 +70,7 @@ impl Bridge {
     ///
     /// # Errors
     ///
-    /// If no report contains the text within [`PATIENCE`]. The error contains the last report.
+    /// If no report contains the text within [`TIME_LIMIT`]. The error contains the last report.
     pub fn reports(&mut self, what: &str) -> Result<()> {
         let mut deadline = Deadline::after(TIME_LIMIT);
         let mut said = String::new();
@@ -89,7 +89,7 @@ impl Bridge {
         bail!("{what:?} is not in {said:?}")
     }
 
-    /// Returns whether the bridge prints this text within [`PATIENCE`].
+    /// Returns whether the bridge prints this text within [`TIME_LIMIT`].
     pub fn says(&mut self, text: &str) -> bool {
         self.process.hear(text, TIME_LIMIT) == Heard::Said
     }
@@ -98,7 +98,7 @@ impl Bridge {
     ///
     /// # Errors
     ///
-    /// If the bridge still runs after [`PATIENCE`].
+    /// If the bridge still runs after [`TIME_LIMIT`].
     pub fn end(&mut self) -> Result<Ended> {
         self.process
             .end(TIME_LIMIT)?

@@ -69,7 +69,7 @@ pub fn open_fds() -> usize {
 ///
 /// # Panics
 ///
-/// If the process prints no such line, and then no line for [`PATIENCE`].
+/// If the process prints no such line, and then no line for [`TIME_LIMIT`].
 pub fn await_line(process: &mut Process, text: &str) {
     loop {
         match process.line(TIME_LIMIT) {

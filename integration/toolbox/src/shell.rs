@@ -39,7 +39,7 @@ impl Shell {
     ///
     /// # Errors
     ///
-    /// If the line does not end within [`PATIENCE`].
+    /// If the line does not end within [`TIME_LIMIT`].
     pub fn type_line(&mut self, line: &str) -> Result<(u8, String)> {
         self.typed += 1;
         let end = format!("typed-{}", self.typed);

@@ -11,7 +11,7 @@ use rdma_status::OsError;
 
 use crate::{PerProcess, cvt, cvt_ptr};
 
-/// Zeroed pages that are private to this process.
+/// Pages of memory that are private to this process and initially zero.
 #[derive(Debug)]
 #[expect(clippy::len_without_is_empty, reason = "it has at least one byte")]
 pub struct Mapping {
@@ -21,22 +21,23 @@ pub struct Mapping {
 
 const USABLE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
 
-// SAFETY: the pages belong to the process and not to a thread; the users of `start` synchronise
-// access to them.
+// SAFETY: `start` points to pages that belong to the process, not to a thread. Code that accesses
+// the pages through `start` synchronises its accesses.
 unsafe impl Send for Mapping {}
-// SAFETY: a shared `Mapping` only gives its address and length.
+// SAFETY: a shared `Mapping` only returns its address and its length, neither of which changes.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `len` bytes, rounded up to whole pages.
+    /// Maps at least `len` bytes. The length is rounded up to whole pages.
     pub fn new(len: usize) -> Result<Self, OsError> {
         Self::with(len, USABLE)
     }
 
-    /// Reserves addresses for `len` bytes, which [`make_usable`](Self::make_usable) makes usable.
-    /// Before, they are not memory that the system promises (`Committed_AS`).
+    /// Reserves addresses for at least `len` bytes. [`make_usable`](Self::make_usable) makes them
+    /// accessible. Before that call, the kernel does not count them as committed memory
+    /// (`Committed_AS`).
     ///
-    /// Otherwise the same as [`new`](Self::new).
+    /// In all other respects the mapping is like one of [`new`](Self::new).
     pub fn reserve(len: usize) -> Result<Self, OsError> {
         Self::with(len, libc::PROT_NONE)
     }
@@ -48,7 +49,8 @@ impl Mapping {
             .checked_next_multiple_of(page_size())
             .filter(|&len| len > 0 && isize::try_from(len).is_ok())
             .ok_or(OsError::new("mmap", libc::EINVAL))?;
-        // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
+        // SAFETY: with a null address and without MAP_FIXED, `mmap` chooses the address and changes
+        // no existing mapping.
         let start = unsafe { libc::mmap(ptr::null_mut(), len, prot, FLAGS, -1, 0) };
         let start = if start == libc::MAP_FAILED {
             ptr::null_mut()
@@ -61,36 +63,39 @@ impl Mapping {
         })
     }
 
-    /// Prepares the pages for a device, which goes on using them after a fork.
+    /// Prepares the pages for a device that continues to use them after a fork(2).
     ///
-    /// Linux 5.12 and newer give a child a copy of these pages. On older kernels a write after a
-    /// fork would move this process to another page, and leave the old one to the device. There a
-    /// child does not inherit the pages.
+    /// Linux 5.12 and newer kernels give the child a copy of these pages. On older kernels, a write
+    /// of the parent after the fork would move the parent to a new page, and leave the old page to
+    /// the device. Therefore, on older kernels, this function excludes the pages from the memory
+    /// that a child inherits.
     pub fn prepare_for_device(&self) -> Result<(), OsError> {
         static ARE_COPIED: PerProcess<bool> = PerProcess::new(fork_copies_pinned_pages);
         if *ARE_COPIED.get() {
             return Ok(());
         }
         let start = self.start.as_ptr().cast();
-        // SAFETY: these are exactly the pages of this mapping; the advice has no effect on this
-        // process.
+        // SAFETY: `start` and `self.len` are exactly the pages of this mapping. MADV_DONTFORK does
+        // not change the pages of this process.
         let ret = unsafe { libc::madvise(start, self.len, libc::MADV_DONTFORK) };
         cvt("madvise", ret).map(drop)
     }
 
-    /// Makes bytes of a reserved mapping usable. The range begins at a page.
+    /// Makes the bytes of `range` in a reserved mapping accessible. The range begins at a page
+    /// boundary.
     pub fn make_usable(&mut self, range: Range<usize>) -> Result<(), OsError> {
         assert!(
             range.start <= range.end && range.end <= self.len,
             "the bytes lie in the mapping"
         );
         let start = self.start.as_ptr().wrapping_add(range.start);
-        // SAFETY: these pages belong to the mapping; those that are usable already stay so.
+        // SAFETY: the assertion above shows that the pages belong to this mapping. Pages that are
+        // already accessible stay accessible.
         let ret = unsafe { libc::mprotect(start.cast(), range.len(), USABLE) };
         cvt("mprotect", ret).map(drop)
     }
 
-    /// Returns the address of the first byte, page aligned.
+    /// Returns the address of the first byte, which is aligned to a page.
     pub fn start(&self) -> NonNull<u8> {
         self.start
     }
@@ -103,29 +108,32 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the pages were mapped by `with`, have no user left, and are unmapped once, here.
+        // SAFETY: `with` mapped these pages, they are no longer in use by other code, and only this
+        // `drop` unmaps them.
         let ret = unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
         if let Err(error) = cvt("munmap", ret) {
             error!(
                 Process,
-                "cannot unmap {} bytes, which are leaked: {error}", self.len
+                "cannot unmap {} bytes of memory, which leak: {error}", self.len
             );
         }
     }
 }
 
-/// Returns whether fork(2) copies the pages that a device uses.
+/// Returns whether fork(2) gives the child a copy of the pages that a device has pinned, as Linux
+/// 5.12 and newer do.
 fn fork_copies_pinned_pages() -> bool {
-    // SAFETY: all zero is a valid value of the structure, which holds arrays of bytes.
+    // SAFETY: `utsname` consists of byte arrays, for which all zeros is a valid value.
     let mut names: libc::utsname = unsafe { mem::zeroed() };
-    // SAFETY: the structure is a local.
+    // SAFETY: `names` is a local variable that `uname` may write.
     let ret = unsafe { libc::uname(&raw mut names) };
     let release = names.release.map(|byte| byte.cast_unsigned());
     let release = CStr::from_bytes_until_nul(&release);
     ret == 0 && release.is_ok_and(|release| is_at_least(&release.to_string_lossy(), (5, 12)))
 }
 
-/// Returns whether a kernel of this release, such as `6.1.0-18-amd64`, is at least of a version.
+/// Returns whether the kernel release, such as `6.1.0-18-amd64`, is the given major and minor
+/// version or a newer one. Returns false if the release does not begin with two numbers.
 fn is_at_least(release: &str, version: (u32, u32)) -> bool {
     let mut numbers = release
         .split(|other: char| !other.is_ascii_digit())
@@ -137,10 +145,10 @@ fn is_at_least(release: &str, version: (u32, u32)) -> bool {
 }
 
 fn page_size() -> usize {
-    // SAFETY: `sysconf` only reads.
+    // SAFETY: `sysconf` has no preconditions.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    // POSIX requires the value, so the fallback is never taken; 64 KiB is a multiple of every page
-    // size there is.
+    // POSIX requires the value, so the fallback of 64 KiB is never used. It is a multiple of all
+    // page sizes of the supported platforms.
     usize::try_from(size).unwrap_or(64 << 10)
 }
 
@@ -153,7 +161,8 @@ mod tests {
         let mapping = Mapping::new(page_size() + 1).unwrap();
         assert_eq!(mapping.len(), 2 * page_size());
         assert_eq!(mapping.start().addr().get() % page_size(), 0);
-        // SAFETY: the mapping has that length, and is used here only.
+        // SAFETY: the mapping has `len` accessible bytes from `start`, and no other code accesses
+        // them.
         let bytes = unsafe { std::slice::from_raw_parts(mapping.start().as_ptr(), mapping.len()) };
         assert!(bytes.iter().all(|&byte| byte == 0));
     }
@@ -164,7 +173,8 @@ mod tests {
         let mut mapping = Mapping::reserve(5 * page).unwrap();
         mapping.make_usable(0..page).unwrap();
         mapping.make_usable(page..mapping.len()).unwrap();
-        // SAFETY: the mapping has that length, all of it is usable, and it is used here only.
+        // SAFETY: the mapping has `len` bytes from `start`, `make_usable` made all of them
+        // accessible, and no other code accesses them.
         let bytes = unsafe { std::slice::from_raw_parts(mapping.start().as_ptr(), mapping.len()) };
         assert!(bytes.iter().all(|&byte| byte == 0));
     }

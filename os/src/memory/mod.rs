@@ -1,6 +1,7 @@
-//! Memory that others than this program's threads access: devices, the kernel and peers.
+//! Memory that not only threads of this program access, but also devices, the kernel or peers.
 //!
-//! No other module makes pages or reads bytes that may change at any time.
+//! All code of the workspace that maps pages, or reads bytes that may change at any time, is in
+//! this module.
 
 mod mapping;
 mod shared_bytes;

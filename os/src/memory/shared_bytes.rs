@@ -10,12 +10,12 @@ const WORD: usize = size_of::<u64>();
 
 /// Bytes that threads, the device and peers may read and write concurrently.
 ///
-/// Copies are sequences of relaxed atomic operations, so two threads that copy the same bytes see
-/// old or new ones, in any mixture, without undefined behaviour. Each byte is always accessed
-/// through the same atomic: the aligned word that it lies in, or by itself where such a word would
-/// exceed the range. The device does not take part in the language's memory model; polling a
-/// completion from libibverbs, which includes the platform's barrier, orders its writes before
-/// later copies.
+/// Copies are sequences of relaxed atomic operations. Two threads that copy the same bytes see old
+/// or new bytes, in any mixture, without undefined behaviour. Each byte is always accessed through
+/// the same atomic: the aligned 8-byte word that contains it or, if that word would exceed the
+/// range, the byte alone. The device does not take part in the memory model of Rust. Polling a
+/// completion with libibverbs, which includes the platform's memory barrier, orders the device's
+/// writes before later copies.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedBytes<'a> {
     head: &'a [AtomicU8],
@@ -28,9 +28,9 @@ impl SharedBytes<'_> {
     ///
     /// # Safety
     ///
-    /// For the lifetime chosen, the bytes are allocated and initialised, and threads of this
-    /// program access them through values that this function returned for the same arguments, or in
-    /// another way that does not happen concurrently.
+    /// During the lifetime of the view, the bytes are allocated and initialised. Threads of this
+    /// program access them only through views that this function returned for the same arguments,
+    /// or at times at which no other thread accesses them.
     #[inline]
     pub unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
         let unaligned = start.addr().get().next_multiple_of(WORD) - start.addr().get();
@@ -50,16 +50,18 @@ impl SharedBytes<'_> {
             words_start.cast::<AtomicU64>()
         };
         Self {
-            // SAFETY: the first `head` of the caller's bytes.
+            // SAFETY: `start` is the address of the first `head` of the caller's `len` bytes.
             head: unsafe { slice::from_raw_parts(start.cast(), head) },
-            // SAFETY: aligned, and inside the caller's bytes.
+            // SAFETY: `words_start` is aligned to a word, and the `words` words from it lie inside
+            // the caller's `len` bytes.
             words: unsafe { slice::from_raw_parts(words_start, words) },
-            // SAFETY: the last `tail` of the caller's bytes.
+            // SAFETY: `tail_start` is the address of the last `tail` of the caller's `len` bytes.
             tail: unsafe { slice::from_raw_parts(tail_start.cast(), tail) },
         }
     }
 
-    /// Copies `src` to `offset`. The caller has checked the range.
+    /// Copies `src` to the bytes from `offset`. Panics if the range exceeds the view; callers check
+    /// it before.
     #[inline]
     pub fn write(&self, offset: usize, src: &[u8]) {
         let (in_head, in_words, in_tail) = self.split(offset, src.len());
@@ -70,7 +72,8 @@ impl SharedBytes<'_> {
         store_bytes(&self.tail[in_tail], tail);
     }
 
-    /// Copies from `offset` to `dst`. The caller has checked the range.
+    /// Copies the bytes from `offset` to `dst`. Panics if the range exceeds the view; callers check
+    /// it before.
     #[inline]
     pub fn read(&self, offset: usize, dst: &mut [u8]) {
         let (in_head, in_words, in_tail) = self.split(offset, dst.len());
@@ -81,7 +84,8 @@ impl SharedBytes<'_> {
         load_bytes(&self.tail[in_tail], tail);
     }
 
-    /// Returns the bytes of the head, of the words and of the tail that a range covers.
+    /// Splits a range of bytes. Returns its ranges in the head, in the words and in the tail, each
+    /// in bytes from the start of that part.
     #[inline]
     fn split(&self, offset: usize, len: usize) -> (Range, Range, Range) {
         let (start, end) = (offset, offset + len);
@@ -116,7 +120,7 @@ fn load_bytes(from: &[AtomicU8], to: &mut [u8]) {
     }
 }
 
-/// Copies `src` to byte `offset` of `words`.
+/// Copies `src` to the bytes of `words` from the byte `offset`.
 #[inline]
 fn store_words(words: &[AtomicU64], offset: usize, src: &[u8]) {
     let (first, within) = (offset / WORD, offset % WORD);
@@ -134,7 +138,7 @@ fn store_words(words: &[AtomicU64], offset: usize, src: &[u8]) {
     }
 }
 
-/// Copies from byte `offset` of `words` to `dst`.
+/// Copies the bytes of `words` from the byte `offset` to `dst`.
 #[inline]
 fn load_words(words: &[AtomicU64], offset: usize, dst: &mut [u8]) {
     let (first, within) = (offset / WORD, offset % WORD);
@@ -154,7 +158,8 @@ fn load_words(words: &[AtomicU64], offset: usize, dst: &mut [u8]) {
     }
 }
 
-/// Returns how many of `len` bytes lie in a partial first word.
+/// Returns how many of `len` bytes belong to the first word, if the range begins `within` bytes
+/// after the word's start. Returns 0 if the range begins at a word boundary.
 #[inline]
 fn partial_len(within: usize, len: usize) -> usize {
     if within == 0 {
@@ -164,7 +169,8 @@ fn partial_len(within: usize, len: usize) -> usize {
     }
 }
 
-/// Writes some bytes of a word, and preserves concurrent changes of the others.
+/// Writes the bytes of `word` from `offset`. Concurrent changes of the word's other bytes are
+/// preserved.
 #[inline]
 fn merge(word: &AtomicU64, offset: usize, src: &[u8]) {
     let merged = |old: u64| {
@@ -172,7 +178,7 @@ fn merge(word: &AtomicU64, offset: usize, src: &[u8]) {
         bytes[offset..offset + src.len()].copy_from_slice(src);
         Some(u64::from_ne_bytes(bytes))
     };
-    // The closure never declines, so this cannot fail.
+    // `fetch_update` fails only if the closure returns `None`, which `merged` never does.
     let _ = word.fetch_update(Relaxed, Relaxed, merged);
 }
 
@@ -182,7 +188,8 @@ mod tests {
 
     use super::*;
 
-    /// Every alignment of start, length and range gives the bytes of a plain copy.
+    /// For all alignments of the start, the length and the range, the bytes equal those of a plain
+    /// copy.
     #[test]
     fn copies_are_exact_at_every_alignment() {
         for start in 0..9 {
@@ -203,7 +210,8 @@ mod tests {
         expected[start + offset..start + offset + count].copy_from_slice(&src);
 
         let first = NonNull::new(memory[start..].as_mut_ptr()).unwrap();
-        // SAFETY: the range lies inside the vector, which nothing else uses until then.
+        // SAFETY: the `len` bytes from `first` lie inside the vector `memory`, which no other code
+        // accesses until the last call of `shared`.
         let shared = unsafe { SharedBytes::new(first, len) };
         shared.write(offset, &src);
         let mut read = vec![0; count];
@@ -212,12 +220,14 @@ mod tests {
         assert_eq!(memory, expected, "{start} {len} {offset} {count}");
     }
 
-    /// Two threads that write neighbouring bytes of one word never lose each other's.
+    /// Two threads write neighbouring bytes of the same word, and neither overwrites the other's
+    /// bytes.
     #[test]
     fn neighbours_are_kept() {
         let mut memory = [0_u64; 2];
         let first = NonNull::from(&mut memory).cast::<u8>();
-        // SAFETY: the array outlives the scope below, and is used in no other way.
+        // SAFETY: `first` points to the 16 bytes of the array `memory`, which outlives the scope
+        // below. No code accesses the array in another way.
         let shared = unsafe { SharedBytes::new(first, 16) };
         thread::scope(|scope| {
             for offset in [5, 9] {

@@ -1,4 +1,4 @@
-//! One connection: its device, its engine, and its application.
+//! Models one connection: the device, the engine's thread, and the application's threads.
 
 use std::{
     ops::Deref,
@@ -18,23 +18,23 @@ use crate::{
 
 const KEY: u64 = 16;
 
-/// A seeded mistake of this connection.
+/// A bug that a test plants into the model, so that the test can check that loom finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mistake {
-    /// A thread that polls does not notify the engine.
+    /// A thread that polls does not notify the engine's thread.
     LostRenewal,
-    /// No thread arms the device to raise an event.
+    /// No thread requests an event from the device.
     MissedArm,
-    /// The engine takes a connection over, and does not poll it.
+    /// The engine's thread becomes the owner of the connection and does not poll it.
     UncheckedExpiry,
 }
 
 pub(crate) struct Connection {
     pub poller: Poller,
     device: Mutex<Device>,
-    /// Messages that arrived. Waiting threads read it without a lock.
+    /// The number of messages that have arrived. Waiting threads read this counter without a lock.
     messages: AtomicU64,
-    /// Whether something waits for the next poll to be sent.
+    /// Whether a message is held back until the next poll sends it.
     held_back: Mutex<bool>,
     mistake: Option<Mistake>,
 }
@@ -67,7 +67,8 @@ impl Connection {
 
     // The device.
 
-    /// One more message arrives.
+    /// Adds one completion to the queue, as a device does when a message arrives. Raises an event
+    /// if one was requested.
     pub(crate) fn complete(&self) {
         let mut device = lock(&self.device);
         device.completions += 1;
@@ -90,7 +91,8 @@ impl Connection {
         taken.ok().map(drop)
     }
 
-    /// Delivers a message that another thread polled.
+    /// Delivers a message as a thread does that has polled the queue: increments the counter, and
+    /// wakes waiting threads and tasks.
     pub(crate) fn deliver(&self) {
         self.messages.fetch_add(1, Ordering::Relaxed);
         self.poller.wake();
@@ -105,7 +107,7 @@ impl Connection {
         taken.unwrap();
     }
 
-    /// Waits for a message as a task does, on an executor that polls it when it is woken.
+    /// Waits for a message as a task does. The executor polls the task each time that it is woken.
     pub(crate) fn recv_in_task(&self) {
         let executor = std::sync::Arc::new(Executor::default());
         let waker = Waker::from(std::sync::Arc::clone(&executor));
@@ -125,7 +127,7 @@ impl Connection {
         self.poller.try_once(&self, || false, || self.take())
     }
 
-    /// Holds something back until the next poll.
+    /// Holds a message back until the next poll.
     pub(crate) fn hold_back(&self) {
         *lock(&self.held_back) = true;
         self.poller.note_held_back();
@@ -137,13 +139,14 @@ impl Connection {
 
     // The engine.
 
-    /// Starts the engine's thread. It ends when it is stopped and has nothing to do.
+    /// Starts the engine's thread. The thread ends when [`stop`](Self::stop) was called and no
+    /// input is left.
     pub(crate) fn engine(connection: &Arc<Self>) -> JoinHandle<()> {
         let connection = Arc::clone(connection);
         thread::spawn(move || connection.run_engine())
     }
 
-    /// Ends the engine's thread, and waits until it has ended.
+    /// Tells the engine's thread to end, and joins it.
     pub(crate) fn stop(&self, engine: JoinHandle<()>) {
         system::stop();
         engine.join().unwrap();
@@ -205,7 +208,7 @@ impl Connection {
     }
 }
 
-/// Runs one task.
+/// An executor that runs one task.
 #[derive(Default)]
 struct Executor {
     woken: Mutex<bool>,
@@ -213,7 +216,7 @@ struct Executor {
 }
 
 impl Executor {
-    /// Waits until the task is woken.
+    /// Blocks the calling thread until the task is woken.
     fn wait(&self) {
         let mut woken = lock(&self.woken);
         while !std::mem::take(&mut *woken) {

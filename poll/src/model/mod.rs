@@ -1,9 +1,10 @@
-//! Runs the pollers of connections through all interleavings, and all that weak memory allows.
+//! Runs a connection's poller through all interleavings of its threads, and through all results
+//! that the memory orderings allow.
 //!
-//! The system is one connection: a device that completes work, the engine's thread, and threads of
-//! an application. A sleep ends only by a wake-up, so a lost wake-up is a deadlock, which the
-//! checker reports. Time passes at once: the engine looks again as soon as it can, because the
-//! shortest interval allows the most interleavings.
+//! The model consists of one connection: a device that completes work, the engine's thread, and
+//! threads of an application. A sleep ends only by a wake-up, so a lost wake-up is a deadlock,
+//! which loom reports. Timers expire at once: the engine checks its table whenever it has no other
+//! input, because the shortest interval allows the most interleavings.
 
 mod connection;
 #[allow(missing_docs, unnameable_types, reason = "no interface")]

@@ -1,4 +1,4 @@
-//! The system under the pollers, for the model checker.
+//! Replaces the system calls of the crate with loom's primitives, for the model checker.
 
 use std::{fmt, os::fd::BorrowedFd, time::Duration};
 
@@ -16,7 +16,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap()
 }
 
-/// Waits without an end: a wake-up that is lost is a deadlock.
+/// Waits without a time limit, so that a lost wake-up is a deadlock, which loom reports.
 pub(crate) fn park<T>(
     changed: &Condvar,
     mut guard: MutexGuard<'_, T>,
@@ -28,7 +28,7 @@ pub(crate) fn park<T>(
     }
 }
 
-/// The cause of the end of a sleep.
+/// The event that ended a sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Woken {
     Event,
@@ -37,7 +37,7 @@ pub enum Woken {
 }
 
 loom::lazy_static! {
-    /// The system of one execution.
+    /// The state of one execution of the model. Loom creates a new one for each execution.
     static ref SYSTEM: System = System {
         state: Mutex::new(State {
             alarmed: false,
@@ -51,7 +51,8 @@ loom::lazy_static! {
     };
 }
 
-/// The primitives on which threads sleep.
+/// The condition variables on which the leader and the engine's thread sleep, and the state that
+/// they check.
 struct System {
     state: Mutex<State>,
     leader: Condvar,
@@ -59,11 +60,11 @@ struct System {
 }
 
 struct State {
-    /// Whether the leader's alarm has rung.
+    /// Whether the leader's alarm is alarmed and not cleared yet.
     alarmed: bool,
     /// Whether the completion channel has an event.
     raised: bool,
-    /// Whose epoll has the completion channel.
+    /// The owner whose epoll contains the completion channel.
     owner: Owner,
     /// The mailbox of the engine's thread.
     notices: Vec<NoticeKind>,
@@ -71,7 +72,7 @@ struct State {
 }
 
 impl System {
-    /// Changes the state, and wakes the threads that sleep on it.
+    /// Changes the state, and wakes the threads that wait for such a change.
     fn change(&self, change: impl FnOnce(&mut State)) {
         let mut state = lock(&self.state);
         change(&mut state);
@@ -82,7 +83,7 @@ impl System {
     }
 }
 
-/// The eventfd that ends the leader's sleep.
+/// Ends the leader's sleep, as an eventfd does outside of the model.
 #[derive(Debug)]
 pub struct Alarm;
 
@@ -141,7 +142,7 @@ impl Events for CompletionEvents {
     }
 }
 
-/// The epolls that have the channel.
+/// The epolls that contain the completion channel. The model stores only the owner.
 #[derive(Debug)]
 pub struct Registration;
 
@@ -165,7 +166,7 @@ impl LoopFd {
     }
 }
 
-/// The way to the engine's thread.
+/// Sends notices to the engine's thread.
 #[derive(Debug)]
 pub struct Line(pub Option<Mistake>);
 
@@ -191,17 +192,18 @@ impl fmt::Display for Line {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Input {
     Notices(Vec<NoticeKind>),
-    /// An event in its epoll.
+    /// An event in the engine's own epoll.
     Event,
-    /// An event in the epoll of the loops.
+    /// An event in the epoll of the event loops.
     LoopEvent,
-    /// A timer.
+    /// A timer has expired.
     Time,
     Stop,
 }
 
-/// Waits for the next input of the engine's thread. An event for loops counts once, until it is
-/// `expected`. Timers are over at once.
+/// Waits for the next input of the engine's thread. An event for loops is an input only if
+/// `expected` is false. If `timer` is true, a timer is set, and it expires at once when there is no
+/// other input.
 pub(crate) fn next_input(expected: bool, timer: bool) -> Input {
     let mut state = lock(&SYSTEM.state);
     loop {
@@ -223,13 +225,13 @@ pub(crate) fn next_input(expected: bool, timer: bool) -> Input {
     }
 }
 
-/// Whether loops have an event.
+/// Returns whether an event is pending for an event loop.
 pub(crate) fn is_pending() -> bool {
     let state = lock(&SYSTEM.state);
     state.raised && state.owner == Owner::Loop
 }
 
-/// Ends the engine's thread when it has nothing to do.
+/// Tells the engine's thread to end as soon as it has no input left.
 pub(crate) fn stop() {
     SYSTEM.change(|state| state.stopped = true);
 }

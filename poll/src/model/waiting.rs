@@ -1,11 +1,11 @@
-//! Each kind of waiter, with the engine.
+//! Loom tests of each kind of waiter, together with the engine's thread.
 
 use loom::{model::Builder, sync::Arc, thread};
 
 use super::connection::{Connection, Mistake};
 use crate::{AttendedConnection, Owner, Reliance};
 
-/// Runs all interleavings with up to this many preemptions.
+/// Runs all interleavings with at most `preemptions` preemptions.
 fn model(preemptions: usize, run: impl Fn() + Send + Sync + 'static) {
     let mut builder = Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -21,7 +21,7 @@ fn spawn(
     thread::spawn(move || run(&connection))
 }
 
-/// A thread waits for a message, and leaves while another one arrives.
+/// A thread waits for a message and returns, while a second message arrives.
 fn thread_waits(mistake: Option<Mistake>) {
     let connection = Connection::new(mistake);
     let engine = Connection::engine(&connection);
@@ -35,7 +35,7 @@ fn thread_waits(mistake: Option<Mistake>) {
     assert_eq!(connection.messages(), 1, "nobody polls");
 }
 
-/// A thread looks once and does not come back, while a message arrives.
+/// A thread calls `try_recv` once and does not poll again, while a message arrives.
 fn thread_stops_polling(mistake: Option<Mistake>) {
     let connection = Connection::new(mistake);
     let engine = Connection::engine(&connection);
@@ -160,12 +160,12 @@ fn engine_sends_what_a_thread_held_back() {
         holder.join().unwrap();
         let owned = connection.poller.owner() == Owner::Engine;
         connection.stop(engine);
-        // An engine that owns the connection polls when room comes.
+        // If the engine owns the connection, it polls when room becomes available.
         assert!(owned || !AttendedConnection::holds_back(&*connection));
     });
 }
 
-// The checker reports seeded mistakes.
+// Loom finds each planted mistake.
 
 #[test]
 #[should_panic = "nobody polls"]

@@ -9,25 +9,25 @@ use rdmsg_os::lock;
 
 use super::readiness::eventfd;
 
-/// A queue that one thread reads, and the eventfd that wakes it. The queue never frees its memory,
-/// so that a send to a queue that was longer before allocates nothing.
+/// A queue that one thread reads, with an eventfd that wakes this thread. The queue never frees its
+/// memory, so sending allocates nothing until the queue is longer than ever before.
 #[derive(Debug)]
 pub struct Mailbox<T> {
-    /// `None` when the reading thread has ended.
+    /// The queue, or `None` after the reading thread has ended.
     queue: Mutex<Option<Queue<T>>>,
-    /// `None` in a closed mailbox.
+    /// The eventfd, or `None` if [`Mailbox::closed`] created the mailbox.
     waker: Option<EventFd>,
 }
 
 #[derive(Debug)]
 struct Queue<T> {
     letters: VecDeque<T>,
-    /// Whether the reading thread comes soon, independently of a wake-up.
+    /// Whether the reading thread reads the queue soon without a wake-up.
     is_expected: bool,
 }
 
-/// Asks the engine's thread to do something for one connection. A notice that arrives after the
-/// connection's end is ignored.
+/// A request to the engine's thread that concerns one connection. The engine ignores a notice that
+/// arrives after the connection's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notice {
     /// The connection's number in its process.
@@ -39,22 +39,25 @@ pub struct Notice {
 /// A request to the engine's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoticeKind {
-    /// Execute the queued outputs of the state machine, and set its timer.
+    /// Execute the queued outputs of the connection's state machine, and set its timer.
     Drive,
-    /// The memory that the connection waits for is available, or may be.
+    /// The memory that the connection waits for may be available: try to allocate it again.
     Feed,
-    /// Threads or a loop of the application have acquired the connection: look whether they poll.
+    /// Threads or an event loop of the application own the connection now: check every 10 ms
+    /// whether they poll.
     Acquired,
-    /// Threads or a loop hold a message back: look at the connection soon.
+    /// A message is held back until the next poll: check the connection every millisecond.
     HeldBack,
-    /// Acquire the connection.
+    /// Become the owner of the connection.
     TakeOver,
 }
 
 impl<T> Mailbox<T> {
+    /// Creates an empty mailbox.
+    ///
     /// # Errors
     ///
-    /// When the process has no file descriptor left.
+    /// Fails if the process has no file descriptor left.
     pub fn new() -> Result<Arc<Self>, OsError> {
         Ok(Arc::new(Self {
             queue: Mutex::new(Some(Queue {
@@ -73,7 +76,8 @@ impl<T> Mailbox<T> {
         })
     }
 
-    /// Queues a letter and wakes the reading thread. Returns `false` if that has ended.
+    /// Queues a letter and wakes the reading thread. Returns `false` if the reading thread has
+    /// ended.
     pub fn send(&self, letter: T) -> bool {
         let is_read = self.queue(letter).is_some();
         if is_read {
@@ -82,15 +86,16 @@ impl<T> Mailbox<T> {
         is_read
     }
 
-    /// Queues a letter that has time until the reading thread comes by itself, and wakes it only if
-    /// it does not.
+    /// Queues a letter that is not urgent. Wakes the reading thread only if it would not read the
+    /// queue soon by itself.
     pub fn leave(&self, letter: T) {
         if self.queue(letter) == Some(false) {
             self.wake();
         }
     }
 
-    /// Returns whether the reading thread comes by itself, or `None` if it has ended.
+    /// Queues a letter. Returns whether the reading thread reads the queue soon by itself, or
+    /// `None` if that thread has ended.
     fn queue(&self, letter: T) -> Option<bool> {
         let mut queue = lock(&self.queue);
         let queue = queue.as_mut()?;
@@ -100,21 +105,22 @@ impl<T> Mailbox<T> {
 
     fn wake(&self) {
         if let Some(waker) = &self.waker {
-            // The write fails only when the counter is full, and then the thread is awake anyway.
+            // The write fails only if the counter is at its maximum, and then the descriptor is
+            // readable already.
             let _ = waker.write(1);
         }
     }
 
-    /// The reading thread will come by itself, until it [says](Self::end_expectation) that it does
-    /// not.
+    /// Records that the reading thread will read the queue soon by itself, until a call of
+    /// [`end_expectation`](Self::end_expectation) returns false.
     pub fn expect(&self) {
         if let Some(queue) = &mut *lock(&self.queue) {
             queue.is_expected = true;
         }
     }
 
-    /// Ends [`expect`](Self::expect), unless letters are left. Returns whether the reading thread
-    /// has to come once more for them.
+    /// Ends the effect of [`expect`](Self::expect) if the queue is empty. Otherwise returns true:
+    /// the reading thread reads the queue once more.
     pub fn end_expectation(&self) -> bool {
         lock(&self.queue).as_mut().is_some_and(|queue| {
             queue.is_expected &= !queue.letters.is_empty();
@@ -127,24 +133,24 @@ impl<T> Mailbox<T> {
         lock(&self.queue).as_mut()?.letters.pop_front()
     }
 
-    /// Whether the reading thread still runs.
+    /// Returns whether the reading thread still runs.
     pub fn is_read(&self) -> bool {
         lock(&self.queue).is_some()
     }
 
-    /// Drops all letters, those in the mailbox and later ones. The drop tells a thread that waits
-    /// for a reply that none follows.
+    /// Drops the letters in the mailbox, and refuses later ones. Dropping a letter tells a thread
+    /// that waits for a reply to it that no reply follows.
     pub fn abandon(&self) {
         let left = lock(&self.queue).take();
         drop(left);
     }
 
-    /// Returns the descriptor that wakes the reading thread.
+    /// Returns the descriptor that wakes the reading thread, or `None` in a closed mailbox.
     pub fn waker(&self) -> Option<&EventFd> {
         self.waker.as_ref()
     }
 
-    /// Resets the descriptor.
+    /// Resets the descriptor, so that it is not readable until the next wake-up.
     pub fn clear(&self) {
         if let Some(waker) = &self.waker {
             let _ = waker.read();

@@ -1,4 +1,5 @@
-//! The primitives of [`Wakers`](super::Wakers), or those of the model checker.
+//! Selects the synchronization primitives of [`Wakers`](super::Wakers): those of the standard
+//! library, or loom's in the model checker.
 
 #[cfg(loom)]
 pub(super) use loom::sync::{

@@ -7,12 +7,13 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use rdma_status::OsError;
 use rdmsg_os::{failed, lock};
 
-/// A file descriptor that is readable exactly while there is something to take. It is made at the
-/// first request; without one a change costs one load of an atomic.
+/// A file descriptor that is readable exactly while the application can take something, for example
+/// a completion. The descriptor is created at the first request. Before that, a change costs one
+/// atomic load.
 ///
-/// A thread calls [`announce`](Self::announce) after it has put something there, and
-/// [`update`](Self::update) after it has taken something. These calls are serialized, so the last
-/// one has seen all changes, and its result is right.
+/// A thread calls [`announce`](Self::announce) after it has added something, and
+/// [`update`](Self::update) after it has taken something. A lock serializes these calls, so the
+/// last call sees all changes, and the fd is correct afterwards.
 #[derive(Debug, Default)]
 pub struct Readiness {
     fd: OnceLock<EventFd>,
@@ -21,7 +22,8 @@ pub struct Readiness {
 }
 
 impl Readiness {
-    /// The fd, made when it is first asked for. Call [`announce`](Self::announce) afterwards.
+    /// Returns the fd, and creates it at the first call. The caller calls
+    /// [`announce`](Self::announce) afterwards.
     pub fn fd(&self) -> Result<BorrowedFd<'_>, OsError> {
         let fd = match self.fd.get() {
             Some(fd) => fd,
@@ -33,28 +35,28 @@ impl Readiness {
         Ok(fd.as_fd())
     }
 
-    /// Whether the fd was asked for.
+    /// Returns whether the fd exists.
     #[inline]
     pub fn is_fd_requested(&self) -> bool {
         self.fd.get().is_some()
     }
 
-    /// Whether the fd was asked for and is not readable.
+    /// Returns whether the fd exists and is not readable.
     #[inline]
     pub fn is_lowered(&self) -> bool {
         self.is_fd_requested() && !*lock(&self.raised)
     }
 
-    /// Makes the fd readable if `ready` returns true, and not readable otherwise. If there is no
-    /// fd, it does not call `ready`.
+    /// Makes the fd readable if `ready` returns true, and not readable otherwise. If the fd does
+    /// not exist, the function does not call `ready`.
     #[inline]
     pub fn update(&self, ready: impl FnOnce() -> bool) {
         self.set(ready, false);
     }
 
-    /// As [`update`](Self::update), after something new has arrived. Edge-triggered loops get an
-    /// event even if the fd was readable before, because the loop may have handled the earlier
-    /// event already.
+    /// Does the same as [`update`](Self::update), for a thread that has added something. If `ready`
+    /// returns true, an edge-triggered event loop gets an event even if the fd was readable before,
+    /// because the loop may have handled the earlier event already.
     #[inline]
     pub fn announce(&self, ready: impl FnOnce() -> bool) {
         self.set(ready, true);
@@ -71,8 +73,8 @@ impl Readiness {
     fn set_fd(&self, fd: &EventFd, ready: impl FnOnce() -> bool, news: bool) {
         let mut raised = lock(&self.raised);
         let ready = ready();
-        // Neither can fail: the counter has room for more than anybody will write, and it is read
-        // only when it is not 0.
+        // Neither call fails: the counter never reaches its maximum of 2⁶⁴ - 2, and the thread
+        // reads the counter only if it is not 0.
         if ready && (news || !*raised) {
             let _ = fd.write(1);
         } else if !ready && *raised {
@@ -82,11 +84,11 @@ impl Readiness {
     }
 }
 
-/// Makes an eventfd with close-on-exec that does not block.
+/// Creates an eventfd that is closed on exec and does not block.
 ///
 /// # Errors
 ///
-/// `EMFILE` or `ENFILE` if the process or the system has no file descriptor left.
+/// Returns `EMFILE` or `ENFILE` if the process or the system has no file descriptor left.
 pub fn eventfd() -> Result<EventFd, OsError> {
     EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
         .map_err(failed("eventfd"))

@@ -4,40 +4,44 @@ use rdmsg_os::foreign::{self, Panicked};
 
 use super::primitives::{AtomicU8, AtomicU64, Mutex, Ordering, fence, lock};
 
-/// How many tasks are woken before the lock is taken again.
+/// The number of wakers that `wake` takes out of the list before it releases the lock to call them.
 const BATCH: usize = 4;
 
-/// Tasks that wait, each for some of up to eight things that happen.
+/// The wakers of waiting tasks. Each task waits for some of up to eight kinds of events, which are
+/// the bits of a `u8`.
 ///
-/// A task that finds nothing calls [`wait`](Self::wait), looks once more, and only then is pending.
-/// A thread that brings something calls [`wake`](Self::wake) afterwards. Each writes before a fence
-/// and reads behind it, so one of them sees the other.
+/// A task whose check fails calls [`wait`](Self::wait), checks once more, and only then returns
+/// `Pending`. A thread that causes an event calls [`wake`](Self::wake) afterwards. Each of them
+/// writes before a sequentially consistent fence and reads after it, so at least one of them sees
+/// the other's write.
 ///
-/// Wakers are foreign code: they are cloned, called and dropped without the lock. Each may poll or
-/// drop a task, and so [wait](Self::wait) or [leave](Self::leave) here.
+/// Wakers are foreign code: they are cloned, called and dropped while the lock is not held. Each
+/// such call may poll or drop a task, and therefore call [`wait`](Self::wait) or
+/// [`leave`](Self::leave).
 #[derive(Debug)]
 pub struct Wakers {
-    /// The union of awaited events. If it lacks the event, `wake` returns after one load.
+    /// The union of the events that tasks await. `wake` returns after one load if its event is not
+    /// among them.
     awaited: AtomicU8,
     waiting: Mutex<Vec<Waiting>>,
     seats: AtomicU64,
 }
 
-/// The place of a waiting task, one task at a time.
+/// Identifies the place of a waiting task. One task at a time waits in a seat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seat(u64);
 
 #[derive(Debug)]
 struct Waiting {
     seat: Seat,
-    /// A bit for each thing.
+    /// The events that the task awaits, one bit for each kind.
     awaited: u8,
     waker: Waker,
 }
 
 impl Seat {
-    /// The seat that is shared by all tasks that wait for the same event and have no seat of their
-    /// own. Only the last of these tasks is woken.
+    /// Returns the seat that all tasks share that wait for the same events and have no seat of
+    /// their own. Of these tasks, only the one that registered last is woken.
     #[inline]
     pub const fn common(awaited: u8) -> Self {
         Self(awaited as u64)
@@ -48,7 +52,8 @@ impl Default for Wakers {
     fn default() -> Self {
         Self {
             awaited: AtomicU8::new(0),
-            // A task that waits for the first time, maybe after hours, allocates nothing.
+            // The capacity is allocated here, so that the first task that waits, perhaps hours
+            // later, allocates nothing.
             waiting: Mutex::new(Vec::with_capacity(BATCH)),
             seats: AtomicU64::new(0),
         }
@@ -59,12 +64,12 @@ impl Wakers {
     /// Returns a unique seat.
     pub fn seat(&self) -> Seat {
         let number = self.seats.fetch_add(1, Ordering::Relaxed);
-        // Behind the common ones.
+        // The values 0 to 255 are the common seats.
         Seat(number + u64::from(u8::MAX) + 1)
     }
 
-    /// Registers the task to be woken once, at the next of the `awaited` events. It replaces the
-    /// registration of the same seat.
+    /// Registers the task to be woken once, at the next of the `awaited` events. This replaces an
+    /// earlier registration in the same seat.
     pub fn wait(&self, seat: Seat, awaited: u8, waker: &Waker) {
         if self.awaited.load(Ordering::Relaxed) != 0 && self.has(seat, awaited, waker) {
             return fence(Ordering::SeqCst);
@@ -93,7 +98,8 @@ impl Wakers {
         fence(Ordering::SeqCst);
     }
 
-    /// Whether this very waker waits in this seat. Comparing two runs no foreign code.
+    /// Returns whether this waker is registered in this seat for these events. The comparison of
+    /// two wakers calls no foreign code.
     fn has(&self, seat: Seat, awaited: u8, waker: &Waker) -> bool {
         let is_it = |other: &Waiting| other.seat == seat && other.awaited == awaited;
         let waiting = lock(&self.waiting);
@@ -101,7 +107,7 @@ impl Wakers {
         here.is_some_and(|here| here.waker.will_wake(waker))
     }
 
-    /// Removes the task in this seat.
+    /// Removes the registration in this seat.
     pub fn leave(&self, seat: Seat) {
         if self.awaited.load(Ordering::Relaxed) == 0 {
             return;
@@ -116,23 +122,24 @@ impl Wakers {
         drop(left);
     }
 
-    /// Whether a task waits for a bit of `happened`. A task that waits later sees the event, which
-    /// the caller has brought before this call.
+    /// Returns whether a task awaits an event in `happened`. The caller has made the event visible
+    /// before this call, so a task that registers later sees the event when it checks.
     #[inline]
     pub fn is_awaited(&self, happened: u8) -> bool {
         fence(Ordering::SeqCst);
         self.awaited.load(Ordering::Relaxed) & happened != 0
     }
 
-    /// Wakes the tasks that wait for a bit of `happened`, each once. Fails if a waker panicked,
-    /// after it has called the others.
+    /// Wakes each task that awaits an event in `happened`, once. Returns an error if a waker
+    /// panicked; the other wakers are called in any case.
     #[inline]
     pub fn wake(&self, happened: u8) -> Result<(), Panicked> {
         if !self.is_awaited(happened) {
             return Ok(());
         }
         let mut all = Ok(());
-        // Tasks that register again now are behind the present ones.
+        // A task that registers again during this call is appended behind the first `unseen`
+        // entries, so it is not woken twice.
         let mut unseen = usize::MAX;
         while unseen > 0 {
             let mut woken = [const { None }; BATCH];
@@ -162,7 +169,7 @@ impl Wakers {
         all
     }
 
-    /// Called under the lock.
+    /// Stores the union of the awaited events. The caller holds the lock.
     fn count(&self, waiting: &[Waiting]) {
         let awaited = waiting.iter().fold(0, |all, one| all | one.awaited);
         self.awaited.store(awaited, Ordering::Relaxed);
@@ -172,7 +179,7 @@ impl Wakers {
 impl Drop for Wakers {
     fn drop(&mut self) {
         let waiting = mem::take(&mut *lock(&self.waiting));
-        // The connection is gone, so a panic has none to end.
+        // The connection no longer exists, so a panic of a waker does not end it.
         for Waiting { waker, .. } in waiting {
             foreign::call_once(|| drop(waker));
         }
@@ -288,7 +295,7 @@ mod tests {
         wakers.leave(Seat::common(1));
     }
 
-    /// Panics in its `wake` or in its `drop`.
+    /// A waker that panics when it is called or when it is dropped.
     struct Fails {
         in_wake: bool,
         in_drop: bool,

@@ -5,13 +5,13 @@ use anstyle::{AnsiColor, Style};
 use super::plot::{Plot, Series};
 use crate::{carrier::Carrier, terminal};
 
-/// Lines of the plot itself.
+/// The height of the plot area in lines.
 const HEIGHT: usize = 14;
 
-/// The columns to the left of it, for labels of the vertical axis.
+/// The number of columns to the left of the plot area, for the labels of the vertical axis.
 const MARGIN: usize = 11;
 
-/// Prints a plot, in characters.
+/// Prints a plot with text characters to stdout.
 pub(super) fn print(plot: &Plot) -> io::Result<()> {
     write(&mut anstream::stdout().lock(), plot, terminal::width())
 }
@@ -53,7 +53,7 @@ fn write(out: &mut impl Write, plot: &Plot, width: usize) -> io::Result<()> {
         let at = column(x_range.place(x), width);
         axis[at] = '┴';
         let start = at.saturating_sub(label.len() / 2);
-        // Labels that would touch are left out.
+        // A label that would touch the previous one is left out.
         if start >= free {
             names.splice(start..start + label.len(), label.chars());
             free = start + label.len() + 1;
@@ -75,7 +75,8 @@ fn draw(plot: &Plot, width: usize) -> Grid {
             .map(|(x, y)| (x_range.place(*x), y_range.place(*y)))
             .collect()
     };
-    // Points stand on lines, and the first series on the others.
+    // Later drawing overwrites earlier drawing, so points hide lines, and the first series hides
+    // the others.
     for series in plot.series.iter().rev() {
         for pair in places(series).windows(2) {
             let ((x0, y0), (x1, y1)) = (pair[0], pair[1]);
@@ -104,7 +105,8 @@ fn column(place: f64, width: usize) -> usize {
     (place.clamp(0.0, 1.0) * (width - 1) as f64).round() as usize
 }
 
-/// Returns the mark of a series, which identifies it also without colours.
+/// Returns the character that marks a series' points, so that the series differ without colours,
+/// too.
 fn mark(number: usize) -> char {
     ['●', '○', '■', '□', '▲', '△', '◆', '◇'][number % 8]
 }

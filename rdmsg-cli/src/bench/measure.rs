@@ -17,18 +17,18 @@ use crate::{
     stop::Stop,
 };
 
-/// Between two looks at the clock, where messages are short.
+/// The number of short messages that are sent between two reads of the clock.
 const BATCH: u64 = 16;
 
-/// The result of one point.
+/// The result of one point of the plan.
 #[derive(Clone, Debug)]
 pub(super) struct Measured {
-    /// The transport of the connections.
+    /// The transport that the connections used.
     pub(super) transport: String,
     pub(super) messages: u64,
-    /// Of all connections together.
+    /// The rate of all connections together.
     pub(super) messages_per_second: f64,
-    /// Round trips, of a test of latency.
+    /// The round-trip times, or an empty collection if the test does not measure latency.
     pub(super) times: Times,
 }
 
@@ -67,7 +67,7 @@ pub(super) fn measure(
         .all(|one| one.transport().to_string() == transport);
     ensure!(
         same,
-        "some connections use RDMA and others TCP: choose one by --transport"
+        "some connections use RDMA and others TCP: choose one with --transport"
     );
     let parts = thread::scope(|scope| {
         let workers: Vec<_> = endpoints
@@ -88,7 +88,7 @@ pub(super) fn measure(
             let ended = worker?.join().map_err(|_| anyhow!("a thread panicked"));
             ended.and_then(|part| part)
         });
-        // Each is waited for, whatever another one came to.
+        // All threads are joined, even if an earlier one has failed.
         ended.collect::<Vec<Result<Part>>>()
     });
     let mut measured = Measured {
@@ -109,7 +109,7 @@ pub(super) fn measure(
     Ok(measured)
 }
 
-/// One connection's part.
+/// The measurement on one connection.
 struct Worker<'a> {
     endpoint: &'a Endpoint,
     message: Vec<u8>,
@@ -129,7 +129,7 @@ impl Worker<'_> {
                 self.send(time)
             }
         };
-        // After a failure the close does not wait for the peer.
+        // Without the abort, the close of a failed connection would wait for the peer.
         ended.inspect_err(|_| self.endpoint.abort(0))
     }
 
@@ -163,7 +163,7 @@ impl Worker<'_> {
             }
             messages += batch;
         }
-        // Messages in flight have not arrived yet.
+        // The flush waits until the messages in flight have arrived.
         self.endpoint.flush_timeout(self.limit)?;
         Ok(Part {
             messages,

@@ -1,10 +1,10 @@
-//! `rdmsg bench`: latency, bandwidth and message rate, over RDMA and TCP side by side.
+//! `rdmsg bench` measures latency, bandwidth and message rate, and compares RDMA with TCP.
 //!
 //! ```text
-//! options  the command line                 plan     what is measured, in which order
-//! measure  one point of it                  results  what came out: also as JSON
-//! table    for people                       plot     what a plot shows: series, axes
-//! chart    a plot in the terminal   report   the two files for others
+//! options  the command line            plan     the points to measure, in order
+//! measure  measures one point          results  all results, also as JSON
+//! table    the results as a text table plot     the content of a plot: series, axes
+//! chart    a plot in the terminal      report   the two files for other people
 //! ```
 
 mod chart;
@@ -28,7 +28,7 @@ pub(crate) use self::options::Options;
 use self::{plan::Plan, plot::Plot, report::Report, results::Results};
 use crate::{live::Live, open_files::raise_open_files, service, stop::Stop};
 
-/// Measures the plan until its end or a signal.
+/// Measures all points of the plan. Stops early if a signal arrives.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let stop = Stop::install().context("cannot handle signals")?;
     raise_open_files();

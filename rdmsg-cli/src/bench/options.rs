@@ -6,25 +6,25 @@ use crate::{carrier::Carrier, duration::positive, measure::Size};
 
 /// Measures latency, bandwidth and message rate to `rdmsg serve`
 ///
-/// Each test goes over RDMA and over TCP, with each size and each number of connections, so that
-/// both stand side by side, in a table and in a plot of text.
+/// Each test runs over RDMA and over TCP, with each size and each number of connections. A table
+/// and a plot of text show both transports side by side.
 ///
-///   latency     a message goes and comes back, one at a time on each connection: the round trip
-///   bandwidth   messages go one way, until the window is full: bytes a second
-///   rate        the same with short messages: messages a second
+///   latency     a message goes to the peer and back, one at a time on each connection: round trip
+///   bandwidth   messages go to the peer, until the window is full: bytes per second
+///   rate        the same with short messages: messages per second
 ///
-/// A number counts all connections together. Each measurement lasts --seconds, after an uncounted
-/// warm-up of a tenth of that. The results apply to this program, these two hosts and their present
-/// load.
+/// Each result is the sum over all connections. Each measurement lasts --seconds, after an
+/// uncounted warm-up of a tenth of that time. The results apply to this program, these two hosts
+/// and their present load.
 ///
 /// With --report NAME it also writes the files NAME.json and NAME.md, for others to compare:
 /// device, firmware, provider and kernel of both hosts, settings, the findings of `rdmsg doctor`,
 /// and the results. The files contain no IP addresses, GIDs, GUIDs, host names, user names or paths
-/// of the home directory: `(address)`, `(host)`, `(user)` and `(home)` replace them. An existing
-/// file is an error.
+/// of the home directory: `(address)`, `(host)`, `(user)` and `(home)` replace them. It is an error
+/// if one of the files exists.
 ///
-/// It ends with 0 if everything was measured, 1 if the table is incomplete, and 2 for a wrong
-/// command line. An interrupt (ctrl-c) prints the results so far, and ends it.
+/// The exit status is 0 if everything was measured, 1 if the table is incomplete, and 2 for an
+/// invalid command line. An interrupt (ctrl-c) stops the measurement and prints the results so far.
 #[derive(Args, Debug)]
 #[command(
     verbatim_doc_comment,
@@ -40,12 +40,12 @@ pub(crate) struct Options {
     /// The host, as HOST or HOST:PORT, on which `rdmsg serve` runs [default port: 7471]
     pub(super) peer: String,
 
-    /// The tests.
+    /// The tests to run.
     #[arg(long = "test", value_enum, value_delimiter = ',',
         default_values_t = [Test::Latency, Test::Bandwidth, Test::Rate])]
     pub(super) tests: Vec<Test>,
 
-    /// Bytes of a message, as 64, 4K or 1M [default: some that suit the test]
+    /// The size of a message in bytes, as 64, 4K or 1M [default: several sizes that suit the test]
     #[arg(long, value_delimiter = ',', value_name = "BYTES")]
     pub(super) sizes: Vec<Size>,
 
@@ -54,7 +54,7 @@ pub(crate) struct Options {
         value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(super) connections: Vec<u16>,
 
-    /// The transports.
+    /// The transports to compare.
     #[arg(long = "transport", value_enum, ignore_case = true, value_delimiter = ',',
         default_values_t = [Carrier::Rdma, Carrier::Tcp])]
     pub(super) carriers: Vec<Carrier>,
@@ -63,20 +63,20 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = positive)]
     pub(super) seconds: Duration,
 
-    /// The time limit of a connection and of a message.
+    /// The time limit for a connection and for a message.
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = positive)]
     pub(super) timeout: Duration,
 
-    /// Print everything as JSON, and nothing else.
+    /// Print all results as JSON, and nothing else.
     #[arg(long)]
     pub(super) json: bool,
 
-    /// Write NAME.json and NAME.md, without private data, for others to compare.
+    /// Write the results without private data to NAME.json and NAME.md, for others to compare.
     #[arg(long, value_name = "NAME")]
     pub(super) report: Option<PathBuf>,
 }
 
-/// A test.
+/// A kind of measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Test {
     Latency,
@@ -93,7 +93,7 @@ impl Test {
         }
     }
 
-    /// Returns the sizes of the test by default.
+    /// Returns the message sizes that the test uses by default.
     pub(super) fn sizes(self) -> Vec<Size> {
         let sizes: &[u64] = match self {
             Self::Latency => &[64, 512, 4096, 16 << 10, 64 << 10],

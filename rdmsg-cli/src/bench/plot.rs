@@ -4,7 +4,7 @@ use crate::{
     measure::{Size, bytes_per_second, micros, per_second},
 };
 
-/// A plot: lines of points in a plane whose axes grow by factors.
+/// A plot: lines of points in a plane with two logarithmic axes.
 #[derive(Clone, Debug)]
 pub(super) struct Plot {
     pub(super) title: String,
@@ -13,14 +13,14 @@ pub(super) struct Plot {
     pub(super) series: Vec<Series>,
 }
 
-/// The meaning of the horizontal axis.
+/// The quantity on the horizontal axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum XAxis {
     Sizes,
     Connections,
 }
 
-/// A line of points, from left to right.
+/// A line of points, ordered from left to right.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Series {
     pub(super) name: String,
@@ -36,7 +36,7 @@ pub(super) struct Range {
 }
 
 impl Plot {
-    /// A plot of each test that has more than a point to show.
+    /// Returns a plot for each test that has a line with more than one point.
     pub(super) fn all(results: &Results) -> Vec<Self> {
         let tests = [Test::Latency, Test::Bandwidth, Test::Rate];
         let plots = tests.map(|test| Self::of_test(test, results));
@@ -52,7 +52,8 @@ impl Plot {
         let mut sizes: Vec<u64> = of_test().map(|(point, _)| point.size.0).collect();
         sizes.sort_unstable();
         sizes.dedup();
-        // Sizes go across, and each number of connections has its line; with one size it is these.
+        // The horizontal axis shows the sizes, and each number of connections has a line. If only
+        // one size was measured, the axis shows the numbers of connections.
         let across = if sizes.len() > 1 {
             XAxis::Sizes
         } else {
@@ -128,7 +129,8 @@ impl Plot {
         all.into_iter().map(|x| (x, label(x))).collect()
     }
 
-    /// 1, 2 and 5 of each power of ten that is shown, or the powers alone where these are many.
+    /// Returns the ticks of the vertical axis: 1, 2 and 5 times each power of ten in the range, or
+    /// the powers alone if the range is wide.
     pub(super) fn ticks_up(&self) -> Vec<(f64, String)> {
         let Range { least, most } = self.y_range();
         let decades = (most / least).log10();
@@ -158,7 +160,7 @@ impl Plot {
         Range::of(self.points().map(|(x, _)| x), 1.0)
     }
 
-    /// With some room above and below.
+    /// Returns the range of the vertical axis, with some space above and below the points.
     pub(super) fn y_range(&self) -> Range {
         Range::of(self.points().map(|(_, y)| y), 1.3)
     }
@@ -186,7 +188,7 @@ impl Range {
         }
     }
 
-    /// Returns the place of a value between 0 and 1, on a logarithmic scale.
+    /// Returns the position of a value in the range, from 0 to 1, on a logarithmic scale.
     pub(super) fn place(self, value: f64) -> f64 {
         let whole = (self.most / self.least).ln();
         if whole > 0.0 {
@@ -205,7 +207,8 @@ pub(super) mod testing {
     };
     use crate::measure::Times;
 
-    /// Plots of bandwidths that double with the size, over RDMA twice those over TCP.
+    /// Returns plots of bandwidths that double with the size. The bandwidth over RDMA is twice that
+    /// over TCP.
     pub(in super::super) fn plots() -> Vec<Plot> {
         let mut all = Vec::new();
         for (carrier, factor) in [(Carrier::Rdma, 2.0), (Carrier::Tcp, 1.0)] {

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{live::Live, measure::Size, stop::Stop};
 
-/// The results of the points that were measured.
+/// The results of the measured points.
 #[derive(Debug, Default)]
 pub(super) struct Results(Vec<(Point, Result<Measured, String>)>);
 
@@ -28,7 +28,8 @@ impl Results {
             if stop.is_requested() {
                 break;
             }
-            // Where connections fail, others would as well.
+            // If a point has failed, points with the same transport and number of connections are
+            // skipped, because they would fail, too.
             let failed = this.0.iter().any(|(other, result)| {
                 result.is_err()
                     && (other.carrier, other.connections) == (point.carrier, point.connections)
@@ -42,7 +43,7 @@ impl Results {
             if let Err(error) = &result {
                 live.line(format_args!("{point}: {error:#}"))?;
             }
-            // Cut short, it says little.
+            // A measurement that a signal has cut short is not recorded.
             if !stop.is_requested() {
                 this.0
                     .push((*point, result.map_err(|error| format!("{error:#}"))));
@@ -51,7 +52,7 @@ impl Results {
         Ok(this)
     }
 
-    /// Whether all of the plan was measured.
+    /// Returns whether all points of the plan were measured.
     pub(super) fn is_whole(&self, plan: &Plan) -> bool {
         self.measured().count() == plan.points().len()
     }

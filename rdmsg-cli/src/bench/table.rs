@@ -13,10 +13,11 @@ use crate::{
     measure::{bytes_per_second, micros, per_second},
 };
 
-/// The width of a result in characters.
+/// The width of a column of results, in characters.
 const COLUMN: usize = 22;
 
-/// Writes the results: a table for each test, and a row for each size and number of connections.
+/// Writes the results as text: a table for each test, with a row for each size and number of
+/// connections.
 pub(super) fn write(out: &mut impl Write, results: &Results, plan: &Plan) -> io::Result<()> {
     for test in [Test::Latency, Test::Bandwidth, Test::Rate] {
         write_test(out, test, results, plan)?;
@@ -86,7 +87,7 @@ fn text_of(point: &Point, measured: &Measured) -> String {
     }
 }
 
-/// How the first stands to the second.
+/// Compares the result of the first transport with that of the second, as a text with a colour.
 fn compare(test: Test, ours: &Measured, other: &Measured) -> (Style, String) {
     let value = |measured: &Measured| match test {
         Test::Latency => measured
@@ -100,7 +101,7 @@ fn compare(test: Test, ours: &Measured, other: &Measured) -> (Style, String) {
         Test::Latency => ["shorter", "longer"],
         Test::Bandwidth | Test::Rate => ["more", "less"],
     };
-    // Smaller differences may be reversed in the next run.
+    // A difference below 10 % is not shown, because the next run may reverse it.
     if ratio > 1.1 {
         (
             AnsiColor::Green.on_default(),

@@ -6,20 +6,20 @@ use rdmsg::TransportChoice;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
     scheme: Scheme,
-    /// A host and a port.
+    /// The host and the port, separated by a colon.
     place: String,
 }
 
-/// The protocol at an address.
+/// The protocol that is used at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scheme {
-    /// A TCP socket of a program without rdmsg.
+    /// Plain TCP, to a program that does not use rdmsg.
     Plain,
-    /// A stream of rdmsg, over RDMA.
+    /// A stream of rdmsg over RDMA.
     Rdma,
-    /// A stream of rdmsg, over RDMA if a device serves the address, and TCP otherwise.
+    /// A stream of rdmsg, over RDMA if a device serves the address, and otherwise over TCP.
     Rdmsg,
-    /// A stream of rdmsg, over TCP.
+    /// A stream of rdmsg over TCP.
     RdmsgTcp,
 }
 
@@ -35,7 +35,7 @@ impl Scheme {
         }
     }
 
-    /// Returns the transport of a stream of rdmsg there.
+    /// Returns the transport of rdmsg streams, or `None` for plain TCP.
     pub(super) fn transport(self) -> Option<TransportChoice> {
         match self {
             Self::Plain => None,
@@ -51,12 +51,12 @@ impl Address {
         self.scheme
     }
 
-    /// Returns the host and the port.
+    /// Returns the host and the port, separated by a colon.
     pub(super) fn place(&self) -> &str {
         &self.place
     }
 
-    /// The same, with the place that was found.
+    /// Returns an address with the same scheme and another host and port.
     pub(super) fn at(&self, place: impl fmt::Display) -> Self {
         Self {
             scheme: self.scheme,
@@ -71,7 +71,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// The forms of an address.
+/// The text that error messages contain to explain the forms of an address.
 const FORMS: &str = "an address is tcp://HOST:PORT for a plain TCP socket, or a stream of rdmsg: \
      rdma://HOST:PORT, rdmsg://HOST:PORT or rdmsg+tcp://HOST:PORT";
 
@@ -81,11 +81,11 @@ impl FromStr for Address {
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, place) = text
             .split_once("://")
-            .ok_or_else(|| format!("it does not say what is spoken there; {FORMS}"))?;
+            .ok_or_else(|| format!("the address has no scheme; {FORMS}"))?;
         let scheme = Scheme::ALL
             .into_iter()
             .find(|scheme| scheme.name().eq_ignore_ascii_case(name))
-            .ok_or_else(|| format!("there is no scheme {name}://; {FORMS}"))?;
+            .ok_or_else(|| format!("the scheme {name}:// does not exist; {FORMS}"))?;
         let (host, port) = place
             .rsplit_once(':')
             .ok_or_else(|| format!("the port is missing; {FORMS}"))?;
@@ -101,7 +101,7 @@ impl FromStr for Address {
             ));
         }
         if port.parse::<u16>().is_err() {
-            return Err(format!("{port} is no port (0 to 65535); {FORMS}"));
+            return Err(format!("{port} is not a port number (0 to 65535); {FORMS}"));
         }
         Ok(Self {
             scheme,
@@ -142,12 +142,12 @@ mod tests {
     #[test]
     fn invalid_option_is_reported() {
         for (text, wrong) in [
-            ("127.0.0.1:6379", "it does not say what is spoken there"),
-            ("http://a:1", "there is no scheme http://"),
+            ("127.0.0.1:6379", "the address has no scheme"),
+            ("http://a:1", "the scheme http:// does not exist"),
             ("tcp://a", "the port is missing"),
             ("tcp://:1", "the host is missing"),
             ("rdma://::1:1", "rdma://[::1]:1"),
-            ("rdma://a:70000", "70000 is no port"),
+            ("rdma://a:70000", "70000 is not a port number"),
         ] {
             let error = text.parse::<Address>().unwrap_err();
             assert!(error.contains(wrong), "{error}");

@@ -31,13 +31,14 @@ use super::{
     target::{Target, connect_plain, connect_rdmsg, find_rdma},
 };
 
-/// The wait after a failed accept, for instance because the process has too many open files.
+/// The pause after a failed accept, for example because the process has reached its limit on open
+/// files.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The time limit for the end of connections that are reset.
+/// The time limit for ending the connections that are reset.
 const RESET_LIMIT: Duration = Duration::from_secs(2);
 
-/// Listens, and carries incoming connections to its target.
+/// Accepts connections, and carries their bytes to and from the target.
 #[derive(Debug)]
 pub(super) struct Bridge {
     listening: Listening,
@@ -48,19 +49,19 @@ pub(super) struct Bridge {
     report: Option<Interval>,
 }
 
-/// The parts that all its connections share.
+/// The state that all connections of the bridge share.
 #[derive(Debug)]
 struct Shared {
     target: Target,
     counters: Arc<Counters>,
-    /// The number of reports that were requested since a thread began to print.
+    /// The number of reports that were requested and not printed yet.
     reports: AtomicU32,
-    /// Notified when all requested reports were printed.
+    /// Notified after all requested reports were printed.
     printed: Notify,
 }
 
 impl Bridge {
-    /// Starts to listen, and prints the address.
+    /// Starts to listen, and prints the address of the listener.
     pub(super) async fn start(options: &Options) -> Result<Self> {
         let Options { listen, to, .. } = options;
         let engine = Engine::shared().context("cannot start")?;
@@ -91,7 +92,7 @@ impl Bridge {
         })
     }
 
-    /// Runs until a signal ends it, and its connections have ended.
+    /// Runs until a signal ends the bridge and all its connections have ended.
     pub(super) async fn run(mut self, mut signals: Signals) -> Result<ExitCode> {
         let ended = self.accept(&mut signals).await;
         let Self {
@@ -107,7 +108,7 @@ impl Bridge {
             Err(_) => ExitCode::FAILURE,
         };
         connections.abort_all();
-        // Each resets its ends.
+        // Each aborted task resets both ends of its connection.
         let all_ended = async { while connections.join_next().await.is_some() {} };
         let _ = timeout(RESET_LIMIT, all_ended).await;
         shared.report();
@@ -115,7 +116,7 @@ impl Bridge {
         ended.map(|()| status)
     }
 
-    /// Accepts connections until a signal asks the bridge to stop.
+    /// Accepts connections until a signal ends the bridge.
     async fn accept(&mut self, signals: &mut Signals) -> Result<()> {
         loop {
             select! {
@@ -139,7 +140,7 @@ impl Bridge {
         }
     }
 
-    /// Starts to carry a connection, if there may be one more.
+    /// Starts to carry a connection, unless the maximum number of connections is open.
     fn admit(&mut self, incoming: Incoming) {
         if let Some(open) = self.shared.counters.open(self.max_connections) {
             let shared = Arc::clone(&self.shared);
@@ -147,7 +148,7 @@ impl Bridge {
             return;
         }
         let peer = match incoming {
-            // Dropped, which resets them.
+            // Dropping the socket resets the connection.
             Incoming::Plain(_, peer) => peer,
             Incoming::Rdmsg(mut rdmsg, peer) => {
                 rdmsg.cause = Cause::Limit;
@@ -156,14 +157,15 @@ impl Bridge {
         };
         warn_sparsely!(
             Command,
-            "refused {peer}: {} connections are open, the limit of --max-connections",
+            "refused a connection from {peer}: {} connections are open, the limit of \
+             --max-connections",
             self.max_connections
         );
     }
 }
 
 impl Shared {
-    /// Carries a connection to its end.
+    /// Connects to the target, and carries the connection's bytes until the connection ends.
     async fn serve(self: Arc<Self>, incoming: Incoming, open: Open) {
         let (peer, session) = self.connect(incoming).await;
         let mut session = match session {
@@ -173,24 +175,28 @@ impl Shared {
                 let target = self.target.address();
                 warn_sparsely!(
                     Command,
-                    "reset {peer}: cannot connect to {target}: {}",
+                    "reset the connection from {peer}: cannot connect to {target}: {}",
                     explain(&error)
                 );
                 return;
             }
         };
         match session.run().await {
-            Ok(()) => log::debug!("{peer}: ended"),
+            Ok(()) => log::debug!("the connection from {peer} ended"),
             Err(error) => {
                 self.counters.failed();
-                warn_sparsely!(Command, "{peer}: ended: {}", explain(&error));
+                warn_sparsely!(
+                    Command,
+                    "reset the connection from {peer}: {}",
+                    explain(&error)
+                );
             }
         }
         drop(session);
         drop(open);
     }
 
-    /// Makes the other end.
+    /// Connects to the target. Returns the peer's address and the connected pair of ends.
     async fn connect(&self, incoming: Incoming) -> (SocketAddr, io::Result<Session>) {
         let flow = |plain_is_target| Flow::new(&self.counters, plain_is_target);
         match (incoming, &self.target) {
@@ -223,8 +229,8 @@ impl Shared {
         }
     }
 
-    /// Prints the counters on a thread of its own, because a slow reader may block it. Requests
-    /// during that time cause one more line.
+    /// Prints the counters on a thread of its own, because a slow reader of stdout may block the
+    /// thread. Requests that arrive while it prints cause one more line.
     fn report(self: &Arc<Self>) {
         if self.reports.fetch_add(1, Ordering::AcqRel) > 0 {
             return;
@@ -247,13 +253,13 @@ impl Shared {
         };
         let thread = thread::Builder::new().name("rdmsg-report".into());
         if let Err(error) = thread.spawn(printing) {
-            log::error!("no report: cannot start a thread for it: {error}");
+            log::error!("cannot print the counters: cannot start a thread: {error}");
             self.reports.store(0, Ordering::Release);
             self.printed.notify_waiters();
         }
     }
 
-    /// Waits until all that was asked for has been printed.
+    /// Waits until all requested reports have been printed.
     async fn all_printed(&self) {
         loop {
             let printed = self.printed.notified();
@@ -265,7 +271,8 @@ impl Shared {
     }
 }
 
-/// Lets connections go on for a while. Returns the status to end with.
+/// Waits until all connections have ended, but at most for the time `drain`. Returns the exit
+/// status of the process.
 async fn finish(
     connections: &mut JoinSet<()>,
     shared: &Arc<Shared>,
@@ -277,7 +284,10 @@ async fn finish(
         select! {
             _ = connections.join_next() => {}
             () = &mut late => {
-                log::warn!("{} connections are reset after {drain:?}", connections.len());
+                log::warn!(
+                    "{} connections were still open after {drain:?} and are reset",
+                    connections.len()
+                );
                 break;
             }
             told = signals.next() => match told {
@@ -304,7 +314,7 @@ async fn tick(interval: &mut Option<Interval>) {
     }
 }
 
-/// Prints a line at once. It ignores that the reader is gone.
+/// Prints a line to stdout and flushes it. Ignores an error, which means that the reader has gone.
 fn print(line: std::fmt::Arguments<'_>) {
     let mut out = stdout().lock();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());

@@ -23,24 +23,25 @@ use super::{
     session::{Plain, Rdmsg, Session},
 };
 
-/// The most bytes of a connection that this program holds for the stream. It holds none while the
-/// plain end has nothing.
+/// The maximum number of bytes of a connection that this program holds for the stream. While the
+/// plain end has no bytes to read, it holds no buffer.
 ///
-/// With the headers of a frame, of TCP and of IP it fits 64 KiB, the longest segment on loopback
-/// and the longest that the kernel hands to a network card. A longer piece costs a second segment.
+/// Together with the headers of a frame, of TCP and of IP, a piece of this length fits into 64 KiB.
+/// That is the longest segment on loopback, and the longest that the kernel passes to a network
+/// card. A longer piece would need a second segment.
 const PIECE: usize = 60 * 1024;
 
-// Over TCP a piece is a frame of its own.
+// Over TCP each piece is sent as one eager frame.
 const _: () = assert!(PIECE <= EAGER_SIZE_OVER_TCP as usize);
 
 /// The interval at which a blocked write to a plain end checks whether the other end still exists.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Carries bytes in both directions, until both have ended.
+/// Carries bytes in both directions until both have ended.
 ///
-/// A direction reads on when its last bytes were taken, so a slow reader stops the writer. One task
-/// carries both directions, so no bytes move between threads. It watches each end for a failure,
-/// also while it does not read from it.
+/// A direction reads again only after its last bytes were taken, so a slow reader stops the writer.
+/// One task carries both directions, so no bytes move between threads. The task watches each end
+/// for a failure, even while it does not read from that end.
 pub(super) async fn carry(session: &mut Session) -> io::Result<()> {
     let Session { plain, rdmsg, flow } = session;
     let Plain { socket, .. } = plain;
@@ -70,7 +71,8 @@ pub(super) async fn carry(session: &mut Session) -> io::Result<()> {
     }
 }
 
-/// Carries bytes to the stream, and the end behind them. Gives the half back, to be watched.
+/// Carries bytes from the plain socket to the stream, and then the end of file. Returns the read
+/// half of the socket, so that the caller can watch the socket for a failure.
 async fn from_plain<'a>(
     mut plain: ReadHalf<'a>,
     stream: &mut OwnedWriteHalf,
@@ -79,7 +81,7 @@ async fn from_plain<'a>(
     let mut piece = Vec::new();
     loop {
         if piece.capacity() == 0 {
-            // Idle connections hold no memory for a read, because there may be thousands.
+            // An idle connection holds no buffer, because there may be thousands of connections.
             plain.readable().await?;
             piece.reserve_exact(PIECE);
         }
@@ -107,8 +109,8 @@ async fn from_plain<'a>(
     }
 }
 
-/// Carries bytes from the stream, out of the buffers that the device wrote, and the end behind
-/// them.
+/// Carries bytes from the stream to the plain socket, and then the end of file. It writes directly
+/// from the buffers that the device has filled.
 async fn to_plain(
     stream: &mut OwnedReadHalf,
     mut plain: WriteHalf<'_>,
@@ -132,7 +134,7 @@ async fn to_plain(
     }
 }
 
-/// Writes the bytes that the end takes at once, if it takes any.
+/// Writes as many bytes as possible without waiting. Returns `None` if `to` takes none.
 async fn write_now(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Option<io::Result<usize>> {
     poll_fn(|cx| {
         Poll::Ready(match Pin::new(&mut *to).poll_write(cx, bytes) {
@@ -143,8 +145,8 @@ async fn write_now(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Option<i
     .await
 }
 
-/// Waits until the plain end takes bytes or the stream fails. No read from the stream, which would
-/// detect the failure, is in progress then.
+/// Waits until the plain end takes bytes or the stream fails. No read from the stream is in
+/// progress at that time, so nothing else detects a failure of the stream.
 async fn write_watched(
     plain: &mut WriteHalf<'_>,
     bytes: &[u8],
@@ -164,7 +166,7 @@ async fn write_watched(
     }
 }
 
-/// Waits until the plain end has failed: it was reset.
+/// Waits until the plain socket has failed, usually because the peer reset it.
 async fn failure_of_plain(plain: &ReadHalf<'_>) -> io::Error {
     match plain.ready(Interest::ERROR).await {
         Ok(_) => {
@@ -175,13 +177,13 @@ async fn failure_of_plain(plain: &ReadHalf<'_>) -> io::Error {
     }
 }
 
-/// Waits until a stream of which everything was read has failed.
+/// Waits until a stream has failed whose bytes were all read.
 async fn failure_of_stream(endpoint: &Endpoint) -> io::Error {
     loop {
         match poll_fn(|cx| endpoint.poll_next_completion(cx)).await {
             Ok(Completion::Disconnected(reason)) | Err(Error::Disconnected(reason)) => {
                 if reason.is_clean() {
-                    // The peer has closed, which the next write detects.
+                    // The peer has closed the stream. The next write returns the error.
                     return pending().await;
                 }
                 return Error::Disconnected(reason).into();

@@ -1,16 +1,16 @@
 use std::fmt;
 
-/// Why a bridge ends a connection by force: the code with which it aborts the stream of rdmsg, so
-/// that the other bridge can tell.
+/// The reason for which a bridge ends a connection by force. The bridge aborts the rdmsg stream
+/// with the code of this reason, so that the other bridge can log the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// The target could not be reached.
+    /// The bridge cannot connect to its target.
     Target,
-    /// There are too many connections.
+    /// The maximum number of connections is open.
     Limit,
-    /// The plain side ended with an error.
+    /// The plain end failed.
     Plain,
-    /// The bridge ends.
+    /// The bridge itself ends.
     Ending,
 }
 
@@ -34,10 +34,10 @@ impl Cause {
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Target => "it cannot reach its target (its log says why)",
-            Self::Limit => "it has as many connections as its --max-connections allows",
-            Self::Plain => "the connection on its side was reset or ended with an error",
-            Self::Ending => "it ends",
+            Self::Target => "it cannot connect to its target (see its log)",
+            Self::Limit => "it has reached its limit --max-connections",
+            Self::Plain => "the connection on its side was reset or failed",
+            Self::Ending => "it was stopped",
         })
     }
 }

@@ -13,27 +13,29 @@ pub(super) struct Counters {
     total: AtomicU64,
     refused: AtomicU64,
     failed: AtomicU64,
-    /// Bytes from the listening end to the target.
+    /// The number of bytes from the listening end to the target.
     to_target: AtomicU64,
-    /// Bytes in the other direction.
+    /// The number of bytes from the target to the listening end.
     back: AtomicU64,
 }
 
-/// Counts the bytes of connections whose plain end is the listening end, or the target.
+/// Counts the bytes of connections. `plain_is_target` states whether the plain end is the target or
+/// the listening end.
 #[derive(Clone, Debug)]
 pub(super) struct Flow {
     counters: Arc<Counters>,
     plain_is_target: bool,
 }
 
-/// A connection that counts as open until it is dropped.
+/// Counts as one open connection until it is dropped.
 #[derive(Debug)]
 pub(super) struct Open(Arc<Counters>);
 
 impl Counters {
-    /// Counts a connection, unless there are `most`.
+    /// Counts a new connection. Returns `None` if `most` connections are open, and counts a refusal
+    /// instead.
     pub(super) fn open(self: &Arc<Self>, most: u64) -> Option<Open> {
-        // One task alone opens.
+        // The load and the increment need not be one step, because only one task opens connections.
         if self.open.load(Ordering::Relaxed) >= most {
             self.refused.fetch_add(1, Ordering::Relaxed);
             return None;

@@ -13,26 +13,26 @@ use super::{
 /// The number of connections that the kernel keeps until they are accepted.
 const BACKLOG: u32 = 4096;
 
-/// Where connections come in.
+/// The listener of a bridge.
 #[derive(Debug)]
 pub(super) enum Listening {
     Plain(TcpListener),
     Rdmsg(StreamListener),
 }
 
-/// A connection that came in.
+/// An accepted connection, with the peer's address.
 #[derive(Debug)]
 pub(super) enum Incoming {
     Plain(Plain, SocketAddr),
     Rdmsg(Rdmsg, SocketAddr),
 }
 
-/// Why none came in.
+/// The reason why no connection was accepted.
 #[derive(Debug)]
 pub(super) enum AcceptFailure {
-    /// The next one may.
+    /// A temporary error: the next accept may succeed.
     Now(io::Error),
-    /// No further connection can be accepted, because of this error.
+    /// A final error: no further connection can be accepted.
     Ever(io::Error),
 }
 
@@ -50,7 +50,7 @@ impl Listening {
         Err(advise(error)).with_context(fail)
     }
 
-    /// Looks the name up before it listens. The lookup blocks the thread.
+    /// Looks up the name, which blocks the thread, and then listens.
     pub(super) fn bind_rdmsg(address: &Address, config: &Config, engine: &Engine) -> Result<Self> {
         let fail = || format!("cannot listen on {address}");
         let places = address.place().to_addresses().with_context(fail)?;
@@ -59,7 +59,7 @@ impl Listening {
             .engine(engine)
             .backlog(WAITING)
             .half_open(WAITING)
-            // A device that goes away may come back.
+            // With this option the listener is bound again if its device is removed and returns.
             .rebind(true)
             .bind_stream(places)
             .and_then(StreamListener::from_std)
@@ -74,7 +74,7 @@ impl Listening {
         }
     }
 
-    /// Waits for the next connection. Dropping the future loses none.
+    /// Waits for the next connection. Dropping the future loses no connection.
     pub(super) async fn accept(&self) -> Result<Incoming, AcceptFailure> {
         match self {
             // The failure concerns one connection or the limit of open files, and is temporary.
@@ -101,17 +101,17 @@ fn bind(place: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Adds the remedy to an error.
+/// Adds a remedy to an error of binding.
 fn advise(error: io::Error) -> Error {
     let advice = match error.kind() {
         io::ErrorKind::AddrInUse => {
-            "another program listens there: `ss -ltnp` shows which; end it, or take another port"
+            "another program listens on this port: `ss -ltnp` shows which; choose another port"
         }
         io::ErrorKind::AddrNotAvailable => {
-            "it is no address of this host: `ip address` shows those; 0.0.0.0 is all of them"
+            "this host does not have the address: see `ip address`; 0.0.0.0 means all addresses"
         }
         io::ErrorKind::PermissionDenied => {
-            "ports below 1024 take the capability CAP_NET_BIND_SERVICE; take a higher port"
+            "ports below 1024 require the capability CAP_NET_BIND_SERVICE; choose a higher port"
         }
         _ => return error.into(),
     };

@@ -1,11 +1,11 @@
-//! `rdmsg bridge`: connections that come in on one side go out on the other.
+//! `rdmsg bridge` accepts connections on one side and forwards them to the other side.
 //!
 //! ```text
-//! options    the command line               address    what its addresses mean
-//! bridge     accepts, reports, ends         signals    what tells it to
-//! listening  where connections come in      target     where they go
-//! session    one connection: both its ends  carry      its bytes, in both directions
-//! cause      why one is ended by force      counters   what happened so far
+//! options    the command line               address    the forms of addresses
+//! bridge     accepts, reports, ends         signals    the signals that control the bridge
+//! listening  accepts connections            target     connects to the target
+//! session    one connection: both its ends  carry      moves the bytes in both directions
+//! cause      why a connection was aborted   counters   counts connections and bytes
 //! ```
 
 mod address;
@@ -29,10 +29,11 @@ pub(crate) use self::options::Options;
 use self::{bridge::Bridge, signals::Signals};
 use crate::{open_files::raise_open_files, statistics::export};
 
-/// Files that a connection keeps open: its socket, and those of its other side.
+/// The maximum number of files that a connection keeps open: the plain socket, and the descriptors
+/// of the rdmsg stream.
 const FILES_PER_CONNECTION: u64 = 4;
 
-/// Files that are open without any connection.
+/// The number of files that are open without any connection.
 const FILES_OF_PROCESS: u64 = 64;
 
 /// Runs a bridge until a signal ends it.
@@ -41,7 +42,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let most = raise_open_files().saturating_sub(FILES_OF_PROCESS) / FILES_PER_CONNECTION;
     if most < options.max_connections {
         log::warn!(
-            "the limit of open files suffices for {most} connections, less than \
+            "the limit on open files allows only {most} connections, less than \
              --max-connections {}: raise it (ulimit -Hn; LimitNOFILE= of systemd)",
             options.max_connections
         );
@@ -49,13 +50,14 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let _export = export(options.statistics)?;
     let runtime = start_runtime(options.threads).context("cannot start the runtime")?;
     let ended = runtime.block_on(async {
-        // The signals are handled before the bridge prints that it is ready.
+        // The handlers are installed before the bridge prints that it is ready, so that a signal
+        // after that line is not lost.
         let signals = Signals::new().context("cannot handle signals")?;
         let bridge = Bridge::start(options).await?;
-        // On a thread of the runtime, as the tasks that it starts.
+        // The bridge runs on a thread of the runtime, as the tasks do that it starts.
         tokio::spawn(bridge.run(signals)).await?
     });
-    // The shutdown does not wait, because at most the lookup of a name is left.
+    // The shutdown does not wait, because at most one name lookup is still running.
     runtime.shutdown_background();
     ended
 }

@@ -11,9 +11,9 @@ use crate::{
 
 /// Carries plain TCP connections over RDMA
 ///
-/// For programs that stay unchanged. One bridge runs on the host of the clients, and one on the
-/// host of the service. They carry the bytes of each connection over RDMA, in both directions. One
-/// end of a bridge is a plain TCP socket, and the other a stream of rdmsg:
+/// Unmodified programs can use it. One bridge runs on the host of the clients, and one on the host
+/// of the service. They carry the bytes of each connection over RDMA, in both directions. One end
+/// of a bridge is a plain TCP socket, and the other end is a stream of rdmsg:
 ///
 ///   tcp://HOST:PORT        a plain TCP socket, of a program without rdmsg
 ///   rdma://HOST:PORT       a stream of rdmsg over RDMA; HOST is an address of an RDMA device
@@ -21,16 +21,16 @@ use crate::{
 ///   rdmsg+tcp://HOST:PORT  a stream of rdmsg over TCP: its own protocol on a TCP socket, for
 ///                          hosts without RDMA
 ///
-/// A bridge passes on the end of a direction (half close), and a reset, which ends the other side
-/// with an error, not with an end of file. A slow reader stops the writer. 0.0.0.0 listens on all
-/// addresses, and port 0 chooses a free port, which is printed.
+/// A bridge forwards the end of a direction (half close). It also forwards a reset, so that the
+/// other side gets an error instead of an end of file. A slow reader stops the writer. 0.0.0.0
+/// listens on all addresses. Port 0 chooses a free port, which is printed.
 ///
-/// SIGUSR1 prints the counters: open connections; all connections; refused ones, beyond
-/// --max-connections; failed ones, whose target was not reached or of which a side ended with an
-/// error; and the bytes to the target, and back. After SIGINT and SIGTERM the bridge stops
-/// listening, gives connections --drain seconds, resets the others, and exits with 0. A second
-/// signal ends it at once, with 128 and the number of the signal. It exits with 1 if it cannot
-/// start or go on, and with 2 for a wrong command line. RUST_LOG sets the level of the log on
+/// SIGUSR1 prints the counters: open connections; all connections; refused connections, beyond
+/// --max-connections; failed connections, whose target was not reached or of which one end failed;
+/// and the bytes to the target and back. After SIGINT or SIGTERM the bridge stops listening, waits
+/// --drain seconds for its connections, resets the remaining ones, and exits with 0. A second
+/// signal ends it immediately, with 128 plus the number of the signal. It exits with 1 if it cannot
+/// start or continue, and with 2 for an invalid command line. RUST_LOG sets the level of the log on
 /// stderr; the default is `warn`.
 #[derive(Args, Debug)]
 #[command(
@@ -48,39 +48,39 @@ Examples:
     redis-cli -p 6380 ping"
 )]
 pub(crate) struct Options {
-    /// The address on which it accepts connections.
+    /// The address on which the bridge accepts connections.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) listen: Address,
 
-    /// The address to which it connects.
+    /// The address to which the bridge connects.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) to: Address,
 
-    /// The maximum number of connections; a further one is closed at once.
+    /// The maximum number of connections. The bridge closes a further one immediately.
     #[arg(long, value_name = "N", default_value_t = 4096,
         value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) max_connections: u64,
 
-    /// The time limit of connecting to the target.
+    /// The time limit for connecting to the target.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = connect_timeout)]
     pub(crate) connect_timeout: Duration,
 
-    /// The time for which connections may continue after the first signal.
+    /// The time for which connections may continue after the first SIGINT or SIGTERM.
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     pub(crate) drain: Duration,
 
-    /// Print the counters this often [default: on SIGUSR1 and at the end only]
+    /// Print the counters at this interval [default: only on SIGUSR1 and at the end]
     #[arg(long, value_name = "SECONDS", value_parser = interval)]
     pub(crate) report: Option<Duration>,
 
-    /// Threads that carry bytes [default: one for each processor]
+    /// The number of threads that carry bytes [default: one for each processor]
     #[arg(long, value_name = "N", value_parser = threads)]
     pub(crate) threads: Option<usize>,
 
-    /// How long a connection that was lost between the bridges waits for the network, 0 to 3600.
-    /// The plain ends notice only a pause. Both bridges need it; the smaller time counts. With 0,
-    /// or after a restart of either bridge, a lost connection is reset. The bridge of the service
-    /// keeps up to 1024 lost connections.
+    /// The time for which a connection that was lost between the bridges waits for the network, 0
+    /// to 3600. The plain ends see only a pause. Both bridges need this option; the smaller time
+    /// applies. With 0, or after a restart of one bridge, a lost connection is reset. The bridge of
+    /// the service keeps at most 1024 lost connections.
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = resume)]
     pub(crate) resume: Duration,
 
@@ -88,39 +88,43 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) statistics: bool,
 
-    /// Longest piece in bytes that is sent into a buffer of the peer; longer ones the peer reads.
-    /// The smaller value of both bridges counts. A connection over RDMA locks some 60 buffers of
-    /// this size [default: 65536 with rdmsg+tcp:// and on machines without RDMA, otherwise 4096]
+    /// The longest piece in bytes that is sent into a buffer of the peer. The peer reads longer
+    /// pieces from the sender's memory. The smaller value of both bridges applies. A connection
+    /// over RDMA locks about 60 buffers of this size [default: 65536 with rdmsg+tcp:// and on hosts
+    /// without RDMA, otherwise 4096]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(64..=1 << 20))]
     pub(crate) eager_size: Option<u32>,
 }
 
-/// The eager size of connections that may go over RDMA, where buffers are locked memory.
+/// The default eager size in bytes of connections that may use RDMA, where buffers are locked
+/// memory.
 const EAGER_SIZE: u32 = 4 << 10;
 
-/// The eager size of connections over TCP. A buffer takes memory there when it is first used.
+/// The default eager size in bytes of connections over TCP, where a buffer uses memory only after
+/// its first use.
 pub(super) const EAGER_SIZE_OVER_TCP: u32 = 64 << 10;
 
-/// The memory of a connection for longer pieces, in bytes in each direction.
+/// The memory of a connection for longer pieces, in bytes for each direction.
 const LARGE_MEMORY: u64 = 256 << 10;
 
-/// The longest piece in bytes in which a stream's bytes come.
+/// The maximum length of a piece of a stream, in bytes.
 const LONGEST_PIECE: u64 = 1 << 20;
 
-/// The most bytes that both bridges hold of a direction beyond the window, half on each side.
+/// The maximum number of bytes of one direction that both bridges hold beyond the window, half of
+/// them on each side.
 const STREAM_BUFFER: u64 = 1 << 20;
 
-/// The longest time for a close that the library takes.
+/// The maximum of `Config::close_timeout`.
 const LONGEST_CLOSE: Duration = Duration::from_secs(600);
 
-/// The number of pieces that may be in flight.
+/// The maximum number of pieces in flight in each direction.
 const WINDOW: u16 = 16;
 
-/// The number of requests that may wait.
+/// The maximum number of connection requests that wait to be accepted.
 pub(super) const WAITING: u16 = 4096;
 
 impl Options {
-    /// Ends the program if the command line makes no sense.
+    /// Ends the program with an error if both ends are plain or both are streams of rdmsg.
     pub(super) fn check(&self) {
         let plain = [&self.listen, &self.to].map(|end| end.scheme() == Scheme::Plain);
         let wrong = match plain {
@@ -137,8 +141,8 @@ impl Options {
         command.error(ErrorKind::ValueValidation, text).exit();
     }
 
-    /// The configuration of streams over the transport of this scheme. `has_rdma` returns whether
-    /// this machine has RDMA, if that counts.
+    /// Returns the configuration of streams with this scheme. `has_rdma` returns whether this host
+    /// has RDMA, and is called only if the result depends on that.
     pub(super) fn stream_config(&self, scheme: Scheme, has_rdma: impl FnOnce() -> bool) -> Config {
         let eager_size = self.eager_size.unwrap_or_else(|| match scheme {
             Scheme::Rdma => EAGER_SIZE,
@@ -155,7 +159,7 @@ impl Options {
             config.stream_buffer = STREAM_BUFFER;
             config.connect_timeout = self.connect_timeout;
             config.resume = self.resume;
-            // The close of a stream waits for the network, as the bytes before it do.
+            // Closing a stream waits for the network as long as the bytes before the close do.
             config.close_timeout = config.close_timeout.max(self.resume).min(LONGEST_CLOSE);
         });
         if let Some(transport) = scheme.transport() {
@@ -167,7 +171,7 @@ impl Options {
 
 fn interval(text: &str) -> Result<Duration, String> {
     match seconds(text)? {
-        Duration::ZERO => Err("it is 0".into()),
+        Duration::ZERO => Err("the interval must be more than 0".into()),
         interval => Ok(interval),
     }
 }
@@ -176,7 +180,7 @@ fn connect_timeout(text: &str) -> Result<Duration, String> {
     let allowed = Duration::from_millis(10)..=Duration::from_secs(600);
     Some(seconds(text)?)
         .filter(|time| allowed.contains(time))
-        .ok_or_else(|| "allowed is 0.01 to 600".into())
+        .ok_or_else(|| "the time must be 0.01 to 600".into())
 }
 
 fn threads(text: &str) -> Result<usize, String> {

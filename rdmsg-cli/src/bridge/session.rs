@@ -9,17 +9,18 @@ use tokio::net::TcpStream;
 
 use super::{carry::carry, cause::Cause, counters::Flow};
 
-/// The plain end of a connection. Unless it has ended, it is reset when it is dropped.
+/// The plain end of a connection. Dropping it resets the connection, unless the connection has
+/// ended.
 #[derive(Debug)]
 pub(super) struct Plain {
     pub(super) socket: TcpStream,
     pub(super) has_ended: bool,
 }
 
-/// The other end, a stream of rdmsg. Unless it has ended, it is aborted when it is dropped.
+/// The rdmsg end of a connection. Dropping it aborts the stream, unless the stream has ended.
 #[derive(Debug)]
 pub(super) struct Rdmsg {
-    // Dropped after the abort, so their drops have no effect.
+    // These halves are dropped after the abort, so dropping them has no effect.
     pub(super) read: OwnedReadHalf,
     pub(super) write: OwnedWriteHalf,
     pub(super) has_ended: bool,
@@ -31,14 +32,15 @@ pub(super) struct Rdmsg {
 pub(super) struct Session {
     pub(super) plain: Plain,
     pub(super) rdmsg: Rdmsg,
-    /// Counts its bytes.
+    /// Counts the bytes of this connection.
     pub(super) flow: Flow,
 }
 
 impl Plain {
     pub(super) fn new(socket: TcpStream) -> Self {
-        // Pieces leave as they come. A client that vanished is noticed some time. Neither is
-        // refused but by a socket whose connection has ended.
+        // The first option sends pieces without a delay, and the second one detects a client that
+        // has vanished. Both calls fail only if the connection has ended already, so errors are
+        // ignored.
         let _ = socket.set_nodelay(true);
         let _ = setsockopt(&socket, sockopt::KeepAlive, &true);
         Self {
@@ -51,7 +53,8 @@ impl Plain {
 impl Drop for Plain {
     fn drop(&mut self) {
         if !self.has_ended {
-            // Has the kernel reset it; a socket whose connection is reset needs none.
+            // With a linger time of 0 the kernel resets the connection when the socket is closed.
+            // The call fails only if the connection was reset already.
             let _ = self.socket.set_zero_linger();
         }
     }
@@ -83,12 +86,12 @@ impl Drop for Rdmsg {
 
 impl Session {
     /// Carries bytes until both directions have ended, and closes both ends. After an error the
-    /// caller drops them, which resets both.
+    /// caller drops both ends, which resets them.
     pub(super) async fn run(&mut self) -> io::Result<()> {
         carry(self).await.inspect_err(|_| {
             self.rdmsg.cause = Cause::Plain;
         })?;
-        // If the peer does not confirm the bytes, the plain end is reset after all.
+        // If the peer does not confirm the bytes, this call fails, and the plain end is reset.
         let endpoint = self.rdmsg.endpoint().clone();
         poll_fn(|cx| endpoint.poll_close(cx)).await?;
         self.rdmsg.has_ended = true;
@@ -97,7 +100,8 @@ impl Session {
     }
 }
 
-/// Returns the text of an error; for an end by the other bridge, its cause.
+/// Returns the text of an error. If the other bridge ended the connection, the text contains its
+/// reason.
 pub(super) fn explain(error: &io::Error) -> String {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
     let Some(rdmsg::Error::Disconnected(reason) | rdmsg::Error::Undelivered(reason)) = inner else {
@@ -105,11 +109,11 @@ pub(super) fn explain(error: &io::Error) -> String {
     };
     match reason {
         CloseReason::PeerAborted(code) => match Cause::of_code(*code) {
-            Some(cause) => format!("the other bridge ended it: {cause}"),
+            Some(cause) => format!("the other bridge ended the connection: {cause}"),
             None => error.to_string(),
         },
-        CloseReason::SessionLost => "it was lost, and the other bridge does not know it: that \
-                                     bridge was started again, or has ended the connection"
+        CloseReason::SessionLost => "the connection was lost, and the other bridge has forgotten \
+                                     it: that bridge was restarted, or has ended the connection"
             .to_owned(),
         _ => error.to_string(),
     }

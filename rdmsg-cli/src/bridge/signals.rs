@@ -10,17 +10,17 @@ pub(super) struct Signals {
     report: Signal,
 }
 
-/// A signal.
+/// The request that a signal makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Told {
-    /// To end, by the signal with this number.
+    /// The bridge ends because of the signal with this number.
     End(u8),
-    /// To print the counters.
+    /// The bridge prints its counters.
     Report,
 }
 
 impl Signals {
-    /// Catches the signals, which then do not end the process.
+    /// Installs handlers for the signals, which then do not end the process.
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
@@ -29,7 +29,7 @@ impl Signals {
         })
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     pub(super) async fn next(&mut self) -> Told {
         tokio::select! {
             _ = self.interrupt.recv() => Told::End(nix::libc::SIGINT as u8),

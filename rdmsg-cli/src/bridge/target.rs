@@ -9,7 +9,7 @@ use super::{
     session::{Plain, Rdmsg},
 };
 
-/// Where connections go.
+/// The target of a bridge, to which it connects.
 #[derive(Debug)]
 pub(super) enum Target {
     Plain {
@@ -27,7 +27,8 @@ impl Target {
         Self::Plain { address, limit }
     }
 
-    /// Fails if the address requires RDMA and this machine has none.
+    /// Creates a target that is a stream of rdmsg. Returns an error if the address requires RDMA
+    /// and this host has none.
     pub(super) fn rdmsg(address: Address, config: &Config, engine: &Engine) -> Result<Self> {
         if address.scheme() == Scheme::Rdma {
             find_rdma(engine).with_context(|| format!("cannot connect to {address}"))?;
@@ -43,10 +44,10 @@ impl Target {
     }
 }
 
-/// Fails if this machine has no RDMA, or this process no right to it.
+/// Returns an error if this host has no RDMA or this process may not use it.
 pub(super) fn find_rdma(engine: &Engine) -> Result<(), Error> {
     let config = Config::default().with(|c| c.transport = TransportChoice::Rdma);
-    // It takes the same rights and libraries as to connect.
+    // Binding a listener needs the same permissions and libraries as connecting.
     Listener::builder()
         .config(&config)
         .engine(engine)
@@ -54,7 +55,7 @@ pub(super) fn find_rdma(engine: &Engine) -> Result<(), Error> {
         .map(drop)
 }
 
-/// Connects to a plain socket.
+/// Connects to a plain TCP socket.
 pub(super) async fn connect_plain(address: &Address, limit: Duration) -> io::Result<Plain> {
     let connected = timeout(limit, TcpStream::connect(address.place())).await;
     let late = |_| {
@@ -64,7 +65,7 @@ pub(super) async fn connect_plain(address: &Address, limit: Duration) -> io::Res
     Ok(Plain::new(connected.map_err(late)??))
 }
 
-/// Connects to a stream of rdmsg.
+/// Connects to an rdmsg stream.
 pub(super) async fn connect_rdmsg(address: &Address, connector: &Connector) -> io::Result<Rdmsg> {
     let stream = rdmsg::tokio::Stream::connect_with(connector, address.place()).await?;
     Ok(Rdmsg::new(stream))

@@ -1,11 +1,11 @@
-//! Adapters, which are not made by software: driver, firmware, slot and interrupts, and
+//! Examines adapters, which are RDMA devices in hardware: driver, firmware, slot, interrupts, and
 //! combinations that are known not to work.
 
 use std::collections::BTreeSet;
 
 use super::{devices::Device, finding::Finding, root::Root};
 
-/// The libraries of drivers for libibverbs, by the driver of the PCI device.
+/// The provider library of libibverbs for each driver of a PCI device.
 const PROVIDERS: [(&str, &str); 9] = [
     ("mlx5_core", "mlx5"),
     ("mlx4_core", "mlx4"),
@@ -18,49 +18,50 @@ const PROVIDERS: [(&str, &str); 9] = [
     ("erdma", "erdma"),
 ];
 
-/// An adapter as sysfs shows it.
+/// The properties of an adapter that sysfs shows.
 #[derive(Clone, Debug)]
 pub(super) struct Adapter {
     name: String,
-    /// The driver of the PCI device, for instance `mlx5_core`.
+    /// The name of the PCI device's driver, for example `mlx5_core`.
     pub(super) driver: String,
     pub(super) firmware: Option<String>,
-    /// The vendor's name of the board.
+    /// The vendor's name for the board.
     pub(super) board: Option<String>,
     /// The version of the interface between the driver and its library.
     abi: Option<u64>,
     slot: Slot,
-    /// The number of interrupts.
+    /// The number of the adapter's interrupts.
     interrupts: usize,
-    /// The processors that serve them.
+    /// The processors that serve the interrupts.
     served: BTreeSet<usize>,
-    /// The processors of the NUMA node of the adapter; empty if the machine has one node.
+    /// The processors of the adapter's NUMA node. The set is empty if the host has only one node.
     local: BTreeSet<usize>,
-    /// The number of processors of the machine.
+    /// The number of processors of the host.
     processors: usize,
 }
 
-/// Speed and width of a PCIe slot: the current ones, and the most that the adapter can use.
+/// The speed and the width of a PCIe slot: the current values, and the maximum that the adapter
+/// supports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Slot {
     current: [Option<String>; 2],
     most: [Option<String>; 2],
 }
 
-/// A combination that is known not to work, or not as it should.
+/// A driver or a combination of versions that is known not to work, or to work only in part.
 struct Known {
     driver: &'static str,
     applies: fn(&Adapter) -> bool,
     finding: fn(&Adapter) -> Finding,
-    /// The page or report that describes it.
+    /// The web page or report that describes the problem.
     source: &'static str,
 }
 
-/// Add a row for each report; the source is printed with it.
+/// The known problems. Add a row for each new report; its source is printed with the finding.
 const KNOWN: [Known; 2] = [
     Known {
         driver: "bnxt_en",
-        // The kernel's own driver has version 1.
+        // The kernel's own driver has version 1 of the interface.
         applies: |it| it.abi.is_some_and(|abi| abi > 1),
         finding: |it| {
             let abi = it.abi.unwrap_or(0);
@@ -86,7 +87,7 @@ const KNOWN: [Known; 2] = [
     },
 ];
 
-/// Returns the findings on all adapters.
+/// Returns the findings about all adapters.
 pub(super) fn judge(root: &Root, devices: &[Device]) -> Vec<Finding> {
     let adapters = devices.iter().filter(|device| !device.is_software());
     let adapters = adapters.filter_map(|device| Adapter::read(root, &device.name));
@@ -94,7 +95,8 @@ pub(super) fn judge(root: &Root, devices: &[Device]) -> Vec<Finding> {
 }
 
 impl Adapter {
-    /// `None` for a device that is on no bus.
+    /// Reads the properties of the device `name`. Returns `None` if it is on no bus, so that it is
+    /// no adapter.
     pub(super) fn read(root: &Root, name: &str) -> Option<Self> {
         let at = format!("sys/class/infiniband/{name}");
         let device = format!("{at}/device");
@@ -130,7 +132,7 @@ impl Adapter {
         })
     }
 
-    /// Returns the name of the library for libibverbs.
+    /// Returns the name of the adapter's provider library for libibverbs.
     pub(super) fn provider(&self) -> Option<&'static str> {
         let row = PROVIDERS.iter().find(|(driver, _)| *driver == self.driver);
         row.map(|(_, provider)| *provider)
@@ -217,7 +219,7 @@ impl Adapter {
     }
 }
 
-/// Returns the version of a driver's interface for its library.
+/// Returns the version of the interface between a device's driver and its provider library.
 fn abi(root: &Root, device: &str) -> Option<u64> {
     let all = root.names("sys/class/infiniband_verbs");
     let at = all.into_iter().find(|name| {
@@ -227,7 +229,7 @@ fn abi(root: &Root, device: &str) -> Option<u64> {
     root.number(format!("sys/class/infiniband_verbs/{}/abi_version", at?))
 }
 
-/// Returns the processors that serve an interrupt: the effective ones, or the allowed ones.
+/// Returns the processors that serve an interrupt: those in effect, or else those that are allowed.
 fn affinity(root: &Root, number: &str) -> BTreeSet<usize> {
     let at = format!("proc/irq/{number}");
     let files = ["effective_affinity_list", "smp_affinity_list"];
@@ -238,7 +240,7 @@ fn affinity(root: &Root, number: &str) -> BTreeSet<usize> {
     list.map_or_else(BTreeSet::new, |list| processors(&list))
 }
 
-/// Reads a list of processors such as `0-3,8`.
+/// Parses a list of processors such as `0-3,8`.
 fn processors(list: &str) -> BTreeSet<usize> {
     let ranges = list.split(',').filter_map(|part| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -247,7 +249,7 @@ fn processors(list: &str) -> BTreeSet<usize> {
     ranges.flatten().collect()
 }
 
-/// Writes a list of processors such as `0-3,8`.
+/// Formats a list of processors such as `0-3,8`.
 fn list(processors: &BTreeSet<usize>) -> String {
     let mut ranges: Vec<(usize, usize)> = Vec::new();
     for processor in processors {
@@ -268,7 +270,7 @@ fn is_node(name: &str) -> bool {
     number.is_some_and(|number| number.parse::<u32>().is_ok())
 }
 
-/// Returns the number in front of a text such as `16.0 GT/s PCIe`, in tenths.
+/// Returns the number at the start of a text such as `16.0 GT/s PCIe`, multiplied by ten.
 fn number(text: &Option<String>) -> Option<u64> {
     let number: f64 = text.as_ref()?.split(' ').next()?.parse().ok()?;
     Some((number * 10.0) as u64)
@@ -283,7 +285,8 @@ mod tests {
 
     const DEVICE: &str = "sys/class/infiniband/mlx5_0/device";
 
-    /// An adapter with two interrupts on a machine with two nodes of four processors.
+    /// Returns a host with two NUMA nodes of four processors each, and an adapter with two
+    /// interrupts.
     fn machine(driver: &str, affinities: [&str; 2]) -> Machine {
         Machine::new()
             .file("sys/class/infiniband/mlx5_0/fw_ver", "20.31.1014\n")
@@ -343,7 +346,7 @@ mod tests {
             findings[1].what,
             "processors 0,2 serve the interrupts of mlx5_0, whose NUMA node has 4-7"
         );
-        // Some are local.
+        // One of the two processors is in the adapter's NUMA node, so there is no note.
         let findings = judged(&machine("mlx5_core", ["0\n", "4\n"]));
         assert_eq!(findings[1].state, State::Ok);
     }

@@ -9,7 +9,7 @@ use super::{
     root::Root,
 };
 
-/// Counters of packets that were lost or late, as drivers name them.
+/// The driver's counters of packets that were lost or late.
 const LOSSES: [&str; 6] = [
     "packet_seq_err",
     "out_of_sequence",
@@ -19,10 +19,10 @@ const LOSSES: [&str; 6] = [
     "retry_exceeded_err",
 ];
 
-/// The rate in Gb/s from which small packets bound the bandwidth.
+/// The rate in Gb/s from which small packets limit the bandwidth of an adapter.
 const FAST: u64 = 40;
 
-/// Drivers of network adapters that have RDMA, with the module that offers it.
+/// The drivers of network adapters that support RDMA, with the module of their RDMA driver.
 const ADAPTERS: [(&str, &str); 7] = [
     ("mlx5_core", "mlx5_ib"),
     ("mlx4_core", "mlx4_ib"),
@@ -33,14 +33,15 @@ const ADAPTERS: [(&str, &str); 7] = [
     ("qede", "qedr"),
 ];
 
-/// An RDMA device.
+/// An RDMA device, as sysfs shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Device {
     pub(super) name: String,
-    /// Whether it speaks iWARP, which is TCP: it has neither packets of its own nor a UDP port.
+    /// Whether the device implements iWARP, which runs over TCP, so it has no RDMA packets and no
+    /// UDP port of its own.
     pub(super) is_iwarp: bool,
-    /// The interface of a software device. `None` for an adapter, and if the driver does not report
-    /// it.
+    /// The interface on which a software device was created. It is `None` for an adapter, and if
+    /// the driver does not report the interface.
     made_on: Option<String>,
     ports: Vec<Port>,
 }
@@ -49,29 +50,29 @@ pub(super) struct Device {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Port {
     number: String,
-    /// `4: ACTIVE`
+    /// The state as sysfs shows it, for example `4: ACTIVE`.
     state: String,
-    /// `Ethernet`, `InfiniBand`
+    /// The link layer as sysfs shows it: `Ethernet` or `InfiniBand`.
     link_layer: String,
     gids: Vec<Gid>,
-    /// The addresses that connections can use.
+    /// The IP addresses that connections can use.
     addresses: BTreeSet<IpAddr>,
-    /// The rate in Gb/s; 0 if it is unknown.
+    /// The rate in Gb/s, 0 if it is not known.
     rate: u64,
     losses: u64,
 }
 
-/// An address that the port sends from.
+/// An entry of the port's GID table: an address from which the port sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Gid {
     index: String,
     gid: Ipv6Addr,
-    /// `RoCE v2`, `IB/RoCE v1`, `iWARP`
+    /// The type as sysfs shows it: `RoCE v2`, `IB/RoCE v1` or `iWARP`.
     kind: String,
     interface: Option<String>,
 }
 
-/// All devices.
+/// Reads all RDMA devices of the host.
 pub(super) fn read(root: &Root, interfaces: &Interfaces) -> Vec<Device> {
     let names = root.names("sys/class/infiniband");
     names
@@ -102,12 +103,13 @@ impl Device {
         }
     }
 
-    /// Whether it is made by software, so that its packets pass the host's network stack.
+    /// Returns whether the device is implemented in software, so that its packets pass through the
+    /// host's network stack.
     pub(super) fn is_software(&self) -> bool {
         self.made_on.is_some()
     }
 
-    /// Returns the name of its protocol.
+    /// Returns the name of the protocol that the device implements.
     pub(super) fn protocol(&self) -> &'static str {
         let is_infiniband = |port: &Port| port.link_layer == "InfiniBand";
         if self.is_iwarp {
@@ -119,20 +121,20 @@ impl Device {
         }
     }
 
-    /// Returns the rate of its fastest port in Gb/s, or `None` if it is unknown.
+    /// Returns the rate of the fastest port in Gb/s, or `None` if it is not known.
     pub(super) fn rate(&self) -> Option<u64> {
         let rates = self.ports.iter().map(|port| port.rate);
         rates.max().filter(|rate| *rate > 0)
     }
 
-    /// The names of its network interfaces.
+    /// Returns the names of the device's network interfaces.
     pub(super) fn interfaces(&self) -> BTreeSet<&str> {
         let gids = self.ports.iter().flat_map(|port| &port.gids);
         let of_gids = gids.filter_map(|gid| gid.interface.as_deref());
         of_gids.chain(self.made_on.as_deref()).collect()
     }
 
-    /// The addresses that connections can use.
+    /// Returns the IP addresses that connections can use: those of active ports.
     pub(super) fn addresses(&self) -> Vec<IpAddr> {
         let ports = self.ports.iter().filter(|port| port.is_active());
         let all: BTreeSet<IpAddr> = ports.flat_map(|port| &port.addresses).copied().collect();
@@ -160,8 +162,8 @@ impl Device {
         }
         let Some(interface) = interface else {
             let what = format!("{name} has no network interface in this network namespace");
-            let why = "connections are made by the addresses of a network interface";
-            let look = "`rdma link` shows the device's; move the device or the interface here";
+            let why = "a connection uses the IP address of a network interface";
+            let look = "`rdma link` shows the interface; move it or the device to this namespace";
             return vec![Finding::error("port", what).because(why).hint(look)];
         };
         if port.addresses.is_empty() {
@@ -169,11 +171,11 @@ impl Device {
             let on = &interface.name;
             let command = format!("ip address add {a}.{b}.{c}.1/24 dev {on}");
             let finding = Finding::error("address", format!("{name}: {on} has no address"))
-                .because("connections are made by the addresses of the network interface")
+                .because("a connection uses the IP address of the network interface")
                 .mend(as_root(&command))
                 .hint(format!(
-                    "any address of your network does; hosts that are to talk are in the same \
-                     one, for instance {a}.{b}.{c}.2 on the next"
+                    "any free address of your network will do; the hosts must be in one network, \
+                     for example {a}.{b}.{c}.2 on the second host"
                 ));
             return vec![finding];
         }
@@ -183,7 +185,7 @@ impl Device {
             "{name} is active on {}{}: {}, {}",
             interface.name,
             if self.is_software() {
-                ", by software"
+                ", in software"
             } else {
                 ""
             },
@@ -198,21 +200,21 @@ impl Device {
         if !self.is_iwarp && !port.gids.iter().any(|gid| gid.kind == "RoCE v2") {
             let what = format!("{name} has addresses for RoCE v1 only");
             let finding = Finding::warning("gid", what).because(
-                "packets of version 1 pass no router, and hosts with different versions do not \
-                 hear each other",
+                "routers do not forward packets of version 1, and hosts with different versions \
+                 cannot communicate",
             );
             let look = format!("the GIDs are in /sys/class/infiniband/{}/ports", self.name);
             findings.push(finding.hint(look));
         }
         if port.losses > 0 {
             let what = format!(
-                "{name} has counted {} packets that were lost or late since it was made",
+                "{name} has counted {} packets that were lost or late since its creation",
                 port.losses
             );
             let finding = Finding::note("losses", what)
-                .because("each costs a connection a pause of milliseconds")
+                .because("each such packet delays a connection by milliseconds")
                 .hint(format!(
-                    "`rdma statistic show link {}/{}` twice shows whether there are more",
+                    "`rdma statistic show link {}/{}` twice shows whether the number grows",
                     self.name, port.number
                 ));
             findings.push(finding);
@@ -220,7 +222,7 @@ impl Device {
         findings
     }
 
-    /// Returns the table of addresses, for details.
+    /// Returns the entries of the GID tables as text, one line each.
     pub(super) fn gids(&self) -> impl Iterator<Item = String> {
         let ports = self.ports.iter();
         ports.flat_map(move |port| {
@@ -256,8 +258,8 @@ impl Port {
         }
     }
 
-    /// The same of an iWARP device, whose GID is the hardware address of its interface: it has all
-    /// addresses of that.
+    /// Completes the port of an iWARP device. Its GID is the hardware address of its network
+    /// interface, and connections can use all IP addresses of that interface.
     fn of_iwarp(mut self, interfaces: &Interfaces) -> Self {
         self.addresses.clear();
         for gid in &mut self.gids {
@@ -278,13 +280,13 @@ impl Port {
     fn judge_state(&self, name: &str, interface: Option<&Interface>) -> Finding {
         let state = self.state.split(": ").last().unwrap_or("unknown");
         let finding = Finding::error("port", format!("{name} is {state}"))
-            .because("nothing is sent or received by a port that is not active");
+            .because("a port that is not active sends and receives nothing");
         if self.link_layer == "InfiniBand" {
             return match state {
                 "INIT" => finding
                     .mend(as_root("systemctl start opensm"))
-                    .hint("on one host of the network, where no switch has a subnet manager"),
-                _ => finding.hint("no cable, or nothing at its other end: `ibstat` tells"),
+                    .hint("on one host of the network, unless a switch runs a subnet manager"),
+                _ => finding.hint("check the cable and its other end; `ibstat` shows the state"),
             };
         }
         match interface {
@@ -292,8 +294,8 @@ impl Port {
                 name, is_up: false, ..
             }) => finding.mend(as_root(&format!("ip link set {name} up"))),
             Some(Interface { name, .. }) => finding.hint(format!(
-                "{name} has no carrier: no cable, or nothing at its other end; `ip link show \
-                 {name}` tells"
+                "{name} has no carrier: check the cable and its other end; `ip link show {name}` \
+                 shows the state"
             )),
             None => finding.hint("its network interface is not in this network namespace"),
         }
@@ -301,7 +303,7 @@ impl Port {
 }
 
 impl Gid {
-    /// `None` for an empty place in the table.
+    /// Reads an entry of the table. Returns `None` if the entry is empty.
     fn read(root: &Root, port: &str, index: String) -> Option<Self> {
         let gid: Ipv6Addr = root.text(format!("{port}/gids/{index}"))?.parse().ok()?;
         let kind = root.text(format!("{port}/gid_attrs/types/{index}"));
@@ -313,7 +315,7 @@ impl Gid {
         })
     }
 
-    /// Unless it is of a link alone.
+    /// Returns the IP address of this entry, or `None` if it is a link-local address.
     fn address(&self) -> Option<IpAddr> {
         let address = match self.gid.to_ipv4_mapped() {
             Some(v4) => v4.into(),
@@ -323,7 +325,7 @@ impl Gid {
     }
 }
 
-/// Reads a rate such as `100 Gb/sec (4X EDR)`, in Gb/s.
+/// Parses a rate such as `100 Gb/sec (4X EDR)`. Returns it in Gb/s.
 fn gigabits(rate: &str) -> u64 {
     let number = rate
         .split(' ')
@@ -334,25 +336,25 @@ fn gigabits(rate: &str) -> u64 {
 
 fn judge_mtu(interface: &Interface, is_fast: bool) -> Finding {
     let (name, mtu, rdma) = (&interface.name, interface.mtu, interface.rdma_mtu());
-    let what = format!("packets carry {rdma} bytes, as the MTU of {name} is {mtu}");
+    let what = format!("RDMA packets carry {rdma} bytes, because the MTU of {name} is {mtu}");
     if rdma == 4096 {
         return Finding::ok("mtu", what);
     }
     let (finding, why) = if is_fast && rdma <= 1024 {
-        let why = "four times as many packets are needed as with 4096 bytes, which an adapter of \
-                   this rate may not send in time";
+        let why = "messages need four times as many packets as with 4096 bytes, and an adapter of \
+                   this rate may not reach its bandwidth with them";
         (Finding::warning("mtu", what), why)
     } else {
-        let why = "packets of 4096 bytes carry the same with less work";
+        let why = "packets of 4096 bytes need less work per byte";
         (Finding::note("mtu", what), why)
     };
     finding
         .because(why)
         .mend(as_root(&format!("ip link set {name} mtu 4200")))
-        .hint("on all hosts, and only where their switches let such packets pass")
+        .hint("do this on all hosts, and only if the switches forward such packets")
 }
 
-/// Returns the finding for a host without a device.
+/// Returns the finding for a host without an RDMA device.
 pub(super) fn judge_none(interfaces: &Interfaces, towards: Option<IpAddr>) -> Finding {
     let finding = Finding::error("device", "there is no RDMA device");
     let adapter = interfaces.iter().find_map(|interface| {
@@ -362,7 +364,7 @@ pub(super) fn judge_none(interfaces: &Interfaces, towards: Option<IpAddr>) -> Fi
     });
     if let Some((interface, module)) = adapter {
         let why = format!(
-            "the network adapter of {} may have RDMA, and its driver for it is not loaded",
+            "the network adapter of {} may support RDMA, but its RDMA driver is not loaded",
             interface.name
         );
         return finding
@@ -370,18 +372,18 @@ pub(super) fn judge_none(interfaces: &Interfaces, towards: Option<IpAddr>) -> Fi
             .mend(as_root(&format!("modprobe {module}")));
     }
     let finding = finding.because(
-        "rdmsg speaks TCP then. Software RoCE (rxe) makes an RDMA device of any network interface: \
-         the same programs and packets, without the speed",
+        "rdmsg uses TCP then. Software RoCE (rxe) makes an RDMA device of any network interface: \
+         it uses the same programs and packets, but is slower",
     );
     match interfaces.for_software(towards) {
         Some(interface) => finding
             .mend_all(software_device("rxe0", &interface.name).map(|line| as_root(&line)))
-            .hint("`rdmsg doctor --fix` types it for you"),
+            .hint("`rdmsg doctor --fix` runs these commands"),
         None => finding.hint("no network interface is up: `ip link` shows them"),
     }
 }
 
-/// The commands that make a software device.
+/// Returns the commands that create a software device.
 pub(super) fn software_device(name: &str, interface: &str) -> [String; 2] {
     [
         "modprobe -a rdma_rxe rdma_ucm ib_uverbs".into(),
@@ -398,7 +400,7 @@ mod tests {
 
     const PORT: &str = "sys/class/infiniband/rxe0/ports/1";
 
-    /// A software device on eth0, with its link-local GID.
+    /// Returns a host with a software device on eth0, which has a link-local GID.
     fn machine(state: &str, mtu: &str) -> Machine {
         Machine::new()
             .file("sys/class/infiniband/rxe0/parent", "eth0\n")

@@ -21,25 +21,25 @@ use super::{
     surroundings::Surroundings,
 };
 
-/// All findings on a host. `rdmsg serve` sends it on request.
+/// All findings about a host. `rdmsg serve` sends it on request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Examination {
-    /// Of this program.
+    /// The version of this program.
     pub(crate) version: String,
     pub(crate) host: String,
     pub(crate) kernel: String,
     #[serde(default)]
     pub(crate) hardware: Vec<Hardware>,
     pub(super) links: Vec<Link>,
-    /// The tables of addresses.
+    /// The entries of the GID tables as text, one line each.
     #[serde(default)]
     pub(super) gids: Vec<String>,
     pub(crate) findings: Vec<Finding>,
 }
 
 impl Examination {
-    /// Examines this host. `towards` is the address from which it sends to the peer; with a time
-    /// limit, messages are exchanged over its devices.
+    /// Examines this host. `towards` is the address from which the host sends to the peer. If
+    /// `exchange` is given, messages are exchanged over the host's devices, with this time limit.
     pub(crate) fn of_this_host(towards: Option<IpAddr>, exchange: Option<Duration>) -> Self {
         let root = Root::machine();
         let around = Surroundings::read(&root);
@@ -79,7 +79,8 @@ impl Examination {
         }
     }
 
-    /// Looks again at the links, which are compared with another host's, and at the way there.
+    /// Reads the links again, because they are compared with those of another host, and checks the
+    /// route to the peer.
     pub(crate) fn look_towards(&mut self, peer: IpAddr) {
         let root = Root::machine();
         let interfaces = Interfaces::read(&root, &interfaces::addresses());
@@ -93,11 +94,11 @@ impl Examination {
     }
 
     pub(crate) fn to_json(&self) -> String {
-        // Nothing in it has keys that are no texts.
+        // The serialization does not fail, because all keys are texts.
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// The link with this address.
+    /// Returns the link with this IP address.
     pub(super) fn link_of(&self, address: IpAddr) -> Option<&Link> {
         let has = |link: &&Link| link.addresses.contains(&address);
         self.links.iter().find(has)
@@ -126,7 +127,8 @@ fn links(devices: &[Device], interfaces: &Interfaces) -> Vec<Link> {
     links
 }
 
-/// Whether adapters slow down where switches mark packets, as far as their drivers show it.
+/// Returns findings about adapters that report whether they send slower when switches mark packets
+/// (ECN). Some drivers do not report that.
 fn judge_ecn(root: &Root, devices: &[Device]) -> Vec<Finding> {
     let interfaces = devices.iter().flat_map(Device::interfaces);
     let of_adapters = interfaces.filter_map(|name| {
@@ -138,14 +140,20 @@ fn judge_ecn(root: &Root, devices: &[Device]) -> Vec<Finding> {
             return None;
         }
         if !on.is_empty() {
-            let what = format!("{name} heeds marks (ECN) at priorities {}", on.join(", "));
+            let what = format!(
+                "{name} reacts to marks (ECN) at priorities {}",
+                on.join(", ")
+            );
             return Some(Finding::ok("ecn", what));
         }
-        let finding = Finding::note("ecn", format!("{name} heeds no marks of switches (ECN)"))
-            .because("on a network that is full, packets are lost then instead of sent slower")
-            .hint(format!(
-                "`dcb pfc show dev {name}` shows whether it is told to pause instead"
-            ));
+        let finding = Finding::note(
+            "ecn",
+            format!("{name} reacts to no marks of switches (ECN)"),
+        )
+        .because("it does not slow down when the network is congested, so packets are lost")
+        .hint(format!(
+            "`dcb pfc show dev {name}` shows whether pause frames (PFC) are enabled"
+        ));
         Some(finding)
     });
     of_adapters.collect()

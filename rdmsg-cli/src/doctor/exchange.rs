@@ -6,10 +6,11 @@ use super::{devices::Device, finding::Finding};
 
 const SUBJECT: &str = "exchange";
 
-/// The message, which has to come back.
+/// The message that is sent and that has to come back.
 const MESSAGE: &[u8] = b"rdmsg doctor";
 
-/// Sends a message to this host itself over each device, and has it come back.
+/// For each device, sends a message from this host to itself, and checks that the message comes
+/// back.
 pub(super) fn over_each(devices: &[Device], timeout: Duration) -> Vec<Finding> {
     let with_address = devices.iter().filter_map(|device| {
         let address = device.addresses().into_iter().next()?;
@@ -20,21 +21,21 @@ pub(super) fn over_each(devices: &[Device], timeout: Duration) -> Vec<Finding> {
             let name = &device.name;
             match exchange(address, timeout) {
                 Ok(()) => {
-                    let what = format!("a message went over {name} to {address} and came back");
+                    let what = format!("a message was sent over {name} to {address} and came back");
                     Finding::ok(SUBJECT, what)
                 }
                 Err(error) => {
-                    let what = format!("no message comes over {name} to {address}: {error}");
+                    let what = format!("no message came back over {name} from {address}: {error}");
                     Finding::error(SUBJECT, what)
-                        .because("a host that does not reach itself reaches no other")
-                        .hint("what was found above may say why; `dmesg` has the kernel's view")
+                        .because("a host that cannot reach itself cannot reach another host")
+                        .hint("the findings above or `dmesg` may show the cause")
                 }
             }
         })
         .collect()
 }
 
-/// Returns the error of a thread that cannot be started.
+/// Converts the error of starting a thread.
 fn no_thread(error: io::Error) -> Error {
     let errno = error.raw_os_error().unwrap_or_default();
     Error::Os(OsError::new("pthread_create", errno))
@@ -56,7 +57,7 @@ fn exchange(address: IpAddr, timeout: Duration) -> Result<(), Error> {
         let message = endpoint.recv_timeout(timeout)?;
         endpoint.send_timeout(&message, timeout)?;
         drop(message);
-        // Until the other side has closed.
+        // The echo thread waits until the other side has closed the connection.
         match endpoint.recv_timeout(timeout) {
             Err(Error::Disconnected(_)) => Ok(()),
             Err(error) => Err(error),
@@ -69,18 +70,16 @@ fn exchange(address: IpAddr, timeout: Duration) -> Result<(), Error> {
         endpoint.send_timeout(MESSAGE, timeout)?;
         let answer = endpoint.recv_timeout(timeout)?;
         if *answer != *MESSAGE {
-            log::error!(
-                "the listener on this host sent back {answer:?}, not the message it received"
-            );
+            log::error!("the message that came back differs from the one sent: {answer:?}");
         }
         drop(answer);
         endpoint.close()
     });
     if asked.is_err() {
-        // No connection follows.
+        // The shutdown ends the accept of the echo thread, because no connection will arrive.
         engine.shutdown();
     }
-    // The error of the accepting side is more precise: it names the limit that is too low.
+    // The error of the accepting side takes precedence, because it names the limit that is too low.
     match (asked, echo.join()) {
         (Err(error), Ok(Ok(()) | Err(Error::EngineShutDown | Error::ListenerEnded { .. }))) => {
             Err(error)

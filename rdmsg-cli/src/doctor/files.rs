@@ -10,14 +10,14 @@ use super::{
 
 const SUBJECT: &str = "device files";
 
-/// The files by which programs reach the connection manager and the devices.
+/// The device files with which programs use the connection manager and the devices.
 #[derive(Clone, Debug)]
 pub(super) struct DeviceFiles(Vec<DeviceFile>);
 
 #[derive(Clone, Debug)]
 struct DeviceFile {
     path: String,
-    /// The device's numbers, as the kernel says: `231:192`.
+    /// The device's major and minor number, as the kernel shows them, for example `231:192`.
     numbers: String,
     access: Access,
 }
@@ -30,7 +30,7 @@ enum Access {
         group: String,
     },
     Missing,
-    /// It cannot be opened for another reason.
+    /// The file could not be opened for another reason.
     Failed(String),
 }
 
@@ -43,7 +43,7 @@ impl DeviceFiles {
             .collect();
         all.insert(0, ("sys/class/misc/rdma_cm".into(), "rdma_cm".into()));
         let files = all.into_iter().filter_map(|(device, name)| {
-            // A device that the kernel does not have needs no file.
+            // A device that the kernel does not have needs no device file.
             let numbers = root.text(format!("{device}/dev"))?;
             let path = format!("dev/infiniband/{name}");
             Some(DeviceFile {
@@ -55,12 +55,13 @@ impl DeviceFiles {
         Self(files.collect())
     }
 
-    /// Whether each of them can be used.
+    /// Returns whether this process may use each of the files.
     pub(super) fn are_usable(&self) -> bool {
         self.0.iter().all(|file| file.access == Access::Granted)
     }
 
-    /// One finding of each kind. None if the kernel has no RDMA.
+    /// Returns one finding for each kind of problem. There is none if the kernel has no RDMA
+    /// support.
     pub(super) fn judge(&self, around: &Surroundings) -> Vec<Finding> {
         if self.0.is_empty() {
             return Vec::new();
@@ -74,8 +75,8 @@ impl DeviceFiles {
         let mut findings: Vec<Finding> = findings.into_iter().flatten().collect();
         for file in &self.0 {
             if let Access::Failed(error) = &file.access {
-                let what = format!("{} cannot be opened: {error}", file.path);
-                findings.push(Finding::error(SUBJECT, what).hint("`dmesg` may say why"));
+                let what = format!("cannot open {}: {error}", file.path);
+                findings.push(Finding::error(SUBJECT, what).hint("`dmesg` may show the cause"));
             }
         }
         findings
@@ -89,11 +90,11 @@ impl DeviceFiles {
         }
         let names: Vec<&str> = missing.iter().map(|file| &*file.path).collect();
         let what = format!(
-            "the kernel has them, but there is no {}",
-            names.join(", no ")
+            "the kernel has the devices, but these files are missing: {}",
+            names.join(", ")
         );
         let finding = Finding::error(SUBJECT, what)
-            .because("programs reach the connection manager and devices by these files");
+            .because("programs use the connection manager and devices through these files");
         if around.is_container() {
             return Some(finding.hint(in_container(&self.0)));
         }
@@ -117,18 +118,19 @@ impl DeviceFiles {
         let (_, mode, group) = *denied.first()?;
         let names: Vec<&str> = denied.iter().map(|(path, ..)| *path).collect();
         let list = names.join(", ");
-        let what = format!("this user may not read and write {list} (mode {mode:04o}, of {group})");
+        let what =
+            format!("this user may not read and write {list} (mode {mode:04o}, group {group})");
         let finding = Finding::error(SUBJECT, what)
-            .because("programs reach the connection manager and devices by these files");
+            .because("programs use the connection manager and devices through these files");
         if around.is_container() {
             return Some(finding.hint(in_container(&self.0)));
         }
-        // Members of the group may open it, unless it is the group of root.
+        // The members of the group may open the file, unless the group is that of root.
         if mode & 0o060 == 0o060 && group != "root" {
             return Some(
                 finding
                     .mend(as_root(&format!("usermod -aG {group} $USER")))
-                    .hint("groups are read at log in: log in again, or run `newgrp` first"),
+                    .hint("log in again, or run `newgrp`, before the group takes effect"),
             );
         }
         let rule = "KERNEL==\"uverbs*|rdma_cm\", MODE=\"0666\"";
@@ -143,12 +145,12 @@ impl DeviceFiles {
     }
 }
 
-/// How a container gets the files.
+/// Returns a hint on how to pass the files to a container.
 fn in_container(files: &[DeviceFile]) -> String {
     let options = files.iter().map(|file| format!("--device={}", file.path));
     let options: Vec<String> = options.collect();
     format!(
-        "this is a container: run it with `{}` (Kubernetes: a device plugin for RDMA gives it to \
+        "this is a container: run it with `{}` (Kubernetes: an RDMA device plugin adds them to \
          pods)",
         options.join(" ")
     )
@@ -169,7 +171,7 @@ impl Access {
                 };
                 Self::Denied {
                     mode: metadata.as_ref().map_or(0, |it| it.mode() & 0o7777),
-                    group: metadata.map_or_else(|| "nobody knows".into(), |it| group(it.gid())),
+                    group: metadata.map_or_else(|| "unknown".into(), |it| group(it.gid())),
                 }
             }
             _ => Self::Failed(error.to_string()),

@@ -1,49 +1,49 @@
 use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
-/// One check and its result.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Finding {
-    /// The subject of the check, in a word.
+    /// The subject of the check, in one word.
     pub(crate) subject: String,
     pub(crate) state: State,
-    /// The host of the subject.
+    /// The host that was checked.
     pub(crate) host: Host,
     /// The result.
     pub(crate) what: String,
-    /// Why that matters.
+    /// The reason why the result matters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) why: Option<String>,
-    /// Commands that mend it, one after the other, on that host.
+    /// The commands that solve the problem on that host, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) mend: Vec<String>,
-    /// Commands that make it last, beyond this shell or the next boot.
+    /// The commands that keep the solution beyond this shell or the next boot.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) keep: Vec<String>,
-    /// A remedy without a command, or a caution before one is typed.
+    /// A remedy that is not a command, or a caution about the commands.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) hint: Option<String>,
 }
 
-/// How bad it is. The last is the worst.
+/// The severity of a finding. Later variants are worse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum State {
-    /// As it should be.
+    /// The subject is in order.
     Ok,
-    /// Good to know.
+    /// A fact that is useful to know.
     Note,
-    /// It works, and not as well as it could.
+    /// RDMA works, but not as well as it could.
     Warning,
     /// RDMA does not work.
     Error,
 }
 
-/// On which of the two hosts something is.
+/// One of the two hosts that are examined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Host {
-    /// The one on which the doctor runs.
+    /// The host on which the doctor runs.
     Here,
     /// The host that the command line names.
     Peer,
@@ -110,12 +110,12 @@ impl Finding {
     }
 }
 
-/// A command that takes root, as this user types it.
+/// Returns a command that requires root. It begins with `sudo` unless this process runs as root.
 pub(crate) fn as_root(command: &str) -> String {
     format!("{}{command}", sudo())
 }
 
-/// A command that writes a line to a file of root's, as this user types it.
+/// Returns a command that writes a line to a file that belongs to root.
 pub(crate) fn write_line(line: &str, file: &str) -> String {
     format!("echo '{line}' | {}tee {file}", sudo())
 }

@@ -10,24 +10,24 @@ use super::{
     system,
 };
 
-/// Makes a software device if there is none, and prints its commands.
+/// Creates a software device if the host has no RDMA device, and prints the commands that it runs.
 pub(super) fn make_software_device(towards: Option<IpAddr>) -> Result<()> {
     let root = Root::machine();
     let interfaces = Interfaces::read(&root, &interfaces::addresses());
     let devices = devices::read(&root, &interfaces);
     if let Some(device) = devices.first() {
         anstream::eprintln!(
-            "--fix: there is an RDMA device, {}: nothing is made",
+            "--fix: this host has the RDMA device {}, so no device is created",
             device.name
         );
         return Ok(());
     }
-    let interface = interfaces.for_software(towards).context(
-        "--fix: no network interface is up on which to make a device; `ip link` shows them",
-    )?;
+    let interface = interfaces
+        .for_software(towards)
+        .context("--fix: no network interface is up on which to create a device; see `ip link`")?;
     ensure!(
         geteuid().is_root(),
-        "--fix: to make a device takes root: sudo rdmsg doctor --fix"
+        "--fix: creating a device requires root: sudo rdmsg doctor --fix"
     );
     for line in devices::software_device("rxe0", &interface.name) {
         anstream::eprintln!("+ {line}");
@@ -39,7 +39,7 @@ pub(super) fn make_software_device(towards: Option<IpAddr>) -> Result<()> {
 
 fn run(words: &[&str]) -> Result<()> {
     let mut command = system::command(words[0])
-        .with_context(|| format!("--fix: no {}: apt install iproute2 kmod", words[0]))?;
+        .with_context(|| format!("--fix: {} is missing: apt install iproute2 kmod", words[0]))?;
     let status = command.args(&words[1..]).status()?;
     ensure!(status.success(), "--fix: {}: {status}", words.join(" "));
     Ok(())

@@ -2,30 +2,30 @@ use serde::{Deserialize, Serialize};
 
 use super::{adapters::Adapter, devices::Device, interfaces::Interfaces, root::Root};
 
-/// An RDMA device with its driver and firmware.
+/// The description of an RDMA device, with its driver and firmware.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Hardware {
     pub(crate) device: String,
-    /// `RoCE`, `iWARP` or `InfiniBand`.
+    /// The protocol: `RoCE`, `iWARP` or `InfiniBand`.
     protocol: String,
-    /// Whether the device is made by software.
+    /// Whether the device is implemented in software.
     is_software: bool,
-    /// The kernel's driver.
+    /// The name of the kernel's driver.
     driver: Option<String>,
-    /// The driver's library for libibverbs.
+    /// The provider library of libibverbs for this device.
     provider: Option<String>,
     pub(crate) firmware: Option<String>,
-    /// The vendor's name of the board.
+    /// The vendor's name for the board.
     pub(crate) board: Option<String>,
     /// The rate of the fastest port in Gb/s.
     rate: Option<u64>,
     /// The MTU of the network interface in bytes.
     mtu: Option<u64>,
-    /// The payload of an RDMA packet in bytes.
+    /// The maximum payload of an RDMA packet in bytes. It is `None` for iWARP.
     rdma_mtu: Option<u64>,
 }
 
-/// Returns all devices.
+/// Returns the descriptions of all devices.
 pub(super) fn read(root: &Root, devices: &[Device], interfaces: &Interfaces) -> Vec<Hardware> {
     let devices = devices.iter();
     devices
@@ -75,7 +75,7 @@ impl Hardware {
         }
     }
 
-    /// Returns it with each text changed by `change`.
+    /// Returns a copy in which `change` has replaced each text.
     pub(super) fn with_texts(&self, change: fn(&str) -> String) -> Self {
         let optional = |text: &Option<String>| text.as_deref().map(change);
         Self {

@@ -4,33 +4,34 @@ use nix::ifaddrs::getifaddrs;
 
 use super::root::Root;
 
-/// The most bytes of a RoCE packet in front of and behind its payload.
+/// The maximum number of bytes in a RoCE packet before and after its payload.
 const HEADERS: u64 = 96;
 
-/// The network interfaces.
+/// The network interfaces of this host.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Interfaces(Vec<Interface>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Interface {
     pub(super) name: String,
-    /// As the kernel writes it: `52:54:00:12:34:56`.
+    /// The hardware address as the kernel shows it, for example `52:54:00:12:34:56`.
     hardware: String,
     pub(super) mtu: u64,
     pub(super) is_up: bool,
     /// Whether the other end of the cable is active.
     pub(super) has_carrier: bool,
     pub(super) is_loopback: bool,
-    /// Whether it is a network adapter, and not made by software.
+    /// Whether the interface belongs to a network adapter, and is not a software interface.
     is_adapter: bool,
-    /// The driver of the network adapter.
+    /// The name of the network adapter's driver.
     pub(super) driver: Option<String>,
-    /// Those of the link alone left out.
+    /// The IP addresses, without link-local ones.
     pub(super) addresses: Vec<IpAddr>,
 }
 
 impl Interfaces {
-    /// Those of sysfs, with these addresses.
+    /// Reads the interfaces from sysfs. `addresses` contains their IP addresses, with the
+    /// interface's name.
     pub(super) fn read(root: &Root, addresses: &[(String, IpAddr)]) -> Self {
         const UP: u64 = 1;
         const LOOPBACK: u64 = 8;
@@ -78,8 +79,9 @@ impl Interfaces {
         self.0.iter()
     }
 
-    /// The one on which to make a software device: that of this address, or the first that is up
-    /// and has an address, network adapters first.
+    /// Returns the interface on which to create a software device: the one with this address, or
+    /// else the first one that is up. Interfaces with an address come first, and among them network
+    /// adapters.
     pub(super) fn for_software(&self, address: Option<IpAddr>) -> Option<&Interface> {
         let routed = address.and_then(|address| self.with_address(address));
         let fits = |interface: &&Interface| !interface.is_loopback && interface.is_up;
@@ -89,7 +91,7 @@ impl Interfaces {
         })
     }
 
-    /// A network of private addresses that no interface is in: its first three numbers.
+    /// Returns the first three numbers of a private network to which no interface belongs.
     pub(super) fn free_network(&self) -> [u8; 3] {
         let taken: Vec<[u8; 2]> = self
             .0
@@ -106,7 +108,7 @@ impl Interfaces {
 }
 
 impl Interface {
-    /// The payload of an RDMA packet that fits.
+    /// Returns the maximum payload of an RDMA packet on this interface, in bytes.
     pub(super) fn rdma_mtu(&self) -> u64 {
         let fits = |mtu: &u64| *mtu + HEADERS <= self.mtu;
         let mtus = [4096, 2048, 1024, 512, 256];
@@ -114,7 +116,8 @@ impl Interface {
     }
 }
 
-/// The addresses of this machine's interfaces, without those of a link alone.
+/// Returns the IP addresses of this host's interfaces, with the interface's name, without
+/// link-local addresses.
 pub(super) fn addresses() -> Vec<(String, IpAddr)> {
     let all = getifaddrs().into_iter().flatten();
     all.filter_map(|interface| {

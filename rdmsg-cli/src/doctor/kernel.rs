@@ -9,18 +9,18 @@ use super::{
 
 const SUBJECT: &str = "kernel";
 
-const WHY: &str = "connections are made by the kernel's connection manager, which programs reach \
+const WHY: &str = "the kernel's connection manager establishes connections; programs use it \
                    through rdma_ucm, and devices through ib_uverbs";
 
-/// The parts of the kernel that programs speak to.
+/// The kernel modules that programs use for RDMA.
 #[derive(Clone, Debug)]
 pub(super) struct Kernel {
     release: String,
-    /// Whether there is the connection manager's device.
+    /// Whether the connection manager's device exists.
     has_cm: bool,
-    /// Whether there is the class of verbs devices.
+    /// Whether the device class for verbs exists.
     has_verbs: bool,
-    /// Whether the missing modules could be loaded. `None` if that is unknown.
+    /// Whether the kernel can load the missing modules, or `None` if that is not known.
     can_load: Option<bool>,
 }
 
@@ -41,7 +41,7 @@ impl Kernel {
         &self.release
     }
 
-    /// Whether a connection can be made at all.
+    /// Returns whether the kernel has all modules that a connection needs.
     pub(super) fn is_ready(&self) -> bool {
         self.has_cm && self.has_verbs
     }
@@ -62,7 +62,7 @@ impl Kernel {
         if around.is_container() {
             return finding
                 .mend("modprobe -a rdma_ucm ib_uverbs")
-                .hint("this is a container: type it on its host, as root");
+                .hint("this is a container: run the command on its host, as root");
         }
         if self.can_load != Some(false) {
             return finding
@@ -71,8 +71,8 @@ impl Kernel {
         }
         let release = &self.release;
         let finding = finding.hint(format!(
-            "kernel {release} comes without these modules; another kernel of the distribution has \
-             them"
+            "kernel {release} does not contain these modules; another kernel of the distribution \
+             does"
         ));
         match around.distribution() {
             Distribution::Ubuntu => finding
@@ -91,7 +91,7 @@ impl Kernel {
     }
 }
 
-/// Whether modprobe finds this module.
+/// Returns whether modprobe finds the module. Returns `None` if modprobe cannot be run.
 fn can_load(module: &str) -> Option<bool> {
     let status = system::command("modprobe")?
         .args(["--dry-run", "--quiet", module])

@@ -6,12 +6,12 @@ use super::{
 
 const SUBJECT: &str = "libraries";
 
-/// The devices that libibverbs offers to programs, by the libraries of their drivers.
+/// The RDMA devices that libibverbs lists for programs, with the help of its provider libraries.
 #[derive(Clone, Debug)]
 pub(super) enum Libraries {
-    /// Their names.
+    /// The names of the devices.
     Offer(Vec<String>),
-    /// Why there are none.
+    /// The error of libibverbs, if it lists no devices.
     Failed(String),
     /// This program was built without RDMA.
     NotBuilt,
@@ -34,15 +34,15 @@ impl Libraries {
         match self {
             Self::NotBuilt => Some(
                 Finding::error(SUBJECT, "this program was built without RDMA")
-                    .because("it speaks TCP alone")
+                    .because("it supports only TCP")
                     .mend("cargo install rdmsg-cli"),
             ),
             Self::Failed(error) if !devices.is_empty() => Some(
                 Finding::error(SUBJECT, format!("libibverbs lists no devices: {error}"))
-                    .because("programs reach devices by librdmacm and libibverbs")
+                    .because("programs use devices through librdmacm and libibverbs")
                     .mend(as_root(&install)),
             ),
-            // There are no devices: that is said already.
+            // Another finding states already that the host has no device.
             Self::Failed(_) => None,
             Self::Offer(names) => {
                 let unknown: Vec<&str> = devices
@@ -57,7 +57,7 @@ impl Libraries {
                 let what = format!("libibverbs has no driver for {}", unknown.join(", "));
                 Some(
                     Finding::error(SUBJECT, what)
-                        .because("libibverbs needs the driver library of each device's vendor")
+                        .because("each kind of device needs a provider library of its own")
                         .mend(as_root(&install)),
                 )
             }
@@ -65,7 +65,8 @@ impl Libraries {
     }
 }
 
-/// The names of the devices. `None` of a program that has no way to ask.
+/// Returns the names of the devices that libibverbs lists, or `None` if this program was built
+/// without RDMA.
 #[cfg(feature = "rdma")]
 fn offered() -> Option<Result<Vec<String>, String>> {
     let devices = rdmsg::verbs::DeviceList::new();

@@ -9,19 +9,19 @@ use super::{
     surroundings::Surroundings,
 };
 
-/// The locked memory of a connection with the default configuration, in bytes.
+/// The locked memory that a connection with the default configuration needs, in bytes.
 const CONNECTION_MEMORY: u64 = 1_220_608;
 
-/// Less than this is worth a warning: a service has more than a few connections.
+/// Below this limit in bytes there is a warning, because a service has more than a few connections.
 const FEW: u64 = 64 << 20;
 
-/// The bit of CAP_IPC_LOCK.
+/// The number of the bit for CAP_IPC_LOCK in a capability mask.
 const IPC_LOCK: u32 = 14;
 
-/// Files that a connection keeps open.
+/// The number of files that a connection keeps open.
 const FILES_A_CONNECTION: u64 = 4;
 
-/// The limits of a process of this user.
+/// The limits that apply to processes of this user.
 #[derive(Clone, Debug)]
 pub(super) struct Limits {
     memlock: Limit,
@@ -64,7 +64,7 @@ impl Limits {
         if soft == RLIM_INFINITY {
             return Finding::ok(SUBJECT, "any amount of memory may be locked");
         }
-        // A quarter is for reading long messages.
+        // A quarter of the locked memory is reserved for receiving large messages.
         let fit = (soft - soft / 4) / CONNECTION_MEMORY;
         let plural = if fit == 1 { "" } else { "s" };
         let what = format!(
@@ -81,7 +81,7 @@ impl Limits {
             Finding::warning(SUBJECT, what)
         };
         let finding = finding.because(
-            "buffers that a device reads and writes by itself must be locked, some 1.2 MiB a \
+            "memory that a device reads and writes must be locked, about 1.2 MiB for each \
              connection",
         );
         if around.is_container() {
@@ -94,24 +94,26 @@ impl Limits {
         let finding = if hard == RLIM_INFINITY {
             finding.mend("ulimit -l unlimited")
         } else {
-            // It raises the limit of the shell in which it is typed, and of later commands there.
+            // The command raises the limit of the shell in which it is run, and so of later
+            // commands in that shell.
             finding.mend(as_root("prlimit --memlock=unlimited --pid $$"))
         };
         finding
             .keep(write_line(line, "/etc/security/limits.d/rdmsg.conf"))
-            .hint("a systemd service has LimitMEMLOCK=infinity in its unit instead")
+            .hint("for a systemd service, set LimitMEMLOCK=infinity in its unit instead")
     }
 
     fn judge_files(&self) -> Finding {
         const SUBJECT: &str = "files";
         let Limit { soft, hard } = self.files;
         let fit = soft / FILES_A_CONNECTION;
-        let what = format!("{soft} files may be open: enough for some {fit} connections");
+        let what =
+            format!("this process may open {soft} files, enough for about {fit} connections");
         if soft >= 512 {
             return Finding::ok(SUBJECT, what);
         }
         let finding = Finding::warning(SUBJECT, what)
-            .because("each connection has descriptors of its own, as a socket has");
+            .because("each connection uses several file descriptors");
         if hard > soft {
             finding.mend(format!("ulimit -n {hard}"))
         } else {
@@ -122,7 +124,7 @@ impl Limits {
 
 impl Limit {
     fn get(resource: Resource) -> Self {
-        // It fails for unknown resources only.
+        // `getrlimit` fails only for unknown resources.
         let (soft, hard) = getrlimit(resource).unwrap_or((RLIM_INFINITY, RLIM_INFINITY));
         Self { soft, hard }
     }

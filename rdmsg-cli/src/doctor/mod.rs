@@ -1,15 +1,15 @@
-//! `rdmsg doctor`: checks everything that RDMA needs, and prints the commands that mend faults.
+//! `rdmsg doctor` checks everything that RDMA needs, and prints the commands that solve problems.
 //!
 //! ```text
-//! options       the command line             report       what is printed
-//! examination   all that was found on a host finding      one thing of it
-//! kernel  surroundings  limits  interfaces   what the system says, and what is thought of it:
-//! devices  adapters  files  firewall         none of these needs a device
+//! options       the command line             report       prints the result
+//! examination   all findings about a host    finding      the result of one check
+//! kernel  surroundings  limits  interfaces   checks of the system, which need no RDMA device
+//! devices  adapters  files  firewall
 //! libraries  hardware
-//! root          where /sys, /proc and /dev are
-//! exchange      a message from this host to itself
-//! peer          the way to another host, step by step
-//! fix           makes software RoCE
+//! root          the places of /sys, /proc and /dev
+//! exchange      sends a message from this host to itself
+//! peer          checks the way to another host, step by step
+//! fix           creates a software RoCE device
 //! ```
 
 mod adapters;
@@ -43,7 +43,7 @@ pub(crate) use self::{
 };
 use self::{finding::State, peer::Peer};
 
-/// Examines this host, and the way to the peer if there is one.
+/// Examines this host and, if a peer is given, the way to the peer.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let peer = options.peer.as_deref().map(Peer::find).transpose()?;
     if options.fix {
@@ -66,7 +66,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 ///
 /// # Errors
 ///
-/// The name of the peer has no address.
+/// Fails if the name of the peer has no address.
 pub(crate) fn examine_with(peer: &str, timeout: Duration) -> Result<Report> {
     Ok(examine(Some(Peer::find(peer)?), timeout))
 }

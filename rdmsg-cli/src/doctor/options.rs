@@ -6,18 +6,19 @@ use crate::duration::positive;
 
 /// Finds out why RDMA does not work, and prints the commands that mend it
 ///
-/// Checks the kernel's modules, the device files and their rights, devices, ports, addresses, the
-/// MTU, the limits of locked memory and open files, driver libraries and the firewall, and sends a
-/// message over each device to this host itself. With PEER, a host that runs `rdmsg serve`, it also
-/// checks step by step the route, TCP, the findings of the peer about itself, both MTUs, an RDMA
-/// connection, and messages of several sizes, and names the step and the side that fail.
+/// Checks the kernel modules, the device files and their permissions, devices, ports, addresses,
+/// the MTU, the limits on locked memory and open files, provider libraries and the firewall, and
+/// sends a message over each device from this host to itself. With PEER, a host where `rdmsg serve`
+/// runs, it also checks step by step the route, TCP, the findings of the peer about itself, both
+/// MTUs, an RDMA connection, and messages of several sizes. It names the step and the side that
+/// fail.
 ///
-/// Each finding has the reason and the commands that mend it: first for this moment, then for good.
-/// Nothing is changed without --fix. Commands for the peer come from the peer: read them before you
-/// type them.
+/// Each finding contains the reason and the commands that solve the problem: first for this moment,
+/// then permanently. Nothing is changed without --fix. The peer sends the commands for the peer:
+/// read them before you run them.
 ///
-/// It ends with 0 if nothing is wrong, 3 if something works less well than it could, 4 if RDMA does
-/// not work, 1 if the examination itself failed, and 2 for a wrong command line.
+/// The exit status is 0 if nothing is wrong, 3 if RDMA works less well than it could, 4 if RDMA
+/// does not work, 1 if the examination itself failed, and 2 for an invalid command line.
 #[derive(Args, Debug)]
 #[command(
     verbatim_doc_comment,
@@ -31,7 +32,7 @@ pub(crate) struct Options {
     /// Another host, as HOST or HOST:PORT, on which `rdmsg serve` runs [default port: 7471]
     pub(super) peer: Option<String>,
 
-    /// Print everything as JSON.
+    /// Print all findings as JSON.
     #[arg(long)]
     pub(super) json: bool,
 
@@ -39,7 +40,7 @@ pub(crate) struct Options {
     #[arg(long, short)]
     pub(super) quiet: bool,
 
-    /// Make a software RoCE device (rxe) first, if this host has no RDMA device. Takes root.
+    /// Create a software RoCE device (rxe) first, if this host has no RDMA device. Requires root.
     #[arg(long)]
     pub(super) fix: bool,
 

@@ -15,45 +15,46 @@ use super::{
 };
 use crate::service::{self, Request, Unserved};
 
-/// Messages that have to come back. Long ones fill packets, and the longest is read by the peer.
+/// The sizes in bytes of the messages that have to come back. Long messages fill packets, and the
+/// peer reads the longest one from this host's memory.
 const SIZES: [usize; 4] = [64, 4096, 16_000, 300_000];
 
-/// How many of each.
+/// The number of messages of each size.
 const COUNT: u32 = 4;
 
-/// Longer texts of a peer are cut.
+/// The maximum length of a text from the peer, in characters. Longer texts are cut.
 const LONGEST_TEXT: usize = 500;
 
-/// Longer answers are not received.
+/// The maximum length of an answer of the peer, in bytes.
 const LONGEST_ANSWER: u64 = 1 << 20;
 
-/// More findings of a peer are left out.
+/// The maximum number of the peer's findings that are shown.
 const MAX_FINDINGS: usize = 40;
 
-/// More devices of a peer are left out.
+/// The maximum number of the peer's devices that are shown.
 const MAX_DEVICES: usize = 16;
 
-/// Another host, and how it is reached.
+/// Another host, with the route to it.
 #[derive(Debug)]
 pub(super) struct Peer {
     address: SocketAddr,
-    /// The way there, or why there is none.
+    /// The route to the host, or the reason why there is none.
     route: Result<Route, String>,
 }
 
-/// The findings on the way to a peer.
+/// The result of examining the way to a peer.
 #[derive(Debug)]
 pub(crate) struct PeerExamined {
     pub(super) address: SocketAddr,
-    /// The part of its own examination that is no finding.
+    /// The description of the peer, from its own examination.
     pub(crate) about: Option<PeerDescription>,
     pub(crate) findings: Vec<Finding>,
 }
 
-/// A host as its own examination describes it.
+/// The description of a host, from its own examination.
 #[derive(Debug)]
 pub(crate) struct PeerDescription {
-    /// Of its `rdmsg serve`.
+    /// The version of the `rdmsg serve` that runs on the host.
     pub(crate) version: String,
     pub(crate) host: String,
     pub(crate) kernel: String,
@@ -73,7 +74,7 @@ impl PeerDescription {
 }
 
 impl Peer {
-    /// Looks the name up.
+    /// Looks up the peer's name and the route to it.
     pub(super) fn find(name: &str) -> Result<Self> {
         let address = service::addresses(name)?;
         let address = *address.first().context("the name has no address")?;
@@ -81,12 +82,12 @@ impl Peer {
         Ok(Self { address, route })
     }
 
-    /// The address from which this host sends to it.
+    /// Returns the address from which this host sends to the peer.
     pub(super) fn local(&self) -> Option<IpAddr> {
         self.route.as_ref().ok().map(|route| route.local)
     }
 
-    /// Goes there, step by step, as far as that is possible.
+    /// Examines the way to the peer step by step, until a step fails.
     pub(super) fn examine(self, here: &Examination, timeout: Duration) -> PeerExamined {
         let mut findings = Vec::new();
         let link = self.judge_route(here, &mut findings);
@@ -94,7 +95,8 @@ impl Peer {
         if let (Some(link), Some(there)) = (link, &there) {
             findings.extend(self.judge_mtu(link, there));
         }
-        // RDMA may pass where TCP does not.
+        // The exchange is tried even if the peer did not answer over TCP, because RDMA may work
+        // although TCP does not.
         if let Some(link) = link.filter(|_| !is_refused) {
             self.exchange(link, there.is_some(), timeout, &mut findings);
         }
@@ -116,8 +118,8 @@ impl Peer {
             Err(error) => {
                 let finding =
                     Finding::error("route", format!("there is no route to {to}: {error}"))
-                        .because("nothing can be sent there")
-                        .hint("`ip route` shows the networks that this host knows");
+                        .because("this host cannot send to the peer")
+                        .hint("`ip route` shows the routes of this host");
                 findings.push(finding);
                 return None;
             }
@@ -127,14 +129,14 @@ impl Peer {
             let Link {
                 device, interface, ..
             } = link;
-            let what = format!("from {local} by {interface}, whose device is {device}");
+            let what = format!("from {local} on {interface}, over the RDMA device {device}");
             findings.push(Finding::ok("route", what));
             findings.extend(route.judge_mtu(to, link));
             return Some(link);
         }
-        let what = format!("the way to {to} begins at {local}, which no RDMA device has");
+        let what = format!("the route to {to} begins at {local}, which no RDMA device has");
         let finding = Finding::error("route", what)
-            .because("RDMA goes by the interface that the route says, as TCP does");
+            .because("RDMA uses the interface that the route names, as TCP does");
         let usable: Vec<String> = here
             .links
             .iter()
@@ -142,7 +144,7 @@ impl Peer {
             .map(ToString::to_string)
             .collect();
         findings.push(if usable.is_empty() {
-            finding.hint("see what was found on this host")
+            finding.hint("see the findings about this host")
         } else {
             finding.hint(format!(
                 "use the peer's address in the network of one of {}",
@@ -152,10 +154,11 @@ impl Peer {
         None
     }
 
-    /// Requests the peer's examination of itself. Also returns whether no server is there.
+    /// Requests the peer's examination of itself. Also returns whether the peer refused the
+    /// connection because no server runs there.
     ///
-    /// That goes over TCP, which may pass where RDMA does not. A port of iWARP is a port of TCP,
-    /// and its listener gets no other connections.
+    /// The request uses TCP, which may work although RDMA does not. On iWARP it uses RDMA, because
+    /// the ports of iWARP are TCP ports, on which the peer's listener accepts no other connections.
     fn ask(
         &self,
         link: Option<&Link>,
@@ -182,15 +185,15 @@ impl Peer {
         let there: Examination = match serde_json::from_slice(&text) {
             Ok(there) => there,
             Err(error) => {
-                let what = format!("{} answers something else: {error}", self.address);
-                let why = "the two programs are of different versions, or it is another program";
+                let what = format!("cannot read the answer of {}: {error}", self.address);
+                let why = "the peer runs another version of rdmsg, or another program";
                 findings.push(Finding::warning("peer", what).because(why));
                 return (None, false);
             }
         };
         let bad = bad_of_peer(&there.findings);
         let what = format!(
-            "rdmsg {} serves there; it finds {} of {} things wrong on its side",
+            "rdmsg {} runs on the peer, which reports {} problems in {} checks",
             plain(&there.version),
             bad.len(),
             there.findings.len()
@@ -202,8 +205,8 @@ impl Peer {
 
     fn judge_no_service(&self, error: &Unserved) -> Finding {
         let (ip, port) = (self.address.ip(), self.address.port());
-        let finding = Finding::error("peer", format!("nobody serves there: {error}"))
-            .because("what is wrong at the other end is seen from there only")
+        let finding = Finding::error("peer", format!("rdmsg serve does not answer: {error}"))
+            .because("only `rdmsg serve` on the peer can examine the peer")
             .at(Host::Peer);
         let serve = match port {
             service::PORT => "rdmsg serve".to_owned(),
@@ -213,7 +216,7 @@ impl Peer {
             return finding.mend(serve);
         }
         finding.mend(serve).hint(format!(
-            "if it runs: `ping -c1 {ip}` shows whether the host is up and reached at all, and a \
+            "if it runs: `ping -c1 {ip}` shows whether this host reaches the peer, and a \
              firewall must let TCP port {port} pass"
         ))
     }
@@ -236,10 +239,11 @@ impl Peer {
             Finding::error("both MTUs", what)
         };
         let finding = finding.because(
-            "the side with the larger one sends packets that the other may not take: short \
-             messages arrive, and long ones never",
+            "the side with the larger MTU sends packets that the other may drop: short \
+             messages arrive, but long ones do not",
         );
-        // The sender remembers packets that the smaller MTU stopped.
+        // The cache is flushed because the sender remembers for minutes that the smaller MTU has
+        // stopped packets.
         let mend = |interface: &str, mtu: u64| {
             let set = format!("ip link set {interface} mtu {mtu}");
             [&set, FORGET_PATHS].map(as_root)
@@ -255,7 +259,7 @@ impl Peer {
         })
     }
 
-    /// Messages over RDMA.
+    /// Sends messages to the peer over RDMA, and checks that they come back.
     fn exchange(&self, link: &Link, serves: bool, timeout: Duration, findings: &mut Vec<Finding>) {
         let endpoint = match self.connect(TransportChoice::Rdma, timeout) {
             Ok(endpoint) => endpoint,
@@ -266,8 +270,9 @@ impl Peer {
         };
         let what = format!("an RDMA connection to {} is established", self.address);
         findings.push(Finding::ok("connection", what));
-        // A software device whose packets are too long for its interface retries without end, and
-        // uses a processor for it. So the check avoids such a device.
+        // A software device whose packets are longer than the MTU of its interface retries forever,
+        // and occupies a processor. So long messages are not sent if a finding reports an MTU
+        // problem.
         let of_mtu = |it: &&Finding| ["path MTU", "both MTUs"].contains(&&*it.subject);
         let mut errors = findings.iter().filter(|it| it.state == State::Error);
         let told = errors.find(of_mtu).map(|it| it.subject.clone());
@@ -299,7 +304,7 @@ impl Peer {
                 findings.push(match told {
                     None => finding,
                     Some(told) => finding.hint(format!(
-                        "longer ones were not tried: see what is said of {told}"
+                        "longer messages were not sent: see the finding {told}"
                     )),
                 });
             }
@@ -307,18 +312,18 @@ impl Peer {
                 endpoint.abort(0);
                 let arrived = times.last().map_or(0, |(size, _)| *size);
                 let what = format!(
-                    "messages of {arrived} bytes come back, and of {size} bytes never: long \
-                     packets get lost"
+                    "messages of {arrived} bytes come back, but not those of {size} bytes: long \
+                     packets are lost"
                 );
                 let Link { interface, mtu, .. } = link;
                 let finding = Finding::error("messages", what)
-                    .because("a switch or host on the way takes no packets of this MTU");
+                    .because("a switch or host on the way drops packets of this MTU");
                 findings.push(
                     finding
                         .mend(as_root(&format!("ip link set {interface} mtu 1500")))
                         .hint(format!(
-                            "on both hosts; or have the switches take packets of {mtu} bytes, \
-                             which `ping -M do -s {} {}` shows",
+                            "on both hosts; or configure the switches for packets of {mtu} bytes, \
+                             which `ping -M do -s {} {}` tests",
                             mtu.saturating_sub(28),
                             self.address.ip()
                         )),
@@ -331,38 +336,38 @@ impl Peer {
                 findings.push(if serves {
                     self.of_another_program(finding)
                 } else {
-                    finding.because("the connection was established, and carries nothing")
+                    finding.because("the connection was established, but carries no messages")
                 });
             }
         }
     }
 
     fn judge_no_connection(&self, error: &Error, serves: bool, before: &[Finding]) -> Finding {
-        let what = format!("no RDMA connection: {error}");
+        let what = format!("cannot establish an RDMA connection: {error}");
         let finding = Finding::error("connection", what);
         let blamed = |host: Host| {
             let bad = |it: &&Finding| it.host == host && it.state == State::Error;
             before.iter().find(bad).map(|it| it.subject.clone())
         };
         match blamed(Host::Peer) {
-            Some(subject) => finding.hint(format!("the fault is at the peer: see {subject} above")),
+            Some(subject) => finding.hint(format!("the peer has a problem: see {subject} above")),
             None if serves && is_of_another_program(error) => self.of_another_program(finding),
-            None if serves => finding.because("TCP goes the same way, and passes").hint(
-                "both hosts look well: if the peer does not answer, something between \
+            None if serves => finding.because("TCP works on the same route").hint(
+                "both hosts seem to be in order: if the peer does not answer, something between \
                  them (a switch, a cloud's security group, iptables-legacy) drops UDP port 4791",
             ),
             None => finding,
         }
     }
 
-    /// Adds that two programs may have the port, one on each transport.
+    /// Adds to a finding that one program may have the port over RDMA and another program over TCP.
     fn of_another_program(&self, finding: Finding) -> Finding {
         let port = self.address.port();
         finding
-            .because("another program may have the port over RDMA than over TCP")
+            .because("one program may have the port over RDMA, and another program over TCP")
             .hint(format!(
                 "`rdma resource show cm_id lport {port}` and `ss -ltnp sport = :{port}` show the \
-                 programs on the peer: end one of them, or give it another port"
+                 programs on the peer: end one of them, or let it use another port"
             ))
             .at(Host::Peer)
     }
@@ -376,7 +381,7 @@ impl Peer {
     }
 }
 
-/// Whether a program answers at the peer that is no listener of messages.
+/// Returns whether a program answers at the peer that is not a listener of rdmsg messages.
 fn is_of_another_program(error: &Error) -> bool {
     matches!(
         error,
@@ -390,7 +395,7 @@ fn is_of_another_program(error: &Error) -> bool {
     )
 }
 
-/// Whether the host answers, but no program listens.
+/// Returns whether the host answers, but no program listens on the port.
 fn is_refusal(error: &Unserved) -> bool {
     matches!(
         error,
@@ -401,7 +406,7 @@ fn is_refusal(error: &Unserved) -> bool {
     )
 }
 
-/// The median time in which messages of this size come back.
+/// Returns the median of the times after which messages of this size come back.
 fn echo(endpoint: &Endpoint, size: usize, timeout: Duration) -> Result<Duration, Error> {
     let message = vec![0x5a; size];
     let mut times = Vec::new();
@@ -411,20 +416,20 @@ fn echo(endpoint: &Endpoint, size: usize, timeout: Duration) -> Result<Duration,
         let answer = endpoint.recv_timeout(timeout)?;
         times.push(start.elapsed());
         if *answer != *message {
-            log::error!("the peer returned a message that differs from the one sent");
+            log::error!("the message that came back differs from the one sent");
         }
     }
     times.sort();
     Ok(times[times.len() / 2])
 }
 
-/// The first bad findings of a peer.
+/// Returns the first findings of the peer that are warnings or errors.
 fn bad_of_peer(findings: &[Finding]) -> Vec<Finding> {
     let bad = findings.iter().filter(|it| it.state > State::Note);
     bad.take(MAX_FINDINGS).map(of_peer).collect()
 }
 
-/// Returns a finding of the peer, made safe for a terminal.
+/// Returns a finding of the peer without characters that could control the terminal.
 fn of_peer(finding: &Finding) -> Finding {
     let all = |texts: &[String]| texts.iter().take(5).map(|text| plain(text)).collect();
     Finding {
@@ -439,13 +444,14 @@ fn of_peer(finding: &Finding) -> Finding {
     }
 }
 
-/// Whether this is a plain name of an interface, which is safe in a command.
+/// Returns whether `name` is a plain interface name, which is safe in a shell command.
 fn is_interface(name: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     !name.starts_with('-') && (1..16).contains(&name.len()) && name.chars().all(is_plain)
 }
 
-/// Returns a text from another host without control characters, shortened to a readable length.
+/// Returns a text from another host. Control characters are replaced, and the text is cut to a
+/// readable length.
 fn plain(text: &str) -> String {
     let shown = text.chars().map(|c| if c.is_control() { '?' } else { c });
     shown.take(LONGEST_TEXT).collect()

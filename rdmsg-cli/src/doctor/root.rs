@@ -3,7 +3,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The folder below which /sys, /proc, /dev and /etc are: the machine's, or a copy for a test.
+/// The folder that contains sys, proc, dev and etc: the root directory, or a folder of a test.
 #[derive(Clone, Debug)]
 pub(super) struct Root(PathBuf);
 
@@ -25,7 +25,8 @@ impl Root {
         self.path(path).exists()
     }
 
-    /// The text of a file, without the end of its line. An empty place of a table cannot be read.
+    /// Returns the text of a file, without the end of its line. Returns `None` if the file cannot
+    /// be read, as for an empty entry of a GID table.
     pub(super) fn text(&self, path: impl AsRef<Path>) -> Option<String> {
         let text = fs::read_to_string(self.path(path)).ok()?;
         Some(text.trim().to_owned())
@@ -35,7 +36,8 @@ impl Root {
         self.text(path)?.parse().ok()
     }
 
-    /// The names in a folder, in order: those with numbers at their end by these.
+    /// Returns the names in a folder. They are sorted by length first, so that numbers at their end
+    /// are in order.
     pub(super) fn names(&self, folder: impl AsRef<Path>) -> Vec<String> {
         let entries = fs::read_dir(self.path(folder))
             .into_iter()
@@ -48,7 +50,7 @@ impl Root {
         names
     }
 
-    /// Returns the last part of a link's target.
+    /// Returns the last component of a symbolic link's target.
     pub(super) fn target_name(&self, link: impl AsRef<Path>) -> Option<String> {
         let target = fs::read_link(self.path(link)).ok()?;
         Some(target.file_name()?.to_str()?.to_owned())
@@ -67,7 +69,7 @@ pub(super) mod testing {
 
     use super::Root;
 
-    /// A machine in a folder, which is removed when it is dropped.
+    /// A folder with the files of a simulated host. It is removed when this value is dropped.
     pub(in super::super) struct Machine(PathBuf);
 
     impl Machine {
@@ -84,7 +86,7 @@ pub(super) mod testing {
             Root::at(&self.0)
         }
 
-        /// With a file, and the folders that it is in.
+        /// Adds a file, and the folders that contain it.
         pub(in super::super) fn file(self, path: &str, text: &str) -> Self {
             let path = self.0.join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();

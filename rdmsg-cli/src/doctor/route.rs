@@ -10,31 +10,33 @@ use super::{
     link::Link,
 };
 
-/// Has the kernel forget the MTUs of paths.
+/// The command that makes the kernel forget the MTUs of paths that it has learned.
 pub(super) const FORGET_PATHS: &str = "ip route flush cache";
 
-/// The bytes of an RDMA packet in addition to its payload, from the IPv4 header to the end.
+/// The bytes of an RDMA packet in addition to its payload, from the IPv4 header to the end of the
+/// packet.
 const ROCE_HEADERS: u64 = 60;
 
-/// The way to another host, as the kernel knows it.
+/// The route to another host, as the kernel knows it.
 #[derive(Debug)]
 pub(super) struct Route {
     /// The address from which this host sends.
     pub(super) local: IpAddr,
-    /// The longest IP packet that goes there. That is the interface's MTU, until something on the
-    /// way takes less; it is remembered for ten minutes then. Known with IPv4.
+    /// The maximum length of an IP packet on this route in bytes, or `None` for IPv6. It is the
+    /// interface's MTU, until a router or host on the way reports a smaller one, which the kernel
+    /// remembers for ten minutes.
     pub(super) mtu: Option<u64>,
 }
 
 impl Route {
-    /// Nothing is sent.
+    /// Asks the kernel for the route to `peer`, without sending a packet.
     pub(super) fn to(peer: IpAddr) -> io::Result<Self> {
         let any: IpAddr = match peer {
             IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         };
         let socket = UdpSocket::bind((any, 0))?;
-        // Any port does.
+        // The port number does not matter, because no packet is sent.
         socket.connect(SocketAddr::new(peer, 9))?;
         let mtu = getsockopt(&socket, IpMtu).ok();
         Ok(Self {
@@ -43,9 +45,10 @@ impl Route {
         })
     }
 
-    /// The packets of the device have the MTU of its interface, also if the path has a smaller one,
-    /// and may not be fragmented: this host drops longer ones silently. iWARP uses TCP, whose
-    /// packets have the MTU of the path.
+    /// Returns a finding if the route's MTU is smaller than the device's packets. These have the
+    /// MTU of the interface, even if the path has a smaller one, and must not be fragmented, so
+    /// this host drops longer packets without an error. iWARP uses TCP, whose packets have the MTU
+    /// of the path, so there is no finding.
     pub(super) fn judge_mtu(&self, peer: IpAddr, link: &Link) -> Option<Finding> {
         if link.is_iwarp {
             return None;
@@ -53,15 +56,15 @@ impl Route {
         let longest = link.rdma_mtu + ROCE_HEADERS;
         let mtu = self.mtu.filter(|mtu| *mtu < longest)?;
         let what = format!(
-            "packets to {peer} may have {mtu} bytes, and those of {} have up to {longest}",
+            "packets to {peer} may have {mtu} bytes, but those of {} have up to {longest}",
             link.device
         );
         let finding = Finding::error("path MTU", what)
-            .because("longer ones get lost: short messages arrive, and long ones never")
+            .because("longer packets are lost: short messages arrive, but long ones do not")
             .mend(as_root(FORGET_PATHS))
             .hint(format!(
-                "the kernel remembers for ten minutes what a smaller MTU has stopped, here or on \
-                 the way; `ip route get {peer}` shows what it knows, and an mtu that was set"
+                "the kernel remembers for ten minutes that a smaller MTU stopped packets, here or \
+                 on the way; `ip route get {peer}` shows that MTU, and one that was configured"
             ));
         Some(finding)
     }

@@ -1,9 +1,9 @@
 use super::{finding::Finding, root::Root};
 
-/// Files that container runtimes create in a container's root.
+/// The files that container runtimes create in the root directory of a container.
 const FILES: [&str; 3] = [".dockerenv", "run/.containerenv", "run/systemd/container"];
 
-/// Parts of the names of control groups in containers.
+/// The parts of control group names that identify containers.
 const GROUPS: [&str; 5] = ["docker", "kubepods", "containerd", "libpod", "lxc"];
 
 /// The system in which this program runs.
@@ -15,7 +15,8 @@ pub(super) struct Surroundings {
     namespaces: Option<Namespaces>,
 }
 
-/// Distributions, by how they install packages.
+/// The distributions that this program distinguishes, because they install packages in different
+/// ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Distribution {
     Debian,
@@ -24,12 +25,12 @@ pub(super) enum Distribution {
     Other,
 }
 
-/// How RDMA devices belong to network namespaces.
+/// How the kernel assigns RDMA devices to network namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Namespaces {
-    /// Each device is in all of them.
+    /// Each device is visible in all network namespaces.
     Shared,
-    /// Each device is in one.
+    /// Each device is visible in one network namespace.
     Exclusive,
 }
 
@@ -39,7 +40,8 @@ impl Surroundings {
         let mode = root.text("sys/module/ib_core/parameters/netns_mode");
         Self {
             distribution: Distribution::read(root),
-            // A virtual machine may have the root of an image that containers have as well.
+            // A virtual machine may run from a container image, so the files alone do not identify
+            // a container. Process 2 is `kthreadd` only outside of containers.
             is_container: root
                 .text("proc/2/comm")
                 .is_none_or(|name| name != "kthreadd")
@@ -69,7 +71,8 @@ impl Surroundings {
         self.distribution
     }
 
-    /// Returns a finding about a container or namespaces. `None` on a plain host.
+    /// Returns a finding about a container or about network namespaces. Returns `None` on a plain
+    /// host.
     pub(super) fn judge(&self) -> Option<Finding> {
         let exclusive = self.namespaces == Some(Namespaces::Exclusive);
         match (self.is_container, exclusive) {
@@ -79,7 +82,7 @@ impl Surroundings {
                 "each RDMA device is in one network namespace (mode exclusive)",
             )),
             (true, false) => Some(Finding::note("container", "this is a container").because(
-                "it has the device files and the limit of locked memory that its runtime \
+                "it has the device files and the limit on locked memory that its runtime \
                      gives it, and uses the addresses of its network namespace",
             )),
             (true, true) => Some(
@@ -118,7 +121,8 @@ impl Distribution {
         }
     }
 
-    /// The command that installs a package, by its names on Debian and on Fedora.
+    /// Returns the command that installs a package. The package has different names on Debian and
+    /// on Fedora.
     pub(super) fn install(self, debian: &str, fedora: &str) -> String {
         match self {
             Self::Debian | Self::Ubuntu | Self::Other => format!("apt install {debian}"),

@@ -1,7 +1,8 @@
 use std::{path::Path, process::Command};
 
-/// The folders with commands of the system. The doctor may run as root, whose `PATH` may name
-/// folders of other users, or lack some of these.
+/// The folders that contain commands of the system. They are used instead of `PATH`, because the
+/// doctor may run as root, and the `PATH` of root may contain folders of other users or lack some
+/// of these folders.
 const FOLDERS: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
 /// Returns a command of the system by its absolute path, or `None` if it is not installed.

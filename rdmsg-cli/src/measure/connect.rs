@@ -8,8 +8,8 @@ use crate::{
     service::{self, Request},
 };
 
-/// Connects to `rdmsg serve`, which grants the request. The connection survives a loss for the time
-/// of `resume`.
+/// Connects to `rdmsg serve` and sends it the request, which it grants. A lost connection waits for
+/// the time `resume` to be resumed.
 pub(crate) fn connect(
     peer: &[SocketAddr],
     carrier: Carrier,
@@ -24,7 +24,7 @@ pub(crate) fn connect(
     let endpoint = Connector::new().config(&config).connect(peer)?;
     service::ask(&endpoint, request, timeout).with_context(|| {
         format!(
-            "is it `rdmsg serve` that listens at {}?",
+            "cannot tell whether `rdmsg serve` listens at {}",
             endpoint.peer_addr()
         )
     })?;

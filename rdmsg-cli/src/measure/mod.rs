@@ -1,4 +1,4 @@
-//! The parts that ping and bench share: connections to `rdmsg serve`, times, and units.
+//! Code that `ping` and `bench` share: connections to `rdmsg serve`, measured times, and units.
 
 mod connect;
 mod times;

@@ -3,14 +3,14 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-/// An hour. Longer times count as that.
+/// One hour in nanoseconds. Longer times are recorded as one hour.
 const LONGEST: u64 = 3_600_000_000_000;
 
 /// Measured times, in nanoseconds.
 #[derive(Clone, Debug)]
 pub(crate) struct Times(Histogram<u64>);
 
-/// The statistics of times, in microseconds.
+/// Statistics of measured times, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Summary {
     pub(crate) least: f64,
@@ -21,7 +21,7 @@ pub(crate) struct Summary {
     pub(crate) mean: f64,
 }
 
-/// How many of them are in a range of times, in microseconds.
+/// The number of measured times in a range from `from` to `to`, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Bucket {
     pub(crate) from: f64,
@@ -42,7 +42,7 @@ impl Times {
     }
 
     pub(crate) fn add_all(&mut self, others: &Self) {
-        // Both have the same bounds.
+        // The addition does not fail, because both histograms have the same bounds.
         let _ = self.0.add(&others.0);
     }
 
@@ -50,7 +50,7 @@ impl Times {
         self.0.len()
     }
 
-    /// Returns `None` if nothing was measured.
+    /// Returns the statistics, or `None` if no time was recorded.
     pub(crate) fn summary(&self) -> Option<Summary> {
         let at = |quantile| self.0.value_at_quantile(quantile) as f64 / 1e3;
         (!self.0.is_empty()).then(|| Summary {
@@ -63,7 +63,8 @@ impl Times {
         })
     }
 
-    /// The times by steps that grow by half, from the first that has some to the last.
+    /// Returns the times as buckets whose limits grow by half, from the first bucket that is not
+    /// empty to the last one.
     pub(crate) fn buckets(&self) -> Vec<Bucket> {
         if self.0.is_empty() {
             return Vec::new();

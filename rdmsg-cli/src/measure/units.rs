@@ -1,12 +1,12 @@
 use std::{fmt, str::FromStr};
 
-/// A number of bytes, as it is written: `64`, `4K`, `1M`, with powers of 1024.
+/// A number of bytes, written as `64`, `4K` or `1M`. The units are powers of 1024.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Size(pub(crate) u64);
 
 const UNITS: [(char, u64); 3] = [('K', 1 << 10), ('M', 1 << 20), ('G', 1 << 30)];
 
-/// Measurements use no longer messages.
+/// The maximum message size of a measurement, in bytes.
 const LONGEST: u64 = 1 << 30;
 
 impl FromStr for Size {
@@ -24,7 +24,9 @@ impl FromStr for Size {
             .parse()
             .map_err(|_| "expected bytes, as 64, 4K or 1M")?;
         let bytes = number.checked_mul(unit).filter(|bytes| *bytes <= LONGEST);
-        bytes.map(Self).ok_or_else(|| "it is more than 1G".into())
+        bytes
+            .map(Self)
+            .ok_or_else(|| "the size must be at most 1G".into())
     }
 }
 
@@ -39,7 +41,7 @@ impl fmt::Display for Size {
     }
 }
 
-/// A time in microseconds, with three digits.
+/// Formats a time in microseconds with three digits and a suitable unit.
 pub(crate) fn micros(micros: f64) -> String {
     match micros {
         micros if micros < 999.5 => format!("{} µs", digits(micros)),
@@ -48,12 +50,12 @@ pub(crate) fn micros(micros: f64) -> String {
     }
 }
 
-/// Bytes a second, in powers of 1000.
+/// Formats a rate in bytes per second. The units are powers of 1000.
 pub(crate) fn bytes_per_second(rate: f64) -> String {
     format!("{}B/s", scaled(rate))
 }
 
-/// Messages a second.
+/// Formats a rate in messages per second. The units are powers of 1000.
 pub(crate) fn per_second(rate: f64) -> String {
     format!("{}/s", scaled(rate))
 }
@@ -68,7 +70,7 @@ fn scaled(number: f64) -> String {
     format!("{} {unit}", digits(number))
 }
 
-/// Three of them, of a number below a thousand.
+/// Formats a number below 1000 with three digits.
 fn digits(number: f64) -> String {
     let decimals = match number {
         number if number < 9.995 => 2,

@@ -1,8 +1,8 @@
-//! `rdmsg ping`: messages that come back, and how long that takes.
+//! `rdmsg ping` sends messages to a peer and measures the time until they come back.
 //!
 //! ```text
 //! options   the command line
-//! pinger    sends, waits, connects again     summary   what it came to
+//! pinger    sends, waits, reconnects           summary   the statistics at the end
 //! outages   losses of a connection that is resumed
 //! ```
 
@@ -19,7 +19,7 @@ pub(crate) use self::options::Options;
 use self::pinger::Pinger;
 use crate::stop::Stop;
 
-/// Sends messages until there were enough, or a signal comes.
+/// Sends messages until the requested number has been sent or a signal arrives.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let stop = Stop::install().context("cannot handle signals")?;
     let summary = Pinger::new(options)?.run(&stop)?;

@@ -10,12 +10,12 @@ use crate::{
 
 /// Sends messages to `rdmsg serve` and measures the time until they come back
 ///
-/// A connection never loses a message. If the connection itself is lost, ping reports that, makes a
-/// new one, once an interval, and sends the next message over it. With --resume it waits until the
-/// connection is resumed, and reports how long that took; no message is lost then.
+/// A connection never loses a message. If the connection itself is lost, ping reports that, tries
+/// to establish a new one once per interval, and sends the next message over it. With --resume it
+/// waits until the connection is resumed, and reports how long that took; then no message is lost.
 ///
-/// It ends with 0 if every message came back over one connection, resumed or not, 1 otherwise, and
-/// 2 for a wrong command line. An interrupt (ctrl-c) ends it with the summary.
+/// The exit status is 0 if every message came back over one connection, resumed or not, 2 for an
+/// invalid command line, and 1 otherwise. An interrupt (ctrl-c) ends it with the summary.
 #[derive(Args, Debug)]
 #[command(
     verbatim_doc_comment,
@@ -29,7 +29,7 @@ pub(crate) struct Options {
     /// The host, as HOST or HOST:PORT, on which `rdmsg serve` runs [default port: 7471]
     pub(super) peer: String,
 
-    /// Bytes of a message, as 64, 4K or 1M.
+    /// The size of a message in bytes, as 64, 4K or 1M.
     #[arg(long, short, value_name = "BYTES", default_value = "64")]
     pub(super) size: Size,
 
@@ -37,20 +37,21 @@ pub(crate) struct Options {
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) count: Option<u64>,
 
-    /// The time between two messages; 0 sends the next when one has come back.
+    /// The time between two messages. With 0, the next message is sent when the last one has come
+    /// back.
     #[arg(long, short, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     pub(super) interval: Duration,
 
-    /// The time limit of an answer and of a connection.
+    /// The time limit for an answer, and for connecting.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = positive)]
     pub(super) timeout: Duration,
 
-    /// How long a lost connection waits to be resumed, 0 to 3600; 0: it ends. The --resume of
-    /// `rdmsg serve` counts as well.
+    /// The time for which a lost connection waits to be resumed, 0 to 3600. With 0 a lost
+    /// connection ends. The smaller of this time and the --resume of `rdmsg serve` applies.
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = resume)]
     pub(super) resume: Duration,
 
-    /// The transport.
+    /// The transport of the connection.
     #[arg(long, value_enum, ignore_case = true, default_value_t = Carrier::Auto)]
     pub(super) transport: Carrier,
 
@@ -58,7 +59,7 @@ pub(crate) struct Options {
     #[arg(long, short)]
     pub(super) quiet: bool,
 
-    /// Show how many times are in which range at the end.
+    /// Print a histogram of the times at the end.
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set, value_name = "BOOL")]
     pub(super) histogram: bool,
 

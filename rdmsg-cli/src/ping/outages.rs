@@ -5,16 +5,17 @@ use std::{
 
 use rdmsg::Endpoint;
 
-/// Follows the losses of one connection that is resumed.
+/// Records the losses of one connection that is resumed.
 #[derive(Debug)]
 pub(super) struct Outages {
     looked: Instant,
-    /// The time at which this program noticed the present loss; `None` without a loss.
+    /// The time at which this program noticed that the connection was lost, or `None` while it is
+    /// not lost.
     since: Option<Instant>,
     resumes: u64,
 }
 
-/// A change between two looks.
+/// A change of the connection between two checks.
 #[derive(Debug)]
 pub(super) enum Change {
     Suspended,
@@ -25,7 +26,7 @@ pub(super) enum Change {
 #[derive(Debug)]
 pub(super) enum After {
     Exactly(Duration),
-    /// The outage began and ended between two looks, so it was at most this long.
+    /// The outage began and ended between two checks, so it was at most this long.
     AtMost(Duration),
 }
 
@@ -38,13 +39,13 @@ impl Outages {
         }
     }
 
-    /// Returns the change since the last look.
+    /// Checks the connection. Returns the change since the last check.
     pub(super) fn look(&mut self, endpoint: &Endpoint) -> Option<Change> {
         let resumes = endpoint.statistics().resumes;
         self.change(resumes, endpoint.info().is_suspended)
     }
 
-    /// The number of resumptions up to the last look.
+    /// Returns the number of resumptions until the last check.
     pub(super) fn resumes(&self) -> u64 {
         self.resumes
     }
@@ -96,7 +97,7 @@ mod tests {
         );
         assert!(outages.change(0, true).is_none());
         assert!(outages.is_suspended());
-        // It is resumed, and lost again.
+        // The connection was resumed and lost again between two checks.
         let resumed = shown(outages.change(1, true));
         assert!(resumed.starts_with("resumed after "), "{resumed}");
         assert!(!resumed.contains("at most"), "{resumed}");

@@ -16,29 +16,30 @@ use crate::{
     stop::Stop,
 };
 
-/// The time between two checks for a signal during a wait for an answer.
+/// The interval at which the pinger checks for a signal while it waits for a reply.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Messages faster than this share a line.
+/// If the interval between two messages is shorter than this, all messages share one line of the
+/// output, which the pinger overwrites.
 const READABLE: Duration = Duration::from_millis(150);
 
-/// Sends messages, one after the other.
+/// Sends messages to `rdmsg serve`, each after the reply to the one before.
 #[derive(Debug)]
 pub(super) struct Pinger<'a> {
     options: &'a Options,
     peer: Vec<SocketAddr>,
     message: Vec<u8>,
     live: Live,
-    /// The outages of the present connection.
+    /// The outages of the current connection.
     outages: Outages,
     summary: Summary,
 }
 
-/// The fate of a message.
+/// The result of sending a message.
 enum Outcome {
     Back(Duration),
     Stopped,
-    /// The connection has ended.
+    /// The connection ended before the reply arrived.
     Lost(Error),
 }
 
@@ -55,7 +56,7 @@ impl<'a> Pinger<'a> {
         })
     }
 
-    /// Until there were enough, or a signal comes.
+    /// Sends messages until the number of `--count` is reached, or until a signal arrives.
     pub(super) fn run(mut self, stop: &Stop) -> Result<Summary> {
         let mut endpoint = self.connect(self.options.transport)?;
         self.greet(&endpoint)?;
@@ -74,7 +75,7 @@ impl<'a> Pinger<'a> {
                     self.show(time)?;
                 }
                 Outcome::Stopped => {
-                    // The wait for the answer was cut short.
+                    // The signal ended the wait for the reply, so the message counts as not sent.
                     self.summary.sent -= 1;
                     break;
                 }
@@ -98,7 +99,7 @@ impl<'a> Pinger<'a> {
         if endpoint.info().close_reason.is_none()
             && let Err(error) = endpoint.close()
         {
-            self.tell(format_args!("the connection did not close: {error}"))?;
+            self.tell(format_args!("cannot close the connection: {error}"))?;
         }
         Ok(self.summary)
     }
@@ -113,8 +114,8 @@ impl<'a> Pinger<'a> {
         Ok(endpoint)
     }
 
-    /// Uses the transport of the first connection, to which the numbers belong. `None` when a
-    /// signal came.
+    /// Connects until an attempt succeeds, over the transport of the first connection, because the
+    /// measured times belong to that transport. Returns `None` if a signal arrives.
     fn connect_again(&mut self, stop: &Stop) -> Result<Option<Endpoint>> {
         let carrier = if self.summary.transport == Transport::Tcp.to_string() {
             Carrier::Tcp
@@ -122,7 +123,8 @@ impl<'a> Pinger<'a> {
             Carrier::Rdma
         };
         loop {
-            // The wait keeps the tries from being too frequent if the peer is gone.
+            // While the peer is unreachable, this wait limits how often the pinger tries to
+            // connect.
             stop.wait(self.options.interval.max(CHECK_INTERVAL));
             if stop.is_requested() {
                 return Ok(None);
@@ -133,7 +135,7 @@ impl<'a> Pinger<'a> {
                     return Ok(Some(endpoint));
                 }
                 Err(error) => {
-                    self.tell(format_args!("no connection: {error:#}"))?;
+                    self.tell(format_args!("cannot connect: {error:#}"))?;
                     if self.options.count.is_some() {
                         self.summary.sent += 1;
                         if Some(self.summary.sent) >= self.options.count {
@@ -158,7 +160,8 @@ impl<'a> Pinger<'a> {
 
     fn send(&mut self, endpoint: &Endpoint, stop: &Stop) -> io::Result<Outcome> {
         let start = Instant::now();
-        // The time limit begins again after an outage.
+        // The start of the time limit. It moves to the present while the connection is suspended,
+        // so an outage does not use up the time limit.
         let mut limited = start;
         let mut is_sent = false;
         loop {
@@ -190,7 +193,7 @@ impl<'a> Pinger<'a> {
         }
     }
 
-    /// Reports a loss of the connection that is resumed.
+    /// Prints a line if the connection has been lost or resumed since the last call.
     fn look(&mut self, endpoint: &Endpoint) -> io::Result<()> {
         let before = self.outages.resumes();
         let change = self.outages.look(endpoint);
@@ -201,7 +204,8 @@ impl<'a> Pinger<'a> {
         }
     }
 
-    /// Shows one message: in a line of its own if it is readable, or by updating the last line.
+    /// Shows the time of one message: in a line of its own if the interval is at least `READABLE`,
+    /// and otherwise by updating the last line.
     fn show(&mut self, time: Duration) -> io::Result<()> {
         let (number, took) = (self.summary.sent, micros(time.as_secs_f64() * 1e6));
         if self.options.interval >= READABLE {

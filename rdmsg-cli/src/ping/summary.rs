@@ -8,7 +8,7 @@ use crate::{
     terminal,
 };
 
-/// The results of all messages.
+/// The results of all messages of a ping.
 #[derive(Debug)]
 pub(super) struct Summary {
     peer: String,
@@ -33,7 +33,7 @@ impl Summary {
         }
     }
 
-    /// Whether every message came back over one connection, resumed or not.
+    /// Whether each message came back and no connection ended. A resumed connection has not ended.
     pub(super) fn is_whole(&self) -> bool {
         self.connections_lost == 0 && self.times.count() == self.sent
     }
@@ -119,8 +119,9 @@ impl Summary {
     }
 }
 
-/// Returns a bar whose length is the part of `count` in `most`, in eighths of a character; at least
-/// one eighth unless `count` is 0.
+/// Returns a bar for `count`. The bar of the count `most` is `room` characters long, and the length
+/// is proportional, in steps of an eighth of a character. A `count` above 0 has at least one
+/// eighth.
 fn bar(count: u64, most: u64, room: usize) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let eighths = count as u128 * room as u128 * 8 / u128::from(most.max(1));
@@ -137,7 +138,11 @@ mod tests {
         assert_eq!(bar(0, 10, 4), "");
         assert_eq!(bar(10, 10, 4), "████");
         assert_eq!(bar(5, 10, 3), "█▌");
-        assert_eq!(bar(1, 1_000_000, 4), "▏", "one is seen");
+        assert_eq!(
+            bar(1, 1_000_000, 4),
+            "▏",
+            "the bar of a count of 1 has one eighth"
+        );
         assert_eq!(bar(u64::MAX, u64::MAX, 2), "██");
     }
 }

@@ -1,8 +1,8 @@
-//! `rdmsg serve`: the server for ping, bench and the doctor of another host.
+//! `rdmsg serve`: the server for `rdmsg ping`, `rdmsg bench` and `rdmsg doctor` of other hosts.
 //!
 //! ```text
-//! options   the command line      server   listens, and counts who is there
-//! session   one connection        reports  what this host finds out about itself, not too often
+//! options   the command line      server   listens, and counts the open connections
+//! session   one connection        reports  the examination of this host, cached for 2 s
 //! ```
 
 mod options;
@@ -18,7 +18,7 @@ pub(crate) use self::options::Options;
 use self::server::Server;
 use crate::{open_files::raise_open_files, statistics::export, stop::Stop};
 
-/// Serves until a signal ends it.
+/// Serves connections until a signal arrives.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let stop = Stop::install().context("cannot handle signals")?;
     raise_open_files();

@@ -6,14 +6,14 @@ use crate::{carrier::Carrier, duration::resume, measure::Size};
 
 /// Serves ping, bench and the doctor of other hosts
 ///
-/// Listens over RDMA and over TCP on the same port. The first message of a connection has its
-/// purpose: messages come back (ping, bench), or are received and dropped (bench), or the findings
-/// of this host about itself are sent (doctor).
+/// Listens over RDMA and over TCP on the same port. The first message of a connection names the
+/// service: the server sends each message back (ping, bench), drops each message (bench), or sends
+/// what it finds when it examines its own host (doctor).
 ///
-/// Every host that reaches the port may use all of it: messages cost this host time, and the
+/// Every host that reaches the port can use all three services. Messages cost this host time. The
 /// findings contain names and addresses of devices and network interfaces, limits, and whether the
-/// firewall drops RoCE. Run it only in a network in which these facts are not secret, and only
-/// while you need it.
+/// firewall drops RoCE. Run the server only in a network in which these facts are not secret, and
+/// stop it when you no longer need it.
 #[derive(Args, Debug)]
 #[command(
     verbatim_doc_comment,
@@ -27,20 +27,21 @@ pub(crate) struct Options {
     #[arg(default_value = "0.0.0.0:7471")]
     pub(super) addresses: Vec<String>,
 
-    /// The transports.
+    /// The transports to listen on.
     #[arg(long, value_enum, ignore_case = true, default_value_t = Carrier::Auto)]
     pub(super) transport: Carrier,
 
-    /// The maximum number of connections; a further one is refused.
+    /// The maximum number of open connections. The server aborts each further connection.
     #[arg(long, value_name = "N", default_value_t = 64,
         value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) max_connections: u32,
 
-    /// The longest message that a connection may send.
+    /// The longest message that a client can send, in bytes.
     #[arg(long, value_name = "BYTES", default_value = "64M")]
     pub(super) max_message: Size,
 
-    /// How long a lost connection waits to be resumed, 0 to 3600, if its client wants that.
+    /// The time that a lost connection waits for its client to resume it, 0 to 3600 seconds. The
+    /// client must request that too.
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = resume)]
     pub(super) resume: Duration,
 
@@ -48,7 +49,7 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(super) statistics: bool,
 
-    /// Print nothing about single connections.
+    /// Print no line when a connection ends.
     #[arg(long, short)]
     pub(super) quiet: bool,
 }

@@ -6,15 +6,17 @@ use std::{
 
 use crate::doctor::Examination;
 
-/// The time for which one examination answers all requests, because it starts programs.
+/// The time for which one examination answers all requests. An examination starts programs, so a
+/// client must not be able to cause one per request.
 const AGE: Duration = Duration::from_secs(2);
 
-/// The examination of this host, for other hosts.
+/// The last examination of this host. The server sends it to `rdmsg doctor` on other hosts.
 #[derive(Debug, Default)]
 pub(super) struct Reports(Mutex<Option<(Instant, Examination)>>);
 
 impl Reports {
-    /// Returns a recent examination, with the present links and route to the peer.
+    /// Returns an examination of this host as JSON. It is at most `AGE` old, except that the state
+    /// of the links and the route to the peer are current.
     pub(super) fn for_peer(&self, peer: IpAddr) -> String {
         let mut examination = self.last();
         examination.look_towards(peer);

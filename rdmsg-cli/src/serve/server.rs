@@ -17,10 +17,11 @@ use rdmsg::{
 use super::{options::Options, reports::Reports, session};
 use crate::{say::say, stop::Stop};
 
-/// Code of an abort: there are too many connections, or no thread for another one.
+/// The abort code for a client that the server cannot serve: too many connections are open, or the
+/// server cannot start a thread.
 const BUSY: u32 = 1;
 
-/// Listens, and serves each connection in a thread.
+/// Listens, and serves each connection in a thread of its own.
 #[derive(Debug)]
 pub(super) struct Server {
     engine: Engine,
@@ -29,7 +30,7 @@ pub(super) struct Server {
     most: u64,
 }
 
-/// The parts that the threads share.
+/// The state that all threads of the server share.
 #[derive(Debug)]
 struct Shared {
     open: AtomicU64,
@@ -38,7 +39,7 @@ struct Shared {
 }
 
 impl Server {
-    /// Starts to listen, and prints the addresses.
+    /// Starts to listen on all addresses, and prints them.
     pub(super) fn start(options: &Options) -> Result<Self> {
         let engine = Engine::new()?;
         let mut config = Config::default();
@@ -76,7 +77,7 @@ impl Server {
         })
     }
 
-    /// Serves until a signal comes, and then closes all connections.
+    /// Serves connections until a signal arrives, and then closes all of them.
     pub(super) fn run(self, stop: &Stop) -> Result<ExitCode> {
         let ended = self.accept(stop);
         self.engine.shutdown();
@@ -102,7 +103,7 @@ impl Server {
                 Ok(Err(Error::ListenerEnded { reason, .. })) => {
                     bail!("a listener has ended: {reason}")
                 }
-                // One connection was not established.
+                // This error ends one attempt of a client to connect. The listener continues.
                 Ok(Err(error)) => log::info!("a connection was not established: {error}"),
                 Err(TryRecvError::Empty) => {}
                 Err(TryRecvError::Disconnected) => bail!("the engine has ended"),
@@ -112,12 +113,13 @@ impl Server {
 
     fn serve(&self, endpoint: &Endpoint) {
         let shared = &self.shared;
-        // This thread alone adds.
+        // Only this thread increments the counter, so the number cannot exceed `most` after this
+        // check.
         if shared.open.load(Ordering::Relaxed) >= self.most {
             let most = self.most;
             return refuse(
                 endpoint,
-                format_args!("there are {most} connections (--max-connections)"),
+                format_args!("{most} connections are open, the limit of --max-connections"),
             );
         }
         let open = Open::new(shared);
@@ -135,14 +137,14 @@ impl Server {
     }
 }
 
-/// Aborts a connection that cannot be served.
+/// Aborts a connection that the server cannot serve.
 fn refuse(endpoint: &Endpoint, reason: fmt::Arguments<'_>) {
     let peer = endpoint.peer_addr();
-    warn_sparsely!(Command, "refused {peer}: {reason}");
+    warn_sparsely!(Command, "refused a connection from {peer}: {reason}");
     endpoint.abort(BUSY);
 }
 
-/// A connection that counts as open until this is dropped.
+/// Counts a connection as open until the value is dropped.
 #[derive(Debug)]
 struct Open(Arc<Shared>);
 
@@ -168,7 +170,7 @@ fn serve_open(endpoint: Endpoint, open: Open) {
     drop(open);
     if !is_quiet {
         say(format_args!(
-            "{peer} over {over}: {ended}; {} messages ({} bytes) came, {} ({} bytes) went",
+            "{peer} over {over}: {ended}; received {} messages ({} bytes), sent {} ({} bytes)",
             statistics.messages_received,
             statistics.bytes_received,
             statistics.messages_sent,

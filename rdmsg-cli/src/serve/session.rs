@@ -5,20 +5,20 @@ use rdmsg::{CloseReason, Endpoint, Error};
 use super::reports::Reports;
 use crate::service::{Answer, Request};
 
-/// The time limit for the first message of a connection.
+/// The time limit for the first message of a connection, and for sending each reply to it.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// Code of an abort: the first message is no request.
+/// The abort code for a client whose first message is not a request.
 const UNKNOWN: u32 = 2;
 
-/// The purpose of a connection, and its end.
+/// How a connection ended, and which service the client had requested.
 #[derive(Debug)]
 pub(super) struct Ended {
     request: Option<Request>,
     error: Error,
 }
 
-/// Serves a connection until it ends.
+/// Serves one connection until it ends.
 pub(super) fn serve(endpoint: &Endpoint, reports: &Reports) -> Ended {
     let mut request = None;
     let Err(error) = serve_requests(endpoint, reports, &mut request);
@@ -61,7 +61,8 @@ fn serve_requests(
         None => {
             let said = [&[Answer::Refused.byte()][..], b"this is `rdmsg serve`"].concat();
             endpoint.send_timeout(&said, TIME_LIMIT)?;
-            // Until the other side has seen it.
+            // Waits until the client has received the text, because an abort drops messages that
+            // are on their way.
             endpoint.flush_timeout(TIME_LIMIT)?;
             endpoint.abort(UNKNOWN);
             Err(Error::Disconnected(CloseReason::LocallyAborted))
@@ -80,7 +81,7 @@ impl fmt::Display for Ended {
             Some(Request::Echo) => f.write_str("echo")?,
             Some(Request::Sink) => f.write_str("sink")?,
             Some(Request::Examine) => f.write_str("examination")?,
-            None => f.write_str("no request of ours")?,
+            None => f.write_str("not an rdmsg request")?,
         }
         match &self.error {
             Error::Disconnected(reason) => write!(f, ", {reason}"),

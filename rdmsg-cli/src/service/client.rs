@@ -8,10 +8,11 @@ use rdmsg::{Endpoint, ToAddresses};
 
 use super::{Answer, PORT, Request, Unserved};
 
-/// The longest part of a refusal that is shown, in characters.
+/// The maximum length in bytes of the refusal text that an error shows.
 const LONGEST: usize = 200;
 
-/// The addresses of `HOST`, `HOST:PORT`, `1::2`, `fe80::2%eth0` or `[1::2]:PORT`.
+/// Resolves `HOST`, `HOST:PORT`, `1::2`, `fe80::2%eth0` or `[1::2]:PORT` to addresses. A name
+/// without a port gets the port `PORT`.
 pub(crate) fn addresses(name: &str) -> Result<Vec<SocketAddr>> {
     let fail = || format!("cannot look up {name}");
     let inner = name
@@ -28,7 +29,7 @@ pub(crate) fn addresses(name: &str) -> Result<Vec<SocketAddr>> {
     Ok(found.with_context(fail)?.as_slice().to_vec())
 }
 
-/// Requests a service. Returns the text of the answer.
+/// Requests a service from `rdmsg serve`. Returns the text of the reply.
 pub(crate) fn ask(
     endpoint: &Endpoint,
     request: Request,
@@ -40,7 +41,8 @@ pub(crate) fn ask(
         Some((first, said)) if *first == Answer::Granted.byte() => Ok(said.to_vec()),
         Some(_) | None => {
             endpoint.abort(0);
-            // A program of another kind may say anything.
+            // The peer may be a program other than `rdmsg serve`, so its reply may contain any
+            // bytes.
             let words = answer.get(1..answer.len().min(LONGEST)).unwrap_or_default();
             let words = String::from_utf8_lossy(words).escape_debug().to_string();
             Err(Unserved::Refused(words))

@@ -1,4 +1,5 @@
-//! The services of `rdmsg serve` for other commands. The first message of a connection names one.
+//! The services of `rdmsg serve` that other commands use. The first message of a connection names a
+//! service.
 
 mod client;
 mod request;
@@ -10,5 +11,5 @@ pub(crate) use self::{
     unserved::Unserved,
 };
 
-/// The default port.
+/// The default port of `rdmsg serve`.
 pub(crate) const PORT: u16 = 7471;

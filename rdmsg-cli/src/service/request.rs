@@ -1,20 +1,20 @@
 use std::{fmt, str::FromStr};
 
-/// The beginning of a request, with the version.
+/// The first word of a request. It contains the version of the protocol.
 const NAME: &str = "rdmsg-cli/1";
 
 /// The service that a client requests with its first message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// Each message comes back.
+    /// The server sends each message back.
     Echo,
-    /// Messages are received and dropped.
+    /// The server drops each message.
     Sink,
-    /// The host's examination of itself.
+    /// The server sends its examination of its own host.
     Examine,
 }
 
-/// The beginning of the first answer.
+/// The first byte of the server's reply to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Granted,
@@ -32,7 +32,8 @@ impl Request {
         }
     }
 
-    /// Returns the request of a first message, if it is one.
+    /// Returns the request in the first message of a connection, or `None` if the message is not a
+    /// request.
     pub(crate) fn parse(message: &[u8]) -> Option<Self> {
         std::str::from_utf8(message).ok()?.parse().ok()
     }
@@ -56,7 +57,7 @@ impl FromStr for Request {
 }
 
 impl Answer {
-    /// Returns the first byte of an answer, which precedes the text.
+    /// Returns the byte that begins the reply. The text follows it.
     pub(crate) fn byte(self) -> u8 {
         match self {
             Self::Granted => b'+',

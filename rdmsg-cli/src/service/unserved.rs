@@ -2,12 +2,12 @@ use std::{error, fmt};
 
 use rdmsg::Error;
 
-/// Why a service was not granted.
+/// The reason why a client did not get the service that it requested.
 #[derive(Clone, Debug)]
 pub(crate) enum Unserved {
     /// The connection failed.
     Failed(Error),
-    /// The other side refused, with this text.
+    /// The server refused the request, with this text.
     Refused(String),
 }
 
@@ -21,7 +21,7 @@ impl fmt::Display for Unserved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Failed(error) => error.fmt(f),
-            Self::Refused(words) => write!(f, "the other side refuses: {words}"),
+            Self::Refused(words) => write!(f, "the peer refused the request: {words}"),
         }
     }
 }

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-/// A line of the text: `name{label="value",…} 12`.
+/// A sample line of the Prometheus text format: `name{label="value",…} 12`.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Line<'a> {
     pub(super) name: &'a str,
@@ -8,7 +8,7 @@ pub(super) struct Line<'a> {
     pub(super) value: f64,
 }
 
-/// Returns the lines of a text for Prometheus, without malformed ones.
+/// Returns the sample lines of a text in the Prometheus format. Skips comments and malformed lines.
 pub(super) fn lines(text: &str) -> impl Iterator<Item = Line<'_>> {
     text.lines()
         .filter(|line| !line.starts_with('#'))
@@ -41,7 +41,8 @@ fn line(text: &str) -> Option<Line<'_>> {
     })
 }
 
-/// Reads the value of a label up to its quotation mark. Also returns the text behind that.
+/// Reads the value of a label up to the closing quotation mark. Also returns the text after the
+/// quotation mark.
 fn unescape(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut chars = text.chars();

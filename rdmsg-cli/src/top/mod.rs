@@ -1,9 +1,10 @@
-//! `rdmsg top`: the connections of processes that export their statistics, as they change.
+//! `rdmsg top`: a table of the connections of all processes that export their statistics. The
+//! command updates it at an interval.
 //!
 //! ```text
-//! options     the command line             sources   where sockets are, and what they say
-//! exposition  the text that they send      reading   all connections at one moment
-//! view        what is shown of two readings
+//! options     the command line             sources   finds the sockets, and reads from them
+//! exposition  parses the Prometheus text   reading   the counters of all connections at one moment
+//! view        the rates between two readings, as a table or JSON
 //! ```
 
 mod exposition;
@@ -23,7 +24,7 @@ pub(crate) use self::options::Options;
 use self::{reading::Reading, view::View};
 use crate::{stop::Stop, terminal};
 
-/// Clears the screen, and begins above.
+/// The control sequences that move the cursor to the top left corner and clear the screen.
 const CLEAR_SCREEN: &str = "\x1b[H\x1b[J";
 
 /// The control sequences that switch to the terminal's alternate screen and hide the cursor, and
@@ -31,7 +32,7 @@ const CLEAR_SCREEN: &str = "\x1b[H\x1b[J";
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 
-/// Shows the connections until a signal comes, or once.
+/// Shows the connections until a signal arrives, or once with `--once`.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let stop = Stop::install().context("cannot handle signals")?;
     let is_live = terminal::is_live() && !options.once && !options.json;
@@ -56,8 +57,7 @@ fn show(options: &Options, stop: &Stop, is_live: bool) -> Result<()> {
         let now = Reading::take(options);
         let view = View::new(&before, &now, options);
         if is_live {
-            // Printed directly, because the stream that removes colours would remove this sequence
-            // too.
+            // `anstream` removes this sequence if it removes colours, so `print!` writes it.
             print!("{CLEAR_SCREEN}");
             io::stdout().flush()?;
         }

@@ -6,18 +6,18 @@ use crate::duration::positive;
 
 /// Shows the connections of processes that export their statistics
 ///
-/// A program exports them if it keeps an `rdmsg::observe::Export`; `rdmsg serve` and `rdmsg bridge`
-/// do with --statistics. Shown are the processes of this user; root sees those of all users. Ctrl-c
-/// ends it.
+/// A program exports its statistics while it holds an `rdmsg::observe::Export`; `rdmsg serve` and
+/// `rdmsg bridge` do so with --statistics. The table has the processes of this user, and for root
+/// the processes of all users. Ctrl-c ends the command.
 ///
 ///   CONN        the number of the connection, as in the log of the process; LABEL: its name, if
 ///               the program has set one
-///   OUT, IN     bytes a second that the process sends to the peer, and receives; `suspended`
-///               instead while the connection is lost and may be resumed
-///   MSG/S       messages a second, both ways
-///   STALLS      sends a second that had to wait, because the peer reads slower
+///   OUT, IN     bytes per second that the process sends to the peer, and receives; OUT is
+///               `suspended` while the connection is lost and can still be resumed
+///   MSG/S       messages per second, in both directions
+///   STALLS      sends per second that waited, because the peer receives more slowly
 ///   RESUMES     how often the connection was resumed; RESENT: the messages sent again for that
-///   HELD        messages that the process has received and not dropped: their peers wait for room
+///   HELD        received messages that the process has not dropped yet: their buffers are not free
 #[derive(Args, Debug)]
 #[command(
     verbatim_doc_comment,
@@ -28,18 +28,18 @@ Examples:
   rdmsg top --json --interval 10 >>statistics.json"
 )]
 pub(crate) struct Options {
-    /// Only these processes.
+    /// The ids of the processes to show. Without them, the table has all processes.
     pub(super) pids: Vec<u32>,
 
-    /// The time between two readings.
+    /// The time between two readings of the counters.
     #[arg(long, short, value_name = "SECONDS", default_value = "1", value_parser = positive)]
     pub(super) interval: Duration,
 
-    /// The order of the connections.
+    /// The value by which the connections are sorted, the largest first.
     #[arg(long, value_enum, default_value_t = Order::Bytes)]
     pub(super) sort: Order,
 
-    /// Print it once, after one interval.
+    /// Print the table once, after one interval, and exit.
     #[arg(long, short = '1')]
     pub(super) once: bool,
 
@@ -47,7 +47,8 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(super) json: bool,
 
-    /// Another socket to read, as of `Export::start_at`; may be repeated.
+    /// Another socket to read, at the path that the program passed to `Export::start_at`; can be
+    /// repeated.
     #[arg(long = "socket", value_name = "PATH")]
     pub(super) sockets: Vec<PathBuf>,
 }

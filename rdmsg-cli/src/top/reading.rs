@@ -10,37 +10,38 @@ use super::{
     sources::{command, folders, plain, read, sockets},
 };
 
-/// The time limit for processes that do not answer, because the others wait for them.
+/// The time after which a reading is cut short. Processes that do not reply delay the reading of
+/// all later ones.
 const TIME_LIMIT: Duration = Duration::from_secs(5);
 
-/// The state of a connection that is lost and may be resumed.
+/// The state of a connection that is lost and can still be resumed.
 pub(super) const SUSPENDED: &str = "suspended";
 
-/// All connections of all processes, at one moment.
+/// The counters of all connections of all processes at one moment.
 #[derive(Clone, Debug)]
 pub(super) struct Reading {
     pub(super) at: Instant,
     pub(super) connections: BTreeMap<Key, Connection>,
-    /// The number of processes, with connections or without.
+    /// The number of processes that replied, including those without connections.
     pub(super) processes: usize,
 }
 
-/// Which connection it is.
+/// Identifies a connection. The pid is 0 for a socket of `--socket`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     pub(super) pid: u32,
     pub(super) connection: u64,
 }
 
-/// The values of a connection in a process.
+/// The counters of one connection.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Connection {
     pub(super) command: String,
-    /// The program's name for it, or empty.
+    /// The name that the program has given the connection, or an empty string.
     pub(super) label: String,
     pub(super) peer: String,
     pub(super) transport: String,
-    /// Empty if it is not known.
+    /// The state, or an empty string if the process reports an unknown one.
     pub(super) state: &'static str,
     pub(super) age: Duration,
     pub(super) messages: f64,
@@ -67,7 +68,7 @@ impl Reading {
         for (pid, path) in all {
             if this.at.elapsed() > TIME_LIMIT {
                 log::warn!(
-                    "some processes are not shown, because others took {TIME_LIMIT:?} to reply"
+                    "some processes are not shown: others took {TIME_LIMIT:?} to send theirs"
                 );
                 break;
             }
@@ -77,7 +78,8 @@ impl Reading {
             }
             match read(&path, (!is_named).then_some(pid)) {
                 Ok(text) => this.add(pid, &text),
-                // Of a process that was killed, mostly.
+                // A socket in the folder mostly belongs to a killed process, so its error is not a
+                // warning.
                 Err(error) if is_named => log::warn!("cannot read {}: {error}", path.display()),
                 Err(error) => log::info!("cannot read {}: {error}", path.display()),
             }
@@ -126,7 +128,7 @@ impl Reading {
     }
 }
 
-/// Returns the name of the state with this number in the text.
+/// Returns the name of the state with this number in the Prometheus text, or an empty string.
 fn state(number: f64) -> &'static str {
     [(0.0, "open"), (1.0, SUSPENDED), (2.0, "ended")]
         .into_iter()
@@ -138,7 +140,8 @@ fn state(number: f64) -> &'static str {
 pub(super) mod testing {
     use super::*;
 
-    /// A process with a connection that has sent `sent` bytes after this number of seconds.
+    /// Returns the reading of a process with one connection, `seconds` after `start`, when the
+    /// connection has sent `sent` bytes.
     pub(in super::super) fn reading(start: Instant, seconds: u64, sent: u64) -> Reading {
         let labels = "{connection=\"3\",peer=\"10.8.0.1:7471\",transport=\"RDMA\"}";
         let text = format!(

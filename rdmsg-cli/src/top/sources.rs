@@ -14,13 +14,13 @@ use nix::{
 };
 use rdmsg::observe::Export;
 
-/// The time limit for the answer of a process.
+/// The time limit for the reply of one process.
 const TIME_LIMIT: Duration = Duration::from_secs(1);
 
-/// A longer text is no statistics of any process.
+/// The maximum length of a reply in bytes. The statistics of a process are much shorter.
 const LONGEST: usize = 16 << 20;
 
-/// The folders in which sockets are: this user's, or all for root.
+/// Returns the folders that contain sockets: that of this user, or those of all users for root.
 pub(super) fn folders() -> BTreeSet<PathBuf> {
     let mut folders = BTreeSet::from([Export::folder()]);
     if geteuid().is_root() {
@@ -42,7 +42,7 @@ pub(super) fn folders() -> BTreeSet<PathBuf> {
     folders
 }
 
-/// The sockets in a folder, each with the process that its name says.
+/// Returns the sockets in a folder. The number before `.sock` in the file name is the process id.
 pub(super) fn sockets(folder: &Path) -> Vec<(u32, PathBuf)> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let sockets = entries.filter_map(|entry| {
@@ -53,7 +53,8 @@ pub(super) fn sockets(folder: &Path) -> Vec<(u32, PathBuf)> {
     sockets.collect()
 }
 
-/// Connects to a socket without waiting, because any process may leave the queue of its own full.
+/// Connects to a socket without waiting, because the process that listens may not accept
+/// connections, and then a blocking connect waits as soon as the socket's queue is full.
 fn connect(path: &Path) -> io::Result<UnixStream> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let fd = socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
@@ -66,12 +67,15 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// Checks that this process listens on the socket, and that root or this user has started it. A
-/// file's name proves nothing.
+/// Checks that the process `pid` listens on the socket, and that root or this user has started it.
+/// The file name does not prove that, because any user can create a folder `/tmp/rdmsg-…`.
 fn check_owner(stream: &UnixStream, pid: u32) -> io::Result<()> {
     let owner = getsockopt(stream, sockopt::PeerCredentials)?;
     if u32::try_from(owner.pid()) != Ok(pid) {
-        let other = format!("process {} listens, and not process {pid}", owner.pid());
+        let other = format!(
+            "process {} listens on the socket, not process {pid}",
+            owner.pid()
+        );
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, other));
     }
     let user = geteuid();
@@ -82,7 +86,8 @@ fn check_owner(stream: &UnixStream, pid: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the statistics of a process, which is `pid` if that is known.
+/// Returns the statistics in the Prometheus format that a process sends. Fails if `pid` is known
+/// and another process listens on the socket.
 pub(super) fn read(path: &Path, pid: Option<u32>) -> io::Result<String> {
     let start = Instant::now();
     let mut stream = connect(path)?;
@@ -111,13 +116,14 @@ pub(super) fn read(path: &Path, pid: Option<u32>) -> io::Result<String> {
     Ok(body.to_owned())
 }
 
-/// Returns the name of the process.
+/// Returns the name of the process, without control characters.
 pub(super) fn command(pid: u32) -> String {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     plain(name.trim())
 }
 
-/// Returns a text of another process without control characters.
+/// Returns the first 60 characters of a text of another process, with `?` for each control
+/// character.
 pub(super) fn plain(text: &str) -> String {
     let shown = text.chars().map(|c| if c.is_control() { '?' } else { c });
     shown.take(60).collect()
@@ -161,7 +167,10 @@ mod tests {
         let listener = UnixListener::bind(&path).unwrap();
         let own = std::process::id();
         let error = read(&path, Some(own + 1)).unwrap_err();
-        let expected = format!("process {own} listens, and not process {}", own + 1);
+        let expected = format!(
+            "process {own} listens on the socket, not process {}",
+            own + 1
+        );
         assert_eq!(error.to_string(), expected);
         drop(listener);
         fs::remove_file(&path).unwrap();

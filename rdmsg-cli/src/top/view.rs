@@ -12,14 +12,14 @@ use super::{
 };
 use crate::measure::bytes_per_second;
 
-/// The table: rates between two readings.
+/// The table of connections, with rates that are computed from two readings.
 #[derive(Debug)]
 pub(super) struct View {
     rows: Vec<Row>,
     processes: usize,
 }
 
-/// A connection, a second of it.
+/// A row of the table: a connection and its rates per second.
 #[derive(Debug)]
 struct Row {
     key: Key,
@@ -35,11 +35,13 @@ struct Row {
 struct Column {
     head: &'static str,
     width: usize,
-    /// Numbers are on the right.
+    /// Whether the cells contain text, which is aligned to the left. Numbers are aligned to the
+    /// right.
     is_text: bool,
 }
 
-/// The column of the programs' names for connections. It is left out if no connection has one.
+/// The heading of the column for the names that programs give their connections. The table omits
+/// the column if no connection has a name.
 const LABEL: &str = "LABEL";
 
 const COLUMNS: [Column; 14] = [
@@ -59,8 +61,8 @@ const COLUMNS: [Column; 14] = [
     Column::number("HELD", 5),
 ];
 
-/// The columns that are left out in order if a terminal is too narrow for all. 80 columns hold the
-/// rest.
+/// The columns that the table omits, in this order, until the rest fits the terminal. The remaining
+/// columns fit 80 characters.
 const OMITTABLE: [&str; 7] = ["RESENT", "RESUMES", "AGE", "CONN", "COMMAND", LABEL, "OVER"];
 
 impl Column {
@@ -89,7 +91,8 @@ impl Column {
     }
 }
 
-/// The columns that a terminal of this width has room for, of connections with labels or without.
+/// Returns the indices of the columns that fit a line of `width` characters. `has_labels` is
+/// whether any connection has a name.
 fn columns_for(width: usize, has_labels: bool) -> Vec<usize> {
     let mut columns: Vec<usize> = (0..COLUMNS.len())
         .filter(|at| has_labels || COLUMNS[*at].head != LABEL)
@@ -109,7 +112,7 @@ impl Row {
         self.of.state == SUSPENDED
     }
 
-    /// Returns the cells of the columns.
+    /// Returns the text of each column.
     fn cells(&self) -> [String; COLUMNS.len()] {
         let Self { key, of, .. } = self;
         [
@@ -120,7 +123,8 @@ impl Row {
             of.peer.clone(),
             of.transport.clone(),
             age(of.age),
-            // A narrow terminal has this column as well.
+            // The table never omits this column, so each terminal shows that the connection is
+            // suspended.
             if self.is_suspended() {
                 SUSPENDED.to_owned()
             } else {
@@ -146,7 +150,7 @@ impl View {
         let none = Connection::default();
         let rows = now.connections.iter().map(|(key, of)| {
             let old = before.connections.get(key).unwrap_or(&none);
-            // A connection that began in between did everything in that time.
+            // A connection that was opened after the first reading counts from zero.
             let rate = |now: f64, old: f64| (now - old).max(0.0) / seconds.max(1e-3);
             Row {
                 sent: rate(of.sent, old.sent),
@@ -165,7 +169,8 @@ impl View {
             Order::Held => row.of.held,
             Order::Age => row.of.age.as_secs_f64(),
         };
-        // The most first; the same always in the same order.
+        // Sorts the largest values first. Rows with equal values are in the order of their keys, so
+        // they do not swap places between two tables.
         rows.sort_by(|one, other| by(other).total_cmp(&by(one)).then(one.key.cmp(&other.key)));
         Self {
             rows,
@@ -174,7 +179,7 @@ impl View {
     }
 
     fn sum(&self, of: impl Fn(&Row) -> f64) -> f64 {
-        // The sum of none is negative zero.
+        // `sum` of an empty iterator is -0.0, which would be printed with its sign.
         self.rows.iter().map(of).sum::<f64>().abs()
     }
 
@@ -208,7 +213,7 @@ impl View {
         json!({"processes": self.processes, "connections": connections})
     }
 
-    /// Writes the table with at most `width` columns, and at most `lines` lines.
+    /// Writes the table, with lines of at most `width` characters, and at most `lines` lines.
     pub(super) fn write(
         &self,
         out: &mut impl Write,
@@ -232,7 +237,7 @@ impl View {
         if self.processes == 0 {
             writeln!(
                 out,
-                "\nNo process exports its statistics. A program does if it keeps an \
+                "\nNo process exports its statistics. A program exports them while it holds an \
                  rdmsg::observe::Export;\n`rdmsg serve --statistics` and `rdmsg bridge \
                  --statistics` do."
             )?;
@@ -266,7 +271,7 @@ impl View {
     }
 }
 
-/// In two digits and a unit.
+/// Formats a duration with two digits and a unit, except that a number of days can be longer.
 fn age(age: Duration) -> String {
     match age.as_secs() {
         seconds @ 0..100 => format!("{seconds}s"),

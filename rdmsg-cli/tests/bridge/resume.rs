@@ -1,4 +1,5 @@
-//! Bridges whose connections resume: a proxy cuts them. Between the bridges is rdmsg over TCP.
+//! Tests of bridges that resume their connections, which a proxy cuts. The bridges connect to each
+//! other over TCP.
 
 use std::{
     io::{Read, Write},
@@ -9,7 +10,7 @@ use toolbox::{Bridge, Proxy, TIME_LIMIT, await_line};
 
 use crate::stage::{Service, connect, is_reset, random, reset, start};
 
-/// A service, and the way to it.
+/// A service, two bridges, and a proxy between the bridges.
 struct Way {
     near: Bridge,
     proxy: Proxy,
@@ -35,7 +36,7 @@ impl Way {
         }
     }
 
-    /// Cuts the connection of both bridges, and waits until the near one has noticed that.
+    /// Cuts the connection between the bridges, and waits until the near bridge has noticed it.
     fn cut(&mut self) {
         self.proxy.cut();
         await_line(&mut self.near.process, "lost its connection, and resumes");
@@ -58,7 +59,7 @@ fn bridge_of(service: SocketAddr, place: &str, more: &[&str]) -> Bridge {
     start(&listen, &to, more)
 }
 
-/// A client and its server, between which bytes have gone.
+/// Returns both ends of a connection through the bridges, after each end has received bytes.
 fn conversation(way: &Way, service: &TcpListener) -> (TcpStream, TcpStream) {
     let mut client = connect(way.near.address);
     let (mut server, _) = service.accept().unwrap();
@@ -102,7 +103,8 @@ fn client_notices_no_cut_between_the_bridges() {
         std::thread::scope(|scope| {
             scope.spawn(|| writer.write_all(part).unwrap());
             client.read_exact(&mut echoed[..part.len() / 2]).unwrap();
-            // The other half of the bytes is on its way, or waits for the end of the cut.
+            // The other half of the bytes is in flight, or the near bridge holds it until the
+            // connection is resumed.
             way.cut();
             way.restore();
             client.read_exact(&mut echoed[part.len() / 2..]).unwrap();
@@ -126,7 +128,7 @@ fn half_closes_pass_behind_a_cut() {
     way.restore();
     arrives(&mut server, b"last question");
     ends(&mut server);
-    // The other direction goes on, over another cut.
+    // The direction from the server to the client is still open. It passes another cut.
     way.cut();
     server.write_all(b"last answer").unwrap();
     drop(server);
@@ -148,14 +150,15 @@ fn service_reset_during_cut_resets_client() {
         .unwrap();
     way.proxy.restore();
     assert!(is_reset(&mut client));
-    assert!(way.near.says("the other bridge does not know it"));
+    assert!(way.near.says("the other bridge has forgotten it"));
     way.both_report("0 open, 1 total, 0 refused, 1 failed");
 }
 
 #[test]
 fn client_reset_during_cut_resets_service() {
     let (service, address) = listener();
-    // The far bridge gives up by itself.
+    // The near bridge cannot report the reset, so the far bridge resets the service when its time
+    // to resume, 1 s, is over.
     let mut way = Way::with(address, &["--resume", "600"], &["--resume", "1"]);
     let (client, mut server) = conversation(&way, &service);
     way.cut();
@@ -181,17 +184,17 @@ fn restarted_bridge_resets_the_client_and_says_why() {
     assert!(is_reset(&mut client));
     assert!(
         way.near
-            .says("it was lost, and the other bridge does not know it")
+            .says("the connection was lost, and the other bridge has forgotten it")
     );
     way.near
         .reports("0 open, 1 total, 0 refused, 1 failed")
         .unwrap();
-    // The next client has a connection.
+    // A new client gets a connection.
     conversation(&way, &service);
 }
 
 fn ends_somehow(stream: &mut TcpStream) {
-    // An end or an error, whichever the kernel makes of it.
+    // Depending on the state of the socket, the kernel reports the end of the stream or an error.
     assert!(!matches!(stream.read(&mut [0]), Ok(1..)));
 }
 

@@ -18,12 +18,13 @@ use nix::{
 };
 use toolbox::{Bridge, Ended, TIME_LIMIT};
 
-/// Returns the address of the device in the lab, if there is one.
+/// Returns the address of the RDMA device, if the environment variable `LAB_ADDR` names one.
 pub(crate) fn device() -> Option<String> {
     env::var("LAB_ADDR").ok()
 }
 
-/// Returns the scheme between two bridges: RDMA in the lab, otherwise TCP.
+/// Returns the URL scheme of the connection between two bridges: RDMA if there is a device, and
+/// otherwise TCP.
 fn scheme() -> &'static str {
     device().map_or("rdmsg+tcp", |_| "rdma")
 }
@@ -32,7 +33,7 @@ fn program() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_rdmsg"))
 }
 
-/// Starts the bridge at a service.
+/// Starts the bridge that connects to the service.
 pub(crate) fn far(service: SocketAddr, more: &[&str]) -> Bridge {
     let host = device().unwrap_or_else(|| "127.0.0.1".into());
     far_at(format!("{host}:0").parse().unwrap(), service, more)
@@ -43,18 +44,18 @@ pub(crate) fn far_at(place: SocketAddr, service: SocketAddr, more: &[&str]) -> B
     start(&listen, &format!("tcp://{service}"), more)
 }
 
-/// Starts the bridge at the clients.
+/// Starts the bridge that the clients connect to.
 pub(crate) fn near(far: &Bridge, more: &[&str]) -> Bridge {
     let to = format!("{}://{}", scheme(), far.address);
     start("tcp://127.0.0.1:0", &to, more)
 }
 
-/// Starts a bridge between any two addresses.
+/// Starts a bridge that listens on one address and connects to another.
 pub(crate) fn start(listen: &str, to: &str, more: &[&str]) -> Bridge {
     Bridge::start(program(), listen, to, more).unwrap()
 }
 
-/// Runs a bridge that must not start. Returns its output and status.
+/// Runs a bridge that must fail to start. Returns its output and status.
 pub(crate) fn refused(listen: &str, to: &str) -> Ended {
     Bridge::refused(program(), listen, to).unwrap()
 }
@@ -79,7 +80,7 @@ impl Service {
     }
 }
 
-/// Echoes until the client ends, and then ends its own direction.
+/// Echoes bytes until the client closes its direction, and then closes the other direction.
 fn echo(stream: &mut TcpStream) {
     if let Ok(mut writing) = stream.try_clone()
         && copy(stream, &mut writing).is_ok()
@@ -89,14 +90,14 @@ fn echo(stream: &mut TcpStream) {
     }
 }
 
-/// Connects, with a time limit for reads.
+/// Connects, and sets `TIME_LIMIT` as the time limit for reads.
 pub(crate) fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(TIME_LIMIT)).unwrap();
     stream
 }
 
-/// Resets a connection.
+/// Closes the stream with a linger time of 0 s, so the kernel sends a reset.
 pub(crate) fn reset(stream: TcpStream) {
     let now = linger {
         l_onoff: 1,
@@ -114,14 +115,14 @@ pub(crate) fn is_reset(stream: &mut TcpStream) -> bool {
     }
 }
 
-/// Returns random bytes, the same for the same seed.
+/// Returns random bytes. The same seed gives the same bytes.
 pub(crate) fn random(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     fastrand::Rng::with_seed(seed).fill(&mut bytes);
     bytes
 }
 
-/// Returns the largest number of bytes that the kernel holds for one connection.
+/// Returns the largest number of bytes that the kernel buffers for one direction of a connection.
 pub(crate) fn socket_buffers() -> usize {
     let most = |what: &str| {
         let text = fs::read_to_string(format!("/proc/sys/net/ipv4/tcp_{what}")).unwrap();
@@ -131,7 +132,7 @@ pub(crate) fn socket_buffers() -> usize {
     most("rmem") + most("wmem")
 }
 
-/// Raises the limit of descriptors, for thousands of connections.
+/// Raises the limit of open file descriptors to the hard limit.
 pub(crate) fn raise_open_files() {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();

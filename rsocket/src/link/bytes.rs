@@ -1,4 +1,4 @@
-//! Writing to the peer's memory, and reading from this side's.
+//! Writes to the peer's memory, and reads from the memory of this side.
 
 use std::io;
 
@@ -7,17 +7,18 @@ use rdma_verbs::verbs::{Inline, Payload, RemoteAddr, Sge};
 use super::{CLOSING, End, Link, OTHER, TABLE};
 use crate::wire::{Immediate, Window};
 
-/// The maximum number of bytes that are copied before a work request is posted.
+/// The maximum number of bytes in one write to the peer's memory.
 const CHUNK: usize = 64 << 10;
 
 impl Link {
-    /// Writes the bytes that may be written now. `None` if there are none.
+    /// Writes as many bytes as possible without waiting. Returns their number, or `None` if no byte
+    /// could be written.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Option<io::Result<usize>> {
         if let Some(error) = self.error() {
             return Some(Err(error));
         }
         if !self.writable {
-            let text = "this side of the stream was shut down";
+            let text = "this side has shut down writing";
             return Some(Err(io::Error::new(io::ErrorKind::BrokenPipe, text)));
         }
         let mut written = 0;
@@ -69,7 +70,8 @@ impl Link {
         Ok(window.length as usize)
     }
 
-    /// Reads the bytes that have arrived. `None` if there are none yet.
+    /// Reads the bytes that have arrived. Returns their number, or `None` if no byte has arrived
+    /// yet.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> Option<io::Result<usize>> {
         let mut len = 0;
         loop {
@@ -81,7 +83,7 @@ impl Link {
                 .copy_out(range.start, &mut into[len..len + range.len()]);
             len += range.len();
             self.receiving.read(range.len());
-            // The peer may use the free space now.
+            // The peer may use the freed space now, so the update is sent.
             self.update();
         }
         if len > 0 || into.is_empty() || !self.readable {
@@ -94,7 +96,7 @@ impl Link {
         }
     }
 
-    /// Sends updates of credits and windows that are due.
+    /// Sends the updates of credits and windows that are due.
     pub(crate) fn update(&mut self) {
         while self.is_established() && self.end.is_none() && self.free_control > CLOSING {
             let Some(peer) = &self.peer else { return };
@@ -107,8 +109,8 @@ impl Link {
             if let Some((range, place)) = update.window {
                 let bytes = self.window(range.start).to_bytes(peer.big_endian);
                 let offset = place as usize * Window::LEN;
-                // The previous window at this index has been filled since, so its update has been
-                // sent.
+                // The buffer is free: the peer has filled the previous window at this index, so the
+                // write of that window's update has completed.
                 piece = TABLE + offset..TABLE + offset + Window::LEN;
                 self.table.copy_in(piece.start, &bytes);
                 remote.addr = remote.addr.wrapping_add(offset as u64);

@@ -7,27 +7,29 @@ use rdma_verbs::verbs::{
     RemoteAddr, SendWr, Sge, TransportType, WorkCompletion,
 };
 
-/// The bit that marks the ids of receives.
+/// The bit that is set in the ids of receives.
 pub(super) const RECEIVE: u64 = 1 << 63;
-/// The id of a write that a message follows.
+/// The id of a write that is followed by a message.
 pub(super) const PART: u64 = 1 << 61;
 
-/// How each side notifies the other of a write.
+/// The way in which each side notifies the other of a write.
 #[derive(Debug)]
 pub(super) enum Notification {
-    /// By the immediate data of the write.
+    /// The write carries immediate data.
     Immediate,
-    /// By a message of the same 32 bits behind the write, in the sender's byte order. iWARP has no
-    /// immediate data, and rsockets in C do the same there. Such messages arrive here.
+    /// A message with the same 32 bits follows the write, in the sender's byte order. iWARP has no
+    /// immediate data, and rsockets in C send such messages there. This memory receives the peer's
+    /// messages.
     Message(MemoryRegion),
 }
 
 impl Notification {
     const LEN: usize = size_of::<u32>();
-    /// How many bytes of a work request it takes.
+    /// The number of inline bytes that a work request of this type needs.
     pub(super) const INLINE: u32 = Self::LEN as u32;
 
-    /// Chooses the method that the device supports, for this number of receives.
+    /// Chooses the way that the device supports. `receives` is the number of receives that will be
+    /// posted.
     pub(super) fn new(device: &Context, pd: &ProtectionDomain, receives: u32) -> io::Result<Self> {
         if device.transport_type() != TransportType::IWARP {
             return Ok(Self::Immediate);
@@ -37,7 +39,7 @@ impl Notification {
         Ok(Self::Message(memory))
     }
 
-    /// How many work requests a write takes.
+    /// Returns the number of work requests that one write needs.
     pub(super) fn requests(device: &Context) -> u32 {
         if device.transport_type() == TransportType::IWARP {
             2
@@ -46,7 +48,8 @@ impl Notification {
         }
     }
 
-    /// How many READs a side offers to serve. This protocol uses none, but iWARP wants one.
+    /// Returns the number of outgoing READs that this side requests. This protocol uses none, but
+    /// iWARP requires one.
     pub(super) fn initiator_depth(&self) -> u8 {
         match self {
             Self::Immediate => 0,
@@ -54,7 +57,7 @@ impl Notification {
         }
     }
 
-    /// Whether the side that accepts waits for the first word.
+    /// Returns whether the accepting side must wait for the first message of the connecting side.
     pub(super) fn active_speaks_first(&self) -> bool {
         matches!(self, Self::Message(_))
     }
@@ -71,8 +74,8 @@ impl Notification {
         Ok(qp.post_recv(&[wr])?)
     }
 
-    /// Writes these bytes, if there are any, and tells the peer this word. Returns how many work
-    /// requests that took, of which the last has this id.
+    /// Writes the bytes of `write`, if there are any, and sends `word` to the peer. Returns the
+    /// number of posted work requests. The last one has the id `wr_id`.
     pub(super) fn post(
         &self,
         qp: &QueuePair,
@@ -102,7 +105,8 @@ impl Notification {
         }
     }
 
-    /// The word that a receive with this number was completed by, if it is one.
+    /// Returns the word of the message that completed the receive `number`. Returns `None` if the
+    /// message has another length.
     pub(super) fn heard(&self, completion: &WorkCompletion, number: u32) -> Option<u32> {
         match self {
             Self::Immediate => completion.imm_data(),

@@ -1,4 +1,4 @@
-//! Handling of completions and of connection manager events.
+//! Handles completions and events of the connection manager.
 
 use std::{io, mem};
 
@@ -12,18 +12,20 @@ use super::{
 };
 use crate::wire::{ConnData, Immediate, Window, is_rejection_of_endpoints};
 
-/// The connection failed before the peer had closed the stream.
+/// The error if the connection ended before the peer closed the stream.
 const LOST: &str = "the peer disconnected without closing the stream";
 const NO_RSOCKET: &str = "the peer is not an rsocket of this protocol version";
 
 impl Link {
-    /// Polls completions, and with `events` also events. Returns whether there were any.
+    /// Handles completions, and, if `events` is true, events of the connection manager. Returns
+    /// whether there were any.
     pub(crate) fn progress(&mut self, events: bool) -> bool {
         let mut any = false;
         let result = self.take_completions(&mut any).and_then(|()| {
             while events && let Some(event) = self.events.poll_event()? {
                 any = true;
-                // Data that arrived before the end is delivered.
+                // Completions are polled first, so that data that arrived before the connection's
+                // end is delivered.
                 self.take_completions(&mut any)?;
                 self.handle(&event);
             }
@@ -36,7 +38,7 @@ impl Link {
         any
     }
 
-    /// Requests a notification of the next completion.
+    /// Requests an event on the completion channel for the next completion.
     pub(crate) fn arm(&mut self) -> io::Result<()> {
         while self.done.get_event()?.is_some() {}
         Ok(self.cq.req_notify(false)?)
@@ -46,7 +48,7 @@ impl Link {
         debug!(Rsocket, "{}: {}", self.name, event.event());
         match event.event() {
             CmEventType::ESTABLISHED => {
-                // The passive side has it from the request already.
+                // The passive side has read the peer's parameters from the connection request.
                 if self.peer.is_none() {
                     match ConnData::from_bytes(event.private_data()) {
                         Some(peer) => self.peer = Some(Peer::new(peer)),
@@ -63,7 +65,7 @@ impl Link {
                 }
             }
             CmEventType::DISCONNECTED => self.lose(LOST),
-            // The peer ended before it knew that the connection is established.
+            // The peer disconnected before it had read that the connection is established.
             CmEventType::REJECTED if self.established => self.lose(LOST),
             CmEventType::REJECTED => {
                 let why = rejection_cause(event.reject_reason(), event.private_data());
@@ -77,11 +79,13 @@ impl Link {
 
     fn take_completions(&mut self, any: &mut bool) -> io::Result<()> {
         if self.peer.is_none() {
-            // Completions may arrive before ESTABLISHED, and depend on the private data in it.
+            // Completions may arrive before the event ESTABLISHED. They are handled later, because
+            // they depend on the private data in that event.
             return Ok(());
         }
         let mut completions = [WorkCompletion::default(); 16];
-        // At most the capacity of the queue, because a peer may send faster than this loop runs.
+        // The loop ends after one full queue, because a peer may send faster than this thread
+        // handles completions.
         for _ in 0..=self.cq.cqe() as usize / completions.len() {
             let count = self.cq.poll(&mut completions)?;
             for completion in &completions[..count] {
@@ -99,14 +103,16 @@ impl Link {
         let wr_id = completion.wr_id();
         let received = (wr_id & RECEIVE != 0).then_some((wr_id & !RECEIVE) as u32);
         if received.is_none() {
-            // At an end software iWARP may complete a request twice: as failed, and as flushed.
+            // When a connection ends, software iWARP may complete a request twice: as failed, and
+            // as flushed.
             self.posted = self.posted.saturating_sub(1);
         }
         if !completion.is_success() {
             match completion.status() {
-                // A flush is a consequence: an earlier failure or an event reports the cause.
+                // A flushed request is a consequence of an earlier failure. Another completion or
+                // an event reports the cause.
                 WcStatus::WR_FLUSH_ERR => {}
-                // iWARP's driver found that TCP has ended.
+                // The iWARP driver has detected that the TCP connection ended.
                 WcStatus::LOC_QP_OP_ERR
                     if received.is_none() && self.notification.active_speaks_first() => {}
                 status => self.lose(format!("a work request failed: {status}")),
@@ -129,7 +135,8 @@ impl Link {
             OTHER => self.free_control += 1,
             freed => {
                 self.free += 1;
-                // The cast loses nothing, because the number is the length of a part of the buffer.
+                // The cast loses nothing, because the number is the length of a range of the send
+                // buffer.
                 self.ring.give_back(freed as usize);
             }
         }
@@ -141,7 +148,7 @@ impl Link {
             Some(Immediate::Data(len)) => {
                 if self.receiving.arrived(len).is_err() {
                     self.lose(
-                        "the peer violated the protocol: a write beyond its windows or credits",
+                        "the peer violated the protocol: it wrote beyond its windows or credits",
                     );
                 }
             }
@@ -153,19 +160,19 @@ impl Link {
                 }
             }
             Some(Immediate::Mapping | Immediate::Keepalive) => {}
-            // A peer that has ended both directions has closed the connection.
+            // A peer that has shut down both directions has closed the connection.
             Some(Immediate::Shutdown) if self.writable => self.readable = false,
             Some(Immediate::Shutdown | Immediate::Disconnect) => {
                 self.end.get_or_insert(End::Disconnected);
             }
-            None => self.lose("the peer violated the protocol: unknown immediate data"),
+            None => self.lose("the peer violated the protocol: it sent unknown immediate data"),
         }
     }
 }
 
 pub(super) fn rejection_cause(reason: RejectReason, private_data: &[u8]) -> String {
     if reason.is_consumer() && is_rejection_of_endpoints(private_data) {
-        return "rejected: an rdmsg::Listener listens there, which accepts endpoints, not rsockets: \
+        return "rejected: the peer is an rdmsg::Listener, which accepts endpoints, not rsockets: \
                 use rdmsg::Endpoint on this side, or rdmsg_rsocket::Listener on the other"
             .into();
     }
@@ -175,9 +182,10 @@ pub(super) fn rejection_cause(reason: RejectReason, private_data: &[u8]) -> Stri
     }
 }
 
-/// Removes the window at this index of the table, if it is complete.
+/// Removes the window at the index `place` of the table. Returns `None` if the window is not
+/// complete.
 ///
-/// The peer stores the next one there only when this one has been filled.
+/// The peer stores its next window at this index only after this window was filled.
 fn take_window(table: &MemoryRegion, place: u32) -> Option<Window> {
     let offset = place as usize * Window::LEN;
     let mut bytes = [0; Window::LEN];

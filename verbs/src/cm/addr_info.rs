@@ -16,7 +16,7 @@ use crate::{
     verbs::QpType,
 };
 
-/// Hints for [`AddrInfo::new`].
+/// Hints for [`AddrInfo::new`], which restrict the result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AddrInfoHints {
@@ -30,7 +30,7 @@ pub struct AddrInfoHints {
     pub src: Option<SocketAddr>,
 }
 
-/// The addresses of a node and a service, resolved by librdmacm.
+/// The addresses that librdmacm has resolved for a node and a service.
 ///
 /// See [`rdma_getaddrinfo(3)`](https://man7.org/linux/man-pages/man3/rdma_getaddrinfo.3.html).
 #[doc(alias = "rdma_addrinfo")]
@@ -38,9 +38,9 @@ pub struct AddrInfo {
     list: NonNull<ffi::rdma_addrinfo>,
 }
 
-// SAFETY: the list is only read until it is freed, and any thread may read and free it.
+// SAFETY: `list` is only read until it is freed, and any thread may read and free it.
 unsafe impl Send for AddrInfo {}
-// SAFETY: as above.
+// SAFETY: all methods of a shared `AddrInfo` only read `list`.
 unsafe impl Sync for AddrInfo {}
 
 impl AddrInfo {
@@ -48,8 +48,9 @@ impl AddrInfo {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a zero byte in either, and for an unknown service; `EADDRNOTAVAIL` for an
-    /// unknown node, `EAGAIN` if the failure is temporary; otherwise those of
+    /// Returns `EINVAL` if `node` or `service` contains a zero byte, or if the service is unknown.
+    /// Returns `EADDRNOTAVAIL` if the node is unknown, and `EAGAIN` if the failure is temporary.
+    /// Otherwise returns the errors of
     /// [`rdma_getaddrinfo(3)`](https://man7.org/linux/man-pages/man3/rdma_getaddrinfo.3.html).
     #[doc(alias = "rdma_getaddrinfo")]
     pub fn new(node: Option<&str>, service: &str, hints: AddrInfoHints) -> Result<Self, OsError> {
@@ -60,9 +61,10 @@ impl AddrInfo {
         let node = node.map(c_string).transpose()?;
         let service = c_string(service)?;
         let mut raw = MaybeUninit::<ffi::rdma_addrinfo>::zeroed();
-        // SAFETY: the C structure holds integers and pointers: all zero is a valid value.
+        // SAFETY: `rdma_addrinfo` consists of integers and pointers, for which all zeros is a valid
+        // value.
         let raw = unsafe { raw.assume_init_mut() };
-        // The flags are small constants.
+        // The cast changes no value, because both flags are small constants.
         let flag = |wanted, flag: u32| if wanted { flag.cast_signed() } else { 0 };
         raw.ai_flags =
             flag(hints.passive, ffi::RAI_PASSIVE) | flag(hints.numeric_host, ffi::RAI_NUMERICHOST);
@@ -78,8 +80,8 @@ impl AddrInfo {
             raw.ai_src_len = size_of_val(src) as libc::socklen_t;
             raw.ai_src_addr = ptr::from_mut(src).cast();
         }
-        // SAFETY: the strings are terminated by zero; the hints, their targets and the out pointer
-        // are locals.
+        // SAFETY: `node` is null or, like `service`, a string that ends with a zero byte. `raw`,
+        // the addresses to which it points, and `list` are local variables.
         let ret = unsafe { ffi::rdma_getaddrinfo(node, service.as_ptr(), raw, &raw mut list) };
         if let Some(errno) = resolver_errno(ret) {
             return Err(OsError::new(CALL, errno));
@@ -90,19 +92,19 @@ impl AddrInfo {
         })
     }
 
-    /// Returns the local address, to bind to.
+    /// Returns the local address to bind to, if librdmacm has determined one.
     #[must_use]
     pub fn src_addr(&self) -> Option<SocketAddr> {
         let info = self.first();
-        // SAFETY: librdmacm sets pointer and length together; null is none.
+        // SAFETY: librdmacm sets `ai_src_addr` and `ai_src_len` together; `from_ptr` accepts null.
         unsafe { sockaddr::from_ptr(info.ai_src_addr.cast(), info.ai_src_len as usize) }
     }
 
-    /// Returns the peer's address, to connect to.
+    /// Returns the peer's address to connect to, if librdmacm has determined one.
     #[must_use]
     pub fn dst_addr(&self) -> Option<SocketAddr> {
         let info = self.first();
-        // SAFETY: librdmacm sets pointer and length together; null is none.
+        // SAFETY: librdmacm sets `ai_dst_addr` and `ai_dst_len` together; `from_ptr` accepts null.
         unsafe { sockaddr::from_ptr(info.ai_dst_addr.cast(), info.ai_dst_len as usize) }
     }
 
@@ -111,15 +113,16 @@ impl AddrInfo {
     }
 
     fn first(&self) -> &ffi::rdma_addrinfo {
-        // SAFETY: a list has a first element, and exists until it is freed.
+        // SAFETY: `list` points to the first element of the list, which exists until `drop` frees
+        // it.
         unsafe { self.list.as_ref() }
     }
 }
 
-/// Converts an error code of the system's resolver, which librdmacm passes through, to `errno`.
+/// Converts an error code of the system's resolver to an `errno`. librdmacm passes these codes
+/// through. Returns `None` if `ret` is 0 or -1, which means that `errno` is set.
 ///
-/// `EAI_BADFLAGS` has the value with which librdmacm reports that `errno` is set. It cannot occur,
-/// as the flags are always valid.
+/// `EAI_BADFLAGS` has the value -1, too. It cannot occur, because `new` passes only valid flags.
 fn resolver_errno(ret: libc::c_int) -> Option<libc::c_int> {
     match ret {
         0 | -1 => None,
@@ -142,7 +145,7 @@ impl fmt::Debug for AddrInfo {
 
 impl Drop for AddrInfo {
     fn drop(&mut self) {
-        // SAFETY: `rdma_getaddrinfo` allocated it, and it is freed once.
+        // SAFETY: `rdma_getaddrinfo` allocated the list, and only this `drop` frees it.
         unsafe { ffi::rdma_freeaddrinfo(self.as_ptr()) };
     }
 }

@@ -4,7 +4,7 @@ use crate::{
     verbs::AhAttr,
 };
 
-/// The parameters with which a side connects or accepts.
+/// The parameters with which one side connects, or accepts a connection.
 ///
 /// See [`rdma_connect(3)`](https://man7.org/linux/man-pages/man3/rdma_connect.3.html).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,27 +14,30 @@ use crate::{
 )]
 #[doc(alias = "rdma_conn_param")]
 pub struct ConnParam {
-    /// Bytes for the peer's program.
+    /// Bytes that the connection manager carries to the peer's program.
     pub private_data: PrivateData,
-    /// The maximum number of concurrent incoming READs and atomics.
+    /// The maximum number of incoming READ and atomic operations that run concurrently.
     ///
-    /// The default, 255, stands for the device's maximum.
+    /// The default, 255, means the device's maximum.
     pub responder_resources: u8,
-    /// The maximum number of concurrent outgoing READs and atomics.
+    /// The maximum number of outgoing READ and atomic operations that run concurrently.
     ///
-    /// The default, 255, stands for the device's maximum.
+    /// The default, 255, means the device's maximum.
     pub initiator_depth: u8,
-    /// Whether the hardware's flow control is available. Default: `true`.
+    /// Whether the device supports end-to-end flow control. Default: `true`.
     pub flow_control: bool,
-    /// The number of retries of an unacknowledged packet, 0 to 7. Default: 7.
+    /// The number of times that the device retransmits an unacknowledged packet, 0 to 7. Default:
+    /// 7.
     pub retry_count: u8,
-    /// The number of retries when the peer has no receive posted, 0 to 7. Default: 7, infinite.
+    /// The number of retries when the peer has no receive posted, 0 to 7. The default, 7, means
+    /// that there is no limit.
     pub rnr_retry_count: u8,
     /// Whether the queue pair uses a shared receive queue.
     ///
-    /// Only used if the id does not own the queue pair.
+    /// librdmacm uses this value only if the program has created the queue pair without the id.
     pub srq: bool,
-    /// The queue pair's number. Only used if the id does not own the queue pair.
+    /// The queue pair's number. librdmacm uses this value only if the program has created the queue
+    /// pair without the id.
     pub qp_num: u32,
 }
 
@@ -54,11 +57,11 @@ impl Default for ConnParam {
 }
 
 impl ConnParam {
-    /// Converts to the C form, which points into `self`.
+    /// Converts the parameters to the C structure, which contains a pointer into `self`.
     pub(super) fn to_raw(&self) -> ffi::rdma_conn_param {
         ffi::rdma_conn_param {
             private_data: self.private_data.as_ptr().cast(),
-            // It has at most 255 bytes.
+            // The cast loses nothing, because `PrivateData` has at most 255 bytes.
             private_data_len: self.private_data.len() as u8,
             responder_resources: self.responder_resources,
             initiator_depth: self.initiator_depth,
@@ -71,19 +74,21 @@ impl ConnParam {
     }
 }
 
-/// The parameters of a connection in an event.
+/// The parameters of a connection, as an event contains them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConnEventParam {
-    /// The maximum number of concurrent incoming READs and atomics that the peer requests.
+    /// The maximum number of concurrent incoming READ and atomic operations that the peer requests.
     pub responder_resources: u8,
-    /// The maximum number of concurrent outgoing READs and atomics that the peer allows.
+    /// The maximum number of concurrent outgoing READ and atomic operations that the peer allows.
     pub initiator_depth: u8,
-    /// Whether the hardware's flow control is available at the peer.
+    /// Whether the peer's device supports end-to-end flow control.
     pub flow_control: bool,
-    /// The number of packet retries for this side. Only set in a CONNECT_REQUEST.
+    /// The number of times that this side retransmits an unacknowledged packet. Set only in a
+    /// CONNECT_REQUEST.
     pub retry_count: u8,
-    /// The number of retries for this side when the peer has no receive posted.
+    /// The number of retries of this side when the peer has no receive posted, 0 to 7; 7 means no
+    /// limit.
     pub rnr_retry_count: u8,
     /// Whether the peer uses a shared receive queue.
     pub srq: bool,
@@ -105,11 +110,11 @@ impl ConnEventParam {
     }
 }
 
-/// The parameters of a datagram peer or a multicast group in an event.
+/// The parameters of a datagram peer or of a multicast group, as an event contains them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UdEventParam {
-    /// The path to the peer or the group.
+    /// The path to the peer or to the group.
     pub ah_attr: AhAttr,
     /// The peer's queue pair number.
     pub qp_num: u32,

@@ -1,17 +1,18 @@
 #![allow(unsafe_code)]
 
-//! The devices that librdmacm has open, and the release of one that was removed.
+//! The devices that librdmacm has open, and the release of a removed device.
 //!
-//! librdmacm opens a device when it is first needed, and counts its users: ids, and lists of
-//! devices. It closes only devices that it knows to have been removed, which it detects when it
-//! creates a list. A driver without hot removal, such as that of software RoCE, waits for the
-//! close: until then the device keeps its name, and its removal blocks.
+//! librdmacm opens a device when a program first needs it, and counts the users of the device: ids,
+//! and device lists. It closes a device only after it has detected the removal of the device, which
+//! it does when it creates a device list. A driver without hot removal, such as that of software
+//! RoCE, waits for that close: until then the device keeps its name, and the command that removes
+//! the device blocks.
 //!
-//! So when a device was removed, as an event of an id reports, and the last list of this crate's
-//! that contains it is dropped, librdmacm is asked for another list. It creates none, and detects
-//! nothing, while there is no device at all. In that case the descriptors of the open device are
-//! replaced by ones that refer to nothing: the kernel can remove the device, and librdmacm closes
-//! its part of it once there is a device again.
+//! Therefore, after an event of an id has reported the removal of a device, and after the last list
+//! of this module that contains the device was dropped, this module requests another list from
+//! librdmacm. If no device is left, librdmacm creates no list and detects no removal. In that case
+//! this module replaces the descriptors of the removed device by descriptors that refer to nothing.
+//! Then the kernel can remove the device, and librdmacm frees its part when it next creates a list.
 
 use std::{
     any::Any,
@@ -36,10 +37,11 @@ use crate::{
 
 /// The RDMA devices that librdmacm has open.
 ///
-/// Ids use these and no others, so objects that several ids share must be created on them.
+/// Ids use these devices and no others, so a program must create objects that several ids share on
+/// these devices.
 ///
-/// A device that is removed remains, for the kernel as well, until everything created on it has
-/// been destroyed and every list that contains it has been dropped.
+/// A removed device remains, for the kernel as well, until all objects on it have been destroyed
+/// and all lists that contain it have been dropped.
 ///
 /// See [`rdma_get_devices(3)`](https://man7.org/linux/man-pages/man3/rdma_get_devices.3.html).
 #[derive(Clone)]
@@ -48,60 +50,63 @@ pub struct Devices {
     inner: Arc<Inner>,
 }
 
-/// A [`Devices`] that does not keep its devices open.
+/// A [`Devices`] list that does not keep its devices open.
 pub(super) struct WeakDevices(Weak<Inner>);
 
-/// A list that is counted in [`OPEN`].
+/// A device list whose devices are counted in [`OPEN`].
 struct Inner {
     list: List,
-    /// The process that created it.
+    /// The process that created the list.
     process: Process,
 }
 
-/// A list from librdmacm. It keeps its devices open.
+/// A device list of librdmacm, which keeps its devices open.
 struct List {
     start: NonNull<*mut ffi::ibv_context>,
     len: usize,
 }
 
-// SAFETY: the list does not change once it is counted in `OPEN`, and any thread may call
+// SAFETY: the list does not change once its devices are counted in `OPEN`, and any thread may call
 // `rdma_get_devices` and `rdma_free_devices`.
 unsafe impl Send for List {}
-// SAFETY: as above.
+// SAFETY: all methods of a shared `List` only read it.
 unsafe impl Sync for List {}
 
-/// A device that is in at least one list.
+/// A device that at least one list contains.
 #[derive(Default)]
 struct Held {
-    /// The number of lists that contain it.
+    /// The number of lists that contain the device.
     lists: usize,
-    /// Whether it was removed.
+    /// Whether an event has reported the removal of the device.
     removed: bool,
 }
 
-/// The state of librdmacm's devices in this process.
+/// The devices that librdmacm has open in this process.
 #[derive(Default)]
 struct Open {
-    /// The devices in lists, by the address of their context.
+    /// The devices that lists contain, by the address of their `ibv_context`.
     held: BTreeMap<usize, Held>,
-    /// The user and group that the kernel knows the descriptors by; `None` before the first use.
+    /// The user and the group with which the devices' descriptors were opened, or `None` before the
+    /// first use.
     credentials: Option<(Uid, Gid)>,
 }
 
-/// Locked while lists are created and freed, so that it is exact.
+/// The lock is held while a list is created or freed, so that the counts are exact.
 static OPEN: PerProcess<Mutex<Open>> = PerProcess::new(Mutex::default);
 
 fn open() -> MutexGuard<'static, Open> {
     lock(OPEN.get())
 }
 
-/// Makes sure that the descriptors of software devices are of this process and its credentials.
+/// Makes sure that the descriptors of software devices were opened by this process and with its
+/// present credentials.
 ///
-/// To post, the drivers of software devices write(2) to the descriptor of the device, which the
-/// kernel allows only with the credentials that opened it; a forked child has others. With these
-/// drivers all state of a context is in the kernel, so a context without objects works as well on
-/// another descriptor. A driver of an adapter has state in memory, so a
-/// child uses its parent's descriptors, by ioctl(2), which the kernel allows.
+/// To post a work request, the driver of a software device calls write(2) on the device's
+/// descriptor. The kernel allows this call only with the credentials with which the descriptor was
+/// opened; those of a forked child count as different ones. A software device has all state of a
+/// context in the kernel, so a context without objects works equally with another descriptor. The
+/// driver of an adapter has state in memory, so there a child continues to use its parent's
+/// descriptors. It does so with ioctl(2), which the kernel allows.
 pub(super) fn own_descriptors() -> Result<(), OsError> {
     let mut open = open();
     let credentials = (geteuid(), getegid());
@@ -110,10 +115,11 @@ pub(super) fn own_descriptors() -> Result<(), OsError> {
         Some(before) => before != credentials && open.held.is_empty(),
     };
     if are_foreign {
-        // Without devices there are no descriptors.
+        // If there is no device, `List::get` fails, and there is no descriptor to replace.
         for context in List::get().iter().flat_map(List::all) {
             if let Some(context) = NonNull::new(*context) {
-                // SAFETY: the list keeps the device open, and this process has no object on it.
+                // SAFETY: the list keeps the device open, so `context` is valid, and this process
+                // has no object on the device.
                 unsafe { renew(context) }?;
             }
         }
@@ -129,7 +135,8 @@ impl Devices {
     ///
     /// # Errors
     ///
-    /// Those of `rdma_get_devices`: for instance `ENODEV` if the kernel has no RDMA support.
+    /// Returns the errors of `rdma_get_devices`, for example `ENODEV` if the kernel has no RDMA
+    /// support.
     pub fn get() -> Result<Self, OsError> {
         own_descriptors()?;
         let mut open = open();
@@ -137,9 +144,10 @@ impl Devices {
         Ok(Self::enter(list, &mut open.held))
     }
 
-    /// Returns a list of one device only, by the pointer that an id has.
+    /// Returns a list that contains only the device `raw`, to which an id points. Returns `None` if
+    /// the device was removed.
     ///
-    /// Such a list does not block the removal of other devices. `None` if the device is gone.
+    /// Such a list does not block the removal of other devices.
     pub(super) fn only(raw: *mut ffi::ibv_context) -> Result<Option<Self>, OsError> {
         let mut open = open();
         let mut list = List::get()?;
@@ -159,7 +167,7 @@ impl Devices {
         }
     }
 
-    /// Records that the device that an id points to was removed.
+    /// Records the removal of the device `raw`, to which an id points.
     ///
     /// # Safety
     ///
@@ -171,12 +179,13 @@ impl Devices {
         let mut open = open();
         match open.held.get_mut(&raw.addr()) {
             Some(device) => device.removed = true,
-            // SAFETY: the id, which exists, prevents librdmacm from freeing it.
+            // SAFETY: the id exists according to the caller, so librdmacm does not free the
+            // context.
             None => unsafe { release(context) },
         }
     }
 
-    /// Returns the devices, which stay open until their last handle is dropped.
+    /// Returns the devices. Each stays open until the last handle of it is dropped.
     #[must_use]
     pub fn contexts(&self) -> Vec<Context> {
         self.inner
@@ -188,7 +197,8 @@ impl Devices {
             .collect()
     }
 
-    /// Returns the device that a pointer of librdmacm's refers to.
+    /// Returns the device with the address `raw`, which librdmacm has returned, if the list
+    /// contains it.
     pub(super) fn find(&self, raw: *mut ffi::ibv_context) -> Option<Context> {
         let raw = NonNull::new(raw)?;
         self.inner
@@ -204,14 +214,14 @@ impl Devices {
 
     fn context(&self, raw: NonNull<ffi::ibv_context>) -> Context {
         let keep_alive: Arc<dyn Any + Send + Sync> = self.inner.clone();
-        // SAFETY: the pointer is in the list, whose devices are open until it is freed; the context
-        // holds the list.
+        // SAFETY: the list contains `raw`, so the device is open until the list is freed, and the
+        // new context holds `keep_alive`, which is the list.
         unsafe { Context::borrowed(raw, keep_alive) }
     }
 }
 
 impl WeakDevices {
-    /// Returns the list, if there is still a handle of it.
+    /// Returns the list, unless all handles of it were dropped.
     pub(super) fn upgrade(&self) -> Option<Devices> {
         self.0.upgrade().map(|inner| Devices { inner })
     }
@@ -226,7 +236,8 @@ impl fmt::Debug for Devices {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // librdmacm's lock may be held by a thread that this process does not have.
+            // In a child of fork(2), another thread of the parent may have held librdmacm's lock
+            // during the fork, so the child makes no call.
             return;
         }
         let Open { held, .. } = &mut *open();
@@ -240,8 +251,8 @@ impl Drop for Inner {
                 held.remove(&raw.addr());
             }
             if let (0, true, Some(context)) = (lists, removed, NonNull::new(*raw)) {
-                // SAFETY: this list, which is freed after this call, prevents librdmacm from
-                // freeing the context, and was the last list.
+                // SAFETY: this list contains `context` and is freed after this call, so librdmacm
+                // does not free the context before. No other list contains the device.
                 unsafe { release(context) };
             }
         }
@@ -252,21 +263,21 @@ impl List {
     fn get() -> Result<Self, OsError> {
         ffi::open_libraries()?;
         let mut len = 0;
-        // SAFETY: the count is a local.
+        // SAFETY: `len` is a local variable that the function may write.
         let start = unsafe { ffi::rdma_get_devices(&raw mut len) };
         let start = cvt_ptr("rdma_get_devices", start).map_err(of_descriptors)?;
-        // The length is never negative.
+        // The conversion does not fail, because the length is never negative.
         let len = usize::try_from(len).unwrap_or(0);
         Ok(Self { start, len })
     }
 
     fn all(&self) -> &[*mut ffi::ibv_context] {
-        // SAFETY: librdmacm allocated a list of `len` entries, which is changed through `&mut self`
-        // only.
+        // SAFETY: librdmacm allocated `len` entries from `start`. The list changes only through
+        // `&mut self`.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
-    /// Releases all devices but one. Returns whether that one is in the list.
+    /// Releases all devices of the list but `raw`. Returns whether the list contains `raw`.
     fn keep_only(&mut self, raw: *mut ffi::ibv_context) -> Result<bool, OsError> {
         let mut others = self.all().to_vec();
         others.retain(|other| *other != raw);
@@ -275,15 +286,17 @@ impl List {
             return Ok(found);
         }
         others.push(ptr::null_mut());
-        // SAFETY: it has no preconditions.
+        // SAFETY: `malloc` has no preconditions.
         let copy = unsafe { libc::malloc(size_of_val(&others[..])) };
         let copy: NonNull<*mut ffi::ibv_context> = cvt_ptr("malloc", copy.cast())?;
-        // SAFETY: the copy has room for all entries, and is used here only.
+        // SAFETY: `copy` has room for all entries of `others`, and no other code has its address.
         unsafe { ptr::copy_nonoverlapping(others.as_ptr(), copy.as_ptr(), others.len()) };
-        // SAFETY: it releases one use of each device in the list, which is terminated by null, and
-        // frees the list with `free`. `self` held these uses, and has lost the devices.
+        // SAFETY: `rdma_free_devices` releases one use of each device in `copy`, which ends with
+        // null, and then calls `free` on it. Those uses belong to `self`, which no longer uses
+        // these devices.
         unsafe { ffi::rdma_free_devices(copy.as_ptr()) };
-        // SAFETY: the list, which is borrowed mutably, has more than one entry.
+        // SAFETY: `start` points to at least two entries, and `&mut self` excludes other users of
+        // the list.
         let kept = unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), 2) };
         kept.copy_from_slice(&[raw, ptr::null_mut()]);
         self.len = 1;
@@ -291,9 +304,10 @@ impl List {
     }
 }
 
-/// Returns the error that is behind `ENODEV` if librdmacm had no descriptors to look for devices.
+/// Returns the error to report for a failed `rdma_get_devices`. It replaces `ENODEV` by `EMFILE` or
+/// `ENFILE` if librdmacm could not look for devices because no descriptor was left.
 fn of_descriptors(error: OsError) -> OsError {
-    // As many as it uses at a time.
+    // librdmacm uses at most four descriptors at a time.
     let files = [(); 4].map(|()| File::open("/"));
     let errors = files.iter().filter_map(|file| file.as_ref().err());
     let mut errnos = errors.filter_map(io::Error::raw_os_error);
@@ -306,52 +320,53 @@ fn of_descriptors(error: OsError) -> OsError {
 
 impl Drop for List {
     fn drop(&mut self) {
-        // SAFETY: `rdma_get_devices` allocated it, and it is freed once.
+        // SAFETY: `rdma_get_devices` allocated the list, and only this `drop` frees it.
         unsafe { ffi::rdma_free_devices(self.start.as_ptr()) };
     }
 }
 
-/// The vendors of software RoCE and software iWARP, as `ibv_query_device` returns them.
+/// The vendor ids of software RoCE and software iWARP, as `ibv_query_device` returns them.
 pub(crate) const SOFTWARE: [u32; 2] = [0xff_ffff, 0x62_6d74];
 
-/// Replaces the descriptors of a software device by new ones.
+/// Replaces the descriptors of a context by new ones, if its device is a software device.
 ///
 /// # Safety
 ///
 /// The context is open, and this process uses no object on it.
 unsafe fn renew(context: NonNull<ffi::ibv_context>) -> Result<(), OsError> {
     let mut attr = MaybeUninit::zeroed();
-    // SAFETY: the caller vouches for the context, and the structure is a local.
+    // SAFETY: `context` is open according to the caller, and `attr` is a local variable.
     let ret = unsafe { ffi::ibv_query_device(context.as_ptr(), attr.as_mut_ptr()) };
     cvt_errno("ibv_query_device", ret)?;
-    // SAFETY: a structure of integers: zeroed, then filled in.
+    // SAFETY: `ibv_device_attr` consists of integers. `attr` was zeroed, and the call above has
+    // filled it in.
     let vendor = unsafe { attr.assume_init() }.vendor_id;
     if !SOFTWARE.contains(&vendor) {
         return Ok(());
     }
-    // SAFETY: the caller vouches for the context, whose device exists.
+    // SAFETY: `context` is open according to the caller.
     let device = unsafe { (*context.as_ptr()).device };
-    // SAFETY: the device of an open context exists.
+    // SAFETY: `device` belongs to an open context, so it exists.
     let new = cvt_ptr("ibv_open_device", unsafe { ffi::ibv_open_device(device) })?;
-    // SAFETY: just opened.
+    // SAFETY: `new` was opened above and is not closed before the end of this function.
     let source = unsafe { new.as_ref() };
-    // SAFETY: the caller vouches for the context.
+    // SAFETY: `context` is open according to the caller.
     let target = unsafe { context.as_ref() };
     let pairs = [
         (source.cmd_fd, target.cmd_fd),
         (source.async_fd, target.async_fd),
     ];
     let replaced = pairs.into_iter().try_for_each(|(new, old)| {
-        // SAFETY: the numbers belong to the two contexts.
+        // SAFETY: `new` and `old` are descriptors of the two open contexts.
         cvt("dup3", unsafe { libc::dup3(new, old, libc::O_CLOEXEC) }).map(drop)
     });
-    // SAFETY: opened here, and used for its descriptors alone, which were duplicated.
+    // SAFETY: `new` was opened above, has no objects, and is no longer used.
     let ret = unsafe { ffi::ibv_close_device(new.as_ptr()) };
     let closed = cvt_errno("ibv_close_device", ret);
     replaced.and(closed)
 }
 
-/// Has librdmacm close a device that was removed.
+/// Makes librdmacm close a removed device.
 ///
 /// # Safety
 ///
@@ -359,12 +374,15 @@ unsafe fn renew(context: NonNull<ffi::ibv_context>) -> Result<(), OsError> {
 /// it have been destroyed.
 unsafe fn release(context: NonNull<ffi::ibv_context>) {
     match List::get() {
-        // librdmacm has marked the device while it created the list, and closes it with its last
-        // use.
+        // While librdmacm created the list, it has marked the device as removed. It closes the
+        // device when the last use of the device is released.
         Ok(list) => drop(list),
-        // SAFETY: the caller vouches for the context.
+        // SAFETY: the caller of `release` guarantees what `detach` requires of `context`.
         Err(none_left) => match unsafe { detach(context) } {
-            Ok(()) => debug!(Rdma, "{none_left}: the last device was released"),
+            Ok(()) => debug!(
+                Rdma,
+                "{none_left}: released the descriptors of the last device"
+            ),
             Err(error) => error!(
                 Rdma,
                 "cannot close a removed device, which stays open until the process ends: {error}"
@@ -373,24 +391,24 @@ unsafe fn release(context: NonNull<ffi::ibv_context>) {
     }
 }
 
-/// Closes the kernel's objects of a context without librdmacm's knowledge.
+/// Closes the kernel's objects of a context, which librdmacm does not notice.
 ///
-/// The numbers of its descriptors stay in use, and refer to nothing.
+/// The numbers of the context's descriptors stay in use, and refer to nothing.
 ///
 /// # Safety
 ///
-/// As [`release`].
+/// The same as for [`release`].
 unsafe fn detach(context: NonNull<ffi::ibv_context>) -> Result<(), OsError> {
     let nowhere = File::options()
         .read(true)
         .custom_flags(libc::O_PATH)
         .open("/")
         .map_err(failed("open"))?;
-    // SAFETY: the caller vouches for the context.
+    // SAFETY: librdmacm does not free `context` during the call, according to the caller.
     let context = unsafe { context.as_ref() };
     for fd in [context.cmd_fd, context.async_fd] {
-        // SAFETY: the number belongs to the context until that ends. It stays open, so that it is
-        // not reused, and every call on it fails.
+        // SAFETY: `fd` belongs to the context until librdmacm frees the context. The number stays
+        // in use, so no other file gets it, and every call on it fails.
         cvt("dup3", unsafe {
             libc::dup3(nowhere.as_raw_fd(), fd, libc::O_CLOEXEC)
         })?;

@@ -15,7 +15,7 @@ use crate::{
     verbs::{AhAttr, QpType},
 };
 
-/// An event of an id, copied, so that it may be kept.
+/// An event of an id. It is a copy, so the program may keep it.
 ///
 /// See [`rdma_get_cm_event(3)`](https://man7.org/linux/man-pages/man3/rdma_get_cm_event.3.html) for
 /// the meaning and content of each event.
@@ -33,20 +33,21 @@ pub struct CmEvent {
 }
 
 impl CmEvent {
-    /// Copies an event of an id of `channel`, and takes ownership of the id of a CONNECT_REQUEST.
+    /// Copies an event of an id of `channel`. For a CONNECT_REQUEST, takes ownership of the new id.
     ///
     /// # Safety
     ///
-    /// `raw` is an event from librdmacm that is not acknowledged, and the channel's lock is held.
+    /// `raw` is an event from librdmacm that has not been acknowledged, and the calling thread
+    /// holds the channel's lock.
     pub(super) unsafe fn copy(raw: *mut ffi::rdma_cm_event, channel: &EventChannel) -> Self {
-        // SAFETY: the caller vouches for the event.
+        // SAFETY: `raw` is an event that has not been acknowledged, according to the caller.
         let mut this = unsafe { Self::copy_data(raw) };
         if this.event == CmEventType::CONNECT_REQUEST {
-            // SAFETY: as above.
+            // SAFETY: `raw` is an event that has not been acknowledged, according to the caller.
             let id = unsafe { (*raw).id };
             this.request = NonNull::new(id).map(|id| {
-                // SAFETY: a CONNECT_REQUEST carries a new id, on the listener's channel, that
-                // nothing owns yet.
+                // SAFETY: a CONNECT_REQUEST carries a new id on the listener's channel, which has
+                // no owner yet.
                 unsafe { OwnedId::from_request(id, channel) }
             });
         }
@@ -57,24 +58,25 @@ impl CmEvent {
     ///
     /// # Safety
     ///
-    /// `raw` is an event from librdmacm that is not acknowledged, and no other event of the same id
-    /// is read during the call.
+    /// `raw` is an event from librdmacm that has not been acknowledged. No thread reads another
+    /// event of the same id during the call.
     pub(super) unsafe fn copy_data(raw: *mut ffi::rdma_cm_event) -> Self {
-        // SAFETY: the caller vouches for the event.
+        // SAFETY: `raw` is an event that has not been acknowledged, according to the caller.
         let raw = unsafe { &*raw };
         let event = CmEventType::from_raw(raw.event);
         let multicast =
             event == CmEventType::MULTICAST_JOIN || event == CmEventType::MULTICAST_ERROR;
-        // SAFETY: an event's id, if it has one, exists at least until the event is acknowledged.
+        // SAFETY: `raw.id` is null or an id that exists at least until the event is acknowledged.
         let id = unsafe { raw.id.as_ref() };
-        // SAFETY: as above.
+        // SAFETY: `raw.listen_id` is null or an id that exists at least until the event is
+        // acknowledged.
         let listen_id = unsafe { raw.listen_id.as_ref() };
         let (mut conn, mut ud, mut private_data) = (None, None, PrivateData::default());
         if matches!(event, CmEventType::USER | CmEventType::INTERNAL) {
-            // These carry a number where others have a pointer.
+            // In these events the field `id` may be null, and neither `conn` nor `ud` is set.
         } else if multicast || id.is_some_and(|id| QpType::from_raw(id.qp_type) == QpType::UD) {
-            // SAFETY: librdmacm writes this member for ids of datagrams and for multicast;
-            // otherwise it is zeroed.
+            // SAFETY: librdmacm writes the member `ud` for datagram ids and for multicast events,
+            // and zeroes it in other events.
             let param = unsafe { &raw.param.ud };
             ud = Some(UdEventParam {
                 ah_attr: AhAttr::from_raw(param.ah_attr),
@@ -82,22 +84,26 @@ impl CmEvent {
                 qkey: param.qkey,
             });
             if !multicast {
-                // SAFETY: librdmacm sets pointer and length together, to bytes within the event.
+                // SAFETY: librdmacm sets `private_data` and `private_data_len` together, to bytes
+                // inside the event.
                 private_data =
                     unsafe { copy_private_data(param.private_data.cast(), param.private_data_len) };
             }
         } else {
-            // SAFETY: librdmacm writes this member for ids of connections; otherwise it is zeroed.
+            // SAFETY: librdmacm writes the member `conn` for connection ids, and zeroes it in other
+            // events.
             let param = unsafe { &raw.param.conn };
             conn = Some(ConnEventParam::from_raw(param));
-            // SAFETY: librdmacm sets pointer and length together, to bytes within the event.
+            // SAFETY: librdmacm sets `private_data` and `private_data_len` together, to bytes
+            // inside the event.
             private_data =
                 unsafe { copy_private_data(param.private_data.cast(), param.private_data_len) };
         }
         Self {
             event,
             status: raw.status,
-            // A new id has its listener's context until one is set.
+            // The new id of a CONNECT_REQUEST has the context of its listener until `from_request`
+            // clears it.
             context: id.map_or(0, |id| id.context as u64),
             listen_context: listen_id.map(|id| id.context as u64),
             conn,
@@ -107,25 +113,25 @@ impl CmEvent {
         }
     }
 
-    /// Returns the type of the event. Values that this crate does not know are passed through.
+    /// Returns the type of the event, which may be a value that this crate does not know.
     #[must_use]
     pub fn event(&self) -> CmEventType {
         self.event
     }
 
-    /// Returns librdmacm's status: 0, a negative error number, or a reject reason.
+    /// Returns the status field of the event: 0, a negative error number, or a reject reason.
     #[must_use]
     pub fn status(&self) -> i32 {
         self.status
     }
 
-    /// Returns the status of a failure, as an error number.
+    /// Returns the status of a failure event as an error number.
     #[must_use]
     pub fn cm_status(&self) -> CmStatus {
         CmStatus::from_raw(self.status)
     }
 
-    /// Returns the status of a REJECTED event: the reason.
+    /// Returns the status of a REJECTED event as a reject reason.
     #[must_use]
     pub fn reject_reason(&self) -> RejectReason {
         RejectReason::from_raw(self.status)
@@ -133,52 +139,54 @@ impl CmEvent {
 
     /// Returns the [context](super::CmId::set_context) of the event's id.
     ///
-    /// For a CONNECT_REQUEST it is the listener's.
+    /// For a CONNECT_REQUEST it is the context of the listener.
     #[must_use]
     pub fn context(&self) -> u64 {
         self.context
     }
 
-    /// Returns the [context](super::CmId::set_context) of the listener of a CONNECT_REQUEST.
+    /// Returns the [context](super::CmId::set_context) of the listener, if the event is a
+    /// CONNECT_REQUEST.
     #[must_use]
     pub fn listen_context(&self) -> Option<u64> {
         self.listen_context
     }
 
-    /// Returns the connection's parameters, which are zero in events that carry none.
+    /// Returns the parameters of the connection. They are zero if this type of event carries none.
     ///
-    /// `None` for ids of datagrams, and for events that do not come from a connection manager.
+    /// Returns `None` for datagram ids, and for events that do not come from a connection manager.
     #[must_use]
     pub fn conn(&self) -> Option<ConnEventParam> {
         self.conn
     }
 
-    /// Returns the parameters of the datagram peer or the multicast group.
+    /// Returns the parameters of the datagram peer or of the multicast group.
     ///
-    /// `None` for ids of connections.
+    /// Returns `None` for connection ids.
     #[must_use]
     pub fn ud(&self) -> Option<UdEventParam> {
         self.ud
     }
 
-    /// Returns the peer's private data, which may be padded with zeros.
+    /// Returns the peer's private data. The connection manager may have padded it with zeros.
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         &self.private_data
     }
 
-    /// Takes the new id of a CONNECT_REQUEST, for [`take_request`](Self::take_request).
+    /// Takes the new id of a CONNECT_REQUEST. [`take_request`](Self::take_request) calls this.
     pub(super) fn take_owned_request(&mut self) -> Option<OwnedId> {
         self.request.take()
     }
 }
 
 impl EventChannel {
-    /// Reads the next event, if there is one. It is already acknowledged.
+    /// Reads the next event and acknowledges it. Returns `None` if there is no event.
     ///
     /// # Errors
     ///
-    /// Those of `rdma_get_cm_event`; the failure of a connection is an event, not an error.
+    /// Returns the errors of `rdma_get_cm_event`. If a connection fails, that is an event and not
+    /// an error.
     #[doc(alias = "rdma_get_cm_event")]
     #[doc(alias = "rdma_ack_cm_event")]
     pub fn poll_event(&self) -> Result<Option<CmEvent>, OsError> {
@@ -187,8 +195,8 @@ impl EventChannel {
         }
         let lock = self.lock();
         let mut raw = ptr::null_mut();
-        // SAFETY: the channel exists, the out pointer is a local, and the lock excludes other users
-        // of the ids that are written.
+        // SAFETY: the channel exists, `raw` is a local variable, and the held lock excludes other
+        // users of the ids that librdmacm changes.
         let ret = unsafe { ffi::rdma_get_cm_event(self.as_ptr(), &raw mut raw) };
         match cvt("rdma_get_cm_event", ret) {
             Ok(_) => {}
@@ -198,36 +206,41 @@ impl EventChannel {
             }) => return Ok(None),
             Err(error) => return Err(error),
         }
-        // SAFETY: the call succeeded, so the event is valid until it is acknowledged; its id
-        // belongs to this channel.
+        // SAFETY: the call succeeded, so `raw` is an event that has not been acknowledged. Its id
+        // belongs to this channel, whose lock is held.
         let event = unsafe { CmEvent::copy(raw, self) };
         if event.event() == CmEventType::DEVICE_REMOVAL {
-            // SAFETY: as above.
+            // SAFETY: `raw` is an event that has not been acknowledged.
             let id = unsafe { (*raw).id };
-            // SAFETY: the event's id exists, and is not destroyed while the lock is held.
+            // SAFETY: the event's id exists, because no id of this channel is destroyed while the
+            // lock is held.
             let device = unsafe { (*id).verbs };
-            // SAFETY: as above.
+            // SAFETY: the event's id exists, because no id of this channel is destroyed while the
+            // lock is held.
             unsafe { Devices::removed(device) };
         }
-        // SAFETY: the event is acknowledged once, and the copy does not point into it.
+        // SAFETY: `raw` is acknowledged only here, and `event` does not point into it.
         let ret = unsafe { ffi::rdma_ack_cm_event(raw) };
-        // Unlocked before an error can drop the event and the id in it: destroying the id takes the
-        // lock.
+        // The lock is released before an error return can drop the event together with its new id,
+        // because destroying that id takes the lock.
         drop(lock);
         cvt("rdma_ack_cm_event", ret)?;
         Ok(Some(event))
     }
 
-    /// Reads the next event, and waits for it for at most `timeout`. `None` if there was none.
+    /// Reads the next event, and waits for it for at most `timeout`. Returns `None` if no event
+    /// arrived in that time.
     ///
     /// # Errors
     ///
-    /// Those of [`poll_event`](Self::poll_event).
+    /// Returns the errors of [`poll_event`](Self::poll_event).
     pub fn wait_event(&self, timeout: Duration) -> Result<Option<CmEvent>, OsError> {
         sys::wait_readable(self.as_fd(), timeout, || self.poll_event())
     }
 }
 
+/// Copies private data of an event.
+///
 /// # Safety
 ///
 /// `data` is null or valid for reads of `len` bytes.
@@ -235,7 +248,7 @@ unsafe fn copy_private_data(data: *const u8, len: u8) -> PrivateData {
     if data.is_null() {
         return PrivateData::default();
     }
-    // SAFETY: the caller vouches for it.
+    // SAFETY: `data` is not null, and valid for reads of `len` bytes according to the caller.
     let bytes = unsafe { slice::from_raw_parts(data, len.into()) };
     PrivateData::try_from(bytes).unwrap_or_default()
 }
@@ -247,8 +260,8 @@ mod tests {
     use super::*;
 
     fn zeroed() -> ffi::rdma_cm_event {
-        // SAFETY: the C structure holds integers, pointers and unions of them: all zero is a valid
-        // value.
+        // SAFETY: `rdma_cm_event` consists of integers, pointers and unions of both, for which all
+        // zeros is a valid value.
         unsafe { MaybeUninit::zeroed().assume_init() }
     }
 
@@ -269,7 +282,7 @@ mod tests {
             srq: 1,
             qp_num: 0x17,
         };
-        // SAFETY: a complete event, which is used here only.
+        // SAFETY: `raw` is a local variable with valid fields, which only this call uses.
         let event = unsafe { CmEvent::copy_data(&raw mut raw) };
         assert_eq!(
             (event.event(), event.cm_status()),
@@ -295,7 +308,7 @@ mod tests {
     fn an_event_of_the_future_is_data() {
         let mut raw = zeroed();
         raw.event = 4711;
-        // SAFETY: a complete event, which is used here only.
+        // SAFETY: `raw` is a local variable with valid fields, which only this call uses.
         let event = unsafe { CmEvent::copy_data(&raw mut raw) };
         assert_eq!(event.event().to_string(), "unknown (4711)");
         assert!(event.private_data().is_empty());
@@ -308,7 +321,7 @@ mod tests {
         let mut context = 7_u32;
         raw.param.ud.private_data = (&raw mut context).cast_const().cast();
         raw.param.ud.qkey = 9;
-        // SAFETY: a complete event, which is used here only.
+        // SAFETY: `raw` is a local variable with valid fields, which only this call uses.
         let event = unsafe { CmEvent::copy_data(&raw mut raw) };
         assert!(
             event.private_data().is_empty(),

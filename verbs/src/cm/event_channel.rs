@@ -22,9 +22,10 @@ use crate::{
     verbs::Context,
 };
 
-/// A channel on which events of ids are reported.
+/// A channel that reports the events of its ids.
 ///
-/// Reading never blocks; its file descriptor is readable when there is an event.
+/// Reading an event never blocks. The channel's file descriptor is readable while an event is
+/// pending.
 ///
 /// Clones refer to the same channel. See [`rdma_create_event_channel(3)`][man].
 ///
@@ -36,23 +37,26 @@ pub struct EventChannel {
 }
 
 struct Inner {
-    /// In a child of a fork the kernel's connections and listeners are not to live on.
+    /// A child of fork(2) replaces this descriptor at once, because it would otherwise keep the
+    /// kernel's connections and listeners alive after the parent has closed them.
     raw: Unshared<Raw>,
     /// Held while an event is read, and during calls on an id of this channel.
     ///
-    /// librdmacm writes to the id while it reads an event, and has no lock that an id's other users
-    /// would take. No other lock is taken while it is held.
+    /// librdmacm writes to the id while it reads an event, and has no lock of its own that protects
+    /// the id's other users. A thread takes no other lock while it holds this one.
     lock: Mutex<()>,
-    /// The devices of ids, cached while they are in use, because asking librdmacm for them is slow.
+    /// The devices of this channel's ids that are in use. They are cached because librdmacm takes
+    /// long to list devices.
     devices: Mutex<Vec<WeakDevices>>,
 }
 
 struct Raw(NonNull<ffi::rdma_event_channel>);
 
-// SAFETY: the structure behind the pointer is only read, and librdmacm uses it with `Inner::lock`
-// held.
+// SAFETY: the structure behind the pointer is only read, and `Inner::lock` is held while librdmacm
+// uses it.
 unsafe impl Send for Raw {}
-// SAFETY: as above.
+// SAFETY: the structure behind the pointer is only read, and `Inner::lock` is held while librdmacm
+// uses it.
 unsafe impl Sync for Raw {}
 
 impl EventChannel {
@@ -60,15 +64,15 @@ impl EventChannel {
     ///
     /// # Errors
     ///
-    /// Those of `rdma_create_event_channel`: `ENODEV` if there is no RDMA device, `ENOENT` if the
-    /// kernel has no connection manager (module `rdma_ucm`), `EMFILE` if the process has too many
-    /// open descriptors. With the feature `dlopen` also `ELIBACC` or `ELIBBAD`, of a library that
-    /// is missing or a function that it lacks.
+    /// Returns the errors of `rdma_create_event_channel`: `ENODEV` if there is no RDMA device,
+    /// `ENOENT` if the kernel has no connection manager (module `rdma_ucm`), `EMFILE` if the
+    /// process has too many open descriptors. Without the feature `linked`, also `ELIBACC` if a
+    /// library is missing and `ELIBBAD` if a library lacks a function.
     #[doc(alias = "rdma_create_event_channel")]
     pub fn new() -> Result<Self, OsError> {
         ffi::open_libraries()?;
         own_descriptors()?;
-        // SAFETY: the call has no preconditions.
+        // SAFETY: `rdma_create_event_channel` has no preconditions.
         let raw = unsafe { ffi::rdma_create_event_channel() };
         let raw = cvt_ptr("rdma_create_event_channel", raw)?;
         let this = Self {
@@ -82,16 +86,18 @@ impl EventChannel {
         Ok(this)
     }
 
-    /// Excludes reading events, and calls on ids of this channel.
+    /// Takes the channel's lock. While it is held, no thread reads an event of this channel or
+    /// makes a call on one of its ids.
     pub(super) fn lock(&self) -> MutexGuard<'_, ()> {
-        // The lock guards no data that a panic could leave inconsistent.
+        // The mutex guards no data, so a panic of an earlier holder leaves nothing inconsistent.
         lock(&self.inner.lock)
     }
 
-    /// Returns the device that an id of this channel points to. It holds that device and no other.
+    /// Returns the device `raw`, to which an id of this channel points. The result keeps that
+    /// device open, and no other device.
     pub(super) fn device(&self, raw: *mut ffi::ibv_context) -> Result<Option<Context>, OsError> {
         let mut devices = lock(&self.inner.devices);
-        // A device that is in use stays open, so its address cannot be reused for another one.
+        // A device in use stays open, so no other device can have its address.
         let used = devices.iter().filter_map(WeakDevices::upgrade);
         if let Some(found) = used.filter_map(|used| used.find(raw)).next() {
             return Ok(Some(found));
@@ -104,10 +110,11 @@ impl EventChannel {
         Ok(device.find(raw))
     }
 
-    /// Returns whether an event can be read.
+    /// Returns whether an event is pending.
     pub(super) fn is_readable(&self) -> bool {
         let mut fds = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
-        // Interrupted: there may be one.
+        // If a signal interrupts the call, the function returns true, because an event may be
+        // pending.
         matches!(
             poll(&mut fds, PollTimeout::ZERO),
             Ok(1..) | Err(Errno::EINTR)
@@ -118,7 +125,7 @@ impl EventChannel {
         self.inner.raw.0.as_ptr()
     }
 
-    /// Returns whether the parent of this process created it.
+    /// Returns whether the parent of this process created the channel.
     pub(super) fn is_inherited(&self) -> bool {
         self.inner.raw.is_inherited()
     }
@@ -132,9 +139,9 @@ impl AsFd for EventChannel {
 
 impl AsFd for Raw {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel exists, and the field does not change.
+        // SAFETY: the channel exists, and its field `fd` does not change.
         let fd = unsafe { (*self.0.as_ptr()).fd };
-        // SAFETY: it is open until the channel is destroyed, which `self` prevents.
+        // SAFETY: `fd` is open until the channel is destroyed, and `self` keeps the channel alive.
         unsafe { BorrowedFd::borrow_raw(fd) }
     }
 }
@@ -149,7 +156,8 @@ impl fmt::Debug for EventChannel {
 
 impl Drop for Raw {
     fn drop(&mut self) {
-        // SAFETY: every id holds its channel, so none is left, and this is the last handle.
+        // SAFETY: this is the last handle of the channel. Each id holds a handle, so no id of this
+        // channel exists.
         unsafe { ffi::rdma_destroy_event_channel(self.0.as_ptr()) };
     }
 }

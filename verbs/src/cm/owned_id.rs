@@ -14,15 +14,16 @@ use rdma_status::OsError;
 use super::EventChannel;
 use crate::sys::{Process, cvt, ffi, lock, log_destroy_error, sockaddr};
 
-/// An id of librdmacm's, destroyed when this is dropped.
+/// An id of librdmacm, which is destroyed when this value is dropped.
 ///
-/// A [`CmId`](super::CmId) shares it with its queue pair; an event holds the one of a
-/// CONNECT_REQUEST until it is taken.
+/// A [`CmId`](super::CmId) shares the id with its queue pair. A CONNECT_REQUEST event holds its new
+/// id until the program takes it.
 pub(super) struct OwnedId {
     raw: NonNull<ffi::rdma_cm_id>,
-    /// The process that created it, and that alone destroys it.
+    /// The process that created the id. Only this process destroys it.
     process: Process,
-    /// Locked first, then the channel in it: a thread that holds both has exclusive use of the id.
+    /// The channel and the local state of the id. A thread takes this lock first, and then the lock
+    /// of the channel in it. While it holds both, no other thread uses the id.
     state: Mutex<IdState>,
 }
 
@@ -32,21 +33,21 @@ struct IdState {
     local: Local,
 }
 
-/// The state of an id that librdmacm does not report.
+/// State of an id that librdmacm does not provide.
 #[derive(Default)]
 pub(super) struct Local {
-    /// Whether it listens, so that connect requests may be queued on its channel.
+    /// Whether the id listens, so that its channel may contain connect requests.
     pub(super) listens: bool,
     pub(super) groups: Groups,
 }
 
-// SAFETY: the pointer is used with `state` and the channel's lock held, see `with`.
+// SAFETY: the pointer is used only while `state` and the channel's lock are held; see `with`.
 unsafe impl Send for OwnedId {}
-// SAFETY: as above.
+// SAFETY: the pointer is used only while `state` and the channel's lock are held; see `with`.
 unsafe impl Sync for OwnedId {}
 
 impl OwnedId {
-    /// Takes ownership of an id of librdmacm's that nothing else destroys.
+    /// Takes ownership of an id that librdmacm created. The caller destroys it in no other way.
     pub(super) fn new(raw: NonNull<ffi::rdma_cm_id>, channel: &EventChannel) -> Self {
         let state = IdState {
             channel: channel.clone(),
@@ -59,23 +60,25 @@ impl OwnedId {
         }
     }
 
-    /// Takes ownership of the id that a CONNECT_REQUEST carries.
+    /// Takes ownership of the id in a CONNECT_REQUEST event.
     ///
     /// # Safety
     ///
-    /// `raw` is a new id on `channel` that nothing owns, and the channel's lock is held.
+    /// `raw` is a new id on `channel` without an owner, and the calling thread holds the channel's
+    /// lock.
     pub(super) unsafe fn from_request(
         raw: NonNull<ffi::rdma_cm_id>,
         channel: &EventChannel,
     ) -> Self {
-        // SAFETY: the caller vouches for the id and the lock. It has its listener's context, whose
-        // events are not its own.
+        // SAFETY: `raw` exists, and the channel's lock is held, according to the caller. librdmacm
+        // has copied the listener's context, which identifies events of the listener and not of
+        // this id.
         unsafe { (*raw.as_ptr()).context = ptr::null_mut() };
         Self::new(raw, channel)
     }
 
     fn state(&self) -> MutexGuard<'_, IdState> {
-        // The lock guards no data that a panic could leave inconsistent.
+        // The state remains usable after a panic, because no call leaves it half changed.
         lock(&self.state)
     }
 
@@ -83,7 +86,7 @@ impl OwnedId {
         self.state().channel.clone()
     }
 
-    /// Runs `f` with exclusive use of the id, while no event of it is read.
+    /// Runs `f` with exclusive use of the id: no other thread uses the id or reads an event of it.
     pub(super) fn with<T>(&self, f: impl FnOnce(*mut ffi::rdma_cm_id, &mut Local) -> T) -> T {
         let mut state = self.state();
         let IdState { channel, local } = &mut *state;
@@ -91,7 +94,7 @@ impl OwnedId {
         f(self.raw.as_ptr(), local)
     }
 
-    /// Makes a call of librdmacm's on the id.
+    /// Calls the librdmacm function `name` on the id, with exclusive use of the id.
     pub(super) fn call(
         &self,
         name: &'static str,
@@ -100,17 +103,17 @@ impl OwnedId {
         self.with(|id, _| cvt(name, f(id)).map(drop))
     }
 
-    /// Makes a call that dereferences the id's pointer to its device.
+    /// Calls a librdmacm function that dereferences the id's pointer to its device.
     ///
-    /// While that is null, as before ADDR_RESOLVED was read, the result is `EINVAL`: librdmacm
-    /// would dereference null.
+    /// Returns `EINVAL` if that pointer is null, as it is before ADDR_RESOLVED was read, because
+    /// librdmacm would dereference it.
     pub(super) fn call_bound(
         &self,
         name: &'static str,
         f: impl FnOnce(*mut ffi::rdma_cm_id) -> c_int,
     ) -> Result<(), OsError> {
         self.with(|id, _| {
-            // SAFETY: the id exists and is locked.
+            // SAFETY: `with` passes an `id` that exists, and holds the lock of its channel.
             if unsafe { (*id).verbs }.is_null() {
                 return Err(OsError::new(name, libc::EINVAL));
             }
@@ -122,11 +125,11 @@ impl OwnedId {
     pub(super) fn migrate(&self, channel: &EventChannel) -> Result<(), OsError> {
         const CALL: &str = "rdma_migrate_id";
         let mut state = self.state();
-        // Outlives the locks.
+        // This clone keeps the old channel alive until its lock is released.
         let old = state.channel.clone();
-        // This id's events must not be read while it moves, neither from the old channel nor from
-        // the new one. Two calls that migrate in opposite directions must not deadlock, so the
-        // channels are locked in the order of their addresses.
+        // While the id moves, no thread may read its events, neither from the old channel nor from
+        // the new one. So both channels are locked. They are locked in the order of their
+        // addresses, so that two calls that migrate ids in opposite directions do not deadlock.
         let _locks = match old.as_ptr().cmp(&channel.as_ptr()) {
             Ordering::Equal => return Ok(()),
             Ordering::Less => {
@@ -141,8 +144,9 @@ impl OwnedId {
         if state.local.listens && old.is_readable() {
             return Err(OsError::new(CALL, libc::EBUSY));
         }
-        // SAFETY: id and channel exist and are locked. The call waits for unacknowledged events,
-        // and there are none outside these locks.
+        // SAFETY: the id and `channel` exist, and the locks of both channels are held. The call
+        // waits for unacknowledged events; there are none, because each event is acknowledged while
+        // its channel is locked.
         let ret = unsafe { ffi::rdma_migrate_id(self.raw.as_ptr(), channel.as_ptr()) };
         cvt(CALL, ret)?;
         state.channel = channel.clone();
@@ -161,22 +165,23 @@ impl fmt::Debug for OwnedId {
 impl Drop for OwnedId {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // The object is the parent's, which has its descriptor, too.
+            // A child of fork(2) leaves the id alone, because it belongs to the parent.
             return;
         }
         let result = self.with(|id, local| {
-            // SAFETY: the id exists and is locked, and its events are acknowledged as they are
-            // read.
+            // SAFETY: `id` exists, the lock of its channel is held, and each event that was read
+            // has been acknowledged.
             unsafe { local.groups.leave_all(id) };
-            // SAFETY: this is the last handle: the queue pair, which holds one, has been destroyed.
-            // All events that were read are acknowledged, so the call does not block.
+            // SAFETY: this is the last handle of the id: its queue pair, which holds one, was
+            // destroyed before. Each event that was read has been acknowledged, so the call does
+            // not block.
             cvt("rdma_destroy_id", unsafe { ffi::rdma_destroy_id(id) })
         });
         log_destroy_error(result.map(drop));
     }
 }
 
-/// The multicast groups that an id has joined and not left.
+/// The multicast groups that an id has joined and has not left.
 #[derive(Default)]
 pub(super) struct Groups(Vec<SocketAddr>);
 
@@ -190,8 +195,9 @@ impl Groups {
     ///
     /// # Safety
     ///
-    /// `id` is the id whose groups these are. It exists, and is used by nothing else during the
-    /// call. All events that were read of it are acknowledged, so the call does not block.
+    /// `id` is the id that has joined these groups. It exists, and no other thread uses it during
+    /// the call. Each of its events that was read has been acknowledged, so the call does not
+    /// block.
     pub(super) unsafe fn leave(
         &mut self,
         id: *mut ffi::rdma_cm_id,
@@ -200,21 +206,22 @@ impl Groups {
         if let Some(place) = self.0.iter().position(|joined| *joined == group) {
             self.0.swap_remove(place);
         }
-        // SAFETY: as the caller's.
+        // SAFETY: `id` fulfils the requirements of this function, which are those of `leave`.
         cvt("rdma_leave_multicast", unsafe { leave(id, group) }).map(drop)
     }
 
-    /// Leaves all groups, as must be done before the queue pair and the id are destroyed.
+    /// Leaves all groups. This is necessary before the queue pair and the id are destroyed.
     ///
-    /// The kernel refuses to destroy a queue pair that is in one, which librdmacm does not report;
-    /// and the memory that librdmacm allocated for a group is not freed with the id.
+    /// The kernel does not destroy a queue pair that is a member of a group, and librdmacm does not
+    /// report that failure. Moreover, librdmacm does not free its memory for a group when it frees
+    /// the id.
     ///
     /// # Safety
     ///
-    /// As [`leave`](Self::leave).
+    /// The same as for [`leave`](Self::leave).
     pub(super) unsafe fn leave_all(&mut self, id: *mut ffi::rdma_cm_id) {
         for group in self.0.drain(..) {
-            // SAFETY: as the caller's.
+            // SAFETY: `id` fulfils the requirements of this function, which are those of `leave`.
             if let Err(error) = cvt("rdma_leave_multicast", unsafe { leave(id, group) }) {
                 warn!(Rdma, "cannot leave the multicast group {group}: {error}");
             }
@@ -222,11 +229,14 @@ impl Groups {
     }
 }
 
+/// Calls `rdma_leave_multicast`.
+///
 /// # Safety
 ///
-/// As [`Groups::leave`].
+/// The same as for [`Groups::leave`].
 unsafe fn leave(id: *mut ffi::rdma_cm_id, group: SocketAddr) -> c_int {
     let mut addr = sockaddr::from_std(group);
-    // SAFETY: the caller vouches for the id; the address is a local as large as any.
+    // SAFETY: `id` exists and is not used by another thread, according to the caller. `addr` is a
+    // local variable that is large enough for any address.
     unsafe { ffi::rdma_leave_multicast(id, (&raw mut addr).cast()) }
 }

@@ -2,15 +2,16 @@ use std::{fmt, ops::Deref};
 
 use rdma_status::OsError;
 
-/// The capacity for private data of any message: its length is a byte.
+/// The capacity in bytes, which suffices for any message, because the length field has one byte.
 const CAPACITY: usize = u8::MAX as usize;
 
-/// Private data: bytes that a connect request, an acceptance or a rejection carries.
+/// Private data: the bytes that a connect request, an acceptance or a rejection carries to the
+/// peer's program.
 ///
-/// The maximum length depends on the message and on whether it concerns a connection or datagrams:
-/// see the constants. These are the limits of InfiniBand and RoCE with IP addresses, and are
-/// applied on iWARP as well. Received data may be longer than the sent data, padded with zeros, so
-/// a protocol must carry its own length.
+/// The maximum length depends on the type of message, and on whether it concerns a connection or
+/// datagrams: see the constants. The constants are the limits of InfiniBand and RoCE with IP
+/// addresses; this crate applies them on iWARP, too. The received data may be longer than the sent
+/// data, padded with zeros, so a protocol must carry its own length.
 #[derive(Clone, Copy)]
 pub struct PrivateData {
     bytes: [u8; CAPACITY],
@@ -29,9 +30,10 @@ impl PrivateData {
     /// The maximum length in an acceptance or a rejection for datagrams, in bytes.
     pub const UD_ACCEPT_MAX: usize = 136;
 
-    /// Refuses data that is too long for the message of `call`.
+    /// Returns `EMSGSIZE` if the data is longer than `limit` bytes, the limit of the message that
+    /// `call` sends.
     ///
-    /// The kernel would refuse it without naming the reason.
+    /// The kernel would refuse such data as well, but with an error that does not name the reason.
     pub(super) fn check(&self, call: &'static str, limit: usize) -> Result<(), OsError> {
         if self.len() > limit {
             Err(OsError::new(call, libc::EMSGSIZE))
@@ -53,7 +55,7 @@ impl Default for PrivateData {
 impl TryFrom<&[u8]> for PrivateData {
     type Error = OsError;
 
-    /// Fails with `EMSGSIZE` above 255 bytes.
+    /// Returns `EMSGSIZE` if `data` is longer than 255 bytes.
     fn try_from(data: &[u8]) -> Result<Self, OsError> {
         let len =
             u8::try_from(data.len()).map_err(|_| OsError::new("private data", libc::EMSGSIZE))?;

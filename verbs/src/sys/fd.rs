@@ -1,4 +1,4 @@
-//! File descriptors that C objects own.
+//! Operations on file descriptors that belong to C objects.
 
 use std::{
     os::fd::BorrowedFd,
@@ -23,9 +23,10 @@ pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<(), OsError> {
     Ok(())
 }
 
-/// Calls `read` until it returns a value, and waits for `fd` in between, for at most `timeout`.
+/// Calls `read` until it returns a value, and between the calls waits until `fd` is readable, for
+/// at most `timeout` in total.
 ///
-/// Returns `None` if there was no value in that time.
+/// Returns `None` if `read` returned no value in that time.
 ///
 /// `read` must not block. It is called at least once, and once more after the timeout.
 pub(crate) fn wait_readable<T>(
@@ -33,7 +34,7 @@ pub(crate) fn wait_readable<T>(
     timeout: Duration,
     mut read: impl FnMut() -> Result<Option<T>, OsError>,
 ) -> Result<Option<T>, OsError> {
-    // A deadline beyond the clock's range is none.
+    // If the sum is beyond the range of the clock, there is no deadline.
     let deadline = Instant::now().checked_add(timeout);
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -45,7 +46,8 @@ pub(crate) fn wait_readable<T>(
         }
         match poll(
             &mut [PollFd::new(fd, PollFlags::POLLIN)],
-            // Rounded up, so that a wait never spins for a fraction of a millisecond.
+            // The timeout is rounded up, because rounding it down would make the last millisecond a
+            // busy loop.
             left.map_or(PollTimeout::NONE, |left| {
                 PollTimeout::try_from(millis(left)).unwrap_or(PollTimeout::MAX)
             }),
@@ -66,7 +68,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns a function that reads a byte without blocking.
+    /// Returns a function that reads one byte without blocking.
     fn reader(mut stream: &UnixStream) -> impl FnMut() -> Result<Option<u8>, OsError> {
         move || {
             let mut byte = [0];

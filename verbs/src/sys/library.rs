@@ -1,36 +1,37 @@
-//! Libraries that are opened when the program runs, and their functions.
+//! Opens shared libraries at run time, and looks up their functions.
 #![allow(unsafe_code)]
 
 use libloading::Library;
 use rdma_status::OsError;
 
-/// Opens a library, which must not be closed.
+/// Opens a library. The caller must not close it while it uses its functions.
 ///
 /// # Errors
 ///
-/// `ELIBACC` with its name.
+/// Returns `ELIBACC` with the name of the library.
 pub(crate) fn library(file: &'static str) -> Result<Library, OsError> {
-    // SAFETY: the libraries have initialisers that may run at any time, and they are not closed.
+    // SAFETY: the initialisers of both libraries may run at any time, and the libraries are not
+    // closed while their functions are used.
     unsafe { Library::new(file) }.map_err(|error| {
         rdmsg_os::info!(Rdma, "cannot open {file}: {error}");
         OsError::new(file, libc::ELIBACC)
     })
 }
 
-/// Returns the function of that name, in its default version, with which a program is linked, too.
+/// Returns the function `name`, in its default symbol version, which a linked program uses, too.
 ///
 /// # Errors
 ///
-/// `ELIBBAD` with its name, if the library lacks it.
+/// Returns `ELIBBAD` with the name of the function, if the library lacks it.
 ///
 /// # Safety
 ///
-/// `F` is the type of a pointer to that function.
+/// `F` is the type of a pointer to the function.
 pub(crate) unsafe fn function<F: Copy>(
     library: &Library,
     name: &'static str,
 ) -> Result<F, OsError> {
-    // SAFETY: the caller vouches for the type.
+    // SAFETY: `F` is the type of a pointer to the function, according to the caller.
     let found = unsafe { library.get::<F>(name.as_bytes()) };
     found.map(|function| *function).map_err(|error| {
         rdmsg_os::info!(Rdma, "cannot find the function {name}: {error}");
@@ -49,7 +50,7 @@ mod tests {
             Some(OsError::new("librdmsg-missing.so.1", libc::ELIBACC))
         );
         let c = library("libc.so.6").unwrap();
-        // SAFETY: there is no such function.
+        // SAFETY: the C library has no function of this name, so no pointer is returned.
         let found = unsafe { function::<unsafe extern "C" fn()>(&c, "rdmsg_missing") };
         assert_eq!(
             found.err(),

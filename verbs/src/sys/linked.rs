@@ -1,13 +1,13 @@
-//! librdmacm and libibverbs as the program is linked with them, with bindings that are generated
-//! from their headers when it is built.
+//! librdmacm and libibverbs, linked with the program. The bindings are generated from the C headers
+//! when this crate is built.
 #![allow(unsafe_code)]
 
 pub(crate) use rdma_sys::*;
 
 unsafe extern "C" {
-    /// `_ibv_query_gid_ex` of `infiniband/verbs.h`, which `ibv_query_gid_ex` calls inline.
+    /// The function behind the inline function `ibv_query_gid_ex` of `infiniband/verbs.h`.
     ///
-    /// Available in rdma-core 32 and later.
+    /// It exists in rdma-core 32 and later.
     pub(crate) fn _ibv_query_gid_ex(
         context: *mut ibv_context,
         port_num: u32,
@@ -17,9 +17,9 @@ unsafe extern "C" {
         entry_size: usize,
     ) -> libc::c_int;
 
-    /// `_ibv_query_gid_table` of `infiniband/verbs.h`, which `ibv_query_gid_table` calls inline.
+    /// The function behind the inline function `ibv_query_gid_table` of `infiniband/verbs.h`.
     ///
-    /// Available in rdma-core 32 and later.
+    /// It exists in rdma-core 32 and later.
     pub(crate) fn _ibv_query_gid_table(
         context: *mut ibv_context,
         entries: *mut ibv_gid_entry,
@@ -29,7 +29,7 @@ unsafe extern "C" {
     ) -> libc::ssize_t;
 }
 
-/// There is nothing to open: the program would not have started without the libraries.
+/// Does nothing: the program is linked with the libraries and would not have started without them.
 #[cfg(feature = "linked")]
 pub(crate) fn open_libraries() -> Result<(), rdma_status::OsError> {
     Ok(())

@@ -1,10 +1,10 @@
-//! The boundary to C: the bindings, and additions to them.
+//! The boundary to C: bindings of librdmacm and libibverbs, and additions to these bindings.
 //!
-//! It is the only layer that knows where librdmacm and libibverbs come from: `ffi` is `dlopen`,
-//! bindings of this crate's own, or with the feature `linked` the crate `rdma_sys`. Both have the
-//! same names. It owns no object: descriptors, addresses and pointers belong to its callers,
-//! `verbs` and `cm`. Every function that is not safe states what its caller must guarantee. It
-//! decides nothing, and never blocks except in `wait_readable`, which is bounded by its caller.
+//! Only this module knows where the two libraries come from. `ffi` is `dlopen`, the bindings of
+//! this crate; with the feature `linked` it is the crate `rdma_sys`. Both provide the same names.
+//! This module owns no object: descriptors, addresses and pointers belong to its callers, `verbs`
+//! and `cm`. Each unsafe function states what its caller must guarantee. Only `wait_readable`
+//! blocks, and its caller limits the time.
 
 pub(crate) mod consts;
 #[cfg(any(test, not(feature = "linked")))]

@@ -1,7 +1,7 @@
-//! Functions that libibverbs has since a later version than the oldest supported one, rdma-core 32.
+//! Functions that libibverbs got after the oldest supported version, rdma-core 32.
 //!
-//! Both builds find them when they are first used. A program that is linked with such a function
-//! would not start with an older library.
+//! They are looked up at their first use, even if the program is linked with libibverbs, because a
+//! program that is linked with such a function does not start with an older library.
 #![allow(unsafe_code)]
 
 use libc::c_int;
@@ -13,8 +13,8 @@ use super::{
     library::{function, library},
 };
 
-/// The type of `ibv_reg_dmabuf_mr(3)`, which rdma-core 34 introduced: null with `errno` set, or a
-/// new region.
+/// The type of `ibv_reg_dmabuf_mr(3)`, which rdma-core 34 introduced. The function returns a new
+/// region, or null with `errno` set.
 pub(crate) type RegDmabufMr = unsafe extern "C" fn(
     pd: *mut ffi::ibv_pd,
     offset: u64,
@@ -26,7 +26,7 @@ pub(crate) type RegDmabufMr = unsafe extern "C" fn(
 
 struct Newer {
     reg_dmabuf_mr: Result<RegDmabufMr, OsError>,
-    /// The library of the functions.
+    /// The library that contains the functions. It stays open while the function pointers are used.
     _library: Library,
 }
 
@@ -34,7 +34,7 @@ impl Newer {
     fn open(file: &'static str) -> Result<Self, OsError> {
         let library = library(file)?;
         Ok(Self {
-            // SAFETY: the type is that of the headers: the test below compares.
+            // SAFETY: the declared type is that of the header, which the test below checks.
             reg_dmabuf_mr: unsafe { function(&library, "ibv_reg_dmabuf_mr") },
             _library: library,
         })
@@ -45,7 +45,7 @@ impl Newer {
 ///
 /// # Errors
 ///
-/// `ELIBBAD` with the name of the function, if the library is older than rdma-core 34.
+/// Returns `ELIBBAD` with the name of the function, if the library is older than rdma-core 34.
 pub(crate) fn ibv_reg_dmabuf_mr() -> Result<RegDmabufMr, OsError> {
     static NEWER: PerProcess<Result<Newer, OsError>> =
         PerProcess::new(|| Newer::open("libibverbs.so.1"));
@@ -72,7 +72,7 @@ mod tests {
     #[cfg(feature = "linked")]
     #[test]
     fn newer_functions_are_the_headers() {
-        // Does not compile if a type differs.
+        // This line compiles only if the type is that of the header.
         let theirs: RegDmabufMr = crate::sys::linked::ibv_reg_dmabuf_mr;
         let ours = ibv_reg_dmabuf_mr().unwrap();
         assert_eq!(ours as usize, theirs as usize);

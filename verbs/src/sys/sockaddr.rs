@@ -7,7 +7,8 @@ use std::{
     ptr,
 };
 
-/// Converts an address to the C form. `&raw mut` of it, cast, is the `sockaddr` for C.
+/// Converts an address to the C structure. `&raw mut` of the result, cast to `*mut sockaddr`, is
+/// the argument of C functions.
 pub(crate) fn from_std(addr: SocketAddr) -> libc::sockaddr_storage {
     let mut storage = zeroed();
     let start = &raw mut storage;
@@ -21,8 +22,8 @@ pub(crate) fn from_std(addr: SocketAddr) -> libc::sockaddr_storage {
                 },
                 sin_zero: [0; 8],
             };
-            // SAFETY: POSIX: `sockaddr_storage` has at least the size and alignment of any socket
-            // address.
+            // SAFETY: `start` points to a `sockaddr_storage`, which POSIX defines as large enough
+            // and aligned for every socket address.
             unsafe { start.cast::<libc::sockaddr_in>().write(sin) };
         }
         SocketAddr::V6(addr) => {
@@ -35,30 +36,30 @@ pub(crate) fn from_std(addr: SocketAddr) -> libc::sockaddr_storage {
                 },
                 sin6_scope_id: addr.scope_id(),
             };
-            // SAFETY: POSIX: `sockaddr_storage` has at least the size and alignment of any socket
-            // address.
+            // SAFETY: `start` points to a `sockaddr_storage`, which POSIX defines as large enough
+            // and aligned for every socket address.
             unsafe { start.cast::<libc::sockaddr_in6>().write(sin6) };
         }
     }
     storage
 }
 
-/// Converts an address from the C form, if its family is IPv4 or IPv6.
+/// Converts an address from the C structure. Returns `None` if its family is neither IPv4 nor IPv6.
 ///
-/// An address that is not set has the family `AF_UNSPEC`.
+/// An address that was not set has the family `AF_UNSPEC`, so the result is `None`.
 pub(crate) fn to_std(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
     let start = ptr::from_ref(storage);
     match c_int_family(storage) {
         libc::AF_INET => {
-            // SAFETY: it has the size and alignment of any socket address, and every bit pattern of
-            // `sockaddr_in` is valid.
+            // SAFETY: `start` points to a `sockaddr_storage`, which is large enough and aligned for
+            // every socket address. Every bit pattern is a valid `sockaddr_in`.
             let sin = unsafe { start.cast::<libc::sockaddr_in>().read() };
             let ip = Ipv4Addr::from(sin.sin_addr.s_addr.to_ne_bytes());
             Some(SocketAddrV4::new(ip, u16::from_be(sin.sin_port)).into())
         }
         libc::AF_INET6 => {
-            // SAFETY: it has the size and alignment of any socket address, and every bit pattern of
-            // `sockaddr_in6` is valid.
+            // SAFETY: `start` points to a `sockaddr_storage`, which is large enough and aligned for
+            // every socket address. Every bit pattern is a valid `sockaddr_in6`.
             let sin6 = unsafe { start.cast::<libc::sockaddr_in6>().read() };
             let ip = Ipv6Addr::from(sin6.sin6_addr.s6_addr);
             let port = u16::from_be(sin6.sin6_port);
@@ -68,7 +69,8 @@ pub(crate) fn to_std(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
     }
 }
 
-/// Converts an address in memory that C owns, if there is a complete one of a known family.
+/// Converts an address in memory that belongs to C. Returns `None` if `addr` is null, if the family
+/// is neither IPv4 nor IPv6, or if `len` is too short for the family.
 ///
 /// # Safety
 ///
@@ -79,8 +81,8 @@ pub(crate) unsafe fn from_ptr(addr: *const libc::sockaddr, len: usize) -> Option
     }
     let mut storage = zeroed();
     let len = len.min(size_of_val(&storage));
-    // SAFETY: the caller vouches for the source; the destination is a local of at least `len`
-    // bytes.
+    // SAFETY: `addr` is valid for reads of `len` bytes, according to the caller, and `storage` is a
+    // local variable of at least `len` bytes.
     unsafe { ptr::copy_nonoverlapping(addr.cast::<u8>(), (&raw mut storage).cast(), len) };
     let needed = match c_int_family(&storage) {
         libc::AF_INET => size_of::<libc::sockaddr_in>(),
@@ -94,7 +96,7 @@ fn c_int_family(storage: &libc::sockaddr_storage) -> libc::c_int {
 }
 
 fn zeroed() -> libc::sockaddr_storage {
-    // SAFETY: `sockaddr_storage` holds integers only: all zero is a valid value.
+    // SAFETY: `sockaddr_storage` consists of integers, for which all zeros is a valid value.
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
@@ -120,7 +122,8 @@ mod tests {
     #[test]
     fn bytes_are_in_network_order() {
         let storage = from_std("192.0.2.7:258".parse().unwrap());
-        // SAFETY: a `sockaddr_storage` is plain bytes, initialised by `zeroed`.
+        // SAFETY: `storage` consists of more than 8 bytes, and all of them were initialised by
+        // `zeroed`.
         let bytes: &[u8; 8] = unsafe { &*(&raw const storage).cast() };
         assert_eq!(bytes[2..], [1, 2, 192, 0, 2, 7]);
     }
@@ -128,7 +131,7 @@ mod tests {
     #[test]
     fn an_unset_address_is_none() {
         assert_eq!(to_std(&zeroed()), None);
-        // SAFETY: null is allowed.
+        // SAFETY: `from_ptr` accepts null.
         assert_eq!(unsafe { from_ptr(ptr::null(), 16) }, None);
     }
 
@@ -137,9 +140,9 @@ mod tests {
         let addr = "[2001:db8::7]:1".parse().unwrap();
         let storage = from_std(addr);
         let ptr = (&raw const storage).cast();
-        // SAFETY: the storage is longer than that.
+        // SAFETY: `storage` is longer than 27 bytes.
         assert_eq!(unsafe { from_ptr(ptr, 27) }, None);
-        // SAFETY: the storage is as long as that.
+        // SAFETY: `storage` is at least 28 bytes long.
         assert_eq!(unsafe { from_ptr(ptr, 28) }, Some(addr));
     }
 }

@@ -1,5 +1,5 @@
-//! Compares the numbers of [`rdma_status`] with the headers', and tests the converters of C
-//! results.
+//! Tests that compare the constants of [`rdma_status`] with those of the C headers, and tests of
+//! the functions that convert results of C functions.
 
 #![allow(unsafe_code)]
 
@@ -49,7 +49,7 @@ fn cvt_ptr_takes_null_for_an_error() {
     );
 }
 
-/// Fails as C calls do: returns −1 with `errno` set to `EBADF`.
+/// Fails as C functions do: returns −1 and sets `errno` to `EBADF`.
 fn fail_with_ebadf() -> libc::c_int {
     // SAFETY: closing an invalid descriptor has no effect.
     unsafe { libc::close(-1) }

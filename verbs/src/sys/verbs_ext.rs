@@ -1,8 +1,9 @@
-//! Calls of libibverbs that the bindings lack or get wrong.
+//! Functions of libibverbs that the bindings lack or declare incorrectly.
 //!
-//! `infiniband/verbs.h` implements part of its interface inline: by macros, and by reading the
-//! `verbs_context` that contains an `ibv_context`. The bindings' `verbs_get_ctx` compares with the
-//! wrong constant and never finds one, so their functions that use it must not be called.
+//! `infiniband/verbs.h` implements a part of its interface inline, with macros, and by reading the
+//! `verbs_context` that contains an `ibv_context`. The generated bindings contain the inline
+//! function `verbs_get_ctx`, but it compares with the wrong constant and so never finds a
+//! `verbs_context`. Therefore no function of the bindings that uses `verbs_get_ctx` may be called.
 #![allow(unsafe_code)]
 
 use std::{
@@ -14,11 +15,11 @@ use nix::errno::Errno;
 
 use super::ffi;
 
-/// `ibv_query_gid_ex(3)`: returns 0 or an error number.
+/// Calls `ibv_query_gid_ex(3)`, which returns 0 or an error number.
 ///
 /// # Safety
 ///
-/// `context` is open, `entry` valid for writes.
+/// `context` is open, and `entry` is valid for writes.
 pub(crate) unsafe fn ibv_query_gid_ex(
     context: *mut ffi::ibv_context,
     port_num: u32,
@@ -26,39 +27,41 @@ pub(crate) unsafe fn ibv_query_gid_ex(
     entry: *mut ffi::ibv_gid_entry,
 ) -> libc::c_int {
     let size = size_of::<ffi::ibv_gid_entry>();
-    // SAFETY: the caller vouches for the pointers; `size` is that of the entry. No flags are
-    // defined.
+    // SAFETY: `context` and `entry` are valid, according to the caller, and `size` is the size of
+    // `*entry`. No flags are defined, so they are 0.
     unsafe { ffi::_ibv_query_gid_ex(context, port_num, gid_index, entry, 0, size) }
 }
 
-/// `ibv_query_gid_table(3)`: returns the number of entries written, or an error number negated.
+/// Calls `ibv_query_gid_table(3)`, which returns the number of written entries, or a negated error
+/// number.
 ///
 /// # Safety
 ///
-/// `context` is open, `entries` valid for writes of `max_entries` entries.
+/// `context` is open, and `entries` is valid for writes of `max_entries` entries.
 pub(crate) unsafe fn ibv_query_gid_table(
     context: *mut ffi::ibv_context,
     entries: *mut ffi::ibv_gid_entry,
     max_entries: usize,
 ) -> libc::ssize_t {
     let size = size_of::<ffi::ibv_gid_entry>();
-    // SAFETY: the caller vouches for the pointers; `size` is that of one entry. No flags are
-    // defined.
+    // SAFETY: `context` and `entries` are valid, according to the caller, and `size` is the size of
+    // one entry. No flags are defined, so they are 0.
     unsafe { ffi::_ibv_query_gid_table(context, entries, max_entries, 0, size) }
 }
 
-/// Returns the `verbs_context` that contains an open context, if it includes the offset `op`.
+/// Returns the `verbs_context` that contains the open `context`, if it is large enough to contain
+/// the field at the offset `op`.
 ///
 /// This is the first half of `verbs_get_ctx_op` of `infiniband/verbs.h`.
 ///
 /// # Safety
 ///
-/// `context` is open, or laid out as an open one.
+/// `context` is open, or has the layout of an open context.
 unsafe fn around(context: *mut ffi::ibv_context, op: usize) -> Option<*mut ffi::verbs_context> {
     const CONTEXT: usize = offset_of!(ffi::verbs_context, context);
     const SIZE: usize = size_of::<ffi::verbs_context>();
 
-    // SAFETY: the caller vouches for the context.
+    // SAFETY: `context` is open or has that layout, according to the caller.
     let abi_compat = unsafe { (*context).abi_compat };
     // `__VERBS_ABI_IS_EXTENDED`, which is `UINTPTR_MAX`, marks a context that is part of a
     // `verbs_context`.
@@ -68,125 +71,131 @@ unsafe fn around(context: *mut ffi::ibv_context, op: usize) -> Option<*mut ffi::
     let extended = context
         .wrapping_byte_sub(CONTEXT)
         .cast::<ffi::verbs_context>();
-    // SAFETY: libibverbs set the mark above, so the context is a `verbs_context`'s; `sz` directly
-    // precedes it in every version.
+    // SAFETY: libibverbs has set the mark that was checked above, so `context` is part of a
+    // `verbs_context`. In every version, the field `sz` directly precedes the context.
     let sz = unsafe { (*extended).sz };
-    // New operations are added in front: the structure includes an operation if its size, counted
-    // from the end, does.
+    // Newer versions of libibverbs add operations at the start of the structure. So an operation
+    // exists if the size `sz` of the structure reaches from its end back to the operation.
     (sz >= SIZE - op).then_some(extended)
 }
 
-/// `verbs_get_ctx_op` of `infiniband/verbs.h`: the driver's operation of that name, or `None`.
+/// Returns the driver's operation `$op`, or `None`, as `verbs_get_ctx_op` of `infiniband/verbs.h`
+/// does.
 ///
-/// The context is open.
+/// The caller guarantees that `$context` is open.
 macro_rules! op {
     ($context:expr, $op:ident) => {
-        // SAFETY: the macro's caller vouches for the context.
+        // SAFETY: `$context` is open, according to the caller of this macro.
         unsafe { around($context, offset_of!(ffi::verbs_context, $op)) }
-            // SAFETY: the structure includes the operation.
+            // SAFETY: `around` has checked that the structure contains the operation.
             .and_then(|extended| unsafe { (*extended).$op })
     };
 }
 
-/// `ibv_query_port(3)`, as `___ibv_query_port` implements it: returns 0 or an error number.
+/// Queries a port as `ibv_query_port(3)` does. Returns 0 or an error number.
 ///
-/// The exported symbol fills in a shorter, older structure, without the link layer's flags.
+/// The function that libibverbs exports under that name fills in a shorter, older structure, which
+/// lacks the flags of the link layer. In C, the inline function `___ibv_query_port` replaces it, as
+/// this function does.
 ///
 /// # Safety
 ///
-/// `context` is open, `attr` valid for writes and initialised.
+/// `context` is open, and `attr` is valid for writes and initialised.
 pub(crate) unsafe fn ibv_query_port(
     context: *mut ffi::ibv_context,
     port_num: u8,
     attr: *mut ffi::ibv_port_attr,
 ) -> libc::c_int {
     match op!(context, query_port) {
-        // SAFETY: the driver's own operation, with the caller's pointers and the size of the
-        // structure.
+        // SAFETY: the driver has set this operation. `context` and `attr` are valid, according to
+        // the caller, and the size is that of `*attr`.
         Some(op) => unsafe { op(context, port_num, attr, size_of::<ffi::ibv_port_attr>()) },
-        // SAFETY: the older structure is a prefix of the newer one, whose other fields are
-        // initialised.
+        // SAFETY: the older structure, which this call writes, is a prefix of `*attr`, whose other
+        // fields are initialised.
         None => unsafe { ffi::ibv_query_port(context, port_num, attr.cast()) },
     }
 }
 
-/// `ibv_query_device_ex(3)`: returns 0 or an error number. Fields unknown to the driver stay zero.
+/// Calls `ibv_query_device_ex(3)`, which returns 0 or an error number. Fields that the driver does
+/// not know stay zero.
 ///
 /// # Safety
 ///
-/// `context` is open, `attr` valid for writes and zeroed.
+/// `context` is open, and `attr` is valid for writes and zeroed.
 pub(crate) unsafe fn ibv_query_device_ex(
     context: *mut ffi::ibv_context,
     attr: *mut ffi::ibv_device_attr_ex,
 ) -> libc::c_int {
     let ret = op!(context, query_device_ex).map_or(libc::EOPNOTSUPP, |op| {
         let size = size_of::<ffi::ibv_device_attr_ex>();
-        // SAFETY: the driver's own operation, with the caller's pointers and the size of the
-        // structure.
+        // SAFETY: the driver has set this operation. `context` and `attr` are valid, according to
+        // the caller, and `size` is the size of `*attr`.
         unsafe { op(context, ptr::null(), attr, size) }
     });
     if ret != libc::EOPNOTSUPP && ret != libc::ENOSYS {
         return ret;
     }
-    // SAFETY: the caller vouches for both; the older structure is the first member.
+    // SAFETY: `context` and `attr` are valid, according to the caller. The older structure, which
+    // this call writes, is the first member of `*attr`.
     unsafe { ffi::ibv_query_device(context, attr.cast()) }
 }
 
-/// `ibv_create_cq_ex(3)`: null with `errno` set, or a new queue.
+/// Calls `ibv_create_cq_ex(3)`, which returns a new queue, or null with `errno` set.
 ///
 /// # Safety
 ///
-/// `context` is open, and the objects in the attributes exist, on the same device.
+/// `context` is open, and the objects in `attr` exist and belong to the same device.
 pub(crate) unsafe fn ibv_create_cq_ex(
     context: *mut ffi::ibv_context,
     attr: *mut ffi::ibv_cq_init_attr_ex,
 ) -> *mut ffi::ibv_cq_ex {
     match op!(context, create_cq_ex) {
-        // SAFETY: the driver's own operation, whose rules the caller guarantees.
+        // SAFETY: the driver has set this operation, and the caller fulfils its requirements.
         Some(op) => unsafe { op(context, attr) },
         None => not_supported(),
     }
 }
 
-/// `ibv_create_qp_ex(3)`: null with `errno` set, or a new queue pair.
+/// Calls `ibv_create_qp_ex(3)`, which returns a new queue pair, or null with `errno` set.
 ///
-/// `comp_mask` must contain more than a protection domain, which C passes to `ibv_create_qp`.
+/// `comp_mask` must contain more bits than the one for the protection domain. With that bit alone,
+/// the inline function of C would call `ibv_create_qp`, which this function does not.
 ///
 /// # Safety
 ///
-/// `context` is open, and the objects in the attributes exist, on the same device.
+/// `context` is open, and the objects in `attr` exist and belong to the same device.
 pub(crate) unsafe fn ibv_create_qp_ex(
     context: *mut ffi::ibv_context,
     attr: *mut ffi::ibv_qp_init_attr_ex,
 ) -> *mut ffi::ibv_qp {
     match op!(context, create_qp_ex) {
-        // SAFETY: the driver's own operation, whose rules the caller guarantees.
+        // SAFETY: the driver has set this operation, and the caller fulfils its requirements.
         Some(op) => unsafe { op(context, attr) },
         None => not_supported(),
     }
 }
 
-/// `ibv_advise_mr(3)`: returns 0 or an error number.
+/// Calls `ibv_advise_mr(3)`, which returns 0 or an error number.
 ///
 /// # Safety
 ///
-/// The domain exists, and all elements belong to regions of the domain.
+/// The domain `pd` exists, and all elements of `sg_list` belong to memory regions of that domain.
 pub(crate) unsafe fn ibv_advise_mr(
     pd: *mut ffi::ibv_pd,
     advice: ffi::ib_uverbs_advise_mr_advice::Type,
     flags: u32,
     sg_list: &mut [ffi::ibv_sge],
 ) -> libc::c_int {
-    // SAFETY: the caller vouches for the domain, which has an open context.
+    // SAFETY: `pd` exists, according to the caller, so its context is open.
     let context = unsafe { (*pd).context };
     let count = sg_list.len() as u32;
     op!(context, advise_mr).map_or(libc::EOPNOTSUPP, |op| {
-        // SAFETY: the driver's own operation, whose rules the caller guarantees.
+        // SAFETY: the driver has set this operation, and the caller fulfils its requirements.
         unsafe { op(pd, advice, flags, sg_list.as_mut_ptr(), count) }
     })
 }
 
-/// `ibv_alloc_dm(3)`: null with `errno` set, or memory of the device.
+/// Calls `ibv_alloc_dm(3)`, which returns memory of the device, or null with `errno` set.
 ///
 /// # Safety
 ///
@@ -196,39 +205,41 @@ pub(crate) unsafe fn ibv_alloc_dm(
     attr: &mut ffi::ibv_alloc_dm_attr,
 ) -> *mut ffi::ibv_dm {
     match op!(context, alloc_dm) {
-        // SAFETY: the driver's own operation, whose rules the caller guarantees.
+        // SAFETY: the driver has set this operation, and the caller fulfils its requirements.
         Some(op) => unsafe { op(context, attr) },
         None => not_supported(),
     }
 }
 
-/// `ibv_free_dm(3)`: returns 0 or an error number.
+/// Calls `ibv_free_dm(3)`, which returns 0 or an error number.
 ///
 /// # Safety
 ///
-/// The memory was allocated, is freed once, and has no region.
+/// `dm` was allocated with `ibv_alloc_dm`, no longer has a memory region, and is not used after
+/// this call.
 pub(crate) unsafe fn ibv_free_dm(dm: *mut ffi::ibv_dm) -> libc::c_int {
-    // SAFETY: the caller vouches for the memory, which has an open context.
+    // SAFETY: `dm` exists, according to the caller, so its context is open.
     let context = unsafe { (*dm).context };
-    // SAFETY: the driver's own operation, whose rules the caller guarantees.
+    // SAFETY: the driver has set this operation, and the caller fulfils its requirements.
     op!(context, free_dm).map_or(libc::EOPNOTSUPP, |op| unsafe { op(dm) })
 }
 
-/// `ibv_reg_dm_mr(3)`: null with `errno` set, or a region of all of it.
+/// Calls `ibv_reg_dm_mr(3)` for all `length` bytes of `dm`. Returns a new region, or null with
+/// `errno` set.
 ///
 /// # Safety
 ///
-/// Domain and memory exist, on the same device; the memory is `length` bytes long.
+/// `pd` and `dm` exist and belong to the same device, and `dm` is `length` bytes long.
 pub(crate) unsafe fn ibv_reg_dm_mr(
     pd: *mut ffi::ibv_pd,
     dm: *mut ffi::ibv_dm,
     length: usize,
     access: u32,
 ) -> *mut ffi::ibv_mr {
-    // SAFETY: the caller vouches for the domain, which has an open context.
+    // SAFETY: `pd` exists, according to the caller, so its context is open.
     let context = unsafe { (*pd).context };
     match op!(context, reg_dm_mr) {
-        // SAFETY: the driver's own operation, whose rules the caller guarantees.
+        // SAFETY: the driver has set this operation, and the caller fulfils its requirements.
         Some(op) => unsafe { op(pd, dm, 0, length, access) },
         None => not_supported(),
     }
@@ -252,15 +263,15 @@ mod tests {
         size: usize,
     ) -> libc::c_int {
         assert_eq!((port_num, size), (7, 52));
-        // SAFETY: the test below hands in a structure of its own.
+        // SAFETY: the test below passes a pointer to its own structure.
         unsafe { (*attr).flags = 5 };
         libc::ERANGE
     }
 
-    /// A context as libibverbs builds it, with one operation.
+    /// Returns a context with the layout that libibverbs creates. It has one operation.
     fn context() -> Box<ffi::verbs_context> {
-        // SAFETY: a structure of integers, pointers and optional functions: all zero is a valid
-        // value.
+        // SAFETY: `verbs_context` consists of integers, pointers and optional functions, for which
+        // all zeros is a valid value.
         let mut context: Box<ffi::verbs_context> =
             unsafe { Box::new(MaybeUninit::zeroed().assume_init()) };
         context.sz = size_of::<ffi::verbs_context>();
@@ -274,10 +285,11 @@ mod tests {
         let mut context = context();
         let mut attr = MaybeUninit::<ffi::ibv_port_attr>::zeroed();
         let raw = (&raw mut *context).wrapping_byte_add(offset_of!(ffi::verbs_context, context));
-        // SAFETY: both are laid out as libibverbs does it; the operation is the one above.
+        // SAFETY: `raw` and `attr` have the layout that libibverbs uses, and the operation is the
+        // function `query_port` above.
         let ret = unsafe { ibv_query_port(raw.cast(), 7, attr.as_mut_ptr()) };
         assert_eq!(ret, libc::ERANGE);
-        // SAFETY: zeroed, and then written by the operation.
+        // SAFETY: `attr` was zeroed, and then written by the operation.
         assert_eq!(unsafe { attr.assume_init() }.flags, 5);
     }
 

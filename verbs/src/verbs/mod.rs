@@ -1,4 +1,5 @@
-//! libibverbs: devices, memory, queues and work requests as objects that clean up after themselves.
+//! libibverbs: devices, memory, queues and work requests. The objects clean up when they are
+//! dropped.
 //!
 //! # Objects
 //!
@@ -17,34 +18,35 @@
 //! # Resource cleanup
 //!
 //! All handles are reference counted, and each object holds the objects from which it was created.
-//! So handles may be dropped in any order: the C objects are destroyed in the order that libibverbs
-//! accepts. A queue pair also holds the memory regions of all requests posted on it, and a region's
-//! memory is unmapped only after it has been deregistered.
+//! So handles may be dropped in any order, and the C objects are destroyed in the order that
+//! libibverbs requires. A queue pair also holds the memory regions of all requests that were posted
+//! on it. The memory of a region is unmapped only after the region has been deregistered.
 //!
-//! When libibverbs destroys an object, it waits for events of that object that were read and not
-//! acknowledged. This module acknowledges each event before it returns it, so destruction never
-//! blocks.
+//! When libibverbs destroys an object, it waits until all events of that object that were read have
+//! been acknowledged. This module acknowledges each event before it returns the event, so
+//! destroying an object never blocks.
 //!
 //! # Thread safety
 //!
-//! All handles are [`Send`] and [`Sync`], as libibverbs locks each object itself. When several
-//! threads post on one queue pair, each call's requests stay together, in some order of the calls.
-//! When several threads poll one completion queue, each completion is returned to one of them.
+//! All handles are [`Send`] and [`Sync`], because libibverbs locks each object itself. When several
+//! threads post on one queue pair, the requests of each call stay together; the order of the calls
+//! is not defined. When several threads poll one completion queue, each completion is returned to
+//! one of them.
 //!
 //! # Memory
 //!
-//! The device, and a peer that has been given a key, may change registered memory at any time. No
-//! safe method returns a reference to it: [`MemoryRegion::copy_in`] and [`MemoryRegion::copy_out`]
-//! copy.
+//! The device, and any peer that knows a region's key, may change registered memory at any time. So
+//! no safe method returns a reference to it; [`MemoryRegion::copy_in`] and
+//! [`MemoryRegion::copy_out`] copy the bytes.
 
-// This layer owns every object of libibverbs that the crate uses. It guarantees that safe code
-// cannot use one after its destruction, post what a queue cannot take, or alias memory that the
-// device writes; what it cannot check is an `unsafe fn` of the crate, for the layers above to
-// justify. It is called by `cm`, by `rsocket`, by the engine's memory and queues, and by programs.
-// It never blocks except in functions whose name or documentation mentions it, starts no thread,
-// and does not know connections or messages: its users connect queue pairs.
+// This module owns every libibverbs object that the crate uses. It guarantees that safe code cannot
+// use an object after its destruction, cannot post a request that a queue cannot take, and cannot
+// alias memory that the device writes. A function for which it cannot check this is an `unsafe fn`,
+// whose callers justify the use. Its callers are `cm`, `rsocket`, the memory and queue modules of
+// the engine, and programs. A function blocks only if its name or documentation says so. The module
+// starts no thread, and does not know connections or messages: its users connect queue pairs.
 //
-// Its folders use each other in one direction only:
+// Its modules use each other in one direction only:
 // device ← memory, completion ← work_request ← queue_pair.
 
 mod bit_flags;
@@ -76,7 +78,7 @@ pub use self::{
     },
 };
 
-/// Asserts the statements above on threads.
+/// Checks at compile time that the types are `Send` and `Sync`, as the documentation above states.
 #[cfg(test)]
 const _: () = {
     const fn assert_send_sync<T: Send + Sync>() {}

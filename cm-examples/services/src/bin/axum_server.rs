@@ -1,5 +1,5 @@
-//! A web server of axum, over rdmsg and over plain TCP at the same time: `axum::serve` takes the
-//! listener of either.
+//! A web server that uses axum. It accepts connections over rdmsg and over plain TCP at the same
+//! time, because `axum::serve` accepts either listener.
 
 use std::{net::SocketAddr, process::ExitCode};
 
@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 #[derive(Parser)]
 #[command(
     version,
-    about = "Serves HTTP/1 and HTTP/2 by axum: / greets, /echo sends a body back."
+    about = "Serves HTTP/1 and HTTP/2 with axum: / greets, /echo sends the request body back."
 )]
 struct Program {
     #[command(flatten)]
@@ -55,7 +55,7 @@ async fn serve(options: &ServerOptions) -> Result<()> {
     };
     tokio::select! {
         served = async { tokio::try_join!(over_rdmsg, over_tcp) } => drop(served?),
-        () = time_limit => println!("some requests were left"),
+        () = time_limit => println!("some requests were cut off, because they did not end in time"),
     }
     finish(engine, options.time_limit()).await
 }

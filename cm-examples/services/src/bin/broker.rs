@@ -1,8 +1,9 @@
-//! Publish and subscribe, by messages of rdmsg: the broker, a publisher and a subscriber.
+//! A publish-subscribe service over rdmsg messages: the broker, a publisher and a subscriber.
 //!
-//! A slow subscriber does not delay others. Its queue is bounded in messages and in bytes: the
-//! broker drops the oldest messages, and reports their number before the next one. A subscriber
-//! whose process or host has stopped is detected after the keepalive's time.
+//! A slow subscriber does not delay other clients. The broker keeps a queue for each subscriber,
+//! with limits on the messages and their bytes. When the queue is full, the broker drops the oldest
+//! messages, and sends the number of dropped messages before the next one. The keepalive detects a
+//! subscriber whose process or host has stopped.
 
 use std::{
     io::{BufRead, stdin},
@@ -26,13 +27,13 @@ use services::{
 };
 use tokio_util::task::TaskTracker;
 
-/// The longest message that the broker takes.
+/// The longest message in bytes that the broker and its clients accept.
 const MAX_MESSAGE: u64 = 1 << 20;
 
 #[derive(Parser)]
 #[command(
     version,
-    about = "Publish and subscribe: broker, publisher and subscriber."
+    about = "A broker for publish and subscribe, a publisher and a subscriber."
 )]
 struct Program {
     #[command(subcommand)]
@@ -44,38 +45,38 @@ struct Program {
 
 #[derive(Subcommand)]
 enum Role {
-    /// Be the broker
+    /// Run the broker
     Serve(Serve),
-    /// Publish messages on a topic: these, or else the lines of stdin
+    /// Publish the given messages on a topic, or without messages each line of stdin
     Pub {
         #[command(flatten)]
         client: Client,
-        /// The topic
+        /// The topic of all messages
         topic: String,
-        /// The messages
+        /// The messages to publish
         messages: Vec<String>,
-        /// Publish this many messages, and print the time
+        /// Publish this number of generated messages, and print the rate
         #[arg(short = 'n', long, conflicts_with = "messages")]
         count: Option<u64>,
-        /// Their size in bytes
+        /// The size in bytes of each generated message
         #[arg(long, default_value_t = 64, requires = "count")]
         size: usize,
     },
-    /// Print the messages of topics
+    /// Subscribe to topics, and print the messages that arrive
     Sub {
         #[command(flatten)]
         client: Client,
-        /// The topics
+        /// The topics to subscribe to
         #[arg(required = true)]
         topics: Vec<String>,
-        /// End after this many messages, including missed ones
+        /// Exit after this number of messages, including those that the broker dropped
         #[arg(short = 'n', long)]
         count: Option<u64>,
-        /// Print only their number
+        /// Print only the numbers of messages when the program ends
         #[arg(short, long)]
         quiet: bool,
     },
-    /// Print the broker's statistics
+    /// Print the statistics of the broker
     Ask {
         #[command(flatten)]
         client: Client,
@@ -84,16 +85,17 @@ enum Role {
 
 #[derive(Args)]
 struct Serve {
-    /// Address and port to listen on; port 0 takes a free one
+    /// The address and port to listen on; with port 0, the system chooses a free port
     #[arg(default_value = "0.0.0.0:7471")]
     address: SocketAddr,
-    /// The limit of messages that wait for a subscriber; then the oldest are dropped
+    /// The maximum number of messages in the queue of a subscriber; at the limit, the broker drops
+    /// the oldest
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     queue: u32,
-    /// The limit of their bytes
+    /// The maximum number of bytes in the queue of a subscriber
     #[arg(long, default_value_t = 8 << 20)]
     queue_bytes: usize,
-    /// How long clients may take to finish after SIGINT or SIGTERM, in seconds
+    /// The time after SIGINT or SIGTERM within which clients must finish, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     time_limit: u64,
     #[command(flatten)]
@@ -102,7 +104,7 @@ struct Serve {
 
 #[derive(Args)]
 struct Client {
-    /// The broker's address and port
+    /// The address and port of the broker
     address: String,
     #[command(flatten)]
     keepalive: Keepalive,
@@ -166,7 +168,7 @@ async fn serve(options: &Serve) -> Result<()> {
                 return Err(error.into());
             }
             Err(error) => {
-                log::warn!("a client was not accepted: {error}");
+                log::warn!("cannot accept a client: {error}");
                 continue;
             }
         };
@@ -184,7 +186,7 @@ async fn serve(options: &Serve) -> Result<()> {
         .await
         .is_err()
     {
-        println!("{} clients were left", clients.len());
+        println!("{} clients did not end in time", clients.len());
     }
     println!("{}", hub.statistics());
     finish(engine, time_limit).await
@@ -219,7 +221,7 @@ async fn publish_all(
         endpoint.send(&publish(topic, &message?)?).await?;
         count += 1;
     }
-    // The close shows that all of them have arrived.
+    // `close` returns when the broker has received all messages.
     endpoint.close().await?;
     if says {
         let rate = count as f64 / start.elapsed().as_secs_f64();
@@ -239,7 +241,8 @@ async fn subscribe(
     for topic in topics {
         endpoint.send(&ToBroker::subscribe(topic)).await?;
     }
-    // The answer shows that the broker has subscribed the client.
+    // The broker executes the requests of a client in order, so its answer shows that it has
+    // executed the subscriptions.
     endpoint.send(&ToBroker::ask()).await?;
     let (mut received, mut missed) = (0, 0);
     while count.is_none_or(|count| received + missed < count) {
@@ -277,7 +280,7 @@ async fn ask(client: &Client) -> Result<()> {
     let message = endpoint.recv().await?;
     match FromBroker::parse(&message)? {
         FromBroker::Statistics(text) => println!("{text}"),
-        _ => return Err("the broker answers something else".into()),
+        _ => return Err("the broker did not answer with its statistics".into()),
     }
     drop(message);
     Ok(endpoint.close().await?)

@@ -1,5 +1,6 @@
-//! Copies files to a server and from it. Large messages carry them without a copy, a digest
-//! verifies them, and an interrupted copy is resumed.
+//! Copies files to and from a server. Each part of a file is a large message, which is not copied
+//! in memory. A digest verifies the complete file. After an interruption, the next copy continues
+//! at the same place.
 
 use std::{
     net::SocketAddr,
@@ -27,7 +28,10 @@ use tokio_util::task::TaskTracker;
 const BAR: &str = "{bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
 
 #[derive(Parser)]
-#[command(version, about = "Copies files, and goes on where it was cut.")]
+#[command(
+    version,
+    about = "Copies files, and continues a copy that was interrupted."
+)]
 struct Program {
     #[command(subcommand)]
     role: Role,
@@ -40,14 +44,14 @@ struct Program {
 
 #[derive(Subcommand)]
 enum Role {
-    /// Serve the files of a folder: every client may read and write them
+    /// Serve the files of a folder: every client can read and write them
     Serve {
-        /// The folder
+        /// The folder to serve
         folder: PathBuf,
-        /// Address and port to listen on; port 0 takes a free one
+        /// The address and port to listen on; with port 0, the system chooses a free port
         #[arg(default_value = "0.0.0.0:7471")]
         address: SocketAddr,
-        /// How long clients may take to finish after SIGINT or SIGTERM, in seconds
+        /// The time after SIGINT or SIGTERM within which clients must finish, in seconds
         #[arg(long, value_name = "SECONDS", default_value_t = 5)]
         time_limit: u64,
     },
@@ -59,11 +63,11 @@ enum Role {
 
 #[derive(Args)]
 struct Copy {
-    /// The file on this machine
+    /// The path of the file on this host
     file: PathBuf,
-    /// The server's address and port
+    /// The address and port of the server
     address: String,
-    /// The file's name at the server [default: as here]
+    /// The name of the file on the server [default: the same as here]
     #[arg(long)]
     name: Option<String>,
 }
@@ -93,7 +97,7 @@ async fn serve(
     keepalive: &Keepalive,
 ) -> Result<()> {
     if !folder.is_dir() {
-        return Err(format!("{} is no folder", folder.display()).into());
+        return Err(format!("{} is not a folder", folder.display()).into());
     }
     let stop = stop_on_signals()?;
     let engine = Engine::new()?;
@@ -116,7 +120,7 @@ async fn serve(
                 return Err(error.into());
             }
             Err(error) => {
-                log::warn!("a client was not accepted: {error}");
+                log::warn!("cannot accept a client: {error}");
                 continue;
             }
         };
@@ -137,7 +141,10 @@ async fn serve(
         .await
         .is_err()
     {
-        println!("{} copies were cut, and can go on later", clients.len());
+        println!(
+            "{} copies were interrupted; clients can continue them later",
+            clients.len()
+        );
     }
     finish(engine, time_limit).await
 }
@@ -174,7 +181,7 @@ async fn copy_file(options: &Copy, keepalive: &Keepalive, put: bool) -> Result<(
         copied = copying => copied?,
         () = stop.cancelled() => {
             endpoint.get_ref().abort(0);
-            return Err("interrupted: the next time it goes on from here".into());
+            return Err("interrupted: the next copy of the file continues here".into());
         }
     };
     endpoint.close().await?;

@@ -1,4 +1,5 @@
-//! gRPC: unmodified tonic, server and client, over rdmsg, and over plain TCP at the same time.
+//! A gRPC server and client that use the unmodified tonic library. They communicate over rdmsg or
+//! over plain TCP, and the server accepts both at the same time.
 //!
 //! The server passes a stream of connections to `serve_with_incoming_shutdown`, and the client
 //! passes `rdmsg::tokio::HttpConnector` to `connect_with_connector`.
@@ -23,7 +24,7 @@ use tokio_stream::StreamExt;
 use tonic::transport;
 
 #[derive(Parser)]
-#[command(version, about = "A gRPC service that echoes, and its client.")]
+#[command(version, about = "A gRPC echo server and its client.")]
 struct Program {
     #[command(subcommand)]
     role: Role,
@@ -31,33 +32,33 @@ struct Program {
 
 #[derive(Subcommand)]
 enum Role {
-    /// Serve
+    /// Run the server
     Serve(ServerOptions),
-    /// Send a message, and get it back: a unary call
+    /// Send a message and print the reply: a unary call
     Once {
         #[command(flatten)]
         options: ClientOptions,
-        /// The message
+        /// The message to send
         message: String,
-        /// Do this many times, and print the time
+        /// Send the message this number of times, and print the rate
         #[arg(short = 'n', long)]
         requests: Option<u64>,
         /// The number of concurrent calls
         #[arg(short, long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
         concurrency: u64,
     },
-    /// Get this many numbers: a stream from the server
+    /// Request a number of messages: a stream from the server
     Count {
         #[command(flatten)]
         options: ClientOptions,
-        /// The count
+        /// The number of messages
         count: u64,
     },
-    /// Send these messages and get each back: streams both ways
+    /// Send messages and print the reply to each: a stream in each direction
     Chat {
         #[command(flatten)]
         options: ClientOptions,
-        /// The messages
+        /// The messages to send
         messages: Vec<String>,
     },
 }
@@ -93,7 +94,7 @@ async fn serve(options: &ServerOptions) -> Result<()> {
     };
     tokio::select! {
         served = serving => served?,
-        () = time_limit => println!("some calls were left"),
+        () = time_limit => println!("some calls were cut off, because they did not end in time"),
     }
     server.finish().await
 }
@@ -153,7 +154,7 @@ async fn bench(client: EchoClient, message: Bytes, requests: u64, concurrency: u
         tasks.spawn(async move {
             for _ in 0..share {
                 if client.once(message.clone()).await? != message {
-                    return Err("another message came back".into());
+                    return Err("the reply differs from the message".into());
                 }
             }
             Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())

@@ -1,5 +1,5 @@
-//! A client for `http_server`: unmodified hyper, HTTP/1 or HTTP/2, with TLS or without, over rdmsg,
-//! or over plain TCP.
+//! A client for `http_server` that uses the unmodified hyper library. It supports HTTP/1 and
+//! HTTP/2, with TLS or without, over rdmsg or over plain TCP.
 
 use std::{
     path::PathBuf,
@@ -34,33 +34,34 @@ use tokio_rustls::TlsConnector;
 #[derive(Clone, Parser)]
 #[command(
     version,
-    about = "Gets or posts by HTTP, once, or many times to see how fast it is."
+    about = "Sends an HTTP request, or many requests to measure their rate."
 )]
 struct Program {
     #[command(flatten)]
     options: ClientOptions,
-    /// The path of the request
+    /// The path in the request
     #[arg(default_value = "/")]
     path: String,
-    /// Speak HTTP/2
+    /// Use HTTP/2 instead of HTTP/1
     #[arg(long)]
     http2: bool,
-    /// Speak TLS, and trust the certificates in this file, which is PEM
+    /// Use TLS, and trust the certificates in this PEM file
     #[arg(long, value_name = "FILE")]
     trust: Option<PathBuf>,
-    /// The name in the server's certificate
+    /// The host name in the certificate of the server
     #[arg(long, default_value = NAME)]
     name: String,
-    /// Post this many bytes
+    /// Send a POST request with a body of this number of bytes instead of a GET request
     #[arg(long, value_name = "BYTES")]
     post: Option<u64>,
-    /// Write the answer to this file
+    /// Write the response body to this file instead of stdout
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Send this many requests, and print the time
+    /// Send this number of requests, and print the rate
     #[arg(short = 'n', long)]
     requests: Option<u64>,
-    /// The number of concurrent requests, each on a connection, or all on one with HTTP/2
+    /// The number of concurrent requests; each has its own connection with HTTP/1, and all share a
+    /// connection with HTTP/2
     #[arg(short, long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
     concurrency: u64,
 }
@@ -159,7 +160,8 @@ async fn bench(
     Ok(())
 }
 
-/// Sends requests while any are left, and returns the number of received bytes.
+/// Sends requests until `left`, which all clients share, is 0. Returns the number of received
+/// bytes.
 async fn load(mut client: Client, program: Arc<Program>, left: Arc<AtomicU64>) -> Result<u64> {
     let mut received = 0;
     let fewer = |left: u64| left.checked_sub(1);

@@ -1,5 +1,5 @@
-//! An HTTP client with hyper-util's pool of connections, over rdmsg, or over plain TCP. The two
-//! differ in the connector alone.
+//! An HTTP client that uses the connection pool of hyper-util, over rdmsg or over plain TCP. Only
+//! the connector differs.
 
 use std::{
     io::{Write, stdout},
@@ -25,19 +25,19 @@ use tokio::task::JoinSet;
 #[derive(Clone, Parser)]
 #[command(
     version,
-    about = "Gets a page by HTTP, once, or many times to see how fast it is.",
+    about = "Gets a page over HTTP, once, or many times to measure the rate.",
     after_help = "Example:\n  http_get http://10.8.0.1:7471/ -n 100000"
 )]
 struct Program {
-    /// The page
+    /// The URI of the page
     uri: Uri,
-    /// Connect by plain TCP, without rdmsg
+    /// Connect over plain TCP instead of rdmsg
     #[arg(long)]
     tcp: bool,
-    /// Speak HTTP/2
+    /// Use HTTP/2 instead of HTTP/1
     #[arg(long)]
     http2: bool,
-    /// Send this many requests, and print the rate
+    /// Send this number of requests, and print the rate
     #[arg(short = 'n', long)]
     requests: Option<u64>,
     /// The number of concurrent requests

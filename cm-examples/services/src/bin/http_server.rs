@@ -1,7 +1,8 @@
-//! A web server: unmodified hyper, HTTP/1 and HTTP/2, with TLS by unmodified rustls, over rdmsg and
-//! over plain TCP at the same time.
+//! A web server that uses the unmodified libraries hyper, for HTTP/1 and HTTP/2, and rustls, for
+//! TLS. It accepts connections over rdmsg and over plain TCP at the same time.
 //!
-//! `/` greets, `/bytes/N` is N bytes, `/echo` sends a posted body back as it arrives.
+//! `/` returns a greeting, `/bytes/N` returns N bytes, and `/echo` sends the body of a POST request
+//! back while it arrives.
 
 use std::{fs, path::PathBuf, process::ExitCode};
 
@@ -11,18 +12,19 @@ use services::{Result, certificate::Identity, options::ServerOptions, run, serve
 #[derive(Parser)]
 #[command(
     version,
-    about = "Serves HTTP/1 and HTTP/2, with TLS if there is a certificate."
+    about = "Serves HTTP/1 and HTTP/2, with TLS if a certificate is given."
 )]
 struct Program {
     #[command(flatten)]
     options: ServerOptions,
-    /// Speak TLS with this certificate, a file in PEM
+    /// Use TLS with the certificate in this PEM file
     #[arg(long, value_name = "FILE", requires = "key")]
     certificate: Option<PathBuf>,
-    /// The certificate's key, a file in PEM
+    /// The private key of the certificate, a PEM file
     #[arg(long, value_name = "FILE", requires = "certificate")]
     key: Option<PathBuf>,
-    /// Speak TLS with a certificate that is made now, for rdmsg.test, and written to this file
+    /// Use TLS with a new self-signed certificate for rdmsg.test, and write the certificate to this
+    /// file
     #[arg(long, value_name = "FILE", conflicts_with = "certificate")]
     self_signed: Option<PathBuf>,
 }

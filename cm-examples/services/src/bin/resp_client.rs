@@ -1,5 +1,5 @@
-//! A client for RESP over rdmsg, or over plain TCP: it sends its arguments as one request, or runs
-//! a benchmark like that of Redis.
+//! A client for the Redis protocol (RESP), over rdmsg or over plain TCP. It sends its arguments as
+//! one request, or runs a benchmark like `redis-benchmark`.
 
 use std::{process::ExitCode, time::Instant};
 
@@ -18,25 +18,25 @@ use tokio::task::JoinSet;
 #[derive(Parser)]
 #[command(
     version,
-    about = "Sends a request by RESP, the protocol of Redis, or many to see how fast it is.",
+    about = "Sends a request in the Redis protocol (RESP), or many to measure their rate.",
     after_help = "Examples:\n  resp_client 10.8.0.1:7471 SET name value\n  \
                   resp_client 10.8.0.1:7471 --requests 100000 --clients 50 --pipeline 16"
 )]
 struct Program {
     #[command(flatten)]
     options: ClientOptions,
-    /// The request; without one PING, or SET and GET with --requests
+    /// The request and its arguments [default: PING; with --requests: SET, then GET]
     command: Vec<String>,
-    /// Send this many requests, and print the time
+    /// Send this number of requests, and print the rate
     #[arg(short = 'n', long)]
     requests: Option<u64>,
     /// The number of connections
     #[arg(short, long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
     clients: u64,
-    /// The number of requests in flight on each
+    /// The number of requests in flight on each connection
     #[arg(short = 'P', long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pipeline: u64,
-    /// The length of values
+    /// The length of each value in bytes, for the default requests of --requests
     #[arg(short = 'd', long, default_value_t = 3)]
     size: usize,
 }
@@ -72,7 +72,7 @@ async fn ask(program: &Program, engine: &Engine) -> Result<()> {
     let reply = Client::new(socket).ask(command).await?;
     println!("{reply}");
     match reply {
-        Reply::Error(_) => Err("the server refused it".into()),
+        Reply::Error(_) => Err("the server returned an error".into()),
         _ => Ok(()),
     }
 }
@@ -92,7 +92,7 @@ async fn bench(
     let start = Instant::now();
     let mut tasks = JoinSet::new();
     for (number, client) in (0..).zip(clients) {
-        // The first connections send the remainder.
+        // If the requests cannot be divided equally, each of the first connections sends one more.
         let share = requests / program.clients + u64::from(number < requests % program.clients);
         tasks.spawn(load(client, command.to_vec(), share, program.pipeline));
     }

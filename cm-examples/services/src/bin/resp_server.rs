@@ -1,9 +1,10 @@
-//! A key-value server with the protocol of Redis, for stock clients over plain TCP and for
-//! programs over rdmsg at the same time.
+//! A key-value server for the Redis protocol (RESP). It serves unmodified Redis clients over plain
+//! TCP and programs over rdmsg at the same time.
 //!
-//! The session is one function for both, generic over `AsyncRead + AsyncWrite`: it answers requests
-//! as they arrive, many at a time if a client sends many. A malformed request ends its own
-//! connection, with an error as reply.
+//! One function serves both kinds of connections, because it is generic over `AsyncRead +
+//! AsyncWrite`. It executes requests in the order of their arrival, and sends the replies together
+//! if a client sends many requests at once. After a malformed request it replies with an error and
+//! ends the connection.
 
 use std::{process::ExitCode, sync::Arc};
 
@@ -13,7 +14,7 @@ use services::{Result, options::ServerOptions, resp, run, server::Server, store:
 #[derive(Parser)]
 #[command(
     version,
-    about = "Serves keys and values by RESP, the protocol of Redis."
+    about = "Serves keys and values in the Redis protocol (RESP)."
 )]
 struct Program {
     #[command(flatten)]

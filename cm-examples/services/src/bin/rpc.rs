@@ -1,5 +1,5 @@
-//! Remote procedure calls by tarpc, over messages of rdmsg: a server that keeps values by their
-//! keys, and its client. The transport is in `rpc`.
+//! A tarpc server that stores values by their keys, and its client. Each request and each response
+//! is an rdmsg message. The module `rpc` of the library has the transport.
 
 use std::{
     net::SocketAddr,
@@ -27,7 +27,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(5);
 #[derive(Parser)]
 #[command(
     version,
-    about = "Keeps values by their keys: server and client of tarpc."
+    about = "A tarpc server that stores values by their keys, and its client."
 )]
 struct Program {
     #[command(subcommand)]
@@ -41,25 +41,25 @@ struct Program {
 
 #[derive(Subcommand)]
 enum Role {
-    /// Serve
+    /// Run the server
     Serve {
-        /// Address and port to listen on; port 0 takes a free one
+        /// The address and port to listen on; with port 0, the system chooses a free port
         #[arg(default_value = "0.0.0.0:7471")]
         address: SocketAddr,
     },
-    /// Set a value
+    /// Set the value of a key
     Set {
-        /// The server's address and port
+        /// The address and port of the server
         address: String,
         key: String,
         value: String,
     },
-    /// Print a value
+    /// Print the value of a key
     Get {
-        /// The server's address and port
+        /// The address and port of the server
         address: String,
         key: String,
-        /// Get it this many times, one after the other, and print the rate
+        /// Request the value this number of times, one request after the other, and print the rate
         #[arg(short = 'n', long)]
         requests: Option<u64>,
     },
@@ -105,7 +105,7 @@ async fn work(program: Program) -> Result<()> {
                 client.get(context::current(), key.clone()).await?;
             }
             let value = client.get(context::current(), key).await?;
-            println!("{}", value.ok_or("there is no such key")?);
+            println!("{}", value.ok_or("the server has no value for this key")?);
             if let Some(requests) = requests {
                 let rate = requests as f64 / start.elapsed().as_secs_f64();
                 println!("{requests} requests, {rate:.0} requests per second");
@@ -121,7 +121,8 @@ async fn connect(connector: &Connector, address: &str) -> Result<StoreClient> {
     Ok(StoreClient::new(client::Config::default(), transport).spawn())
 }
 
-/// Serves connections until a signal. After it, clients may finish.
+/// Serves connections until a signal arrives. Then waits up to `TIME_LIMIT` until the clients close
+/// their connections.
 async fn serve(listener: &Listener) -> Result<()> {
     let stop = stop_on_signals()?;
     let values = Values::default();
@@ -137,7 +138,7 @@ async fn serve(listener: &Listener) -> Result<()> {
     clients.close();
     let left = tokio::time::timeout(TIME_LIMIT, clients.wait()).await;
     if left.is_err() {
-        println!("{} clients were left", clients.len());
+        println!("{} clients did not end in time", clients.len());
     }
     Ok(())
 }

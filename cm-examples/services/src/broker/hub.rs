@@ -17,10 +17,10 @@ use super::{
 };
 use crate::Result;
 
-/// The task that sends to a subscriber.
+/// The task that sends the messages in a subscriber's queue.
 type Sending = JoinHandle<Result<(), Error>>;
 
-/// The subscribers of topics, with counters.
+/// The state of the broker: the subscribers, their topics, and counters.
 #[derive(Debug)]
 pub struct Hub {
     limits: QueueLimits,
@@ -28,7 +28,7 @@ pub struct Hub {
     published: AtomicU64,
     delivered: AtomicU64,
     missed: AtomicU64,
-    /// The largest number of bytes that have waited for one subscriber.
+    /// The largest number of bytes that a subscriber's queue has contained.
     most_waiting: AtomicU64,
 }
 
@@ -39,7 +39,7 @@ struct Subscriber {
 }
 
 impl Hub {
-    /// Creates a broker without clients.
+    /// Creates a broker without clients. `limits` apply to the queue of each subscriber.
     #[must_use]
     pub fn new(limits: QueueLimits) -> Arc<Self> {
         Arc::new(Self {
@@ -52,12 +52,12 @@ impl Hub {
         })
     }
 
-    /// Serves one client until it ends or `stop` is cancelled; then it still gets the messages in
-    /// its queue.
+    /// Serves one client until it closes the connection or `stop` is cancelled. Then sends the
+    /// messages that are still in the queue of the client.
     ///
     /// # Errors
     ///
-    /// The end of the connection, or a malformed message of the client.
+    /// Fails if the connection breaks or the client sends a malformed message.
     pub async fn serve(self: Arc<Self>, endpoint: Endpoint, stop: CancellationToken) -> Result<()> {
         let mut sending = None;
         let received = tokio::select! {
@@ -82,7 +82,7 @@ impl Hub {
         Ok(endpoint.close().await?)
     }
 
-    /// Executes the messages of a client until it finishes.
+    /// Executes the requests of a client until the client closes the connection.
     async fn receive(
         self: &Arc<Self>,
         endpoint: &Endpoint,
@@ -125,8 +125,8 @@ impl Hub {
         (subscriber, tokio::spawn(sending))
     }
 
-    /// Sends a subscriber the messages in its queue. This waits while the subscriber's window is
-    /// full, and the queue drops the oldest messages.
+    /// Sends the messages in the queue to a subscriber. A send waits while the subscriber's receive
+    /// window is full, and meanwhile the queue drops its oldest messages.
     async fn send(
         self: Arc<Self>,
         endpoint: Endpoint,
@@ -146,7 +146,8 @@ impl Hub {
 
     fn publish(&self, topic: &str, publish: &[u8]) {
         self.published.fetch_add(1, Ordering::Relaxed);
-        // All subscribers share one copy, and the publisher gets its credit back at once.
+        // The message is copied once for all subscribers. After the copy, the received message is
+        // dropped, so the publisher's credit is returned without a wait for subscribers.
         let message = FromBroker::published(publish);
         let subscribers = &self.subscribers;
         let subscribers = subscribers.read().unwrap_or_else(PoisonError::into_inner);
@@ -162,7 +163,7 @@ impl Hub {
         }
     }
 
-    /// Returns the statistics as words and numbers.
+    /// Returns the statistics as a line of names and numbers.
     #[must_use]
     pub fn statistics(&self) -> String {
         let subscribers = &self.subscribers;

@@ -13,16 +13,16 @@ const STATISTICS: u8 = b'=';
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "this is the protocol")]
 pub enum ToBroker<'a> {
-    /// Subscribes to this topic.
+    /// Subscribes the client to this topic.
     Subscribe(&'a str),
-    /// Publishes this.
+    /// Publishes a message.
     Publish {
-        /// The topic.
+        /// The topic of the message.
         topic: &'a str,
-        /// The content.
+        /// The content of the message.
         payload: &'a [u8],
     },
-    /// Requests the statistics.
+    /// Requests the statistics of the broker.
     Ask,
 }
 
@@ -30,27 +30,27 @@ pub enum ToBroker<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "this is the protocol")]
 pub enum FromBroker<'a> {
-    /// A published message.
+    /// A message that a client has published.
     Message {
-        /// The topic.
+        /// The topic of the message.
         topic: &'a str,
-        /// The content.
+        /// The content of the message.
         payload: &'a [u8],
     },
-    /// The number of messages that the broker dropped before the next one, because this subscriber
-    /// was too slow.
+    /// The number of messages that the broker has dropped since the previous message, because this
+    /// subscriber received them too slowly.
     Missed(u64),
-    /// The statistics, as words and numbers.
+    /// The statistics, as a line of names and numbers.
     Statistics(&'a str),
 }
 
-/// Returns a message to the broker that publishes `payload`.
+/// Returns a message to the broker that publishes `payload` on `topic`.
 ///
 /// # Errors
 ///
-/// If the topic is longer than 255 bytes.
+/// Fails if the topic is longer than 255 bytes.
 pub fn publish(topic: &str, payload: &[u8]) -> Result<Bytes> {
-    let len = u8::try_from(topic.len()).map_err(|_| "a topic has at most 255 bytes")?;
+    let len = u8::try_from(topic.len()).map_err(|_| "the topic is longer than 255 bytes")?;
     let mut message = BytesMut::with_capacity(2 + topic.len() + payload.len());
     message.put_slice(&[PUBLISH, len]);
     message.put_slice(topic.as_bytes());
@@ -59,11 +59,11 @@ pub fn publish(topic: &str, payload: &[u8]) -> Result<Bytes> {
 }
 
 impl<'a> ToBroker<'a> {
-    /// Reads a message.
+    /// Parses a message from a client.
     ///
     /// # Errors
     ///
-    /// If it is malformed.
+    /// Fails if the message is malformed.
     pub fn parse(message: &'a [u8]) -> Result<Self> {
         match message.split_first() {
             Some((&SUBSCRIBE, topic)) => Ok(Self::Subscribe(std::str::from_utf8(topic)?)),
@@ -72,17 +72,17 @@ impl<'a> ToBroker<'a> {
                 Ok(Self::Publish { topic, payload })
             }
             Some((&ASK, [])) => Ok(Self::Ask),
-            _ => Err("a message of no known kind".into()),
+            _ => Err("the first byte of the message is not a known type".into()),
         }
     }
 
-    /// Returns a message that subscribes to a topic.
+    /// Returns a message to the broker that subscribes to `topic`.
     #[must_use]
     pub fn subscribe(topic: &str) -> Vec<u8> {
         [&[SUBSCRIBE], topic.as_bytes()].concat()
     }
 
-    /// Returns a message that requests statistics.
+    /// Returns a message to the broker that requests the statistics.
     #[must_use]
     pub fn ask() -> Vec<u8> {
         vec![ASK]
@@ -90,11 +90,11 @@ impl<'a> ToBroker<'a> {
 }
 
 impl<'a> FromBroker<'a> {
-    /// Reads a message.
+    /// Parses a message from the broker.
     ///
     /// # Errors
     ///
-    /// If it is malformed.
+    /// Fails if the message is malformed.
     pub fn parse(message: &'a [u8]) -> Result<Self> {
         match message.split_first() {
             Some((&MESSAGE, rest)) => {
@@ -103,31 +103,32 @@ impl<'a> FromBroker<'a> {
             }
             Some((&MISSED, count)) => Ok(Self::Missed(u64::from_be_bytes(count.try_into()?))),
             Some((&STATISTICS, text)) => Ok(Self::Statistics(std::str::from_utf8(text)?)),
-            _ => Err("a message of no known kind".into()),
+            _ => Err("the first byte of the message is not a known type".into()),
         }
     }
 
-    /// Returns the message that subscribers get for a published one.
+    /// Converts a message from a publisher into the message for the subscribers. Only the first
+    /// byte, the type, differs.
     pub(super) fn published(publish: &[u8]) -> Bytes {
         let mut message = BytesMut::from(publish);
         message[0] = MESSAGE;
         message.freeze()
     }
 
-    /// Returns the message with the number of dropped ones.
+    /// Returns a message to a subscriber with the number of dropped messages.
     pub(super) fn missed(count: u64) -> Vec<u8> {
         [&[MISSED], &count.to_be_bytes()[..]].concat()
     }
 
-    /// Returns the message with statistics.
+    /// Returns a message to a client with the statistics.
     pub(super) fn statistics(text: &str) -> Vec<u8> {
         [&[STATISTICS], text.as_bytes()].concat()
     }
 }
 
-/// Splits a topic from the bytes after it.
+/// Splits bytes into the topic, whose length is in the first byte, and the payload after it.
 fn split(rest: &[u8]) -> Result<(&str, &[u8])> {
-    let short = "a message that ends in its topic";
+    let short = "the message ends within its topic";
     let (len, rest) = rest.split_first().ok_or(short)?;
     let (topic, payload) = rest.split_at_checked(usize::from(*len)).ok_or(short)?;
     Ok((std::str::from_utf8(topic)?, payload))

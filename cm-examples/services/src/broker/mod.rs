@@ -1,9 +1,10 @@
-//! Publishing and subscribing with messages of rdmsg: each is one message, so no framing is needed.
+//! A publish-subscribe service over rdmsg. The protocol needs no framing, because each request and
+//! each published message is one rdmsg message.
 //!
-//! A publisher has one window. The broker releases each message as soon as it has copied it, so no
-//! subscriber delays a publisher. Each subscriber has a [`Queue`], bounded in messages and bytes. A
-//! slow subscriber loses the oldest messages of its queue, and gets their number before the next
-//! message.
+//! A publisher can have one receive window of messages in flight. The broker copies each message
+//! and then returns the credit, so no subscriber delays a publisher. Each subscriber has a
+//! [`Queue`] with limits on messages and bytes. If the subscriber is slow, the queue drops its
+//! oldest messages, and the broker sends their number before the next message.
 
 mod hub;
 mod message;

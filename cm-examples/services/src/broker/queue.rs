@@ -7,17 +7,18 @@ use std::{
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-/// The limits of the messages that wait for one subscriber.
+/// The limits of a subscriber's queue.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "these are all")]
 pub struct QueueLimits {
-    /// The number of messages, at least one.
+    /// The maximum number of messages, at least one.
     pub messages: usize,
-    /// The number of their bytes; a longer message waits alone.
+    /// The maximum number of bytes. A message that is longer is accepted if the queue is empty.
     pub bytes: usize,
 }
 
-/// The messages that wait for one subscriber. The oldest is dropped when a limit is exceeded.
+/// The messages that wait to be sent to one subscriber. When a new message would exceed a limit,
+/// the queue drops its oldest messages.
 #[derive(Debug)]
 pub struct Queue {
     limits: QueueLimits,
@@ -33,15 +34,15 @@ struct State {
     over: bool,
 }
 
-/// The next thing that a subscriber gets.
+/// The next item of a subscriber's queue.
 #[derive(Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers handle each of them")]
 pub enum Next {
-    /// The number of messages that the subscriber has missed at this point.
+    /// The number of messages that the queue has dropped since the previous item.
     Missed(u64),
-    /// A message.
+    /// The oldest message in the queue.
     Message(Bytes),
-    /// The end of the queue.
+    /// The queue is empty, and no more messages follow.
     End,
 }
 
@@ -57,11 +58,13 @@ impl Queue {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // No code that holds the lock can panic between two changes.
+        // A thread that panics while it holds the lock cannot leave the state inconsistent, so a
+        // poisoned lock is usable.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a message. Returns the number of messages dropped for it.
+    /// Adds a message. Returns the number of older messages that the queue has dropped to make
+    /// room.
     pub fn push(&self, message: Bytes) -> u64 {
         let mut state = self.state();
         let mut dropped = 0;
@@ -82,7 +85,8 @@ impl Queue {
         dropped
     }
 
-    /// Waits for the next item. Only one task may wait.
+    /// Waits for the next item. Only one task at a time may call this, because a new message wakes
+    /// only one task.
     pub async fn next(&self) -> Next {
         loop {
             if let Some(next) = self.take() {
@@ -107,13 +111,13 @@ impl Queue {
         }
     }
 
-    /// Ends the queue after its present messages.
+    /// Ends the queue: `next` returns the messages that are in the queue, and then [`Next::End`].
     pub fn end(&self) {
         self.state().over = true;
         self.changed.notify_one();
     }
 
-    /// Returns the numbers of waiting messages and of their bytes.
+    /// Returns the number of messages in the queue, and the number of their bytes.
     pub fn len(&self) -> (usize, usize) {
         let state = self.state();
         (state.messages.len(), state.bytes)
@@ -137,7 +141,11 @@ mod tests {
         assert_eq!(queue.len(), (3, 3));
         assert_eq!(queue.next().await, Next::Missed(2));
         assert_eq!(queue.next().await, Next::Message("2".into()));
-        assert_eq!(queue.push("123456789".into()), 1, "its bytes are too many");
+        assert_eq!(
+            queue.push("123456789".into()),
+            1,
+            "the limit of bytes drops the oldest message"
+        );
         assert_eq!(queue.len(), (2, 10));
         assert_eq!(queue.next().await, Next::Missed(1));
         assert_eq!(queue.next().await, Next::Message("4".into()));

@@ -1,5 +1,5 @@
-//! Unmodified axum and hyper-util's client, with rdmsg's listener and connector, and with those of
-//! plain TCP.
+//! Tests of the unmodified libraries axum and hyper-util, with the listener and the connector of
+//! rdmsg, and with those of plain TCP.
 
 use std::{net::SocketAddr, pin::pin};
 
@@ -54,7 +54,8 @@ async fn body(answer: Response<Incoming>) -> Bytes {
     answer.into_body().collect().await.unwrap().to_bytes()
 }
 
-/// Checks the answers of a server, with HTTP/1 and with HTTP/2.
+/// Checks the responses of a server with HTTP/1 and with HTTP/2. `told` is the server address that
+/// the response must have as an extension.
 async fn check<C>(connector: C, address: SocketAddr, told: Option<PeerAddr>)
 where
     C: Connect + Clone + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! The broker with a subscriber that does not receive.
+//! Tests of the broker with a subscriber that does not receive.
 
 use std::net::SocketAddr;
 
@@ -17,7 +17,7 @@ const LIMITS: QueueLimits = QueueLimits {
     bytes: 64 * 1024,
 };
 
-/// The number of published messages, and how many of them are in flight at a time.
+/// The number of messages that the test publishes, and the number of them in flight at a time.
 const MESSAGES: u64 = 3000;
 const TOGETHER: u64 = 25;
 
@@ -48,7 +48,8 @@ fn start(stop: &CancellationToken) -> (SocketAddr, tokio::task::JoinHandle<()>) 
 async fn subscriber(address: SocketAddr, config: Config) -> Endpoint {
     let endpoint = endpoint(address, config).await;
     endpoint.send(&ToBroker::subscribe("news")).await.unwrap();
-    // The answer shows that the broker has subscribed the client.
+    // The broker executes the requests of a client in order, so the statistics show that it has
+    // executed the subscription.
     statistics(&endpoint).await;
     endpoint
 }
@@ -62,13 +63,14 @@ async fn statistics(endpoint: &Endpoint) -> String {
     }
 }
 
-/// Returns the number after `name`.
+/// Returns the number that follows `name` in the statistics.
 fn number(statistics: &str, name: &str) -> u64 {
     let mut words = statistics.split(' ').skip_while(|word| *word != name);
     words.nth(1).unwrap().parse().unwrap()
 }
 
-/// Takes the next message. Returns its number, and the number of messages missed before it.
+/// Receives the next message. Returns the number in its payload, and the number of dropped messages
+/// that the broker has reported before it.
 async fn next(endpoint: &Endpoint) -> (u64, u64) {
     let mut missed = 0;
     loop {
@@ -106,7 +108,11 @@ fn slow_subscriber_blocks_no_other_and_learns_loss() {
                 .unwrap();
             if number % TOGETHER == TOGETHER - 1 {
                 for expected in number + 1 - TOGETHER..=number {
-                    assert_eq!(next(&prompt).await, (expected, 0), "no message is missed");
+                    assert_eq!(
+                        next(&prompt).await,
+                        (expected, 0),
+                        "the broker drops no message of this subscriber"
+                    );
                 }
             }
         }
@@ -116,8 +122,8 @@ fn slow_subscriber_blocks_no_other_and_learns_loss() {
         assert!(number(&now, "waiting-messages") <= LIMITS.messages as u64);
         let most = number(&now, "most-waiting-bytes");
         assert!(most <= LIMITS.bytes as u64 && most > 60_000, "{now}");
-        // The slow subscriber has only the messages in its window, the two that the broker is
-        // sending, and its queue.
+        // The slow subscriber has not lost the two messages in its receive window, the two that the
+        // broker is sending, and those in its queue. The broker has dropped all others.
         let missed = number(&now, "missed");
         assert!(missed > MESSAGES - 200, "{now}");
         let (mut expected, mut told) = (0, 0);
@@ -135,7 +141,7 @@ fn slow_subscriber_blocks_no_other_and_learns_loss() {
         slow.close().await.unwrap();
         publisher.close().await.unwrap();
         stop.cancel();
-        // The broker ended, and a subscriber sees a normal close.
+        // The broker has ended, and the subscriber sees a normal close.
         let end = prompt.recv().await.unwrap_err().to_string();
         assert_eq!(end, "the connection has ended: closed by the peer");
         serving.await.unwrap();

@@ -1,4 +1,4 @@
-//! Unmodified codecs of tokio-util, on both kinds of streams.
+//! Tests of unmodified codecs of tokio-util on streams of rdmsg and of TCP.
 
 use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};

@@ -1,4 +1,4 @@
-//! Copies that are interrupted, and resumed.
+//! Tests of copies that are interrupted and continued.
 
 use std::{
     fs,
@@ -52,7 +52,8 @@ fn write_file(path: &Path, salt: u64) -> Vec<u8> {
     bytes
 }
 
-/// Puts a file, and aborts the connection when half of the file was sent.
+/// Starts to copy a file to the server, and aborts the connection when half of the file has been
+/// sent.
 async fn cut_put(address: SocketAddr, file: &Path) {
     let endpoint = connect(address).await;
     let cut = endpoint.clone();
@@ -70,8 +71,9 @@ async fn put(address: SocketAddr, file: &Path) -> Copied {
     loop {
         let endpoint = connect(address).await;
         match copy::put(&endpoint, file, "file", &mut |_, _| {}).await {
-            // The server may not have noticed the end of the previous connection yet.
-            Err(error) if error.to_string().contains("received already") => {}
+            // The server has not noticed the end of the previous connection yet, so the part is
+            // still locked.
+            Err(error) if error.to_string().contains("already received") => {}
             copied => {
                 endpoint.close().await.unwrap();
                 return copied.unwrap();
@@ -96,10 +98,10 @@ fn interrupted_copy_resumes() {
         assert!(fs::read(there.join("file")).unwrap() == bytes);
         assert!(!there.join("file.part").exists());
 
-        // The other direction.
+        // The following part copies the file from the server.
         let back = folder.path().join("back");
-        // The client receives at most two more pieces after the abort, because `large_memory`
-        // limits them.
+        // After the abort, the client receives at most two more pieces, because `large_memory`
+        // limits the pieces in flight.
         let config = Config::default().with(|c| c.large_memory = 2 * PIECE);
         let endpoint = endpoint(address, config).await;
         let cut = endpoint.clone();
@@ -146,14 +148,14 @@ fn server_reports_its_refusal() {
             let endpoint = connect(address).await;
             let error = copy::put(&endpoint, &file, name, &mut |_, _| {}).await;
             let error = error.unwrap_err().to_string();
-            let said = format!("the other side: {name} is no name of a file here");
+            let said = format!("the peer reports: {name} is not a permitted file name");
             assert_eq!(error, said);
         }
         let endpoint = connect(address).await;
         let path = folder.path().join("there");
         let error = copy::get(&endpoint, &path, "nothing", &mut |_, _| {}).await;
         let error = error.unwrap_err().to_string();
-        let said = "the other side: nothing: No such file or directory (os error 2)";
+        let said = "the peer reports: nothing: No such file or directory (os error 2)";
         assert_eq!(error, said);
         assert_eq!(
             fs::read_dir(folder.path()).unwrap().count(),

@@ -1,4 +1,4 @@
-//! Unmodified tonic, on both kinds of streams.
+//! Tests of the unmodified tonic library on streams of rdmsg and of TCP.
 
 use bytes::Bytes;
 use rdmsg::{Engine, tokio::StreamListener};
@@ -43,7 +43,8 @@ fn calls_of_each_kind_have_their_answers() {
                 assert_eq!(received, number.to_string());
             }
             assert!(numbers.next().await.is_none());
-            // The client sends each message only after the answer to the previous one.
+            // The client sends each message only after it has received the reply to the previous
+            // one.
             let (messages, stream) = mpsc::channel(1);
             let mut answers = client.chat(ReceiverStream::new(stream)).await.unwrap();
             for number in 0..500 {

@@ -1,4 +1,4 @@
-//! Unmodified hyper, on both kinds of streams.
+//! Tests of the unmodified hyper library on streams of rdmsg and of TCP.
 
 use bytes::Bytes;
 use http_body_util::BodyExt;

@@ -1,5 +1,6 @@
-//! The services in one process, and against programs that are killed or stopped. Over TCP on this
-//! machine, and over RDMA in the lab, where `LAB_ADDR` is an address of a device.
+//! Tests of the services in one process, and against programs that are killed or stopped. The tests
+//! use RDMA if the environment variable `LAB_ADDR` is the address of an RDMA device, and otherwise
+//! TCP.
 
 mod axum;
 mod broker;

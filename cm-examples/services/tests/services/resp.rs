@@ -1,4 +1,4 @@
-//! RESP on both kinds of streams, and malformed requests.
+//! Tests of the RESP protocol on streams of rdmsg and of TCP, also with malformed requests.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ async fn service() -> Service {
     .await
 }
 
-/// Sends `bytes`, and returns all that the server sends until the end.
+/// Sends `bytes`, and returns all bytes that the server sends until it closes the connection.
 async fn said(mut socket: Socket, bytes: &[u8]) -> String {
     socket.write_all(bytes).await.unwrap();
     let mut said = String::new();
@@ -95,7 +95,8 @@ fn pipelined_requests_are_answered_in_order() {
             for number in 1..=REQUESTS {
                 assert_eq!(client.reply().await.unwrap(), Reply::Integer(number));
             }
-            // Single bytes, and inline commands as typed by hand.
+            // The server receives the requests in single bytes. The last two are inline commands,
+            // as a user types them.
             let mut socket = connect(&options).await;
             for byte in b"*2\r\n$4\r\nECHO\r\n$4\r\n\r\n\r\n\r\n\r\n PING  x \r\nQUIT\n" {
                 socket.write_all(&[*byte]).await.unwrap();
@@ -136,7 +137,8 @@ fn malformed_request_ends_only_its_connection() {
                 let reply = other.ask(&["PING"]).await.unwrap();
                 assert_eq!(reply, Reply::Status("PONG".to_owned()));
             }
-            // The server answers the request before the malformed one, and none after it.
+            // The server answers the request before the malformed one, but not the request after
+            // it.
             let said = said(connect(&options).await, b"PING\r\n*x\r\nPING\r\n").await;
             let refused = "-ERR Protocol error: invalid multibulk length\r\n";
             assert_eq!(said, format!("+PONG\r\n{refused}"));

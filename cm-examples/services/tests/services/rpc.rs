@@ -1,4 +1,4 @@
-//! Unmodified tarpc, over messages.
+//! Tests of the unmodified tarpc library over messages of rdmsg.
 
 use std::time::Instant;
 
@@ -10,7 +10,8 @@ use tokio::task::JoinSet;
 
 use super::stage::{Program, TIME_LIMIT, config, endpoint, place, run};
 
-/// Returns the context of a call. The default one has a time limit of 10 s for the answer.
+/// Returns the context of a call with the time limit `TIME_LIMIT`. The default limit of 10 s is too
+/// short on a slow machine.
 fn context() -> Context {
     let mut context = context::current();
     context.deadline = Instant::now() + TIME_LIMIT;

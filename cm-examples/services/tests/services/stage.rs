@@ -1,4 +1,4 @@
-//! Helpers of all modules.
+//! Helpers that all test modules share.
 
 use std::{
     env,
@@ -19,11 +19,12 @@ use tokio::{task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 use toolbox::{Line, Process};
 
-/// Longer than any step takes, even if each instruction is emulated.
+/// A time limit for each step of a test. It is long enough for a host that emulates each
+/// instruction.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(120);
 
-/// Returns the keepalive options. They are longer in the lab, because each instruction may be
-/// emulated, and a live peer may answer late.
+/// Returns the keepalive options. They are four times as long if `LAB_ADDR` is set, because that
+/// host can emulate each instruction, and then a live peer answers late.
 pub(crate) fn keepalive() -> Keepalive {
     let slower = if env::var_os("LAB_ADDR").is_some() {
         4
@@ -37,8 +38,8 @@ pub(crate) fn keepalive() -> Keepalive {
     }
 }
 
-/// Returns the time within which a lost peer is reported: the sum of both options, and the same
-/// again for the work of the programs.
+/// Returns the time within which a program must report a lost peer: twice the sum of both options,
+/// because the programs also need time.
 pub(crate) fn bound() -> Duration {
     let Keepalive {
         keepalive_interval,
@@ -48,7 +49,7 @@ pub(crate) fn bound() -> Duration {
     Duration::from_millis(2 * (keepalive_interval + keepalive_timeout))
 }
 
-/// Returns an address of this machine, and the transport of connections to it.
+/// Returns an address of this host, and the transport of connections to it.
 pub(crate) fn place() -> (IpAddr, Transport) {
     match env::var("LAB_ADDR") {
         Ok(addr) => (addr.parse().unwrap(), Transport::Rdma),
@@ -56,7 +57,7 @@ pub(crate) fn place() -> (IpAddr, Transport) {
     }
 }
 
-/// Returns a configuration for this transport alone.
+/// Returns a configuration that permits only the transport of [`place`].
 pub(crate) fn config() -> Config {
     let transport = match place().1 {
         Transport::Tcp => TransportChoice::Tcp,
@@ -65,7 +66,7 @@ pub(crate) fn config() -> Config {
     Config::default().with(|c| c.transport = transport)
 }
 
-/// Runs a test with a time limit.
+/// Runs a test with the time limit `TIME_LIMIT`.
 pub(crate) fn run(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -75,7 +76,7 @@ pub(crate) fn run(test: impl Future<Output = ()>) {
     runtime.block_on(async { timeout(TIME_LIMIT, test).await.expect("the test hangs") });
 }
 
-/// A server in this process, for both kinds of clients.
+/// A server in this process, which listens over rdmsg and over plain TCP.
 pub(crate) struct Service {
     rdmsg: SocketAddr,
     tcp: SocketAddr,
@@ -83,7 +84,7 @@ pub(crate) struct Service {
     task: JoinHandle<Result<()>>,
 }
 
-/// Listens without accepting connections yet.
+/// Creates a server that listens but does not accept connections yet.
 pub(crate) async fn server(keepalive: Keepalive) -> Server {
     let mut options = ServerOptions::at((place().0, 0).into());
     options.tcp = Some(([127, 0, 0, 1], 0).into());
@@ -106,7 +107,7 @@ impl Service {
         })
     }
 
-    /// Returns a server whose connections `serving` accepts.
+    /// Returns the handle of a server. `serving` is the future that accepts its connections.
     pub(crate) fn of(
         addrs: &(SocketAddr, Option<SocketAddr>),
         stop: CancellationToken,
@@ -120,31 +121,31 @@ impl Service {
         }
     }
 
-    /// Returns the options of a client of each kind.
+    /// Returns the options for a client over rdmsg and for a client over plain TCP.
     pub(crate) fn clients(&self) -> [ClientOptions; 2] {
         let mut plain = ClientOptions::to(self.tcp);
         plain.tcp = true;
         [ClientOptions::to(self.rdmsg), plain]
     }
 
-    /// Returns the address on which the server listens with rdmsg.
+    /// Returns the address on which the server listens over rdmsg.
     pub(crate) fn address(&self) -> SocketAddr {
         self.rdmsg
     }
 
-    /// Connects over rdmsg.
+    /// Connects to the server over rdmsg.
     pub(crate) async fn connect(&self) -> Socket {
         connect(&self.clients()[0]).await
     }
 
-    /// Stops the server, like a signal.
+    /// Stops the server as a signal would, and waits until it has ended.
     pub(crate) async fn stop(self) {
         self.stop.cancel();
         self.task.await.unwrap().unwrap();
     }
 }
 
-/// Connects with these options.
+/// Connects with these options, and asserts that the connection uses the expected transport.
 pub(crate) async fn connect(options: &ClientOptions) -> Socket {
     let engine = Engine::shared().unwrap();
     let socket = Socket::connect(options, &engine).await.unwrap();
@@ -152,20 +153,21 @@ pub(crate) async fn connect(options: &ClientOptions) -> Socket {
         assert_eq!(
             stream.transport(),
             place().1,
-            "the transport is not replaced"
+            "the connection uses the transport of the test"
         );
     }
     socket
 }
 
-/// Connects to a service with messages.
+/// Connects to a service that uses messages, and asserts that the connection uses the expected
+/// transport.
 pub(crate) async fn endpoint(address: SocketAddr, config: Config) -> Endpoint {
     let connector = rdmsg::Connector::new().config(&config);
     let endpoint = Endpoint::connect_with(&connector, address).await.unwrap();
     assert_eq!(
         endpoint.transport(),
         place().1,
-        "the transport is not replaced"
+        "the connection uses the transport of the test"
     );
     endpoint
 }
@@ -174,8 +176,8 @@ pub(crate) async fn endpoint(address: SocketAddr, config: Config) -> Endpoint {
 pub(crate) struct Program(pub(crate) Process);
 
 impl Program {
-    /// Starts a server with these arguments, in which `ADDR` stands for the address to listen on.
-    /// Returns its address as well.
+    /// Starts a server with these arguments, and replaces the argument `ADDR` by the address to
+    /// listen on. Also returns the address on which the server listens.
     pub(crate) fn serve(program: &str, words: &[&str]) -> (Self, SocketAddr) {
         let mut server = Self::start(program, words, (place().0, 0).into());
         let listening = server.line("listening on ");
@@ -183,7 +185,7 @@ impl Program {
         (server, address)
     }
 
-    /// Starts a program with these arguments, in which `ADDR` stands for this address.
+    /// Starts a program with these arguments, and replaces the argument `ADDR` by `address`.
     pub(crate) fn start(program: &str, words: &[&str], address: SocketAddr) -> Self {
         let address = address.to_string();
         let words = words.iter().map(|word| match *word {
@@ -199,7 +201,7 @@ impl Program {
         Self(Process::start(&argv).unwrap())
     }
 
-    /// Waits for a line with this beginning, and returns the rest of it.
+    /// Waits for a line that starts with `beginning`, and returns the rest of the line.
     pub(crate) fn line(&mut self, beginning: &str) -> String {
         loop {
             match self.0.line(TIME_LIMIT) {
@@ -217,7 +219,7 @@ impl Program {
     }
 }
 
-/// A test's own folder; the drop removes it.
+/// A folder for one test. The drop removes it.
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {

@@ -1,4 +1,4 @@
-//! Unmodified rustls, on rdmsg's streams.
+//! Tests of the unmodified rustls library on streams of rdmsg.
 
 use std::sync::Arc;
 
@@ -41,7 +41,8 @@ fn megabytes_come_back_through_tls() {
             write.shutdown().await.unwrap();
         });
         let mut received = Vec::new();
-        // The read succeeds only if the peer's close_notify precedes the end of its stream.
+        // rustls returns an error if the stream ends without a close_notify message, so this read
+        // also checks that the peer has sent one.
         read.read_to_end(&mut received).await.unwrap();
         assert!(received == *sent, "{} bytes came", received.len());
         sending.await.unwrap();

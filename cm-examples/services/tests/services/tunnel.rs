@@ -1,4 +1,5 @@
-//! A tunnel by HTTP's CONNECT in one stream of an HTTP/2 connection, with unmodified hyper.
+//! Tests of tunnels that HTTP's CONNECT method opens in a stream of an HTTP/2 connection, with the
+//! unmodified hyper library.
 
 use std::convert::Infallible;
 
@@ -27,7 +28,8 @@ use super::stage::{config, place, run};
 
 const LEN: usize = 1_000_000;
 
-/// Echoes the bytes of a tunnel, and then ends it.
+/// Echoes the bytes of a tunnel until the peer ends its direction, and then ends the other
+/// direction.
 async fn echo(tunnel: Upgraded) {
     let (mut reading, mut writing) = split(TokioIo::new(tunnel));
     copy(&mut reading, &mut writing).await.unwrap();
@@ -40,7 +42,8 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Empty<Bytes>>, In
     Ok(Response::new(Empty::new()))
 }
 
-/// Connects first, and accepts afterwards, in one task.
+/// Returns both ends of a connection. One task connects first and accepts afterwards, so connecting
+/// must not wait for the accept.
 async fn streams() -> (Stream, Stream) {
     let engine = Engine::shared().unwrap();
     let listener = rdmsg::Listener::builder()

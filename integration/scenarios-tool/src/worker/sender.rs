@@ -114,7 +114,7 @@ fn send(
     Ok(())
 }
 
-/// Sends a message with an id. Retries up to [`PATIENCE`] while the reader has not taken enough
+/// Sends a message with an id. Retries up to [`TIME_LIMIT`] while the reader has not taken enough
 /// completions: on a busy host, this can take longer than the library waits.
 fn send_with_id(endpoint: &Endpoint, message: Outgoing<'_>, id: u64) -> Result<(), Error> {
     let mut message = message.with_id(id);

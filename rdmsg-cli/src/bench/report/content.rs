@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::super::{options::Options, plan::Plan, results::Results};
 use crate::doctor::{self, Finding};
 
-/// The variables of providers that change results, and contain no names.
+/// The environment variables of providers that change results. Their values contain no names.
 const VARIABLES: [&str; 8] = [
     "MLX5_SINGLE_THREADED",
     "MLX5_SHUT_UP_BF",
@@ -18,7 +18,7 @@ const VARIABLES: [&str; 8] = [
     "RDMAV_HUGEPAGES_SAFE",
 ];
 
-/// Returns the whole report. Its texts may still contain private data.
+/// Returns the whole report as JSON. Its texts may still contain private data.
 pub(super) fn of(
     examined: &doctor::Report,
     options: &Options,
@@ -47,7 +47,7 @@ pub(super) fn of(
     })
 }
 
-/// Leaves out the commands, which are for that host alone.
+/// Converts a finding to JSON, without its commands, which are useful only on that host.
 fn of_finding(finding: &Finding) -> Value {
     json!({
         "host": finding.host,
@@ -75,7 +75,8 @@ fn settings(options: &Options) -> Value {
     })
 }
 
-/// Returns the configuration of the connections, without the transport, which differs.
+/// Returns the configuration of the connections, without the transport, which differs between
+/// points.
 fn config(options: &Options) -> Value {
     let config = Config::default().with(|config| config.connect_timeout = options.timeout);
     let mut value = json!(config);

@@ -6,7 +6,7 @@ use std::{
 
 use anyhow::{Context, Result, anyhow};
 
-/// The two files of a report. They are removed if they are dropped before they are written.
+/// The two files of a report. Dropping them removes them, unless they were written.
 #[derive(Debug)]
 pub(super) struct Files {
     json: Created,
@@ -25,7 +25,7 @@ impl Files {
     ///
     /// # Errors
     ///
-    /// One of them exists, or cannot be created. Then neither is created.
+    /// Fails if one of the files exists or cannot be created. Then no file is created.
     pub(super) fn create(name: &Path) -> Result<Self> {
         let create = |extension: &str| {
             let mut path = name.as_os_str().to_owned();

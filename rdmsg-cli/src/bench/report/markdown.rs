@@ -2,7 +2,7 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-/// Returns the report for people. All texts are those of the content, except the tables.
+/// Returns the report as Markdown. All texts come from `content`, except the tables.
 pub(super) fn of(content: &Value, tables: &str) -> String {
     let mut out = String::from("# Report of rdmsg bench\n");
     for (host, title) in [("here", "This host"), ("peer", "Peer")] {
@@ -17,7 +17,7 @@ pub(super) fn of(content: &Value, tables: &str) -> String {
     if content["is_complete"] != true {
         push(
             &mut out,
-            format_args!("\nIncomplete: not all of the plan was measured."),
+            format_args!("\nIncomplete: not all points of the plan were measured."),
         );
     }
     push(&mut out, format_args!("\n```text\n{}\n```", tables.trim()));
@@ -48,7 +48,7 @@ fn about(out: &mut String, title: &str, host: &Value) {
     if host.is_null() {
         push(
             out,
-            format_args!("It was not examined: the findings below have the reason."),
+            format_args!("This host was not examined: the findings below state the reason."),
         );
         return;
     }
@@ -73,7 +73,7 @@ fn table(out: &mut String, columns: &[&str], rows: &[Value]) {
     }
 }
 
-/// Returns a value as text of one line that no Markdown in it can change.
+/// Returns a value as one line of text. Characters that Markdown would interpret are escaped.
 fn cell(value: &Value) -> String {
     let text = match value {
         Value::Null => "–".into(),
@@ -92,7 +92,7 @@ fn cell(value: &Value) -> String {
 }
 
 fn push(out: &mut String, line: std::fmt::Arguments<'_>) {
-    // A `String` takes any text.
+    // Writing to a `String` does not fail.
     let _ = writeln!(out, "{line}");
 }
 
@@ -120,7 +120,7 @@ mod tests {
         let text = of(&content, "\nrate: one way\n  64\n");
         for part in [
             "| device | firmware | mtu |\n|---|---|---|\n| mlx5_0 | 20.31.1014 | – |\n",
-            "## Peer\n\nIt was not examined",
+            "## Peer\n\nThis host was not examined",
             "  \"seconds\": 1.0\n",
             "Incomplete",
             "```text\nrate: one way\n  64\n```\n",

@@ -1,8 +1,8 @@
-//! The report of a measurement: one JSON and one Markdown file, which contain no private data.
+//! The report of a measurement: a JSON file and a Markdown file, which contain no private data.
 //!
 //! ```text
-//! content    the report as one JSON value   private  replaces private data in it
-//! markdown   the same for people            files    creates the two files
+//! content    the report as one JSON value   private  replaces private data in the report
+//! markdown   the report as Markdown         files    creates the two files
 //! ```
 
 mod content;
@@ -18,7 +18,7 @@ use self::{files::Files, private::Private};
 use super::{options::Options, plan::Plan, results::Results, table};
 use crate::doctor;
 
-/// A report, from before the measurement to its end.
+/// A report. It is created before the measurement, and written after it.
 #[derive(Debug)]
 pub(super) struct Report<'a> {
     files: Files,
@@ -31,7 +31,7 @@ impl<'a> Report<'a> {
     ///
     /// # Errors
     ///
-    /// A file exists, or cannot be created; the name of the peer has no address.
+    /// Fails if a file exists or cannot be created, or if the name of the peer has no address.
     pub(super) fn begin(name: &Path, options: &'a Options) -> Result<Self> {
         Ok(Self {
             files: Files::create(name)?,

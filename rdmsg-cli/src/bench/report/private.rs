@@ -13,21 +13,21 @@ use crate::doctor;
 const ADDRESS: &str = "(address)";
 const HOME: &str = "(home)";
 
-/// Hexadecimal numbers of this length and longer identify hardware: a MAC address has 12 digits.
+/// The minimum length of hexadecimal numbers that identify hardware. A MAC address has 12 digits.
 const IDENTIFIER: usize = 12;
 
 /// Replaces private data in texts: IP and hardware addresses, GIDs, GUIDs, names of hosts and
 /// users, and paths of home directories.
 #[derive(Debug)]
 pub(super) struct Private {
-    /// Names with their replacements, longer ones first.
+    /// The names to replace, with their replacements. Longer names come first.
     names: Vec<(String, &'static str)>,
     homes: Vec<String>,
-    /// Versions that look like an address.
+    /// Version numbers that look like an IP address, and are not replaced.
     versions: Vec<String>,
 }
 
-/// The names of the user of this process, and the paths of its home directories.
+/// The names of the user who runs this process, and the paths of the user's home directories.
 #[derive(Debug, Default)]
 struct Identity {
     users: Vec<String>,
@@ -58,8 +58,8 @@ impl Identity {
 }
 
 impl Private {
-    /// Hides the names of both hosts and of the user of this process. `peer` is the peer's name on
-    /// the command line.
+    /// Creates a replacer for the names of both hosts and of the user who runs this process. `peer`
+    /// is the peer's name on the command line.
     pub(super) fn new(examined: &doctor::Report, peer: &str) -> Self {
         let about = examined.there.as_ref().and_then(|it| it.about.as_ref());
         let typed = match peer.rsplit_once(':') {
@@ -85,7 +85,7 @@ impl Private {
     ) -> Self {
         let is_address = |host: &str| host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
         let hosts = hosts.into_iter().filter(|host| !is_address(host));
-        // The short name, too.
+        // Each host's short name is replaced, too.
         let hosts = hosts.flat_map(|host| [host, host.split('.').next().unwrap_or(host)]);
         let hosts = hosts.map(|name| (name.to_owned(), "(host)"));
         let users = identity.users.into_iter().map(|name| (name, "(user)"));
@@ -99,13 +99,14 @@ impl Private {
             .filter(|it| addresses_hidden(it) != **it);
         Self {
             names,
-            // The root folder is in every path.
+            // The root directory is left out, because it is a part of every path.
             homes: homes.filter(|home| home.len() > 1).collect(),
             versions: versions.map(Into::into).collect(),
         }
     }
 
-    /// Replaces private data in all texts of a value. Its keys are those of this program.
+    /// Replaces private data in all texts of a JSON value. The keys are names of this program, so
+    /// they contain none.
     pub(super) fn hide_in(&self, value: &mut Value) {
         match value {
             Value::String(text) => *text = self.hide(text),
@@ -157,7 +158,8 @@ impl Private {
     }
 }
 
-/// Returns the position of a name that is not a part of a longer word, in any case of letters.
+/// Returns the position of `name` in the text from `from`, in upper or lower case, where it is not
+/// a part of a longer word.
 fn find_word(text: &str, name: &str, from: usize) -> Option<usize> {
     let lower = text.to_ascii_lowercase();
     let name = name.to_ascii_lowercase();
@@ -169,11 +171,12 @@ fn find_word(text: &str, name: &str, from: usize) -> Option<usize> {
     })
 }
 
-/// Returns the text without IP and hardware addresses, GIDs and GUIDs, which their form shows.
+/// Replaces IP addresses, hardware addresses, GIDs and GUIDs, which are recognised by their form.
 fn addresses_hidden(text: &str) -> String {
     let is_v4 = |run: &str, _: bool| run.parse::<Ipv4Addr>().is_ok();
     let text = replaced(text, |c| c.is_ascii_digit() || c == '.', is_v4);
-    // Paths of Rust contain colons as well, next to letters.
+    // Paths of Rust such as `a::b` contain colons, too, but next to letters, so the run must be a
+    // whole word.
     let has_colons = |run: &str, is_word: bool| {
         let is_number = |part: &str| part.len() <= 4 && !part.contains('.');
         is_word && run.matches(':').count() > 1 && run.split(':').all(is_number)
@@ -190,8 +193,9 @@ fn addresses_hidden(text: &str) -> String {
     )
 }
 
-/// Replaces each longest run of characters that is an address, without punctuation around it.
-/// `is_address` also gets whether the run is a word of its own.
+/// Replaces each longest run of characters of an address, without the punctuation around it.
+/// `is_part` tells which characters belong to a run. `is_address` states whether a run is an
+/// address; its second argument is true if the run is a whole word.
 fn replaced(
     text: &str,
     is_part: impl Fn(char) -> bool,

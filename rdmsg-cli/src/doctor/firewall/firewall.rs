@@ -14,16 +14,16 @@ const SUBJECT: &str = "firewall";
 /// The UDP port of RoCE v2.
 const PORT: &str = "4791";
 
-const WHY: &str = "software RoCE is UDP to port 4791, in both directions, and passes the host's \
-                   firewall as other packets do";
+const WHY: &str = "software RoCE sends UDP packets to port 4791 in both directions, and the host's \
+                   firewall filters them like other packets";
 
-/// This host's firewall.
+/// The firewall of this host.
 #[derive(Clone, Debug)]
 pub(in crate::doctor) enum Firewall {
-    /// The kernel has none.
+    /// The kernel has no firewall rules.
     Absent,
     Rules(Ruleset),
-    /// There is one, and why it cannot be read.
+    /// The kernel has firewall rules that cannot be read, for this reason.
     Unreadable(Unreadable),
 }
 
@@ -37,11 +37,11 @@ impl Firewall {
     pub(in crate::doctor) fn read(root: &Root) -> Self {
         let legacy = root.text("proc/net/ip_tables_names");
         let has_legacy = legacy.is_some_and(|names| !names.is_empty());
-        // Without the module there are no rules, and a query would load it.
+        // If the module is not loaded, there are no rules. A query would load the module.
         if !root.has("sys/module/nf_tables") {
             return if has_legacy {
                 Self::Unreadable(Unreadable::Failed(
-                    "its rules are those of iptables-legacy: `iptables-save` shows them".into(),
+                    "the rules belong to iptables-legacy: `iptables-save` shows them".into(),
                 ))
             } else {
                 Self::Absent
@@ -73,7 +73,7 @@ impl Firewall {
         let software = devices.iter().filter(|device| device.is_software());
         let interfaces: Vec<&str> = software.flat_map(Device::interfaces).collect();
         if interfaces.is_empty() {
-            // An adapter's packets do not pass it.
+            // The packets of an adapter bypass the host's firewall.
             return Vec::new();
         }
         let rules = match self {
@@ -84,14 +84,14 @@ impl Firewall {
             Self::Rules(rules) => rules,
             Self::Unreadable(Unreadable::NotInstalled) => {
                 let install = around.distribution().install("nftables", "nftables");
-                let finding = Finding::note(SUBJECT, "whether UDP port 4791 passes is not known")
+                let finding = Finding::note(SUBJECT, "cannot tell whether UDP port 4791 passes")
                     .because(WHY)
                     .mend(as_root(&install))
-                    .hint("the doctor reads the firewall's rules by `nft`");
+                    .hint("the doctor reads the firewall rules with `nft`");
                 return vec![finding];
             }
             Self::Unreadable(Unreadable::Failed(why)) => {
-                let what = format!("whether UDP port 4791 passes is not known: {why}");
+                let what = format!("cannot tell whether UDP port 4791 passes: {why}");
                 let finding = Finding::note(SUBJECT, what).because(WHY);
                 return vec![if nix::unistd::geteuid().is_root() {
                     finding
@@ -109,7 +109,7 @@ impl Firewall {
         }
         findings.dedup();
         if findings.is_empty() {
-            let what = "its rules let UDP port 4791 pass, in and out";
+            let what = "the firewall rules let UDP port 4791 pass, in and out";
             findings.push(Finding::ok(SUBJECT, what));
         }
         findings
@@ -121,7 +121,7 @@ fn finding_of(verdict: Verdict<'_>, rules: &Ruleset) -> Option<Finding> {
         Verdict::Passes => None,
         Verdict::Unclear { chain } => {
             let what = format!(
-                "chain {} may drop UDP port 4791: it has rules that the doctor does not follow",
+                "chain {} may drop UDP port 4791: it has rules that the doctor does not understand",
                 chain.name
             );
             let look = format!(
@@ -136,7 +136,7 @@ fn finding_of(verdict: Verdict<'_>, rules: &Ruleset) -> Option<Finding> {
         }
         Verdict::Drops { chain, by } => {
             let (family, table, name) = (&chain.family, &chain.table, &chain.name);
-            let what = format!("UDP port 4791 is dropped by {by} of {family} {table} {name}");
+            let what = format!("{by} of {family} {table} {name} drops UDP port 4791");
             let finding = Finding::error(SUBJECT, what).because(WHY);
             Some(if chain.is_of_firewalld() {
                 finding
@@ -150,7 +150,7 @@ fn finding_of(verdict: Verdict<'_>, rules: &Ruleset) -> Option<Finding> {
                 let insert = format!("nft insert rule {family} {table} {name}");
                 finding
                     .mend(as_root(&format!("{insert} udp dport {PORT} accept")))
-                    .hint("write it to /etc/nftables.conf, too, to have it at the next boot")
+                    .hint("add the rule to /etc/nftables.conf, too, to keep it after a reboot")
             })
         }
     }

@@ -1,4 +1,5 @@
-//! Whether this host's firewall lets packets of RoCE pass: its rules, and their effect on a packet.
+//! Determines whether this host's firewall lets packets of RoCE pass: reads its rules, and applies
+//! them to such a packet.
 
 #[expect(clippy::module_inception, reason = "the object is the firewall")]
 mod firewall;

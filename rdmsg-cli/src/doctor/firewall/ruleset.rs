@@ -3,10 +3,10 @@ use serde_json::Value;
 /// The UDP port of RoCE v2.
 const PORT: u64 = 4791;
 
-/// How deep chains may lead to each other. The kernel allows 16.
+/// The maximum depth of jumps between chains that is followed. The kernel allows 16.
 const MAX_DEPTH: u32 = 16;
 
-/// Rules of nftables, as `nft --json list ruleset` prints them.
+/// The rules of nftables, as `nft --json list ruleset` prints them.
 #[derive(Clone, Debug, Default)]
 pub(in crate::doctor) struct Ruleset {
     chains: Vec<Chain>,
@@ -18,7 +18,8 @@ pub(in crate::doctor) struct Chain {
     pub(super) family: String,
     pub(super) table: String,
     pub(super) name: String,
-    /// The hook at which the kernel enters it. `None` for a chain that only rules enter.
+    /// The hook at which the kernel enters the chain. It is `None` for a chain that only rules of
+    /// other chains enter.
     hook: Option<String>,
     drops_by_default: bool,
 }
@@ -31,7 +32,7 @@ struct Rule {
     expressions: Vec<Value>,
 }
 
-/// Which packets are treated.
+/// The direction of the packets to examine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hook {
     /// Incoming packets.
@@ -40,7 +41,7 @@ pub(super) enum Hook {
     Output,
 }
 
-/// How a chain that the kernel enters treats a packet of RoCE.
+/// The effect of a chain that the kernel enters on a packet of RoCE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict<'a> {
     Passes,
@@ -48,23 +49,23 @@ pub(super) enum Verdict<'a> {
         chain: &'a Chain,
         by: &'static str,
     },
-    /// A rule says more than is understood here.
+    /// The effect depends on a rule that this program does not understand.
     Unclear {
         chain: &'a Chain,
     },
 }
 
-/// The fate of a packet after the rules of a chain.
+/// The state of a packet after the rules of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Accepted,
     Dropped,
-    /// It goes to the next rule of the calling chain.
+    /// The packet continues with the next rule of the calling chain.
     Returned,
     Unclear,
 }
 
-/// Whether a rule is for the packet.
+/// Whether a rule matches the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fits {
     Yes,
@@ -72,7 +73,7 @@ enum Fits {
     Perhaps,
 }
 
-/// A packet of RoCE, as far as it is known.
+/// A packet of RoCE, with its known properties.
 #[derive(Clone, Copy, Debug)]
 struct Packet<'a> {
     hook: Hook,
@@ -105,8 +106,8 @@ impl Ruleset {
         Ok(this)
     }
 
-    /// Returns the verdict of each chain that the kernel enters on a packet of RoCE on this
-    /// interface. All of them must let it pass.
+    /// Returns the verdicts on a packet of RoCE on this interface, one for each chain that the
+    /// kernel enters. The packet passes only if all these chains let it pass.
     pub(super) fn chain_verdicts(&self, hook: Hook, interface: &str) -> Vec<Verdict<'_>> {
         let packet = Packet { hook, interface };
         let entered = self.chains.iter().filter(|chain| {
@@ -116,7 +117,7 @@ impl Ruleset {
         entered.map(|chain| self.verdict(chain, packet)).collect()
     }
 
-    /// Whether ufw made them.
+    /// Returns whether the tool ufw created the rules.
     pub(super) fn are_of_ufw(&self) -> bool {
         self.chains
             .iter()
@@ -143,7 +144,7 @@ impl Ruleset {
         if depth > MAX_DEPTH {
             return End::Unclear;
         }
-        // The effect of a rule that may match the packet.
+        // The effect of the earlier rules that may match the packet.
         let mut perhaps: Option<End> = None;
         let of_chain = |rule: &&Rule| {
             (&rule.family, &rule.table, &rule.chain) == (&chain.family, &chain.table, &chain.name)
@@ -176,7 +177,7 @@ impl Ruleset {
         }
     }
 
-    /// Returns the effect of a rule on a packet. `None` if the next rule decides.
+    /// Returns the effect of a rule on a packet, or `None` if the next rule decides.
     fn end_of(&self, rule: &Rule, packet: Packet<'_>, depth: u32) -> Option<End> {
         for expression in &rule.expressions {
             let has = |key: &str| expression.get(key).is_some();
@@ -216,7 +217,7 @@ impl Packet<'_> {
         let mut all = Fits::Yes;
         for expression in expressions {
             let Some(of) = expression.get("match") else {
-                // A limit counts packets.
+                // Whether a rule with a limit matches depends on the number of packets.
                 if expression.get("limit").is_some() || expression.get("xt").is_some() {
                     all = Fits::Perhaps;
                 }
@@ -243,7 +244,8 @@ impl Packet<'_> {
                 (Some("l4proto"), _) => has_text(right, "udp"),
                 (Some("iifname" | "iif"), _) => self.passes(Hook::Input, right),
                 (Some("oifname" | "oif"), _) => self.passes(Hook::Output, right),
-                // Answers have other ports: no packet of RoCE belongs to a known connection.
+                // The reply to a packet of RoCE uses other ports, so the kernel never counts such a
+                // packet to a known connection.
                 (_, Some("state")) => has_text(right, "new"),
                 _ => None,
             },
@@ -285,8 +287,8 @@ impl Chain {
     }
 }
 
-/// Whether a value is this number, or contains it, as a set or a range. `None` if the value is a
-/// name.
+/// Returns whether a value is this number, or a set or a range that contains it. Returns `None` if
+/// that is unknown, because the value is a name.
 fn has_number(value: &Value, number: u64) -> Option<bool> {
     if let Some(one) = value.as_u64() {
         return Some(one == number);
@@ -306,7 +308,8 @@ fn has_number(value: &Value, number: u64) -> Option<bool> {
     is
 }
 
-/// The same for a text.
+/// Returns whether a value is this text, or a set that contains it. Returns `None` if that is
+/// unknown, because the value is a name.
 fn has_text(value: &Value, text: &str) -> Option<bool> {
     if let Some(one) = value.as_str() {
         return match one.strip_suffix('*') {
@@ -358,8 +361,8 @@ mod tests {
         json!({"match": {"op": "==", "left": {"meta": {"key": key}}, "right": right}})
     }
 
-    /// Parses a ruleset with a base chain `input` and `objects`, and returns the verdict of that
-    /// chain on a packet of RoCE: "passes", "unclear", or the name of the rule that drops it.
+    /// Returns the effect on a packet of a ruleset that consists of a chain `input` with this
+    /// policy and of the given rules and chains.
     fn treated(policy: &str, objects: &[Value]) -> String {
         let mut all = vec![
             json!({"metainfo": {"version": "1.0.6"}}),

@@ -1,4 +1,4 @@
-//! Binding, and resolving addresses and routes.
+//! Binds ids to local addresses, and resolves addresses and routes.
 #![allow(unsafe_code)]
 
 use std::{net::SocketAddr, ptr, time::Duration};
@@ -13,32 +13,35 @@ use crate::{
 };
 
 impl CmId {
-    /// Binds to a local address. Port 0 selects a free port.
+    /// Binds the id to a local address. Port 0 selects a free port.
     ///
-    /// An address that determines the interface also binds the id to its device.
+    /// If the address belongs to one interface, this call also binds the id to the RDMA device of
+    /// that interface.
     ///
     /// # Errors
     ///
-    /// Those of [`rdma_bind_addr(3)`](https://man7.org/linux/man-pages/man3/rdma_bind_addr.3.html):
+    /// Returns the errors of
+    /// [`rdma_bind_addr(3)`](https://man7.org/linux/man-pages/man3/rdma_bind_addr.3.html):
     /// `EADDRINUSE`, `EADDRNOTAVAIL`, `ENODEV`.
     #[doc(alias = "rdma_bind_addr")]
     pub fn bind_addr(&mut self, addr: SocketAddr) -> Result<(), OsError> {
         let mut addr = sockaddr::from_std(addr);
         self.inner.call("rdma_bind_addr", |id| {
-            // SAFETY: the id exists and is locked; the address is a local as large as any.
+            // SAFETY: `id` exists, the lock of its channel is held, and `addr` is a local variable
+            // that is large enough for any address.
             unsafe { ffi::rdma_bind_addr(id, (&raw mut addr).cast()) }
         })
     }
 
     /// Resolves the address `dst` to a device and a neighbour.
     ///
-    /// The result is ADDR_RESOLVED or ADDR_ERROR, after `timeout` at the latest.
+    /// The event ADDR_RESOLVED or ADDR_ERROR reports the result, after `timeout` at the latest.
     ///
-    /// With `src`, binds to that address first.
+    /// If `src` is given, the call first binds the id to that address.
     ///
     /// # Errors
     ///
-    /// Those of
+    /// Returns the errors of
     /// [`rdma_resolve_addr(3)`](https://man7.org/linux/man-pages/man3/rdma_resolve_addr.3.html).
     #[doc(alias = "rdma_resolve_addr")]
     pub fn resolve_addr(
@@ -53,52 +56,54 @@ impl CmId {
             .as_mut()
             .map_or(ptr::null_mut(), |src| ptr::from_mut(src).cast());
         self.inner.call("rdma_resolve_addr", |id| {
-            // SAFETY: the id exists and is locked; the addresses are locals as large as any, or
-            // null.
+            // SAFETY: `id` exists, and the lock of its channel is held. `dst` is a local variable
+            // that is large enough for any address, and `src` is null or points to such a variable.
             unsafe { ffi::rdma_resolve_addr(id, src, (&raw mut dst).cast(), time_limit(timeout)) }
         })?;
         self.complete("rdma_resolve_addr", &[CmEventType::ADDR_RESOLVED])
     }
 
-    /// Resolves the route to the resolved address.
+    /// Resolves the route to the address that [`resolve_addr`](Self::resolve_addr) has resolved.
     ///
-    /// The result is ROUTE_RESOLVED or ROUTE_ERROR, after `timeout` at the latest.
+    /// The event ROUTE_RESOLVED or ROUTE_ERROR reports the result, after `timeout` at the latest.
     ///
     /// # Errors
     ///
-    /// `EINVAL` before the address is resolved; otherwise those of
+    /// Returns `EINVAL` if the address is not resolved yet. Otherwise returns the errors of
     /// [`rdma_resolve_route(3)`](https://man7.org/linux/man-pages/man3/rdma_resolve_route.3.html).
     #[doc(alias = "rdma_resolve_route")]
     pub fn resolve_route(&mut self, timeout: Duration) -> Result<(), OsError> {
         self.inner.call_bound("rdma_resolve_route", |id| {
-            // SAFETY: the id exists, is locked, and has a device.
+            // SAFETY: `id` exists and has a device, and the lock of its channel is held.
             unsafe { ffi::rdma_resolve_route(id, time_limit(timeout)) }
         })?;
         self.complete("rdma_resolve_route", &[CmEventType::ROUTE_RESOLVED])
     }
 
-    /// Returns the local address, if there is one yet.
+    /// Returns the local address, or `None` if the id is not bound yet.
     #[must_use]
     #[doc(alias = "rdma_get_local_addr")]
     #[doc(alias = "rdma_get_src_port")]
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.inner.with(|id, _| {
-            // SAFETY: the id exists and is locked.
+            // SAFETY: `id` exists, and the lock of its channel is held.
             let addr = unsafe { &raw const (*id).route.addr.src_addr_union };
-            // SAFETY: as above; this union has room for any address.
+            // SAFETY: `addr` points into the id, which exists, and the union has room for any
+            // address.
             unsafe { sockaddr::from_ptr(addr.cast(), size_of::<libc::sockaddr_storage>()) }
         })
     }
 
-    /// Returns the peer's address, if it is known yet.
+    /// Returns the peer's address, or `None` if it is not known yet.
     #[must_use]
     #[doc(alias = "rdma_get_peer_addr")]
     #[doc(alias = "rdma_get_dst_port")]
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         self.inner.with(|id, _| {
-            // SAFETY: the id exists and is locked.
+            // SAFETY: `id` exists, and the lock of its channel is held.
             let addr = unsafe { &raw const (*id).route.addr.dst_addr_union };
-            // SAFETY: as above; this union has room for any address.
+            // SAFETY: `addr` points into the id, which exists, and the union has room for any
+            // address.
             unsafe { sockaddr::from_ptr(addr.cast(), size_of::<libc::sockaddr_storage>()) }
         })
     }
@@ -107,47 +112,52 @@ impl CmId {
     #[must_use]
     pub fn has_device(&self) -> bool {
         self.inner.with(|id, _| {
-            // SAFETY: the id exists and is locked.
+            // SAFETY: `id` exists, and the lock of its channel is held.
             !unsafe { (*id).verbs }.is_null()
         })
     }
 
-    /// Returns the device, once the id is bound to one. `None` also for a removed device.
+    /// Returns the id's device. Returns `None` if the id is not bound to a device yet, if the
+    /// device was removed, and if an error occurs, which is logged.
     ///
-    /// All ids on a device share it, so they can all use protection domains and memory created on
-    /// it.
+    /// All ids on a device share this device, so each can use protection domains and memory that
+    /// were created on it.
     #[must_use]
     pub fn verbs(&self) -> Option<Context> {
         self.device()
-            .inspect_err(|error| error!(Rdma, "cannot find the device of an id: {error}"))
+            .inspect_err(|error| error!(Rdma, "cannot find the RDMA device of an id: {error}"))
             .ok()?
     }
 
-    /// As [`verbs`](Self::verbs), but returns an error that occurs.
+    /// Returns the id's device like [`verbs`](Self::verbs), but returns an error instead of logging
+    /// it.
     ///
     /// # Errors
     ///
-    /// The process lacks the descriptors or the memory to look at its devices.
+    /// Returns `EMFILE`, `ENFILE` or `ENOMEM` if the process lacks the descriptors or the memory to
+    /// list its devices.
     pub fn device(&self) -> Result<Option<Context>, OsError> {
         let raw = self.inner.with(|id, _| {
-            // SAFETY: the id exists and is locked.
+            // SAFETY: `id` exists, and the lock of its channel is held.
             unsafe { (*id).verbs }
         });
-        // The id, which `self` holds, keeps its device open.
+        // The id keeps its device open, and `self` holds the id.
         self.inner.channel().device(raw)
     }
 
-    /// Returns the device's port, numbered from 1, once the id is bound to one; 0 before.
+    /// Returns the number of the device's port, from 1. Returns 0 if the id is not bound to a
+    /// device yet.
     #[must_use]
     pub fn port_num(&self) -> u8 {
         self.inner.with(|id, _| {
-            // SAFETY: the id exists and is locked.
+            // SAFETY: `id` exists, and the lock of its channel is held.
             unsafe { (*id).port_num }
         })
     }
 }
 
-/// Converts a time to milliseconds, rounded up, as librdmacm takes it.
+/// Converts a time limit to whole milliseconds, rounded up, as librdmacm's functions take it.
+/// Longer times become `c_int::MAX`.
 fn time_limit(time: Duration) -> c_int {
     c_int::try_from(millis(time)).unwrap_or(c_int::MAX)
 }

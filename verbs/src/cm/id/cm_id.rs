@@ -13,18 +13,18 @@ use crate::{
     sys::{cvt, cvt_ptr, ffi},
 };
 
-/// A communication id: librdmacm's counterpart of a socket.
+/// A communication id, which is librdmacm's counterpart of a socket.
 ///
-/// Steps on an id of an [`EventChannel`] return immediately, and their result is an event. Steps on
-/// an id of [`new_sync`](Self::new_sync) return when they have completed, and the event is in
-/// [`last_event`](Self::last_event).
+/// On an id of an [`EventChannel`], each step (for example `connect`) returns immediately, and an
+/// event reports its result. On an id of [`new_sync`](Self::new_sync), a step returns when it has
+/// completed, and [`last_event`](Self::last_event) returns the event.
 ///
-/// Dropping it disconnects and destroys it once its queue pair has been destroyed as well: the
-/// [`QueuePair`](crate::verbs::QueuePair) holds it. See
+/// Dropping a `CmId` disconnects and destroys the id after its queue pair has been destroyed,
+/// because the [`QueuePair`](crate::verbs::QueuePair) holds the id, too. See
 /// [`rdma_create_id(3)`](https://man7.org/linux/man-pages/man3/rdma_create_id.3.html).
 #[doc(alias = "rdma_cm_id")]
 pub struct CmId {
-    /// Shared with the queue pair.
+    /// The id, which its queue pair holds, too.
     pub(super) inner: Arc<OwnedId>,
     pub(super) mode: Mode,
 }
@@ -32,17 +32,17 @@ pub struct CmId {
 impl CmId {
     /// Creates an id whose events are reported on `channel`.
     ///
-    /// They carry `context`, a number that the program chooses.
+    /// Each event of the id carries `context`, a number that the program chooses.
     ///
     /// # Errors
     ///
-    /// Those of `rdma_create_id`.
+    /// Returns the errors of `rdma_create_id`.
     #[doc(alias = "rdma_create_id")]
     pub fn new(channel: &EventChannel, ps: PortSpace, context: u64) -> Result<Self, OsError> {
         const CALL: &str = "rdma_create_id";
         let mut raw = ptr::null_mut();
-        // SAFETY: the channel exists, the out pointer is a local, and the context is a number that
-        // is never dereferenced.
+        // SAFETY: the channel exists, `raw` is a local variable, and librdmacm does not dereference
+        // the context, which is a number.
         let ret = unsafe {
             ffi::rdma_create_id(channel.as_ptr(), &raw mut raw, context as *mut _, ps.raw())
         };
@@ -50,7 +50,7 @@ impl CmId {
         Ok(Self::from_raw(cvt_ptr(CALL, raw)?, channel, Mode::Async))
     }
 
-    /// Takes ownership of an id of librdmacm's that nothing else destroys.
+    /// Takes ownership of an id that librdmacm created. The caller destroys it in no other way.
     pub(super) fn from_raw(
         raw: NonNull<ffi::rdma_cm_id>,
         channel: &EventChannel,
@@ -64,28 +64,29 @@ impl CmId {
 
     /// Sets the number that later events of the id carry.
     ///
-    /// The id of a CONNECT_REQUEST starts with 0.
+    /// An id from a CONNECT_REQUEST has the number 0 at first.
     pub fn set_context(&mut self, context: u64) {
         self.inner.with(|id, _| {
-            // SAFETY: the id exists and is locked.
+            // SAFETY: `id` exists, and the lock of its channel is held.
             unsafe { (*id).context = context as *mut _ }
         });
     }
 
-    /// Returns the number set by [`new`](Self::new) or [`set_context`](Self::set_context).
+    /// Returns the number that [`new`](Self::new) or [`set_context`](Self::set_context) has set.
     #[must_use]
     pub fn context(&self) -> u64 {
         self.inner.with(|id, _| {
-            // SAFETY: the id exists and is locked.
+            // SAFETY: `id` exists, and the lock of its channel is held.
             unsafe { (*id).context as u64 }
         })
     }
 }
 
 impl CmEvent {
-    /// Takes the new id of a CONNECT_REQUEST.
+    /// Takes the new id out of a CONNECT_REQUEST. Returns `None` for other events and after the
+    /// first call.
     ///
-    /// An id that is not taken is destroyed with the event, which rejects the request.
+    /// If the id is not taken, dropping the event destroys the id, which rejects the request.
     pub fn take_request(&mut self) -> Option<CmId> {
         let id = self.take_owned_request()?;
         Some(CmId {
@@ -105,15 +106,15 @@ impl fmt::Debug for CmId {
     }
 }
 
-/// The mode of an id, which decides how its steps complete.
+/// How the steps of an id complete.
 pub(super) enum Mode {
-    /// Steps return immediately. Their events are reported on a channel of the program.
+    /// A step returns immediately. The program reads its event from the id's channel.
     Async,
-    /// Steps return when their event has been read, on a channel that nothing else reads.
+    /// A step returns after it has read its event. No other code reads the id's channel.
     Sync {
-        /// The last event. Boxed because an event may hold an id.
+        /// The event of the last step, in a box because an event may contain an id.
         last_event: Option<Box<CmEvent>>,
-        /// Whether there is a connection, whose end will be reported by an event.
+        /// Whether the id is connected, so that an event will report the connection's end.
         connected: bool,
     },
 }
@@ -142,15 +143,15 @@ impl Mode {
 }
 
 impl CmId {
-    /// Moves the id to another channel, with the events that wait on the old one.
+    /// Moves the id to another channel, together with its unread events on the old channel.
     ///
-    /// An id of [`new_sync`](Self::new_sync) becomes one whose steps return immediately.
+    /// After this call the steps of an id of [`new_sync`](Self::new_sync) return immediately.
     ///
     /// # Errors
     ///
-    /// `EBUSY` for a listener while there are unread events on its channel: connect requests are
-    /// bound to the old channel by the kernel, and would be lost. A request that arrives during the
-    /// call is lost; otherwise those of
+    /// Returns `EBUSY` if the id listens and its channel has unread events: the kernel binds
+    /// connect requests to the old channel, so they would be lost. A request that arrives during
+    /// the call is lost. Otherwise returns the errors of
     /// [`rdma_migrate_id(3)`](https://man7.org/linux/man-pages/man3/rdma_migrate_id.3.html).
     #[doc(alias = "rdma_migrate_id")]
     pub fn migrate(&mut self, channel: &EventChannel) -> Result<(), OsError> {
@@ -164,13 +165,14 @@ open_enum! {
     /// The kind of service that a port number refers to: `enum rdma_port_space`.
     #[doc(alias = "rdma_port_space")]
     pub struct PortSpace(u32);
-    /// Datagrams over IP over InfiniBand. Their queue pairs can communicate with those of IPoIB.
+    /// Datagrams over IP over InfiniBand. Queue pairs of this port space can communicate with those
+    /// of IPoIB.
     IPOIB = 0x0002;
     /// Reliable connections, addressed by IP address and port.
     TCP = 0x0106;
     /// Datagrams, addressed by IP address and port.
     UDP = 0x0111;
-    /// Any service, addressed as InfiniBand does.
+    /// Any service, addressed as on InfiniBand.
     IB = 0x013f;
 }
 

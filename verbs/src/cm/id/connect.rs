@@ -1,4 +1,4 @@
-//! Listening, connecting, accepting, rejecting, disconnecting.
+//! Listens for, requests, accepts, rejects and ends connections.
 #![allow(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -13,26 +13,30 @@ use crate::{
     verbs::QpType,
 };
 
-/// A call that rejects a request.
+/// The type of librdmacm's functions that reject a connection request.
 type Reject = unsafe extern "C" fn(*mut ffi::rdma_cm_id, *const libc::c_void, u8) -> c_int;
 
 impl CmId {
-    /// How many ports are tried that the connection manager chooses. It does so by chance, so that
-    /// one is found even where most are in use.
+    /// The number of ports that [`listen_on`](Self::listen_on) tries if the port is 0. The
+    /// connection manager chooses each port at random, so this number suffices even if most ports
+    /// are in use.
     pub const FREE_PORT_TRIES: u32 = 64;
 
-    /// Listens on `addr` with an id that `create` makes: [`bind_addr`](Self::bind_addr) and
-    /// [`listen`](Self::listen).
+    /// Creates an id with `create`, binds it to `addr` with [`bind_addr`](Self::bind_addr), and
+    /// listens with [`listen`](Self::listen). Up to `backlog` requests are queued until the program
+    /// reads them.
     ///
-    /// On port 0 that is a free one. The connection manager chooses it without regard to TCP, of
-    /// which the ports of iWARP are: if it is in use there, `rdma_listen(3)` fails, and another id
-    /// is tried, up to 64 of them. Up to `backlog` requests are queued until they are read.
+    /// If the port of `addr` is 0, the connection manager chooses a free port. It does not check
+    /// TCP sockets, with which iWARP shares its port numbers. If a TCP socket has the chosen port,
+    /// `rdma_listen(3)` fails, and this function tries another id, up to
+    /// [`FREE_PORT_TRIES`](Self::FREE_PORT_TRIES) times.
     ///
     /// # Errors
     ///
-    /// Those of the two, and of `create`. `EADDRINUSE` on port 0: all ports that it tried were in
-    /// use. Also `EADDRINUSE`, for which the kernel returns `EADDRNOTAVAIL`, if another id has the
-    /// port on all addresses, or has it on one of them and `addr` is all addresses.
+    /// Returns the errors of `create`, [`bind_addr`](Self::bind_addr) and [`listen`](Self::listen).
+    /// `EADDRINUSE` with port 0 means that all chosen ports were in use. This function also returns
+    /// `EADDRINUSE` if another id has the port and one of the two ids is bound to all addresses,
+    /// for which the kernel returns `EADDRNOTAVAIL`.
     pub fn listen_on(
         create: impl Fn() -> Result<Self, OsError>,
         addr: SocketAddr,
@@ -57,7 +61,8 @@ impl CmId {
         }
     }
 
-    /// Whether `addr` failed for its port: the address is available with port 0.
+    /// Returns whether `bind_addr` failed because of the port of `addr`. If so, the same address
+    /// with port 0 is available.
     fn is_port_taken(
         create: impl Fn() -> Result<Self, OsError>,
         mut addr: SocketAddr,
@@ -70,32 +75,36 @@ impl CmId {
         create().and_then(|mut id| id.bind_addr(addr)).is_ok()
     }
 
-    /// Listens for connect requests; each is a CONNECT_REQUEST.
+    /// Listens for connect requests. A CONNECT_REQUEST event reports each of them.
     ///
-    /// Up to `backlog` of them are queued until they are read.
+    /// Up to `backlog` requests are queued until the program reads them.
     ///
     /// # Errors
     ///
-    /// Those of [`rdma_listen(3)`](https://man7.org/linux/man-pages/man3/rdma_listen.3.html).
+    /// Returns the errors of
+    /// [`rdma_listen(3)`](https://man7.org/linux/man-pages/man3/rdma_listen.3.html).
     #[doc(alias = "rdma_listen")]
     pub fn listen(&mut self, backlog: i32) -> Result<(), OsError> {
         self.inner.with(|id, local| {
-            // Set even if the call fails, as it can fail after the kernel's part has succeeded.
+            // The flag is set even if the call fails, because the call can fail after the kernel
+            // has begun to listen.
             local.listens = true;
-            // SAFETY: the id exists and is locked.
+            // SAFETY: `id` exists, and the lock of its channel is held.
             cvt("rdma_listen", unsafe { ffi::rdma_listen(id, backlog) }).map(drop)
         })
     }
 
     /// Requests a connection.
     ///
-    /// The result is ESTABLISHED, REJECTED, UNREACHABLE or CONNECT_ERROR. If the id does not own
-    /// the queue pair, CONNECT_RESPONSE takes the place of ESTABLISHED.
+    /// The event ESTABLISHED, REJECTED, UNREACHABLE or CONNECT_ERROR reports the result. If the
+    /// program has created the queue pair without the id, CONNECT_RESPONSE takes the place of
+    /// ESTABLISHED.
     ///
     /// # Errors
     ///
-    /// `EMSGSIZE` above [`PrivateData::CONNECT_MAX`] bytes of private data, for datagrams
-    /// [`PrivateData::UD_CONNECT_MAX`]; `EINVAL` before the address is resolved; otherwise those of
+    /// Returns `EMSGSIZE` if the private data is longer than [`PrivateData::CONNECT_MAX`] bytes, or
+    /// [`PrivateData::UD_CONNECT_MAX`] bytes for datagrams. Returns `EINVAL` if the address is not
+    /// resolved yet. Otherwise returns the errors of
     /// [`rdma_connect(3)`](https://man7.org/linux/man-pages/man3/rdma_connect.3.html).
     #[doc(alias = "rdma_connect")]
     pub fn connect(&mut self, param: &ConnParam) -> Result<(), OsError> {
@@ -108,8 +117,8 @@ impl CmId {
         param.private_data.check(CALL, limit)?;
         let mut raw = param.to_raw();
         self.inner.call_bound(CALL, |id| {
-            // SAFETY: the id exists, is locked, and has a device; the parameters are a local that
-            // points into `param`.
+            // SAFETY: `id` exists and has a device, and the lock of its channel is held. `raw` is a
+            // local variable that points into `param`, which outlives the call.
             unsafe { ffi::rdma_connect(id, &raw mut raw) }
         })?;
         self.complete(
@@ -118,14 +127,15 @@ impl CmId {
         )
     }
 
-    /// Accepts a request.
+    /// Accepts a connection request.
     ///
-    /// The result is ESTABLISHED on both sides, for datagrams on the peer's only.
+    /// The event ESTABLISHED reports the result on both sides; for datagrams, on the peer's side
+    /// only.
     ///
     /// # Errors
     ///
-    /// `EMSGSIZE` above [`PrivateData::ACCEPT_MAX`] bytes of private data, for datagrams
-    /// [`PrivateData::UD_ACCEPT_MAX`]; otherwise those of
+    /// Returns `EMSGSIZE` if the private data is longer than [`PrivateData::ACCEPT_MAX`] bytes, or
+    /// [`PrivateData::UD_ACCEPT_MAX`] bytes for datagrams. Otherwise returns the errors of
     /// [`rdma_accept(3)`](https://man7.org/linux/man-pages/man3/rdma_accept.3.html).
     #[doc(alias = "rdma_accept")]
     pub fn accept(&mut self, param: &ConnParam) -> Result<(), OsError> {
@@ -139,8 +149,8 @@ impl CmId {
         param.private_data.check(CALL, limit)?;
         let mut raw = param.to_raw();
         self.inner.call_bound(CALL, |id| {
-            // SAFETY: the id exists, is locked, and has a device; the parameters are a local that
-            // points into `param`.
+            // SAFETY: `id` exists and has a device, and the lock of its channel is held. `raw` is a
+            // local variable that points into `param`, which outlives the call.
             unsafe { ffi::rdma_accept(id, &raw mut raw) }
         })?;
         if datagram {
@@ -149,27 +159,28 @@ impl CmId {
         self.complete(CALL, &[CmEventType::ESTABLISHED])
     }
 
-    /// Rejects a request, with private data for the peer's program.
+    /// Rejects a connection request. The peer's program receives `private_data`.
     ///
-    /// The peer's REJECTED has the reason CONSUMER_DEFINED.
+    /// The peer's REJECTED event has the reason CONSUMER_DEFINED.
     ///
     /// # Errors
     ///
-    /// `EMSGSIZE` above [`PrivateData::REJECT_MAX`] bytes, for datagrams
-    /// [`PrivateData::UD_ACCEPT_MAX`]; otherwise those of
+    /// Returns `EMSGSIZE` if the private data is longer than [`PrivateData::REJECT_MAX`] bytes, or
+    /// [`PrivateData::UD_ACCEPT_MAX`] bytes for datagrams. Otherwise returns the errors of
     /// [`rdma_reject(3)`](https://man7.org/linux/man-pages/man3/rdma_reject.3.html).
     #[doc(alias = "rdma_reject")]
     pub fn reject(&mut self, private_data: &[u8]) -> Result<(), OsError> {
         self.reject_by("rdma_reject", ffi::rdma_reject, private_data)
     }
 
-    /// Rejects a request because of its options of [enhanced connection establishment](super::Ece).
+    /// Rejects a connection request because of its options of [enhanced connection
+    /// establishment](super::Ece).
     ///
-    /// The peer's REJECTED has the reason VENDOR_OPTION_NOT_SUPPORTED.
+    /// The peer's REJECTED event has the reason VENDOR_OPTION_NOT_SUPPORTED.
     ///
     /// # Errors
     ///
-    /// Those of [`reject`](Self::reject).
+    /// Returns the errors of [`reject`](Self::reject).
     #[doc(alias = "rdma_reject_ece")]
     pub fn reject_ece(&mut self, private_data: &[u8]) -> Result<(), OsError> {
         self.reject_by("rdma_reject_ece", ffi::rdma_reject_ece, private_data)
@@ -190,30 +201,32 @@ impl CmId {
             PrivateData::try_from(private_data).map_err(|error| OsError::new(name, error.errno))?;
         data.check(name, limit)?;
         self.inner.call(name, |id| {
-            // SAFETY: the id exists and is locked; the bytes belong to a local and are fewer than
-            // 256.
+            // SAFETY: `id` exists, and the lock of its channel is held. `data` is a local variable
+            // with fewer than 256 bytes.
             unsafe { reject(id, data.as_ptr().cast(), data.len() as u8) }
         })
     }
 
     /// Disconnects, and moves the queue pair to its error state immediately.
     ///
-    /// The result is DISCONNECTED on both sides, on this one when the peer disconnects as well.
+    /// The event DISCONNECTED reports the result on both sides. On this side it is reported when
+    /// the peer has disconnected as well.
     ///
-    /// Without a connection it may have no effect, and cause no event. A synchronous id waits for
-    /// the event only if there is a connection; if the peer does not answer, for about a minute.
+    /// If the id is not connected, the call may have no effect and cause no event. A synchronous id
+    /// waits for the event only if it is connected. If the peer does not answer, that wait takes
+    /// about a minute.
     ///
     /// # Errors
     ///
-    /// Those of
+    /// Returns the errors of
     /// [`rdma_disconnect(3)`](https://man7.org/linux/man-pages/man3/rdma_disconnect.3.html):
-    /// `EINVAL` if nothing was connected yet. For a synchronous id `ETIMEDOUT` if it is
-    /// disconnected and the peer did not confirm it.
+    /// `EINVAL` if the id has not been connected yet. A synchronous id returns `ETIMEDOUT` if it is
+    /// disconnected and the peer has not confirmed the disconnection.
     #[doc(alias = "rdma_disconnect")]
     pub fn disconnect(&mut self) -> Result<(), OsError> {
         const CALL: &str = "rdma_disconnect";
         self.inner.call(CALL, |id| {
-            // SAFETY: the id exists and is locked.
+            // SAFETY: `id` exists, and the lock of its channel is held.
             unsafe { ffi::rdma_disconnect(id) }
         })?;
         if self.mode.is_connected() {
@@ -222,46 +235,50 @@ impl CmId {
         Ok(())
     }
 
-    /// Completes the connection after a CONNECT_RESPONSE.
+    /// Completes the establishment of a connection after a CONNECT_RESPONSE.
     ///
-    /// The program must have moved its own queue pair to the RTS state before.
+    /// Before this call, the program must move the queue pair that it has created itself to the RTS
+    /// state.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the id owns the queue pair: librdmacm did it already; otherwise those of
+    /// Returns `EINVAL` if the id has created the queue pair, because then librdmacm has completed
+    /// the establishment already. Otherwise returns the errors of
     /// [`rdma_establish(3)`](https://man7.org/linux/man-pages/man3/rdma_establish.3.html).
     #[doc(alias = "rdma_establish")]
     pub fn establish(&mut self) -> Result<(), OsError> {
         self.inner.call("rdma_establish", |id| {
-            // SAFETY: the id exists and is locked.
+            // SAFETY: `id` exists, and the lock of its channel is held.
             unsafe { ffi::rdma_establish(id) }
         })?;
         self.mode.set_connected(true);
         Ok(())
     }
 
-    /// Notifies the connection manager of a message that arrived before ESTABLISHED.
+    /// Tells the connection manager that a message has arrived before the event ESTABLISHED.
     ///
-    /// The device reports such a message by the asynchronous event
+    /// The device reports such a message with the asynchronous event
     /// [`COMM_EST`](crate::verbs::AsyncEventType::COMM_EST).
     ///
     /// # Errors
     ///
-    /// Those of [`rdma_notify(3)`](https://man7.org/linux/man-pages/man3/rdma_notify.3.html).
+    /// Returns the errors of
+    /// [`rdma_notify(3)`](https://man7.org/linux/man-pages/man3/rdma_notify.3.html).
     #[doc(alias = "rdma_notify")]
     pub fn notify_comm_est(&mut self) -> Result<(), OsError> {
         self.inner.call("rdma_notify", |id| {
-            // SAFETY: the id exists and is locked.
+            // SAFETY: `id` exists, and the lock of its channel is held.
             unsafe { ffi::rdma_notify(id, ffi::ibv_event_type::IBV_EVENT_COMM_EST) }
         })
     }
 
-    /// Returns whether it is for datagrams.
+    /// Returns whether this id is for datagrams.
     ///
-    /// They are "connected" by other messages, with other limits for private data.
+    /// The connection manager uses other messages for datagram ids, with other limits for private
+    /// data.
     fn is_datagram(&self) -> bool {
         self.inner.with(|id, _| {
-            // SAFETY: the id exists and is locked.
+            // SAFETY: `id` exists, and the lock of its channel is held.
             QpType::from_raw(unsafe { (*id).qp_type }) == QpType::UD
         })
     }

@@ -1,8 +1,8 @@
-//! Ids: a connection, a listener or a datagram socket each.
+//! Ids, each of which is a connection, a listener or a datagram socket.
 //!
-//! `cm_id.rs` has the type; each other file adds the calls of one subject to it.
+//! `cm_id.rs` defines the type. Each other file adds methods for one subject.
 
-// First, so that the documentation of `CmId` begins with `new`.
+// This module comes first so that the documentation of `CmId` begins with `new`.
 mod cm_id;
 
 mod address;

@@ -1,4 +1,4 @@
-//! Multicast groups.
+//! Joins and leaves multicast groups.
 #![allow(unsafe_code)]
 
 use std::{net::SocketAddr, ptr};
@@ -13,38 +13,38 @@ use crate::sys::{
 };
 
 impl CmId {
-    /// Joins a multicast group, for ids of datagrams.
+    /// Joins a multicast group. The id must be one for datagrams.
     ///
-    /// The result is MULTICAST_JOIN, with the path to the group, or MULTICAST_ERROR.
+    /// The event MULTICAST_JOIN, with the path to the group, or MULTICAST_ERROR reports the result.
     ///
-    /// If the id has a queue pair when that event is read, it receives messages to the group. The
-    /// id leaves the group by [`leave_multicast`](Self::leave_multicast), also if joining failed,
-    /// or when the queue pair or the id is dropped.
+    /// If the id has a queue pair when the event is read, the queue pair receives the messages that
+    /// are sent to the group. The id leaves the group when
+    /// [`leave_multicast`](Self::leave_multicast) is called, which is also necessary if joining
+    /// failed, or when the queue pair or the id is dropped.
     ///
     /// # Errors
     ///
-    /// Those of [`rdma_join_multicast(3)`][man].
+    /// Returns the errors of [`rdma_join_multicast(3)`][man].
     ///
     /// [man]: https://man7.org/linux/man-pages/man3/rdma_join_multicast.3.html
     #[doc(alias = "rdma_join_multicast")]
     pub fn join_multicast(&mut self, group: SocketAddr) -> Result<(), OsError> {
         let call = "rdma_join_multicast";
         self.join(call, group, |id, addr| {
-            // SAFETY: the id exists and is locked, and the address exists. The context is never
-            // dereferenced.
+            // SAFETY: `id` exists, the lock of its channel is held, and `addr` points to a valid
+            // address. librdmacm does not dereference the context, which is null.
             unsafe { ffi::rdma_join_multicast(id, addr, ptr::null_mut()) }
         })
     }
 
-    /// Joins a multicast group for sending only.
+    /// Joins a multicast group for sending only: the id receives no messages of the group.
     ///
-    /// Otherwise the same as [`join_multicast`](Self::join_multicast); nothing is forwarded to this
-    /// member.
+    /// In all other respects this is the same as [`join_multicast`](Self::join_multicast).
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` if the subnet manager does not support such members; otherwise those of
-    /// [`rdma_join_multicast_ex(3)`][man].
+    /// Returns `EOPNOTSUPP` if the subnet manager does not support send-only members. Otherwise
+    /// returns the errors of [`rdma_join_multicast_ex(3)`][man].
     ///
     /// [man]: https://man7.org/linux/man-pages/man3/rdma_join_multicast_ex.3.html
     #[doc(alias = "rdma_join_multicast_ex")]
@@ -57,8 +57,9 @@ impl CmId {
                 join_flags: flags.0,
                 addr,
             };
-            // SAFETY: the id exists and is locked, and attributes and address exist. The context is
-            // never dereferenced.
+            // SAFETY: `id` exists, and the lock of its channel is held. `attr` is a local variable,
+            // and `addr` points to a valid address. librdmacm does not dereference the context,
+            // which is null.
             unsafe { ffi::rdma_join_multicast_ex(id, &raw mut attr, ptr::null_mut()) }
         })
     }
@@ -82,15 +83,15 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// `EADDRNOTAVAIL` if it has not joined the group; otherwise those of
+    /// Returns `EADDRNOTAVAIL` if the id has not joined the group. Otherwise returns the errors of
     /// [`rdma_leave_multicast(3)`][man].
     ///
     /// [man]: https://man7.org/linux/man-pages/man3/rdma_leave_multicast.3.html
     #[doc(alias = "rdma_leave_multicast")]
     pub fn leave_multicast(&mut self, group: SocketAddr) -> Result<(), OsError> {
         self.inner.with(|id, local| {
-            // SAFETY: the id exists and is locked, and its events are acknowledged as they are
-            // read.
+            // SAFETY: `id` exists, the lock of its channel is held, and each event that was read
+            // has been acknowledged.
             unsafe { local.groups.leave(id, group) }
         })
     }

@@ -1,4 +1,4 @@
-//! Options, and enhanced connection establishment.
+//! Sets options of ids, among them those of enhanced connection establishment.
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -11,7 +11,8 @@ use crate::sys::{consts, ffi};
 
 /// Options of enhanced connection establishment.
 ///
-/// Devices of one vendor negotiate features beyond the standard with them.
+/// Devices of one vendor use these options to negotiate features that the InfiniBand standard does
+/// not define.
 ///
 /// See [`rdma_set_local_ece(3)`](https://man7.org/linux/man-pages/man3/rdma_set_local_ece.3.html).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -21,22 +22,22 @@ use crate::sys::{consts, ffi};
 )]
 #[doc(alias = "ibv_ece")]
 pub struct Ece {
-    /// The vendor whose options they are.
+    /// The vendor that defines the options.
     pub vendor_id: u32,
-    /// The options, defined by the vendor.
+    /// The options, as the vendor defines them.
     pub options: u32,
 }
 
 impl CmId {
-    /// Sets the type of service of this id's packets: `RDMA_OPTION_ID_TOS`.
+    /// Sets the type of service of the id's packets: `RDMA_OPTION_ID_TOS`.
     ///
-    /// It consists of DSCP and ECN, as in the IP header. Call it before the route is resolved.
+    /// The value consists of DSCP and ECN, as in the IP header. Set it before the route is
+    /// resolved.
     ///
     /// # Errors
     ///
-    /// Those of
-    /// [`rdma_set_option(3)`](https://man7.org/linux/man-pages/man3/rdma_set_option.3.html), as for
-    /// all options.
+    /// Returns the errors of
+    /// [`rdma_set_option(3)`](https://man7.org/linux/man-pages/man3/rdma_set_option.3.html).
     #[doc(alias = "RDMA_OPTION_ID_TOS")]
     #[doc(alias = "rdma_set_option")]
     pub fn set_tos(&mut self, tos: u8) -> Result<(), OsError> {
@@ -45,24 +46,24 @@ impl CmId {
 
     /// Sets whether the address may be reused: `RDMA_OPTION_ID_REUSEADDR`.
     ///
-    /// It can then be bound while connections of an earlier listener on it remain. Call it before
-    /// binding.
+    /// With this option, the id can be bound to an address although connections of an earlier
+    /// listener on this address remain. Set it before binding.
     ///
     /// # Errors
     ///
-    /// Those of [`set_tos`](Self::set_tos).
+    /// Returns the errors of [`set_tos`](Self::set_tos).
     #[doc(alias = "RDMA_OPTION_ID_REUSEADDR")]
     pub fn set_reuseaddr(&mut self, reuse: bool) -> Result<(), OsError> {
         self.set_option(consts::RDMA_OPTION_ID_REUSEADDR, c_int::from(reuse))
     }
 
-    /// Sets whether an id bound to an IPv6 address excludes IPv4: `RDMA_OPTION_ID_AFONLY`.
+    /// Sets whether an id that is bound to an IPv6 address excludes IPv4: `RDMA_OPTION_ID_AFONLY`.
     ///
-    /// Call it before binding.
+    /// Set it before binding.
     ///
     /// # Errors
     ///
-    /// Those of [`set_tos`](Self::set_tos).
+    /// Returns the errors of [`set_tos`](Self::set_tos).
     #[doc(alias = "RDMA_OPTION_ID_AFONLY")]
     pub fn set_afonly(&mut self, only: bool) -> Result<(), OsError> {
         self.set_option(consts::RDMA_OPTION_ID_AFONLY, c_int::from(only))
@@ -70,13 +71,13 @@ impl CmId {
 
     /// Sets the acknowledgement timeout of the queue pair: `RDMA_OPTION_ID_ACK_TIMEOUT`.
     ///
-    /// It is the exponent *n* of 4.096 µs × 2ⁿ, 0 to 31; 0 is infinite. Call it before connecting
-    /// or accepting.
+    /// The timeout is 4.096 µs × 2ⁿ, where n is `exponent`, 0 to 31. The exponent 0 means that
+    /// there is no timeout. Set it before connecting or accepting.
     ///
     /// # Errors
     ///
-    /// `EINVAL` above 31, which the device would truncate to five bits; otherwise those of
-    /// [`set_tos`](Self::set_tos).
+    /// Returns `EINVAL` if the exponent is above 31, because the device would truncate it to five
+    /// bits. Otherwise returns the errors of [`set_tos`](Self::set_tos).
     #[doc(alias = "RDMA_OPTION_ID_ACK_TIMEOUT")]
     pub fn set_ack_timeout(&mut self, exponent: u8) -> Result<(), OsError> {
         if exponent > 31 {
@@ -88,19 +89,21 @@ impl CmId {
     fn set_option<T>(&mut self, name: c_int, mut value: T) -> Result<(), OsError> {
         self.inner.call("rdma_set_option", |id| {
             let value = ptr::from_mut(&mut value).cast();
-            // SAFETY: the id exists and is locked; the value is a local of this size.
+            // SAFETY: `id` exists, and the lock of its channel is held. `value` points to a local
+            // variable of the size that is passed.
             unsafe { ffi::rdma_set_option(id, consts::RDMA_OPTION_ID, name, value, size_of::<T>()) }
         })
     }
 
-    /// Sets the options to offer to the peer, for a queue pair that the program created itself.
+    /// Sets the options to offer to the peer, for a queue pair that the program has created without
+    /// the id.
     ///
-    /// Call it before connecting or accepting.
+    /// Set them before connecting or accepting.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the id has a queue pair, for which librdmacm does it, and for vendor 0, which
-    /// stands for no options.
+    /// Returns `EINVAL` if the id has a queue pair, for which librdmacm sets the options itself,
+    /// and if the vendor is 0, which means that there are no options.
     #[doc(alias = "rdma_set_local_ece")]
     pub fn set_local_ece(&mut self, ece: Ece) -> Result<(), OsError> {
         let mut raw = ffi::ibv_ece {
@@ -109,19 +112,21 @@ impl CmId {
             comp_mask: 0,
         };
         self.inner.call("rdma_set_local_ece", |id| {
-            // SAFETY: the id exists and is locked; the structure is a local.
+            // SAFETY: `id` exists, the lock of its channel is held, and `raw` is a local variable.
             unsafe { ffi::rdma_set_local_ece(id, &raw mut raw) }
         })
     }
 
-    /// Returns the options that the peer offered, for a queue pair that the program created itself.
+    /// Returns the options that the peer offered, for a queue pair that the program has created
+    /// without the id.
     ///
-    /// They are known after CONNECT_REQUEST or CONNECT_RESPONSE. Zeros: none.
+    /// The options are known after CONNECT_REQUEST or CONNECT_RESPONSE. If the peer offered none,
+    /// all fields are 0.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the id has a queue pair, for which librdmacm does it: see
-    /// [`rdma_get_remote_ece(3)`][man].
+    /// Returns `EINVAL` if the id has a queue pair, for which librdmacm gets the options itself:
+    /// see [`rdma_get_remote_ece(3)`][man].
     ///
     /// [man]: https://man7.org/linux/man-pages/man3/rdma_get_remote_ece.3.html
     #[doc(alias = "rdma_get_remote_ece")]
@@ -132,7 +137,7 @@ impl CmId {
             comp_mask: 0,
         };
         self.inner.call("rdma_get_remote_ece", |id| {
-            // SAFETY: the id exists and is locked; the structure is a local.
+            // SAFETY: `id` exists, the lock of its channel is held, and `raw` is a local variable.
             unsafe { ffi::rdma_get_remote_ece(id, &raw mut raw) }
         })?;
         Ok(Ece {

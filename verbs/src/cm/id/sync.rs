@@ -1,9 +1,9 @@
-//! Ids whose steps return when they have completed.
+//! Synchronous ids, whose steps return when they have completed.
 //!
-//! librdmacm has such a mode, in which a call blocks in the kernel until an event arrives. It would
-//! block with the id locked, and a thread that drops the id's queue pair at that time would block
-//! as well. So the mode is implemented here on top of the asynchronous one: the id has a channel of
-//! its own, and a step waits for its event without holding a lock.
+//! librdmacm has such a mode itself, in which a call blocks in the kernel until an event arrives.
+//! The id would be locked during that call, so a thread that drops the id's queue pair at that time
+//! would block as well. Therefore this module implements synchronous ids on top of asynchronous
+//! ones: the id has a channel of its own, and a step waits for its event without holding a lock.
 #![allow(unsafe_code)]
 
 use std::{
@@ -20,16 +20,17 @@ use crate::{
 };
 
 impl CmId {
-    /// Creates an id without a channel: its steps return when they have completed.
+    /// Creates a synchronous id: its steps return when they have completed.
     ///
-    /// A step's timeout bounds its duration; for steps without one the connection manager does:
-    /// about a minute if the peer does not answer. [`get_request`](Self::get_request) waits without
-    /// a bound.
+    /// The timeout of a step limits its duration. Steps without a timeout end when the connection
+    /// manager gives up, which is after about a minute if the peer does not answer.
+    /// [`get_request`](Self::get_request) waits without a limit.
     ///
     /// # Errors
     ///
-    /// Those of [`rdma_create_id(3)`](https://man7.org/linux/man-pages/man3/rdma_create_id.3.html),
-    /// and of [`EventChannel::new`].
+    /// Returns the errors of
+    /// [`rdma_create_id(3)`](https://man7.org/linux/man-pages/man3/rdma_create_id.3.html) and of
+    /// [`EventChannel::new`].
     pub fn new_sync(ps: PortSpace) -> Result<Self, OsError> {
         let mut this = Self::new(&EventChannel::new()?, ps, 0)?;
         this.mode = Mode::sync(None);
@@ -38,21 +39,22 @@ impl CmId {
 
     /// Creates a synchronous id for the result of [`AddrInfo::new`].
     ///
-    /// It is bound to the address on the passive side; on the active side address and route are
-    /// resolved. [`create_qp`](Self::create_qp) creates the queue pair.
+    /// On the passive side, the id is bound to the address. On the active side, the address and the
+    /// route are resolved. [`create_qp`](Self::create_qp) creates the queue pair.
     ///
     /// # Errors
     ///
-    /// Those of [`rdma_create_ep(3)`](https://man7.org/linux/man-pages/man3/rdma_create_ep.3.html),
-    /// and of [`EventChannel::new`].
+    /// Returns the errors of
+    /// [`rdma_create_ep(3)`](https://man7.org/linux/man-pages/man3/rdma_create_ep.3.html) and of
+    /// [`EventChannel::new`].
     #[doc(alias = "rdma_create_ep")]
     #[doc(alias = "rdma_destroy_ep")]
     pub fn create_ep(info: &AddrInfo) -> Result<Self, OsError> {
         const CALL: &str = "rdma_create_ep";
         let channel = EventChannel::new()?;
         let mut raw = ptr::null_mut();
-        // SAFETY: the out pointer is a local, the list exists and is not changed; without
-        // attributes no queue pair is created.
+        // SAFETY: `raw` is a local variable, and the list in `info` exists and is not changed.
+        // Without attributes, the call creates no queue pair.
         let ret = unsafe {
             ffi::rdma_create_ep(
                 &raw mut raw,
@@ -63,18 +65,19 @@ impl CmId {
         };
         cvt(CALL, ret)?;
         let this = Self::from_raw(cvt_ptr(CALL, raw)?, &channel, Mode::sync(None));
-        // librdmacm has created a channel for it, and destroys that now.
+        // librdmacm has created a channel for this id, and destroys that channel during the
+        // migration.
         this.inner.call("rdma_migrate_id", |id| {
-            // SAFETY: id and channel exist and are locked; librdmacm has acknowledged the events
-            // that it read.
+            // SAFETY: `id` and `channel` exist, and the lock of `channel` is held. librdmacm has
+            // acknowledged the events that it read.
             unsafe { ffi::rdma_migrate_id(id, channel.as_ptr()) }
         })?;
         Ok(this)
     }
 
-    /// Returns the event of the last step of an id of [`new_sync`](Self::new_sync).
+    /// Returns the event of the last step of a synchronous id.
     ///
-    /// `None` before the first step and for an id of a channel.
+    /// Returns `None` before the first step, and for an id that is not synchronous.
     #[must_use]
     pub fn last_event(&self) -> Option<&CmEvent> {
         match &self.mode {
@@ -85,12 +88,13 @@ impl CmId {
 
     /// Waits for the next connect request of a synchronous listener.
     ///
-    /// The new id is synchronous, too; the request is its [`last_event`](Self::last_event).
+    /// The returned id is synchronous, too. Its [`last_event`](Self::last_event) is the request.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for an id of a channel, and for an id that does not listen; `ENODEV` if the device
-    /// was removed; those of [`EventChannel::new`], in which case the request is rejected.
+    /// Returns `EINVAL` if the id is not synchronous or does not listen, and `ENODEV` if the device
+    /// was removed. If [`EventChannel::new`] fails for the new id, its error is returned, and the
+    /// request is rejected.
     #[doc(alias = "rdma_get_request")]
     pub fn get_request(&mut self) -> Result<Self, OsError> {
         loop {
@@ -102,11 +106,11 @@ impl CmId {
 
     /// Waits for the next connect request of a synchronous listener, for at most `timeout`.
     ///
-    /// Returns `None` if there was none in that time.
+    /// Returns `None` if no request arrived in that time.
     ///
     /// # Errors
     ///
-    /// Those of [`get_request`](Self::get_request).
+    /// Returns the errors of [`get_request`](Self::get_request).
     pub fn get_request_timeout(&mut self, timeout: Duration) -> Result<Option<Self>, OsError> {
         const CALL: &str = "rdma_get_request";
         let listens = self.inner.with(|_, local| local.listens);
@@ -127,7 +131,7 @@ impl CmId {
                 return Err(OsError::new(CALL, libc::ENODEV));
             }
             let Some(mut request) = event.take_request() else {
-                debug!(Rdma, "{} on a listener is ignored", event.event());
+                debug!(Rdma, "ignored the event {} of a listener", event.event());
                 continue;
             };
             request.inner.migrate(&EventChannel::new()?)?;
@@ -136,7 +140,8 @@ impl CmId {
         }
     }
 
-    /// Completes a step: for a synchronous id, waits for one of the events `wanted`.
+    /// Completes a step. If the id is synchronous, waits for one of the events `wanted` or for a
+    /// failure.
     pub(super) fn complete(
         &mut self,
         call: &'static str,
@@ -170,9 +175,10 @@ impl CmId {
     }
 }
 
-/// Returns the result of a step that waits for one of `wanted`, if this event determines it.
+/// Returns the result of a step that waits for one of the events `wanted`, or `None` if this event
+/// does not end the step.
 ///
-/// A failed step's result is an error number.
+/// The error of a failed step is an error number.
 fn outcome(
     event: CmEventType,
     status: i32,
@@ -183,7 +189,7 @@ fn outcome(
         _ if status != 0 => Some(Err(status.saturating_abs())),
         _ if wanted.contains(&event) => Some(Ok(())),
         CmEventType::DEVICE_REMOVAL => Some(Err(libc::ENODEV)),
-        // The peer disconnected before this side learned of the connection.
+        // The peer disconnected before this side read the event that reports the connection.
         CmEventType::DISCONNECTED => Some(Err(libc::ECONNRESET)),
         CmEventType::ADDR_ERROR
         | CmEventType::ROUTE_ERROR

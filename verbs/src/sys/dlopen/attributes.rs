@@ -1,4 +1,5 @@
-//! The attributes with which libibverbs makes objects, and those that it returns.
+//! Attributes that a program passes to libibverbs to create objects, and attributes that libibverbs
+//! returns.
 
 use libc::{c_char, c_int, c_uint, c_void};
 

@@ -1,11 +1,12 @@
-//! Declares types and constants of C, and compares them with the bindings that are generated from
-//! the headers.
+//! Macros that declare types and constants of C. Tests compare the declarations with the bindings
+//! that are generated from the C headers.
 
-/// Declares structures and unions.
+/// Declares structures and unions of C.
 ///
-/// `opaque` ones are used by pointers alone. Of a `growing` one newer versions of the library have
-/// more at the end, of `growing_in_front` more at the start; the library makes it, or gets its size
-/// or the set of valid fields.
+/// An `opaque` type is used only behind pointers. For a `growing` structure, newer versions of the
+/// library have further fields at the end; for a `growing_in_front` structure, at the start. Such a
+/// structure is allocated by the library, or the library gets its size or the set of its valid
+/// fields.
 macro_rules! types {
     ($(
         $(#[$attribute:meta])*
@@ -52,7 +53,8 @@ macro_rules! declare {
     };
 }
 
-/// Does not compile if the headers have a field more.
+/// Makes the compilation fail if the structure in the headers has a field that the declaration
+/// lacks.
 macro_rules! all_fields {
     (struct $name:ident $($field:ident)*) => {
         #[cfg(all(test, feature = "linked"))]
@@ -62,7 +64,7 @@ macro_rules! all_fields {
     ($kind:tt $name:ident $($field:ident)*) => {};
 }
 
-/// Declares enumerations, each a module as they are generated.
+/// Declares enumerations of C. Each becomes a module of constants, as in the generated bindings.
 macro_rules! enumerations {
     ($( $name:ident { $( $constant:ident = $value:literal ),* $(,)? } )*) => {
         $( #[allow(dead_code, reason = "some are for tests alone")] pub(crate) mod $name {
@@ -82,7 +84,7 @@ macro_rules! enumerations {
     };
 }
 
-/// Declares enumerations of bits.
+/// Declares enumerations of C whose values are combined as bits.
 macro_rules! bits {
     ($( $name:ident { $( $constant:ident = $value:expr ),* $(,)? } )*) => {
         $(
@@ -110,7 +112,8 @@ macro_rules! bits {
     };
 }
 
-/// Declares an enumeration of which no other value may exist: functions take it.
+/// Declares a C enumeration as a Rust enum, because C functions take it as an argument. No other
+/// value may be passed.
 macro_rules! arguments {
     ($name:ident { $( $constant:ident = $value:literal ),* $(,)? }) => {
         #[allow(dead_code, reason = "declared as a whole")]
@@ -136,7 +139,7 @@ pub(super) use self::compared::{Field, Layout, bare, compare, layout, placeholde
 mod compared {
     use std::any::type_name;
 
-    /// How a type lies in memory.
+    /// The layout of a type in memory.
     #[derive(Debug, PartialEq)]
     pub(in crate::sys::dlopen) struct Layout {
         pub(in crate::sys::dlopen) size: usize,
@@ -153,7 +156,8 @@ mod compared {
     }
 
     impl Field {
-        /// The third argument leads from the type to the field, and is never called.
+        /// Describes the field `name` at `offset`. The third argument only determines the field's
+        /// type, and is never called.
         pub(in crate::sys::dlopen) fn new<T, F>(
             name: &'static str,
             offset: usize,
@@ -168,7 +172,7 @@ mod compared {
         }
     }
 
-    /// Returns a type's name without the modules that it is in.
+    /// Returns the name of a type without the modules that contain the type.
     pub(in crate::sys::dlopen) fn bare(name: &str) -> String {
         let words = name.split_inclusive(|c: char| !c.is_alphanumeric() && c != '_' && c != ':');
         let last = |word: &str| word.rsplit("::").next().unwrap_or_default().to_owned();
@@ -183,14 +187,15 @@ mod compared {
                 fields: vec![$( $crate::sys::dlopen::define::Field::new(
                     stringify!($field),
                     std::mem::offset_of!($type, $field),
-                    // SAFETY: never called.
+                    // SAFETY: this closure is never called; it only determines the type of the
+                    // field.
                     |start: *const $type| unsafe { &raw const (*start).$field },
                 ) ),*],
             }
         };
     }
 
-    /// The placeholder for inferred types of arguments.
+    /// Expands to `_` for each argument, so that the compiler infers the argument's type.
     macro_rules! placeholder {
         ($argument:ident) => {
             _
@@ -199,7 +204,7 @@ mod compared {
 
     pub(in crate::sys::dlopen) use {layout, placeholder};
 
-    /// Fails unless a type is the same in both declarations.
+    /// Panics unless a type has the same layout in both declarations.
     pub(in crate::sys::dlopen) fn compare(what: &str, ours: Layout, mut theirs: Layout) {
         let kind = what.split(' ').next().unwrap_or_default();
         if kind == "opaque" {

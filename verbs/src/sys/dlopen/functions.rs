@@ -1,4 +1,4 @@
-//! The functions of both libraries, all found at once when the libraries are opened.
+//! Declares the functions of both libraries. All are looked up when the libraries are opened.
 
 use libc::{c_char, c_int, c_uint, c_void, sockaddr, ssize_t};
 use libloading::Library;
@@ -10,15 +10,15 @@ use crate::sys::{
     library::{function, library},
 };
 
-/// Opens the libraries, if that was not done before.
+/// Opens both libraries, if they are not open yet.
 ///
-/// It comes before every call that needs no object of these libraries. All other calls come later,
-/// and so find the functions.
+/// A function of this crate calls this before it calls a C function that takes no object of the
+/// libraries. C functions that take an object are called later, so they find the libraries open.
 ///
 /// # Errors
 ///
-/// `ELIBACC` with the name of the library that cannot be opened, and `ELIBBAD` with that of a
-/// function that it lacks: it is older than rdma-core 32.
+/// Returns `ELIBACC` with the name of a library that cannot be opened. Returns `ELIBBAD` with the
+/// name of a function that a library lacks, because it is older than rdma-core 32.
 pub(crate) fn open_libraries() -> Result<(), OsError> {
     functions().map(drop)
 }
@@ -35,7 +35,8 @@ macro_rules! functions {
     } )*) => {
         struct Functions {
             $( $( $name: unsafe extern "C" fn($( $type ),*) $( -> $result )?, )* )*
-            /// The libraries of the functions.
+            /// The libraries that contain the functions. They stay open while the function pointers
+            /// are used.
             _libraries: [Library; 2],
         }
 
@@ -44,7 +45,8 @@ macro_rules! functions {
                 $( let $library = library($file)?; )*
                 Ok(Self {
                     $( $(
-                        // SAFETY: the type is as in the headers: the test below compares.
+                        // SAFETY: the declared type is that of the header, which the test below
+                        // checks.
                         $name: unsafe { function(&$library, stringify!($name)) }?,
                     )* )*
                     _libraries: [$( $library ),*],
@@ -55,7 +57,7 @@ macro_rules! functions {
         $( $(
             pub(crate) unsafe extern "C" fn $name($( $argument: $type ),*) $( -> $result )? {
                 let functions = functions().expect("opened before the first object was made");
-                // SAFETY: the caller keeps to the manual page of the function.
+                // SAFETY: the caller fulfils the requirements of the function's manual page.
                 unsafe { (functions.$name)($( $argument ),*) }
             }
         )* )*
@@ -78,7 +80,7 @@ macro_rules! functions {
                     "{}",
                     stringify!($name),
                 );
-                // The same version of it.
+                // Both pointers refer to the same symbol version of the function.
                 assert_eq!(ours as usize, theirs as usize, "{}", stringify!($name));
             } )* )*
         }

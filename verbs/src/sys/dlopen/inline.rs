@@ -1,4 +1,4 @@
-//! The inline functions of the headers: calls of the operations that a device's driver has set.
+//! The inline functions of the C headers, which call operations that the device's driver has set.
 
 use libc::c_int;
 
@@ -11,11 +11,12 @@ macro_rules! operations {
         $(
             #[inline]
             pub(crate) unsafe fn $name($object: $of $(, $argument: $type )*) -> c_int {
-                // SAFETY: the caller vouches for the object.
+                // SAFETY: `$object` exists, according to the caller.
                 let context = unsafe { (*$object).context };
-                // SAFETY: an object's context is open.
+                // SAFETY: the `context` of an existing object is open.
                 match unsafe { (*context).ops.$operation } {
-                    // SAFETY: the driver's own operation, whose rules the caller guarantees.
+                    // SAFETY: the driver has set this operation for the object's device. The caller
+                    // fulfils the operation's requirements.
                     Some(operation) => unsafe { operation($object $(, $argument )*) },
                     None => -libc::EOPNOTSUPP,
                 }

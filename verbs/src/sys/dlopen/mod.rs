@@ -1,8 +1,10 @@
-//! librdmacm and libibverbs, opened when they are first needed: a build does not need them, and a
-//! program starts on machines without them.
+//! librdmacm and libibverbs, which are opened at their first use. So a program builds without the C
+//! libraries, and starts on hosts that do not have them.
 //!
-//! It has the names of `linked` that this crate uses. The declarations follow the ABI: the macros
-//! of `define` make a test of each, which compares it with the generated bindings if there are any.
+//! This module provides the same names as `linked`, as far as this crate uses them. The
+//! declarations follow the ABI of the libraries. For each declaration, the macros of `define`
+//! generate a test that compares it with the generated bindings, if the feature `linked` is
+//! enabled.
 #![allow(
     unsafe_code,
     non_camel_case_types,

@@ -1,4 +1,4 @@
-//! The types of librdmacm.
+//! The types of librdmacm's interface.
 
 use libc::{
     c_char, c_int, c_void, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t,

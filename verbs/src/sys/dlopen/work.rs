@@ -1,4 +1,4 @@
-//! Requests and completions, with their parts.
+//! Work requests, completions and events, and the structures that they contain.
 
 use libc::{c_int, c_uint, c_void};
 

@@ -17,16 +17,16 @@ use crate::{
     verbs::device::Context,
 };
 
-/// A channel on which completion queues signal completions. Clones refer to the same channel.
+/// A channel on which completion queues raise events. Clones refer to the same channel.
 ///
-/// Its descriptor is non-blocking, and readable while an event can be read. To sleep without
-/// missing a completion:
+/// The channel's file descriptor is non-blocking, and readable while an event is pending. To sleep
+/// without missing a completion:
 ///
-/// 1. [`CompletionQueue::req_notify`](crate::verbs::CompletionQueue::req_notify) requests one
-///    event;
-/// 2. poll the queue until it is empty: completions from before step 1 cause no event;
-/// 3. sleep until the descriptor is readable, read with [`get_event`](Self::get_event) until it
-///    returns `None`, and start again.
+/// 1. call [`CompletionQueue::req_notify`](crate::verbs::CompletionQueue::req_notify), which
+///    requests one event;
+/// 2. poll the queue until it is empty, because completions from before step 1 raise no event;
+/// 3. sleep until the descriptor is readable, call [`get_event`](Self::get_event) until it returns
+///    `None`, and start again.
 ///
 /// See [`ibv_create_comp_channel(3)`][man].
 ///
@@ -39,15 +39,16 @@ pub struct CompletionChannel {
 
 struct Inner {
     raw: NonNull<ffi::ibv_comp_channel>,
-    /// The process that created it, and that alone destroys it.
+    /// The process that created the channel. Only this process destroys it.
     process: Process,
     context: Context,
 }
 
-// SAFETY: libibverbs allows a channel to be used and destroyed from any thread.
+// SAFETY: libibverbs allows any thread to use and to destroy a channel.
 unsafe impl Send for Inner {}
-// SAFETY: several threads may read its descriptor concurrently, and the kernel gives each event to
-// one of them. libibverbs changes the count of queues in it under the context's lock.
+// SAFETY: several threads may read the channel's descriptor concurrently; the kernel gives each
+// event to one of them. libibverbs changes the channel's count of queues while it holds the lock of
+// the context.
 unsafe impl Sync for Inner {}
 
 impl CompletionChannel {
@@ -55,11 +56,11 @@ impl CompletionChannel {
     ///
     /// # Errors
     ///
-    /// `EMFILE` if the process has too many open descriptors; otherwise those of
-    /// `ibv_create_comp_channel(3)`.
+    /// Returns `EMFILE` if the process has too many open descriptors. Otherwise returns the errors
+    /// of `ibv_create_comp_channel(3)`.
     #[doc(alias = "ibv_create_comp_channel")]
     pub fn new(context: &Context) -> Result<Self, OsError> {
-        // SAFETY: the context is open.
+        // SAFETY: the handle `context` keeps the device's context open.
         let raw = unsafe { ffi::ibv_create_comp_channel(context.as_ptr()) };
         let raw = cvt_ptr("ibv_create_comp_channel", raw)?;
         let channel = Self {
@@ -73,46 +74,49 @@ impl CompletionChannel {
         Ok(channel)
     }
 
-    /// Reads and acknowledges an event, if there is one. Never blocks.
+    /// Reads and acknowledges an event. Never blocks.
     ///
-    /// Returns the cookie of the queue that has completions.
+    /// Returns the cookie of the completion queue that raised the event, or `None` if no event is
+    /// pending.
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_get_cq_event(3)`](https://man7.org/linux/man-pages/man3/ibv_get_cq_event.3.html).
     #[doc(alias = "ibv_get_cq_event")]
     #[doc(alias = "ibv_ack_cq_events")]
     pub fn get_event(&self) -> Result<Option<u64>, OsError> {
         let mut cq = ptr::null_mut();
         let mut cookie = ptr::null_mut();
-        // SAFETY: the channel exists, and the pointers are locals. The queue of an event exists
-        // until it is acknowledged.
+        // SAFETY: the channel exists, and `cq` and `cookie` are local variables. The queue that
+        // raised an event exists until the event is acknowledged.
         let ret = unsafe { ffi::ibv_get_cq_event(self.as_ptr(), &raw mut cq, &raw mut cookie) };
         match cvt("ibv_get_cq_event", ret) {
             Ok(_) => {}
             Err(error) if error.errno == libc::EAGAIN => return Ok(None),
             Err(error) => return Err(error),
         }
-        // SAFETY: the queue of the event just read, which is acknowledged once.
+        // SAFETY: `cq` is the queue that raised the event. The event is acknowledged only here.
         unsafe { ffi::ibv_ack_cq_events(cq, 1) };
         Ok(Some(cookie.addr() as u64))
     }
 
-    /// Sleeps until there is an event, for at most `timeout`, and reads it.
+    /// Sleeps until an event is pending, for at most `timeout`, and reads it.
     ///
-    /// Returns `None` if there was no event in that time.
+    /// Returns `None` if no event was raised in that time.
     ///
     /// # Errors
     ///
-    /// Those of [`get_event`](Self::get_event) and
-    /// [`poll(2)`](https://man7.org/linux/man-pages/man2/poll.2.html). A signal is no error.
+    /// Returns the errors of [`get_event`](Self::get_event) and of
+    /// [`poll(2)`](https://man7.org/linux/man-pages/man2/poll.2.html). A signal does not cause an
+    /// error.
     pub fn wait_event(&self, timeout: Duration) -> Result<Option<u64>, OsError> {
-        // Another thread may take the event after `poll`: then there is none.
+        // Another thread may take the event after `poll`. Then `get_event` returns `None`, and the
+        // wait continues.
         wait_readable(self.as_fd(), timeout, || self.get_event())
     }
 
-    /// Returns the device that it belongs to.
+    /// Returns the device that the channel belongs to.
     #[must_use]
     pub fn context(&self) -> &Context {
         &self.inner.context
@@ -126,9 +130,10 @@ impl CompletionChannel {
 
 impl AsFd for CompletionChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel exists, and the field does not change.
+        // SAFETY: the channel exists, and its field `fd` does not change.
         let fd = unsafe { (*self.as_ptr()).fd };
-        // SAFETY: libibverbs keeps the descriptor open until the channel ends, which `self` holds.
+        // SAFETY: libibverbs keeps `fd` open until the channel is destroyed, and `self` keeps the
+        // channel alive.
         unsafe { BorrowedFd::borrow_raw(fd) }
     }
 }
@@ -144,11 +149,11 @@ impl fmt::Debug for CompletionChannel {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // The object is the parent's, which has its descriptor, too.
+            // A child of fork(2) leaves the channel alone, because it belongs to the parent.
             return;
         }
-        // SAFETY: created by `new`, destroyed once, here; its queues have been destroyed, as they
-        // hold the channel.
+        // SAFETY: `new` created the channel, and only this `drop` destroys it. All queues of the
+        // channel have been destroyed, because each of them holds a handle of the channel.
         let ret = unsafe { ffi::ibv_destroy_comp_channel(self.raw.as_ptr()) };
         log_destroy_error(cvt_errno("ibv_destroy_comp_channel", ret));
     }

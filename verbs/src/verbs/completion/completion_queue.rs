@@ -17,10 +17,10 @@ use crate::{
     verbs::device::Context,
 };
 
-/// A queue of work completions. Clones refer to the same object.
+/// A queue of work completions. Clones refer to the same queue.
 ///
-/// It must have room for all completions that have not been polled: when it overruns, it and its
-/// queue pairs fail.
+/// The queue must have room for all completions that have not been polled yet. If it overruns, the
+/// queue and all queue pairs that use it fail.
 ///
 /// See [`ibv_create_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_create_cq.3.html).
 #[derive(Clone)]
@@ -31,33 +31,34 @@ pub struct CompletionQueue {
 
 struct Inner {
     raw: NonNull<ffi::ibv_cq>,
-    /// The process that created it, and that alone destroys it.
+    /// The process that created the queue. Only this process destroys it.
     process: Process,
-    /// The same object, if it is an extended one, which is read field by field.
+    /// The same queue as `raw`, if it is an extended one, whose completions are read field by
+    /// field.
     extended: Option<NonNull<ffi::ibv_cq_ex>>,
     cqe: u32,
     context: Context,
     channel: Option<CompletionChannel>,
 }
 
-// SAFETY: libibverbs allows a completion queue to be used and destroyed from any thread.
+// SAFETY: libibverbs allows any thread to use and to destroy a completion queue.
 unsafe impl Send for Inner {}
-// SAFETY: drivers lock the queue in `ibv_poll_cq` and `ibv_req_notify_cq`, as no thread domain was
-// requested.
+// SAFETY: drivers lock the queue in `ibv_poll_cq` and `ibv_req_notify_cq`, unless the program has
+// requested a thread domain, which this crate does not.
 unsafe impl Sync for Inner {}
 
 impl CompletionQueue {
     /// Creates a queue for at least `cqe` completions.
     ///
-    /// With a channel, each [`req_notify`](Self::req_notify) causes one event there, which carries
-    /// the cookie given here.
+    /// With a channel, each [`req_notify`](Self::req_notify) causes one event on that channel. The
+    /// event carries the cookie that is passed together with the channel.
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_create_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_create_cq.3.html): `EINVAL`
-    /// for a `cqe` of zero or more than [`DeviceAttr::max_cqe`](crate::verbs::DeviceAttr::max_cqe),
-    /// and for a channel of another context.
+    /// if `cqe` is 0 or more than [`DeviceAttr::max_cqe`](crate::verbs::DeviceAttr::max_cqe), and
+    /// if the channel belongs to another context.
     #[doc(alias = "ibv_create_cq")]
     pub fn new(
         context: &Context,
@@ -67,15 +68,15 @@ impl CompletionQueue {
         Self::on_vector(context, cqe, channel, 0)
     }
 
-    /// Creates a queue whose events the interrupt `comp_vector` signals.
+    /// Creates a queue whose events are signalled by the interrupt vector `comp_vector`.
     ///
-    /// Each of the device's vectors interrupts one processor, so queues on several vectors share
-    /// the work out. [`new`](Self::new) uses vector 0.
+    /// Each vector of the device interrupts one processor, so queues on several vectors distribute
+    /// the work. [`new`](Self::new) uses vector 0.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a vector that is not below [`Context::num_comp_vectors`]; otherwise those of
-    /// [`new`](Self::new).
+    /// Returns `EINVAL` if the vector is not below [`Context::num_comp_vectors`]. Otherwise returns
+    /// the errors of [`new`](Self::new).
     #[doc(alias = "comp_vector")]
     pub fn on_vector(
         context: &Context,
@@ -87,7 +88,8 @@ impl CompletionQueue {
         let number = |value| i32::try_from(value).map_err(|_| OsError::new(CALL, libc::EINVAL));
         let (entries, vector) = (number(cqe)?, number(comp_vector)?);
         let (raw_channel, cookie) = raw_channel(CALL, context, channel)?;
-        // SAFETY: context and channel exist, on the same device; the cookie is never dereferenced.
+        // SAFETY: `context` and the channel exist and belong to the same device. libibverbs does
+        // not dereference the cookie.
         let raw =
             unsafe { ffi::ibv_create_cq(context.as_ptr(), entries, cookie, raw_channel, vector) };
         let raw = cvt_ptr(CALL, raw)?;
@@ -96,13 +98,14 @@ impl CompletionQueue {
 
     /// Creates a queue that [`poll_extended`](Self::poll_extended) can read as well.
     ///
-    /// The interrupt `comp_vector` signals its events. With `timestamps`, its completions carry the
-    /// time at which they arrived.
+    /// The interrupt vector `comp_vector` signals the events of the queue. If `timestamps` is true,
+    /// each completion carries the time at which it arrived.
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` if the driver has no extended queues, or no timestamps, as
-    /// [`completion_timestamp_mask`] says; otherwise those of [`on_vector`](Self::on_vector).
+    /// Returns `EOPNOTSUPP` if the driver supports no extended queues, or if it supports no
+    /// timestamps, which [`completion_timestamp_mask`] shows. Otherwise returns the errors of
+    /// [`on_vector`](Self::on_vector).
     ///
     /// [`completion_timestamp_mask`]: crate::verbs::DeviceAttrEx::completion_timestamp_mask
     #[doc(alias = "ibv_create_cq_ex")]
@@ -126,10 +129,12 @@ impl CompletionQueue {
             flags: 0,
             parent_domain: ptr::null_mut(),
         };
-        // SAFETY: context and channel exist, on the same device; the cookie is never dereferenced.
+        // SAFETY: `context` and the channel exist and belong to the same device. libibverbs does
+        // not dereference the cookie.
         let raw = unsafe { verbs_ext::ibv_create_cq_ex(context.as_ptr(), &raw mut attr) };
         let raw = cvt_ptr(CALL, raw)?;
-        // `ibv_cq_ex_to_cq`: the plain queue is a prefix of the extended one.
+        // The cast is what `ibv_cq_ex_to_cq` does in C: a plain queue is a prefix of an extended
+        // one.
         Ok(Self::from_raw(raw.cast(), Some(raw), context, channel))
     }
 
@@ -139,8 +144,8 @@ impl CompletionQueue {
         context: &Context,
         channel: Option<(&CompletionChannel, u64)>,
     ) -> Self {
-        // SAFETY: just created; the field changes only when a queue is resized, which this type
-        // does not do.
+        // SAFETY: `raw` was just created. Its field `cqe` changes only when a queue is resized,
+        // which this type does not do.
         let granted = unsafe { (*raw.as_ptr()).cqe };
         let inner = Inner {
             raw,
@@ -155,13 +160,13 @@ impl CompletionQueue {
         }
     }
 
-    /// Takes extended completions from a queue created with [`new_extended`](Self::new_extended).
+    /// Takes extended completions from a queue that [`new_extended`](Self::new_extended) created.
     ///
-    /// Otherwise it works as [`poll`](Self::poll) does.
+    /// In all other respects this is the same as [`poll`](Self::poll).
     ///
     /// # Errors
     ///
-    /// `EINVAL` for any other queue; otherwise those of
+    /// Returns `EINVAL` if the queue was created in another way. Otherwise returns the errors of
     /// [`ibv_start_poll(3)`](https://man7.org/linux/man-pages/man3/ibv_create_cq_ex.3.html).
     #[doc(alias = "ibv_start_poll")]
     #[doc(alias = "ibv_next_poll")]
@@ -169,60 +174,61 @@ impl CompletionQueue {
     pub fn poll_extended(&self, completions: &mut [ExtendedCompletion]) -> Result<usize, OsError> {
         let extended = self.inner.extended;
         let extended = extended.ok_or(OsError::new("ibv_start_poll", libc::EINVAL))?;
-        // SAFETY: the queue exists, and was created with `ibv_create_cq_ex`.
+        // SAFETY: `extended` exists, and was created with `ibv_create_cq_ex`.
         unsafe { extended_completion::poll(extended, completions) }
     }
 
     /// Takes completions from the queue, oldest first, until it is empty or `completions` is full.
     ///
-    /// Returns the number written to the front of `completions`; the rest of it is unchanged.
+    /// Returns the number of completions that were written to the front of `completions`. The rest
+    /// of `completions` is unchanged.
     ///
     /// # Errors
     ///
-    /// `EIO` if the queue has failed:
-    /// [`ibv_poll_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html) reports nothing
-    /// else.
+    /// Returns `EIO` if the queue has failed, the only error that
+    /// [`ibv_poll_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html) reports.
     #[doc(alias = "ibv_poll_cq")]
     #[inline]
     pub fn poll(&self, completions: &mut [WorkCompletion]) -> Result<usize, OsError> {
         let room = i32::try_from(completions.len()).unwrap_or(i32::MAX);
-        // SAFETY: the queue exists, and there is room for `room` entries; a `WorkCompletion` is
-        // laid out as an `ibv_wc`.
+        // SAFETY: the queue exists, and `completions` has room for `room` entries. A
+        // `WorkCompletion` has the layout of an `ibv_wc`.
         let count =
             unsafe { ffi::ibv_poll_cq(self.as_ptr(), room, completions.as_mut_ptr().cast()) };
         usize::try_from(count).map_err(|_| OsError::new("ibv_poll_cq", libc::EIO))
     }
 
-    /// Requests one event on the channel for the next completion. Has no effect without a channel.
+    /// Requests one event on the channel, which the next completion raises. Has no effect if the
+    /// queue has no channel.
     ///
-    /// With `solicited_only`, only receives of solicited messages and completions with an error
-    /// cause the event. Completions that are already in the queue cause none: poll once more after
-    /// this call.
+    /// With `solicited_only`, only receives of solicited messages and failed completions raise the
+    /// event. Completions that are already in the queue raise no event, so poll the queue once more
+    /// after this call.
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_req_notify_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_req_notify_cq.3.html).
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn req_notify(&self, solicited_only: bool) -> Result<(), OsError> {
-        // SAFETY: the queue exists.
+        // SAFETY: the handle `self` keeps the queue alive.
         let ret = unsafe { ffi::ibv_req_notify_cq(self.as_ptr(), solicited_only.into()) };
         cvt_errno("ibv_req_notify_cq", ret)
     }
 
-    /// Returns its capacity, which may be larger than requested.
+    /// Returns the queue's capacity in completions, which may be larger than requested.
     #[must_use]
     pub fn cqe(&self) -> u32 {
         self.inner.cqe
     }
 
-    /// Returns the device that it belongs to.
+    /// Returns the device that the queue belongs to.
     #[must_use]
     pub fn context(&self) -> &Context {
         &self.inner.context
     }
 
-    /// Returns the channel on which it signals completions.
+    /// Returns the channel on which the queue raises events, if it has one.
     #[must_use]
     pub fn channel(&self) -> Option<&CompletionChannel> {
         self.inner.channel.as_ref()
@@ -235,7 +241,7 @@ impl CompletionQueue {
     }
 }
 
-/// Converts a channel and a cookie to the C form.
+/// Converts a channel and a cookie to the arguments of the C functions.
 fn raw_channel(
     call: &'static str,
     context: &Context,
@@ -264,12 +270,12 @@ impl fmt::Debug for CompletionQueue {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // The object is the parent's, which has its descriptor, too.
+            // A child of fork(2) leaves the queue alone, because it belongs to the parent.
             return;
         }
-        // SAFETY: created by `new`, destroyed once, here; its queue pairs have been destroyed, as
-        // they hold it. Its events are acknowledged as soon as they are read, so the call does not
-        // block.
+        // SAFETY: a constructor of this type created the queue, and only this `drop` destroys it.
+        // All queue pairs of the queue have been destroyed, because each of them holds a handle of
+        // the queue. Each event that was read has been acknowledged, so the call does not block.
         let ret = unsafe { ffi::ibv_destroy_cq(self.raw.as_ptr()) };
         log_destroy_error(cvt_errno("ibv_destroy_cq", ret));
     }

@@ -7,7 +7,7 @@ use rdma_status::OsError;
 use super::WorkCompletion;
 use crate::sys::ffi;
 
-/// A work completion with the fields that only extended queues have.
+/// A work completion together with the fields that only extended queues provide.
 ///
 /// See [`ibv_create_cq_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_create_cq_ex.3.html).
 #[derive(Debug, Clone, Copy, Default)]
@@ -16,20 +16,22 @@ use crate::sys::ffi;
 pub struct ExtendedCompletion {
     /// The completion.
     pub completion: WorkCompletion,
-    /// The time of its arrival, in ticks of the device's clock.
+    /// The time at which the completion arrived, in ticks of the device's clock. It is `None` if
+    /// the queue was created without timestamps.
     ///
-    /// [`DeviceAttrEx::hca_core_clock`](crate::verbs::DeviceAttrEx::hca_core_clock) is the clock's
-    /// frequency. `None` if the queue was created without timestamps.
+    /// [`DeviceAttrEx::hca_core_clock`](crate::verbs::DeviceAttrEx::hca_core_clock) is the
+    /// frequency of that clock in kHz.
     pub timestamp: Option<u64>,
 }
 
-/// Calls a function of the queue, if it has that function.
+/// Calls the function `$function` of the queue. The result is `None` if the driver has not set that
+/// function.
 macro_rules! call {
     ($queue:ident.$function:ident($($arg:expr),*)) => {
-        // SAFETY: the macro's caller vouches for the queue.
+        // SAFETY: `$queue` exists, according to the caller of this macro.
         unsafe { (*$queue).$function }
-            // SAFETY: the queue's own function, called in the order that `ibv_create_cq_ex(3)` asks
-            // for.
+            // SAFETY: the driver has set this function of the queue, and `poll` calls the functions
+            // in the order that `ibv_create_cq_ex(3)` requires.
             .map(|function| unsafe { function($queue $(, $arg)*) })
     };
 }
@@ -55,33 +57,35 @@ pub(super) unsafe fn poll(
         match ret {
             Some(0) => {}
             Some(libc::ENOENT) => break,
-            // A later error is reported by the next call.
+            // The error is not returned now, because completions were taken. The next call of this
+            // function reports it.
             _ if count > 0 => break,
             ret => {
                 let errno = ret.unwrap_or(libc::EOPNOTSUPP);
                 return Err(OsError::new("ibv_start_poll", errno));
             }
         }
-        // SAFETY: the caller vouches for the queue, which has a current completion.
+        // SAFETY: `queue` exists, according to the caller, and `start_poll` or `next_poll` has just
+        // returned a completion.
         *completion = unsafe { read(queue) };
         count += 1;
     }
     if count > 0 {
-        // Polling was started.
+        // `start_poll` succeeded, so `end_poll` has to follow.
         call!(queue.end_poll());
     }
     Ok(count)
 }
 
-/// Reads the current completion.
+/// Reads the current completion of an extended queue.
 ///
 /// # Safety
 ///
-/// The queue is being polled, and has a current completion.
+/// The queue is being polled and has a current completion.
 unsafe fn read(queue: *mut ffi::ibv_cq_ex) -> ExtendedCompletion {
-    // SAFETY: the caller vouches for the queue.
+    // SAFETY: `queue` exists, according to the caller.
     let wr_id = unsafe { (*queue).wr_id };
-    // SAFETY: as above.
+    // SAFETY: `queue` exists, according to the caller.
     let status = unsafe { (*queue).status };
     let mut completion = WorkCompletion {
         wr_id,
@@ -91,11 +95,12 @@ unsafe fn read(queue: *mut ffi::ibv_cq_ex) -> ExtendedCompletion {
         ..WorkCompletion::default()
     };
     let mut timestamp = None;
-    // If the request failed, the other fields are undefined.
+    // If the work request failed, the remaining fields are undefined.
     if completion.is_success() {
         completion.opcode = call!(queue.read_opcode()).unwrap_or(0);
         completion.byte_len = call!(queue.read_byte_len()).unwrap_or(0);
-        // In network byte order, or a key in host byte order: as in a plain completion.
+        // The value is immediate data in network byte order, or a key in host byte order, as in a
+        // plain completion.
         completion.imm_data_or_rkey = call!(queue.read_imm_data()).unwrap_or(0);
         completion.src_qp = call!(queue.read_src_qp()).unwrap_or(0);
         completion.wc_flags = call!(queue.read_wc_flags()).unwrap_or(0);

@@ -1,6 +1,6 @@
-//! Completion queues, the channels that signal them, and work completions.
+//! Completion queues, the channels on which they raise events, and work completions.
 //!
-//! Uses `device`.
+//! This module uses the module `device`.
 
 mod completion_channel;
 mod completion_queue;

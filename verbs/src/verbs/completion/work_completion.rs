@@ -6,15 +6,16 @@ use crate::verbs::bit_flags::bit_flags;
 
 /// The completion of a work request.
 ///
-/// [`Default`] is an empty one, to create an array for
-/// [`CompletionQueue::poll`](crate::verbs::CompletionQueue::poll) to fill.
+/// [`Default`] creates an empty completion, for an array that
+/// [`CompletionQueue::poll`](crate::verbs::CompletionQueue::poll) fills in.
 ///
-/// If the request failed, only [`wr_id`](Self::wr_id), [`status`](Self::status),
+/// If the work request failed, only [`wr_id`](Self::wr_id), [`status`](Self::status),
 /// [`vendor_err`](Self::vendor_err) and [`qp_num`](Self::qp_num) are defined.
-/// [`result`](Self::result) gives access to the other fields only if they are defined.
+/// [`result`](Self::result) returns the other fields only if they are defined.
 ///
 /// See [`ibv_poll_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html).
-// Laid out as `struct ibv_wc`, which `layout` below checks; libibverbs fills it in.
+// This type has the layout of `struct ibv_wc`, which `layout` below checks, because libibverbs
+// writes into it.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 #[doc(alias = "ibv_wc")]
@@ -35,27 +36,28 @@ pub struct WorkCompletion {
     pub(super) dlid_path_bits: u8,
 }
 
-/// The content of the completion of a work request that succeeded.
+/// The content of a successful completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Success {
     /// The id that the work request was posted with.
     pub wr_id: u64,
-    /// The operation.
+    /// The kind of operation that completed.
     pub opcode: WcOpcode,
-    /// The length received, in bytes. Undefined for sends and WRITEs.
+    /// The number of received bytes. Undefined for sends and WRITEs.
     ///
-    /// For a datagram it includes the 40 bytes in front that hold the routing header.
+    /// For a datagram the number includes the first 40 bytes of the buffer, which contain the
+    /// routing header.
     pub byte_len: u32,
-    /// The immediate data received, in host byte order.
+    /// The received immediate data, in host byte order, or `None` if the message carried none.
     pub imm_data: Option<u32>,
-    /// The key that the peer invalidated.
+    /// The key that the peer invalidated, if it did.
     pub invalidated_rkey: Option<u32>,
     /// The number of the local queue pair.
     pub qp_num: u32,
-    /// The number of the queue pair that sent the datagram.
+    /// The number of the queue pair that sent the datagram. Undefined for other messages.
     pub src_qp: u32,
-    /// Whether a datagram's buffer begins with a global routing header of 40 bytes.
+    /// Whether the buffer of a datagram begins with a global routing header of 40 bytes.
     pub grh: bool,
 }
 
@@ -65,9 +67,9 @@ pub struct Success {
 pub struct WcError {
     /// The id that the work request was posted with.
     pub wr_id: u64,
-    /// The status.
+    /// The reason of the failure.
     pub status: WcStatus,
-    /// The vendor's error code.
+    /// The error code of the device's vendor.
     pub vendor_err: u32,
     /// The number of the local queue pair.
     pub qp_num: u32,
@@ -77,7 +79,7 @@ open_enum! {
     /// The operation of a completed work request: `enum ibv_wc_opcode`.
     #[doc(alias = "ibv_wc_opcode")]
     pub struct WcOpcode(u32);
-    /// A send, in all its forms.
+    /// Any kind of send.
     SEND = 0;
     /// An RDMA WRITE, with or without immediate data.
     RDMA_WRITE = 1;
@@ -112,9 +114,9 @@ bit_flags! {
     /// Properties of a work completion: `enum ibv_wc_flags`.
     #[doc(alias = "ibv_wc_flags")]
     pub struct WcFlags;
-    /// A datagram with a global routing header.
+    /// A datagram that has a global routing header.
     GRH = 1 << 0;
-    /// Immediate data.
+    /// The message carried immediate data.
     WITH_IMM = 1 << 1;
     /// The device checked the IP checksum.
     IP_CSUM_OK = 1 << 2;
@@ -123,14 +125,14 @@ bit_flags! {
 }
 
 impl WorkCompletion {
-    /// The id that the work request was posted with.
+    /// Returns the id that the work request was posted with.
     #[must_use]
     #[inline]
     pub const fn wr_id(&self) -> u64 {
         self.wr_id
     }
 
-    /// Returns whether the work request succeeded, and if not, why.
+    /// Returns the status of the work request: success, or the reason for the failure.
     #[must_use]
     #[inline]
     pub const fn status(&self) -> WcStatus {
@@ -144,7 +146,7 @@ impl WorkCompletion {
         self.status == WcStatus::SUCCESS.raw()
     }
 
-    /// Returns the vendor's error code.
+    /// Returns the error code of the device's vendor.
     #[must_use]
     #[inline]
     pub const fn vendor_err(&self) -> u32 {
@@ -158,28 +160,29 @@ impl WorkCompletion {
         self.qp_num
     }
 
-    /// Returns the operation, which is undefined if the request failed.
+    /// Returns the kind of operation, which is undefined if the work request failed.
     #[must_use]
     #[inline]
     pub const fn opcode(&self) -> WcOpcode {
         WcOpcode::from_raw(self.opcode)
     }
 
-    /// Returns the length received, in bytes, which is undefined if the request failed.
+    /// Returns the number of received bytes, which is undefined if the work request failed.
     #[must_use]
     #[inline]
     pub const fn byte_len(&self) -> u32 {
         self.byte_len
     }
 
-    /// Returns its properties, which are undefined if the request failed.
+    /// Returns the properties of the completion, which are undefined if the work request failed.
     #[must_use]
     #[inline]
     pub const fn wc_flags(&self) -> WcFlags {
         WcFlags::from_bits(self.wc_flags)
     }
 
-    /// Returns the immediate data received, in host byte order. `None` if the request failed.
+    /// Returns the received immediate data, in host byte order. Returns `None` if the message
+    /// carried none or the work request failed.
     #[must_use]
     #[inline]
     pub const fn imm_data(&self) -> Option<u32> {
@@ -190,7 +193,8 @@ impl WorkCompletion {
         }
     }
 
-    /// Returns the key that the peer invalidated. `None` if the request failed.
+    /// Returns the key that the peer invalidated. Returns `None` if it invalidated none or the work
+    /// request failed.
     #[must_use]
     #[inline]
     pub const fn invalidated_rkey(&self) -> Option<u32> {
@@ -201,18 +205,19 @@ impl WorkCompletion {
         }
     }
 
-    /// Returns the number of the queue pair that sent a datagram. Undefined if the request failed.
+    /// Returns the number of the queue pair that sent a datagram. Undefined if the work request
+    /// failed.
     #[must_use]
     #[inline]
     pub const fn src_qp(&self) -> u32 {
         self.src_qp
     }
 
-    /// Returns the completion's content, or the error if the work request failed.
+    /// Returns the content of the completion if the work request succeeded.
     ///
     /// # Errors
     ///
-    /// If the work request failed.
+    /// Returns the error of the completion if the work request failed.
     #[inline]
     pub fn result(&self) -> Result<Success, WcError> {
         let &Self {
@@ -277,7 +282,7 @@ impl fmt::Display for WcError {
 
 impl std::error::Error for WcError {}
 
-/// Asserts that `ibv_poll_cq` may write an `ibv_wc` into a `WorkCompletion`.
+/// Checks at compile time that `ibv_poll_cq` may write an `ibv_wc` into a `WorkCompletion`.
 mod layout {
     use std::mem::offset_of;
 

@@ -23,24 +23,25 @@ pub struct AsyncEvent {
 pub enum AsyncElement {
     /// A queue pair.
     QueuePair {
-        /// Its number.
+        /// The number of the queue pair.
         qp_num: u32,
     },
     /// A completion queue.
     CompletionQueue {
-        /// The cookie that it was created with.
+        /// The cookie with which the program created the completion queue.
         cookie: u64,
     },
     /// A shared receive queue.
     SharedReceiveQueue {
-        /// The cookie that it was created with.
+        /// The cookie with which the program created the shared receive queue.
         cookie: u64,
     },
     /// A port, counted from 1.
     Port(u8),
     /// The whole device.
     Device,
-    /// An event that this crate does not know, or a kind of object that it never creates.
+    /// An object of a kind that this crate never creates, or the object of an event that this crate
+    /// does not know.
     Unknown,
 }
 
@@ -50,23 +51,23 @@ open_enum! {
     pub struct AsyncEventType(u32);
     /// A completion queue overran or lost its memory.
     ///
-    /// It and its queue pairs have become unusable.
+    /// The queue and all queue pairs that use it are unusable.
     CQ_ERR = 0;
-    /// A queue pair failed, and is in its error state.
+    /// A queue pair failed and is in its error state.
     QP_FATAL = 1;
     /// A peer sent an invalid request to a queue pair.
     QP_REQ_ERR = 2;
     /// A peer sent a request that the queue pair's access flags forbid.
     QP_ACCESS_ERR = 3;
-    /// Data arrived on a queue pair that is ready to receive and not yet to send.
+    /// Data arrived on a queue pair that can receive but cannot send yet.
     COMM_EST = 4;
-    /// The send queue is drained.
+    /// The send queue of a queue pair is drained.
     SQ_DRAINED = 5;
     /// A queue pair moved to its alternate path.
     PATH_MIG = 6;
     /// A queue pair failed to move to its alternate path.
     PATH_MIG_ERR = 7;
-    /// The device failed. Everything on it must be destroyed.
+    /// The device failed. The program must destroy all objects on it.
     DEVICE_FATAL = 8;
     /// A port's link came up.
     PORT_ACTIVE = 9;
@@ -80,11 +81,11 @@ open_enum! {
     SM_CHANGE = 13;
     /// A shared receive queue failed.
     SRQ_ERR = 14;
-    /// A shared receive queue holds fewer requests than its limit.
+    /// A shared receive queue contains fewer receives than its limit.
     SRQ_LIMIT_REACHED = 15;
-    /// A queue pair in its error state has taken its last request from its shared receive queue.
+    /// A queue pair in its error state has taken its last receive from its shared receive queue.
     QP_LAST_WQE_REACHED = 16;
-    /// The subnet manager asks to register again.
+    /// The subnet manager requests that clients register again.
     CLIENT_REREGISTER = 17;
     /// A port's GID table changed.
     GID_CHANGE = 18;
@@ -106,50 +107,51 @@ impl AsyncEvent {
     }
 }
 
-/// Reads an event of an open device, if there is one, and acknowledges it. Never blocks.
+/// Reads an event of an open device and acknowledges it. Returns `None` if no event is pending.
+/// Never blocks.
 ///
 /// # Safety
 ///
-/// The context is open, and `fd` is its descriptor of asynchronous events.
+/// `context` is open, and `fd` is its descriptor of asynchronous events.
 pub(super) unsafe fn poll(
     context: *mut ffi::ibv_context,
     fd: BorrowedFd<'_>,
 ) -> Result<Option<AsyncEvent>, OsError> {
     set_nonblocking(fd)?;
     let mut raw = MaybeUninit::<ffi::ibv_async_event>::zeroed();
-    // SAFETY: the caller vouches for the context, and the structure is a local.
+    // SAFETY: `context` is open, according to the caller, and `raw` is a local variable.
     let ret = unsafe { ffi::ibv_get_async_event(context, raw.as_mut_ptr()) };
     match cvt("ibv_get_async_event", ret) {
         Ok(_) => {}
         Err(error) if error.errno == libc::EAGAIN => return Ok(None),
         Err(error) => return Err(error),
     }
-    // SAFETY: filled in by the call, and not acknowledged yet, so the object in it exists: its
-    // destruction waits for the acknowledgement.
+    // SAFETY: the call above has filled `raw` in. The event has not been acknowledged, so its
+    // object exists, because the destruction of an object waits for that acknowledgement.
     let event = unsafe { read(raw.as_ptr()) };
-    // SAFETY: the event just read, acknowledged once.
+    // SAFETY: `raw` is the event that was read above. It is acknowledged only here.
     unsafe { ffi::ibv_ack_async_event(raw.as_mut_ptr()) };
     Ok(Some(event))
 }
 
 /// Copies the content of an event.
 ///
-/// The bindings declare its type as a Rust enum, which a number from a newer kernel must never
-/// become, so the fields are read one by one.
+/// The bindings declare the event type as a Rust enum. A value of that enum must not be created
+/// from a number that only a newer kernel defines. Therefore the fields are read one by one.
 ///
 /// # Safety
 ///
-/// `raw` is initialised, except that its type may be any number; the object in it exists.
+/// `raw` is initialised, except that its event type may be any number. The object in it exists.
 unsafe fn read(raw: *const ffi::ibv_async_event) -> AsyncEvent {
-    // SAFETY: the caller vouches for `raw`; the place is not read.
+    // SAFETY: `raw` is valid, according to the caller. Only the address of the field is taken.
     let event_type = unsafe { &raw const (*raw).event_type };
-    // SAFETY: an `enum` without negative members is an `unsigned int` here, and every number is
-    // valid as one.
+    // SAFETY: C represents an `enum` without negative members as `unsigned int`, and every number
+    // is a valid `u32`.
     let event_type = AsyncEventType::from_raw(unsafe { event_type.cast::<u32>().read() });
-    // SAFETY: the caller vouches for `raw`; the place is not read.
+    // SAFETY: `raw` is valid, according to the caller. Only the address of the field is taken.
     let element = unsafe { &raw const (*raw).element };
-    // SAFETY: each member starts at the start of the union, the pointers have its length, and all
-    // of it is initialised.
+    // SAFETY: each member of the union starts at its first byte, a pointer is as long as the union,
+    // and all bytes of the union are initialised.
     let object = unsafe { element.cast::<*const libc::c_void>().read() };
     let element = match event_type {
         AsyncEventType::QP_FATAL
@@ -160,19 +162,22 @@ unsafe fn read(raw: *const ffi::ibv_async_event) -> AsyncEvent {
         | AsyncEventType::PATH_MIG
         | AsyncEventType::PATH_MIG_ERR
         | AsyncEventType::QP_LAST_WQE_REACHED => {
-            // SAFETY: these events are about a queue pair, and it exists.
+            // SAFETY: `object` of these event types is a queue pair, which exists, according to the
+            // caller.
             let qp_num = unsafe { (*object.cast::<ffi::ibv_qp>()).qp_num };
             AsyncElement::QueuePair { qp_num }
         }
         AsyncEventType::CQ_ERR => {
-            // SAFETY: this event is about a completion queue, and it exists.
+            // SAFETY: `object` of this event type is a completion queue, which exists, according to
+            // the caller.
             let cookie = unsafe { (*object.cast::<ffi::ibv_cq>()).cq_context };
             AsyncElement::CompletionQueue {
                 cookie: cookie.addr() as u64,
             }
         }
         AsyncEventType::SRQ_ERR | AsyncEventType::SRQ_LIMIT_REACHED => {
-            // SAFETY: these events are about a shared receive queue, and it exists.
+            // SAFETY: `object` of these event types is a shared receive queue, which exists,
+            // according to the caller.
             let cookie = unsafe { (*object.cast::<ffi::ibv_srq>()).srq_context };
             AsyncElement::SharedReceiveQueue {
                 cookie: cookie.addr() as u64,
@@ -185,13 +190,17 @@ unsafe fn read(raw: *const ffi::ibv_async_event) -> AsyncEvent {
         | AsyncEventType::SM_CHANGE
         | AsyncEventType::CLIENT_REREGISTER
         | AsyncEventType::GID_CHANGE => {
-            // SAFETY: the member of these events; initialised, as all of the union is.
+            // SAFETY: the member of these event types is an `int`, and all bytes of the union are
+            // initialised.
             let port = unsafe { element.cast::<libc::c_int>().read() };
             u8::try_from(port).map_or(AsyncElement::Unknown, AsyncElement::Port)
         }
         AsyncEventType::DEVICE_FATAL => AsyncElement::Device,
         _ => {
-            warn!(Rdma, "unknown type of asynchronous event: {event_type}");
+            warn!(
+                Rdma,
+                "ignored an asynchronous event of unknown type {event_type}"
+            );
             AsyncElement::Unknown
         }
     };
@@ -207,16 +216,18 @@ mod tests {
 
     use super::*;
 
-    /// An event as libibverbs fills it in.
+    /// Returns the event that `read` creates from an event as libibverbs fills it in.
     fn event(event_type: u32, element: ffi::ibv_async_event_element_t) -> AsyncEvent {
         let mut raw = MaybeUninit::<ffi::ibv_async_event>::zeroed();
         let start = raw.as_mut_ptr();
-        // SAFETY: the place is inside the local.
+        // SAFETY: `start` points to the local variable `raw`.
         unsafe { (*start).element = element };
         let place = start.wrapping_byte_add(offset_of!(ffi::ibv_async_event, event_type));
-        // SAFETY: the place is inside the local, and is as large as that.
+        // SAFETY: `place` is the address of the 4-byte field `event_type` of the local variable
+        // `raw`.
         unsafe { place.cast::<u32>().write(event_type) };
-        // SAFETY: just filled in; the callers keep the objects.
+        // SAFETY: all fields of `raw` are filled in, and the object in `element` exists during the
+        // call of `event`.
         unsafe { read(start) }
     }
 
@@ -268,7 +279,7 @@ mod tests {
         );
 
         let mut cq = MaybeUninit::<ffi::ibv_cq>::zeroed();
-        // SAFETY: the place is inside the local.
+        // SAFETY: `cq` is a local variable, and only its field is written.
         unsafe { (*cq.as_mut_ptr()).cq_context = std::ptr::without_provenance_mut(77) };
         let read = event(
             AsyncEventType::CQ_ERR.raw(),
@@ -279,7 +290,7 @@ mod tests {
         assert_eq!(read.element(), AsyncElement::CompletionQueue { cookie: 77 });
 
         let mut qp = MaybeUninit::<ffi::ibv_qp>::zeroed();
-        // SAFETY: the place is inside the local.
+        // SAFETY: `qp` is a local variable, and only its field is written.
         unsafe { (*qp.as_mut_ptr()).qp_num = 0x11 };
         let read = event(
             AsyncEventType::QP_FATAL.raw(),

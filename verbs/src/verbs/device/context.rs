@@ -23,9 +23,9 @@ use crate::{
 
 /// An open device. Clones refer to the same object.
 ///
-/// It was either opened by this process with [`Device::open`](crate::verbs::Device::open), or is
-/// the one that the connection manager uses, from [`cm::Devices`](crate::cm::Devices). Objects of
-/// one context cannot be combined with those of another, even of the same device.
+/// Either this process opened the device with [`Device::open`](crate::verbs::Device::open), or the
+/// connection manager did and [`cm::Devices`](crate::cm::Devices) returned it. Objects of one
+/// context cannot be combined with those of another context, even of the same device.
 ///
 /// See [`ibv_open_device(3)`](https://man7.org/linux/man-pages/man3/ibv_open_device.3.html).
 #[derive(Clone)]
@@ -36,35 +36,36 @@ pub struct Context {
 
 struct Inner {
     raw: NonNull<ffi::ibv_context>,
-    /// The process that created it, and that alone destroys it.
+    /// The process that created this handle. Only this process closes the device.
     process: Process,
     owner: Owner,
 }
 
 enum Owner {
-    /// Closed by this object.
+    /// Dropping the last handle closes the device.
     Opened,
-    /// Closed by its owner, not before this is dropped.
+    /// The owner of the device closes it, but not before `_keep_alive` is dropped.
     Borrowed {
         _keep_alive: Arc<dyn Any + Send + Sync>,
     },
 }
 
-// SAFETY: libibverbs allows an open device to be used and closed from any thread.
+// SAFETY: libibverbs allows any thread to use and to close an open device.
 unsafe impl Send for Inner {}
-// SAFETY: all calls made here may run concurrently on one device; the fields read here do not
-// change while it is open.
+// SAFETY: all calls of this module may run concurrently on one device, and the fields that this
+// module reads do not change while the device is open.
 unsafe impl Sync for Inner {}
 
-/// The number of vectors that this process has taken from each device, by the device's name.
+/// The number of completion vectors that this process has taken from each device, by the device's
+/// name, plus a start value per device.
 static TAKEN_VECTORS: PerProcess<Mutex<BTreeMap<String, u32>>> = PerProcess::new(Mutex::default);
 
 impl Context {
-    /// Takes ownership of a device that was just opened.
+    /// Takes ownership of an open device.
     ///
     /// # Safety
     ///
-    /// `raw` is open, and nothing else closes it.
+    /// `raw` is open, and no other code closes it.
     pub(super) unsafe fn opened(raw: NonNull<ffi::ibv_context>) -> Self {
         Self {
             inner: Arc::new(Inner {
@@ -75,7 +76,7 @@ impl Context {
         }
     }
 
-    /// Borrows a device that something else opened and will close.
+    /// Borrows an open device that its owner will close.
     ///
     /// # Safety
     ///
@@ -100,9 +101,9 @@ impl Context {
         self.inner.raw.as_ptr()
     }
 
-    /// Returns a number that identifies the device among the open ones of this process.
+    /// Returns a number that identifies the device among the open devices of this process.
     ///
-    /// It may be reused once this one is closed.
+    /// After the device is closed, another device may get the same number.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.as_ptr().addr() as u64
@@ -112,7 +113,7 @@ impl Context {
     #[must_use]
     #[doc(alias = "ibv_get_device_name")]
     pub fn device_name(&self) -> String {
-        // SAFETY: the device of an open context exists.
+        // SAFETY: `self.device()` belongs to an open context, so it exists.
         unsafe { identity::name(self.device()) }
     }
 
@@ -122,21 +123,22 @@ impl Context {
     #[must_use]
     #[doc(alias = "ibv_get_device_guid")]
     pub fn guid(&self) -> u64 {
-        // SAFETY: the device of an open context exists.
+        // SAFETY: `self.device()` belongs to an open context, so it exists.
         unsafe { identity::guid(self.device()) }
     }
 
     /// Returns the kind of node that the device is, for instance an iWARP adapter.
     #[must_use]
     pub fn node_type(&self) -> NodeType {
-        // SAFETY: the device of an open context exists.
+        // SAFETY: `self.device()` belongs to an open context, so it exists.
         unsafe { identity::node_type(self.device()) }
     }
 
-    /// Returns the transport that the device implements: that of InfiniBand and RoCE, or iWARP.
+    /// Returns the transport that the device implements: the one of InfiniBand, which RoCE uses as
+    /// well, or iWARP.
     #[must_use]
     pub fn transport_type(&self) -> TransportType {
-        // SAFETY: the device of an open context exists.
+        // SAFETY: `self.device()` belongs to an open context, so it exists.
         unsafe { identity::transport_type(self.device()) }
     }
 
@@ -144,32 +146,35 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_query_device(3)`](https://man7.org/linux/man-pages/man3/ibv_query_device.3.html).
     #[doc(alias = "ibv_query_device")]
     pub fn query_device(&self) -> Result<DeviceAttr, OsError> {
         let mut attr = MaybeUninit::zeroed();
-        // SAFETY: the context is open, and the structure is a local.
+        // SAFETY: `self` keeps the context open, and `attr` is a local variable.
         let ret = unsafe { ffi::ibv_query_device(self.as_ptr(), attr.as_mut_ptr()) };
         cvt_errno("ibv_query_device", ret)?;
-        // SAFETY: a structure of integers: zeroed, then filled in.
+        // SAFETY: `ibv_device_attr` consists of integers. `attr` was zeroed, and the call has
+        // filled it in.
         Ok(DeviceAttr::from_raw(unsafe { attr.assume_init() }))
     }
 
-    /// Queries the device's extended capabilities: on-demand paging, timestamps, device memory.
+    /// Queries the device's extended capabilities, for example on-demand paging, timestamps and
+    /// device memory.
     ///
     /// # Errors
     ///
-    /// The errors of [`ibv_query_device_ex(3)`].
+    /// Returns the errors of [`ibv_query_device_ex(3)`].
     ///
     /// [`ibv_query_device_ex(3)`]: https://man7.org/linux/man-pages/man3/ibv_query_device_ex.3.html
     #[doc(alias = "ibv_query_device_ex")]
     pub fn query_device_ex(&self) -> Result<DeviceAttrEx, OsError> {
         let mut attr = MaybeUninit::zeroed();
-        // SAFETY: the context is open, and the structure is a local, zeroed.
+        // SAFETY: `self` keeps the context open, and `attr` is a zeroed local variable.
         let ret = unsafe { verbs_ext::ibv_query_device_ex(self.as_ptr(), attr.as_mut_ptr()) };
         cvt_errno("ibv_query_device_ex", ret)?;
-        // SAFETY: a structure of integers: zeroed, then filled in.
+        // SAFETY: `ibv_device_attr_ex` consists of integers. `attr` was zeroed, and the call has
+        // filled it in.
         Ok(DeviceAttrEx::from_raw(unsafe { attr.assume_init() }))
     }
 
@@ -177,79 +182,82 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_query_port(3)`](https://man7.org/linux/man-pages/man3/ibv_query_port.3.html): `EINVAL`
-    /// for a port that does not exist.
+    /// if the port does not exist.
     #[doc(alias = "ibv_query_port")]
     pub fn query_port(&self, port: u8) -> Result<PortAttr, OsError> {
         let mut attr = MaybeUninit::zeroed();
-        // SAFETY: the context is open, and the structure is a local, zeroed.
+        // SAFETY: `self` keeps the context open, and `attr` is a zeroed local variable.
         let ret = unsafe { verbs_ext::ibv_query_port(self.as_ptr(), port, attr.as_mut_ptr()) };
         cvt_errno("ibv_query_port", ret)?;
-        // SAFETY: a structure of integers: zeroed, then filled in.
+        // SAFETY: `ibv_port_attr` consists of integers. `attr` was zeroed, and the call has filled
+        // it in.
         Ok(PortAttr::from_raw(unsafe { attr.assume_init() }))
     }
 
-    /// Queries one entry of a port's GID table, with its type.
+    /// Queries one entry of a port's GID table, together with its type. Ports are numbered from 1.
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_query_gid_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_query_gid_ex.3.html):
-    /// `ENODATA` for an empty entry, `EINVAL` for a port or index that does not exist.
+    /// `ENODATA` if the entry is empty, `EINVAL` if the port or the index does not exist.
     #[doc(alias = "ibv_query_gid_ex")]
     #[doc(alias = "ibv_query_gid")]
     pub fn query_gid(&self, port: u8, index: u32) -> Result<GidEntry, OsError> {
         let mut entry = MaybeUninit::zeroed();
-        // SAFETY: the context is open, and the structure is a local.
+        // SAFETY: `self` keeps the context open, and `entry` is a local variable.
         let ret = unsafe {
             verbs_ext::ibv_query_gid_ex(self.as_ptr(), port.into(), index, entry.as_mut_ptr())
         };
         cvt_errno("ibv_query_gid_ex", ret)?;
-        // SAFETY: a structure of integers: zeroed, then filled in.
+        // SAFETY: `ibv_gid_entry` consists of integers. `entry` was zeroed, and the call has filled
+        // it in.
         Ok(GidEntry::from_raw(unsafe { entry.assume_init() }))
     }
 
-    /// Queries all entries of a port's GID table that are not empty.
+    /// Queries the entries of a port's GID table that are not empty. Ports are numbered from 1.
     ///
     /// # Errors
     ///
-    /// Those of
+    /// Returns the errors of
     /// [`ibv_query_gid_table(3)`](https://man7.org/linux/man-pages/man3/ibv_query_gid_table.3.html)
     /// and of [`query_port`](Self::query_port).
     #[doc(alias = "ibv_query_gid_table")]
     pub fn gid_table(&self, port: u8) -> Result<Vec<GidEntry>, OsError> {
-        // Reports a port that does not exist: the table below holds the entries of all ports.
+        // This call returns an error if the port does not exist. The table below contains the
+        // entries of all ports, so its query does not.
         self.query_port(port)?;
         let mut len = 0;
         for port in 1..=self.query_device()?.phys_port_cnt() {
             len += self.query_port(port)?.gid_tbl_len() as usize;
         }
-        // SAFETY: the context is open.
+        // SAFETY: `self` keeps the context open.
         let mut entries = unsafe { gid::all(self.as_ptr(), len) }?;
         entries.retain(|entry| entry.port_num == u32::from(port));
         Ok(entries)
     }
 
-    /// Queries an entry of a port's P_Key table.
+    /// Queries an entry of a port's partition key (P_Key) table.
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_query_pkey(3)`](https://man7.org/linux/man-pages/man3/ibv_query_pkey.3.html).
     #[doc(alias = "ibv_query_pkey")]
     pub fn query_pkey(&self, port: u8, index: u16) -> Result<u16, OsError> {
         let mut pkey = 0;
-        // SAFETY: the context is open, and the number is a local.
+        // SAFETY: `self` keeps the context open, and `pkey` is a local variable.
         let ret = unsafe { ffi::ibv_query_pkey(self.as_ptr(), port, index.into(), &raw mut pkey) };
         cvt_errno("ibv_query_pkey", ret)?;
         Ok(u16::from_be(pkey))
     }
 
-    /// Reads a hardware counter of a port, or `None` if there is no such counter.
+    /// Reads a hardware counter of a port. Returns `None` if the port has no counter of this name.
     ///
-    /// The counters are those of `/sys/class/infiniband/DEVICE/ports/PORT/hw_counters`. Their names
-    /// depend on the driver; `rdma statistic` lists them.
+    /// The counters are the files in `/sys/class/infiniband/DEVICE/ports/PORT/hw_counters`. Their
+    /// names depend on the driver; the command `rdma statistic` lists them.
     #[must_use]
     pub fn hw_counter(&self, port: u8, name: &str) -> Option<u64> {
         let device = self.device_name();
@@ -257,18 +265,18 @@ impl Context {
         std::fs::read_to_string(path).ok()?.trim().parse().ok()
     }
 
-    /// Returns the number of completion vectors, the interrupts for completion queues.
+    /// Returns the number of completion vectors, which are the interrupts for completion queues.
     #[must_use]
     pub fn num_comp_vectors(&self) -> u32 {
-        // SAFETY: the context is open, and the field does not change.
+        // SAFETY: `self` keeps the context open, and the field `num_comp_vectors` does not change.
         let vectors = unsafe { (*self.as_ptr()).num_comp_vectors };
         u32::try_from(vectors).unwrap_or(0)
     }
 
-    /// Returns the completion vectors of the device in turn, for all callers in this process.
+    /// Returns the completion vectors of the device in turn, shared by all callers in this process.
     ///
-    /// The process id determines the first one, so processes with few queues begin with different
-    /// vectors.
+    /// The process id determines the first vector, so processes with few queues begin with
+    /// different vectors.
     #[must_use]
     pub fn next_comp_vector(&self) -> u32 {
         let mut taken = lock(TAKEN_VECTORS.get());
@@ -279,21 +287,22 @@ impl Context {
         *taken % self.num_comp_vectors().max(1)
     }
 
-    /// Returns the descriptor that is readable when an asynchronous event can be read.
+    /// Returns the descriptor that is readable while an asynchronous event is pending.
     #[must_use]
     pub fn async_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the context is open, and the field does not change.
+        // SAFETY: `self` keeps the context open, and the field `async_fd` does not change.
         let fd = unsafe { (*self.as_ptr()).async_fd };
-        // SAFETY: libibverbs keeps the descriptor open until the context is closed, which `self`
-        // keeps open.
+        // SAFETY: libibverbs keeps `fd` open until the context is closed, and `self` keeps the
+        // context open.
         unsafe { BorrowedFd::borrow_raw(fd) }
     }
 
-    /// Returns whether the events are those of this process alone.
+    /// Returns whether this process alone receives the device's asynchronous events.
     ///
-    /// A child of fork(2) uses the connection manager's devices by descriptors of its own only if
-    /// they are software. It shares those of an adapter with its parent, and must not read events:
-    /// it would take the parent's, and their objects do not exist in the child.
+    /// A child of fork(2) has descriptors of its own only for the connection manager's software
+    /// devices. It shares the descriptors of an adapter with its parent. Then the child must not
+    /// read events, because it would take events of the parent about objects that the child does
+    /// not have.
     #[must_use]
     pub fn has_own_events(&self) -> bool {
         match self.inner.owner {
@@ -307,36 +316,40 @@ impl Context {
         }
     }
 
-    /// Reads an asynchronous event, if there is one, and acknowledges it. Never blocks.
+    /// Reads an asynchronous event and acknowledges it. Returns `None` if no event is pending.
+    /// Never blocks.
     ///
-    /// The first call makes [`async_fd`](Self::async_fd) non-blocking. Each event is delivered to
-    /// one reader only: two users of the same context compete for them.
+    /// The first call makes [`async_fd`](Self::async_fd) non-blocking. Each event is returned to
+    /// one caller only, so two users of the same context take events from each other.
     ///
     /// # Errors
     ///
-    /// `EIO` once the device has been removed; otherwise those of [`ibv_get_async_event(3)`].
+    /// Returns `EIO` after the device has been removed. Otherwise returns the errors of
+    /// [`ibv_get_async_event(3)`].
     ///
     /// [`ibv_get_async_event(3)`]: https://man7.org/linux/man-pages/man3/ibv_get_async_event.3.html
     #[doc(alias = "ibv_get_async_event")]
     #[doc(alias = "ibv_ack_async_event")]
     pub fn poll_async_event(&self) -> Result<Option<AsyncEvent>, OsError> {
-        // SAFETY: the context is open until `self` is dropped.
+        // SAFETY: `self` keeps the context open, and `async_fd` returns its descriptor of
+        // asynchronous events.
         unsafe { async_event::poll(self.as_ptr(), self.async_fd()) }
     }
 
-    /// Returns whether both are the same open device, so that their objects may be combined.
+    /// Returns whether both handles refer to the same open device, so that their objects may be
+    /// combined.
     pub(crate) fn is(&self, other: &Self) -> bool {
         self.inner.raw == other.inner.raw
     }
 
     fn device(&self) -> *mut ffi::ibv_device {
-        // SAFETY: the context is open, and the field does not change.
+        // SAFETY: `self` keeps the context open, and the field `device` does not change.
         unsafe { (*self.as_ptr()).device }
     }
 }
 
 impl AsFd for Context {
-    /// The descriptor of asynchronous events.
+    /// Returns the descriptor that is readable while an asynchronous event is pending.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.async_fd()
     }
@@ -353,13 +366,13 @@ impl fmt::Debug for Context {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // The object is the parent's, which has its descriptor, too.
+            // A child of fork(2) leaves the device alone, because it belongs to the parent.
             return;
         }
         match self.owner {
             Owner::Opened => {
-                // SAFETY: opened for this object alone; everything created on it has been
-                // destroyed, as it holds the context.
+                // SAFETY: `Device::open` opened the context for this handle alone. All objects on
+                // it have been destroyed, because each of them holds a handle of the context.
                 let ret = unsafe { ffi::ibv_close_device(self.raw.as_ptr()) };
                 log_destroy_error(cvt_errno("ibv_close_device", ret));
             }

@@ -6,7 +6,7 @@ use crate::{sys::ffi, verbs::bit_flags::bit_flags};
 
 /// The capabilities and limits of a device.
 ///
-/// The limits are upper bounds: the device may refuse earlier.
+/// The limits are upper bounds: the device may refuse a request below them.
 ///
 /// See [`ibv_query_device(3)`](https://man7.org/linux/man-pages/man3/ibv_query_device.3.html).
 #[derive(Clone, Copy)]
@@ -18,7 +18,7 @@ impl DeviceAttr {
         Self(raw)
     }
 
-    /// Returns the firmware's version, in the vendor's notation.
+    /// Returns the version of the firmware, in the vendor's notation.
     #[must_use]
     pub fn fw_ver(&self) -> String {
         let bytes = self.0.fw_ver.map(|char| char as u8);
@@ -34,13 +34,13 @@ impl DeviceAttr {
         u64::from_be(self.0.node_guid)
     }
 
-    /// Returns the GUID of the board that the device is on.
+    /// Returns the GUID of the board that contains the device.
     #[must_use]
     pub const fn sys_image_guid(&self) -> u64 {
         u64::from_be(self.0.sys_image_guid)
     }
 
-    /// Returns further capabilities.
+    /// Returns capabilities that are flags.
     #[must_use]
     pub const fn device_cap_flags(&self) -> DeviceCapFlags {
         DeviceCapFlags::from_bits(self.0.device_cap_flags)
@@ -64,7 +64,7 @@ impl DeviceAttr {
         self.0.page_size_cap
     }
 
-    /// Returns the vendor's id: an IEEE OUI.
+    /// Returns the vendor's id, an IEEE OUI.
     #[must_use]
     pub const fn vendor_id(&self) -> u32 {
         self.0.vendor_id
@@ -76,7 +76,7 @@ impl DeviceAttr {
         self.0.vendor_part_id
     }
 
-    /// Returns the hardware's version.
+    /// Returns the version of the hardware.
     #[must_use]
     pub const fn hw_ver(&self) -> u32 {
         self.0.hw_ver
@@ -190,20 +190,20 @@ impl DeviceAttr {
         self.0.max_pkeys
     }
 
-    /// Returns the acknowledgement delay of the device, as the exponent *n* of 4.096 µs × 2ⁿ.
+    /// Returns the acknowledgement delay of the device, as the exponent n of 4.096 µs × 2ⁿ.
     #[must_use]
     pub const fn local_ca_ack_delay(&self) -> u8 {
         self.0.local_ca_ack_delay
     }
 
-    /// Returns the number of ports. They are numbered from 1.
+    /// Returns the number of ports, which are numbered from 1.
     #[must_use]
     pub const fn phys_port_cnt(&self) -> u8 {
         self.0.phys_port_cnt
     }
 }
 
-/// Converts a count, which the header declares as `int`; a negative one counts as 0.
+/// Converts a count, which the C header declares as `int`. Negative counts become 0.
 const fn count(value: i32) -> u32 {
     if value < 0 { 0 } else { value.cast_unsigned() }
 }
@@ -235,45 +235,45 @@ open_enum! {
     /// The scope within which atomic operations are atomic: `enum ibv_atomic_cap`.
     #[doc(alias = "ibv_atomic_cap")]
     pub struct AtomicCap(u32);
-    /// Not supported.
+    /// Atomic operations are not supported.
     NONE = 0;
-    /// Among the queue pairs of this device.
+    /// Atomic among the queue pairs of this device.
     HCA = 1;
-    /// Among all devices and the processor.
+    /// Atomic among all devices and the processors of the host.
     GLOB = 2;
 }
 
 bit_flags! {
-    /// A device's capabilities: `enum ibv_device_cap_flags`.
+    /// The capabilities of a device: `enum ibv_device_cap_flags`.
     #[doc(alias = "ibv_device_cap_flags")]
     pub struct DeviceCapFlags;
-    /// Resizing of queue pairs.
+    /// The device can resize queue pairs.
     RESIZE_MAX_WR = 1 << 0;
-    /// Counting of packets with a bad partition key.
+    /// The device counts packets with a bad partition key.
     BAD_PKEY_CNTR = 1 << 1;
-    /// Counting of packets with a bad Q_Key.
+    /// The device counts packets with a bad queue key (Q_Key).
     BAD_QKEY_CNTR = 1 << 2;
-    /// Automatic path migration.
+    /// The device supports automatic path migration.
     AUTO_PATH_MIG = 1 << 4;
-    /// Changing the port of a queue pair whose send queue is drained.
+    /// The device can change the port of a queue pair whose send queue is drained.
     CHANGE_PHY_PORT = 1 << 5;
-    /// Stating the current state of a queue pair when it is modified.
+    /// A call that modifies a queue pair may state the current state of the queue pair.
     CURR_QP_STATE_MOD = 1 << 7;
-    /// An event when a port becomes active.
+    /// The device raises an event when a port becomes active.
     PORT_ACTIVE_EVENT = 1 << 10;
-    /// A GUID of the board.
+    /// The board has a GUID.
     SYS_IMAGE_GUID = 1 << 11;
-    /// Sending RNR NAKs, on which the sender tries again.
+    /// The device sends RNR NAKs, after which the sender retries.
     RC_RNR_NAK_GEN = 1 << 12;
-    /// Resizing of shared receive queues.
+    /// The device can resize shared receive queues.
     SRQ_RESIZE = 1 << 13;
-    /// Events after a number of completions.
+    /// The device can raise an event after a number of completions.
     N_NOTIFY_CQ = 1 << 14;
-    /// Memory windows.
+    /// The device supports memory windows.
     MEM_WINDOW = 1 << 17;
-    /// Extended reliable connections.
+    /// The device supports extended reliable connections.
     XRC = 1 << 20;
-    /// Memory management extensions: SEND with invalidate among them.
+    /// The device supports the memory management extensions, for example SEND with invalidate.
     MEM_MGT_EXTENSIONS = 1 << 21;
 }
 
@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn values_are_read_as_they_are_meant() {
-        // SAFETY: a structure of integers: all zero is a valid value.
+        // SAFETY: `ibv_device_attr` consists of integers, for which all zeros is a valid value.
         let mut raw: ffi::ibv_device_attr = unsafe { MaybeUninit::zeroed().assume_init() };
         raw.max_cqe = 77;
         raw.max_qp = -1;

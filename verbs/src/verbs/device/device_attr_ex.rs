@@ -3,9 +3,9 @@ use std::fmt;
 use super::DeviceAttr;
 use crate::{sys::ffi, verbs::bit_flags::bit_flags};
 
-/// The capabilities of a device beyond [`DeviceAttr`].
+/// The capabilities of a device that [`DeviceAttr`] does not contain.
 ///
-/// Attributes that its driver does not know are zero.
+/// Attributes that the device's driver does not know are zero.
 ///
 /// See
 /// [`ibv_query_device_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_query_device_ex.3.html).
@@ -18,50 +18,55 @@ impl DeviceAttrEx {
         Self(raw)
     }
 
-    /// Returns the result of [`Context::query_device`](crate::verbs::Context::query_device).
+    /// Returns the attributes that [`Context::query_device`](crate::verbs::Context::query_device)
+    /// returns.
     #[must_use]
     pub fn device_attr(&self) -> DeviceAttr {
         DeviceAttr::from_raw(self.0.orig_attr)
     }
 
-    /// Returns whether on-demand paging is supported, and whether one region can cover all memory.
+    /// Returns whether the device supports on-demand paging, and whether one region can cover all
+    /// memory of the process.
     #[must_use]
     pub const fn odp_caps(&self) -> OdpCaps {
-        // Two bits are defined.
+        // The cast loses nothing, because only two bits are defined.
         OdpCaps::from_bits(self.0.odp_caps.general_caps as u32)
     }
 
-    /// Returns the operations that a reliable connection supports on such regions.
+    /// Returns the operations that a reliable connection supports on regions with on-demand paging.
     #[must_use]
     pub const fn rc_odp_caps(&self) -> OdpTransportCaps {
         OdpTransportCaps::from_bits(self.0.odp_caps.per_transport_caps.rc_odp_caps)
     }
 
-    /// Returns the operations that an unreliable connection supports on such regions.
+    /// Returns the operations that an unreliable connection supports on regions with on-demand
+    /// paging.
     #[must_use]
     pub const fn uc_odp_caps(&self) -> OdpTransportCaps {
         OdpTransportCaps::from_bits(self.0.odp_caps.per_transport_caps.uc_odp_caps)
     }
 
-    /// Returns the operations that datagrams support on such regions.
+    /// Returns the operations that datagrams support on regions with on-demand paging.
     #[must_use]
     pub const fn ud_odp_caps(&self) -> OdpTransportCaps {
         OdpTransportCaps::from_bits(self.0.odp_caps.per_transport_caps.ud_odp_caps)
     }
 
-    /// Returns the valid bits of a completion's timestamp, 0 if completions have none.
+    /// Returns the valid bits of a completion's timestamp, or 0 if the device supports no
+    /// timestamps.
     #[must_use]
     pub const fn completion_timestamp_mask(&self) -> u64 {
         self.0.completion_timestamp_mask
     }
 
-    /// Returns the frequency of the timestamps' clock in kHz, 0 if it is not known.
+    /// Returns the frequency of the clock for timestamps in kHz, or 0 if it is not known.
     #[must_use]
     pub const fn hca_core_clock(&self) -> u64 {
         self.0.hca_core_clock
     }
 
-    /// Returns the size of device memory that can be allocated, in bytes, 0 if there is none.
+    /// Returns the size in bytes of the device memory that programs can allocate, or 0 if there is
+    /// none.
     #[must_use]
     pub const fn max_dm_size(&self) -> u64 {
         self.0.max_dm_size
@@ -83,18 +88,20 @@ impl fmt::Debug for DeviceAttrEx {
 }
 
 bit_flags! {
-    /// On-demand paging: `enum ibv_odp_general_caps`.
+    /// The kinds of on-demand paging that a device supports: `enum ibv_odp_general_caps`.
     #[doc(alias = "ibv_odp_general_caps")]
     pub struct OdpCaps;
-    /// Memory regions with [`AccessFlags::ON_DEMAND`](crate::verbs::AccessFlags::ON_DEMAND).
+    /// The device supports memory regions with
+    /// [`AccessFlags::ON_DEMAND`](crate::verbs::AccessFlags::ON_DEMAND).
     SUPPORT = 1 << 0;
-    /// One region can cover all memory:
+    /// One region can cover all memory of the process:
     /// [`MemoryRegion::new_implicit`](crate::verbs::MemoryRegion::new_implicit).
     SUPPORT_IMPLICIT = 1 << 1;
 }
 
 bit_flags! {
-    /// Operations on regions of on-demand paging: `enum ibv_odp_transport_cap_bits`.
+    /// The operations that are supported on regions with on-demand paging: `enum
+    /// ibv_odp_transport_cap_bits`.
     #[doc(alias = "ibv_odp_transport_cap_bits")]
     pub struct OdpTransportCaps;
     /// Sends.
@@ -107,7 +114,7 @@ bit_flags! {
     READ = 1 << 3;
     /// Atomic operations.
     ATOMIC = 1 << 4;
-    /// Receives of a shared receive queue.
+    /// Receives from a shared receive queue.
     SRQ_RECV = 1 << 5;
 }
 

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::sys::{cvt_ptr, ffi};
 
-/// The RDMA devices of this machine at the time at which the list was read.
+/// The RDMA devices of this host at the time at which the list was created.
 ///
 /// See
 /// [`ibv_get_device_list(3)`](https://man7.org/linux/man-pages/man3/ibv_get_device_list.3.html).
@@ -19,46 +19,48 @@ pub struct DeviceList {
     devices: Vec<Device>,
 }
 
-/// An RDMA device that is not opened. Clones refer to the same object.
+/// An RDMA device of a [`DeviceList`]. It need not be open. Clones refer to the same device.
 #[derive(Clone)]
 #[doc(alias = "ibv_device")]
 pub struct Device {
     raw: NonNull<ffi::ibv_device>,
-    /// Keeps `raw` alive.
+    /// The list that contains `raw`. The pointer is valid while the list exists.
     _list: Arc<RawList>,
 }
 
 struct RawList(NonNull<*mut ffi::ibv_device>);
 
-// SAFETY: libibverbs allows the list to be freed from any thread.
+// SAFETY: libibverbs allows any thread to free the list.
 unsafe impl Send for RawList {}
-// SAFETY: nothing reads through a shared `RawList`.
+// SAFETY: a shared `RawList` has no method that accesses the list.
 unsafe impl Sync for RawList {}
-// SAFETY: libibverbs does not change a device while a list holds it, and any thread may make its
-// calls on one.
+// SAFETY: libibverbs does not change a device that a list contains, and any thread may call its
+// functions on the device.
 unsafe impl Send for Device {}
-// SAFETY: as above; the calls may also run concurrently.
+// SAFETY: libibverbs does not change a device that a list contains, and several threads may call
+// its functions on the device concurrently.
 unsafe impl Sync for Device {}
 
 impl DeviceList {
-    /// Reads the list, which is empty on a machine without a device.
+    /// Creates a list of the present devices. It is empty if the host has no device.
     ///
     /// # Errors
     ///
-    /// `ENOSYS` if the kernel has no RDMA support loaded; otherwise those of
-    /// [`ibv_get_device_list(3)`].
+    /// Returns `ENOSYS` if the kernel has not loaded its RDMA support. Otherwise returns the errors
+    /// of [`ibv_get_device_list(3)`].
     ///
     /// [`ibv_get_device_list(3)`]: https://man7.org/linux/man-pages/man3/ibv_get_device_list.3.html
     #[doc(alias = "ibv_get_device_list")]
     pub fn new() -> Result<Self, OsError> {
         ffi::open_libraries()?;
         let mut count = 0;
-        // SAFETY: the count is a local.
+        // SAFETY: `count` is a local variable that the function may write.
         let raw = unsafe { ffi::ibv_get_device_list(&raw mut count) };
         let raw = cvt_ptr("ibv_get_device_list", raw)?;
         let list = Arc::new(RawList(raw));
         let count = usize::try_from(count).unwrap_or(0);
-        // SAFETY: the call returned `count` pointers, which stay valid until the list is freed.
+        // SAFETY: the call returned `count` pointers from `raw`, which exist until the list is
+        // freed.
         let devices = unsafe { std::slice::from_raw_parts(raw.as_ptr(), count) };
         let devices = devices
             .iter()
@@ -82,13 +84,13 @@ impl DeviceList {
         self.devices.len()
     }
 
-    /// Returns whether there is no device.
+    /// Returns whether the list contains no device.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.devices.is_empty()
     }
 
-    /// Returns the device of that name, for instance `rxe0`.
+    /// Returns the device with this name, for example `rxe0`.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<&Device> {
         self.iter().find(|device| device.name() == name)
@@ -118,7 +120,7 @@ impl Device {
     #[must_use]
     #[doc(alias = "ibv_get_device_name")]
     pub fn name(&self) -> String {
-        // SAFETY: the list keeps the device.
+        // SAFETY: `self._list` keeps the device alive.
         unsafe { identity::name(self.raw.as_ptr()) }
     }
 
@@ -128,38 +130,39 @@ impl Device {
     #[must_use]
     #[doc(alias = "ibv_get_device_guid")]
     pub fn guid(&self) -> u64 {
-        // SAFETY: the list keeps the device.
+        // SAFETY: `self._list` keeps the device alive.
         unsafe { identity::guid(self.raw.as_ptr()) }
     }
 
     /// Returns the kind of node that the device is, for instance an iWARP adapter.
     #[must_use]
     pub fn node_type(&self) -> NodeType {
-        // SAFETY: the list keeps the device.
+        // SAFETY: `self._list` keeps the device alive.
         unsafe { identity::node_type(self.raw.as_ptr()) }
     }
 
-    /// Returns the transport that the device implements: that of InfiniBand and RoCE, or iWARP.
+    /// Returns the transport that the device implements: the one of InfiniBand, which RoCE uses as
+    /// well, or iWARP.
     #[must_use]
     pub fn transport_type(&self) -> TransportType {
-        // SAFETY: the list keeps the device.
+        // SAFETY: `self._list` keeps the device alive.
         unsafe { identity::transport_type(self.raw.as_ptr()) }
     }
 
     /// Opens the device.
     ///
-    /// The list may be dropped afterwards.
+    /// The program may drop the list afterwards.
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_open_device(3)`](https://man7.org/linux/man-pages/man3/ibv_open_device.3.html).
     #[doc(alias = "ibv_open_device")]
     pub fn open(&self) -> Result<Context, OsError> {
-        // SAFETY: the list keeps the device.
+        // SAFETY: `self._list` keeps the device alive.
         let raw = unsafe { ffi::ibv_open_device(self.raw.as_ptr()) };
         let raw = cvt_ptr("ibv_open_device", raw)?;
-        // SAFETY: just opened; nothing else refers to it.
+        // SAFETY: `raw` was just opened, and no other code refers to it.
         Ok(unsafe { Context::opened(raw) })
     }
 }
@@ -174,8 +177,8 @@ impl fmt::Debug for Device {
 
 impl Drop for RawList {
     fn drop(&mut self) {
-        // SAFETY: made by `ibv_get_device_list`, freed once, here; open devices hold a reference of
-        // their own.
+        // SAFETY: `ibv_get_device_list` created the list, and only this `drop` frees it. An open
+        // device holds its own reference to the C device.
         unsafe { ffi::ibv_free_device_list(self.0.as_ptr()) };
     }
 }

@@ -6,9 +6,10 @@ use rdma_status::{OsError, open_enum};
 
 use crate::sys::{ffi, verbs_ext};
 
-/// A global identifier: the address of a port, 16 bytes, written as an IPv6 address.
+/// A global identifier: the address of a port. It has 16 bytes and is written as an IPv6 address.
 ///
-/// On RoCE it is derived from an address of the network interface; an IPv4 address is shown as
+/// On RoCE, the driver derives the identifier from an address of the network interface. An IPv4
+/// address is shown as `::ffff:192.0.2.1`.
 /// `::ffff:192.0.2.1`.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[doc(alias = "ibv_gid")]
@@ -19,44 +20,45 @@ pub struct Gid([u8; 16]);
 #[non_exhaustive]
 #[doc(alias = "ibv_gid_entry")]
 pub struct GidEntry {
-    /// The identifier.
+    /// The global identifier.
     pub gid: Gid,
-    /// Its index in the port's table.
+    /// The index of this entry in the port's table.
     pub gid_index: u32,
-    /// The port, counted from 1.
+    /// The number of the port, from 1.
     pub port_num: u32,
-    /// The kind of packets that are sent from it. Both ends of a connection must use the same type.
+    /// The kind of packets that the device sends from this identifier. Both ends of a connection
+    /// must use the same kind.
     pub gid_type: GidType,
-    /// The network interface's index on RoCE, 0 elsewhere.
+    /// The index of the network interface on RoCE, 0 on other networks.
     pub ndev_ifindex: u32,
 }
 
 open_enum! {
-    /// The kind of packets that are sent from a GID: `enum ibv_gid_type`.
+    /// The kind of packets that a device sends from a GID: `enum ibv_gid_type`.
     #[doc(alias = "ibv_gid_type")]
     pub struct GidType(u32);
-    /// InfiniBand, or iWARP.
+    /// Packets of InfiniBand or iWARP.
     IB = 0;
-    /// RoCE version 1: Ethernet frames that no router forwards.
+    /// RoCE version 1: Ethernet frames, which routers do not forward.
     ROCE_V1 = 1;
     /// RoCE version 2: UDP packets.
     ROCE_V2 = 2;
 }
 
 impl Gid {
-    /// Creates an identifier from its bytes, in network byte order.
+    /// Creates an identifier from its 16 bytes in network byte order.
     #[must_use]
     pub const fn new(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
-    /// Returns the bytes, in network byte order.
+    /// Returns the 16 bytes in network byte order.
     #[must_use]
     pub const fn octets(self) -> [u8; 16] {
         self.0
     }
 
-    /// Returns whether all bytes are zero, as in an empty entry.
+    /// Returns whether all bytes are zero, as in an empty entry of a GID table.
     #[must_use]
     pub fn is_unspecified(self) -> bool {
         self == Self::default()
@@ -90,7 +92,7 @@ impl fmt::Debug for Gid {
 impl GidEntry {
     pub(super) fn from_raw(raw: ffi::ibv_gid_entry) -> Self {
         Self {
-            // SAFETY: the member covers the whole union, and the structure is initialised.
+            // SAFETY: the member `raw` covers the whole union, and the structure is initialised.
             gid: Gid(unsafe { raw.gid.raw }),
             gid_index: raw.gid_index,
             port_num: raw.port_num,
@@ -100,23 +102,23 @@ impl GidEntry {
     }
 }
 
-/// Reads the entries of all ports of a device whose tables have room for `len` of them in total.
+/// Reads the GID table entries of all ports of a device. `len` is the total length of these tables.
 ///
 /// # Safety
 ///
-/// The context is open.
+/// `context` is open.
 pub(super) unsafe fn all(
     context: *mut ffi::ibv_context,
     len: usize,
 ) -> Result<Vec<GidEntry>, OsError> {
     let mut entries = Vec::<ffi::ibv_gid_entry>::with_capacity(len);
-    // SAFETY: the caller vouches for the context, and the vector has room for `len` entries.
+    // SAFETY: `context` is open, according to the caller, and `entries` has room for `len` entries.
     let count = unsafe { verbs_ext::ibv_query_gid_table(context, entries.as_mut_ptr(), len) };
     let Ok(count) = usize::try_from(count) else {
         let errno = i32::try_from(count.unsigned_abs()).unwrap_or(libc::EIO);
         return Err(OsError::new("ibv_query_gid_table", errno));
     };
-    // SAFETY: the call filled in `count` entries, at most `len`.
+    // SAFETY: the call has filled in `count` entries, which are at most `len`.
     unsafe { entries.set_len(count.min(len)) };
     Ok(entries.into_iter().map(GidEntry::from_raw).collect())
 }

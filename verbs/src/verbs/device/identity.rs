@@ -1,6 +1,6 @@
 #![allow(unsafe_code)]
 
-//! The identity of a device, opened or not.
+//! The name, GUID and type of a device, which need not be open.
 
 use std::ffi::CStr;
 
@@ -12,7 +12,7 @@ open_enum! {
     /// The kind of node that a device is: `enum ibv_node_type`.
     #[doc(alias = "ibv_node_type")]
     pub struct NodeType(i32);
-    /// A channel adapter: InfiniBand or RoCE.
+    /// A channel adapter for InfiniBand or RoCE.
     CA = 1;
     /// An InfiniBand switch.
     SWITCH = 2;
@@ -24,7 +24,7 @@ open_enum! {
     USNIC = 5;
     /// A usNIC adapter over UDP.
     USNIC_UDP = 6;
-    /// An adapter with a transport of its own.
+    /// An adapter with a proprietary transport.
     UNSPECIFIED = 7;
 }
 
@@ -32,7 +32,7 @@ open_enum! {
     /// The transport that a device implements: `enum ibv_transport_type`.
     #[doc(alias = "ibv_transport_type")]
     pub struct TransportType(i32);
-    /// InfiniBand's, which RoCE uses as well.
+    /// The transport of InfiniBand, which RoCE uses as well.
     IB = 0;
     /// iWARP.
     IWARP = 1;
@@ -40,7 +40,7 @@ open_enum! {
     USNIC = 2;
     /// usNIC over UDP.
     USNIC_UDP = 3;
-    /// A transport of its own.
+    /// A proprietary transport.
     UNSPECIFIED = 4;
 }
 
@@ -48,14 +48,15 @@ open_enum! {
 ///
 /// # Safety
 ///
-/// The device is held by a list or open.
+/// A list contains the device, or the device is open.
 pub(super) unsafe fn name(device: *mut ffi::ibv_device) -> String {
-    // SAFETY: the caller vouches for the device.
+    // SAFETY: `device` exists, according to the caller.
     let name = unsafe { ffi::ibv_get_device_name(device) };
     if name.is_null() {
         return String::new();
     }
-    // SAFETY: a string inside the device, terminated by zero; it does not change.
+    // SAFETY: `name` points to a string inside the device, which ends with a zero byte and does not
+    // change.
     unsafe { CStr::from_ptr(name) }
         .to_string_lossy()
         .into_owned()
@@ -65,9 +66,9 @@ pub(super) unsafe fn name(device: *mut ffi::ibv_device) -> String {
 ///
 /// # Safety
 ///
-/// The device is held by a list or open.
+/// A list contains the device, or the device is open.
 pub(super) unsafe fn guid(device: *mut ffi::ibv_device) -> u64 {
-    // SAFETY: the caller vouches for the device.
+    // SAFETY: `device` exists, according to the caller.
     u64::from_be(unsafe { ffi::ibv_get_device_guid(device) })
 }
 
@@ -75,9 +76,9 @@ pub(super) unsafe fn guid(device: *mut ffi::ibv_device) -> u64 {
 ///
 /// # Safety
 ///
-/// The device is held by a list or open.
+/// A list contains the device, or the device is open.
 pub(super) unsafe fn node_type(device: *mut ffi::ibv_device) -> NodeType {
-    // SAFETY: the caller vouches for the device; the field does not change.
+    // SAFETY: `device` exists, according to the caller, and its field `node_type` does not change.
     NodeType::from_raw(unsafe { (*device).node_type })
 }
 
@@ -85,8 +86,9 @@ pub(super) unsafe fn node_type(device: *mut ffi::ibv_device) -> NodeType {
 ///
 /// # Safety
 ///
-/// The device is held by a list or open.
+/// A list contains the device, or the device is open.
 pub(super) unsafe fn transport_type(device: *mut ffi::ibv_device) -> TransportType {
-    // SAFETY: the caller vouches for the device; the field does not change.
+    // SAFETY: `device` exists, according to the caller, and its field `transport_type` does not
+    // change.
     TransportType::from_raw(unsafe { (*device).transport_type })
 }

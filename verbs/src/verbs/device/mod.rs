@@ -1,6 +1,6 @@
-//! The devices of this machine, opened or not, and their attributes.
+//! The devices of this host, open or not, and their attributes.
 //!
-//! All other objects of `verbs` are created from a [`Context`]; this folder uses none of them.
+//! All other objects of `verbs` are created from a [`Context`]. This module uses none of them.
 
 mod async_event;
 mod context;

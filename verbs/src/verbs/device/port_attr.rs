@@ -9,21 +9,22 @@ use crate::sys::ffi;
 #[non_exhaustive]
 #[doc(alias = "ibv_port_attr")]
 pub struct PortAttr {
-    /// Whether it can carry traffic.
+    /// Whether the port can carry traffic.
     pub state: PortState,
     /// The largest MTU that the port supports.
     pub max_mtu: Mtu,
-    /// The MTU in use: that of the network interface on RoCE, less the headers, rounded down.
+    /// The MTU in use. On RoCE it is the MTU of the network interface less the headers, rounded
+    /// down.
     pub active_mtu: Mtu,
     /// The maximum length of a message, in bytes.
     pub max_msg_sz: u32,
-    /// The local identifier. 0 on RoCE.
+    /// The local identifier (LID), 0 on RoCE.
     pub lid: u16,
-    /// The number of low bits of the local identifier that the port ignores. 0 on RoCE.
+    /// The number of low bits of the local identifier that the port ignores, 0 on RoCE.
     pub lmc: u8,
-    /// The subnet manager's local identifier. 0 on RoCE.
+    /// The local identifier of the subnet manager, 0 on RoCE.
     pub sm_lid: u16,
-    /// The network to which the port is attached.
+    /// The kind of network to which the port is attached.
     pub link_layer: LinkLayer,
     /// The width of the link, as a code.
     ///
@@ -34,7 +35,7 @@ pub struct PortAttr {
     /// According to the header's comment, 1 is 2.5 Gbit/s, 2 is 5, 4 and 8 are 10, 16 is 14, 32 is
     /// 25, 64 is 50, 128 is 100.
     pub active_speed: u8,
-    /// The state of the link itself, as the InfiniBand specification counts.
+    /// The state of the physical link, as numbered in the InfiniBand specification.
     pub phys_state: u8,
     gid_tbl_len: u32,
     pkey_tbl_len: u16,
@@ -63,13 +64,13 @@ impl PortAttr {
         }
     }
 
-    /// Returns the length of the GID table, empty entries included.
+    /// Returns the length of the GID table in entries, including the empty ones.
     #[must_use]
     pub const fn gid_tbl_len(&self) -> u32 {
         self.gid_tbl_len
     }
 
-    /// Returns the length of the P_Key table, empty entries included.
+    /// Returns the length of the P_Key table in entries, including the empty ones.
     #[must_use]
     pub const fn pkey_tbl_len(&self) -> u16 {
         self.pkey_tbl_len
@@ -81,7 +82,7 @@ impl PortAttr {
         self.port_cap_flags
     }
 
-    /// Returns whether address handles need a global route, as always on RoCE.
+    /// Returns whether address handles need a global route, as they always do on RoCE.
     ///
     /// This is the flag `IBV_QPF_GRH_REQUIRED`.
     #[must_use]
@@ -94,24 +95,24 @@ open_enum! {
     /// Whether a port can carry traffic: `enum ibv_port_state`.
     #[doc(alias = "ibv_port_state")]
     pub struct PortState(u32);
-    /// Not known, or not applicable.
+    /// The state is not known or not applicable.
     NOP = 0;
     /// The link is down.
     DOWN = 1;
     /// The link is up, and the subnet manager has not configured it yet.
     INIT = 2;
-    /// Configured and not yet active.
+    /// The port is configured but not active yet.
     ARMED = 3;
-    /// It carries traffic.
+    /// The port carries traffic.
     ACTIVE = 4;
-    /// Active, and the link has an error that it may recover from.
+    /// The port is active, but its link has an error from which it may recover.
     ACTIVE_DEFER = 5;
 }
 
 open_enum! {
-    /// The network to which a port is attached: `IBV_LINK_LAYER_*`.
+    /// The kind of network to which a port is attached: `IBV_LINK_LAYER_*`.
     pub struct LinkLayer(u8);
-    /// Not specified: InfiniBand.
+    /// Not specified, which means InfiniBand.
     UNSPECIFIED = 0;
     /// InfiniBand.
     INFINIBAND = 1;

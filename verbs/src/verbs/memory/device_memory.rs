@@ -13,7 +13,7 @@ use crate::{
 ///
 /// Clones refer to the same memory.
 ///
-/// It is registered with [`MemoryRegion::of_device`](crate::verbs::MemoryRegion::of_device).
+/// [`MemoryRegion::of_device`](crate::verbs::MemoryRegion::of_device) registers such memory.
 ///
 /// See [`ibv_alloc_dm(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html).
 #[derive(Clone)]
@@ -24,16 +24,16 @@ pub struct DeviceMemory {
 
 struct Inner {
     raw: NonNull<ffi::ibv_dm>,
-    /// The process that created it, and that alone destroys it.
+    /// The process that allocated the memory. Only this process frees it.
     process: Process,
     len: usize,
     context: Context,
 }
 
-// SAFETY: libibverbs allows it to be used and freed from any thread.
+// SAFETY: libibverbs allows any thread to use and to free device memory.
 unsafe impl Send for Inner {}
-// SAFETY: nothing of it changes but the bytes, and these are only copied, as the device may change
-// them at any time.
+// SAFETY: only the bytes on the device change. This type only copies them, because the device may
+// change them at any time.
 unsafe impl Sync for Inner {}
 
 impl DeviceMemory {
@@ -41,8 +41,9 @@ impl DeviceMemory {
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` if the device has none, see
-    /// [`DeviceAttrEx::max_dm_size`](crate::verbs::DeviceAttrEx::max_dm_size); otherwise those of
+    /// Returns `EOPNOTSUPP` if the device has no memory for programs, which
+    /// [`DeviceAttrEx::max_dm_size`](crate::verbs::DeviceAttrEx::max_dm_size) shows. Otherwise
+    /// returns the errors of
     /// [`ibv_alloc_dm(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html).
     #[doc(alias = "ibv_alloc_dm")]
     pub fn new(context: &Context, len: usize) -> Result<Self, OsError> {
@@ -51,7 +52,7 @@ impl DeviceMemory {
             log_align_req: 0,
             comp_mask: 0,
         };
-        // SAFETY: the context is open.
+        // SAFETY: `context` keeps the device open.
         let raw = unsafe { verbs_ext::ibv_alloc_dm(context.as_ptr(), &mut attr) };
         let raw = cvt_ptr("ibv_alloc_dm", raw)?;
         let inner = Inner {
@@ -72,55 +73,59 @@ impl DeviceMemory {
         self.inner.len
     }
 
-    /// Returns the device that it belongs to.
+    /// Returns the device that contains the memory.
     #[must_use]
     pub fn context(&self) -> &Context {
         &self.inner.context
     }
 
-    /// Copies `src` to the device, starting at byte `offset`.
+    /// Copies `src` to the device memory, starting at byte `offset`.
     ///
     /// # Errors
     ///
-    /// The errors of
-    /// [`ibv_memcpy_to_dm(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html). Devices
-    /// may require offset and length to be multiples of 4.
+    /// Returns the errors of
+    /// [`ibv_memcpy_to_dm(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html). A device
+    /// may require that `offset` and the length are multiples of 4.
     ///
     /// # Panics
     ///
-    /// If the range exceeds the memory.
+    /// Panics if the range exceeds the device memory.
     #[doc(alias = "ibv_memcpy_to_dm")]
     pub fn copy_in(&self, offset: usize, src: &[u8]) -> Result<(), OsError> {
         const CALL: &str = "ibv_memcpy_to_dm";
         self.check(offset, src.len());
-        // SAFETY: the object exists, and the field does not change.
+        // SAFETY: `self` keeps the device memory allocated, and the field `memcpy_to_dm` does not
+        // change.
         let copy = unsafe { (*self.as_ptr()).memcpy_to_dm };
         let copy = copy.ok_or(OsError::new(CALL, libc::EOPNOTSUPP))?;
-        // SAFETY: the device's own operation; `check` has ensured that both sides are long enough.
+        // SAFETY: the driver has set this function, and `check` has ensured that the range is
+        // inside the device memory. `src` has the length that is passed.
         let ret = unsafe { copy(self.as_ptr(), offset as u64, src.as_ptr().cast(), src.len()) };
         cvt_errno(CALL, ret)
     }
 
-    /// Fills `dst` with bytes of the device, starting at byte `offset`.
+    /// Fills `dst` with bytes of the device memory, starting at byte `offset`.
     ///
     /// # Errors
     ///
-    /// The errors of
-    /// [`ibv_memcpy_from_dm(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html).
-    /// Devices may require offset and length to be multiples of 4.
+    /// Returns the errors of
+    /// [`ibv_memcpy_from_dm(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html). A
+    /// device may require that `offset` and the length are multiples of 4.
     ///
     /// # Panics
     ///
-    /// If the range exceeds the memory.
+    /// Panics if the range exceeds the device memory.
     #[doc(alias = "ibv_memcpy_from_dm")]
     pub fn copy_out(&self, offset: usize, dst: &mut [u8]) -> Result<(), OsError> {
         const CALL: &str = "ibv_memcpy_from_dm";
         self.check(offset, dst.len());
-        // SAFETY: the object exists, and the field does not change.
+        // SAFETY: `self` keeps the device memory allocated, and the field `memcpy_from_dm` does not
+        // change.
         let copy = unsafe { (*self.as_ptr()).memcpy_from_dm };
         let copy = copy.ok_or(OsError::new(CALL, libc::EOPNOTSUPP))?;
         let into = dst.as_mut_ptr().cast();
-        // SAFETY: the device's own operation; `check` has ensured that both sides are long enough.
+        // SAFETY: the driver has set this function, and `check` has ensured that the range is
+        // inside the device memory. `dst` has the length that is passed.
         let ret = unsafe { copy(into, self.as_ptr(), offset as u64, dst.len()) };
         cvt_errno(CALL, ret)
     }
@@ -133,7 +138,7 @@ impl DeviceMemory {
     fn check(&self, offset: usize, len: usize) {
         assert!(
             offset <= self.len() && len <= self.len() - offset,
-            "{len} bytes at offset {offset} exceed device memory of {} bytes",
+            "{len} bytes at offset {offset} exceed the device memory of {} bytes",
             self.len()
         );
     }
@@ -150,11 +155,11 @@ impl fmt::Debug for DeviceMemory {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // The object is the parent's, which has its descriptor, too.
+            // A child of fork(2) leaves the memory alone, because it belongs to the parent.
             return;
         }
-        // SAFETY: allocated for this object alone, freed once, here; its regions have been
-        // deregistered, as they hold it.
+        // SAFETY: `new` allocated the memory, and only this `drop` frees it. Its regions have been
+        // deregistered, because each of them holds a handle of the memory.
         let ret = unsafe { verbs_ext::ibv_free_dm(self.raw.as_ptr()) };
         log_destroy_error(cvt_errno("ibv_free_dm", ret));
     }

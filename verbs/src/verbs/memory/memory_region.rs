@@ -25,9 +25,10 @@ use crate::{
 /// Memory that is registered with a device. Clones refer to the same region.
 ///
 /// The device, and any peer that knows [`rkey`](Self::rkey) and has the permission, may read or
-/// change the bytes at any time. Therefore there are no references to them: they are copied in and
-/// out. The program's protocol defines which side may access which bytes when, for instance by a
-/// completion, which orders the device's writes before a later [`copy_out`](Self::copy_out).
+/// change the bytes at any time. Therefore this type returns no references to the bytes; it copies
+/// them in and out. The program's protocol has to define which side may access which bytes at which
+/// time. For example, a completion orders the device's writes before a later
+/// [`copy_out`](Self::copy_out).
 ///
 /// Dropping the last handle deregisters the memory, and then unmaps it. Queue pairs and shared
 /// receive queues hold a handle of each region that was posted on them.
@@ -39,7 +40,7 @@ pub struct MemoryRegion {
     inner: Arc<Inner>,
 }
 
-/// The access that a device is to prepare for: `enum ibv_advise_mr_advice`.
+/// The access for which a device prepares memory: `enum ibv_advise_mr_advice`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 #[doc(alias = "ibv_advise_mr_advice")]
@@ -50,46 +51,47 @@ pub enum Advice {
     PrefetchWrite,
 }
 
-/// The maximum number of bytes that one element of an advice covers.
+/// The maximum number of bytes in one scatter/gather element of an advice.
 const ADVICE_STEP: usize = 1 << 30;
 
 struct Inner {
     raw: NonNull<ffi::ibv_mr>,
-    /// The process that created it, and that alone destroys it.
+    /// The process that registered the region. Only this process deregisters it.
     process: Process,
     lkey: u32,
     rkey: u32,
     start: NonNull<u8>,
     len: usize,
-    /// The address of the first byte in work requests.
+    /// The address of the first byte, as work requests use it.
     addr: u64,
     place: Place,
-    /// The length of the [`SharedBytes`]: the whole mapping, or the registered bytes.
+    /// The length in bytes of the view that `bytes` returns: the whole mapping, or the registered
+    /// bytes.
     reach: usize,
-    /// Unmapped after the region is deregistered; never, if that fails. `None` for memory that the
-    /// region does not own.
+    /// The memory of the region, `None` if the region does not own its memory. It is unmapped after
+    /// the region has been deregistered, and stays mapped if the deregistration fails.
     mapping: ManuallyDrop<Option<Mapping>>,
-    /// The region that owns the bytes, if they are a part of another one.
+    /// The region that owns the bytes, if this region is a part of it.
     _part_of: Option<MemoryRegion>,
-    /// Freed last.
+    /// The protection domain. It comes last, because fields are dropped in order, and the region
+    /// uses it.
     pd: ProtectionDomain,
 }
 
-/// The location of a region's bytes.
+/// The kind of memory that contains a region's bytes.
 enum Place {
-    /// The memory of the process.
+    /// Memory of the process.
     Process,
-    /// A device, whose memory is freed after the region.
+    /// Memory of the device, which is freed after the region has been deregistered.
     Device { _memory: DeviceMemory },
-    /// A buffer that the kernel holds until the region is deregistered.
+    /// A dma-buf, which the kernel holds until the region has been deregistered.
     DmaBuf,
 }
 
-// SAFETY: libibverbs allows a region to be deregistered from any thread; the memory belongs to the
-// process.
+// SAFETY: libibverbs allows any thread to deregister a region, and the memory belongs to the
+// process, not to a thread.
 unsafe impl Send for Inner {}
-// SAFETY: nothing of it changes after its creation but the bytes, and those are accessed as
-// `SharedBytes`.
+// SAFETY: after the creation only the bytes change, and these are accessed only as `SharedBytes`.
 unsafe impl Sync for Inner {}
 
 impl MemoryRegion {
@@ -97,9 +99,10 @@ impl MemoryRegion {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a `len` of zero, and for `REMOTE_WRITE` or `REMOTE_ATOMIC` without
-    /// `LOCAL_WRITE`; `ENOMEM` most often means that the limit on locked memory (`ulimit -l`) is
-    /// reached. Otherwise the errors of
+    /// Returns `EINVAL` if `len` is 0, and for `REMOTE_WRITE` or `REMOTE_ATOMIC` without
+    /// `LOCAL_WRITE`. `ENOMEM` usually means that the process has reached its limit on locked
+    /// memory (`ulimit
+    /// -l`). Otherwise the errors of
     /// [`ibv_reg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html) and
     /// [`mmap(2)`](https://man7.org/linux/man-pages/man2/mmap.2.html).
     #[doc(alias = "ibv_reg_mr")]
@@ -107,34 +110,37 @@ impl MemoryRegion {
         let mapping = Mapping::new(len)?;
         mapping.prepare_for_device()?;
         let start = mapping.start();
-        // SAFETY: the mapping is at least `len` bytes long, and moves into the region below, which
-        // keeps it until it is deregistered.
+        // SAFETY: `mapping` has at least `len` bytes from `start`. It moves into the region below,
+        // which keeps it mapped until the region has been deregistered.
         let raw = unsafe { register(pd, start, len, access) }?;
         let reach = mapping.len();
-        // SAFETY: just registered, and the whole mapping is initialised.
+        // SAFETY: `raw` was just registered, and all `reach` bytes of the mapping are initialised.
         Ok(unsafe { Self::from_raw(raw, pd, start, len, reach, Some(mapping), None) })
     }
 
-    /// Registers a part of the region again, with other access flags.
+    /// Registers a part of the region a second time, with other access flags.
     ///
     /// # Panics
     ///
-    /// If the part exceeds the region, or the bytes are in the device or in a dma-buf.
+    /// Panics if the part exceeds the region, or if the bytes are in the memory of the device or in
+    /// a dma-buf.
     ///
     /// # Errors
     ///
-    /// The errors of [`ibv_reg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html).
+    /// Returns the errors of
+    /// [`ibv_reg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html).
     pub fn again(&self, part: Range<usize>, access: AccessFlags) -> Result<Self, OsError> {
         let len = part.end.saturating_sub(part.start);
         self.check(part.start, len);
-        // SAFETY: the part lies inside the region.
+        // SAFETY: `check` has ensured that the part lies inside the region, whose first byte is
+        // `self.inner.start`.
         let start = unsafe { self.inner.start.add(part.start) };
         let (pd, reach) = (self.pd(), self.inner.reach - part.start);
-        // SAFETY: the region owns the bytes, and is held below until they are deregistered. Like
-        // it, the new one creates no reference to them.
+        // SAFETY: `self` owns the bytes, and the new region holds a clone of `self` until it has
+        // been deregistered. Neither region creates a reference to the bytes.
         let raw = unsafe { register(pd, start, len, access) }?;
-        // SAFETY: just registered, and the bytes are the region's, which accesses them as
-        // `SharedBytes`.
+        // SAFETY: `raw` was just registered. Its bytes belong to `self`, which accesses them only
+        // as `SharedBytes`.
         Ok(unsafe { Self::from_raw(raw, pd, start, len, reach, None, Some(self.clone())) })
     }
 
@@ -142,19 +148,21 @@ impl MemoryRegion {
     ///
     /// # Safety
     ///
-    /// Until the last handle has been dropped, including those held by queue pairs and shared
-    /// receive queues:
+    /// The following must hold until the last handle is dropped, including the handles that queue
+    /// pairs and shared receive queues hold:
     ///
-    /// * the `len` bytes at `start` stay allocated, initialised, and at this address;
-    /// * no Rust reference to them is used while the device or a peer may access them, except that
-    ///   the device only reads memory that is posted for sending;
-    /// * no thread accesses them other than through this handle while another thread does so
-    ///   through it.
+    /// * the `len` bytes at `start` stay allocated, initialised and at this address;
+    /// * no Rust reference to the bytes is used while the device or a peer may access them. If the
+    ///   memory is posted for sending only, shared references are allowed, because the device only
+    ///   reads it;
+    /// * while a thread accesses the bytes through this handle, no other thread accesses them in
+    ///   another way.
     ///
     /// # Errors
     ///
-    /// The errors of [`ibv_reg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html);
-    /// `EINVAL` for null.
+    /// Returns the errors of
+    /// [`ibv_reg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html), and `EINVAL` if
+    /// `start` is null.
     pub unsafe fn register(
         pd: &ProtectionDomain,
         start: *mut u8,
@@ -162,22 +170,24 @@ impl MemoryRegion {
         access: AccessFlags,
     ) -> Result<Self, OsError> {
         let start = NonNull::new(start).ok_or(OsError::new("ibv_reg_mr", libc::EINVAL))?;
-        // SAFETY: the caller vouches for the memory.
+        // SAFETY: the `len` bytes from `start` stay allocated, according to the caller.
         let raw = unsafe { register(pd, start, len, access) }?;
-        // SAFETY: just registered, and the caller vouches for the bytes.
+        // SAFETY: `raw` was just registered, and the caller guarantees what `from_raw` requires of
+        // the bytes.
         Ok(unsafe { Self::from_raw(raw, pd, start, len, len, None, None) })
     }
 
     /// Allocates `len` bytes, zeroed and page aligned, under an implicit on-demand registration.
     ///
     /// The registration covers all memory of the process, and the device faults pages in when it
-    /// needs them: nothing is pinned, and buffers are not registered one by one.
+    /// needs them. So no memory is pinned, and buffers need not be registered one by one.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a `len` of zero, and for an `access` that includes peers: they could access the
-    /// whole process. [`OdpCaps::SUPPORT_IMPLICIT`](crate::verbs::OdpCaps::SUPPORT_IMPLICIT) is set
-    /// if the device supports it; otherwise those of [`new`](Self::new).
+    /// Returns `EINVAL` if `len` is 0, and if `access` contains a flag for peers, because peers
+    /// could then access all memory of the process.
+    /// [`OdpCaps::SUPPORT_IMPLICIT`](crate::verbs::OdpCaps::SUPPORT_IMPLICIT) is set if the device
+    /// supports such registrations. Otherwise returns the errors of [`new`](Self::new).
     pub fn new_implicit(
         pd: &ProtectionDomain,
         len: usize,
@@ -192,22 +202,22 @@ impl MemoryRegion {
         mapping.prepare_for_device()?;
         let (start, reach) = (mapping.start(), mapping.len());
         let access = (access | AccessFlags::ON_DEMAND).bits().cast_signed();
-        // SAFETY: the domain exists. The key is used for nothing but the mapping: elements of the
-        // region lie inside it.
+        // SAFETY: `pd` keeps the domain alive. The registration covers the whole process, but its
+        // key is used only for elements of this region, which lie inside the mapping.
         let raw = unsafe { ffi::ibv_reg_mr(pd.as_ptr(), ptr::null_mut(), usize::MAX, access) };
         let raw = cvt_ptr(CALL, raw)?;
-        // SAFETY: just registered, and the whole mapping is initialised.
+        // SAFETY: `raw` was just registered, and all `reach` bytes of the mapping are initialised.
         Ok(unsafe { Self::from_raw(raw, pd, start, len, reach, Some(mapping), None) })
     }
 
     /// Registers memory of the device.
     ///
-    /// Its addresses start at 0, and its bytes are copied with [`DeviceMemory::copy_in`] and
-    /// [`DeviceMemory::copy_out`].
+    /// The addresses of the region start at 0. [`DeviceMemory::copy_in`] and
+    /// [`DeviceMemory::copy_out`] copy its bytes.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if it belongs to another device; otherwise those of
+    /// Returns `EINVAL` if `memory` belongs to another device. Otherwise returns the errors of
     /// [`ibv_reg_dm_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html).
     #[doc(alias = "ibv_reg_dm_mr")]
     pub fn of_device(
@@ -221,39 +231,45 @@ impl MemoryRegion {
         }
         let access = access.bits() | ffi::ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
         let len = memory.len();
-        // SAFETY: domain and memory exist, on the same device, and the memory is `len` bytes long.
+        // SAFETY: `pd` and `memory` exist and belong to the same device, and `memory` is `len`
+        // bytes long.
         let raw = unsafe { verbs_ext::ibv_reg_dm_mr(pd.as_ptr(), memory.as_ptr(), len, access) };
         let raw = cvt_ptr(CALL, raw)?;
         let place = Place::Device {
             _memory: memory.clone(),
         };
-        // SAFETY: just registered.
+        // SAFETY: `raw` was just registered for the `len` bytes of `memory`, and no other code owns
+        // it.
         Ok(unsafe { Self::outside(raw, pd, len, 0, place) })
     }
 
-    /// Registers `len` bytes of a dma-buf, which another driver exports, such as that of a GPU.
+    /// Registers `len` bytes of a dma-buf, which another driver exports, for example that of a GPU.
     ///
-    /// They begin at byte `offset` of the buffer. Work requests and peers address the first one as
-    /// `iova`, which [`addr`](Self::addr) returns. The kernel holds the buffer until the region is
-    /// deregistered, so `fd` may be closed after the call. The program accesses the bytes by the
-    /// exporter's calls: the region copies none.
+    /// The bytes begin at byte `offset` of the buffer. Work requests and peers use `iova` as the
+    /// address of the first byte, which [`addr`](Self::addr) returns. The kernel holds the buffer
+    /// until the region has been deregistered, so the program may close `fd` after the call. The
+    /// program accesses the bytes with functions of the exporting driver, because this type cannot
+    /// copy them.
     ///
-    /// Safe calls do not post the region for a receive, a READ or an atomic operation of this side,
-    /// which fail with `EINVAL`. A provider may copy such bytes with the processor to the address
-    /// of the element, which is no address of the process: that of ConnectX copies up to 64 bytes,
-    /// unless the environment has `MLX5_SCATTER_TO_CQE=0` when the device is opened. The calls
-    /// that take addresses and keys, such as
-    /// [`post_recv_raw`](crate::verbs::QueuePair::post_recv_raw), leave that to their caller.
+    /// The safe functions refuse to post such a region for a receive, a READ or an atomic operation
+    /// of this side, with `EINVAL`. The reason is that some providers write short results with the
+    /// processor, to the address in the work request, which is not an address of the process for
+    /// such a region. The provider of ConnectX adapters writes up to 64 bytes in this way, unless
+    /// `MLX5_SCATTER_TO_CQE=0` is in the environment when the device is opened. The unsafe
+    /// functions that take addresses and keys, for example
+    /// [`post_recv_raw`](crate::verbs::QueuePair::post_recv_raw), do not check this.
     ///
-    /// This call has not run on a device yet.
+    /// This function has not been tested on a device yet.
     ///
     /// # Errors
     ///
-    /// `ELIBBAD` with the name of the function, if libibverbs is older than rdma-core 34. `EINVAL`
-    /// for a `len` of zero. `EOPNOTSUPP` or `ENOSYS` if the driver or its library has no such
-    /// registration, as software RoCE and software iWARP. Otherwise those of
-    /// [`ibv_reg_dmabuf_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html): `offset`
-    /// and `iova` have the same position in their pages, and `offset + len` is within the buffer.
+    /// Returns `ELIBBAD` with the name of the function if libibverbs is older than rdma-core 34.
+    /// Returns `EINVAL` if `len` is 0. Returns `EOPNOTSUPP` or `ENOSYS` if the driver or its
+    /// library does not support dma-bufs, as is the case for software RoCE and software iWARP.
+    /// Otherwise returns the errors of
+    /// [`ibv_reg_dmabuf_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html), which
+    /// requires that `offset` and `iova` have the same position in their pages, and that `offset +
+    /// len` is within the buffer.
     ///
     /// # Examples
     ///
@@ -280,15 +296,15 @@ impl MemoryRegion {
         access: AccessFlags,
     ) -> Result<Self, OsError> {
         let register = newer::ibv_reg_dmabuf_mr()?;
-        // SAFETY: it is this function.
+        // SAFETY: `register` is the function `ibv_reg_dmabuf_mr` itself.
         unsafe { Self::of_dmabuf_by(register, pd, fd, offset, len, iova, access) }
     }
 
-    /// Registers a dma-buf with this function.
+    /// Registers a dma-buf by calling `register`. Tests pass a function of their own.
     ///
     /// # Safety
     ///
-    /// `register` behaves as `ibv_reg_dmabuf_mr`.
+    /// `register` behaves as `ibv_reg_dmabuf_mr` does.
     unsafe fn of_dmabuf_by(
         register: newer::RegDmabufMr,
         pd: &ProtectionDomain,
@@ -303,18 +319,19 @@ impl MemoryRegion {
             return Err(OsError::new(CALL, libc::EINVAL));
         }
         let (fd, access) = (fd.as_raw_fd(), access.bits().cast_signed());
-        // SAFETY: the domain exists and the descriptor is open.
+        // SAFETY: `pd` keeps the domain alive, and `fd` is open.
         let raw = unsafe { register(pd.as_ptr(), offset, len, iova, fd, access) };
         let raw = cvt_ptr(CALL, raw)?;
-        // SAFETY: just registered.
+        // SAFETY: `raw` was just registered for `len` bytes of a dma-buf, and no other code owns
+        // it.
         Ok(unsafe { Self::outside(raw, pd, len, iova, Place::DmaBuf) })
     }
 
-    /// Returns a region whose bytes are not in the memory of the process.
+    /// Creates a region whose bytes are not in the memory of the process.
     ///
     /// # Safety
     ///
-    /// `raw` is the registration of `len` bytes of `place` in `pd`, owned by nothing else.
+    /// `raw` is the registration of `len` bytes of `place` in `pd`, and no other code owns it.
     unsafe fn outside(
         raw: NonNull<ffi::ibv_mr>,
         pd: &ProtectionDomain,
@@ -322,9 +339,9 @@ impl MemoryRegion {
         addr: u64,
         place: Place,
     ) -> Self {
-        // SAFETY: just registered; the field does not change.
+        // SAFETY: `raw` was just registered, and its field `lkey` does not change.
         let lkey = unsafe { (*raw.as_ptr()).lkey };
-        // SAFETY: just registered; the field does not change.
+        // SAFETY: `raw` was just registered, and its field `rkey` does not change.
         let rkey = unsafe { (*raw.as_ptr()).rkey };
         Self {
             inner: Arc::new(Inner {
@@ -332,7 +349,7 @@ impl MemoryRegion {
                 process: Process::this(),
                 lkey,
                 rkey,
-                // The processor cannot access the bytes.
+                // The pointer is dangling, because the processor cannot access the bytes.
                 start: NonNull::dangling(),
                 reach: 0,
                 len,
@@ -345,11 +362,11 @@ impl MemoryRegion {
         }
     }
 
-    /// Prefetches the pages of a region of on-demand paging, and waits until they are present.
+    /// Prefetches the pages of a region with on-demand paging, and waits until they are present.
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` if the driver takes no advice; otherwise those of
+    /// Returns `EOPNOTSUPP` if the driver does not support advice. Otherwise returns the errors of
     /// [`ibv_advise_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_advise_mr.3.html).
     #[doc(alias = "ibv_advise_mr")]
     pub fn advise(&self, advice: Advice) -> Result<(), OsError> {
@@ -358,7 +375,8 @@ impl MemoryRegion {
             Advice::Prefetch => c::IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH,
             Advice::PrefetchWrite => c::IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE,
         };
-        // A scatter/gather element's length has 32 bits.
+        // The memory is split into several elements, because the length field of an element has 32
+        // bits.
         let mut list: Vec<_> = (0..self.len())
             .step_by(ADVICE_STEP)
             .map(|offset| ffi::ibv_sge {
@@ -368,16 +386,20 @@ impl MemoryRegion {
             })
             .collect();
         let pd = self.pd().as_ptr();
-        // SAFETY: the domain exists, and the elements belong to a region of it.
+        // SAFETY: `pd` is alive, and all elements of `list` belong to this region, which is
+        // registered in `pd`.
         let ret =
             unsafe { verbs_ext::ibv_advise_mr(pd, advice, IBV_ADVISE_MR_FLAG_FLUSH, &mut list) };
         cvt_errno("ibv_advise_mr", ret)
     }
 
+    /// Creates a region whose bytes are in the memory of the process.
+    ///
     /// # Safety
     ///
-    /// `raw` is the registration of `len` bytes at `start` in `pd`, owned by nothing else. `reach`
-    /// bytes there, at least `len`, satisfy `SharedBytes::new` until the region is deregistered.
+    /// `raw` is the registration of `len` bytes at `start` in `pd`, and no other code owns it. The
+    /// `reach` bytes at `start`, which are at least `len`, satisfy the requirements of
+    /// `SharedBytes::new` until the region has been deregistered.
     unsafe fn from_raw(
         raw: NonNull<ffi::ibv_mr>,
         pd: &ProtectionDomain,
@@ -387,9 +409,9 @@ impl MemoryRegion {
         mapping: Option<Mapping>,
         part_of: Option<Self>,
     ) -> Self {
-        // SAFETY: just registered; the field does not change.
+        // SAFETY: `raw` was just registered, and its field `lkey` does not change.
         let lkey = unsafe { (*raw.as_ptr()).lkey };
-        // SAFETY: just registered; the field does not change.
+        // SAFETY: `raw` was just registered, and its field `rkey` does not change.
         let rkey = unsafe { (*raw.as_ptr()).rkey };
         let mapping = ManuallyDrop::new(mapping);
         Self {
@@ -418,28 +440,28 @@ impl MemoryRegion {
         self.inner.len
     }
 
-    /// Returns the address of the first byte, which peers use in one-sided operations.
+    /// Returns the address of the first byte, as peers use it in one-sided operations.
     #[must_use]
     #[inline]
     pub fn addr(&self) -> u64 {
         self.inner.addr
     }
 
-    /// Returns the key for local operations.
+    /// Returns the key that local work requests use.
     #[must_use]
     #[inline]
     pub fn lkey(&self) -> u32 {
         self.inner.lkey
     }
 
-    /// Returns the key that peers need for one-sided operations.
+    /// Returns the key that peers use in one-sided operations.
     #[must_use]
     #[inline]
     pub fn rkey(&self) -> u32 {
         self.inner.rkey
     }
 
-    /// Returns the protection domain that it belongs to.
+    /// Returns the protection domain that contains the region.
     #[must_use]
     pub fn pd(&self) -> &ProtectionDomain {
         &self.inner.pd
@@ -449,7 +471,8 @@ impl MemoryRegion {
     ///
     /// # Panics
     ///
-    /// If the range exceeds the region, or the bytes are in the device or in a dma-buf.
+    /// Panics if the range exceeds the region, or if the bytes are in the memory of the device or
+    /// in a dma-buf.
     #[inline]
     pub fn copy_in(&self, offset: usize, src: &[u8]) {
         self.check(offset, src.len());
@@ -460,30 +483,33 @@ impl MemoryRegion {
     ///
     /// # Panics
     ///
-    /// If the range exceeds the region, or the bytes are in the device or in a dma-buf.
+    /// Panics if the range exceeds the region, or if the bytes are in the memory of the device or
+    /// in a dma-buf.
     #[inline]
     pub fn copy_out(&self, offset: usize, dst: &mut [u8]) {
         self.check(offset, dst.len());
         self.bytes().read(offset, dst);
     }
 
-    /// Returns the address of the first byte, valid until the last clone of this handle is dropped.
+    /// Returns the address of the first byte. It is valid until the last clone of this handle is
+    /// dropped.
     ///
-    /// It is dangling if the bytes are in the device or in a dma-buf.
-    /// See the type's documentation for the permitted accesses.
+    /// The pointer is dangling if the bytes are in the memory of the device or in a dma-buf. The
+    /// documentation of this type states which accesses are permitted.
     #[must_use]
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
         self.inner.start.as_ptr()
     }
 
-    /// Returns whether the bytes are in a dma-buf, so that its addresses are none of the process.
+    /// Returns whether the bytes are in a dma-buf, so that the region's addresses are not addresses
+    /// of the process.
     #[inline]
     pub(in crate::verbs) fn is_dmabuf(&self) -> bool {
         matches!(self.inner.place, Place::DmaBuf)
     }
 
-    /// Returns a number that identifies the region among the existing ones.
+    /// Returns a number that identifies the region among all existing regions of the process.
     pub(in crate::verbs) fn id(&self) -> usize {
         Arc::as_ptr(&self.inner).addr()
     }
@@ -493,9 +519,9 @@ impl MemoryRegion {
         match self.inner.place {
             Place::Process => {}
             Place::Device { .. } => {
-                panic!("the bytes are in the device: copy them with `DeviceMemory`")
+                panic!("the bytes are in device memory: copy them with `DeviceMemory`")
             }
-            Place::DmaBuf => panic!("the bytes are in a dma-buf: copy them by its exporter"),
+            Place::DmaBuf => panic!("the bytes are in a dma-buf: copy them with its exporter"),
         }
         assert!(
             offset <= self.len() && len <= self.len() - offset,
@@ -506,19 +532,19 @@ impl MemoryRegion {
 
     #[inline]
     fn bytes(&self) -> SharedBytes<'_> {
-        // SAFETY: the memory is initialised and exists until the region ends. All threads access it
-        // through this method, or, with `as_ptr` and memory of the caller, while no other thread
-        // does: see the safety comments there.
+        // SAFETY: the `reach` bytes from `start` are initialised, and exist while the region
+        // exists. All threads access them through this method, or with `as_ptr` at times at which
+        // no other thread accesses them, as the documentation of `register` requires.
         unsafe { SharedBytes::new(self.inner.start, self.inner.reach) }
     }
 }
 
-/// Registers memory as the macro `ibv_reg_mr` does.
+/// Registers memory as the C macro `ibv_reg_mr` does.
 ///
 /// # Safety
 ///
-/// The bytes stay allocated until they are deregistered, and nothing relies on the content of those
-/// that the access flags allow others to write.
+/// The bytes stay allocated until they have been deregistered. No code relies on the content of
+/// bytes that the access flags allow the device or peers to write.
 unsafe fn register(
     pd: &ProtectionDomain,
     start: NonNull<u8>,
@@ -527,12 +553,12 @@ unsafe fn register(
 ) -> Result<NonNull<ffi::ibv_mr>, OsError> {
     let addr = start.as_ptr().cast();
     let raw = if access.bits() & IBV_ACCESS_OPTIONAL_RANGE == 0 {
-        // SAFETY: the domain exists, and the caller vouches for the memory. No flag is the sign
-        // bit.
+        // SAFETY: `pd` keeps the domain alive, and the caller guarantees the memory. No flag is the
+        // sign bit, so the cast is exact.
         unsafe { ffi::ibv_reg_mr(pd.as_ptr(), addr, len, access.bits().cast_signed()) }
     } else {
-        // This variant drops optional flags that the kernel does not know.
-        // SAFETY: the domain exists, and the caller vouches for the memory.
+        // This function ignores optional flags that the kernel does not know.
+        // SAFETY: `pd` keeps the domain alive, and the caller guarantees the memory.
         unsafe { ffi::ibv_reg_mr_iova2(pd.as_ptr(), addr, len, addr.addr() as u64, access.bits()) }
     };
     cvt_ptr("ibv_reg_mr", raw)
@@ -552,30 +578,32 @@ impl fmt::Debug for MemoryRegion {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // The object is the parent's, which has its descriptor, too.
+            // A child of fork(2) leaves the region alone, because it belongs to the parent.
             return;
         }
-        // SAFETY: registered for this object alone, deregistered once, here.
+        // SAFETY: `raw` was registered for this object alone, and only this `drop` deregisters it.
         let ret = unsafe { ffi::ibv_dereg_mr(self.raw.as_ptr()) };
         let result = cvt_errno("ibv_dereg_mr", ret);
         if result.is_ok() {
-            // SAFETY: dropped once, here; the field is not used afterwards. The device has stopped
-            // accessing the memory.
+            // SAFETY: only this `drop` drops the mapping, and no code uses the field afterwards.
+            // The device no longer accesses the memory.
             unsafe { ManuallyDrop::drop(&mut self.mapping) };
         }
-        // If it failed, the device may still write, so the memory must not be reused.
+        // If the deregistration failed, the device may still write to the memory, so the memory
+        // stays mapped and is not reused.
         log_destroy_error(result);
     }
 }
 
 bit_flags! {
-    /// The accesses that a memory region or a queue pair allows: `enum ibv_access_flags`.
+    /// The kinds of access that a memory region or a queue pair allows: `enum ibv_access_flags`.
     ///
-    /// Reading by the local device is always allowed. See
+    /// The local device may always read. See
     /// [`ibv_reg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html).
     #[doc(alias = "ibv_access_flags")]
     pub struct AccessFlags;
-    /// The local device may write: receives, and the results of READ and atomic operations.
+    /// The local device may write, which receives and the results of READ and atomic operations
+    /// need.
     LOCAL_WRITE = 1 << 0;
     /// A peer may write. A memory region needs `LOCAL_WRITE` as well.
     REMOTE_WRITE = 1 << 1;
@@ -583,17 +611,19 @@ bit_flags! {
     REMOTE_READ = 1 << 2;
     /// A peer may execute atomic operations. A memory region needs `LOCAL_WRITE` as well.
     REMOTE_ATOMIC = 1 << 3;
-    /// On-demand paging: the device faults pages in, instead of having them pinned at registration.
+    /// On-demand paging: the device faults pages in when it needs them, and the registration pins
+    /// no pages.
     ON_DEMAND = 1 << 6;
     /// The memory consists of huge pages.
     HUGETLB = 1 << 7;
-    /// The device may reorder its accesses. Ignored by kernels that do not know it.
+    /// The device may reorder its accesses. Kernels that do not know this flag ignore it.
     RELAXED_ORDERING = 1 << 20;
 }
 
 #[cfg(test)]
 impl MemoryRegion {
-    /// Returns a region of 4096 bytes of a dma-buf at 0x2000 on no device, which is not freed.
+    /// Returns a region of 4096 bytes of a dma-buf with the `iova` 0x2000. No device has the
+    /// region, and it is never freed.
     pub(in crate::verbs) fn of_no_device() -> Self {
         use std::{io, mem::MaybeUninit, os::fd::AsFd};
 
@@ -607,7 +637,8 @@ impl MemoryRegion {
         ) -> *mut ffi::ibv_mr {
             assert_eq!((offset, length, iova, access), (0x1000, 4096, 0x2000, 3));
             assert!(fd >= 0);
-            // SAFETY: a structure of integers and pointers: all zero is a valid value.
+            // SAFETY: `ibv_mr` consists of integers and pointers, for which all zeros is a valid
+            // value.
             let mut raw: ffi::ibv_mr = unsafe { MaybeUninit::zeroed().assume_init() };
             (raw.lkey, raw.rkey) = (5, 6);
             Box::leak(Box::new(raw))
@@ -617,7 +648,8 @@ impl MemoryRegion {
         let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
         let input = io::stdin();
         let make = |len| {
-            // SAFETY: the function above never uses the memory.
+            // SAFETY: `register` above returns a valid structure and accesses no memory of the
+            // buffer.
             unsafe { Self::of_dmabuf_by(register, &pd, input.as_fd(), 0x1000, len, 0x2000, access) }
         };
         assert_eq!(

@@ -9,7 +9,7 @@ use crate::{
     verbs::device::Context,
 };
 
-/// A protection domain: queue pairs can use the memory regions of their own domain only.
+/// A protection domain. A queue pair can use only memory regions of its own domain.
 ///
 /// Clones refer to the same domain.
 ///
@@ -22,14 +22,14 @@ pub struct ProtectionDomain {
 
 struct Inner {
     raw: NonNull<ffi::ibv_pd>,
-    /// The process that created it, and that alone destroys it.
+    /// The process that allocated the domain. Only this process frees it.
     process: Process,
     context: Context,
 }
 
-// SAFETY: libibverbs allows a protection domain to be used and freed from any thread.
+// SAFETY: libibverbs allows any thread to use and to free a protection domain.
 unsafe impl Send for Inner {}
-// SAFETY: nothing of it changes after its creation, and several threads may create objects in it
+// SAFETY: a domain does not change after its creation, and several threads may create objects in it
 // concurrently.
 unsafe impl Sync for Inner {}
 
@@ -38,11 +38,11 @@ impl ProtectionDomain {
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_alloc_pd(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_pd.3.html).
     #[doc(alias = "ibv_alloc_pd")]
     pub fn new(context: &Context) -> Result<Self, OsError> {
-        // SAFETY: the context is open.
+        // SAFETY: `context` keeps the device open.
         let raw = unsafe { ffi::ibv_alloc_pd(context.as_ptr()) };
         let raw = cvt_ptr("ibv_alloc_pd", raw)?;
         Ok(Self {
@@ -54,13 +54,13 @@ impl ProtectionDomain {
         })
     }
 
-    /// Returns the device that it belongs to.
+    /// Returns the device that the domain belongs to.
     #[must_use]
     pub fn context(&self) -> &Context {
         &self.inner.context
     }
 
-    /// Returns whether both are handles of the same domain.
+    /// Returns whether both handles refer to the same domain.
     #[must_use]
     pub fn is_same_as(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
@@ -83,11 +83,11 @@ impl fmt::Debug for ProtectionDomain {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // The object is the parent's, which has its descriptor, too.
+            // A child of fork(2) leaves the domain alone, because it belongs to the parent.
             return;
         }
-        // SAFETY: allocated by `new`, freed once, here; everything created in it has been
-        // destroyed, as it holds the domain.
+        // SAFETY: `new` allocated the domain, and only this `drop` frees it. All objects in the
+        // domain have been destroyed, because each of them holds a handle of the domain.
         let ret = unsafe { ffi::ibv_dealloc_pd(self.raw.as_ptr()) };
         log_destroy_error(cvt_errno("ibv_dealloc_pd", ret));
     }
@@ -95,11 +95,11 @@ impl Drop for Inner {
 
 #[cfg(test)]
 impl ProtectionDomain {
-    /// Returns a domain on no device, which is not freed.
+    /// Returns a domain that belongs to no device and is never freed.
     pub(super) fn of_no_device() -> Self {
         use std::mem::ManuallyDrop;
 
-        // SAFETY: nothing uses the context.
+        // SAFETY: no code uses the context, which is a dangling pointer.
         let context = unsafe { Context::borrowed(NonNull::dangling(), Arc::new(())) };
         let inner = Arc::new(Inner {
             raw: NonNull::dangling(),

@@ -1,7 +1,7 @@
-//! Queue pairs and shared receive queues: where work requests are posted.
+//! Queue pairs and shared receive queues, on which programs post work requests.
 //!
-//! Requests that are posted by safe functions are checked against the limits of the queue, and
-//! their memory is held until the queue is destroyed. Uses all other folders of `verbs`.
+//! A safe function checks each request against the limits of its queue, and keeps the memory of the
+//! request alive until the queue is destroyed. This module uses all other modules of `verbs`.
 
 mod modify_error;
 mod qp;

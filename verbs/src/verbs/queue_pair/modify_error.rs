@@ -4,26 +4,26 @@ use rdma_status::OsError;
 
 use super::{QpAttr, QpAttrMask, QpState, QpType, transition::transition};
 
-/// The error of modifying a queue pair, with the rules that were not met.
+/// The error of a call that modifies a queue pair, with the rules that the call has violated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ModifyError {
-    /// The error of the call.
+    /// The error that libibverbs returned.
     pub error: OsError,
     /// The current state of the queue pair, if it could be queried.
     pub from: Option<QpState>,
     /// The requested state.
     pub to: Option<QpState>,
-    /// Whether there is a transition between these states.
+    /// Whether a transition between these two states exists.
     pub possible: bool,
-    /// Attributes that this transition requires, and that were not given.
+    /// The attributes that this transition requires and that the call did not pass.
     pub missing: QpAttrMask,
-    /// Attributes that this transition does not allow, and that were given.
+    /// The attributes that this transition does not allow and that the call passed.
     pub invalid: QpAttrMask,
 }
 
 impl ModifyError {
-    /// Compares `attr` with the rules for a queue pair in state `from`.
+    /// Compares `attr` with the rules for a queue pair in the state `from`.
     pub(super) fn new(
         error: OsError,
         qp_type: QpType,

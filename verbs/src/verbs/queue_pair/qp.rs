@@ -22,84 +22,88 @@ use crate::{
     },
 };
 
-/// A queue pair: work requests are posted on it, and complete on its completion queues.
+/// A queue pair. Programs post work requests on it, which complete on its completion queues.
 ///
-/// The program brings one created by [`new`](Self::new) into service by [`modify`](Self::modify),
-/// with the peer's attributes. The connection manager does so with the queue pair of an id.
+/// After [`new`](Self::new), the program makes the queue pair operational with
+/// [`modify`](Self::modify) and attributes of the peer. The connection manager does this for the
+/// queue pair of an id.
 ///
-/// Work requests of each queue start in the order in which they were posted. Dropping the queue
-/// pair discards outstanding ones without completions; to have each one complete, move it [to the
-/// error state](Self::to_err) and poll.
+/// The work requests of each queue start in the order in which they were posted. Dropping the queue
+/// pair discards the outstanding requests without completions. To have each of them complete, move
+/// the queue pair [to the error state](Self::to_err) and poll its completion queues.
 ///
 /// See [`ibv_create_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_create_qp.3.html).
-// Fields are dropped in order, after `drop` has destroyed the queue pair: first the memory that its
-// work requests use, then the objects that it was created with.
+// `drop` destroys the queue pair. Then the fields are dropped in their order: first the memory that
+// its work requests use, and then the objects from which it was created.
 #[doc(alias = "ibv_qp")]
 pub struct QueuePair {
     raw: NonNull<ffi::ibv_qp>,
-    /// The process that created it, and that alone destroys it.
+    /// The process that created the queue pair. Only this process destroys it.
     process: Process,
     qp_num: u32,
     qp_type: QpType,
     cap: QpCap,
-    /// For posting with `ibv_wr_*` functions; `None`: with `ibv_post_send`.
+    /// The interface of the `ibv_wr_*` functions. If `None`, sends are posted with `ibv_post_send`.
     send_ops: Option<NonNull<ffi::ibv_qp_ex>>,
-    /// Locked while requests are posted by the safe functions; it holds their memory.
+    /// Locked while a safe function posts sends. It keeps the memory of the posted requests alive.
     send_queue: Mutex<SendQueue>,
-    /// As above.
+    /// Locked while a safe function posts receives. It keeps the memory of the posted requests
+    /// alive.
     recv_queue: Mutex<RecvQueue>,
     srq: Option<SharedReceiveQueue>,
     send_cq: CompletionQueue,
     recv_cq: CompletionQueue,
     pd: ProtectionDomain,
-    /// The owner that destroys it. `None`: libibverbs.
+    /// The owner, which destroys the queue pair. If `None`, this type destroys it with libibverbs.
     owner: Option<Arc<dyn QpOwner>>,
 }
 
-/// The owner of a queue pair that was not created by libibverbs: an id of the connection manager.
+/// The owner of a queue pair that was created through an id of the connection manager.
 pub(crate) trait QpOwner: Send + Sync {
-    /// Destroys the queue pair. Called once; `raw` is not used afterwards.
+    /// Destroys the queue pair. The caller calls this once, and does not use `raw` afterwards.
     fn destroy_qp(&self, raw: NonNull<ffi::ibv_qp>);
 }
 
-// SAFETY: libibverbs allows a queue pair to be used and destroyed from any thread.
+// SAFETY: libibverbs allows any thread to use and to destroy a queue pair.
 unsafe impl Send for QueuePair {}
-// SAFETY: drivers lock each queue in `ibv_post_send` and `ibv_post_recv`, as no thread domain was
-// requested; the other calls may run concurrently as well. The fields of the C object that are read
-// never change: `state`, which other threads write, is not among them.
+// SAFETY: drivers lock each queue in `ibv_post_send` and `ibv_post_recv`, unless the program has
+// requested a thread domain, which this crate does not. The other calls may run concurrently as
+// well. Other threads change the field `state` of the C object; this type reads only fields that
+// never change.
 unsafe impl Sync for QueuePair {}
 
 impl QueuePair {
-    /// Creates a queue pair, in state [`RESET`](QpState::RESET).
+    /// Creates a queue pair in the state [`RESET`](QpState::RESET).
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_create_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_create_qp.3.html): `EINVAL`
-    /// or `ENOMEM` if the requested capacities exceed the device's; `EINVAL` also if not all
-    /// objects belong to the same [`Context`](crate::verbs::Context).
+    /// or `ENOMEM` if a requested capacity exceeds that of the device, and `EINVAL` if the objects
+    /// do not all belong to the same [`Context`](crate::verbs::Context).
     #[doc(alias = "ibv_create_qp")]
     pub fn new(pd: &ProtectionDomain, attr: &QpInitAttr<'_>) -> Result<Self, OsError> {
         attr.check("ibv_create_qp", pd)?;
         let mut raw_attr = attr.to_raw();
-        // SAFETY: the domain and the objects in the attributes exist, on the same device; the
-        // structure is a local.
+        // SAFETY: `pd` and the objects in `raw_attr` exist and belong to the same device, and
+        // `raw_attr` is a local variable.
         let raw = unsafe { ffi::ibv_create_qp(pd.as_ptr(), &raw mut raw_attr) };
         let raw = cvt_ptr("ibv_create_qp", raw)?;
-        // SAFETY: just created with exactly these arguments, for this object alone.
+        // SAFETY: `raw` was just created with exactly these arguments, for this object alone.
         Ok(unsafe { Self::from_raw(raw, QpCap::from_raw(raw_attr.cap), pd, attr, None) })
     }
 
     /// Creates a queue pair that posts sends with the functions of `ibv_wr_post(3)`.
     ///
-    /// These replace `ibv_post_send`; some drivers are faster that way. For its users it does not
-    /// differ from other queue pairs. (Soft-RoCE's driver in rdma-core 44 treats all elements of a
-    /// request as if they had the length of the first one.) See
+    /// These functions replace `ibv_post_send`, and are faster with some drivers. The queue pair is
+    /// used like any other one. With software RoCE of rdma-core 44, do not use requests with
+    /// several elements: that driver gives each element the length of the first one. See
     /// [`ibv_wr_post(3)`](https://man7.org/linux/man-pages/man3/ibv_wr_post.3.html).
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` if the driver has no such functions; otherwise those of [`new`](Self::new).
+    /// Returns `EOPNOTSUPP` if the driver does not have these functions. Otherwise returns the
+    /// errors of [`new`](Self::new).
     #[doc(alias = "ibv_create_qp_ex")]
     #[doc(alias = "ibv_wr_start")]
     #[doc(alias = "ibv_wr_complete")]
@@ -107,14 +111,14 @@ impl QueuePair {
         const CALL: &str = "ibv_create_qp_ex";
         attr.check(CALL, pd)?;
         let mut raw_attr = send_ops::init_attr(attr, pd.as_ptr());
-        // SAFETY: the domain and the objects in the attributes exist, on the same device; the
-        // structure is a local.
+        // SAFETY: `pd` and the objects in `raw_attr` exist and belong to the same device, and
+        // `raw_attr` is a local variable.
         let raw = unsafe { verbs_ext::ibv_create_qp_ex(pd.context().as_ptr(), &raw mut raw_attr) };
         let raw = cvt_ptr(CALL, raw)?;
-        // SAFETY: just created with exactly these arguments, for this object alone.
+        // SAFETY: `raw` was just created with exactly these arguments, for this object alone.
         let mut this =
             unsafe { Self::from_raw(raw, QpCap::from_raw(raw_attr.cap), pd, attr, None) };
-        // SAFETY: the queue pair exists, and was created with `ibv_create_qp_ex`.
+        // SAFETY: `raw` exists, and was created with `ibv_create_qp_ex`.
         let ops = unsafe { ffi::ibv_qp_to_qp_ex(raw.as_ptr()) };
         this.send_ops = Some(NonNull::new(ops).ok_or(OsError::new(CALL, libc::EOPNOTSUPP))?);
         Ok(this)
@@ -122,13 +126,12 @@ impl QueuePair {
 
     /// Takes over a queue pair that the connection manager created with `pd` and `attr`.
     ///
-    /// `owner` destroys it.
-    ///
-    /// `cap` is the capacity granted, which the call wrote over the requested one.
+    /// `owner` destroys the queue pair. `cap` is the granted capacity, with which the call that
+    /// created the queue pair has overwritten the requested one.
     ///
     /// # Safety
     ///
-    /// `raw` was created with exactly these arguments, nothing else destroys it, and `owner` can
+    /// `raw` was created with exactly these arguments, no other code destroys it, and `owner` can
     /// destroy it at any time.
     pub(crate) unsafe fn from_cm(
         raw: NonNull<ffi::ibv_qp>,
@@ -137,13 +140,15 @@ impl QueuePair {
         attr: &QpInitAttr<'_>,
         owner: Arc<dyn QpOwner>,
     ) -> Self {
-        // SAFETY: as the caller's.
+        // SAFETY: the caller guarantees what `from_raw` requires.
         unsafe { Self::from_raw(raw, cap, pd, attr, Some(owner)) }
     }
 
+    /// Creates the Rust object for the C object `raw`.
+    ///
     /// # Safety
     ///
-    /// `raw` was created with exactly these arguments, and nothing else destroys it.
+    /// `raw` was created with exactly these arguments, and no other code destroys it.
     unsafe fn from_raw(
         raw: NonNull<ffi::ibv_qp>,
         cap: QpCap,
@@ -151,7 +156,7 @@ impl QueuePair {
         attr: &QpInitAttr<'_>,
         owner: Option<Arc<dyn QpOwner>>,
     ) -> Self {
-        // SAFETY: just created; the field does not change.
+        // SAFETY: `raw` was just created, and its field `qp_num` does not change.
         let qp_num = unsafe { (*raw.as_ptr()).qp_num };
         Self {
             raw,
@@ -172,42 +177,45 @@ impl QueuePair {
 
     /// Posts work requests on the send queue, in order.
     ///
-    /// The queue pair holds the memory regions, and the address handles of datagrams, until it is
-    /// destroyed.
+    /// The queue pair keeps the memory regions, and the address handles of datagrams, alive until
+    /// it is destroyed.
     ///
     /// # Errors
     ///
-    /// The first request that could not be posted, and why; those before it are posted. `EINVAL`:
-    /// the queue pair cannot take such a request in any state; `ENOMEM`: the send queue is full.
+    /// The error names the first request that could not be posted, and the reason; the requests
+    /// before it are posted. `EINVAL` means that the queue pair cannot take such a request in any
+    /// state. `ENOMEM` means that the send queue is full.
     #[doc(alias = "ibv_post_send")]
     pub fn post_send(&self, requests: &[SendWr<'_>]) -> Result<(), PostError> {
         lock(&self.send_queue).post(requests, self.pd.context(), |wr, bad_wr| {
             if let Some(ops) = self.send_ops {
-                // SAFETY: the queue pair exists, was created with these functions, and can take
-                // these requests; the chain is complete. The rest as below.
+                // SAFETY: `ops` belongs to this queue pair, which exists and can take these
+                // requests, and the chain from `wr` is complete. Data that is not copied during the
+                // call is in memory regions, which are held until the queue pair is destroyed.
                 let ret = unsafe { send_ops::post(ops, self.qp_type, wr) };
-                // Either all or none are posted.
-                // SAFETY: the caller's pointer.
+                // If the call failed, no request was posted.
+                // SAFETY: `bad_wr` points to a variable of the caller.
                 unsafe { *bad_wr = wr };
                 return ret;
             }
-            // SAFETY: the queue pair exists and can take these requests; the chain is complete.
-            // Data that is not copied before the call returns is in memory regions, which are held
-            // until the queue pair is destroyed.
+            // SAFETY: the queue pair exists and can take these requests, and the chain from `wr` is
+            // complete. Data that is not copied during the call is in memory regions, which are
+            // held until the queue pair is destroyed.
             unsafe { ffi::ibv_post_send(self.as_ptr(), wr, bad_wr) }
         })
     }
 
     /// Posts receives, in order.
     ///
-    /// The queue pair holds the memory regions until it is destroyed.
+    /// The queue pair keeps the memory regions alive until it is destroyed.
     ///
     /// # Errors
     ///
-    /// The first receive that could not be posted, and why; those before it are posted. `EINVAL`:
-    /// the queue pair has a shared receive queue, the request has more elements than the queue
-    /// pair's `max_recv_sge`, or the queue pair is still in state [`RESET`](QpState::RESET);
-    /// `ENOMEM`: the receive queue is full.
+    /// The error names the first receive that could not be posted, and the reason; the receives
+    /// before it are posted. `EINVAL` means that the queue pair has a shared receive queue, that
+    /// the request has more elements than the queue pair's `max_recv_sge`, or that the queue pair
+    /// is still in the state [`RESET`](QpState::RESET). `ENOMEM` means that the receive queue is
+    /// full.
     #[doc(alias = "ibv_post_recv")]
     pub fn post_recv(&self, requests: &[RecvWr<'_>]) -> Result<(), PostError> {
         if self.srq.is_some() {
@@ -217,103 +225,110 @@ impl QueuePair {
             });
         }
         lock(&self.recv_queue).post(requests, self.cap.max_recv_sge, |wr, bad_wr| {
-            // SAFETY: the queue pair exists, the chain is complete, and its memory regions are held
-            // until the queue pair is destroyed.
+            // SAFETY: the queue pair exists, and the chain from `wr` is complete. Its memory
+            // regions are held until the queue pair is destroyed.
             unsafe { ffi::ibv_post_recv(self.as_ptr(), wr, bad_wr) }
         })
     }
 
-    /// Posts one work request on the send queue, and neither checks it nor holds its memory.
+    /// Posts one work request on the send queue. Does not check the request, and does not keep its
+    /// memory alive.
     ///
     /// # Safety
     ///
-    /// A queue pair of this type and [`cap`](Self::cap) can take the request. Until it completes or
-    /// the queue pair is destroyed, the memory is registered, unless it is inline, and not accessed
-    /// in a way that conflicts with the device's access.
+    /// A queue pair of this type and with this [`cap`](Self::cap) can take the request. Until the
+    /// request completes or the queue pair is destroyed, its memory stays registered, unless it is
+    /// inline, and no code accesses the memory in a way that conflicts with the device's access.
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_post_send(3)`](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html).
     #[inline]
     pub unsafe fn post_send_raw(&self, request: RawSend<'_>) -> Result<(), OsError> {
         let mut bad_wr = ptr::null_mut();
         request.with_wr(|wr| {
-            // SAFETY: the queue pair exists, and the request lives on this stack for the call; the
-            // caller vouches for the memory.
+            // SAFETY: the queue pair exists, `wr` and its elements exist during the call, and the
+            // caller guarantees the memory.
             let ret = unsafe { ffi::ibv_post_send(self.as_ptr(), wr, &raw mut bad_wr) };
             cvt_errno("ibv_post_send", ret)
         })
     }
 
-    /// Posts sends in their order with one call, and neither checks them nor holds their memory.
+    /// Posts several sends in order with one call. Does not check the requests, and does not keep
+    /// their memory alive.
     ///
-    /// After an error the first of them may have been posted.
+    /// After an error, some of the first requests may have been posted.
     ///
     /// # Safety
     ///
-    /// There is a request at least, and for each [`post_send_raw`](Self::post_send_raw) is allowed.
+    /// `requests` is not empty, and each request fulfils the requirements of
+    /// [`post_send_raw`](Self::post_send_raw).
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_post_send(3)`](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html).
     pub unsafe fn post_sends_raw(&self, requests: &[RawSend<'_>]) -> Result<(), OsError> {
         let mut bad_wr = ptr::null_mut();
         RawSend::with_list(requests, |list| {
-            // SAFETY: the queue pair exists, and the list lives for the call; the caller vouches
-            // for the memory.
+            // SAFETY: the queue pair exists, `list` and its elements exist during the call, and the
+            // caller guarantees the memory.
             let ret = unsafe { ffi::ibv_post_send(self.as_ptr(), list, &raw mut bad_wr) };
             cvt_errno("ibv_post_send", ret)
         })
     }
 
-    /// Posts one receive, and neither checks it nor holds its memory.
+    /// Posts one receive. Does not check the request, and does not keep its memory alive.
     ///
     /// # Safety
     ///
-    /// The queue pair has no shared receive queue, and a place for one more receive. Until it
-    /// completes or the queue pair is destroyed, the memory is registered and not accessed.
+    /// The queue pair has no shared receive queue, and has room for one more receive. Until the
+    /// receive completes or the queue pair is destroyed, its memory stays registered, and no code
+    /// accesses it.
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_post_recv(3)`](https://man7.org/linux/man-pages/man3/ibv_post_recv.3.html).
     #[inline]
     pub unsafe fn post_recv_raw(&self, wr_id: u64, sge: Option<RawSge>) -> Result<(), OsError> {
         let mut wr = raw::recv_wr(wr_id, sge.as_ref());
         let mut bad_wr = ptr::null_mut();
-        // SAFETY: the queue pair exists, and the request lives on this stack for the call; the
-        // caller vouches for the memory.
+        // SAFETY: the queue pair exists, `wr` and its element exist during the call, and the caller
+        // guarantees the memory.
         let ret = unsafe { ffi::ibv_post_recv(self.as_ptr(), &raw mut wr, &raw mut bad_wr) };
         cvt_errno("ibv_post_recv", ret)
     }
 
-    /// Modifies attributes, the state among them.
+    /// Modifies attributes of the queue pair, for example its state.
     ///
     /// # Errors
     ///
-    /// What [`ibv_modify_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html) with
-    /// the attributes that are missing or not allowed, if the rules define them.
+    /// Returns the error of
+    /// [`ibv_modify_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html), together
+    /// with the attributes that are missing or not allowed according to the InfiniBand rules for
+    /// this transition.
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&self, attr: &QpAttr) -> Result<(), ModifyError> {
         let (mut raw, mask) = attr.to_raw();
-        // SAFETY: the queue pair exists, and the structure is a local with all members set that are
-        // in the mask.
+        // SAFETY: the queue pair exists. `raw` is a local variable in which all members are set
+        // that `mask` names.
         let ret =
             unsafe { ffi::ibv_modify_qp(self.as_ptr(), &raw mut raw, mask.bits().cast_signed()) };
         cvt_errno("ibv_modify_qp", ret)
             .map_err(|error| ModifyError::new(error, self.qp_type, self.state().ok(), attr))
     }
 
-    /// Moves it to the error state, in which all posted requests complete with an error.
+    /// Moves the queue pair to the error state, in which all posted requests complete with an
+    /// error.
     ///
-    /// The error is [`WR_FLUSH_ERR`](rdma_status::WcStatus::WR_FLUSH_ERR), also for requests
-    /// posted later, unless a request failed before.
+    /// The error is [`WR_FLUSH_ERR`](rdma_status::WcStatus::WR_FLUSH_ERR), unless the request has
+    /// failed before. Requests that are posted later complete with this error, too.
     ///
     /// # Errors
     ///
-    /// Those of [`modify`](Self::modify).
+    /// Returns the errors of [`modify`](Self::modify).
     pub fn to_err(&self) -> Result<(), OsError> {
         let attr = QpAttr {
             qp_state: Some(QpState::ERR),
@@ -322,16 +337,17 @@ impl QueuePair {
         Ok(self.modify(&attr)?)
     }
 
-    /// Sets the RNR NAK timer: the time for which a peer that found no receive waits.
+    /// Sets the RNR NAK timer: the time for which a peer waits before it retries, after it has
+    /// found no receive posted here.
     ///
     /// `code` has 5 bits: see [`QpAttr::min_rnr_timer`].
     ///
-    /// The connection manager leaves it at 0, the longest time, 655.36 ms. It can be set from state
-    /// [`RTR`](QpState::RTR) on.
+    /// The connection manager sets the code to 0, which is the longest time, 655.36 ms. The timer
+    /// can be set in the state [`RTR`](QpState::RTR) and later states.
     ///
     /// # Errors
     ///
-    /// Those of [`modify`](Self::modify).
+    /// Returns the errors of [`modify`](Self::modify).
     pub fn set_min_rnr_timer(&self, code: u8) -> Result<(), OsError> {
         let attr = QpAttr {
             min_rnr_timer: Some(code),
@@ -342,24 +358,26 @@ impl QueuePair {
 
     /// Queries all attributes.
     ///
-    /// Attributes without a meaning in its state or for its type are unspecified.
+    /// Attributes that have no meaning in the current state or for this type of queue pair are
+    /// unspecified.
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_query_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_query_qp.3.html).
     #[doc(alias = "ibv_query_qp")]
     pub fn query(&self) -> Result<QpAttr, OsError> {
-        // All that exist, except the rate limit, which is not an attribute of these types.
+        // All existing attributes except the rate limit, which queue pairs of these types do not
+        // have.
         const ALL: QpAttrMask = QpAttrMask::from_bits(0x001f_ffff);
         self.query_raw(ALL).map(|raw| QpAttr::from_raw(&raw, ALL))
     }
 
-    /// Queries its state.
+    /// Queries the current state.
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_query_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_query_qp.3.html).
     pub fn state(&self) -> Result<QpState, OsError> {
         self.query_raw(QpAttrMask::STATE)
@@ -370,57 +388,58 @@ impl QueuePair {
         let mut attr = qp_attr::zeroed();
         let mut init_attr = MaybeUninit::zeroed();
         let mask = mask.bits().cast_signed();
-        // SAFETY: the queue pair exists, and both structures are locals.
+        // SAFETY: the queue pair exists, and `attr` and `init_attr` are local variables.
         let ret = unsafe {
             ffi::ibv_query_qp(self.as_ptr(), &raw mut attr, mask, init_attr.as_mut_ptr())
         };
         cvt_errno("ibv_query_qp", ret).map(|()| attr)
     }
 
-    /// Returns its number, which identifies it to peers and in completions.
+    /// Returns the queue pair's number, which identifies it to peers and in completions.
     #[must_use]
     pub fn qp_num(&self) -> u32 {
         self.qp_num
     }
 
-    /// Returns its type of transport.
+    /// Returns the type of the queue pair, which determines its transport service.
     #[must_use]
     pub fn qp_type(&self) -> QpType {
         self.qp_type
     }
 
-    /// Returns the capacities of its queues, which are at least those requested.
+    /// Returns the capacities of the queues, which are at least the requested ones.
     #[must_use]
     #[inline]
     pub fn cap(&self) -> QpCap {
         self.cap
     }
 
-    /// Returns the completion queue of its send queue.
+    /// Returns the completion queue of the sends.
     #[must_use]
     pub fn send_cq(&self) -> &CompletionQueue {
         &self.send_cq
     }
 
-    /// Returns the completion queue of its receive queue.
+    /// Returns the completion queue of the receives.
     #[must_use]
     pub fn recv_cq(&self) -> &CompletionQueue {
         &self.recv_cq
     }
 
-    /// Returns its shared receive queue, if it has no receive queue of its own.
+    /// Returns the shared receive queue, or `None` if the queue pair has a receive queue of its
+    /// own.
     #[must_use]
     pub fn srq(&self) -> Option<&SharedReceiveQueue> {
         self.srq.as_ref()
     }
 
-    /// Returns the protection domain that it belongs to.
+    /// Returns the protection domain that the queue pair belongs to.
     #[must_use]
     pub fn pd(&self) -> &ProtectionDomain {
         &self.pd
     }
 
-    /// Returns the C object, which exists until this one is dropped.
+    /// Returns the C object, which exists until this object is dropped.
     #[inline]
     pub(crate) fn as_ptr(&self) -> *mut ffi::ibv_qp {
         self.raw.as_ptr()
@@ -440,14 +459,15 @@ impl fmt::Debug for QueuePair {
 impl Drop for QueuePair {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // The object is the parent's, which has its descriptor, too.
+            // A child of fork(2) leaves the queue pair alone, because it belongs to the parent.
             return;
         }
         match &self.owner {
             Some(owner) => owner.destroy_qp(self.raw),
             None => {
-                // SAFETY: created by `new` for this object alone, destroyed once, here. Its events
-                // are acknowledged as soon as they are read, so the call does not block.
+                // SAFETY: a constructor of this type created the queue pair, and only this `drop`
+                // destroys it. Each event that was read has been acknowledged, so the call does not
+                // block.
                 let ret = unsafe { ffi::ibv_destroy_qp(self.as_ptr()) };
                 log_destroy_error(cvt_errno("ibv_destroy_qp", ret));
             }

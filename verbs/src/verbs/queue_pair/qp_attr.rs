@@ -10,11 +10,11 @@ use crate::{
     verbs::{bit_flags::bit_flags, device::Mtu, memory::AccessFlags, work_request::AhAttr},
 };
 
-/// Attributes of a queue pair: those to modify, or all of them.
+/// Attributes of a queue pair: the attributes to modify, or all attributes.
 ///
 /// The tables in [`ibv_modify_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html)
-/// define which attributes a transition requires and which it allows; a
-/// [`ModifyError`](crate::verbs::ModifyError) names the wrong ones.
+/// define which attributes a transition requires and which it allows. A
+/// [`ModifyError`](crate::verbs::ModifyError) names the attributes that violate these rules.
 ///
 /// ```
 /// use rdma_verbs::verbs::{AccessFlags, QpAttr, QpState};
@@ -35,68 +35,71 @@ use crate::{
 )]
 #[doc(alias = "ibv_qp_attr")]
 pub struct QpAttr {
-    /// The state to move to.
+    /// The state to which the queue pair moves.
     pub qp_state: Option<QpState>,
-    /// The assumed current state.
+    /// The current state, as the caller assumes it.
     pub cur_qp_state: Option<QpState>,
-    /// Whether an asynchronous event reports that the send queue is drained.
+    /// Whether an asynchronous event is raised when the send queue is drained.
     pub en_sqd_async_notify: Option<bool>,
-    /// The operations that the peer may execute on local memory.
+    /// The operations that the peer may execute on memory of this side.
     pub qp_access_flags: Option<AccessFlags>,
     /// The index in the port's P_Key table.
     pub pkey_index: Option<u16>,
     /// The port, numbered from 1.
     pub port_num: Option<u8>,
-    /// The Q_Key of a datagram queue pair: datagrams that do not carry it are dropped.
+    /// The queue key (Q_Key) of a datagram queue pair. Datagrams with another key are dropped.
     pub qkey: Option<u32>,
     /// The path to the peer.
     pub ah_attr: Option<AhAttr>,
     /// The largest packet payload on the path.
     pub path_mtu: Option<Mtu>,
-    /// The acknowledgement timeout before a retry: 4.096 µs × 2ⁿ; 0 is infinite. 5 bits.
+    /// The time to wait for an acknowledgement before a retry, as the exponent n of 4.096 µs × 2ⁿ,
+    /// 0 to 31; 0 means no timeout.
     pub timeout: Option<u8>,
-    /// The number of retries before the request fails. 3 bits.
+    /// The number of retries before a request fails, 0 to 7.
     pub retry_cnt: Option<u8>,
-    /// The number of retries when the peer has no receive posted; 7 is infinite. 3 bits.
+    /// The number of retries when the peer has no receive posted, 0 to 7; 7 means no limit.
     pub rnr_retry: Option<u8>,
-    /// The first packet sequence number to expect. 24 bits.
+    /// The first packet sequence number that this side expects, 24 bits.
     pub rq_psn: Option<u32>,
-    /// The maximum number of outstanding READs and atomic operations.
+    /// The maximum number of outstanding READ and atomic operations of this side.
     pub max_rd_atomic: Option<u8>,
     /// The alternate path to the peer.
     pub alt_path: Option<AltPath>,
-    /// The time for which a peer that found no receive posted waits before it retries.
+    /// The time for which a peer waits before it retries, after it has found no receive posted
+    /// here.
     ///
-    /// It is a code of 5 bits: 0 is 655.36 ms, 1 is 10 µs, and higher codes are longer.
+    /// The value is a code of 5 bits: 0 means 655.36 ms, 1 means 10 µs, and higher codes mean
+    /// longer times.
     pub min_rnr_timer: Option<u8>,
-    /// The first packet sequence number to send. 24 bits.
+    /// The first packet sequence number that this side sends, 24 bits.
     pub sq_psn: Option<u32>,
-    /// The maximum number of outstanding READs and atomic operations of the peer.
+    /// The maximum number of outstanding READ and atomic operations of the peer.
     pub max_dest_rd_atomic: Option<u8>,
     /// The state of path migration.
     pub path_mig_state: Option<MigState>,
     /// The capacities of the queues.
     pub cap: Option<QpCap>,
-    /// The peer's queue pair number. 24 bits.
+    /// The number of the peer's queue pair, 24 bits.
     pub dest_qp_num: Option<u32>,
-    /// The maximum packet rate, in kbit/s; 0 is no limit.
+    /// The maximum packet rate in kbit/s; 0 means no limit.
     pub rate_limit: Option<u32>,
 }
 
-/// The alternate path to the peer, for migration when the primary one fails.
+/// The alternate path to the peer, to which the queue pair migrates when the primary path fails.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[expect(
     clippy::exhaustive_structs,
     reason = "made by programs, field by field, as in C"
 )]
 pub struct AltPath {
-    /// The path.
+    /// The path itself.
     pub ah_attr: AhAttr,
     /// The index in the port's P_Key table.
     pub pkey_index: u16,
     /// The port, numbered from 1.
     pub port_num: u8,
-    /// The acknowledgement timeout: 4.096 µs × 2ⁿ.
+    /// The acknowledgement timeout, as the exponent n of 4.096 µs × 2ⁿ, 0 to 31.
     pub timeout: u8,
 }
 
@@ -104,11 +107,11 @@ open_enum! {
     /// The state of path migration: `enum ibv_mig_state`.
     #[doc(alias = "ibv_mig_state")]
     pub struct MigState(u32);
-    /// Migrated.
+    /// The queue pair has migrated to its alternate path, or uses no alternate path.
     MIGRATED = 0;
-    /// Requested: both sides exchange their attributes.
+    /// Migration is requested: both sides load their alternate paths.
     REARM = 1;
-    /// Ready to migrate.
+    /// Both sides are ready to migrate.
     ARMED = 2;
 }
 
@@ -169,7 +172,7 @@ impl QpAttr {
         self.to_raw().1
     }
 
-    /// Converts to the C form, and returns which of its members are set.
+    /// Converts the attributes to the C structure, and returns which of its members are set.
     pub(super) fn to_raw(self) -> (ffi::ibv_qp_attr, QpAttrMask) {
         let mut raw = zeroed();
         let mut mask = QpAttrMask::empty();
@@ -214,7 +217,7 @@ impl QpAttr {
         (raw, mask)
     }
 
-    /// Converts those members of the C form that are in `mask`.
+    /// Converts the members of the C structure that `mask` names.
     pub(crate) fn from_raw(raw: &ffi::ibv_qp_attr, mask: QpAttrMask) -> Self {
         macro_rules! get {
             ($($field:ident: $flag:ident => $convert:expr,)*) => {
@@ -253,34 +256,34 @@ impl QpAttr {
     }
 }
 
-/// Creates an empty C structure.
+/// Returns a C structure that is all zeros.
 pub(super) fn zeroed() -> ffi::ibv_qp_attr {
-    // SAFETY: a structure of integers: all zero is a valid value.
+    // SAFETY: `ibv_qp_attr` consists of integers, for which all zeros is a valid value.
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
 open_enum! {
     /// The state of a queue pair: `enum ibv_qp_state`.
     ///
-    /// The usual order is `RESET` → `INIT` → `RTR` → `RTS`. It can move to `RESET` and to `ERR`
-    /// from every state.
+    /// The usual order is `RESET` → `INIT` → `RTR` → `RTS`. From every state a queue pair can move
+    /// to `RESET`, and from every state but `RESET` to `ERR`.
     #[doc(alias = "ibv_qp_state")]
     pub struct QpState(u32);
-    /// Just created.
+    /// The queue pair was just created.
     RESET = 0;
-    /// Receives can be posted.
+    /// The program can post receives.
     INIT = 1;
-    /// Ready to receive.
+    /// The queue pair can receive.
     RTR = 2;
-    /// Ready to send.
+    /// The queue pair can receive and send.
     RTS = 3;
     /// The send queue is being drained.
     SQD = 4;
-    /// A send failed on an unreliable queue pair; it still receives.
+    /// A send failed on an unreliable queue pair, which still receives.
     SQE = 5;
     /// All posted requests complete with an error.
     ERR = 6;
-    /// Not known to the driver.
+    /// The driver does not know the state.
     UNKNOWN = 7;
 }
 

@@ -2,9 +2,9 @@ use crate::sys::ffi;
 
 /// The capacities of a queue pair's queues.
 ///
-/// A requested value is a lower bound; a granted value is an upper bound.
+/// A requested value is a lower bound: the granted value may be higher.
 ///
-/// The default is one work request of one element in each queue, and no inline data.
+/// The default is one work request with one element in each queue, and no inline data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(
     clippy::exhaustive_structs,
@@ -14,13 +14,14 @@ use crate::sys::ffi;
 pub struct QpCap {
     /// The maximum number of outstanding work requests in the send queue.
     pub max_send_wr: u32,
-    /// The maximum number of outstanding receives. Ignored with a shared receive queue.
+    /// The maximum number of outstanding receives. It is ignored if the queue pair uses a shared
+    /// receive queue.
     pub max_recv_wr: u32,
     /// The maximum number of scatter/gather elements of a work request in the send queue.
     pub max_send_sge: u32,
     /// The maximum number of scatter/gather elements of a receive.
     ///
-    /// Ignored with a shared receive queue.
+    /// Ignored if the queue pair uses a shared receive queue.
     pub max_recv_sge: u32,
     /// The maximum number of bytes that a work request may carry inline.
     pub max_inline_data: u32,

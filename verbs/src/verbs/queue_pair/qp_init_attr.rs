@@ -10,7 +10,8 @@ use crate::{
 
 /// The attributes with which a queue pair is created.
 ///
-/// [`rc`](Self::rc) and [`ud`](Self::ud) fill in the common values; others are set by field update:
+/// [`rc`](Self::rc) and [`ud`](Self::ud) fill in the common values. The struct update syntax sets
+/// other values:
 ///
 /// ```no_run
 /// # use rdma_verbs::verbs::{CompletionQueue, QpCap, QpInitAttr};
@@ -31,25 +32,27 @@ use crate::{
 )]
 #[doc(alias = "ibv_qp_init_attr")]
 pub struct QpInitAttr<'a> {
-    /// The type of transport.
+    /// The type of the queue pair, which determines its transport service.
     pub qp_type: QpType,
-    /// The completion queue of the send queue.
+    /// The completion queue of the sends.
     pub send_cq: &'a CompletionQueue,
-    /// The completion queue of the receive queue, which may be the same one.
+    /// The completion queue of the receives. It may be the same as `send_cq`.
     pub recv_cq: &'a CompletionQueue,
-    /// The shared receive queue that replaces a receive queue of its own.
+    /// A shared receive queue, which the queue pair uses instead of a receive queue of its own.
     pub srq: Option<&'a SharedReceiveQueue>,
     /// The minimum capacities of the queues.
     pub cap: QpCap,
-    /// Whether every work request of the send queue is signaled, so that it has a completion.
+    /// Whether each work request of the send queue is signaled. A signaled request has a
+    /// completion.
     pub sq_sig_all: bool,
 }
 
 impl<'a> QpInitAttr<'a> {
-    /// Describes a queue pair of the given type with capacities of at least `cap`.
+    /// Returns the attributes of a queue pair of the type `qp_type`, with capacities of at least
+    /// `cap`.
     ///
-    /// Both queues complete on `cq`. There is no shared receive queue, and only work requests that
-    /// are marked as signaled have a completion.
+    /// Both queues use the completion queue `cq`. The queue pair has no shared receive queue, and a
+    /// successful send has a completion only if its work request is signaled.
     #[must_use]
     pub const fn new(qp_type: QpType, cq: &'a CompletionQueue, cap: QpCap) -> Self {
         Self {
@@ -62,18 +65,20 @@ impl<'a> QpInitAttr<'a> {
         }
     }
 
-    /// Describes a reliable connection, otherwise the same as [`new`](Self::new).
+    /// Returns the attributes of a reliable connection, and otherwise the same as
+    /// [`new`](Self::new).
     #[must_use]
     pub const fn rc(cq: &'a CompletionQueue, cap: QpCap) -> Self {
         Self::new(QpType::RC, cq, cap)
     }
 
-    /// Describes an unreliable datagram queue pair, otherwise the same as [`new`](Self::new).
+    /// Returns the attributes of an unreliable datagram queue pair, and otherwise the same as
+    /// [`new`](Self::new).
     #[must_use]
     pub const fn ud(cq: &'a CompletionQueue, cap: QpCap) -> Self {
         Self::new(QpType::UD, cq, cap)
     }
-    /// Converts to the C form, which is valid for as long as the borrowed objects.
+    /// Converts the attributes to the C structure, which is valid while the borrowed objects exist.
     pub(crate) fn to_raw(self) -> ffi::ibv_qp_init_attr {
         ffi::ibv_qp_init_attr {
             qp_context: ptr::null_mut(),
@@ -86,13 +91,14 @@ impl<'a> QpInitAttr<'a> {
         }
     }
 
-    /// Checks that all objects belong to the device of `pd`, which drivers take for granted.
+    /// Returns `EINVAL` unless all objects belong to the device of `pd`. Drivers rely on that
+    /// without a check.
     pub(crate) fn check(&self, call: &'static str, pd: &ProtectionDomain) -> Result<(), OsError> {
         let context = pd.context();
         let same_device = self.send_cq.context().is(context)
             && self.recv_cq.context().is(context)
             && self.srq.is_none_or(|srq| srq.pd().context().is(context));
-        // Other types need further attributes, which this structure does not have.
+        // Other types of queue pairs need attributes that this structure does not contain.
         let known_type = matches!(self.qp_type, QpType::RC | QpType::UC | QpType::UD);
         if same_device && known_type {
             Ok(())
@@ -103,14 +109,14 @@ impl<'a> QpInitAttr<'a> {
 }
 
 open_enum! {
-    /// The type of transport: `enum ibv_qp_type`.
+    /// The type of a queue pair, which determines its transport service: `enum ibv_qp_type`.
     #[doc(alias = "ibv_qp_type")]
     pub struct QpType(u32);
-    /// Reliable connection: messages arrive once and in order, or the connection fails.
+    /// Reliable connection: each message arrives once and in order, or the connection fails.
     RC = 2;
     /// Unreliable connection: messages may be lost.
     UC = 3;
-    /// Unreliable datagram: messages of one packet to any peer, which may be lost.
+    /// Unreliable datagram: each message has one packet, may go to any peer, and may be lost.
     UD = 4;
 }
 

@@ -5,9 +5,9 @@ use crate::{
     verbs::work_request::{Chain, HeldRegions, PostError, RecvWr, Sge},
 };
 
-/// Safe posting on a receive queue, shared or not.
+/// Posts requests of safe code on a receive queue, which may be a shared one.
 ///
-/// Posted memory is held until the queue is destroyed.
+/// This type keeps the memory of posted requests alive until the queue is destroyed.
 #[derive(Default)]
 pub(super) struct RecvQueue {
     chain: Chain<ffi::ibv_recv_wr>,
@@ -15,7 +15,8 @@ pub(super) struct RecvQueue {
 }
 
 impl RecvQueue {
-    /// Posts requests of at most `max_sge` elements each with the C function `post`.
+    /// Posts requests with the C function `post`. A request with more than `max_sge` elements is
+    /// refused.
     pub(super) fn post(
         &mut self,
         requests: &[RecvWr<'_>],
@@ -40,7 +41,8 @@ impl RecvQueue {
     }
 }
 
-/// Converts a number of elements to the C type, if it is at most `max`: not every driver checks.
+/// Converts a number of elements to the C type. Returns `EINVAL` if it exceeds `max`, because not
+/// every driver checks that.
 pub(super) fn num_sge(len: usize, max: u32) -> Result<libc::c_int, libc::c_int> {
     match i32::try_from(len) {
         Ok(num_sge) if num_sge.unsigned_abs() <= max => Ok(num_sge),
@@ -48,8 +50,8 @@ pub(super) fn num_sge(len: usize, max: u32) -> Result<libc::c_int, libc::c_int> 
     }
 }
 
-/// Refuses elements of a dma-buf in a request that writes to them, because providers may do so with
-/// the processor.
+/// Returns `EINVAL` if an element belongs to a dma-buf. Callers use this for requests that write to
+/// their elements, because some providers do so with the processor, which cannot access a dma-buf.
 pub(super) fn check_targets(sges: &[Sge<'_>]) -> Result<(), libc::c_int> {
     if sges.iter().any(|sge| sge.region().is_dmabuf()) {
         return Err(libc::EINVAL);

@@ -1,4 +1,5 @@
-//! Posting with the functions of `ibv_wr_post(3)`, one for each part of a request.
+//! Posts sends with the functions of `ibv_wr_post(3)`. These functions build a request in several
+//! calls.
 #![allow(unsafe_code)]
 
 use std::{
@@ -9,7 +10,8 @@ use std::{
 use super::{QpInitAttr, QpType};
 use crate::sys::ffi;
 
-/// Returns the operations that queue pairs of this type can post with these functions.
+/// Returns the operations that a queue pair of this type can post with the functions of
+/// `ibv_wr_post(3)`.
 pub(super) fn flags(qp_type: QpType) -> u64 {
     use ffi::ibv_qp_create_send_ops_flags as c;
     let sends = c::IBV_QP_EX_WITH_SEND | c::IBV_QP_EX_WITH_SEND_WITH_IMM;
@@ -26,11 +28,12 @@ pub(super) fn flags(qp_type: QpType) -> u64 {
     flags.0.into()
 }
 
-/// Converts attributes to the C form that requests these functions.
+/// Converts attributes to the C structure, and requests the functions of `ibv_wr_post(3)`.
 pub(super) fn init_attr(attr: &QpInitAttr<'_>, pd: *mut ffi::ibv_pd) -> ffi::ibv_qp_init_attr_ex {
     use ffi::ibv_qp_init_attr_mask as c;
     let plain = attr.to_raw();
-    // SAFETY: a structure of integers and pointers: all zero is a valid value.
+    // SAFETY: `ibv_qp_init_attr_ex` consists of integers and pointers, for which all zeros is a
+    // valid value.
     let mut raw: ffi::ibv_qp_init_attr_ex = unsafe { MaybeUninit::zeroed().assume_init() };
     raw.send_cq = plain.send_cq;
     raw.recv_cq = plain.recv_cq;
@@ -44,13 +47,14 @@ pub(super) fn init_attr(attr: &QpInitAttr<'_>, pd: *mut ffi::ibv_pd) -> ffi::ibv
     raw
 }
 
-/// Calls a function of the queue pair, if it has that function.
+/// Calls the function `$function` of the queue pair. Returns `None` from the calling function if
+/// the driver has not set it.
 macro_rules! call {
     ($qp:ident.$function:ident($($arg:expr),*)) => {{
-        // SAFETY: the macro's caller vouches for the queue pair.
+        // SAFETY: `$qp` exists, according to the caller of this macro.
         let function = unsafe { (*$qp).$function }?;
-        // SAFETY: the queue pair's own function, called in the order that `ibv_wr_post(3)`
-        // requires, with arguments from the request.
+        // SAFETY: the driver has set this function. This module calls the functions in the order
+        // that `ibv_wr_post(3)` requires, with arguments from a valid request.
         unsafe { function($qp $(, $arg)*) }
     }};
 }
@@ -59,22 +63,22 @@ macro_rules! call {
 ///
 /// # Safety
 ///
-/// The queue pair exists, is of this type, and was created with these functions. The chain is
-/// complete, and the queue pair can take its requests.
+/// The queue pair `qp` exists, has the type `qp_type`, and was created with the functions of
+/// `ibv_wr_post(3)`. The chain from `first` is complete, and the queue pair can take its requests.
 pub(super) unsafe fn post(
     qp: NonNull<ffi::ibv_qp_ex>,
     qp_type: QpType,
     first: *mut ffi::ibv_send_wr,
 ) -> libc::c_int {
-    // SAFETY: as the caller's.
+    // SAFETY: the caller fulfils the requirements of `post_all`, which are those of this function.
     unsafe { post_all(qp.as_ptr(), qp_type, first) }.unwrap_or(libc::EOPNOTSUPP)
 }
 
-/// Returns `None` if the queue pair lacks a function.
+/// Posts a chain of requests like [`post`]. Returns `None` if the driver lacks a function.
 ///
 /// # Safety
 ///
-/// As [`post`].
+/// The same as for [`post`].
 unsafe fn post_all(
     qp: *mut ffi::ibv_qp_ex,
     qp_type: QpType,
@@ -82,9 +86,9 @@ unsafe fn post_all(
 ) -> Option<libc::c_int> {
     call!(qp.wr_start());
     let mut next = first;
-    // SAFETY: the caller vouches for the chain.
+    // SAFETY: `next` is null or a request of the chain, which is complete, according to the caller.
     while let Some(wr) = unsafe { next.as_ref() } {
-        // SAFETY: the caller vouches for both.
+        // SAFETY: `qp` and `wr` are valid, according to the caller, and `wr_start` was called.
         if unsafe { post_one(qp, qp_type, wr) }.is_none() {
             call!(qp.wr_abort());
             return None;
@@ -94,22 +98,26 @@ unsafe fn post_all(
     Some(call!(qp.wr_complete()))
 }
 
+/// Adds one request to the requests to post. Returns `None` if the driver lacks a function.
+///
 /// # Safety
 ///
-/// As [`post`], between start and completion.
+/// The same as for [`post`]. The caller has called `wr_start`, and not `wr_complete` or `wr_abort`
+/// yet.
 unsafe fn post_one(qp: *mut ffi::ibv_qp_ex, qp_type: QpType, wr: &ffi::ibv_send_wr) -> Option<()> {
     use ffi::ibv_wr_opcode as c;
     const INLINE: u32 = ffi::ibv_send_flags::IBV_SEND_INLINE.0;
 
-    // SAFETY: the caller vouches for the queue pair, which this thread uses exclusively until
-    // `wr_complete`.
+    // SAFETY: `qp` exists, according to the caller. After `wr_start` only this thread uses it,
+    // until `wr_complete`.
     unsafe { (*qp).wr_id = wr.wr_id };
-    // SAFETY: as above. Inline data has a function of its own, and soft-RoCE's driver requires the
-    // flag as well.
+    // SAFETY: `qp` exists, according to the caller, and only this thread uses it until
+    // `wr_complete`. The flag for inline data is kept, although inline data has a function of its
+    // own, because the driver of software RoCE requires the flag.
     unsafe { (*qp).wr_flags = wr.send_flags };
-    // SAFETY: both members are plain numbers of the same size, and the union is initialised.
+    // SAFETY: both members of the union are `u32`, and the union is initialised.
     let extra = unsafe { wr.imm_data_invalidated_rkey_union.imm_data };
-    // SAFETY: a member of plain numbers, and the union is initialised: as below.
+    // SAFETY: the member `rdma` consists of integers, and the union is initialised.
     let ffi::rdma_t { remote_addr, rkey } = unsafe { wr.wr.rdma };
     match wr.opcode {
         c::IBV_WR_SEND => call!(qp.wr_send()),
@@ -119,7 +127,7 @@ unsafe fn post_one(qp: *mut ffi::ibv_qp_ex, qp_type: QpType, wr: &ffi::ibv_send_
         c::IBV_WR_RDMA_WRITE_WITH_IMM => call!(qp.wr_rdma_write_imm(rkey, remote_addr, extra)),
         c::IBV_WR_RDMA_READ => call!(qp.wr_rdma_read(rkey, remote_addr)),
         opcode => {
-            // SAFETY: as above.
+            // SAFETY: the member `atomic` consists of integers, and the union is initialised.
             let atomic = unsafe { wr.wr.atomic };
             let (rkey, addr, first) = (atomic.rkey, atomic.remote_addr, atomic.compare_add);
             match opcode {
@@ -132,7 +140,7 @@ unsafe fn post_one(qp: *mut ffi::ibv_qp_ex, qp_type: QpType, wr: &ffi::ibv_send_
         }
     }
     if qp_type == QpType::UD {
-        // SAFETY: the member of datagrams.
+        // SAFETY: requests on datagram queue pairs use the member `ud`.
         let to = unsafe { wr.wr.ud };
         call!(qp.wr_set_ud_addr(to.ah, to.remote_qpn, to.remote_qkey));
     }
@@ -140,7 +148,7 @@ unsafe fn post_one(qp: *mut ffi::ibv_qp_ex, qp_type: QpType, wr: &ffi::ibv_send_
         let count = usize::try_from(wr.num_sge).ok()?;
         call!(qp.wr_set_sge_list(count, wr.sg_list));
     } else {
-        // SAFETY: the caller vouches for the list. Inline data has one element.
+        // SAFETY: `sg_list` is valid, according to the caller. An inline request has one element.
         let sge = unsafe { *wr.sg_list };
         let bytes = ptr::with_exposed_provenance_mut(sge.addr as usize);
         call!(qp.wr_set_inline_data(bytes, sge.length as usize));

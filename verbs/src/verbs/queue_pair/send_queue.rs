@@ -17,10 +17,10 @@ use crate::{
     },
 };
 
-/// Safe posting on a send queue.
+/// Posts requests of safe code on a send queue.
 ///
-/// Only requests that the queue pair can take are posted, and their memory is held until it is
-/// destroyed.
+/// This type posts only requests that the queue pair can take, and keeps their memory alive until
+/// the queue pair is destroyed.
 pub(super) struct SendQueue {
     qp_type: QpType,
     cap: QpCap,
@@ -40,7 +40,8 @@ impl SendQueue {
         }
     }
 
-    /// Posts requests with the C function `post` on a queue pair of the device `context`.
+    /// Posts requests with the C function `post` on a queue pair that belongs to the device
+    /// `context`.
     pub(super) fn post(
         &mut self,
         requests: &[SendWr<'_>],
@@ -62,7 +63,8 @@ impl SendQueue {
                 qkey,
             }) = request.ud
             {
-                // A driver assumes that the handle is one of its own.
+                // The check is necessary because drivers assume that the handle is one of their
+                // own.
                 if !handle.pd().context().is(context) {
                     return Err(libc::EINVAL);
                 }
@@ -78,7 +80,7 @@ impl SendQueue {
                     regions.hold(sges.as_slice());
                     list.extend(sges.as_slice().iter().map(|sge| sge.to_raw()));
                 }
-                // The driver copies them before it returns, and ignores the key.
+                // Empty inline data needs no element.
                 Bytes::Inline([]) => {}
                 Bytes::Inline(bytes) => {
                     list.push(ffi::ibv_sge {
@@ -94,9 +96,10 @@ impl SendQueue {
     }
 }
 
-/// Converts a request to the C form, without pointers.
+/// Converts a request to the C structure, without its pointers.
 ///
-/// Fails if a queue pair of that type and capacity cannot take it, as not every driver checks that.
+/// Returns `EINVAL` if a queue pair with the given type and capacity cannot take the request,
+/// because not every driver checks that.
 fn translate(
     request: &SendWr<'_>,
     qp_type: QpType,
@@ -126,8 +129,8 @@ fn translate(
         check_targets(sges.as_slice())?;
     }
 
-    // SAFETY: the structure holds integers, raw pointers and unions of them: all zero is a valid
-    // value.
+    // SAFETY: `ibv_send_wr` consists of integers, raw pointers and unions of both, for which all
+    // zeros is a valid value.
     let mut wr: ffi::ibv_send_wr = unsafe { MaybeUninit::zeroed().assume_init() };
     wr.wr_id = request.wr_id;
     wr.num_sge = num_sge;
@@ -137,10 +140,10 @@ fn translate(
 }
 
 impl SendOp {
-    /// Returns whether queue pairs of this type support the operation.
+    /// Returns whether queue pairs of the type `qp_type` support this operation.
     ///
-    /// Drivers read members of the request that depend on the type, so one that does not fit must
-    /// never reach them.
+    /// Drivers read members of the C request that depend on the type. So a request whose operation
+    /// the type does not support must never reach a driver.
     fn is_possible(self, qp_type: QpType) -> bool {
         let plain = matches!(self, Self::Send | Self::SendWithImm(_));
         match qp_type {
@@ -151,12 +154,12 @@ impl SendOp {
         }
     }
 
-    /// Returns whether the operation writes to the memory on this side.
+    /// Returns whether the operation writes to memory of this side.
     const fn writes_here(self) -> bool {
         matches!(self, Self::Read(_)) || self.is_atomic()
     }
 
-    /// Writes the opcode and its arguments into a request.
+    /// Writes the opcode and its arguments into a C request.
     #[inline]
     pub(crate) fn encode(self, wr: &mut ffi::ibv_send_wr) {
         wr.opcode = self.opcode();
@@ -255,7 +258,7 @@ mod tests {
             (1, 0, ffi::ibv_wr_opcode::IBV_WR_SEND_WITH_IMM)
         );
         assert_eq!(wr.send_flags, ffi::ibv_send_flags::IBV_SEND_SIGNALED.0);
-        // SAFETY: the member of this operation.
+        // SAFETY: a send with immediate data uses the member `imm_data`.
         let imm_data = unsafe { wr.imm_data_invalidated_rkey_union.imm_data };
         assert_eq!(imm_data.to_ne_bytes(), [1, 2, 3, 4]);
 
@@ -269,12 +272,12 @@ mod tests {
             (wr.num_sge, wr.send_flags),
             (1, ffi::ibv_send_flags::IBV_SEND_INLINE.0)
         );
-        // SAFETY: the member of this operation.
+        // SAFETY: a WRITE uses the member `rdma`.
         let rdma = unsafe { wr.wr.rdma };
         assert_eq!((rdma.remote_addr, rdma.rkey), (0x1000, 7));
 
         let wr = translate(&SendWr::send_with_inv(3, &[], 0x99), QpType::RC, &CAP).unwrap();
-        // SAFETY: the member of this operation.
+        // SAFETY: a send with invalidate uses the member `invalidated_rkey`.
         let rkey = unsafe { wr.imm_data_invalidated_rkey_union.invalidated_rkey };
         assert_eq!(rkey, 0x99);
     }
@@ -324,7 +327,7 @@ mod tests {
     fn operations_of_other_types_are_refused() {
         let refused = |wr: &SendWr<'_>, qp_type| translate(wr, qp_type, &CAP).is_err();
         assert!(refused(&SendWr::read(1, &[], REMOTE), QpType::UC));
-        // A datagram needs a destination.
+        // A datagram without a destination is refused.
         assert!(refused(&SendWr::send(1, &[]), QpType::UD));
         assert!(!refused(&SendWr::send(1, &[]), QpType::RC));
     }

@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-/// A receive queue that queue pairs share. Clones refer to the same queue.
+/// A receive queue that several queue pairs share. Clones refer to the same queue.
 ///
 /// See [`ibv_create_srq(3)`](https://man7.org/linux/man-pages/man3/ibv_create_srq.3.html).
 #[derive(Clone)]
@@ -39,36 +39,36 @@ pub struct SrqAttr {
     pub max_wr: u32,
     /// The maximum number of scatter/gather elements of a receive.
     pub max_sge: u32,
-    /// The low-water mark: one asynchronous event when fewer receives are posted; 0 is none.
+    /// The low-water mark in receives; 0 means none. An asynchronous event is raised when fewer
+    /// receives are posted.
     ///
-    /// The event is [`SRQ_LIMIT_REACHED`](crate::verbs::AsyncEventType::SRQ_LIMIT_REACHED). It sets
-    /// the limit to 0.
+    /// The event is [`SRQ_LIMIT_REACHED`](crate::verbs::AsyncEventType::SRQ_LIMIT_REACHED). It is
+    /// raised once, because it resets the limit to 0.
     pub srq_limit: u32,
 }
 
 struct Inner {
     raw: NonNull<ffi::ibv_srq>,
-    /// The process that created it, and that alone destroys it.
+    /// The process that created the queue. Only this process destroys it.
     process: Process,
     max_wr: u32,
     max_sge: u32,
-    /// Dropped after the queue is destroyed.
+    /// The memory of posted receives. It is dropped after the queue has been destroyed.
     queue: Mutex<RecvQueue>,
     pd: ProtectionDomain,
 }
 
-// SAFETY: libibverbs allows a shared receive queue to be used and destroyed from any thread.
+// SAFETY: libibverbs allows any thread to use and to destroy a shared receive queue.
 unsafe impl Send for Inner {}
-// SAFETY: drivers lock the queue in `ibv_post_srq_recv`; the other calls may run concurrently as
-// well.
+// SAFETY: drivers lock the queue in `ibv_post_srq_recv`, and the other calls may run concurrently.
 unsafe impl Sync for Inner {}
 
 impl SharedReceiveQueue {
-    /// Creates a queue, which `cookie` identifies in asynchronous events.
+    /// Creates a queue. Asynchronous events identify it by `cookie`.
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_create_srq(3)`](https://man7.org/linux/man-pages/man3/ibv_create_srq.3.html).
     #[doc(alias = "ibv_create_srq")]
     pub fn new(pd: &ProtectionDomain, attr: &SrqAttr, cookie: u64) -> Result<Self, OsError> {
@@ -87,8 +87,8 @@ impl SharedReceiveQueue {
                 srq_limit: 0,
             },
         };
-        // SAFETY: the domain exists, and the structure is a local; the cookie is never
-        // dereferenced.
+        // SAFETY: `pd` keeps the domain alive, and `init` is a local variable. libibverbs does not
+        // dereference the cookie.
         let raw = unsafe { ffi::ibv_create_srq(pd.as_ptr(), &raw mut init) };
         let inner = Inner {
             raw: cvt_ptr(CALL, raw)?,
@@ -101,56 +101,58 @@ impl SharedReceiveQueue {
         let srq = Self {
             inner: Arc::new(inner),
         };
-        // Drivers ignore the limit when they create the queue.
+        // Drivers ignore the limit in the attributes with which a queue is created.
         if srq_limit > 0 {
             srq.set_limit(srq_limit)?;
         }
         Ok(srq)
     }
 
-    /// Posts receives, in order. A message on any of the queue pairs consumes one.
+    /// Posts receives, in order. A message on any of the queue pairs that share this queue consumes
+    /// one receive.
     ///
-    /// The queue holds the memory regions until it is destroyed.
+    /// The queue keeps the memory regions alive until it is destroyed.
     ///
     /// # Errors
     ///
-    /// The first receive that could not be posted, and why; those before it are posted.
+    /// The error names the first receive that could not be posted, and the reason. The receives
+    /// before it are posted.
     #[doc(alias = "ibv_post_srq_recv")]
     pub fn post_recv(&self, requests: &[RecvWr<'_>]) -> Result<(), PostError> {
         let mut queue = lock(&self.inner.queue);
         queue.post(requests, self.inner.max_sge, |wr, bad_wr| {
-            // SAFETY: the queue exists, the chain is complete, and its memory regions are held
-            // until the queue is destroyed.
+            // SAFETY: the queue exists, and the chain from `wr` is complete. Its memory regions are
+            // held until the queue is destroyed.
             unsafe { ffi::ibv_post_srq_recv(self.as_ptr(), wr, bad_wr) }
         })
     }
 
-    /// Posts one receive, and neither checks it nor holds its memory.
+    /// Posts one receive. Does not check the request, and does not keep its memory alive.
     ///
     /// # Safety
     ///
-    /// The queue has a place for it. Until it completes or the queue is destroyed, the memory is
-    /// registered in the queue's domain and not accessed.
+    /// The queue has room for one more receive. Until the receive completes or the queue is
+    /// destroyed, its memory stays registered in the queue's domain, and no code accesses it.
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_post_srq_recv(3)`](https://man7.org/linux/man-pages/man3/ibv_post_srq_recv.3.html).
     #[inline]
     pub unsafe fn post_recv_raw(&self, wr_id: u64, sge: RawSge) -> Result<(), OsError> {
         let mut wr = raw::recv_wr(wr_id, Some(&sge));
         let mut bad_wr = ptr::null_mut();
-        // SAFETY: the queue exists, and the request lives on this stack for the call; the caller
-        // vouches for the memory.
+        // SAFETY: the queue exists, `wr` and its element exist during the call, and the caller
+        // guarantees the memory.
         let ret = unsafe { ffi::ibv_post_srq_recv(self.as_ptr(), &raw mut wr, &raw mut bad_wr) };
         cvt_errno("ibv_post_srq_recv", ret)
     }
 
-    /// Sets the limit: [`SrqAttr::srq_limit`].
+    /// Sets the low-water mark: [`SrqAttr::srq_limit`].
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_modify_srq(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_srq.3.html).
     #[doc(alias = "ibv_modify_srq")]
     pub fn set_limit(&self, srq_limit: u32) -> Result<(), OsError> {
@@ -160,24 +162,25 @@ impl SharedReceiveQueue {
             srq_limit,
         };
         let mask = ffi::ibv_srq_attr_mask::IBV_SRQ_LIMIT.0.cast_signed();
-        // SAFETY: the queue exists, and the structure is a local.
+        // SAFETY: the queue exists, and `attr` is a local variable.
         let ret = unsafe { ffi::ibv_modify_srq(self.as_ptr(), &raw mut attr, mask) };
         cvt_errno("ibv_modify_srq", ret)
     }
 
-    /// Queries its capacity and limit.
+    /// Queries the queue's capacities and limit.
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_query_srq(3)`](https://man7.org/linux/man-pages/man3/ibv_query_srq.3.html).
     #[doc(alias = "ibv_query_srq")]
     pub fn query(&self) -> Result<SrqAttr, OsError> {
         let mut attr = MaybeUninit::<ffi::ibv_srq_attr>::zeroed();
-        // SAFETY: the queue exists, and the structure is a local.
+        // SAFETY: the queue exists, and `attr` is a local variable.
         let ret = unsafe { ffi::ibv_query_srq(self.as_ptr(), attr.as_mut_ptr()) };
         cvt_errno("ibv_query_srq", ret)?;
-        // SAFETY: a structure of integers: zeroed, then filled in.
+        // SAFETY: `ibv_srq_attr` consists of integers. `attr` was zeroed, and the call has filled
+        // it in.
         let ffi::ibv_srq_attr {
             max_wr,
             max_sge,
@@ -190,19 +193,19 @@ impl SharedReceiveQueue {
         })
     }
 
-    /// Returns its capacity in receives, which may be larger than requested.
+    /// Returns the queue's capacity in receives, which may be larger than requested.
     #[must_use]
     pub fn max_wr(&self) -> u32 {
         self.inner.max_wr
     }
 
-    /// Returns the protection domain that it belongs to.
+    /// Returns the protection domain that the queue belongs to.
     #[must_use]
     pub fn pd(&self) -> &ProtectionDomain {
         &self.inner.pd
     }
 
-    /// Returns the C object, which exists for as long as this handle or a clone.
+    /// Returns the C object, which exists until the last clone of this handle is dropped.
     #[inline]
     pub(crate) fn as_ptr(&self) -> *mut ffi::ibv_srq {
         self.inner.raw.as_ptr()
@@ -210,7 +213,7 @@ impl SharedReceiveQueue {
 }
 
 impl Default for SrqAttr {
-    /// Returns a capacity of one receive with one element, and no limit.
+    /// Returns attributes for one receive with one element, and no limit.
     fn default() -> Self {
         Self {
             max_wr: 1,
@@ -231,11 +234,11 @@ impl fmt::Debug for SharedReceiveQueue {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // The object is the parent's, which has its descriptor, too.
+            // A child of fork(2) leaves the queue alone, because it belongs to the parent.
             return;
         }
-        // SAFETY: created for this object alone, destroyed once, here; its queue pairs have been
-        // destroyed, as they hold it.
+        // SAFETY: `new` created the queue, and only this `drop` destroys it. All queue pairs of the
+        // queue have been destroyed, because each of them holds a handle of the queue.
         let ret = unsafe { ffi::ibv_destroy_srq(self.raw.as_ptr()) };
         log_destroy_error(cvt_errno("ibv_destroy_srq", ret));
     }

@@ -1,4 +1,5 @@
-//! The attributes that a transition between a queue pair's states requires, and those it allows.
+//! The attributes that each transition between a queue pair's states requires, and those that it
+//! allows.
 
 use super::{QpAttrMask as A, QpState, QpType};
 
@@ -9,13 +10,13 @@ pub(super) struct Transition {
     pub(super) optional: A,
 }
 
-/// Returns the rules of a transition, or `None` if there is no such transition.
+/// Returns the rules of a transition, or `None` if the transition does not exist.
 ///
-/// [`A::STATE`] and, where the previous state allows it, [`A::CUR_STATE`] are in neither set unless
-/// the kernel's table has them.
+/// The sets do not contain [`A::STATE`]. They contain [`A::CUR_STATE`] only if the kernel's table
+/// contains it.
 ///
-/// The rules are those of the tables in section 11.2.5.2 of the InfiniBand specification, volume 1,
-/// in the form of `qp_state_table` of the Linux kernel (`drivers/infiniband/core/verbs.c`).
+/// The rules come from the tables in section 11.2.5.2 of the InfiniBand specification, volume 1, in
+/// the form of `qp_state_table` of the Linux kernel (`drivers/infiniband/core/verbs.c`).
 pub(super) fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transition> {
     const NONE: A = A::empty();
     let rule = |required: A, optional: A| Some(Transition { required, optional });
@@ -23,7 +24,7 @@ pub(super) fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<
     let path = A::ALT_PATH.union(A::ACCESS_FLAGS);
     let migrate = path.union(A::PATH_MIG_STATE);
     let cur = A::CUR_STATE;
-    // Per type: reliable and unreliable connection, datagram.
+    // Selects a set for a reliable connection, an unreliable connection or a datagram queue pair.
     let pick = |rc: A, uc: A, ud: A| match qp_type {
         QpType::RC => rc,
         QpType::UC => uc,

@@ -9,39 +9,39 @@ use crate::{
     verbs::{completion::WorkCompletion, device::Gid, memory::ProtectionDomain},
 };
 
-/// The path to a port: the destination of packets, and the route to it.
+/// The path to a port: the destination address of packets, and the route to it.
 ///
 /// See [`ibv_create_ah(3)`](https://man7.org/linux/man-pages/man3/ibv_create_ah.3.html).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[doc(alias = "ibv_ah_attr")]
 pub struct AhAttr {
-    /// The global route. RoCE needs one.
+    /// The global route, which RoCE requires.
     pub grh: Option<GlobalRoute>,
-    /// The destination's local identifier. 0 on RoCE.
+    /// The local identifier of the destination, 0 on RoCE.
     pub dlid: u16,
     /// The service level.
     pub sl: u8,
-    /// The local identifier of the source port to use, as low bits. 0 on RoCE.
+    /// The low bits of the source port's local identifier, 0 on RoCE.
     pub src_path_bits: u8,
-    /// The maximum rate, a code of `enum ibv_rate`. 0: that of the port.
+    /// The maximum rate, as a code of `enum ibv_rate`; 0 means the rate of the port.
     pub static_rate: u8,
-    /// The local port, counted from 1.
+    /// The number of the local port, from 1.
     pub port_num: u8,
 }
 
-/// The part of a path that routers use.
+/// The part of a path that routers evaluate.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[doc(alias = "ibv_global_route")]
 pub struct GlobalRoute {
-    /// The destination.
+    /// The global identifier of the destination.
     pub dgid: Gid,
-    /// The flow label, 20 bits. On RoCE version 2 the UDP source port is derived from it.
+    /// The flow label, 20 bits. On RoCE version 2, the driver derives the UDP source port from it.
     pub flow_label: u32,
-    /// The index of the source in the local port's GID table.
+    /// The index of the source identifier in the local port's GID table.
     pub sgid_index: u8,
-    /// The number of routers that may forward the packets.
+    /// The maximum number of routers that forward a packet.
     pub hop_limit: u8,
-    /// The traffic class, on RoCE version 2 the IP header's type of service.
+    /// The traffic class. On RoCE version 2 it is the IP header's type of service.
     pub traffic_class: u8,
 }
 
@@ -69,7 +69,7 @@ impl AhAttr {
 
     pub(crate) fn from_raw(raw: ffi::ibv_ah_attr) -> Self {
         let grh = GlobalRoute {
-            // SAFETY: the member covers the whole union, and the structure is initialised.
+            // SAFETY: the member `raw` covers the whole union, and the structure is initialised.
             dgid: Gid::new(unsafe { raw.grh.dgid.raw }),
             flow_label: raw.grh.flow_label,
             sgid_index: raw.grh.sgid_index,
@@ -89,8 +89,8 @@ impl AhAttr {
 
 /// A handle for the path to a port, for sending datagrams. Clones refer to the same object.
 ///
-/// A queue pair holds the handles of all datagrams posted on it until it is destroyed, so keep one
-/// for each peer instead of creating one for each datagram.
+/// A queue pair holds each handle that was posted on it until the queue pair is destroyed. So keep
+/// one handle for each peer instead of creating one for each datagram.
 ///
 /// See [`ibv_create_ah(3)`](https://man7.org/linux/man-pages/man3/ibv_create_ah.3.html).
 #[derive(Clone)]
@@ -101,41 +101,43 @@ pub struct AddressHandle {
 
 struct Inner {
     raw: NonNull<ffi::ibv_ah>,
-    /// The process that created it, and that alone destroys it.
+    /// The process that created the handle. Only this process destroys it.
     process: Process,
     pd: ProtectionDomain,
 }
 
-// SAFETY: libibverbs allows an address handle to be used and destroyed from any thread.
+// SAFETY: libibverbs allows any thread to use and to destroy an address handle.
 unsafe impl Send for Inner {}
-// SAFETY: nothing of it changes after its creation.
+// SAFETY: an address handle does not change after its creation.
 unsafe impl Sync for Inner {}
 
 impl AddressHandle {
-    /// The number of bytes in front of a received datagram, reserved for a global routing header.
+    /// The number of bytes that precede a received datagram in its buffer, reserved for a global
+    /// routing header.
     pub const GRH_LEN: usize = 40;
 
     /// Creates an address handle.
     ///
     /// # Errors
     ///
-    /// The errors of
+    /// Returns the errors of
     /// [`ibv_create_ah(3)`](https://man7.org/linux/man-pages/man3/ibv_create_ah.3.html).
     #[doc(alias = "ibv_create_ah")]
     pub fn new(pd: &ProtectionDomain, attr: &AhAttr) -> Result<Self, OsError> {
         let mut attr = attr.to_raw();
-        // SAFETY: the domain exists, and the structure is a local.
+        // SAFETY: `pd` keeps the domain alive, and `attr` is a local variable.
         let raw = unsafe { ffi::ibv_create_ah(pd.as_ptr(), &raw mut attr) };
         Self::from_raw("ibv_create_ah", raw, pd)
     }
 
-    /// Creates the handle for the sender of a datagram that was received on `port`.
+    /// Creates a handle for the sender of a datagram that was received on the port `port`.
     ///
-    /// `grh` holds the first 40 bytes of its buffer.
+    /// `grh` contains the first 40 bytes of the datagram's buffer.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the work request failed; otherwise those of [`ibv_create_ah_from_wc(3)`][man].
+    /// Returns `EINVAL` if the receive failed. Otherwise returns the errors of
+    /// [`ibv_create_ah_from_wc(3)`][man].
     ///
     /// [man]: https://man7.org/linux/man-pages/man3/ibv_create_ah_from_wc.3.html
     #[doc(alias = "ibv_create_ah_from_wc")]
@@ -153,13 +155,13 @@ impl AddressHandle {
             return Err(OsError::new(CALL, libc::EINVAL));
         }
         let mut wc = *wc;
-        // Copied to a buffer of the header's alignment.
+        // The header is copied, because C requires its alignment.
         let mut header = MaybeUninit::<ffi::ibv_grh>::zeroed();
-        // SAFETY: two different objects of the same length.
+        // SAFETY: `grh` and `header` are different objects of the same length.
         unsafe { ptr::copy_nonoverlapping(grh.as_ptr(), header.as_mut_ptr().cast(), grh.len()) };
         let raw_wc = (&raw mut wc).cast();
-        // SAFETY: the domain exists, and both structures are locals; a `WorkCompletion` is laid out
-        // as an `ibv_wc`.
+        // SAFETY: `pd` keeps the domain alive, and `wc` and `header` are local variables. A
+        // `WorkCompletion` has the layout of an `ibv_wc`.
         let raw =
             unsafe { ffi::ibv_create_ah_from_wc(pd.as_ptr(), raw_wc, header.as_mut_ptr(), port) };
         Self::from_raw(CALL, raw, pd)
@@ -180,18 +182,18 @@ impl AddressHandle {
         })
     }
 
-    /// Returns the protection domain that it belongs to.
+    /// Returns the protection domain that the handle belongs to.
     #[must_use]
     pub fn pd(&self) -> &ProtectionDomain {
         &self.inner.pd
     }
 
-    /// Returns the C object, which exists for as long as this handle or a clone.
+    /// Returns the C object, which exists until the last clone of this handle is dropped.
     pub(in crate::verbs) fn as_ptr(&self) -> *mut ffi::ibv_ah {
         self.inner.raw.as_ptr()
     }
 
-    /// Returns a number that identifies the handle among those that exist.
+    /// Returns a number that identifies the handle among all existing handles of the process.
     pub(in crate::verbs) fn id(&self) -> usize {
         Arc::as_ptr(&self.inner).addr()
     }
@@ -206,11 +208,12 @@ impl fmt::Debug for AddressHandle {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // The object is the parent's, which has its descriptor, too.
+            // A child of fork(2) leaves the handle alone, because it belongs to the parent.
             return;
         }
-        // SAFETY: created for this object alone, destroyed once, here; queue pairs hold a clone of
-        // each handle posted.
+        // SAFETY: `from_raw` took over the handle, and only this `drop` destroys it. The handle is
+        // no longer in use by a queue pair, because a queue pair holds a clone of each handle that
+        // was posted on it.
         let ret = unsafe { ffi::ibv_destroy_ah(self.raw.as_ptr()) };
         log_destroy_error(cvt_errno("ibv_destroy_ah", ret));
     }

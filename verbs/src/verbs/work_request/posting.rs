@@ -10,13 +10,15 @@ use crate::{
     verbs::memory::MemoryRegion,
 };
 
-/// The error of a post: one of the work requests could not be posted.
+/// The error of a call that posts work requests, one of which could not be posted.
 ///
-/// Those before it are posted, and complete as usual; it and those after it are not.
+/// The requests before it are posted, and complete as usual. The request itself and those after it
+/// are not posted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PostError {
-    /// The number of requests that were posted: the index of the first one that was not.
+    /// The number of requests that were posted, which is the index of the first request that was
+    /// not.
     pub posted: usize,
     /// The reason: `ENOMEM` if the queue is full, `EINVAL` if the queue cannot take such a request.
     pub error: OsError,
@@ -42,14 +44,15 @@ impl From<PostError> for io::Error {
     }
 }
 
-/// The memory regions of all requests posted on a queue, each once.
+/// The memory regions of all requests that were posted on a queue. Each region is contained once.
 ///
-/// The queue does not know which requests have completed, as its completions are polled elsewhere.
-/// So a region is held until the queue is destroyed.
+/// The queue does not know which requests have completed, because the program polls its completions
+/// elsewhere. So each region is held until the queue is destroyed.
 #[derive(Debug, Default)]
 pub(in crate::verbs) struct HeldRegions {
     regions: HashMap<usize, MemoryRegion>,
-    /// The id of the region held last, which is often the next one, too. 0: none.
+    /// The id of the region that was held last, which is often that of the next request, too. 0
+    /// means none.
     last: usize,
 }
 
@@ -65,15 +68,15 @@ impl HeldRegions {
     }
 }
 
-/// A C work request that can be chained.
+/// A work request as a C structure, which can be linked to a chain.
 pub(in crate::verbs) trait RawWr {
-    /// The function that posts it.
+    /// The name of the C function that posts such requests.
     const CALL: &'static str;
 
-    /// Returns the number of its scatter/gather elements.
+    /// Returns the number of the request's scatter/gather elements.
     fn num_sge(&self) -> usize;
 
-    /// Sets the pointers in it.
+    /// Sets the two pointers in the request.
     fn link(&mut self, next: *mut Self, sg_list: *mut ffi::ibv_sge);
 }
 
@@ -101,15 +104,16 @@ impl RawWr for ffi::ibv_recv_wr {
     }
 }
 
-/// Work requests in C form. Kept between posts only to reuse its memory.
+/// Work requests as C structures. The value is kept between posts only to reuse its memory.
 pub(in crate::verbs) struct Chain<W> {
-    /// Their pointers are valid inside `post` only.
+    /// The requests. Their pointers are valid only during a call of `post`.
     wrs: Vec<W>,
-    /// The scatter/gather elements of all of them, in order.
+    /// The scatter/gather elements of all requests, in order.
     sges: Vec<ffi::ibv_sge>,
 }
 
-// SAFETY: pointers left from an earlier post are never read: the next one starts from empty.
+// SAFETY: pointers that an earlier post left are never read, because each post begins with empty
+// vectors.
 unsafe impl<W> Send for Chain<W> {}
 
 impl<W> Default for Chain<W> {
@@ -122,11 +126,11 @@ impl<W> Default for Chain<W> {
 }
 
 impl<W: RawWr> Chain<W> {
-    /// Translates work requests up to the first one that cannot be, and posts the translated ones.
+    /// Translates work requests until one cannot be translated, and posts the translated requests.
     ///
-    /// `translate` returns the C form of a request, without pointers, and appends its elements to
-    /// the list. `post` is the C function, applied to the first request of the chain; if it fails,
-    /// it stores a pointer to the request that it did not take.
+    /// `translate` returns the C structure of a request, without its pointers, and appends the
+    /// request's elements to the list. `post` is the C function; its first argument is the first
+    /// request of the chain. If it fails, it stores a pointer to the request that it did not take.
     pub(in crate::verbs) fn post<T>(
         &mut self,
         requests: &[T],
@@ -164,7 +168,8 @@ impl<W: RawWr> Chain<W> {
         }
     }
 
-    /// Sets all pointers. They and the result are valid until the next change of either vector.
+    /// Sets all pointers, and returns the first request. The pointers and the result are valid
+    /// until one of the two vectors changes.
     fn link(&mut self) -> Option<*mut W> {
         let count = self.wrs.len();
         let sges = self.sges.as_mut_ptr();
@@ -176,7 +181,8 @@ impl<W: RawWr> Chain<W> {
             } else {
                 ptr::null_mut()
             };
-            // SAFETY: `position` is inside the vector, which is not borrowed elsewhere.
+            // SAFETY: `position` is inside the vector `wrs`, which this thread has borrowed
+            // exclusively.
             let wr = unsafe { &mut *first.wrapping_add(position) };
             let num_sge = wr.num_sge();
             wr.link(
@@ -198,9 +204,9 @@ impl<W: RawWr> Chain<W> {
     }
 }
 
-/// Returns the index of the request that `bad` points to, among `count` requests from `first` on.
+/// Returns the index of the request to which `bad` points, among `count` requests from `first`.
 ///
-/// A driver that does not set `bad` is assumed to have posted none.
+/// If the driver has not set `bad`, the function assumes that no request was posted, and returns 0.
 fn index<W>(first: *mut W, count: usize, bad: *mut W) -> usize {
     let index = bad.addr().wrapping_sub(first.addr()) / size_of::<W>();
     if index < count { index } else { 0 }
@@ -219,15 +225,16 @@ mod tests {
         }
     }
 
-    /// Returns what a driver sees of a chain: the ids, and the addresses of the elements.
+    /// Returns the content of a chain as a driver reads it: the id of each request, and the
+    /// addresses of its elements.
     fn walk(mut wr: *const ffi::ibv_recv_wr) -> Vec<(u64, Vec<u64>)> {
         let mut seen = Vec::new();
         while !wr.is_null() {
-            // SAFETY: the chain under test is linked with pointers into its own vector, which ends
-            // with null.
+            // SAFETY: `wr` points into the vector of the chain under test, whose last request has a
+            // null pointer.
             let current = unsafe { &*wr };
             let sges = (0..current.num_sge as usize)
-                // SAFETY: the request has `num_sge` elements.
+                // SAFETY: `sg_list` points to `num_sge` elements of this request.
                 .map(|index| unsafe { (*current.sg_list.wrapping_add(index)).addr })
                 .collect();
             seen.push((current.wr_id, sges));
@@ -238,8 +245,8 @@ mod tests {
 
     /// Posts requests with the given numbers of elements.
     ///
-    /// Their addresses are numbered over all requests; a negative number stands for a request that
-    /// cannot be translated.
+    /// The addresses of the elements are numbered consecutively over all requests. A negative
+    /// number means a request that cannot be translated.
     fn post(
         chain: &mut Chain<ffi::ibv_recv_wr>,
         requests: &[i32],
@@ -289,7 +296,7 @@ mod tests {
     fn the_bad_request_is_found() {
         for bad in 0..3 {
             let result = post(&mut Chain::default(), &[0, 1, 0], |first, bad_wr| {
-                // SAFETY: the pointer is the caller's local.
+                // SAFETY: `bad_wr` points to a local variable of `Chain::post`.
                 unsafe { bad_wr.write(first.wrapping_add(bad)) };
                 libc::ENOMEM
             });
@@ -317,7 +324,7 @@ mod tests {
             result.unwrap_err().to_string(),
             "work request 2 of a list: ibv_post_recv: Invalid argument (os error 22)"
         );
-        // Nothing of it affects the next post.
+        // The failed post does not affect the next one.
         assert_eq!(
             post(&mut chain, &[0], |first, _| walk(first).len() as i32 - 1),
             Ok(())
@@ -327,7 +334,7 @@ mod tests {
     #[test]
     fn a_driver_that_fails_first_wins() {
         let result = post(&mut Chain::default(), &[0, 0, -1], |first, bad_wr| {
-            // SAFETY: the pointer is the caller's local.
+            // SAFETY: `bad_wr` points to a local variable of `Chain::post`.
             unsafe { bad_wr.write(first.wrapping_add(1)) };
             libc::ENOMEM
         });

@@ -1,11 +1,11 @@
-//! Work requests that nobody checks, for callers that vouch for the memory.
+//! Work requests without checks, for unsafe code whose author guarantees that the memory is valid.
 #![allow(unsafe_code)]
 
 use std::{fmt, mem::MaybeUninit, ptr};
 
 use crate::{sys::ffi, verbs::SendOp};
 
-/// A scatter/gather element by its address, which holds no region.
+/// A scatter/gather element that is given by its address. It does not keep a memory region alive.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct RawSge(ffi::ibv_sge);
@@ -19,7 +19,7 @@ impl fmt::Debug for RawSge {
 }
 
 impl RawSge {
-    /// Names `len` bytes from `start` on, in a region with the key `lkey`.
+    /// Creates an element for the `len` bytes from `start`, in a region with the key `lkey`.
     #[must_use]
     #[inline]
     pub fn new(start: *mut u8, len: u32, lkey: u32) -> Self {
@@ -31,41 +31,43 @@ impl RawSge {
     }
 }
 
-/// A send by addresses, which holds no region.
+/// A send whose memory is given by addresses. It does not keep memory regions alive.
 #[derive(Debug, Clone, Copy)]
 #[expect(clippy::exhaustive_structs, reason = "its users fill in all of it")]
 pub struct RawSend<'a> {
-    /// The number that its completion has.
+    /// The id that the completion of the send carries.
     pub wr_id: u64,
-    /// The operation.
+    /// The kind of operation.
     pub op: SendOp,
-    /// The memory on this side.
+    /// The memory on this side that the operation reads or writes.
     pub sges: &'a [RawSge],
-    /// Whether it completes when it succeeds (`IBV_SEND_SIGNALED`).
+    /// Whether the send has a completion if it succeeds (`IBV_SEND_SIGNALED`).
     pub signalled: bool,
-    /// Whether the bytes are copied into the request (`IBV_SEND_INLINE`).
+    /// Whether the bytes are copied into the request when it is posted (`IBV_SEND_INLINE`).
     pub inline: bool,
 }
 
 impl RawSend<'_> {
-    /// Calls `post` with the request as C has it, which refers to `self`'s elements.
+    /// Calls `post` with the request as a C structure, which points to the elements of `self`.
     #[inline]
     pub(in crate::verbs) fn with_wr<T>(self, post: impl FnOnce(*mut ffi::ibv_send_wr) -> T) -> T {
         let mut wr = MaybeUninit::<ffi::ibv_send_wr>::zeroed();
-        // SAFETY: the C structure holds integers, raw pointers and unions of them: all zero is a
-        // valid value.
+        // SAFETY: `ibv_send_wr` consists of integers, raw pointers and unions of both, for which
+        // all zeros is a valid value.
         let wr = unsafe { wr.assume_init_mut() };
         self.write_to(wr);
         post(wr)
     }
 
-    /// Calls `post` with a list of these requests as C has it, which refers to their elements.
+    /// Calls `post` with a chain of these requests as C structures, which point to the elements of
+    /// the requests.
     pub(in crate::verbs) fn with_list<T>(
         requests: &[Self],
         post: impl FnOnce(*mut ffi::ibv_send_wr) -> T,
     ) -> T {
         let zeroed = || {
-            // SAFETY: all zero is a valid value, as above.
+            // SAFETY: `ibv_send_wr` consists of integers, raw pointers and unions of both, for
+            // which all zeros is a valid value.
             unsafe { MaybeUninit::<ffi::ibv_send_wr>::zeroed().assume_init() }
         };
         let mut list: Vec<_> = requests.iter().map(|_| zeroed()).collect();
@@ -93,7 +95,7 @@ impl RawSend<'_> {
     }
 }
 
-/// Makes the request of a receive as C has it, which refers to `sge`.
+/// Returns a receive as a C structure, which points to `sge`.
 #[inline]
 pub(in crate::verbs) fn recv_wr(wr_id: u64, sge: Option<&RawSge>) -> ffi::ibv_recv_wr {
     ffi::ibv_recv_wr {
@@ -104,7 +106,8 @@ pub(in crate::verbs) fn recv_wr(wr_id: u64, sge: Option<&RawSge>) -> ffi::ibv_re
     }
 }
 
-/// C does not write to the elements.
+/// Returns a mutable pointer, because the C structure requires one. C does not write to the
+/// elements.
 fn elements(sges: &[RawSge]) -> *mut ffi::ibv_sge {
     sges.as_ptr().cast_mut().cast()
 }

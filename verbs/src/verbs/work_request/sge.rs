@@ -4,8 +4,8 @@ use crate::{sys::ffi, verbs::memory::MemoryRegion};
 
 /// A scatter/gather element: a part of a memory region that a work request reads or writes.
 ///
-/// The borrow lasts until the request is posted; from then on the queue holds the region. So this
-/// does not compile:
+/// The element borrows the region until the request is posted; after that, the queue holds the
+/// region. So the following does not compile:
 ///
 /// ```compile_fail,E0505
 /// # use rdma_verbs::verbs::{MemoryRegion, SendWr, Sge};
@@ -28,7 +28,7 @@ impl<'a> Sge<'a> {
     ///
     /// # Panics
     ///
-    /// If the range exceeds the region, or is longer than `u32::MAX` bytes.
+    /// Panics if the range exceeds the region, or is longer than `u32::MAX` bytes.
     #[must_use]
     pub fn new(region: &'a MemoryRegion, range: impl RangeBounds<usize>) -> Self {
         let (offset, length) = resolve(range, region.len());
@@ -45,7 +45,7 @@ impl<'a> Sge<'a> {
         self.length
     }
 
-    /// Returns the region that it is a part of.
+    /// Returns the memory region that contains the bytes.
     #[must_use]
     pub const fn region(&self) -> &'a MemoryRegion {
         self.region
@@ -60,7 +60,7 @@ impl<'a> Sge<'a> {
     }
 }
 
-/// A scatter/gather list, used in order as if it were one buffer: one [`Sge`], or a slice of them.
+/// A scatter/gather list: one [`Sge`], or a slice of them, which is used as if it were one buffer.
 #[derive(Debug, Clone, Copy)]
 pub struct SgeList<'a>(List<'a>);
 
@@ -99,7 +99,7 @@ impl<'a, const N: usize> From<&'a [Sge<'a>; N]> for SgeList<'a> {
     }
 }
 
-/// Resolves a range of something `len` long to offset and length.
+/// Converts a range of a region with `len` bytes to an offset and a length.
 fn resolve(range: impl RangeBounds<usize>, len: usize) -> (usize, u32) {
     let start = match range.start_bound() {
         Bound::Included(&start) => Some(start),
@@ -115,7 +115,7 @@ fn resolve(range: impl RangeBounds<usize>, len: usize) -> (usize, u32) {
         .zip(end)
         .filter(|(start, end)| start <= end && *end <= len);
     let Some((start, end)) = range else {
-        panic!("the range exceeds the memory region of {len} bytes, or ends before it starts")
+        panic!("the range exceeds the memory region of {len} bytes, or its end is before its start")
     };
     let Ok(length) = u32::try_from(end - start) else {
         panic!(

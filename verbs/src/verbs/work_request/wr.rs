@@ -1,7 +1,7 @@
 use super::{AddressHandle, Sge, SgeList};
 use crate::sys::ffi;
 
-/// A work request of the send queue: a send, or a one-sided operation.
+/// A work request of the send queue, which is a send or a one-sided operation.
 ///
 /// ```no_run
 /// # use rdma_verbs::verbs::{Inline, MemoryRegion, PostError, QueuePair, RemoteAddr, SendWr, Sge};
@@ -14,9 +14,10 @@ use crate::sys::ffi;
 /// # }
 /// ```
 ///
-/// Without [`signaled`](Self::signaled) a request that succeeds has no completion, unless the queue
-/// pair was created with `sq_sig_all`. Its entry in the send queue becomes free when the completion
-/// of a later request is polled, so signal at least one request in a queue's length.
+/// A successful request has a completion only if it is [`signaled`](Self::signaled), or if the
+/// queue pair was created with `sq_sig_all`. The entry of an unsignaled request in the send queue
+/// becomes free when the completion of a later request is polled. So signal at least one request in
+/// each full length of the queue.
 ///
 /// See [`ibv_post_send(3)`](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html).
 #[derive(Debug, Clone, Copy)]
@@ -39,16 +40,16 @@ pub(in crate::verbs) enum Bytes<'a> {
     Inline(&'a [u8]),
 }
 
-/// Bytes that are copied into the work request when it is posted: they need not be registered.
+/// Bytes that are copied into the work request when it is posted, so they need not be registered.
 ///
-/// Their number is limited by the queue pair's
-/// [`QpCap::max_inline_data`](crate::verbs::QpCap::max_inline_data).
+/// The queue pair's [`QpCap::max_inline_data`](crate::verbs::QpCap::max_inline_data) limits their
+/// number.
 #[derive(Debug, Clone, Copy)]
 #[doc(alias = "IBV_SEND_INLINE")]
 #[expect(clippy::exhaustive_structs, reason = "a name for a parameter")]
 pub struct Inline<'a>(pub &'a [u8]);
 
-/// Memory of the peer: an address and a key, as the peer announced them.
+/// Memory of the peer: an address and a key, as the peer has announced them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(
     clippy::exhaustive_structs,
@@ -57,13 +58,14 @@ pub struct Inline<'a>(pub &'a [u8]);
 pub struct RemoteAddr {
     /// The address of the first byte.
     ///
-    /// It is [`MemoryRegion::addr`](crate::verbs::MemoryRegion::addr) at the peer, plus an offset.
+    /// It is the value of [`MemoryRegion::addr`](crate::verbs::MemoryRegion::addr) at the peer,
+    /// plus an offset.
     pub addr: u64,
-    /// The key: [`MemoryRegion::rkey`](crate::verbs::MemoryRegion::rkey) at the peer.
+    /// The value of [`MemoryRegion::rkey`](crate::verbs::MemoryRegion::rkey) at the peer.
     pub rkey: u32,
 }
 
-/// The operation of a request, with its remote address and arguments.
+/// The kind of operation of a request, with its remote address and arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "the operations of libibverbs")]
 pub enum SendOp {
@@ -71,7 +73,7 @@ pub enum SendOp {
     Send,
     /// `IBV_WR_SEND_WITH_IMM`, with the immediate data.
     SendWithImm(u32),
-    /// `IBV_WR_SEND_WITH_INV`, with the peer's key.
+    /// `IBV_WR_SEND_WITH_INV`, with the key that it invalidates at the peer.
     SendWithInv(u32),
     /// `IBV_WR_RDMA_WRITE`.
     Write(RemoteAddr),
@@ -81,18 +83,18 @@ pub enum SendOp {
     Read(RemoteAddr),
     /// `IBV_WR_ATOMIC_FETCH_AND_ADD`.
     FetchAdd {
-        /// The eight bytes of the peer.
+        /// The eight bytes in the peer's memory.
         remote: RemoteAddr,
         /// The number to add.
         add: u64,
     },
     /// `IBV_WR_ATOMIC_CMP_AND_SWP`.
     CompareSwap {
-        /// The eight bytes of the peer.
+        /// The eight bytes in the peer's memory.
         remote: RemoteAddr,
-        /// The number that they must have.
+        /// The value that the eight bytes must have for the swap.
         compare: u64,
-        /// The number that they get.
+        /// The value that the eight bytes get.
         swap: u64,
     },
 }
@@ -105,41 +107,43 @@ pub(in crate::verbs) struct UdTarget<'a> {
 }
 
 impl<'a> SendWr<'a> {
-    /// Creates a send: a message that consumes the peer's next receive.
+    /// Creates a send, which is a message that consumes the peer's next receive.
     #[must_use]
     #[doc(alias = "IBV_WR_SEND")]
     pub fn send(wr_id: u64, payload: impl Into<Payload<'a>>) -> Self {
         Self::new(wr_id, payload.into(), SendOp::Send)
     }
 
-    /// Creates a send with 32 bits of immediate data, which the peer finds in the completion.
+    /// Creates a send with 32 bits of immediate data, which the peer's completion carries.
     ///
-    /// They are in host byte order on both sides.
+    /// The immediate data is in host byte order on both sides.
     #[must_use]
     #[doc(alias = "IBV_WR_SEND_WITH_IMM")]
     pub fn send_with_imm(wr_id: u64, payload: impl Into<Payload<'a>>, imm_data: u32) -> Self {
         Self::new(wr_id, payload.into(), SendOp::SendWithImm(imm_data))
     }
 
-    /// Creates a send that invalidates a key of the peer's.
+    /// Creates a send that invalidates a key of the peer.
     ///
-    /// The key must be one that can be invalidated: that of a memory window, not of a plain region.
+    /// The key must be one that can be invalidated, as that of a memory window can. The key of a
+    /// memory region cannot be invalidated.
     #[must_use]
     #[doc(alias = "IBV_WR_SEND_WITH_INV")]
     pub fn send_with_inv(wr_id: u64, payload: impl Into<Payload<'a>>, rkey: u32) -> Self {
         Self::new(wr_id, payload.into(), SendOp::SendWithInv(rkey))
     }
 
-    /// Creates an RDMA WRITE: writes to the peer's memory without notifying the peer.
+    /// Creates an RDMA WRITE, which writes to the peer's memory without notifying the peer.
     #[must_use]
     #[doc(alias = "IBV_WR_RDMA_WRITE")]
     pub fn write(wr_id: u64, payload: impl Into<Payload<'a>>, remote: RemoteAddr) -> Self {
         Self::new(wr_id, payload.into(), SendOp::Write(remote))
     }
 
-    /// Creates an RDMA WRITE that completes the peer's next receive with 32 bits of immediate data.
+    /// Creates an RDMA WRITE with 32 bits of immediate data, which completes the peer's next
+    /// receive.
     ///
-    /// They are in host byte order on both sides.
+    /// The immediate data is in host byte order on both sides.
     #[must_use]
     #[doc(alias = "IBV_WR_RDMA_WRITE_WITH_IMM")]
     pub fn write_with_imm(
@@ -155,26 +159,27 @@ impl<'a> SendWr<'a> {
         )
     }
 
-    /// Creates an RDMA READ of the peer's memory into elements that allow `LOCAL_WRITE`.
+    /// Creates an RDMA READ of the peer's memory. The regions of `into` must allow `LOCAL_WRITE`.
     #[must_use]
     #[doc(alias = "IBV_WR_RDMA_READ")]
     pub fn read(wr_id: u64, into: impl Into<SgeList<'a>>, remote: RemoteAddr) -> Self {
         Self::new(wr_id, into.into().into(), SendOp::Read(remote))
     }
 
-    /// Creates an atomic fetch and add on 8 aligned bytes of the peer's memory.
+    /// Creates an atomic fetch-and-add on 8 aligned bytes of the peer's memory.
     ///
-    /// The original value is written to `into`, of 8 bytes. All numbers are in host byte order.
+    /// The operation writes the original value to `into`, which must be 8 bytes long. All values
+    /// are in host byte order.
     #[must_use]
     #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
     pub fn fetch_add(wr_id: u64, into: Sge<'a>, remote: RemoteAddr, add: u64) -> Self {
         Self::new(wr_id, into.into(), SendOp::FetchAdd { remote, add })
     }
 
-    /// Creates an atomic compare and swap on 8 aligned bytes of the peer's memory.
+    /// Creates an atomic compare-and-swap on 8 aligned bytes of the peer's memory.
     ///
-    /// They become `swap` if they are equal to `compare`. The original value is written to `into`,
-    /// of 8 bytes. All numbers are in host byte order.
+    /// The operation changes the value to `swap` if it is equal to `compare`. It writes the
+    /// original value to `into`, which must be 8 bytes long. All values are in host byte order.
     #[must_use]
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
     pub fn compare_swap(
@@ -195,9 +200,10 @@ impl<'a> SendWr<'a> {
         )
     }
 
-    /// Sets the destination of a datagram: the path, the number of the queue pair, and its Q_Key.
+    /// Sets the destination of a datagram: the path, the number of the peer's queue pair, and its
+    /// queue key.
     ///
-    /// Required on datagram queue pairs, and allowed only there.
+    /// Requests on datagram queue pairs must have a destination, and other requests must not.
     #[must_use]
     pub fn to(mut self, handle: &'a AddressHandle, qp_num: u32, qkey: u32) -> Self {
         self.ud = Some(UdTarget {
@@ -208,14 +214,15 @@ impl<'a> SendWr<'a> {
         self
     }
 
-    /// Requests a completion also for success.
+    /// Requests a completion even if the request succeeds.
     #[must_use]
     #[doc(alias = "IBV_SEND_SIGNALED")]
     pub fn signaled(self) -> Self {
         self.with(ffi::ibv_send_flags::IBV_SEND_SIGNALED)
     }
 
-    /// Marks the message as solicited, for peers that requested only such events.
+    /// Marks the message as solicited, so that it raises an event even if the peer requested events
+    /// only for solicited messages.
     ///
     /// See [`CompletionQueue::req_notify`](crate::verbs::CompletionQueue::req_notify).
     #[must_use]
@@ -224,7 +231,8 @@ impl<'a> SendWr<'a> {
         self.with(ffi::ibv_send_flags::IBV_SEND_SOLICITED)
     }
 
-    /// Delays the start until the READs and atomic operations posted before have completed.
+    /// Delays the start of this request until all READ and atomic operations that were posted
+    /// before have completed.
     #[must_use]
     #[doc(alias = "IBV_SEND_FENCE")]
     pub fn fence(self) -> Self {
@@ -301,7 +309,7 @@ impl<'a> From<Inline<'a>> for Payload<'a> {
     }
 }
 
-/// A receive: the buffer for a message.
+/// A receive, which is the buffer for one message.
 ///
 /// See [`ibv_post_recv(3)`](https://man7.org/linux/man-pages/man3/ibv_post_recv.3.html).
 #[derive(Debug, Clone, Copy)]
@@ -312,13 +320,13 @@ pub struct RecvWr<'a> {
 }
 
 impl<'a> RecvWr<'a> {
-    /// Creates a receive that scatters a message over these elements.
+    /// Creates a receive that scatters a message over the elements of `sg_list`.
     ///
-    /// Its completion carries `wr_id`.
+    /// The completion of the receive carries `wr_id`.
     ///
-    /// They must allow `LOCAL_WRITE` and be long enough for the message; a datagram takes 40 bytes
-    /// more ([`AddressHandle::GRH_LEN`](crate::verbs::AddressHandle::GRH_LEN)). An RDMA WRITE with
-    /// immediate data consumes a receive without writing to its buffer.
+    /// The elements must allow `LOCAL_WRITE` and be long enough for the message. A datagram needs
+    /// 40 bytes more ([`AddressHandle::GRH_LEN`](crate::verbs::AddressHandle::GRH_LEN)). An RDMA
+    /// WRITE with immediate data consumes a receive without writing to its elements.
     #[must_use]
     pub fn new(wr_id: u64, sg_list: impl Into<SgeList<'a>>) -> Self {
         Self {
