@@ -463,7 +463,8 @@ fn session_goes_on_at_another_address() {
 fn stranger_at_an_alternative_ends_no_session() {
     let (listener, address) = listener();
     let proxy = Proxy::new(address);
-    // One listener is a program of another kind, and one belongs to another engine.
+    // `text` is a listener of a program of another kind. `stranger` is a listener of another
+    // engine.
     let text = TcpListener::bind("127.0.0.1:0").unwrap();
     let engine = Engine::new().unwrap();
     let stranger = Listener::builder().config(&config()).engine(&engine);

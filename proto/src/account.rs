@@ -15,9 +15,9 @@ use super::credit::CONTROL_RECEIVES;
 /// is being processed, and one for the next message.
 const FLOOR: u16 = 2;
 
-/// A connection may take this number of times the spare receives that remain. With this factor, a
-/// few busy connections use most of the pool, and many connections leave some receives for the next
-/// one.
+/// A connection may use up to this multiple of the spare receives that remain in the pool. With
+/// this factor, a few busy connections use most of the pool, and many connections leave some
+/// receives for the next one.
 const SHARE: u32 = 4;
 
 /// The number of all receives of a pool, and the number of its free receives.

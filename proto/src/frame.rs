@@ -25,7 +25,7 @@ pub(crate) enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub(crate) enum Control {
-    /// Carries nothing but the counters of its header.
+    /// Carries only the counters in its header.
     Grant,
     /// Asks for a Pong.
     Ping,

@@ -29,7 +29,7 @@ pub(super) struct Inbound {
     reads: VecDeque<u64>,
     /// The number of chunks that have been read, plus that of fragments that have arrived.
     chunks: u64,
-    /// The number of bytes in these chunks and fragments, which `chunks` counts.
+    /// The number of bytes in the chunks and fragments that `chunks` counts.
     bytes: u64,
     pace: Pace,
     /// The number of large messages that were started. It is the id of the next large message.

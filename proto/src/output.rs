@@ -253,8 +253,8 @@ pub struct TransportTraits {
     /// it completes as soon as its buffer can be overwritten, because TCP has copied the bytes.
     pub acknowledges_sends: bool,
     /// Whether a work request that is posted in the queue pair's error state completes with an
-    /// error, so that it can serve as a marker behind all others. Drivers of iWARP devices can
-    /// refuse such a work request, or never complete it.
+    /// error, so that the driver can use it as a marker behind all others. Drivers of iWARP devices
+    /// can refuse such a work request, or never complete it.
     pub flushes: bool,
 }
 
@@ -411,7 +411,7 @@ pub struct FragmentCopy {
     pub len: u32,
 }
 
-/// A control frame for the driver to post.
+/// A frame for the driver to post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
     /// The slot of the send ring that the frame occupies.

@@ -8,8 +8,8 @@ use super::send_ring::READS;
 /// control frames, which queue behind the chunk, are not delayed for long.
 pub const LONGEST_CHUNK: u64 = 1 << 20;
 
-/// The length in bytes of the shortest chunk, except a message's last one. A link of 1 Mbit/s
-/// transfers it in half a second.
+/// The length in bytes of the shortest chunk, except the last chunk of a message. A link of 1
+/// Mbit/s transfers a chunk of this length in half a second.
 pub const SHORTEST_CHUNK: u64 = 64 << 10;
 
 /// A chunk that takes at most this time doubles the length of the next chunks.

@@ -86,8 +86,8 @@ impl Params {
         }
     }
 
-    /// Returns half of `stream_buffer`: the maximum number of a stream's bytes in flight to the
-    /// peer, and the maximum number of its unread bytes.
+    /// Returns half of `stream_buffer`: the maximum number of unread bytes of a stream, and the
+    /// maximum number of bytes that the driver holds back before it sends them.
     pub fn half_stream_buffer(&self) -> u64 {
         self.stream_buffer / 2
     }

@@ -103,7 +103,8 @@ impl fmt::Display for Phase {
     }
 }
 
-/// The timeout of the peer that passed before this side did what the peer expected.
+/// The timeout of the peer within which this side did not give the sign of life, or the bytes, that
+/// the peer waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 #[non_exhaustive]

@@ -25,8 +25,8 @@ const MESSAGES: u32 = 1_000_000;
 /// The number of messages of each connection, if all messages are sent at once.
 const BURST: u32 = 16;
 
-/// The window of a connection that shares receives. The connection can use all of it while other
-/// connections are idle.
+/// The window of a connection that shares receives. A connection can use its whole window while
+/// other connections are idle.
 const SHARED_WINDOW: u16 = 64;
 
 /// The server's time for a message, and its time for a Grant frame, in nanoseconds, as measured on
@@ -194,7 +194,7 @@ impl Simulation {
         self.send(connection);
     }
 
-    /// Sends as many messages as the credit permits.
+    /// Sends messages until no credit or no message is left.
     fn send(&mut self, connection: u32) {
         loop {
             let client = &mut self.clients[connection as usize];

@@ -212,7 +212,8 @@ impl<M: Default> Session<M> {
         }
     }
 
-    /// Forgets the messages that are known to be received. `known` bounds the others.
+    /// Forgets all kept messages that are known to be received. `known` is the bound on those that
+    /// are not known to be received.
     pub fn confirm(&mut self, known: Unconfirmed) {
         let untaken = match known.large.checked_sub(1) {
             None => 0,

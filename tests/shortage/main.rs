@@ -205,9 +205,9 @@ fn each_lacking_descriptor_fails_one_request_alone() {
     });
 }
 
-/// Repeats the life of a connection for each function. In each repetition one call of the function
-/// fails: the first call in the first repetition, the second call in the second one, until each
-/// call has failed once.
+/// Repeats the life of a connection for each function. In each repetition, one call of the function
+/// fails: the first call in the first repetition, the second call in the second repetition, and so
+/// on until each call has failed once.
 fn each_call_fails_one_request_alone(functions: &[(&str, &str)], config: &Config) {
     let calls = Calls::loaded();
     let bystander = Bystander::new();

@@ -32,7 +32,7 @@ pub(super) enum Mistake {
     /// This side states its count of received messages while its last connection can still deliver
     /// some.
     CountBeforeFence(usize),
-    /// A side keeps only as many messages as the peer's window has.
+    /// A side keeps only the last messages, up to the number of the peer's window.
     KeepWindow,
     /// A side treats each message as received when its device has sent it.
     TrustDevice,
