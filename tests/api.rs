@@ -1,4 +1,4 @@
-//! The public API's behaviour that needs no device.
+//! Tests of the public API that need no device.
 
 use std::{io, time::Duration};
 

@@ -100,7 +100,7 @@ fn engine_that_ends_takes_its_own_connections_only() {
     );
     assert!(is_end, "{error:?}");
 
-    // The old handles still exist, and with them the engine that has ended.
+    // The old handles still exist, and so does their engine, which has ended.
     let (client, server) = pair(&bind().unwrap());
     client.send(b"on a new engine").unwrap();
     assert_eq!(

@@ -1,4 +1,5 @@
-//! A layer of `src` names only layers below it. The crates below have their order from Cargo.
+//! Checks that each layer of `src` names only layers below it. Cargo checks the order of the crates
+//! below `src`.
 
 use std::{
     collections::BTreeSet,
@@ -44,16 +45,16 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Other crates by their names at the root.
+/// Other crates, by the names that they have in the crate's root.
 const CRATES: &[&str] = &["os", "poll", "proto", "status"];
 
-/// Crates of RDMA, which only the layer `transport` may name.
+/// RDMA crates, which only the layer `transport` may name.
 const CRATES_OF_RDMA: &[&str] = &["cm", "verbs"];
 
 fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
-        // Separate files of tests may name any layer.
+        // Separate test files may name any layer.
         if path.ends_with("tests") || path.ends_with("testing.rs") {
             continue;
         }

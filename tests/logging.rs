@@ -1,5 +1,5 @@
-//! Loggers that panic, block, or send their lines over this crate. This is a program of its own,
-//! because a program has one logger.
+//! Tests of loggers that panic, block, or send their lines over this crate. These tests are a
+//! program of their own, because a program has only one logger.
 
 use std::{
     cell::Cell,
@@ -20,22 +20,22 @@ use rdmsg::{Connector, Endpoint, Engine, Error, Listener};
 #[path = "log_lines/targets.rs"]
 mod targets;
 
-/// Longer than any step takes on a loaded machine.
+/// A timeout that no step of a test reaches, even on a busy machine.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// How the logger treats a line.
+/// The behaviour of the logger when it is called with a line.
 #[derive(Clone)]
 enum Manner {
     Ignores,
     Panics,
-    /// Blocks engine threads until the sender is dropped, and reports each.
+    /// Blocks engine threads until the sender is dropped, and reports each blocked thread.
     Blocks(Sender<()>, Arc<Mutex<Receiver<()>>>),
     Sends(Endpoint),
 }
 
 static MANNER: Mutex<Manner> = Mutex::new(Manner::Ignores);
 
-/// The number of lines so far.
+/// The number of lines logged so far.
 static LINES: AtomicUsize = AtomicUsize::new(0);
 
 struct Logger;
@@ -50,7 +50,7 @@ impl Log for Logger {
 
         LINES.fetch_add(1, Ordering::SeqCst);
         targets::examine(record);
-        // The logger's own calls are not logged.
+        // The logger ignores lines that its own calls log.
         if LOGS.replace(true) {
             return;
         }
@@ -68,7 +68,7 @@ impl Log for Logger {
                     let _ = leave.lock().unwrap().recv();
                 }
             }
-            // The send fails when the connection has ended, which is logged as well.
+            // The send fails after the connection has ended. The library logs this error, too.
             Manner::Sends(endpoint) => {
                 let _ = endpoint.send(record.args().to_string().as_bytes());
             }
@@ -83,8 +83,8 @@ fn manner() -> MutexGuard<'static, Manner> {
     MANNER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Sets the behaviour of the logger, for one test at a time. After the drop the logger ignores
-/// lines.
+/// Permits one test at a time to set the behaviour of the logger. After the drop, the logger
+/// ignores lines.
 struct Turn(#[expect(dead_code, reason = "it is held")] MutexGuard<'static, ()>);
 
 impl Turn {
@@ -202,7 +202,7 @@ fn logger_may_send_its_lines_over_a_connection() {
     drop(other);
     let next = || lines.recv_timeout(TIME_LIMIT).unwrap();
     while !next().contains("established over") {}
-    // The connection that carries the lines logs its own end.
+    // The end of the connection that carries the lines is logged like any other.
     source.close().unwrap();
     reader.join().unwrap();
     targets::assert_kept();

@@ -1,5 +1,5 @@
 //! The names of connections and listeners: their numbers and labels, in the log, in `Info` and in
-//! statistics. They use TCP, so no device is needed.
+//! statistics. The tests use TCP, so they need no device.
 
 use std::thread;
 
@@ -19,7 +19,7 @@ fn config() -> Config {
     })
 }
 
-/// A connection on this engine, whose two sides have these labels.
+/// Returns both ends of a connection on this engine, whose labels are `ours` and `theirs`.
 fn pair(engine: &Engine, ours: &str, theirs: &str) -> (Endpoint, Endpoint) {
     let listener = Listener::builder()
         .label(theirs)
@@ -37,7 +37,7 @@ fn pair(engine: &Engine, ours: &str, theirs: &str) -> (Endpoint, Endpoint) {
     (client.join().unwrap(), server)
 }
 
-/// The entry of the statistics for the connection with this number.
+/// Returns the statistics of the connection with this number.
 fn listed(id: u64) -> ConnectionSnapshot {
     let all = observe::snapshot().connections;
     let mut found = all.into_iter().filter(|connection| connection.id == id);

@@ -1,4 +1,4 @@
-//! Snapshots of all connections of a program. They use TCP, so no device is needed.
+//! Tests of snapshots of all connections of a program. The tests use TCP, so they need no device.
 
 use std::{
     io::{Read, Write},

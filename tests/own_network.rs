@@ -1,5 +1,5 @@
-//! The TCP transport in a network namespace that has only a loopback interface. The suite runs this
-//! program in the lab, because a container may refuse to create network namespaces.
+//! Tests of the TCP transport in a network namespace that has only a loopback interface. The suite
+//! runs this program in the lab, because containers can refuse to create network namespaces.
 
 mod apart;
 

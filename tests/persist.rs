@@ -1,4 +1,4 @@
-//! A client whose server is killed and started again, over TCP.
+//! Tests of a client whose server is killed and started again, over TCP.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -23,7 +23,7 @@ use rdmsg::{
 
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// The variable with the address of a server; it marks the server's process.
+/// The environment variable with the address of a server. It marks the server's process.
 const SERVER: &str = "RDMSG_TEST_SERVER";
 
 /// The number of messages that a server confirms before it is stopped.
@@ -36,7 +36,7 @@ fn config() -> Config {
     Config::default().with(|config| config.transport = TransportChoice::Tcp)
 }
 
-/// A server in a process of its own. It prints its address, and then each message.
+/// A server in a process of its own. The server prints its address, and then each message.
 struct Server {
     process: Child,
     lines: Lines<BufReader<ChildStderr>>,
@@ -87,7 +87,7 @@ impl Server {
     }
 }
 
-/// Receives until the process is killed.
+/// Receives messages until the process is killed.
 fn serve(address: &str) -> ! {
     let listener = Listener::builder().config(&config()).bind(address).unwrap();
     eprintln!("at {}", listener.local_addr());
@@ -100,12 +100,12 @@ fn serve(address: &str) -> ! {
     }
 }
 
-/// A client with a record of each message.
+/// A client, and a record of each message that it has sent.
 struct Book {
     client: Persistent,
-    /// The messages without a completion, in the order of sending.
+    /// The messages without a completion, in the order in which they were sent.
     open: VecDeque<u64>,
-    /// How many times each message was sent.
+    /// The number of times that each message was sent.
     times: BTreeMap<u64, usize>,
 }
 
@@ -122,7 +122,7 @@ impl Book {
         self.send(self.times.len() as u64);
     }
 
-    /// Takes the next event. If it is a loss, returns the unacknowledged messages.
+    /// Takes the next event. If the event is a loss, returns the unacknowledged messages.
     fn take(&mut self) -> Option<Vec<u64>> {
         match self.client.next_event_timeout(TIME_LIMIT).unwrap() {
             PersistentEvent::Completion(Completion::Sent(number)) => {
@@ -179,7 +179,7 @@ fn killed_server_gets_no_message_twice() {
         assert_eq!(book.open, unacknowledged);
         book.open.clear();
         server = Server::start(&address.to_string());
-        // The program sends every second one of them again.
+        // The program sends every second unacknowledged message again.
         for number in unacknowledged {
             if number.is_multiple_of(2) {
                 book.send(number);

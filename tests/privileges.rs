@@ -1,6 +1,6 @@
-//! Tests of processes that give up root's privileges after they have used the library. Over TCP
-//! nothing changes. Over RDMA, in the lab, the kernel refuses descriptors that root has opened.
-//! Then the engine ends once, with an error that names the remedy.
+//! Tests of processes that give up root's privileges after they have used the library. Over TCP,
+//! their connections continue. Over RDMA, in the lab, the kernel refuses calls on descriptors that
+//! root has opened, so the engine ends, with an error that names the remedy.
 
 use std::{
     env,
@@ -15,13 +15,13 @@ use log::{LevelFilter, Log, Metadata, Record};
 use nix::unistd::{Gid, Uid, geteuid, setgid, setuid};
 use rdmsg::{CloseReason, Endpoint, Error, Listener, Transport};
 
-/// Longer than any call takes on a busy machine. No test waits for it to pass.
+/// A timeout that no call reaches, even on a busy machine. No test waits until it passes.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The uid of an unprivileged user.
 const UNPRIVILEGED_UID: u32 = 65534;
 
-/// The limit of lines that the library logs in a role.
+/// The maximum number of lines that the library logs in a role.
 const MAX_LINES: usize = 30;
 
 const REMEDY: &str = "change them before";
@@ -62,7 +62,7 @@ struct Role {
 }
 
 impl Role {
-    /// Starts a role. Returns it with the address on which it listens.
+    /// Starts a role. Returns the role, and the address on which the role listens.
     fn start(name: &str) -> (Self, SocketAddr) {
         assert!(geteuid().is_root(), "only root can give up its rights");
         let mut child = Command::new(env::current_exe().unwrap())
@@ -77,7 +77,7 @@ impl Role {
         (this, address)
     }
 
-    /// Waits for a line with `begin`, and returns the rest of the line.
+    /// Waits for a line that contains `begin`, and returns the rest of the line.
     fn hears(&mut self, begin: &str) -> String {
         loop {
             let mut line = String::new();
@@ -86,7 +86,7 @@ impl Role {
                 0,
                 "the role ended before: {begin}"
             );
-            // The test harness may have printed the beginning of the line.
+            // The line can start with output of the test harness.
             if let Some((_, rest)) = line.split_once(begin) {
                 return rest.trim().to_owned();
             }
@@ -114,7 +114,7 @@ fn wait_for_sign() {
     assert_ne!(stdin().read_line(&mut String::new()).unwrap(), 0);
 }
 
-/// Starts a role: sets the logger and listens.
+/// Begins a role: sets the logger and listens.
 fn bind() -> Listener {
     log::set_logger(&LINES).unwrap();
     log::set_max_level(LevelFilter::Warn);
@@ -128,7 +128,7 @@ fn give_up_rights() {
     setuid(Uid::from_raw(UNPRIVILEGED_UID)).unwrap();
 }
 
-/// Ends a role: asserts that the library does not log repeatedly.
+/// Ends a role: asserts that the library has not logged repeatedly.
 fn count_lines() {
     let lines = *LINES.0.lock().unwrap();
     assert!(lines <= MAX_LINES, "{lines} lines");
@@ -216,7 +216,7 @@ fn role_has_a_connection_before() {
     println!("gave up");
     wait_for_sign();
     if is_rdma() {
-        // The first sends may succeed, because they were posted before the failure.
+        // The first sends can succeed, because they are posted before the failure.
         let end = (0..1000)
             .find_map(|_| endpoint.send(&[7; 3000]).err())
             .unwrap();

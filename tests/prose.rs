@@ -1,19 +1,19 @@
-//! Lines of prose have the width of code, sentences use plain words, pages are short, links lead
-//! somewhere, and each file fits one sitting.
+//! Checks that lines of prose are no wider than code, sentences use plain words, pages are short,
+//! links lead to existing files and headings, and source files are short.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-/// The width of code in columns. rustfmt does not wrap comments, strings and pages.
+/// The maximum width of a line, in columns. rustfmt does not wrap comments, strings and pages.
 const COLUMNS: usize = 100;
 
-/// The total size of the pages of the root, in bytes.
+/// The maximum total size of the pages in the root folder, in bytes.
 const ROOT_PAGES: usize = 60 << 10;
 const ARCHITECTURE: usize = 12 << 10;
 
-/// The limit of lines of code in a file, without comments and tests.
+/// The maximum number of lines of code in a file, without comments and tests.
 const LONGEST: usize = 500;
 
 fn root() -> &'static Path {
@@ -50,7 +50,7 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// Returns the numbers of lines that are too long. Tables that rustfmt skips do not count.
+/// Returns the numbers of the lines that are too long, except those in tables that rustfmt skips.
 fn too_long(source: &str) -> Vec<usize> {
     let mut in_table = false;
     (1..)
@@ -75,7 +75,8 @@ fn no_line_is_wider_than_code() {
     );
     let mut wide = Vec::new();
     for file in all_sources() {
-        // Commands and messages for people are strings in one line.
+        // These folders contain long strings with commands and messages, so only their comments are
+        // checked.
         let only_comments = ends_in(&file, "rs")
             && ["cm-examples", "integration", "rdmsg-cli"]
                 .iter()
@@ -130,7 +131,7 @@ fn pages_of_the_root_are_short() {
     assert!((ROOT_PAGES / 2..=ROOT_PAGES).contains(&sum), "{sum} bytes");
 }
 
-/// Returns the targets of a page's links, but not those of code.
+/// Returns the targets of the links on a page, except links in code blocks.
 fn links(page: &str) -> Vec<&str> {
     let mut in_code = false;
     let lines = page.lines().filter(|line| {
@@ -152,7 +153,8 @@ fn anchor(heading: &str) -> String {
         .collect()
 }
 
-/// Links of the guide lead to items of the crate, and rustdoc checks them.
+/// The pages of the guide are not checked here: their links lead to items of the crate, and rustdoc
+/// checks them.
 #[test]
 fn links_of_pages_lead_to_files_and_headings() {
     assert_eq!(links("[a](b.md) [c](#d)\n```\n[e](f)\n```"), ["b.md", "#d"]);
@@ -186,7 +188,8 @@ fn links_of_pages_lead_to_files_and_headings() {
     assert!(dead.is_empty(), "{}", dead.join("\n"));
 }
 
-/// A name such as `link/cork.rs` is the end of a path, and one such as `link/` a part of it.
+/// A name such as `link/cork.rs` must be the end of a path, and a name such as `link/` a part of a
+/// path.
 #[test]
 fn names_in_the_architecture_lead_to_files() {
     let page = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
@@ -212,7 +215,7 @@ fn names_in_the_architecture_lead_to_files() {
     }
 }
 
-/// Words that usually make a sentence hard to read, and the better form. Few uses are right.
+/// Words that usually make a sentence hard to read, and better forms. A few uses are justified.
 #[rustfmt::skip]
 const STYLE: [(&str, &str); 8] = [
     ("whoever, nobody, somebody, everybody, those who", "name the thread, type or peer"),
@@ -225,8 +228,9 @@ const STYLE: [(&str, &str); 8] = [
     ("in vain, for ever, anew, beside, any more", "current words"),
 ];
 
-/// The permitted number of such sentences in 1000. The first folder that contains a file counts.
-/// Lower a bound when its folder improves; never raise one.
+/// The maximum number of sentences with words of [`STYLE`], per 1000 sentences. The first folder in
+/// the list that contains a file applies to the file. Lower a bound when its folder improves; never
+/// raise one.
 #[rustfmt::skip]
 const BOUNDS: [(&str, usize); 8] = [
     ("src", 5), ("proto", 7), ("verbs", 5), ("integration", 3), ("docs", 3), ("tests", 2),
@@ -263,7 +267,7 @@ fn sentences(text: &str, is_page: bool) -> Vec<(usize, String)> {
     found
 }
 
-/// Returns the words of [`STYLE`] that a sentence contains, and the better form.
+/// Returns the first word of [`STYLE`] that a sentence contains, and the better form.
 fn hard_words(sentence: &str) -> Option<(&'static str, &'static str)> {
     let sentence = sentence.to_lowercase();
     let words = sentence.split(|c: char| !c.is_alphanumeric() && !"'_-`".contains(c));

@@ -1,5 +1,6 @@
-//! Counters of ends, failed connects and refused requests by reason, and of round trips. One test,
-//! because a process has one set of counters. It uses TCP, so no device is needed.
+//! Counters of ends, failed connects and refused requests by reason, and of round trips. There is
+//! only one test, because a process has only one set of counters. The test uses TCP, so it needs no
+//! device.
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +16,7 @@ use rdmsg::{
 
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// Returns a configuration without keepalive, so that each ping is that of a flush.
+/// Returns a configuration without keepalive, so that only flushes send Pings.
 fn config() -> Config {
     Config::default().with(|config| {
         config.transport = TransportChoice::Tcp;
@@ -41,7 +42,7 @@ fn pair(config: &Config) -> (Endpoint, Endpoint) {
     (client.join().unwrap(), server)
 }
 
-/// Waits for a snapshot that meets the condition.
+/// Waits for a snapshot that meets the condition, and returns it.
 fn until(is_so: impl Fn(&Snapshot) -> bool) -> Snapshot {
     let start = Instant::now();
     loop {
@@ -54,7 +55,7 @@ fn until(is_so: impl Fn(&Snapshot) -> bool) -> Snapshot {
     }
 }
 
-/// The counts that are not zero.
+/// Returns the counts that are not zero.
 fn counted(counts: &BTreeMap<&'static str, u64>) -> Vec<(&'static str, u64)> {
     let counts = counts.iter().filter(|(_, count)| **count > 0);
     counts.map(|(name, count)| (*name, *count)).collect()
@@ -77,7 +78,7 @@ fn reasons_and_round_trips_are_counted() {
     );
     observe::enable();
 
-    // Connects that fail.
+    // These connects fail.
     connector().connect(unused).unwrap_err();
     connector()
         .label(&"x".repeat(65))
@@ -96,7 +97,7 @@ fn reasons_and_round_trips_are_counted() {
     ];
     assert_eq!(failed(), expected);
 
-    // Requests that are refused.
+    // The listeners refuse these requests.
     let requests = builder().bind_requests("127.0.0.1:0").unwrap();
     let address = requests.local_addr();
     let rejected = thread::spawn(move || connector().connect(address));
@@ -117,7 +118,7 @@ fn reasons_and_round_trips_are_counted() {
     assert_eq!(counted(&snapshot.requests_refused), refusals);
     assert_eq!((snapshot.ended, snapshot.round_trips.count), (0, 0));
 
-    // Ends of established connections.
+    // These connections are established, and end.
     let (client, server) = pair(&config());
     client.abort(7);
     until(|now| now.ended == 2);
@@ -152,7 +153,7 @@ fn reasons_and_round_trips_are_counted() {
         assert!(text.lines().any(|other| other == line), "{line}: {text}");
     }
 
-    // Pings of keepalive.
+    // The keepalive of this connection sends Pings.
     let frequent = config().with(|config| {
         config.keepalive_interval = Some(Duration::from_millis(10));
         config.keepalive_timeout = TIME_LIMIT;

@@ -1,4 +1,4 @@
-//! The pages on security name the tests for their claims. Each of these tests must exist.
+//! The pages on security name the tests for their claims. Checks that each named test exists.
 
 use std::{fs, path::Path};
 
@@ -16,7 +16,7 @@ fn sources(folder: &Path, text: &mut String) {
     }
 }
 
-/// Returns the names of tests, which have at least four words.
+/// Returns the names of tests on a page. Such a name has at least four words.
 fn tests_of(text: &str) -> Vec<&str> {
     text.split('`')
         .skip(1)

@@ -1,5 +1,6 @@
-//! Attacks on sessions over TCP: requests to resume that no honest side sends, and answers to them.
-//! Each ends its own attempt, and the session delivers each message once.
+//! Attacks on sessions over TCP: requests to resume that no honest side sends, and answers that no
+//! honest side gives. Each attack ends only its own attempt, and the session delivers each message
+//! once.
 
 use std::{net::SocketAddr, thread, time::Duration};
 
@@ -64,27 +65,27 @@ impl Scene {
         }
     }
 
-    /// Ends the peer's connection. Returns when the endpoint has noticed that.
+    /// Ends the peer's connection, and waits until the endpoint has noticed the loss.
     fn lose(&mut self) {
         let lost = format!("to {}: lost its connection", self.raw.local_addr());
         self.raw.hang_up();
         self.lines.wait_for(&lost);
     }
 
-    /// Sends a request with the next epoch.
+    /// Sends a request to resume with the next epoch, and returns the answer.
     fn ask(&mut self, received: u32) -> (Raw, Answer) {
         self.epoch += 1;
         request(self.listener.local_addr(), &self.id, self.epoch, received)
     }
 
-    /// Resumes the session. The endpoint has received `theirs` messages.
+    /// Resumes the session. Asserts that the endpoint has received `theirs` messages.
     fn resume(&mut self, received: u32, theirs: u32) {
         let (raw, answer) = self.ask(received);
         assert_eq!(answer, Answer::Accepted(theirs.to_be_bytes().to_vec()));
         self.raw = raw;
     }
 
-    /// A message each way.
+    /// Sends a message in each direction, and receives it.
     fn assert_well(&mut self) {
         self.raw.send(b"well");
         assert_eq!(self.server.recv_timeout(TIME_LIMIT).unwrap(), b"well");
@@ -93,7 +94,7 @@ impl Scene {
     }
 }
 
-/// An honest session through a proxy, which a stranger may know.
+/// A session between two honest sides, through a proxy that records their requests and replies.
 struct HonestSession {
     lines: &'static Lines,
     engine: Engine,
@@ -145,7 +146,7 @@ fn guessed_identities_are_not_known() {
         let (_, answer) = request(honest.address(), &guess, 1, 0);
         assert_eq!(answer, Answer::Rejected(UNKNOWN, 0, 0), "byte {at}");
     }
-    // Another engine, without sessions.
+    // Another engine, which has no sessions, rejects the request in the same way.
     let plain = config().with(|config| config.resume = Duration::ZERO);
     let other = listen(&Engine::new().unwrap(), &plain);
     let (_, answer) = request(other.local_addr(), &id, 1, 0);
@@ -183,11 +184,11 @@ fn stranger_is_refused_while_connection_works() {
     for epoch in [1, 2, 1000, u32::MAX] {
         let (_, answer) = request(honest.address(), &id, epoch, 0);
         assert_eq!(answer, Answer::Rejected(BUSY, 0, 0));
-        // The pong of this ping comes behind that of the request.
+        // The Pong of this flush arrives after the Pong of the Ping that the request caused.
         honest.server.flush().unwrap();
         honest.assert_well(0);
     }
-    // A refused epoch does not count.
+    // The epoch of a refused request does not count, so the session can resume.
     honest.proxy.cut();
     honest.assert_well(1);
 }
@@ -199,7 +200,7 @@ fn silent_connection_gives_way_to_later_request() {
     assert_eq!(scene.server.recv_timeout(TIME_LIMIT).unwrap(), b"before");
     let (_, first) = scene.ask(0);
     assert_eq!(first, Answer::Rejected(BUSY, 0, 0));
-    // The endpoint pings over the connection that works as far as it knows.
+    // The endpoint sends a Ping over its connection, which it considers working.
     assert_eq!(scene.raw.next_kind(), PING);
     scene.raw.send(b"a message is no answer");
     assert_eq!(
@@ -230,7 +231,8 @@ fn answer_to_earlier_ping_proves_nothing() {
         let id = scene.id;
         let (_, first) = request(scene.listener.local_addr(), &id, 1, 0);
         assert_eq!(first, Answer::Rejected(BUSY, 0, 0));
-        // This pong was on its way when the peer left the connection.
+        // This Pong was in flight when the peer left the connection, so it is no answer to the
+        // request's Ping.
         scene.raw.control(PONG);
         flush.join().unwrap().unwrap();
     });
@@ -302,7 +304,7 @@ fn impossible_numbers_are_refused() {
         scene.server.send(&[number]).unwrap();
         assert_eq!(scene.raw.receive(), [number]);
     }
-    // The peer has released two of them.
+    // The peer has released two messages.
     scene.raw.granted = WINDOW + 2;
     scene.raw.send(b"granted");
     assert_eq!(scene.server.recv_timeout(TIME_LIMIT).unwrap(), b"granted");
@@ -316,7 +318,7 @@ fn impossible_numbers_are_refused() {
     assert_eq!(scene.raw.receive(), [3]);
     assert_eq!(scene.raw.receive(), [4]);
     scene.lose();
-    // The peer has confirmed three.
+    // The peer has confirmed three messages, so it cannot state two.
     let (_, answer) = scene.ask(2);
     assert_eq!(answer, Answer::Rejected(BUSY, 0, 0));
     scene.resume(5, 1);
@@ -355,7 +357,7 @@ fn one_of_two_requests_at_a_time_gets_the_session() {
         });
         let answers = both.each_mut().map(Raw::try_answer);
         let accepted = Some(Answer::Accepted(vec![0; 4]));
-        // The order of their arrival is open.
+        // The two requests can arrive in either order.
         let winner = answers.iter().rposition(|answer| *answer == accepted);
         let winner = winner.unwrap_or_else(|| panic!("{answers:?}"));
         if second == 1 || winner == 0 {
@@ -367,7 +369,7 @@ fn one_of_two_requests_at_a_time_gets_the_session() {
     }
 }
 
-/// Connects to a server that chooses this identity.
+/// Connects to a server that chooses this identity for the session.
 fn connect_to(server: &Server, id: &[u8; 12]) -> (Endpoint, Raw) {
     let address = server.address();
     let connecting = thread::spawn(move || {
@@ -457,7 +459,8 @@ fn clean_close_asks_for_nothing() {
     }
 }
 
-/// Without the acknowledgement the peer would ask whether the close is complete.
+/// Without the acknowledgement, the peer would resume the session to find out whether the close is
+/// complete.
 #[test]
 fn last_frame_of_the_peer_is_acknowledged() {
     let mut scene = Scene::new();
@@ -472,7 +475,7 @@ fn last_frame_of_the_peer_is_acknowledged() {
     });
 }
 
-/// The identity is the permission to take the session over.
+/// A peer that knows the identity of a session can take the session over.
 #[test]
 fn session_ids_are_not_logged() {
     let honest = HonestSession::new();
@@ -500,7 +503,7 @@ fn close_before_all_is_sent_again_confirms_nothing() {
             .unwrap();
     }
     raw.hang_up();
-    // It has received nothing, and allows one message.
+    // The server's reply states that the server has received nothing, and grants one message.
     let mut raw = server.accept_with_credits(1, &0_u32.to_be_bytes());
     assert_eq!(raw.receive(), b"kept");
     raw.control(CLOSE);

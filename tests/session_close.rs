@@ -1,4 +1,5 @@
-//! Closes of sessions whose last frames are lost: a proxy cuts the connection around them.
+//! Tests of closes of sessions whose last frames are lost: a proxy cuts the connection around these
+//! frames.
 
 use std::{
     io::{self, Read, Write},
@@ -13,7 +14,7 @@ use rdmsg::{
     TransportChoice, TrySendError,
 };
 
-/// No call takes longer.
+/// A timeout that no call reaches.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The sender of a frame.
@@ -30,15 +31,16 @@ const DATA: u8 = 1;
 const CLOSE: u8 = 5;
 const CLOSE_ACK: u8 = 7;
 
-/// Loses one frame, and all behind it, and cuts the connection when another one has passed.
+/// Loses the frame `loses` and all later frames of its sender, and cuts the connection after the
+/// frame `after` of either side.
 #[derive(Clone, Copy, Debug)]
 struct Cut {
     loses: Frame,
-    /// The frame after which the connection is cut. It may be the lost frame itself.
+    /// The frame after which the connection is cut. This frame can be the lost frame itself.
     after: Frame,
 }
 
-/// Carries TCP connections to a server.
+/// A proxy that carries TCP connections to a server.
 struct Proxy {
     address: SocketAddr,
     shared: Arc<Mutex<Shared>>,
@@ -101,7 +103,7 @@ impl Proxy {
         self.shared.lock().unwrap().cut = Some(cut);
     }
 
-    /// Makes this cut, and refuses connections then.
+    /// Makes this cut, and refuses connections afterwards.
     fn cut_for_good(&self, cut: Cut) {
         let mut shared = self.shared.lock().unwrap();
         (shared.cut, shared.is_closed) = (Some(cut), true);
@@ -120,7 +122,7 @@ impl Proxy {
     }
 }
 
-/// Carries a setup message and PDUs until one of them is lost, and then reads on.
+/// Carries a setup message and PDUs. After a PDU was lost, continues to read but not to write.
 fn carry(mut from: TcpStream, mut to: TcpStream, sender: From, shared: &Mutex<Shared>) {
     let _: io::Result<()> = (|| {
         let mut setup = vec![0; 8];
@@ -138,7 +140,7 @@ fn carry(mut from: TcpStream, mut to: TcpStream, sender: From, shared: &Mutex<Sh
             let len = u32::from_be_bytes(pdu[4..].try_into().unwrap());
             pdu.resize(8 + len as usize, 0);
             from.read_exact(&mut pdu[8..])?;
-            // A frame is the payload of a Send.
+            // The payload of the PDU Send is a frame.
             let frame = (pdu[0] == 1).then(|| (sender, pdu[8]));
             let cut = shared.lock().unwrap().cut;
             has_lost |= cut.is_some_and(|cut| frame == Some(cut.loses));
@@ -162,7 +164,7 @@ fn config() -> Config {
     })
 }
 
-/// The configuration of a server that does not wait long for its close.
+/// Returns the configuration of a server that does not wait long for its close to complete.
 fn short_close() -> Config {
     config().with(|config| config.close_timeout = Duration::from_millis(200))
 }
@@ -181,7 +183,8 @@ fn next(endpoint: &Endpoint) -> Completion {
     endpoint.next_completion_timeout(TIME_LIMIT).unwrap()
 }
 
-/// The ids of messages sent and failed, the number of messages received, and the end.
+/// Returns the ids of messages sent, the ids of messages failed, the number of messages received,
+/// and the reason for the end.
 fn outcome(endpoint: &Endpoint) -> (Vec<u64>, Vec<u64>, usize, CloseReason) {
     let (mut sent, mut failed, mut received) = (Vec::new(), Vec::new(), 0);
     loop {
@@ -203,7 +206,8 @@ fn send(endpoint: &Endpoint, ids: std::ops::Range<u64>) {
     }
 }
 
-/// Closes from one side while the other one receives, with this cut. Both verdicts are exact.
+/// Closes the session from one side while the other side receives and the proxy makes this cut.
+/// Asserts that both sides know exactly which messages have arrived.
 fn close_over(closer: From, cut: Cut) {
     let (client, server, proxy, _listener) = pair(&config(), &config());
     send(&client, 0..5);
@@ -266,8 +270,8 @@ fn lost_answer_to_close_is_repeated() {
     }
 }
 
-/// The server has received the last frame that it needs, and has forgotten the session when the
-/// client asks to resume it.
+/// The server has received the last frame that it needs. It has forgotten the session by the time
+/// the client asks to resume it.
 #[test]
 fn lost_acknowledgement_is_sent_after_session_end() {
     for closer in [From::Client, From::Server] {
@@ -281,7 +285,8 @@ fn lost_acknowledgement_is_sent_after_session_end() {
     }
 }
 
-/// The server closes after this cut. Returns the outcome of the client, which sent three messages.
+/// Makes this cut, and closes the session at the server. Returns the outcome of the client, which
+/// has sent three messages.
 fn close_while_cut_off(loses: Frame) -> (Vec<u64>, Vec<u64>, usize, CloseReason) {
     let (client, server, proxy, _listener) = pair(&config(), &short_close());
     send(&client, 0..2);
@@ -300,8 +305,8 @@ fn close_while_cut_off(loses: Frame) -> (Vec<u64>, Vec<u64>, usize, CloseReason)
     outcome
 }
 
-/// The client has received the last frame that it needs, and the server cannot ask, because only
-/// clients connect.
+/// The client has received the last frame that it needs. The server cannot ask to resume the
+/// session, because only clients connect.
 #[test]
 fn lost_acknowledgement_of_client_is_repeated() {
     for closer in [From::Client, From::Server] {
@@ -363,7 +368,7 @@ fn close_of_client_finds_that_server_has_closed() {
     assert!(matches!(server.close(), Err(Error::Undelivered(_))));
     thread::scope(|scope| {
         let closed = scope.spawn(|| client.close());
-        // A send waits for the successor until the close has begun.
+        // Until the close has begun, a send waits for the session's next connection.
         while let Err(TrySendError::Full) = client.try_send(b"late") {
             thread::yield_now();
         }

@@ -1,4 +1,4 @@
-//! Sessions over TCP: a proxy between the two sides cuts their connections.
+//! Tests of sessions over TCP: a proxy between the two sides cuts their connections.
 
 #[path = "sessions/one_sided.rs"]
 mod one_sided;
@@ -24,7 +24,7 @@ use rdmsg::{
 
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// Carries TCP connections to a server until they are cut.
+/// A proxy that carries TCP connections to a server until a test cuts them.
 struct Proxy {
     address: SocketAddr,
     carried: Arc<Carried>,
@@ -34,7 +34,8 @@ struct Proxy {
 struct Carried {
     streams: Mutex<Vec<TcpStream>>,
     is_closed: AtomicBool,
-    /// Whether the bytes of clients vanish, except for the first ones, which are the request.
+    /// Whether the proxy discards the bytes of clients, except for the first bytes of a connection,
+    /// which are the request.
     discards: AtomicBool,
 }
 
@@ -47,7 +48,7 @@ impl Proxy {
         thread::spawn(move || {
             for client in listener.incoming() {
                 let (client, server) = (client.unwrap(), TcpStream::connect(server));
-                // The client finds its connection closed.
+                // If the proxy cannot reach the server, it closes the client's connection.
                 let Ok(server) = server else { continue };
                 for stream in [&client, &server] {
                     stream.set_nodelay(true).unwrap();
@@ -75,7 +76,7 @@ impl Proxy {
         }
     }
 
-    /// Ends all connections, and refuses others.
+    /// Ends all connections, and refuses new ones.
     fn close(&self) {
         self.carried.is_closed.store(true, Ordering::Relaxed);
         self.cut();
@@ -129,7 +130,8 @@ fn connect(address: SocketAddr) -> Endpoint {
     Connector::new().config(&config()).connect(address).unwrap()
 }
 
-/// Two endpoints, the proxy between them, and the listener, without which no session is resumed.
+/// Returns two endpoints, the proxy between them, and the listener, without which no session is
+/// resumed.
 fn pair() -> (Endpoint, Endpoint, Proxy, Listener) {
     let (listener, address) = listener();
     let proxy = Proxy::new(address);
@@ -137,7 +139,7 @@ fn pair() -> (Endpoint, Endpoint, Proxy, Listener) {
     (client, listener.accept().unwrap(), proxy, listener)
 }
 
-/// The message with this number. Every 20th is above the eager size.
+/// Returns the message with this number. Every 20th message is above the eager size.
 fn message(number: u32) -> Vec<u8> {
     let len = if number % 20 == 7 {
         50_000
@@ -186,7 +188,7 @@ fn receive_all(endpoint: &Endpoint) {
     for number in 0..MESSAGES {
         let received = endpoint.recv().unwrap();
         assert!(received == message(number), "message {number}");
-        // Some are held over a cut.
+        // Some messages are held during a cut.
         held.push(received);
         if held.len() > number as usize % 6 {
             held.clear();
@@ -203,7 +205,8 @@ fn messages_arrive_once_and_in_order_over_many_cuts() {
         scope.spawn(|| receive_all(&client));
         scope.spawn(|| receive_all(&server));
     });
-    // No cut came before the last one was overcome, because the window is short.
+    // The session resumes after each cut before the next cut, because the window is shorter than
+    // the number of messages between two cuts.
     for side in [client.statistics(), server.statistics()] {
         assert!(side.resumes >= 5, "{side:?}");
     }
@@ -216,7 +219,7 @@ fn messages_arrive_once_and_in_order_over_many_cuts() {
     ));
 }
 
-/// The ids of the completions up to the end, and the end.
+/// Returns the ids of messages sent, the ids of messages failed, and the reason for the end.
 fn outcome(endpoint: &Endpoint) -> (Vec<u64>, Vec<u64>, CloseReason) {
     let (mut sent, mut failed) = (Vec::new(), Vec::new());
     loop {
@@ -232,7 +235,8 @@ fn outcome(endpoint: &Endpoint) -> (Vec<u64>, Vec<u64>, CloseReason) {
 #[test]
 fn ids_are_reported_once_over_a_cut() {
     let (client, server, proxy, _listener) = pair();
-    // A sender without a place for its id waits for the thread that asked for completions last.
+    // A sender that finds no room for its id waits for the last thread that has asked for
+    // completions. After this call, that is this thread.
     assert!(client.try_next_completion().unwrap().is_none());
     let (sent, failed, _) = thread::scope(|scope| {
         scope.spawn(|| {
@@ -252,8 +256,8 @@ fn ids_are_reported_once_over_a_cut() {
     assert!(failed.is_empty());
 }
 
-/// A client that sends messages again, and has no room for the last one, which has an id: those of
-/// a batch have a slot each.
+/// Returns a client that is sending messages again and has no room for its last message, which has
+/// an id: each message of a batch takes a slot of its own when it is sent again.
 fn resending() -> (Endpoint, Endpoint, Proxy, Listener) {
     let (client, server, proxy, listener) = pair();
     proxy.discard(true);
@@ -271,7 +275,8 @@ fn resending() -> (Endpoint, Endpoint, Proxy, Listener) {
 #[test]
 fn id_is_reported_once_if_a_resend_is_cut() {
     let (client, server, proxy, _listener) = resending();
-    // A connection that has discarded bytes must end before later ones pass: they have a gap.
+    // A connection with discarded bytes must end before later bytes pass, because its bytes have a
+    // gap.
     proxy.close();
     proxy.discard(false);
     proxy.open();
@@ -299,7 +304,7 @@ fn restarted_peer_has_lost_the_session() {
     assert_eq!(server.recv().unwrap(), b"arrived");
     client.send(Outgoing::from(b"late").with_id(2)).unwrap();
     proxy.close();
-    // The server's process ends, as far as the client can tell, and another one listens.
+    // To the client, it looks as if the server's process had ended and another process listened.
     server.abort(0);
     drop(server);
     proxy.open();
@@ -352,7 +357,8 @@ fn peer_without_sessions_has_none() {
 fn finish_flush_and_close_wait_for_the_successor() {
     let (client, server, proxy, _listener) = pair();
     proxy.close();
-    // The window takes these, or they wait for the successor.
+    // The window has room for some of these messages. The others wait for the session's next
+    // connection.
     thread::scope(|scope| {
         scope.spawn(|| {
             for number in 0..20 {
@@ -435,12 +441,13 @@ fn session_goes_on_at_another_address() {
     assert_eq!(client.peer_addr(), second.address);
     assert_ne!(client.local_addr(), before.0);
     assert_ne!(server.peer_addr(), before.1);
-    // The next attempt uses the last address.
+    // The next attempt to resume uses the last address.
     first.open();
     second.cut();
     converse(&client, &server, 2);
     assert_eq!(client.peer_addr(), second.address);
-    // Another listener of the same engine takes the session, also if the first one is gone.
+    // Another listener of the same engine accepts the session, even if the first listener is
+    // closed.
     drop(listener);
     first.close();
     second.close();
@@ -458,7 +465,8 @@ fn session_goes_on_at_another_address() {
 fn stranger_at_an_alternative_ends_no_session() {
     let (listener, address) = listener();
     let proxy = Proxy::new(address);
-    // A program of another kind, and another engine.
+    // `text` is a listener of a program of another kind. `stranger` is a listener of another
+    // engine.
     let text = TcpListener::bind("127.0.0.1:0").unwrap();
     let engine = Engine::new().unwrap();
     let stranger = Listener::builder().config(&config()).engine(&engine);
@@ -479,14 +487,15 @@ fn stranger_at_an_alternative_ends_no_session() {
     let client = connector.connect(proxy.address).unwrap();
     let server = listener.accept().unwrap();
     proxy.close();
-    // The second visit follows one to each address.
+    // The client tries all addresses in turn, so its second connection to this listener follows an
+    // attempt at each address.
     for _ in 0..2 {
         asked.recv().unwrap();
     }
     proxy.open();
     converse(&client, &server, 1);
     assert_eq!(client.peer_addr(), proxy.address);
-    // At an address that has led to the peer the answer is final.
+    // The answer of an address that has led to the peer is final.
     server.abort(0);
     drop(server);
     match client.recv_timeout(TIME_LIMIT) {
@@ -536,7 +545,7 @@ fn every_message_may_be_followed_by_a_cut() {
     assert!(client.statistics().resumes > 0);
 }
 
-/// Waits until the connection is lost.
+/// Waits until the endpoint reports the loss of its connection.
 fn wait_for_loss(endpoint: &Endpoint) {
     match endpoint.next_completion().unwrap() {
         Completion::Suspended { reason } => assert!(reason.is_loss(), "{reason}"),
@@ -582,7 +591,8 @@ fn untaken_losses_fill_no_channel() {
     let resumes = [&client, &server].map(|side| side.statistics().resumes);
     assert_eq!(resumes, [20; 2]);
     client.close().unwrap();
-    // The side that sends has one pair, and the side that receives has dropped its own.
+    // The side that sends has one pair of completions, and the side that receives has dropped its
+    // pair.
     let mut came = Vec::new();
     loop {
         match client.next_completion().unwrap() {
@@ -618,7 +628,7 @@ fn send_buffer_waits_for_the_successor() {
         client.send(buffer).unwrap();
     });
     assert_eq!(server.recv().unwrap(), b"whole");
-    // The refused call gets a report of room.
+    // The completion `Room` reports that the refused call can be retried.
     while !matches!(client.next_completion().unwrap(), Completion::Room) {}
     assert_eq!(SendBuffer::try_new(&client, 7).unwrap().len(), 7);
 }

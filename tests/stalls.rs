@@ -1,4 +1,4 @@
-//! Sends that wait for long are logged. It uses TCP, so no device is needed.
+//! Tests that sends that wait for a long time are logged. The test uses TCP, so it needs no device.
 
 use std::{thread, time::Duration};
 
@@ -7,7 +7,7 @@ use rdmsg::{Config, Connector, Endpoint, Engine, Listener, TransportChoice};
 
 mod log_lines;
 
-/// A connection whose two sides have windows of two messages.
+/// Returns both ends of a connection, whose windows are two messages.
 fn pair(label: &str, keepalive: Option<Duration>) -> (Endpoint, Endpoint) {
     let config = Config::default().with(|config| {
         config.transport = TransportChoice::Tcp;
@@ -27,8 +27,8 @@ fn pair(label: &str, keepalive: Option<Duration>) -> (Endpoint, Endpoint) {
     (client.join().unwrap(), server)
 }
 
-/// Fills the peer's window with two messages, and sends a third one, which waits until they are
-/// dropped.
+/// Fills the peer's window with two messages, and sends a third message, which waits until the
+/// first two are dropped.
 fn stall(client: &Endpoint, server: &Endpoint, lines: &Lines) {
     let (name, peer) = (client.info().id, client.peer_addr());
     let label = client.info().label.unwrap();
@@ -49,11 +49,12 @@ fn stall(client: &Endpoint, server: &Endpoint, lines: &Lines) {
     assert_eq!(lines.count(&line), count + 1, "one line for a stall");
 }
 
-/// One test, because two lines within a second are one line and a count.
+/// These cases are one test, because the log merges two lines within a second into one line and a
+/// count.
 #[test]
 fn send_that_waits_for_5_s_is_logged_once_per_stall() {
     let lines = Lines::collect();
-    // The engine notices it, as keepalive checks the peer.
+    // With keepalive, the engine's thread detects the stall when it checks the peer.
     let (client, server) = pair("engine", Some(Duration::from_millis(100)));
     stall(&client, &server, lines);
     stall(&client, &server, lines);

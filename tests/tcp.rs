@@ -1,4 +1,4 @@
-//! Connections over TCP on this machine.
+//! Tests of connections over TCP on this machine.
 
 use std::{
     io::{Read, Write},
@@ -161,11 +161,11 @@ fn strangers_end_only_their_own_connections() {
         let mut stranger = TcpStream::connect(addr).unwrap();
         stranger.write_all(hello).unwrap();
         let mut answer = Vec::new();
-        // The stream ends, or is reset if some bytes were not read.
+        // The stream ends, or is reset if the library has not read all bytes.
         let _ = stranger.read_to_end(&mut answer);
         assert!(answer.is_empty(), "{hello:?}: {answer:?}");
     }
-    // More connections than an engine keeps without a hello.
+    // An engine keeps fewer connections without a hello than this number.
     let _silent: Vec<_> = (0..300)
         .map(|_| TcpStream::connect(addr).unwrap())
         .collect();

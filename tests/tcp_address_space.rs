@@ -1,5 +1,5 @@
-//! The virtual address space that connections over TCP reserve. Each test limits that of its own
-//! process.
+//! Tests of the virtual address space that connections over TCP reserve. Each test limits the
+//! address space of its own process.
 
 #[allow(dead_code)]
 mod apart;
@@ -65,7 +65,7 @@ fn within<T>(more: usize, what: impl FnOnce() -> T) -> T {
 fn idle_connections_reserve_few_addresses() {
     const CONNECTIONS: usize = 200;
     const MOST: usize = 256 << 10;
-    // With one arena the C library's allocator reserves no addresses for threads.
+    // With one arena, the C library's allocator reserves no address space for threads.
     let mut command = Command::new(env::current_exe().unwrap());
     command.env("MALLOC_ARENA_MAX", "1");
     in_process_of(command, "idle_connections_reserve_few_addresses", || {
@@ -91,7 +91,7 @@ fn connection_ends_without_address_space_for_message() {
             for _ in 0..3 {
                 client.send(&payload).unwrap();
             }
-            // Held messages leave no receive for the others.
+            // Messages that are held leave no receive buffer for later messages.
             let mut kept = Vec::new();
             loop {
                 match server.recv_timeout(Duration::from_secs(60)) {

@@ -1,4 +1,5 @@
-//! Peers over TCP that announce large messages, and send their bytes slowly or not at all.
+//! Tests with peers over TCP that announce large messages, and send their bytes slowly or not at
+//! all.
 
 use std::{
     io::{Read, Write},
@@ -21,7 +22,8 @@ const LONG: usize = 16 * MIB;
 
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The limit of memory for a large message without any arrived bytes: two chunks.
+/// The maximum number of bytes of memory for a large message of which no byte has arrived: two
+/// chunks.
 const LEAST: u64 = 2 * (64 << 10);
 
 fn config() -> Config {
@@ -111,7 +113,7 @@ fn slow_peer_returns_memory_that_others_need() {
                     let mut part = left.min(256 << 10);
                     if sent >= LONG / 2 {
                         is_slow.store(true, Ordering::Release);
-                        // 32 kB/s
+                        // The peer sends 32 kB/s.
                         thread::sleep(Duration::from_millis(500));
                         part = left.min(16 << 10);
                     }
@@ -129,7 +131,8 @@ fn slow_peer_returns_memory_that_others_need() {
             assert_eq!(endpoint.info().close_reason, None);
             thread::yield_now();
         }
-        // The application leaves the bystander's messages unread until its memory is full.
+        // The application leaves the bystander's messages unread until the engine's memory for
+        // messages is full.
         const UNREAD: usize = 4;
         let sender = scope.spawn(|| {
             for _ in 0..UNREAD {

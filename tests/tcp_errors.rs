@@ -1,5 +1,5 @@
-//! Tests of errors over TCP: they name the address, have the same kinds as std's sockets, and do
-//! not mention RDMA.
+//! Tests of errors over TCP: the errors name the address, have the same kinds as those of std's
+//! sockets, and do not mention RDMA.
 
 mod apart;
 #[allow(dead_code)]
@@ -67,7 +67,7 @@ fn missing_descriptors_are_reported() {
     });
 }
 
-/// A logger that reports each line about missing descriptors to the test.
+/// A logger that reports each line about a lack of descriptors to the test.
 struct Accepts(Mutex<Option<Sender<()>>>);
 
 static ACCEPTS: Accepts = Accepts(Mutex::new(None));
@@ -96,7 +96,7 @@ fn lines_about_descriptors() -> Receiver<()> {
     lines
 }
 
-/// Returns the processor time of this process so far. It opens no file.
+/// Returns the processor time that this process has used so far. Opens no file.
 fn processor_time() -> Duration {
     let usage = getrusage(UsageWho::RUSAGE_SELF).unwrap();
     let time = usage.user_time() + usage.system_time();

@@ -1,5 +1,5 @@
-//! Peers over TCP that violate the protocol: each violation ends its own connection and nothing
-//! else.
+//! Tests with peers over TCP that violate the protocol: each violation ends its own connection and
+//! nothing else.
 
 use std::{
     io::{self, Read, Write},
@@ -21,7 +21,8 @@ use tcp_peer::{Peer, Stage, TIME_LIMIT, frame, frame_with, pdu};
 
 mod tcp_peer;
 
-/// Returns the target of a READ, an atomic operation or a write: memory that was not exposed.
+/// Returns the arguments of a READ, an atomic operation or a write whose target is memory that was
+/// not exposed. `more` follows the target.
 fn nowhere(more: &[u8]) -> Vec<u8> {
     [&0x1000_u64.to_be_bytes()[..], &7_u32.to_be_bytes(), more].concat()
 }
@@ -83,8 +84,8 @@ fn stream_violation_names_the_field() {
     stage.assert_well();
 }
 
-/// Reads until a PDU of this kind arrives. Returns the kinds of the PDUs before it, and the rest of
-/// it.
+/// Reads PDUs until a PDU of the kind `wanted` arrives. Returns the kinds of the PDUs before this
+/// one, and the bytes behind its prefix.
 fn read_until(peer: &mut Peer, wanted: u8) -> (Vec<u8>, Vec<u8>) {
     let mut before = Vec::new();
     loop {
@@ -111,7 +112,7 @@ fn answers_of_another_length_are_named_by_their_field() {
         ("atomic response", pdu(18, 0, &[7; 8])),
     ] {
         let (mut peer, endpoint) = stage.connect();
-        // The announced memory: address, length and key.
+        // The descriptor of the announced memory: address, length and key.
         let place = [
             &4096_u64.to_be_bytes()[..],
             &large.to_be_bytes(),
@@ -156,7 +157,7 @@ fn no_more_reads_are_in_flight_than_both_sides_serve() {
                 .read(&region, 0..8, &remote, 0, id)
                 .unwrap();
         }
-        // The acknowledgement overtakes requests that wait.
+        // The Ack of this frame overtakes requests that wait for the peer.
         peer.say(&pdu(1, 1, &frame(0, b"acknowledge this")));
         let (before, _) = read_until(&mut peer, 16);
         let asked = before.iter().filter(|kind| **kind == 4).count();
@@ -186,7 +187,7 @@ impl Log for Violations {
     fn flush(&self) {}
 }
 
-/// The peer chooses the bytes of each line, so it must not choose the number of lines.
+/// The peer chooses the bytes of each line, so the library must limit the number of lines.
 #[test]
 fn violations_log_at_most_one_line_per_second() {
     log::set_logger(&VIOLATIONS).unwrap();
@@ -245,7 +246,7 @@ fn noncontiguous_write_parts_end_the_connection() {
     for second in seconds {
         let (mut peer, endpoint) = stage.connect();
         let region = endpoint.one_sided().region(64, RemoteAccess::ALL).unwrap();
-        // The description has the address, the length and the key.
+        // The description of the region consists of the address, the length and the key.
         let remote = region.remote().to_bytes();
         let start = u64::from_be_bytes(remote[..8].try_into().unwrap());
         let part = |at: u64, more: &[u8]| {
@@ -355,7 +356,7 @@ fn bytes_beyond_one_batch_are_still_processed() {
         let mut bytes: Vec<u8> = (0..before).flat_map(message).collect();
         bytes.extend(pdu(16, 0, &12_u32.to_be_bytes()));
         bytes.extend((before..before + 20).flat_map(message));
-        // Nothing follows these bytes.
+        // The peer sends nothing after these bytes, so no later event makes the endpoint read them.
         peer.say(&bytes);
         for number in 0..before + 20 {
             let message = endpoint.recv_timeout(TIME_LIMIT).unwrap();
@@ -442,7 +443,7 @@ fn ping_flood_over_tcp_delays_no_other_connection() {
             }
         });
         scope.spawn(move || io::copy(&mut answers, &mut io::sink()));
-        // Waits until more pings were sent than there are numbers.
+        // Waits until the sequence numbers of the pings have wrapped around.
         while sent.load(Ordering::Relaxed) < 2 {
             assert_eq!(endpoint.info().close_reason, None);
             stage.assert_well();
@@ -481,7 +482,7 @@ fn connect_from(host: Ipv4Addr, to: SocketAddr) -> TcpStream {
     fd.into()
 }
 
-/// An engine keeps 256 connections without a hello.
+/// An engine keeps at most 256 connections without a hello.
 #[test]
 fn silent_peers_use_no_places_of_other_addresses() {
     const SILENT: usize = 300;
@@ -491,7 +492,7 @@ fn silent_peers_use_no_places_of_other_addresses() {
     let mut silent: Vec<_> = (0..SILENT)
         .map(|_| TcpStream::connect(addr).unwrap())
         .collect();
-    // The slow peer has a place, too, so these connections were closed.
+    // The slow peer also has one of the 256 places, so the library has closed these connections.
     for evicted in &mut silent[..SILENT + 1 - 256] {
         evicted.set_read_timeout(Some(TIME_LIMIT)).unwrap();
         assert_eq!(evicted.read(&mut [0]).unwrap(), 0);

@@ -1,5 +1,5 @@
-//! The cost of idle connections over TCP. This is a program of its own, because it measures its
-//! process.
+//! Measures the cost of idle connections over TCP. These tests are a program of their own, because
+//! they measure the whole process.
 
 use std::{thread, time::Duration};
 
@@ -32,8 +32,8 @@ fn a_process_that_only_waits_uses_no_processor() {
     drop(client);
 }
 
-/// Returns the memory that both ends of a connection add to this process, in bytes, after `first`
-/// was called for each new pair.
+/// Returns the number of bytes of memory that both ends of a connection add to this process. Each
+/// new pair of ends is passed to `first` before the measurement.
 fn memory_of_pair(first: impl Fn(&Endpoint, &Endpoint)) -> u64 {
     const PAIRS: u64 = 50;
     let mut config = Config::default();

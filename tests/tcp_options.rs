@@ -1,5 +1,5 @@
-//! Options of connections that TCP sockets have too: the source of a connector, and the traffic
-//! class.
+//! Tests of options of connections that TCP sockets have, too: the source address of a connector,
+//! and the traffic class.
 #![allow(unsafe_code)]
 
 use std::{
@@ -74,7 +74,7 @@ fn source_of_another_host_is_refused_by_name() {
     }
 }
 
-/// Returns the class of the socket of this process that has these addresses.
+/// Returns the traffic class of this process's socket that has these addresses.
 fn class_of(local: SocketAddr, peer: SocketAddr) -> i32 {
     let has = |address: nix::Result<SockaddrStorage>, wanted: SocketAddr| {
         let Ok(address) = address else { return false };

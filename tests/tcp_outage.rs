@@ -1,4 +1,4 @@
-//! Connections over TCP while the network loses all packets for some seconds.
+//! Tests of connections over TCP while the network loses all packets for some seconds.
 #![allow(unsafe_code)]
 
 #[allow(dead_code)]
@@ -22,7 +22,7 @@ use rdmsg::{
 
 use self::tcp_peer::{Stage as RawStage, TIME_LIMIT, pdu};
 
-/// A test's listener, with the configuration of its connections.
+/// The listener of a test, and the configuration of its connections.
 struct Stage {
     listener: Listener,
     config: Config,
@@ -36,7 +36,7 @@ impl Stage {
         Self::with(Config::default())
     }
 
-    /// Uses this configuration on both sides, over TCP.
+    /// Makes a stage with this configuration on both sides, over TCP.
     fn with(config: Config) -> Self {
         let config = config.with(|c| c.transport = TransportChoice::Tcp);
         let engine = Engine::new().unwrap();
@@ -48,7 +48,7 @@ impl Stage {
         Self { listener, config }
     }
 
-    /// Connects from a new engine, so no other connection proves that the peer is alive.
+    /// Connects from a new engine, so that no other connection proves that the peer is alive.
     fn connect(&self) -> (Endpoint, Endpoint, Engine) {
         let engine = Engine::new().unwrap();
         let connector = Connector::new().engine(&engine).config(&self.config);
@@ -80,7 +80,7 @@ impl Stage {
 }
 
 impl Cut {
-    /// Ends the outage.
+    /// Ends the outage: the sockets receive packets again.
     fn restore(self) {
         for fd in &self.0 {
             filter(*fd, false);
@@ -88,7 +88,8 @@ impl Cut {
     }
 }
 
-/// Makes a socket drop all arriving packets, or none. A socket of an ended connection is ignored.
+/// Makes a socket drop all arriving packets if `drops` is set, or none otherwise. Without `drops`,
+/// a socket of an ended connection is ignored.
 fn filter(fd: RawFd, drops: bool) {
     let mut nothing = libc::sock_filter {
         code: (libc::BPF_RET | libc::BPF_K) as u16,
@@ -105,7 +106,7 @@ fn filter(fd: RawFd, drops: bool) {
     } else {
         libc::SO_DETACH_FILTER
     };
-    // SAFETY: the program lives on this stack during the call.
+    // SAFETY: the BPF program lives on this stack during the call.
     let result = unsafe {
         libc::setsockopt(
             fd,
@@ -118,7 +119,7 @@ fn filter(fd: RawFd, drops: bool) {
     assert!(result == 0 || !drops, "{}", std::io::Error::last_os_error());
 }
 
-/// Sends a message every 10 ms until `ends` is set. Returns the number of messages.
+/// Sends a message every 10 ms until `ends` is set. Returns the number of messages sent.
 fn send_all_the_time(endpoint: &Endpoint, ends: &AtomicBool) -> Result<u64, Error> {
     let mut count = 0;
     while !ends.load(Ordering::SeqCst) {
@@ -149,8 +150,8 @@ fn exchange(client: &Endpoint, server: &Endpoint) -> Result<(), Error> {
     Ok(())
 }
 
-/// The peer must answer a probe within `keepalive_timeout` (3 s), and a probe may be sent at any
-/// time of the outage.
+/// The peer must answer a probe within `keepalive_timeout` (3 s), and a probe can be sent at any
+/// time during the outage.
 #[test]
 fn outage_ends_no_idle_connection() {
     const OUTAGE: Duration = Duration::from_millis(2500);
@@ -164,15 +165,15 @@ fn outage_ends_no_idle_connection() {
     let cut = stage.cut();
     thread::sleep(OUTAGE);
     cut.restore();
-    // A lost probe arrives when the kernel repeats it.
+    // The kernel retransmits a probe that was lost during the outage.
     thread::sleep(2 * OUTAGE);
     for (client, server, _engine) in &pairs {
         exchange(client, server).unwrap();
     }
 }
 
-/// A probe is sent after at least 1 s of silence, so the peer has 7 s. The kernel repeats lost
-/// bytes within twice the duration of the outage.
+/// A probe is sent after at least 1 s of silence, so the peer has 7 s to answer. The kernel
+/// retransmits lost bytes within twice the duration of the outage.
 #[test]
 fn longer_outage_ends_no_busy_connection() {
     const OUTAGE: Duration = Duration::from_millis(3200);
@@ -224,7 +225,7 @@ fn connection_survives_the_configured_outage() {
         .each_ref()
         .map(|stage| [stage.connect(), stage.connect()]);
     let cuts = stages.each_ref().map(Stage::cut);
-    // The first pair of each configuration is idle.
+    // The first connection of each configuration is idle during the outage.
     for [_, (client, server, _engine)] in &pairs {
         client.send(b"in the outage").unwrap();
         server.send(b"in the outage").unwrap();
@@ -257,7 +258,7 @@ fn connection_survives_the_configured_outage() {
     }
 }
 
-/// The close starts in the outage, and its answer arrives after it.
+/// The close starts during the outage, and its answer arrives after the outage.
 #[test]
 fn close_survives_the_configured_outage() {
     const OUTAGE: Duration = Duration::from_secs(2);
@@ -297,7 +298,8 @@ fn failure(number: u8, code: u8) -> [u8; 16] {
     [8, 0, 0, number, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, code]
 }
 
-/// The kernel of the peer accepts the last frame, as for a stopped process.
+/// The peer's kernel accepts the last frame although the peer does not answer, as for a stopped
+/// process.
 #[test]
 fn peer_without_a_sign_of_life_is_sent_the_reason() {
     let config = Config::default().with(|c| {
@@ -311,7 +313,7 @@ fn peer_without_a_sign_of_life_is_sent_the_reason() {
     assert_eq!(end(&endpoint), CloseReason::KeepaliveTimeout);
     let mut bytes = Vec::new();
     peer.stream.read_to_end(&mut bytes).unwrap();
-    // The Ping has number 0.
+    // The Ping before the Failure frame has the number 0.
     let notice = failure(1, 4);
     assert_eq!(bytes[bytes.len() - notice.len()..], notice, "{bytes:?}");
     stage.assert_well();

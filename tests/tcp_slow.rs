@@ -1,4 +1,5 @@
-//! Connections over TCP on a slow path: bytes of an incomplete frame are signs of life.
+//! Tests of connections over TCP on a slow path: arriving bytes of an incomplete frame are signs of
+//! life.
 
 use std::{
     io::{Read, Write},
@@ -10,10 +11,11 @@ use std::{
 use nix::sys::socket::{setsockopt, sockopt};
 use rdmsg::{Config, Connector, Endpoint, Engine, Error, Listener, TransportChoice};
 
-/// Longer than any call takes on a busy machine.
+/// A timeout that no call reaches, even on a busy machine.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// The time after which a silent peer is probed, and the time in which it must answer.
+/// `INTERVAL` is the silence after which a peer is probed. `TIMEOUT` is the time within which the
+/// peer must answer.
 const INTERVAL: Duration = Duration::from_millis(200);
 const TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -37,7 +39,7 @@ fn slow_path(to: SocketAddr, bytes_per_second: usize) -> SocketAddr {
     let addr = listener.local_addr().unwrap();
     thread::spawn(move || {
         let (mut near, _) = listener.accept().unwrap();
-        // A small buffer makes the sender wait, and not the relay.
+        // With a small receive buffer, the sender has to wait, and the relay collects few bytes.
         setsockopt(&near, sockopt::RcvBuf, &(16 << 10)).unwrap();
         let mut far = TcpStream::connect(to).unwrap();
         let (mut back_from, mut back_to) = (far.try_clone().unwrap(), near.try_clone().unwrap());
@@ -53,7 +55,7 @@ fn slow_path(to: SocketAddr, bytes_per_second: usize) -> SocketAddr {
     addr
 }
 
-/// Returns both ends of a connection. The connecting one sends over a slow path.
+/// Returns both ends of a connection. The connecting end sends over a slow path.
 fn slow_pair(config: &Config, bytes_per_second: usize) -> (Endpoint, Endpoint) {
     let engine = Engine::new().unwrap();
     let listener = Listener::builder()

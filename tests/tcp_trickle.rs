@@ -1,5 +1,5 @@
-//! Peers over TCP that send part of a frame, and the rest slowly or never, and threads that wait
-//! for the rest.
+//! Tests with peers over TCP that send part of a frame, and the rest slowly or never, and with
+//! threads that wait for the rest.
 #![allow(unsafe_code)]
 
 use std::{
@@ -22,7 +22,7 @@ use tcp_peer::{Peer, Stage, TIME_LIMIT, frame, pdu};
 
 mod tcp_peer;
 
-/// The longest silence of a peer, in tests of this limit.
+/// The keepalive timeout of the tests in which it passes.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The longest payload of a frame, in bytes.
@@ -52,7 +52,7 @@ fn split_frame(len: usize, missing: usize) -> (Vec<u8>, Vec<u8>) {
     (bytes, rest)
 }
 
-/// Makes the peer send bytes one by one, at this interval, until the handle is dropped.
+/// Sends bytes from the peer one by one, at this interval, until the returned handle is dropped.
 fn trickle(mut peer: Peer, bytes: Vec<u8>, every: Duration) -> mpsc::Sender<()> {
     let (handle, dropped) = mpsc::channel();
     thread::spawn(move || {
@@ -66,12 +66,12 @@ fn trickle(mut peer: Peer, bytes: Vec<u8>, every: Duration) -> mpsc::Sender<()> 
     handle
 }
 
-/// A thread that waits in `recv`, and can be stopped there.
+/// A thread that waits in `recv`, and that the test can stop while it waits.
 struct Receiving {
     thread: JoinHandle<Result<Vec<u8>, Error>>,
 }
 
-/// A stopped thread of this process, which continues when this is dropped.
+/// A stopped thread of this process, which continues when this value is dropped.
 struct Stopped {
     _gate: UnixStream,
     _only: MutexGuard<'static, ()>,
@@ -82,7 +82,7 @@ static GATE: AtomicI32 = AtomicI32::new(-1);
 static IS_STOPPED: AtomicBool = AtomicBool::new(false);
 static ONLY: Mutex<()> = Mutex::new(());
 
-/// The signal handler. It runs on the thread to be stopped.
+/// The signal handler, which runs on the thread that it stops.
 extern "C" fn stop(_: libc::c_int) {
     IS_STOPPED.store(true, Ordering::SeqCst);
     let mut byte = 0_u8;
@@ -91,7 +91,7 @@ extern "C" fn stop(_: libc::c_int) {
 }
 
 impl Receiving {
-    /// Starts the thread. Returns when the thread is in the call that receives.
+    /// Starts the thread. Returns when the thread waits in recvfrom(2).
     fn new(endpoint: &Endpoint) -> Self {
         let (sender, receiver) = mpsc::channel();
         let endpoint = endpoint.clone();
@@ -111,7 +111,7 @@ impl Receiving {
     fn stop(&self) -> Stopped {
         let only = ONLY.lock().unwrap_or_else(PoisonError::into_inner);
         let (gate, inner) = UnixStream::pair().unwrap();
-        // The descriptor is never closed, because a thread may read it at any time.
+        // The descriptor is never closed, because a thread can read it at any time.
         GATE.store(inner.into_raw_fd(), Ordering::SeqCst);
         IS_STOPPED.store(false, Ordering::SeqCst);
         let handler = SigHandler::Handler(stop);
@@ -134,7 +134,8 @@ impl Receiving {
     }
 }
 
-/// Asserts that the engine establishes connections, for several periods of its timers.
+/// Asserts for 1 s, which is several periods of the engine's timers, that the engine establishes
+/// connections.
 fn assert_engine_runs(stage: &Stage) {
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(1) {

@@ -1,4 +1,4 @@
-//! Log lines as events of `tracing`, as in the guide. It uses TCP, so no device is needed.
+//! Log lines become events of `tracing`, as in the guide. The test uses TCP, so it needs no device.
 
 use std::{
     io,
@@ -46,7 +46,8 @@ fn log_line_of_call_is_event_in_callers_span() {
 
     let text = String::from_utf8(events.0.lock().unwrap().clone()).unwrap();
     let name = format!("conn {id} \"orders\" to {peer}");
-    // The engine's thread or the caller's logs the end itself.
+    // Either the engine's thread or the caller's thread logs the end of the connection, so the test
+    // expects other lines.
     let of_call = format!("DEBUG order{{number=4711}}: rdmsg::connection: {name}: closing, ");
     let of_engine = format!(" INFO rdmsg::connection: {name}: established over TCP");
     for start in [&of_call, &of_engine] {

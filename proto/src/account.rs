@@ -1,30 +1,32 @@
-//! The account of receives that several connections share.
+//! Accounting for a pool of receives that several connections share.
 //!
-//! A receive that is posted for all of them is either promised, to the peer of one connection, or
-//! free. No more receives are ever promised than are posted, so each peer that sends finds one. A
-//! promise to an idle connection cannot be taken back. So half of the receives are kept for the
-//! minimum of present and future connections. An established connection draws on the other half
-//! beyond its minimum, and gives receives back when that half runs out.
+//! Each posted receive of the pool is either promised to the peer of one connection, or free. The
+//! number of promised receives never exceeds that of the posted ones, so each data frame that a
+//! peer sends finds a receive. A promise to an idle connection cannot be taken back. Therefore half
+//! of the receives are reserved for the minimum of present and future connections. An established
+//! connection draws on the other half beyond its minimum, and gives receives back when that half
+//! runs out.
 
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use super::credit::CONTROL_RECEIVES;
 
-/// The data receives that a connection always has: one for the message that is being processed, one
-/// for the next.
+/// The number of data receives that are always promised to a connection: one for the message that
+/// is being processed, and one for the next message.
 const FLOOR: u16 = 2;
 
-/// The ratio of the receives that a connection may take to the spare ones that remain. With it a
-/// few busy connections use most of the pool, and many leave some receives for the next.
+/// A connection may use up to this multiple of the spare receives that remain in the pool. With
+/// this factor, a few busy connections use most of the pool, and many connections leave some
+/// receives for the next one.
 const SHARE: u32 = 4;
 
-/// The total number of receives of a pool, and the number of free ones.
+/// The number of all receives of a pool, and the number of its free receives.
 #[derive(Debug)]
 pub struct Account {
     total: u32,
     free: AtomicU32,
-    /// How many of the free ones are reserved for future connections. Negative if there are more
-    /// connections than half of all receives suffice for.
+    /// The number of free receives that are reserved for future connections. Negative if the
+    /// minimum of the present connections exceeds half of all receives.
     kept: AtomicI32,
 }
 
@@ -38,12 +40,13 @@ impl Account {
         }
     }
 
-    /// Returns the number of receives that a connection needs at least.
+    /// Returns the minimum number of receives of a connection with this window.
     pub fn least(window: u16) -> u32 {
         CONTROL_RECEIVES + u32::from(floor(window))
     }
 
-    /// Reserves the minimum of a connection. Returns whether it was free.
+    /// Reserves the minimum of a connection with this window. Returns false, and reserves nothing,
+    /// if too few receives are free.
     pub fn open(&self, window: u16) -> bool {
         let need = Self::least(window);
         let opened = self
@@ -52,22 +55,25 @@ impl Account {
                 free.checked_sub(need)
             })
             .is_ok();
-        // Behind the free ones: in between too few are to spare, never too many.
+        // `free` decreases before `kept` does, so a concurrent `trade` sees too few spare receives,
+        // never too many.
         if opened {
             self.kept.fetch_sub(need.cast_signed(), Ordering::Relaxed);
         }
         opened
     }
 
-    /// Frees `count` promised receives of an ended connection.
+    /// Frees `count` promised receives of a connection that has ended, and keeps its minimum for
+    /// future connections again.
     pub fn close(&self, window: u16, count: u32) {
         let need = Self::least(window).cast_signed();
-        // Before the free ones, for the same reason.
+        // `kept` increases before `free` does, so a concurrent `trade` sees too few spare receives,
+        // never too many.
         self.kept.fetch_add(need, Ordering::Relaxed);
         self.give(count);
     }
 
-    /// Frees `count` receives that were promised, and are posted.
+    /// Frees `count` posted receives that were promised to a peer.
     pub fn give(&self, count: u32) {
         let before = self.free.fetch_add(count, Ordering::Relaxed);
         debug_assert!(
@@ -76,20 +82,22 @@ impl Account {
         );
     }
 
-    /// Frees `given` receives and reserves up to `wanted`, for a connection that has `more`
-    /// receives above its floor apart from these. Returns the number of reserved receives.
+    /// Frees `given` receives of a connection, and reserves up to `wanted` receives for it. `more`
+    /// is the number of its other receives above its floor. Returns the number of reserved
+    /// receives.
     ///
-    /// A connection above its [`SHARE`] of the spare receives returns some, so busy connections end
-    /// up with equal parts, in any order of arrival.
+    /// A connection above its [`SHARE`] of the spare receives reserves fewer than it frees, so busy
+    /// connections end up with equal parts, regardless of the order in which they were established.
     pub(super) fn trade(&self, given: u32, more: u32, wanted: u32) -> u32 {
         let mut free = self.free.load(Ordering::Relaxed);
         loop {
             let kept = self.kept.load(Ordering::Relaxed).max(0).cast_unsigned();
             let spare = (free + given).saturating_sub(kept);
-            // By a quarter, so that it does not go back and forth by one.
+            // A call takes at most a quarter of the room, so that the number of receives does not
+            // oscillate by one between calls.
             let room = spare.saturating_mul(SHARE).saturating_sub(more);
             let taken = wanted.min(room.div_ceil(4));
-            // The usual case of a busy connection, which writes no cache line.
+            // This is the usual case for a busy connection, and writes to no shared cache line.
             if taken == given {
                 return taken;
             }
@@ -110,7 +118,7 @@ impl Account {
         self.free.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of receives in all.
+    /// Returns the number of all receives of the pool.
     pub fn total(&self) -> u32 {
         self.total
     }
@@ -134,7 +142,7 @@ impl std::hash::Hash for Account {
     }
 }
 
-/// Returns the data receives that a connection of this window is promised from the beginning on.
+/// Returns the number of data receives that are always promised to a connection with this window.
 pub(super) fn floor(window: u16) -> u16 {
     window.min(FLOOR)
 }
@@ -154,7 +162,7 @@ mod tests {
         assert!(account.open(64));
     }
 
-    /// The numbers of `Config::shared_receive` and of the example in the crate's documentation.
+    /// `Config::shared_receive` and the example in the crate's documentation state these numbers.
     #[test]
     fn connection_keeps_its_written_receives() {
         assert_eq!(Account::least(2), 14);

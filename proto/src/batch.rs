@@ -1,12 +1,13 @@
-//! Several messages in one frame: each is preceded by its length.
+//! The payload of a Batch frame: several messages, each preceded by its length.
 
 use super::reason::Violation;
 
-/// The length in bytes of the prefix of each message in a batch: its length, in network order.
+/// The length in bytes of the prefix of each message in a batch. The prefix is the message's length
+/// in network byte order.
 pub const PART_HEADER_LEN: usize = 4;
 
-/// The most messages that this side puts into a batch. A peer may send any number within its
-/// credit.
+/// The maximum number of messages that this side puts into a batch. Only its credit limits a peer's
+/// batch.
 pub const MAX_PARTS: usize = 64;
 
 /// The content of a Batch frame.
@@ -15,12 +16,13 @@ pub const MAX_PARTS: usize = 64;
 pub(crate) struct Batch {
     /// The number of messages: at least 1.
     pub(super) count: u32,
-    /// The length in bytes of the longest one.
+    /// The length in bytes of the longest message.
     pub(super) longest: u32,
 }
 
 impl Batch {
-    /// Checks the payload of a frame, and returns the total that [`parts`] yields.
+    /// Checks the payload of a Batch frame, and returns the number of its messages and the length
+    /// of the longest one.
     pub(super) fn parse(payload: &[u8]) -> Result<Self, Violation> {
         let mut parts = parts(payload);
         let batch = parts.by_ref().fold(
@@ -45,12 +47,13 @@ impl Batch {
     }
 }
 
-/// Returns the messages of a batch: the offset of each in the payload, and its length.
+/// Returns an iterator over the messages of a batch: the offset of each message in the payload, and
+/// its length, both in bytes.
 pub fn parts(payload: &[u8]) -> Parts<'_> {
     Parts { payload, at: 0 }
 }
 
-/// See [`parts`].
+/// Iterator over the messages of a batch: see [`parts`].
 #[derive(Debug)]
 pub struct Parts<'a> {
     payload: &'a [u8],
@@ -58,7 +61,8 @@ pub struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    /// The number of bytes that are not yielded; after the end, the rest that is no message.
+    /// Returns the number of bytes of the payload that the iterator has not yielded. At the end,
+    /// these bytes form no message.
     fn rest(&self) -> usize {
         self.payload.len() - self.at
     }
@@ -73,7 +77,7 @@ impl Iterator for Parts<'_> {
         if len as usize > rest.len() {
             return None;
         }
-        // A frame is far shorter than 4 GiB.
+        // The cast loses no bits, because a frame is far shorter than 4 GiB.
         let start = (self.at + PART_HEADER_LEN) as u32;
         self.at = start as usize + len as usize;
         Some((start, len))

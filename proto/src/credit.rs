@@ -1,49 +1,51 @@
-//! Flow control: each data frame finds a receive posted, whatever the application does.
+//! Flow control: each data frame of the peer finds a posted receive, even if the application
+//! releases no message.
 //!
-//! Grants are absolute: the number of data frames that the peer may have sent in all, modulo 2³². A
-//! repeated grant changes nothing, the next one makes up for a lost one, and a grant out of bounds
-//! is a protocol violation.
+//! A grant is absolute: it is the total number of data frames that the peer may have sent since the
+//! connection was established, modulo 2³². A repeated grant changes nothing, the next grant makes
+//! up for a lost one, and a grant out of bounds is a protocol violation.
 
 use super::{account::Account, outbound::LARGE_IN_FLIGHT, reason::Violation};
 
-/// The receives that are posted for control frames, in addition to those of the window.
+/// The number of receives that are posted for control frames, in addition to those of the window.
 ///
-/// Control frames take no credit, so they have receives of their own, and each is posted again as
-/// soon as its frame is processed, before anything is sent that the frame permits. So the question
-/// is how many control frames can be unprocessed at the receiver at once:
+/// Control frames take no credit, so they have receives of their own. Each receive is posted again
+/// as soon as its frame has been processed, and before this side sends anything that the frame
+/// permits. Therefore at most these control frames of the peer can be unprocessed at this side:
 ///
-/// * **Grants: 2.** A grant frame of its own is sent when the limit has grown by at least half the
-///   window, rounded up, since it was last announced. Let g1 < g2 < g3 be the limits of three such
-///   frames in a row: g3 ≥ g1 + window. The limit is at most the number of frames released plus the
-///   window, so when g3 is sent frame number g1 has been received. The peer may send that frame
-///   only after it has processed a limit of at least g1, and the first frame that carried one was
-///   the first of the three. So the first is processed before the third is sent. A grant frame is
-///   also sent, however small, when the peer has used up its credit. Then it has sent the frame
-///   whose number was last announced, so it has processed every grant before: such a frame finds
-///   none unprocessed, and may stand for any of the three.
+/// * **Grants: 2.** A Grant frame is sent when the limit has grown by at least half the window,
+///   rounded up, since it was last announced. Let g1 < g2 < g3 be the limits of three such frames
+///   in a row: g3 ≥ g1 + window. The limit is at most the number of frames released plus the
+///   window, so when g3 is sent, frame number g1 has been received. The peer sends that frame only
+///   after it has processed a limit of at least g1, and the first of the three frames was the first
+///   to carry such a limit. So the first of the three is processed before the third is sent. A
+///   Grant frame is also sent, for any growth, when the peer has used up its credit. In that case
+///   the peer has sent the frame whose number was last announced, so it has processed every earlier
+///   Grant. Such a Grant finds no other one unprocessed, so the argument also holds if any of the
+///   three is such a Grant.
 /// * **Grants that report large messages taken: 4**, one for each large message in flight, because
-///   each reports at least one more.
-/// * **Ping: 1**, because the next one is sent after the pong of the one before.
-/// * **Pong: 1**, because there is one ping at a time.
+///   each Grant reports at least one more message.
+/// * **Ping: 1**, because a side sends the next Ping after the Pong of the previous one.
+/// * **Pong: 1**, because only one Ping is unanswered at a time.
 /// * **Finish: 1**, **Close: 1**, **CloseAck: 1**, and **Abort or Failure: 1**, because each is
-///   sent once, and of the last two only one.
+///   sent once, and a side sends either an Abort or a Failure.
 pub const CONTROL_RECEIVES: u32 = 8 + LARGE_IN_FLIGHT;
 
-/// The credit of this side.
+/// The credit that the peer has granted to this side.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct SendCredit {
     /// The number of data frames sent.
     sent: u32,
-    /// The number of data frames that may have been sent.
+    /// The total number of data frames that the peer has permitted this side to send.
     limit: u32,
-    /// The peer's window: no grant exceeds `sent` by more.
+    /// The peer's window: no grant exceeds `sent` by more than this number.
     window: u32,
 }
 
 impl SendCredit {
-    /// Makes the state after the hello, which grants the first `credits`. `start` is 0 but in
-    /// tests.
+    /// Makes the state after the hello, which grants the first `credits`. `start` is the initial
+    /// value of the counters, which is 0 except in tests.
     pub(super) fn new(window: u16, credits: u16, start: u32) -> Self {
         Self {
             sent: start,
@@ -54,7 +56,7 @@ impl SendCredit {
         }
     }
 
-    /// Returns the number of data frames that may be sent now.
+    /// Returns the number of data frames that this side may send now.
     #[inline]
     pub(super) fn available(&self) -> u32 {
         self.limit.wrapping_sub(self.sent)
@@ -65,21 +67,24 @@ impl SendCredit {
         self.window
     }
 
-    /// Returns the greatest number of data frames that the peer may not have received: a grant is
-    /// at most its window beyond those.
+    /// Returns an upper bound on the number of sent data frames that the peer has not received. All
+    /// earlier data frames have been received, because a grant exceeds the number of received
+    /// frames by at most the window.
     #[inline]
     pub(super) fn unconfirmed(&self) -> u32 {
         self.window - self.available().min(self.window)
     }
 
-    /// Counts messages that are being sent. The caller has checked `available`.
+    /// Takes the credits of `count` messages that are being sent. The caller has checked that
+    /// `available` is at least `count`.
     #[inline]
     pub(super) fn take(&mut self, count: u32) {
         debug_assert!(self.available() >= count, "the credits are there");
         self.sent = self.sent.wrapping_add(count);
     }
 
-    /// Takes a grant from a received frame. Returns whether it allows more.
+    /// Applies the grant in a received frame. Returns whether the grant permits more data frames
+    /// than before.
     #[inline]
     pub(super) fn granted(&mut self, limit: u32) -> Result<bool, Violation> {
         let more = limit.wrapping_sub(self.limit);
@@ -88,7 +93,7 @@ impl SendCredit {
         if more == 0 {
             return Ok(false);
         }
-        // The sum cannot overflow: neither side of it exceeds 2³² and windows are 16 bits wide.
+        // The sum of two 32-bit numbers cannot overflow 64 bits.
         //= PROTOCOL.md#credits
         //# A grant must not be lower than an earlier one, nor exceed the number of data frames
         //# received by more than the granting side's `window`.
@@ -109,26 +114,28 @@ impl SendCredit {
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct RecvCredit {
     window: u32,
-    /// The number of receives that are promised at least.
+    /// The minimum number of receives that are promised to the peer.
     floor: u32,
     /// The number of data frames received.
     received: u32,
     /// The number of data frames whose receives have been posted again.
     released: u32,
-    /// The number of data frames for which there are, or were, receives. The difference to
-    /// `released` is promised to the peer: the window, unless receives are shared.
+    /// The total number of data frames that have or had a receive. `limit` − `released` of these
+    /// receives are promised to the peer or hold its messages: the whole window, unless connections
+    /// share receives.
     limit: u32,
-    /// The limit that was last sent to the peer.
+    /// The value of `limit` that was last sent to the peer.
     announced: u32,
-    /// Whether the peer has used up its grants since a receive was last posted again.
+    /// Whether the peer has used up its credit at any time since a receive was last posted again.
     used_up: bool,
-    /// Whether a grant waits for more releases while the application has messages.
+    /// Whether a grant is delayed until the application has released more of the messages that it
+    /// holds.
     may_delay_grants: bool,
 }
 
 impl RecvCredit {
-    /// Makes the state after the hello, which grants the first `credits`. `start` is 0 but in
-    /// tests.
+    /// Makes the state after the hello, which grants the first `credits`. `start` is the initial
+    /// value of the counters, which is 0 except in tests.
     pub(super) fn new(window: u16, credits: u16, start: u32) -> Self {
         let limit = start.wrapping_add(credits.into());
         Self {
@@ -143,13 +150,13 @@ impl RecvCredit {
         }
     }
 
-    /// Whether the peer may send this many messages.
+    /// Whether the peer has the credit for `count` more messages.
     #[inline]
     pub(super) fn allows(&self, count: u32) -> bool {
         self.announced.wrapping_sub(self.received) >= count
     }
 
-    /// Counts received messages of one frame. The caller has checked `allows`.
+    /// Counts the `count` messages of a received frame. The caller has checked `allows`.
     #[inline]
     pub(super) fn receive(&mut self, count: u32) {
         debug_assert!(self.allows(count), "the peer had the credits");
@@ -168,8 +175,8 @@ impl RecvCredit {
         self.received.wrapping_sub(self.released)
     }
 
-    /// Counts a receive that was posted again: for this connection, or for all that share the
-    /// `account`.
+    /// Counts a receive that was posted again, either for this connection alone or, with an
+    /// `account`, for all connections that share the account.
     #[inline]
     pub(super) fn release(&mut self, account: Option<&Account>) {
         debug_assert!(
@@ -180,8 +187,9 @@ impl RecvCredit {
         let more = match account {
             None => 1,
             Some(account) => {
-                // Twice the number for a peer that has used up its grants, so that a peer that
-                // sends little takes few receives from busy ones.
+                // If the peer has used up its credit, the number of promised receives doubles.
+                // Otherwise it does not grow, so that a peer that sends little takes few receives
+                // from busy connections.
                 let twice = if self.used_up { 2 + self.promised() } else { 1 };
                 let wanted = twice.min(self.window - self.promised());
                 match self.promised().checked_sub(self.floor) {
@@ -198,7 +206,7 @@ impl RecvCredit {
         self.may_delay_grants |= self.held() == 0;
     }
 
-    /// Counts a receive that is not posted again, because the connection ends.
+    /// Counts a receive that is not posted again because the connection is ending.
     #[inline]
     pub(super) fn give_up(&mut self) {
         debug_assert!(
@@ -208,29 +216,30 @@ impl RecvCredit {
         self.released = self.released.wrapping_add(1);
     }
 
-    /// Promises all receives of the window but `held`, which stand for messages of earlier
-    /// connections. It takes no promise back.
+    /// Promises the peer all receives of the window except `held` ones, whose places are taken by
+    /// messages of the session's earlier connections. Takes back no promise.
     pub(super) fn withhold(&mut self, held: u32) {
         let more = self.window.saturating_sub(held + self.promised());
         self.limit = self.limit.wrapping_add(more);
     }
 
-    /// Returns the number of receives that are promised to the peer, or hold its messages.
+    /// Returns the number of receives that are promised to the peer or hold its messages.
     #[inline]
     pub(super) fn promised(&self) -> u32 {
         self.limit.wrapping_sub(self.released)
     }
 
-    /// Returns the limit for a frame that is being sent.
+    /// Returns the limit for a frame that is being sent, and records the limit as announced.
     #[inline]
     pub(super) fn announce(&mut self) -> u32 {
         self.announced = self.limit;
         self.announced
     }
 
-    /// Whether a grant is due in a frame of its own: it has half the window, or the peer has used
-    /// up its credit and the grant reaches the number of messages that the application holds. A
-    /// slow application holds more messages, and each place that becomes free would cause a frame.
+    /// Whether a Grant frame is due: the grant has grown by half the window, or the peer has used
+    /// up its credit and the grant has grown by the number of messages that the application holds.
+    /// Without that number, each message that a slow application releases would cause a Grant
+    /// frame.
     #[inline]
     pub(super) fn grant_due(&self) -> bool {
         let more = self.limit.wrapping_sub(self.announced);
@@ -242,8 +251,8 @@ impl RecvCredit {
         more >= self.window.div_ceil(2) || (enough && self.is_awaited())
     }
 
-    /// Whether the peer waits for a grant that waits for more releases. They may never come: an
-    /// application may keep messages.
+    /// Whether the peer waits for a grant that this side delays until the application releases more
+    /// messages. An application is free to keep its messages, so the caller limits the delay.
     #[inline]
     pub(super) fn delays_grant(&self) -> bool {
         self.is_awaited() && !self.grant_due()
@@ -254,12 +263,12 @@ impl RecvCredit {
         self.announced
     }
 
-    /// Lets grants leave at once, until the application holds no message.
+    /// Sends grants without delay from now until the application holds no message.
     pub(super) fn stop_delaying_grants(&mut self) {
         self.may_delay_grants = false;
     }
 
-    /// Whether the peer has used up its credit, and there is more.
+    /// Whether the peer has used up its credit and this side can grant more.
     #[inline]
     fn is_awaited(&self) -> bool {
         self.limit != self.announced && self.announced == self.received
@@ -296,7 +305,7 @@ mod tests {
         for (credits, available) in [(0, 0), (7, 7), (8, 8), (9, 8), (u16::MAX, 8)] {
             let mut credit = SendCredit::new(8, credits, u32::MAX);
             assert_eq!(credit.available(), available, "{credits}");
-            // The window bounds the next grant, whatever the hello promised.
+            // The window bounds the next grant, even if the hello's `credits` exceed the window.
             assert_eq!(credit.granted(7), Ok(available < 8), "{credits}");
         }
     }
@@ -377,7 +386,7 @@ mod tests {
         credit.announce();
         credit.release(Some(&account));
         assert!(credit.promised() <= 8);
-        // Others take the spare receives, and another connection comes.
+        // Other connections take the spare receives, and one more connection is opened.
         while account.trade(0, 0, 8) > 0 {}
         assert!(account.open(8));
         for _ in 0..20 {

@@ -1,18 +1,18 @@
 use std::fmt;
 
-/// The object whose failure a device reported in an event of its own (`ibv_get_async_event(3)`).
+/// The object whose failure a device reported in an asynchronous event (`ibv_get_async_event(3)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 #[non_exhaustive]
 pub enum DeviceFault {
-    /// The whole device (`DEVICE_FATAL`): all its connections end. Some drivers report it for a
-    /// device that is being removed.
+    /// The whole device (`DEVICE_FATAL`): all its connections end. Some drivers also report this
+    /// event for a device that is being removed.
     Device,
     /// The connection's queue pair (`QP_FATAL`).
     QueuePair,
     /// A request of the peer that the queue pair cannot serve (`QP_REQ_ERR`).
     Request,
-    /// A request of the peer that reaches for memory to which it has no right (`QP_ACCESS_ERR`).
+    /// A request of the peer for memory that the peer has no right to access (`QP_ACCESS_ERR`).
     Access,
     /// The connection's completion queue (`CQ_ERR`).
     CompletionQueue,
@@ -21,7 +21,8 @@ pub enum DeviceFault {
 }
 
 impl DeviceFault {
-    /// Whether the path failed, and not the peer: a session goes on over another connection.
+    /// Whether this fault lies in the path and not in the peer, so that a session continues over
+    /// another connection.
     pub(crate) const fn is_loss(self) -> bool {
         match self {
             Self::Device | Self::QueuePair | Self::CompletionQueue | Self::SharedReceives => true,

@@ -7,17 +7,17 @@ pub const HEADER_LEN: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub(crate) enum Kind {
-    /// One message of the application. Takes a credit.
+    /// Carries one message of the application, and takes a credit.
     Data,
-    /// One large message of the application, which the receiver reads with the [`Descriptor`] in
-    /// the payload. Takes a credit.
+    /// Announces one large message of the application, which the receiver reads with the
+    /// [`Descriptor`] in the payload. Takes a credit.
     Rendezvous,
-    /// Several messages of the application: see [`Batch`](super::batch::Batch). Takes a credit for
-    /// each.
+    /// Carries several messages of the application, and takes a credit for each: see
+    /// [`Batch`](super::batch::Batch).
     Batch,
-    /// A part of one message of the application. Takes a credit.
+    /// Carries a part of one message of the application, and takes a credit.
     Fragment,
-    /// No message: takes no credit, and has no payload.
+    /// Carries no message, takes no credit, and has no payload.
     Control(Control),
 }
 
@@ -25,22 +25,24 @@ pub(crate) enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub(crate) enum Control {
-    /// Carries nothing but the counters of its header.
+    /// Carries only the counters in its header.
     Grant,
-    /// Asks for a pong.
+    /// Asks for a Pong.
     Ping,
-    /// Answers a ping: everything sent before it has been processed.
+    /// Answers a Ping: the sender of the Pong has processed everything that was sent before the
+    /// Ping.
     Pong,
     /// Announces that nothing but control frames follows.
     Close,
     /// Ends the connection at once; `arg` is the application's code.
     Abort,
-    /// Acknowledges the receiver's close, and that everything sent before it has been received.
+    /// Acknowledges the receiver's Close and the receipt of everything that the receiver sent
+    /// before it.
     CloseAck,
-    /// Ends the connection at once, because the sender's library cannot go on; `arg` says why: see
-    /// [`OUT_OF_RESOURCES`].
+    /// Ends the connection at once, because the sender's library cannot continue. `arg` is a code
+    /// for the cause, such as [`OUT_OF_RESOURCES`].
     Failure,
-    /// Ends the sender's messages. It may go on receiving.
+    /// Half-closes the connection: the sender sends no more messages, but continues to receive.
     Finish,
 }
 
@@ -83,32 +85,33 @@ impl Kind {
         Self::ALL.into_iter().find(|kind| kind.number() == number)
     }
 
-    /// Returns the violation of a frame of this kind that must not come now.
+    /// Returns the violation for a frame of this kind that the protocol forbids in the connection's
+    /// present state.
     pub(super) fn unexpected(self, expected: &'static str) -> Violation {
         Violation::new("kind", self.number().into(), expected)
     }
 }
 
-/// The first two bytes of a message's frame: kind and flags.
+/// The first two bytes of a Data frame: kind and flags.
 const DATA: [u8; 2] = [Kind::Data.number(), 0];
 
-/// The `arg` of a Failure: there was no memory for large messages of the receiver of this frame,
-/// for longer than the timeout. Later versions may have other codes.
+/// The `arg` of a Failure: for longer than `read_timeout`, the sender had no memory for large
+/// messages of the receiver of this frame. Later versions may define other codes.
 pub(crate) const OUT_OF_RESOURCES: u32 = 1;
 
-/// The `arg` of a Failure: the program of the sender failed, because a waker panicked.
+/// The `arg` of a Failure: the sender's program failed, because a waker panicked.
 pub(crate) const WAKER_PANICKED: u32 = 2;
 
-/// The `arg` of a Failure: the program of the sender has not taken the connection from its
-/// listener, which has ended. It has seen no message of the receiver of this frame.
+/// The `arg` of a Failure: the sender's listener ended before the sender's program took the
+/// connection from it. The program has seen no message of the receiver of this frame.
 pub(crate) const NOT_TAKEN: u32 = 3;
 
 /// The `arg` of a Failure: the sender saw no sign of life of the receiver of this frame within
 /// `keepalive_interval` and `keepalive_timeout`.
 pub(crate) const KEEPALIVE_TIMEOUT: u32 = 4;
 
-/// The `arg` of a Failure: the sender could read nothing of a large message of the receiver of this
-/// frame within `read_timeout`.
+/// The `arg` of a Failure: for `read_timeout`, the sender could read no byte of a large message of
+/// the receiver of this frame.
 pub(crate) const READ_TIMEOUT: u32 = 5;
 
 /// A frame's header.
@@ -119,14 +122,16 @@ pub(crate) const READ_TIMEOUT: u32 = 5;
 #[cfg_attr(test, derive(Hash))]
 pub(crate) struct Header {
     pub kind: Kind,
-    /// The number of frames that the sender sent before, modulo 2¹⁶.
+    /// The number of frames that the sender sent before this one, modulo 2¹⁶.
     pub sequence: u16,
-    /// The number of data frames that the receiver of this frame may have sent, modulo 2³².
+    /// The total number of data frames that the receiver of this frame may have sent, modulo 2³².
     pub grant: u32,
-    /// The length in bytes of the payload; in a Fragment, of the message from the payload on.
+    /// The length in bytes of the payload. In a Fragment: the number of bytes of the message from
+    /// the start of this payload to the message's end.
     pub len: u32,
-    /// In an Abort the application's code, in a Failure the reason, in all others the number of
-    /// large messages of the receiver of this frame that have been read, modulo 2³².
+    /// In an Abort, the application's code; in a Failure, the cause's code; in all other frames,
+    /// the number of large messages of the receiver of this frame that the sender has read, modulo
+    /// 2³².
     pub arg: u32,
 }
 
@@ -139,11 +144,11 @@ pub(crate) const DESCRIPTOR_LEN: usize = 24;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub struct Descriptor {
-    /// The address of its first byte.
+    /// The address of the message's first byte.
     pub addr: u64,
-    /// The length in bytes.
+    /// The message's length in bytes.
     pub len: u64,
-    /// The key with which the receiver reads it.
+    /// The key with which the receiver of the frame reads the message.
     pub rkey: u32,
 }
 
@@ -196,8 +201,8 @@ impl Descriptor {
 }
 
 impl Header {
-    /// Returns the number of large messages of the receiver of this frame that have been read, or
-    /// `None` where `arg` is a code.
+    /// Returns the number of large messages of the receiver of this frame that the sender has read,
+    /// or `None` if `arg` is a code.
     #[inline]
     pub(crate) fn taken(&self) -> Option<u32> {
         match self.kind {
@@ -234,7 +239,8 @@ impl Header {
         bytes
     }
 
-    /// Parses the header of a Data frame. Returns `None` for all other frames and malformed ones.
+    /// Parses the header of a Data frame. Returns `None` if the frame is malformed or of another
+    /// kind.
     #[inline]
     pub(crate) fn parse_data(frame: &[u8]) -> Option<Self> {
         let (header, payload) = frame.split_first_chunk::<HEADER_LEN>()?;
@@ -248,8 +254,8 @@ impl Header {
         (header[..2] == DATA && parsed.len as usize == payload.len()).then_some(parsed)
     }
 
-    /// Parses the header of a frame and checks everything about it that does not depend on the
-    /// connection's state.
+    /// Parses the header of a frame, and checks all rules that do not depend on the connection's
+    /// state.
     pub(crate) fn parse(frame: &[u8]) -> Result<Self, Violation> {
         let Some((header, payload)) = frame.split_first_chunk::<HEADER_LEN>() else {
             return Err(Violation::new(
@@ -288,15 +294,16 @@ impl Header {
     }
 }
 
-/// Returns the 32-bit field at this offset.
+/// Returns the big-endian 32-bit field at offset `at`.
 fn word<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// The number of the next frame in each direction, modulo 2¹⁶.
+/// The sequence number of the next frame in each direction, modulo 2¹⁶.
 ///
-/// A reliable connection loses and repeats nothing. A device or a driver that does so all the same
-/// ends the connection by it: without the numbers a repeated message would be delivered twice.
+/// A reliable connection neither loses nor repeats frames. If a faulty device or driver does, the
+/// sequence numbers reveal the fault and the connection ends. Without sequence numbers, a repeated
+/// message would be delivered twice.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Sequence {
@@ -305,7 +312,7 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
-    /// Begins both directions at `start`: 0 but in tests.
+    /// Begins both directions at `start`, which is 0 except in tests.
     pub(super) const fn new(start: u16) -> Self {
         Self {
             send: start,
@@ -313,7 +320,7 @@ impl Sequence {
         }
     }
 
-    /// Numbers the next frame that is sent.
+    /// Returns the sequence number for the next frame to send, and advances the counter.
     #[inline]
     pub(super) fn send(&mut self) -> u16 {
         let number = self.send;
@@ -327,7 +334,7 @@ impl Sequence {
         number == self.receive
     }
 
-    /// Counts a frame of the peer.
+    /// Counts a received frame. Returns a violation if `number` is not the next sequence number.
     #[inline]
     pub(super) fn receive(&mut self, number: u16) -> Result<(), Violation> {
         //= PROTOCOL.md#violations
@@ -439,7 +446,8 @@ mod tests {
             let header = Header { kind, sequence, grant, len: payload.len() as u32 + more, arg };
             let frame = [&header.emit()[..], &payload].concat();
             prop_assert_eq!(Header::parse(&frame), Ok(header));
-            // A message in fragments that is cut short has too little in the end.
+            // A header alone does not show that a Fragment was cut short, as long as one byte of
+            // its payload remains.
             let is_cut = Header::parse(&frame[..frame.len() - 1]).is_err();
             prop_assert!(is_cut || (kind == Kind::Fragment && payload.len() > 1));
             if kind == Kind::Fragment {

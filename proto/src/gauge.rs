@@ -3,41 +3,45 @@ use std::{
     net::{IpAddr, Ipv6Addr},
 };
 
-/// A bound on bytes that many connections use at a time, with a queue of waiting connections.
+/// Limits the number of bytes that many connections use at a time, and queues the connections that
+/// wait for bytes.
 ///
 /// A connection claims the bytes of a message part by part, so a message that does not arrive uses
-/// next to nothing. One host uses at most three quarters of the bound. The hosts that wait take
-/// turns; the claims of one host are granted in their order, except that the later parts of a
-/// message go before the first parts of others.
+/// almost no bytes. One host uses at most three quarters of the limit. Waiting hosts take turns.
+/// The claims of one host are granted in their order, except that later parts of a message precede
+/// the first parts of other messages.
 ///
-/// Messages of which parts have arrived could block each other: all of them wait, and none is
-/// complete. Therefore a later part may exceed a full bound by an eighth of it, and beyond that one
-/// message at a time, which is then complete and is released by the application. The same holds
-/// for the share of each host. A claim is always granted if nothing is in use.
+/// Messages that have partly arrived could deadlock: all of them wait for bytes, and none becomes
+/// complete and is released. Therefore a claim for a later part may exceed the limit by an eighth
+/// of it. Beyond that, one message at a time may exceed the limit until it is complete, so that the
+/// application can release it. The same rules apply to the share of each host. A claim is always
+/// granted if no bytes are in use.
 #[derive(Debug)]
 pub struct Gauge {
     total: Level,
     hosts: HashMap<Host, Share>,
-    /// The number of claims that wait, of all hosts.
+    /// The number of waiting claims of all hosts.
     waiting: usize,
-    /// Claims that were granted and not fetched. Their bytes are in use.
+    /// Claims that were granted and that their claimants have not fetched. Their bytes count as in
+    /// use.
     granted: Vec<Claim>,
-    /// The claimants that were granted theirs since the last [`served`](Self::served).
+    /// The claimants whose waiting claims were granted since the last call of
+    /// [`served`](Self::served).
     served: Vec<u64>,
-    /// The ticket of the next claim that waits.
+    /// The ticket of the next claim that has to wait.
     next_ticket: u64,
-    /// The number of grants to hosts that had to wait.
+    /// The number of granted claims that had to wait.
     turns: u64,
 }
 
-/// The place of a claim in its message.
+/// The part of a message for which a claim asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// The whole message.
     Whole,
     /// The first chunk of several.
     First,
-    /// A chunk with others before and behind it.
+    /// A chunk that is neither the first nor the last of its message.
     Middle,
     /// The last chunk of several.
     Last,
@@ -54,7 +58,7 @@ impl Part {
         }
     }
 
-    /// Whether earlier parts of the message are in use.
+    /// Whether earlier parts of the same message have been granted.
     fn is_later(self) -> bool {
         matches!(self, Self::Middle | Self::Last)
     }
@@ -63,28 +67,29 @@ impl Part {
 #[derive(Clone, Copy, Debug)]
 struct Claim {
     who: u64,
-    /// The order of the claims that wait.
+    /// The number of the claim in the order in which claims began to wait.
     ticket: u64,
     bytes: u64,
     part: Part,
 }
 
-/// The bytes in use by a host.
+/// The number of bytes in use by a host, and the host's waiting claims.
 #[derive(Debug)]
 struct Share {
     level: Level,
-    /// Later parts before first parts, then the oldest first.
+    /// The waiting claims: later parts of messages before first parts, and older claims before
+    /// newer ones.
     waiting: VecDeque<Claim>,
-    /// The value of `turns` when the host was last granted a claim that had waited.
+    /// The value of `turns` when a waiting claim of the host was last granted.
     turn: u64,
 }
 
-/// A bound and the bytes in use.
+/// A limit, and the number of bytes in use.
 #[derive(Debug)]
 struct Level {
     limit: u64,
     used: u64,
-    /// The claimant that may exceed the limit until it has the last part of its message.
+    /// The claimant that may exceed the limit until the last part of its message is granted.
     exceeding: Option<u64>,
 }
 
@@ -104,7 +109,8 @@ impl Level {
                 && (self.exceeding == Some(claim.who) || self.used <= self.most()))
     }
 
-    /// Returns the bytes in use up to which another message may exceed the limit.
+    /// Returns the greatest number of bytes in use at which a later part of any message may exceed
+    /// the limit.
     fn most(&self) -> u64 {
         self.limit.saturating_add(self.limit / 8)
     }
@@ -123,14 +129,15 @@ impl Level {
         self.used = self.used.saturating_sub(bytes);
     }
 
-    /// Forgets that this claimant may exceed the limit.
+    /// Withdraws this claimant's permission to exceed the limit.
     fn forget(&mut self, who: u64) {
         self.exceeding.take_if(|exceeding| *exceeding == who);
     }
 }
 
 impl Share {
-    /// Returns the index of the claim that is next, if the share of the host has room for it.
+    /// Returns the index of the claim that is granted next, if the host's share has room for the
+    /// claim.
     fn next(&self) -> Option<usize> {
         let front = self.waiting.front()?;
         if self.level.has_room_for(front) {
@@ -155,7 +162,7 @@ impl Share {
 }
 
 impl Gauge {
-    /// Makes a gauge for `limit` bytes of all hosts together.
+    /// Makes a gauge with a limit of `limit` bytes for all hosts together.
     pub fn new(limit: u64) -> Self {
         Self {
             total: Level::new(limit),
@@ -168,8 +175,8 @@ impl Gauge {
         }
     }
 
-    /// Returns the claimants that were granted theirs by the last calls while they waited.
-    /// [`claim`](Self::claim) fetches it.
+    /// Returns the claimants whose waiting claims were granted since the last call of this
+    /// function. Each claimant fetches its grant with [`claim`](Self::claim).
     pub fn served(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.served)
     }
@@ -179,9 +186,10 @@ impl Gauge {
         self.total.used
     }
 
-    /// Claims `bytes` for a claimant of this host, or fetches its grant. Returns whether it
-    /// has them now; otherwise it waits. A claim changes only by
-    /// [`forget`](Self::forget).
+    /// Claims `bytes` for a claimant of this host, or fetches the claimant's earlier grant. Returns
+    /// true if the claimant has the bytes now. Otherwise the claim is queued, and
+    /// [`served`](Self::served) returns the claimant after the claim was granted. A queued claim
+    /// cannot be changed, only removed with [`forget`](Self::forget).
     pub fn claim(&mut self, who: u64, host: Host, bytes: u64, part: Part) -> bool {
         if self.fetch(who) {
             return true;
@@ -209,8 +217,8 @@ impl Gauge {
         self.fetch(who)
     }
 
-    /// Claims `bytes` for a claimant that does not wait, if then at most `limit` bytes are in use.
-    /// Returns whether it got them. It gets none while other claimants wait.
+    /// Claims `bytes` without waiting. Returns true if they are granted: no other claim waits, and
+    /// at most `limit` bytes are in use afterwards.
     pub fn try_claim(&mut self, host: Host, bytes: u64, limit: u64) -> bool {
         let claim = Claim {
             who: u64::MAX,
@@ -229,14 +237,14 @@ impl Gauge {
         fits
     }
 
-    /// Whether this claimant waits or has a grant to fetch.
+    /// Whether this claimant has a waiting claim, or a grant that it has not fetched.
     pub fn knows(&self, who: u64, host: Host) -> bool {
         let waits = |share: &Share| share.index_of(who).is_some();
         self.granted.iter().any(|claim| claim.who == who)
             || self.hosts.get(&host).is_some_and(waits)
     }
 
-    /// Whether another claim waits for bytes that this host uses.
+    /// Whether another claim waits that could be granted if this host released bytes.
     pub fn is_contended_at(&self, host: Host) -> bool {
         self.waiting > 0
             && self.hosts.iter().any(|(other, share)| {
@@ -244,7 +252,7 @@ impl Gauge {
             })
     }
 
-    /// Frees `bytes` of a host.
+    /// Releases `bytes` that a host has in use, and grants waiting claims.
     pub fn release(&mut self, host: Host, bytes: u64) {
         self.total.release(bytes);
         if let Some(share) = self.hosts.get_mut(&host) {
@@ -254,7 +262,7 @@ impl Gauge {
         self.serve();
     }
 
-    /// Removes the claim of `who`, granted or not.
+    /// Removes the claim of `who`, whether it waits or was granted and not fetched.
     pub fn forget(&mut self, who: u64, host: Host) {
         self.served.retain(|served| *served != who);
         self.total.forget(who);
@@ -280,7 +288,7 @@ impl Gauge {
         given.map(|at| self.granted.swap_remove(at)).is_some()
     }
 
-    /// Grants claims as far as the bounds allow.
+    /// Grants waiting claims as far as the limits allow.
     fn serve(&mut self) {
         while let Some((host, at)) = self.next() {
             let share = self.host(host);
@@ -313,7 +321,8 @@ impl Gauge {
         if self.total.has_room_for(&share.waiting[at]) {
             return Some((*host, at));
         }
-        // The message that exceeds the limit is complete before others go on.
+        // A message that exceeds the limit becomes complete before claims of other messages are
+        // granted.
         let who = self.total.exceeding?;
         waiting().find_map(|(host, share, _)| {
             let at = share.index_of(who)?;
@@ -336,7 +345,7 @@ impl Gauge {
         })
     }
 
-    /// Forgets a host that uses nothing and waits for nothing.
+    /// Removes a host that has no bytes in use and no waiting claims.
     fn clean(&mut self, host: Host) {
         let idle = |share: &Share| share.level.used == 0 && share.waiting.is_empty();
         if self.hosts.get(&host).is_some_and(idle) {
@@ -345,10 +354,10 @@ impl Gauge {
     }
 }
 
-/// A host at the other end, for the bounds on the share of one host.
+/// Identifies a peer's host, for the limits on the share of one host.
 ///
-/// A host may take any number of IPv6 addresses in its network of 64 bits, so all addresses of such
-/// a network count as one host.
+/// A host can use any number of IPv6 addresses of its /64 network, so all addresses of one /64
+/// network count as the same host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Host(IpAddr);
 
@@ -373,13 +382,14 @@ mod tests {
         Host::of([10, 8, 0, number].into())
     }
 
-    /// Releases bytes and returns the claimants that are served.
+    /// Releases bytes of the host with this number, and returns the claimants whose claims are
+    /// granted.
     fn release(gauge: &mut Gauge, number: u8, bytes: u64) -> Vec<u64> {
         gauge.release(host(number), bytes);
         gauge.served()
     }
 
-    /// Claims a whole message for a claimant whose host has the same number.
+    /// Claims a whole message for the claimant `who`, whose host has the same number.
     fn whole(gauge: &mut Gauge, who: u64, bytes: u64) -> bool {
         gauge.claim(who, host(who as u8), bytes, Part::Whole)
     }
@@ -488,7 +498,7 @@ mod tests {
         }
     }
 
-    /// Claimants of three hosts and their messages.
+    /// A gauge, and the messages of claimants on three hosts.
     struct Model {
         gauge: Gauge,
         messages: HashMap<u64, Message>,

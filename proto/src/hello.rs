@@ -6,61 +6,62 @@ use super::Capabilities;
 const MAGIC: u32 = 0x7264_6d73;
 /// The protocol version that this crate speaks.
 pub(super) const VERSION: u8 = 3;
-/// The feature of a side whose application uses the connection as a byte stream.
+/// The feature bit of a side whose application uses the connection as a byte stream.
 pub(super) const STREAM: u16 = 1;
-/// The feature of a side that takes several messages in a frame.
+/// The feature bit of a side that takes several messages in a frame.
 pub(super) const BATCHES: u16 = 2;
-/// The feature of a side whose device has atomic operations.
+/// The feature bit of a side whose device has atomic operations.
 pub(super) const ATOMIC: u16 = 4;
-/// The feature of a side whose device has writes with immediate data.
+/// The feature bit of a side whose device has writes with immediate data.
 pub(super) const WRITE_WITH_IMM: u16 = 8;
-/// The feature of a side whose sessions outlive their connections.
+/// The feature bit of a side whose sessions outlive their connections.
 pub(super) const SESSION: u16 = 16;
-/// Set in a request that resumes a session.
+/// The feature bit of a request that resumes a session.
 pub(super) const RESUMES: u16 = 32;
-/// The feature of a side that takes messages in several frames.
+/// The feature bit of a side that takes messages in several frames.
 pub(super) const FRAGMENTS: u16 = 64;
 /// The length in bytes of a hello without the application's bytes.
 const LEN: usize = 36;
 
-/// The bytes of the application that fit into a connect request behind the hello.
+/// The maximum number of the application's bytes behind the hello in a connect request.
 pub const REQUEST_DATA_MAX: usize = 56 - LEN;
-/// The bytes of the application that fit into a reply behind the hello.
+/// The maximum number of the application's bytes behind the hello in a reply.
 pub const REPLY_DATA_MAX: usize = 196 - LEN;
 
-/// The parameters of a side, in the private data of its request or reply.
+/// The parameters of a side, which it sends in the private data of its request or reply.
 ///
-/// On the wire, in network order: magic `u32`, version `u8`, length of the whole `u8`, features
+/// On the wire, in network order: magic `u32`, version `u8`, total length in bytes `u8`, features
 /// `u16`, receive window `u16`, first credits `u16`, eager size `u32`, largest message `u64`,
-/// keepalive interval `u32` (ms, 0 = none), engine `u64`, the application's bytes. The length is
-/// inside because the connection manager pads private data with zeros. Every version keeps the
-/// places of magic and version and the format of a [rejection](super::reject::Reject), so that
-/// sides of different versions can report the versions.
+/// keepalive interval `u32` (ms, 0 = none), engine `u64`, the application's bytes. The hello
+/// includes its length because the connection manager pads private data with zeros. Every version
+/// keeps the offsets of magic and version and the format of a [rejection](super::reject::Reject),
+/// so that sides of different versions can report the versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub(crate) struct Hello {
     pub version: u8,
-    /// Abilities of the sender beyond this version, as bits. Unknown bits are ignored.
+    /// The sender's optional features, as bits. The receiver ignores unknown bits.
     pub features: u16,
     pub window: u16,
-    /// The part of the window that may be used before the first grant; 0 means all of it.
+    /// The number of data frames that the receiver of the hello may send before the first grant; 0
+    /// means all of `window`.
     pub credits: u16,
     pub eager_size: u32,
     pub max_message: u64,
     pub keepalive_ms: u32,
-    /// A random number that identifies the sender's engine: a sign of life on one of its
-    /// connections counts for all of them.
+    /// A random number that identifies the sender's engine. A sign of life on one connection of an
+    /// engine counts for all of the engine's connections.
     pub engine: u64,
 }
 
-/// Why private data is not a hello.
+/// The reason why private data is not a hello of this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HelloError {
     /// The private data is not of this protocol.
     NotRdmsg,
     /// The private data is that of librdmacm's rsockets.
     Rsocket,
-    /// The hello has this other version.
+    /// The hello has this version, which is not [`VERSION`].
     Version(u8),
 }
 
@@ -136,8 +137,8 @@ impl Hello {
     }
 }
 
-/// Whether these are the private data of an rsocket, to which the crate `rdmsg-rsocket` speaks:
-/// version 1, no unknown flags, and a table of two windows.
+/// Whether `bytes` is the private data of an rsocket: version 1, no unknown flags, and a table of
+/// two windows. The crate `rdmsg-rsocket` speaks the protocol of rsockets.
 pub(super) fn is_rsocket(bytes: &[u8]) -> bool {
     let Some([1, flags, _, _, 0, 0, 0, rest @ ..]) = bytes.first_chunk::<40>() else {
         return false;
@@ -148,8 +149,8 @@ pub(super) fn is_rsocket(bytes: &[u8]) -> bool {
 
 /// The private data of a connection manager message.
 ///
-/// On the heap, because it is part of outputs, which are moved for every message.
-/// No log shows them, because they may have the identity of a session.
+/// The bytes are on the heap, because they are part of outputs, which are moved for every message.
+/// The bytes are not logged, because they can contain the identity of a session.
 #[derive(Clone, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub struct PrivateBytes(Vec<u8>);
@@ -159,7 +160,8 @@ impl PrivateBytes {
         Self(Vec::new())
     }
 
-    /// Appends bytes. The callers keep within the limits of the message.
+    /// Appends bytes. The caller keeps the total within the limit of the connection manager's
+    /// message.
     pub(super) fn put(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }
@@ -185,7 +187,7 @@ impl fmt::Debug for PrivateBytes {
     }
 }
 
-/// Reads fields from the front of private data, in network order.
+/// Reads big-endian fields from the front of private data.
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl<'a> Reader<'a> {

@@ -1,4 +1,4 @@
-//! Messages of the peer on their way to the application, in the order in which they were sent.
+//! The queue of the peer's messages for the application, in the order in which the peer sent them.
 
 use std::{collections::VecDeque, time::Instant};
 
@@ -10,29 +10,29 @@ use super::{
     reason::Violation,
 };
 
-/// The queue of messages that wait for a large one, and the reads of large ones.
+/// The queue of messages behind a large message, and the reads of large messages.
 ///
-/// A large message gets its place in memory first, which may take some time. An announced one is
-/// then read in chunks, for each of which memory is prepared. One in fragments is copied there,
-/// frame by frame. Reads complete in the order in which they were posted, and copies at once, so
-/// large messages complete in the order in which they began to arrive.
+/// A large message first gets a place in memory, which can take some time. An announced message is
+/// then read in chunks, and memory is prepared for each chunk. A message in fragments is copied to
+/// its place, frame by frame. Reads complete in the order in which they were posted, and a copy
+/// completes at once, so large messages complete in the order in which they began to arrive.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Inbound {
-    /// Undelivered messages, oldest first. Empty unless a large message is in front.
+    /// Undelivered messages, oldest first. Empty unless the front is a large message.
     queue: VecDeque<Queued>,
     /// The number of large messages in `queue` that have not been read whole.
     incomplete: u32,
     /// The memory that the driver has to provide before the next read.
     demand: Demand,
-    /// The lengths of the reads in progress, oldest first.
+    /// The lengths in bytes of the reads in progress, oldest first.
     reads: VecDeque<u64>,
-    /// The number of chunks that have been read, and of fragments that have arrived.
+    /// The number of chunks that have been read, plus that of fragments that have arrived.
     chunks: u64,
-    /// The number of bytes in both.
+    /// The number of bytes in the chunks and fragments that `chunks` counts.
     bytes: u64,
     pace: Pace,
-    /// The number of large messages started, which is the id of the next one.
+    /// The number of large messages that were started. It is the id of the next large message.
     started: u32,
     /// The number of large messages that the peer has announced.
     announced: u32,
@@ -40,71 +40,71 @@ pub(super) struct Inbound {
     taken: u32,
     /// The value of `taken` that was last sent to the peer.
     reported: u32,
-    /// The number of large messages started and not released by the application.
+    /// The number of large messages that were started and that the application has not released.
     held: u32,
-    /// Their length in all.
+    /// The total length in bytes of the messages that `held` counts.
     held_bytes: u64,
-    /// The bytes of a stream that were copied and are not read.
+    /// The number of bytes of a stream that were copied and that the application has not read.
     copied: u64,
-    /// The bound on `held`.
+    /// The maximum of `held`.
     most_held: u32,
-    /// The bound on `held_bytes` and `copied` together, which a single message may exceed.
+    /// The maximum of `held_bytes` + `copied`, which a single message may exceed.
     limit: u64,
 }
 
 /// A step of reading a large message.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// Find a place in memory for it.
+    /// Find a place in memory for the message.
     Begin { id: u32, len: u64 },
-    /// Prepare memory for a chunk of it.
+    /// Prepare memory for a chunk of the message.
     Prepare { id: u32, offset: u64, len: u64 },
     /// Post the read of a chunk.
     Read(Read),
-    /// Copy a fragment to its place.
+    /// Copy a fragment to its place in the message's memory.
     Copy(FragmentCopy),
 }
 
-/// What is missing before more is read: one thing at a time.
+/// The one prerequisite that the driver has to provide before the next read or copy.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(test, derive(Hash))]
 enum Demand {
     Nothing,
-    /// A place in memory for the message of this id and length.
+    /// A place in memory for the message with this id and length in bytes.
     Place {
         id: u32,
         len: u64,
     },
     /// Memory for this chunk.
     Memory(Read),
-    /// A slot of the send ring for this read, and nothing else.
+    /// A free slot of the send ring for this read, whose memory is ready.
     Slot(Read),
-    /// Memory for this fragment.
+    /// Memory for this fragment, and the copy to it.
     Copy(FragmentCopy),
 }
 
-/// An element of the queue.
+/// An element of [`Inbound::queue`].
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 enum Queued {
-    /// Complete, but behind a message that is not.
+    /// A complete arrival behind a large message that is incomplete.
     Arrival(Arrival),
     Large(Large),
 }
 
-/// A message that gets memory of its own.
+/// A large message, which gets memory of its own.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 struct Large {
     len: u64,
     source: Source,
-    /// Its id, once it is started.
+    /// The id, which the message gets when it is started.
     id: Option<u32>,
-    /// Whether it has its place in memory.
+    /// Whether the message has a place in memory.
     has_place: bool,
-    /// Bytes for which reads were posted, or that were copied.
+    /// The number of bytes for which reads were posted, or that were copied.
     requested: u64,
-    /// Bytes that have been read or copied.
+    /// The number of bytes that have been read or copied.
     completed: u64,
 }
 
@@ -112,13 +112,14 @@ struct Large {
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 enum Source {
-    /// The peer's memory, from which this side reads them.
+    /// The peer's memory, which this side reads.
     Memory { addr: u64, rkey: u32 },
     /// Frames of the peer.
     Fragments {
-        /// Bytes that have arrived.
+        /// The number of bytes that have arrived.
         arrived: u64,
-        /// Fragments that are not copied yet: their receive buffers and lengths, oldest first.
+        /// Fragments that have not been copied: the receive buffer and the length in bytes of each,
+        /// oldest first.
         waiting: VecDeque<(u32, u32)>,
     },
 }
@@ -141,7 +142,7 @@ impl Large {
 }
 
 impl Queued {
-    /// Returns the large message, if it is not complete.
+    /// Returns the large message, if this element is an incomplete one.
     fn incomplete(&self) -> Option<&Large> {
         match self {
             Self::Large(large) if !large.is_complete() => Some(large),
@@ -178,13 +179,14 @@ impl Inbound {
         self.limit = limit;
     }
 
-    /// Whether an arrival may be delivered at once.
+    /// Whether an arrival can be delivered at once, because the queue is empty.
     #[inline]
     pub(super) fn is_clear(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// Takes a complete arrival. Returns it if it may be delivered at once.
+    /// Takes a complete arrival. Returns the arrival if it can be delivered at once, and queues it
+    /// otherwise.
     #[inline]
     pub(super) fn arrive(&mut self, arrival: Arrival) -> Option<Arrival> {
         //= PROTOCOL.md#large-messages
@@ -197,7 +199,7 @@ impl Inbound {
         None
     }
 
-    /// Takes the announcement of a large message.
+    /// Queues a large message that the peer has announced.
     pub(super) fn announce(&mut self, descriptor: Descriptor) -> Result<(), Violation> {
         //= PROTOCOL.md#large-messages
         //# At most **4** large messages may be announced and not yet reported as taken, in each
@@ -216,7 +218,8 @@ impl Inbound {
         self.queue.push_back(Queued::Large(large));
     }
 
-    /// Returns the number of bytes that are missing of the message whose fragments arrive.
+    /// Returns the number of bytes that are missing of the message whose fragments are arriving.
+    /// Returns `None` if no fragment is missing.
     #[inline]
     pub(super) fn missing(&self) -> Option<u64> {
         match self.queue.back()? {
@@ -229,8 +232,8 @@ impl Inbound {
         }
     }
 
-    /// Takes a fragment with `len` bytes of payload. Its message has `rest` bytes from there on.
-    /// The caller has checked both.
+    /// Queues a fragment with `len` bytes of payload. `rest` is the number of bytes of its message
+    /// from the start of this fragment. The caller has checked both numbers.
     pub(super) fn fragment(&mut self, buffer: u32, len: u32, rest: u32) {
         if self.missing().is_none() {
             let source = Source::Fragments {
@@ -251,8 +254,9 @@ impl Inbound {
         }
     }
 
-    /// Returns the next step of reading or copying large messages, if it may be taken now. The
-    /// caller fills in the slot of a read; `has_slot` is set if there is one.
+    /// Returns the next step of reading or copying large messages, if one is possible now. The
+    /// caller sets `has_slot` if the send ring has a slot for a read, and fills the slot in the
+    /// returned read.
     pub(super) fn next_step(&mut self, has_slot: bool) -> Option<Step> {
         match self.demand {
             Demand::Slot(read) if has_slot => {
@@ -314,7 +318,7 @@ impl Inbound {
         self.demanded()
     }
 
-    /// Returns the step that the driver has been asked for and has not reported.
+    /// Returns the step that the driver was asked to perform and has not reported as performed.
     pub(super) fn demanded(&self) -> Option<Step> {
         match self.demand {
             Demand::Nothing | Demand::Slot(_) => None,
@@ -334,7 +338,7 @@ impl Inbound {
         Step::Read(read)
     }
 
-    /// Returns the queued large message of this id.
+    /// Returns the queued large message with this id.
     fn started(&mut self, id: u32) -> Option<&mut Large> {
         self.queue.iter_mut().find_map(|queued| match queued {
             Queued::Large(large) if large.id == Some(id) => Some(large),
@@ -342,7 +346,7 @@ impl Inbound {
         })
     }
 
-    /// Records that the large message of this id has its place in memory.
+    /// Records that the large message with this id has its place in memory.
     pub(super) fn placed(&mut self, id: u32) {
         if !matches!(self.demand, Demand::Place { id: wanted, .. } if wanted == id) {
             debug_assert!(false, "the place was asked for");
@@ -354,8 +358,8 @@ impl Inbound {
         }
     }
 
-    /// Records that the fragment of the last [`Step::Copy`] is at its place. Returns its receive
-    /// buffer, which is free.
+    /// Records that the fragment of the last [`Step::Copy`] has been copied. Returns the fragment's
+    /// receive buffer, which is free now.
     pub(super) fn fragment_copied(&mut self) -> Option<u32> {
         let Demand::Copy(copy) = self.demand else {
             debug_assert!(false, "the copy was asked for");
@@ -373,7 +377,8 @@ impl Inbound {
         Some(copy.buffer)
     }
 
-    /// Records that memory is ready for the first `len` bytes of the next chunk, or all of it.
+    /// Records that memory is ready for the first `len` bytes of the next chunk, or for the whole
+    /// chunk if it is shorter.
     pub(super) fn prepared(&mut self, len: u64) {
         if let Demand::Memory(read) = self.demand {
             debug_assert!(len > 0, "there are bytes to read");
@@ -390,33 +395,35 @@ impl Inbound {
         !self.reads.is_empty()
     }
 
-    /// Whether bytes of a large message are on their way from the peer.
+    /// Whether bytes of a large message are arriving: a read is in progress, or fragments are
+    /// missing.
     pub(super) fn awaits_bytes(&self) -> bool {
         self.is_reading() || self.missing().is_some()
     }
 
-    /// Returns the number of chunks that have been read, and of fragments that have arrived.
+    /// Returns the number of chunks that have been read, plus that of fragments that have arrived.
     pub(super) fn chunks(&self) -> u64 {
         self.chunks
     }
 
-    /// Returns the number of bytes in both.
+    /// Returns the number of bytes in all chunks that have been read and fragments that have
+    /// arrived.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Returns the number of bytes of incomplete messages that are at their place.
+    /// Returns the number of bytes of incomplete large messages that have been read or copied.
     pub(super) fn incomplete_bytes(&self) -> u64 {
         let incomplete = self.queue.iter().filter_map(Queued::incomplete);
         incomplete.map(|large| large.completed).sum()
     }
 
-    /// Records that a read is posted while none is in progress.
+    /// Records that a read is posted and no other read is in progress.
     pub(super) fn reads_begin(&mut self, now: Instant) {
         self.pace.begin(now);
     }
 
-    /// Records that the oldest read is done.
+    /// Records that the oldest read has completed.
     pub(super) fn chunk_completed(&mut self, now: Instant) {
         let Some(chunk) = self.reads.pop_front() else {
             debug_assert!(false, "only reads that were posted complete");
@@ -425,7 +432,8 @@ impl Inbound {
         self.chunks += 1;
         self.bytes += chunk;
         self.pace.completed(chunk, now);
-        // Messages in front of it have been copied, or are read before.
+        // The chunk belongs to the first message with outstanding reads: all bytes of earlier
+        // messages have been read or copied.
         let large = self.queue.iter_mut().find_map(|queued| match queued {
             Queued::Large(large) if large.completed < large.requested => Some(large),
             Queued::Large(_) | Queued::Arrival(_) => None,
@@ -454,7 +462,7 @@ impl Inbound {
         })
     }
 
-    /// Takes the next arrival in order, if it is complete.
+    /// Removes and returns the next arrival in order, if it is complete.
     pub(super) fn pop(&mut self) -> Option<Arrival> {
         match self.queue.front()? {
             Queued::Large(Large {
@@ -482,18 +490,19 @@ impl Inbound {
         self.held_bytes = self.held_bytes.saturating_sub(len);
     }
 
-    /// Returns the number of bytes that may still be held or copied.
+    /// Returns the number of bytes by which `held_bytes` + `copied` may grow.
     fn room(&self) -> u64 {
         let used = self.held_bytes.saturating_add(self.copied);
         self.limit.saturating_sub(used)
     }
 
-    /// Whether there is room for `len` copied bytes and for `others`.
+    /// Whether the limit leaves room for `len` copied bytes in addition to `others` bytes.
     pub(super) fn has_room_for(&self, len: u64, others: u64) -> bool {
         others.saturating_add(len) <= self.room()
     }
 
-    /// Whether more than half of the large messages that may be held are.
+    /// Whether the application should copy the next large message out: it holds more than half of
+    /// the large messages that it may hold.
     pub(super) fn may_copy_large(&self) -> bool {
         2 * self.held > self.most_held
     }
@@ -503,19 +512,20 @@ impl Inbound {
         self.copied += len;
     }
 
-    /// Records that `len` copied bytes were read.
+    /// Records that the application has read `len` copied bytes.
     pub(super) fn release_copied(&mut self, len: u64) {
         debug_assert!(self.copied >= len, "no more is read than was copied");
         self.copied = self.copied.saturating_sub(len);
     }
 
-    /// Returns the bytes of large messages that are being read or held by the application.
+    /// Returns the number of bytes of large messages that are being read or that the application
+    /// holds.
     pub(super) fn held_bytes(&self) -> u64 {
         self.held_bytes
     }
 
-    /// Returns the number of messages that have arrived or were announced, and are not delivered: a
-    /// large one, and the messages behind it.
+    /// Returns the number of messages that have arrived or were announced, and have not been
+    /// delivered: an incomplete large message and the messages behind it.
     pub(super) fn undelivered(&self) -> u64 {
         let messages = |queued: &Queued| match queued {
             Queued::Arrival(Arrival::Finish) => 0,
@@ -525,7 +535,7 @@ impl Inbound {
         self.queue.iter().map(messages).sum()
     }
 
-    /// Returns the number of waiting messages that hold receives.
+    /// Returns the number of queued messages and fragments that hold receives.
     pub(super) fn waiting(&self) -> u32 {
         let receives = |queued: &Queued| match queued {
             Queued::Arrival(Arrival::Finish) => 0,
@@ -539,21 +549,23 @@ impl Inbound {
         self.queue.iter().map(receives).sum()
     }
 
-    /// Whether every large message has been read or copied.
+    /// Whether every large message has been read or copied whole.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.incomplete == 0
     }
 
-    /// Whether *taken* is due in a frame of its own: half of the large messages that may be in
-    /// flight were taken, or no read is in progress, whose end would be reported as well.
+    /// Whether *taken* is due in a Grant frame: half of the large messages that may be in flight
+    /// are unreported, or at least one is and no read is in progress. While a read is in progress,
+    /// the report waits, so that one frame reports several messages.
     #[inline]
     pub(super) fn report_due(&self) -> bool {
         let unreported = self.taken.wrapping_sub(self.reported);
         unreported >= LARGE_IN_FLIGHT / 2 || (unreported > 0 && self.reads.is_empty())
     }
 
-    /// Returns the count of large messages taken for a frame that is being sent.
+    /// Returns *taken*, the number of large messages that have been read, for a frame that is being
+    /// sent. Records the number as reported.
     #[inline]
     pub(super) fn report_taken(&mut self) -> u32 {
         self.reported = self.taken;

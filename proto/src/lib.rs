@@ -1,12 +1,12 @@
 //! The protocol as a pure state machine: hello, frames, credits, large messages, keepalive, close.
 //!
 //! [`Connection`] takes inputs (commands, connection manager events, completions, deadlines) and
-//! returns outputs, which its driver carries out. It does no I/O, reads no clock and calls no
-//! foreign function, so the tests drive two of them against each other under any interleaving.
-//! PROTOCOL.md describes the bytes between two sides. [`tcp`] has the headers of frames on a TCP
-//! stream.
+//! returns outputs, which its driver performs. A `Connection` does no I/O, reads no clock and calls
+//! no foreign function, so the tests drive two connections against each other under any
+//! interleaving. PROTOCOL.md describes the bytes between two sides. [`tcp`] defines the PDUs on a
+//! TCP stream.
 //!
-//! It is no interface for programs, which use the crate `rdmsg`, and changes with each version.
+//! Programs use the crate `rdmsg` instead of this crate, whose API changes with each version.
 #![forbid(unsafe_code)]
 #![allow(
     clippy::exhaustive_enums,

@@ -2,7 +2,7 @@ use std::{fmt, time::Duration};
 
 use super::{Params, hello::Hello};
 
-/// The outcome of the two sides' hellos.
+/// The parameters of a connection that follow from the two sides' hellos.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 #[non_exhaustive]
@@ -13,26 +13,26 @@ pub struct Negotiated {
     pub send_window: u16,
     /// The number of messages that may be in flight from the peer.
     pub recv_window: u16,
-    /// The largest message in bytes that is sent to the peer in a frame of its own: the smaller of
-    /// both sides' eager sizes. Messages of a few times this length are sent in several frames. The
-    /// peer reads longer ones from this side's memory.
+    /// The length in bytes of the longest message that is sent to the peer in a single frame: the
+    /// smaller of both sides' eager sizes. A message of up to a few times this length is sent in
+    /// several frames. The peer reads longer messages from this side's memory.
     pub send_eager: u32,
-    /// The largest message in bytes that the peer receives.
+    /// The length in bytes of the longest message that the peer receives.
     pub send_limit: u64,
-    /// The largest message in bytes that this side receives.
+    /// The length in bytes of the longest message that this side receives.
     pub recv_limit: u64,
     /// The silence after which this side probes the peer: the smaller of both sides' intervals, but
-    /// the peer cannot bring it below 100 ms. `None` if this side's configuration has none; the
-    /// peer's probes are answered all the same.
+    /// the peer's interval counts as at least 100 ms. `None` if this side's configuration has no
+    /// interval. This side answers the peer's probes in any case.
     pub keepalive_interval: Option<Duration>,
 }
 
-/// The lowest keepalive interval that the peer's hello can request of this side, which pays for the
-/// timer.
+/// The shortest keepalive interval that the peer's hello can impose on this side, whose timer has a
+/// cost.
 const MIN_KEEPALIVE: Duration = Duration::from_millis(100);
 
 impl Negotiated {
-    /// Returns the outcome for a side with these parameters.
+    /// Returns the outcome for a side with `params`, whose peer has sent the hello `peer`.
     pub(super) fn new(params: &Params, peer: &Hello) -> Self {
         //= PROTOCOL.md#hello
         //# A side that probes uses the smaller of both intervals. rdmsg: a peer cannot bring it
@@ -80,30 +80,30 @@ impl fmt::Display for Negotiated {
     }
 }
 
-/// The operations that the devices of both sides support in addition to messages, reads and writes.
+/// The operations that the devices of both sides support in addition to messages, READs and WRITEs.
 ///
-/// An operation that either cannot do is refused with
-/// `Error::NotSupported` before anything is sent, and the connection goes on.
-/// `Endpoint::capabilities` returns them. Over TCP all are supported.
+/// An operation that one of the devices does not support fails with `Error::NotSupported` before
+/// anything is sent, and the connection continues. `Endpoint::capabilities` returns these
+/// capabilities. Over TCP, all operations are supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 #[non_exhaustive]
 pub struct Capabilities {
     /// `Endpoint::fetch_add` and `Endpoint::compare_swap`: `atomic_cap` of `ibv_query_device(3)`.
-    /// Some adapters have them not, and iWARP does not know them.
+    /// Some adapters do not support these operations, and iWARP does not define them.
     pub atomic: bool,
     /// `Endpoint::write_with_imm`: iWARP's RDMAP (RFC 5040) has no such operation.
     pub write_with_imm: bool,
 }
 
 impl Capabilities {
-    /// Everything.
+    /// All operations are supported.
     pub const ALL: Self = Self {
         atomic: true,
         write_with_imm: true,
     };
 
-    /// Names the operations of a device.
+    /// Makes the capabilities of a device that supports these operations or does not.
     #[must_use]
     pub const fn new(atomic: bool, write_with_imm: bool) -> Self {
         Self {
@@ -112,7 +112,7 @@ impl Capabilities {
         }
     }
 
-    /// Returns the operations of both.
+    /// Returns the operations that both `self` and `other` support.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self {
@@ -122,7 +122,7 @@ impl Capabilities {
     }
 }
 
-/// The number of READs that may be outstanding, as the two connection managers agreed.
+/// The number of READs that may be outstanding, as the two connection managers have negotiated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadDepth {
     /// The number of concurrent READs of the peer's memory by this side: the peer's

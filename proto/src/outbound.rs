@@ -1,26 +1,27 @@
-//! Large messages on their way out: memory that is exposed to the peer until it has read it.
+//! Outgoing large messages, whose memory is exposed to the peer until the peer has read it.
 
 use std::collections::VecDeque;
 
 use super::reason::Violation;
 
-/// The number of large messages that may be in flight in one direction.
+/// The maximum number of large messages in flight in one direction.
 ///
-/// So many that the receiver knows of the next one while it reads one, and so few that reporting
-/// them takes few receives: see [`CONTROL_RECEIVES`](crate::CONTROL_RECEIVES).
+/// The number is large enough that the receiver knows of the next message while it reads one, and
+/// small enough that the Grants that report messages taken need few receives: see
+/// [`CONTROL_RECEIVES`](crate::CONTROL_RECEIVES).
 pub(crate) const LARGE_IN_FLIGHT: u32 = 4;
 
 /// The large messages that the peer has not taken yet.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Outbound {
-    /// Their lengths in bytes, oldest first.
+    /// The lengths of the messages in bytes, oldest first.
     lengths: VecDeque<u64>,
-    /// The sum of their lengths.
+    /// The sum of `lengths`.
     bytes: u64,
-    /// The bound on `bytes`, which a single message may exceed.
+    /// The maximum of `bytes`, which a single message may exceed.
     limit: u64,
-    /// The number of large messages that the peer has read.
+    /// The number of large messages that the peer has read, modulo 2³².
     taken: u32,
 }
 
@@ -38,7 +39,7 @@ impl Outbound {
         self.limit = limit;
     }
 
-    /// Whether a large message of `len` bytes may be exposed now.
+    /// Whether the limits permit this side to expose a large message of `len` bytes now.
     #[inline]
     pub(super) fn has_room_for(&self, len: u64) -> bool {
         self.lengths.is_empty()
@@ -57,7 +58,7 @@ impl Outbound {
         self.lengths.is_empty()
     }
 
-    /// Records that a large message of `len` bytes is exposed.
+    /// Records that this side exposes a large message of `len` bytes to the peer.
     pub(super) fn expose(&mut self, len: u64) {
         debug_assert!(self.has_room_for(len), "the caller checked");
         self.lengths.push_back(len);
@@ -69,24 +70,26 @@ impl Outbound {
         self.bytes
     }
 
-    /// Returns the number of large messages that were ever exposed.
+    /// Returns the number of large messages that were ever exposed, modulo 2³².
     pub(super) fn exposed(&self) -> u32 {
         self.taken.wrapping_add(self.lengths.len() as u32)
     }
 
-    /// Whether the peer has taken `count` of all large messages that were ever exposed.
+    /// Whether the peer has taken the first `count` of all large messages that were ever exposed.
     pub(super) fn has_taken(&self, count: u32) -> bool {
-        // Messages ahead of `taken` are in flight, and few.
+        // The counts wrap around. `count` is at most `LARGE_IN_FLIGHT` ahead of `taken`, because no
+        // more messages are in flight.
         count.wrapping_sub(self.taken) == 0 || count.wrapping_sub(self.taken) > LARGE_IN_FLIGHT
     }
 
-    /// Whether `taken` is the count that the peer has reported before.
+    /// Whether `taken` equals the count that the peer last reported.
     #[inline]
     pub(super) fn is_reported(&self, taken: u32) -> bool {
         self.taken == taken
     }
 
-    /// Takes the peer's count of large messages that it has read. Returns the increase.
+    /// Applies the peer's count of large messages that it has read. Returns by how much the count
+    /// has increased.
     pub(super) fn apply_taken(&mut self, taken: u32) -> Result<u32, Violation> {
         let more = taken.wrapping_sub(self.taken);
         //= PROTOCOL.md#large-messages

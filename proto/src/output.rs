@@ -25,13 +25,13 @@ pub enum CmInput<'a> {
     ConnectResponse,
     ConnectError(CmStatus),
     Unreachable(CmStatus),
-    /// The attempt failed for a reason that the transport itself tells, as TCP does.
+    /// The attempt failed, and the transport itself states the reason, as TCP does.
     Failed(&'a CloseReason),
     Rejected {
         reason: RejectReason,
         private_data: &'a [u8],
     },
-    /// `reads` has a meaning on the active side only.
+    /// `reads` is meaningful on the active side only.
     Established {
         private_data: &'a [u8],
         reads: ReadDepth,
@@ -40,7 +40,7 @@ pub enum CmInput<'a> {
     DeviceRemoval,
     AddrChange,
     TimewaitExit,
-    /// An event that no state expects, or an unknown one.
+    /// An event that no state expects, or whose number is unknown.
     Other(u32),
 }
 
@@ -67,21 +67,21 @@ impl CmInput<'_> {
     }
 }
 
-/// A source of the time for inputs that seldom need it: reading the clock costs about the time of
+/// A source of the time, for inputs that seldom need it. Reading the clock costs about as much as
 /// handling a message.
 pub trait Clock: Copy {
-    /// Returns the time.
+    /// Returns the current time.
     fn now(self) -> Instant;
 }
 
-/// A time that is known already.
+/// An instant that the caller has already read from the clock.
 impl Clock for Instant {
     fn now(self) -> Instant {
         self
     }
 }
 
-/// The work request of a failed completion.
+/// The work request whose completion failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub enum Work {
@@ -97,7 +97,7 @@ pub enum Work {
     },
 }
 
-/// The queue of a drain marker.
+/// The work queue of a drain marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub enum DrainSide {
@@ -105,42 +105,45 @@ pub enum DrainSide {
     Recv,
 }
 
-/// An action for the driver, which performs the outputs in their order.
+/// An action for the driver. The driver performs the outputs in their order.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub enum Output {
-    /// Make a connection manager call. A failure is reported with `handle_cm_failure`.
+    /// Make a connection manager call. The driver reports a failure with `handle_cm_failure`.
     Cm(CmOp),
     /// Post a control frame: a header without payload.
     Post(Transmit),
-    /// Post this receive buffer again: its frame has been processed.
+    /// Post this receive buffer again, because its frame has been processed.
     Repost(u32),
-    /// Post this receive buffer again and call `release`: its frame took a credit, and nothing of
-    /// it is kept.
+    /// Post this receive buffer again and call `release`. Its frame took a credit, and no part of
+    /// the frame is kept.
     Release(u32),
-    /// Find a place in memory for a large message of the peer, of this id and length, and report it
-    /// with `handle_memory`. While there is none, this may be repeated.
+    /// Find a place in memory for a large message of the peer, with this id and length in bytes,
+    /// and report it with `handle_memory`. This output is repeated while the driver finds no
+    /// memory.
     Begin { id: u32, len: u64 },
-    /// Prepare memory for this chunk of it, and report it with `handle_prepared`: the read follows
-    /// then. While there is none, this may be repeated.
+    /// Prepare memory for this chunk of a large message, and report it with `handle_prepared`. An
+    /// [`Output::Read`] of the chunk follows. This output is repeated while the driver finds no
+    /// memory.
     Prepare { id: u32, offset: u64, len: u64 },
-    /// Post the read of a chunk of the peer's large message. Its completion is reported with
+    /// Post the read of a chunk of the peer's large message. The driver reports the completion with
     /// `handle_read`.
     Read(Read),
-    /// Copy a fragment of a large message to its place, and report it with `handle_copied`. While
-    /// there is no memory, this may be repeated.
+    /// Copy a fragment of a large message to its place, and report the copy with `handle_copied`.
+    /// This output is repeated while the driver finds no memory.
     Copy(FragmentCopy),
-    /// Post a write of nothing in this slot of the send ring, signalled: the peer's device notices
-    /// that something has come, its library does not.
+    /// Post a signalled zero-length write in this slot of the send ring. The write reaches the
+    /// peer's device, but the peer's library does not see it.
     Nudge { slot: u32 },
-    /// Move the queue pair to its error state, and post a marker behind the last send and one
+    /// Move the queue pair to its error state, and post one marker behind the last send and one
     /// behind the last receive.
     PostDrainMarkers,
-    /// Call `next_timeout`: it has changed. After the end there is none, without this output.
+    /// Call `next_timeout`, whose result has changed. After the end of the connection there is no
+    /// deadline, which this output does not report.
     Timer,
     /// Report something to the application.
     Event(Event),
-    /// Write this to the log when no lock is held.
+    /// Write this line to the log. The driver must not hold a lock then.
     Note(Note),
 }
 
@@ -150,7 +153,7 @@ pub enum Output {
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Outputs {
-    /// Comes before `rest`.
+    /// The first output, before those in `rest`.
     first: Option<Output>,
     rest: VecDeque<Output>,
 }
@@ -177,14 +180,14 @@ impl Outputs {
         }
     }
 
-    /// Has the driver log this, if the program logs lines of this level.
+    /// Has the driver log this text, if the program logs lines of this level.
     pub(super) fn note(&mut self, level: Level, text: fmt::Arguments<'_>) {
         if let Some(note) = Note::new(level, text) {
             self.push(Output::Note(note));
         }
     }
 
-    /// Has the driver log a warning of this topic, if its number allows that.
+    /// Has the driver log a warning of this topic. The driver limits the rate of these warnings.
     pub(super) fn warn(&mut self, topic: Topic, text: fmt::Arguments<'_>) {
         if let Some(note) = Note::new(Level::Warn, text) {
             let topic = Some(topic);
@@ -198,7 +201,7 @@ impl Outputs {
     }
 }
 
-/// The driver carries all outputs out before the next input, so they are no part of a state.
+/// Outputs are not part of a state, because the driver performs all outputs before the next input.
 #[cfg(test)]
 impl std::hash::Hash for Outputs {
     fn hash<H: std::hash::Hasher>(&self, _: &mut H) {
@@ -210,22 +213,25 @@ impl std::hash::Hash for Outputs {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
     pub level: Level,
-    /// The topic of a line whose number has to be limited.
+    /// The topic of a line whose rate the driver limits. `None` for other lines.
     pub topic: Option<Topic>,
     pub text: String,
 }
 
-/// The topics of lines that a peer or the network can cause at will.
+/// The topics of log lines that a peer or the network can cause at will, and whose rate is
+/// therefore limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topic {
     /// The peer violated the protocol.
     Violation,
-    /// The connection manager reported an event that means nothing here.
+    /// The connection manager reported an event that is unexpected in the connection's present
+    /// state.
     UnexpectedEvent,
 }
 
 impl Note {
-    /// Returns the note, or `None` without formatting it if the program logs nothing of its level.
+    /// Returns the note. Returns `None`, and does not format the text, if the program logs no lines
+    /// of this level.
     pub fn new(level: Level, text: fmt::Arguments<'_>) -> Option<Self> {
         (level <= log::max_level()).then(|| Self {
             level,
@@ -235,24 +241,25 @@ impl Note {
     }
 }
 
-/// Properties of a new transport that the state machine depends on.
+/// The properties of a new transport on which the state machine depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub struct TransportTraits {
     pub capabilities: Capabilities,
     /// Whether the passive side must not send before it has received a frame, as on iWARP (RFC
-    /// 5044, section 7.1): the peer may not understand bytes right behind the reply.
+    /// 5044, section 7.1), because the peer might misread bytes directly behind the reply.
     pub active_speaks_first: bool,
-    /// Whether a send or a write is done only when the peer's device has it. To iWARP's it is done
-    /// when its bytes may be overwritten: TCP has them.
+    /// Whether a send or a write completes only after the peer's device has received it. On iWARP,
+    /// it completes as soon as its buffer can be overwritten, because TCP has copied the bytes.
     pub acknowledges_sends: bool,
-    /// Whether a work request that is posted in the error state comes back, as a marker behind all
-    /// others. iWARP's drivers may refuse it, or keep it.
+    /// Whether a work request that is posted in the queue pair's error state completes with an
+    /// error, so that the driver can use it as a marker behind all others. Drivers of iWARP devices
+    /// can refuse such a work request, or never complete it.
     pub flushes: bool,
 }
 
 impl TransportTraits {
-    /// Everything is possible, and allowed.
+    /// A transport with all capabilities and no restrictions.
     pub const UNRESTRICTED: Self = Self {
         capabilities: Capabilities::ALL,
         active_speaks_first: false,
@@ -261,17 +268,19 @@ impl TransportTraits {
     };
 }
 
-/// A connection manager call, or something that goes with one.
+/// A connection manager call, or an action that accompanies one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CmOp {
-    /// Call `take_turn` when there is time to establish another connection, the oldest first.
+    /// Call `take_turn` as soon as the limit on concurrent attempts permits another one. The oldest
+    /// waiting connection is first.
     AwaitTurn,
-    /// Make an id.
+    /// Make a connection manager id.
     CreateId,
     ResolveAddr {
         timeout: Duration,
     },
-    /// Make queue pair and buffers, post all receives, and report it with `handle_transport`.
+    /// Make the queue pair and the buffers, post all receives, and report the transport with
+    /// `handle_transport`.
     CreateTransport,
     ResolveRoute {
         timeout: Duration,
@@ -285,10 +294,11 @@ pub enum CmOp {
     Reject {
         private_data: PrivateBytes,
     },
-    /// The connection manager's default means 655 ms for each RNR NAK.
+    /// Set the minimum RNR timer, because the peer waits 655 ms after each RNR NAK with the
+    /// connection manager's default.
     SetMinRnrTimer,
     Disconnect,
-    /// Destroy transport and id. The next attempt gets others.
+    /// Destroy the transport and the id. The next attempt makes new ones.
     Discard,
 }
 
@@ -326,113 +336,114 @@ impl CmOp {
     }
 }
 
-/// Something that the application is to know.
+/// An event for the application.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     Established,
-    /// Deliver an arrival. These events come in the order of sending.
+    /// Something has arrived: deliver it. These events are in the order in which the peer sent.
     Arrived(Arrival),
-    /// The peer has taken this number of further large messages, oldest first: their memory is
-    /// free.
+    /// The peer has taken this number of further large messages, the oldest first. Their memory can
+    /// be freed.
     Taken(u32),
-    /// A pong has come: check `is_flushed`.
+    /// A Pong has arrived, after which `is_flushed` can return another result.
     Answered,
-    /// A send that was refused as blocked may work now, or fail with a cause. The same holds after
-    /// [`Event::Established`].
+    /// A send that was refused as blocked can be retried: it succeeds, is blocked again, or fails
+    /// with a cause. The same holds after [`Event::Established`].
     Writable,
-    /// The end: the last output, after which the transport may be destroyed. `delivered` is set if
-    /// everything that was sent has arrived: the peer acknowledged the close behind it, and has
-    /// read all large messages.
+    /// The connection has ended. This output is the last one, and the driver may destroy the
+    /// transport after it. `delivered` is set if everything that was sent has arrived: the peer has
+    /// acknowledged the Close, and has read all large messages.
     Disconnected {
         reason: CloseReason,
         delivered: bool,
     },
 }
 
-/// Something that arrived.
+/// A message, immediate data or a Finish that arrived from the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub enum Arrival {
-    /// A message in a receive buffer, which is not posted until `release`.
+    /// A message in a receive buffer. The buffer is posted again after `release`.
     Message { buffer: u32, offset: u32, len: u32 },
-    /// Several messages, with their lengths, in a receive buffer, which is not posted until all of
-    /// them are released.
+    /// Several messages, each with its length, in one receive buffer. The buffer is posted again
+    /// after all of the messages are released.
     Batch { buffer: u32, len: u32, count: u32 },
-    /// A large message that was read or copied whole. Its memory counts as held until
+    /// A large message that was read or copied whole. Its memory counts as held until the call of
     /// `release_large`.
     Large { id: u32, len: u64 },
-    /// Immediate data with which the peer wrote `len` bytes to this side's memory. It consumed a
-    /// receive buffer, which is not posted until `release`.
+    /// Immediate data of a write by which the peer wrote `len` bytes to this side's memory. The
+    /// write consumed a receive buffer, which is posted again after `release`.
     Immediate {
         buffer: u32,
         imm_data: u32,
         len: u32,
     },
-    /// The peer has finished.
+    /// The peer has sent its Finish: no messages follow.
     Finish,
 }
 
-/// A read to be posted, and signalled.
+/// A read for the driver to post as signalled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub struct Read {
-    /// The slot of the send ring.
+    /// The slot of the send ring that the read occupies.
     pub slot: u32,
-    /// The large message of which it is a chunk. They are numbered in the order in which they are
-    /// started, delivered and taken.
+    /// The id of the large message that contains the chunk. Large messages are started, delivered
+    /// and taken in the order of their ids.
     pub id: u32,
-    /// The place of the chunk in the message.
+    /// The offset in bytes of the chunk in the message.
     pub offset: u64,
     pub len: u64,
     pub remote_addr: u64,
     pub rkey: u32,
 }
 
-/// A fragment in a receive buffer, to be copied.
+/// A fragment for the driver to copy out of its receive buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub struct FragmentCopy {
-    /// The large message of which it is a part: see [`Read::id`].
+    /// The id of the large message that contains the fragment: see [`Read::id`].
     pub id: u32,
-    /// The place of its bytes in the message.
+    /// The offset in bytes of the fragment in the message.
     pub offset: u64,
-    /// The receive buffer, in which its bytes follow the header.
+    /// The receive buffer, in which the fragment's bytes follow the frame's header.
     pub buffer: u32,
     pub len: u32,
 }
 
-/// A frame to be posted.
+/// A frame for the driver to post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
-    /// The slot of the send ring.
+    /// The slot of the send ring that the frame occupies.
     pub slot: u32,
     pub header: [u8; HEADER_LEN],
-    /// Whether it is posted as signalled.
+    /// Whether the driver posts the frame as signalled.
     pub signalled: bool,
 }
 
 impl Transmit {
-    /// Whether it is a Ping, whose Pong [`Event::Answered`] reports.
+    /// Whether the frame is a Ping, whose Pong is reported as [`Event::Answered`].
     pub const fn is_ping(&self) -> bool {
         self.header[0] == Kind::Control(Control::Ping).number()
     }
 }
 
-/// How much of a batch may be sent in one frame.
+/// The part of a batch that may be sent in one frame now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchRoom {
-    /// The number of messages: at least 1.
+    /// The maximum number of messages: at least 1.
     pub messages: usize,
-    /// The number of bytes, with [`PART_HEADER_LEN`](super::PART_HEADER_LEN) for each message.
+    /// The maximum number of bytes, including [`PART_HEADER_LEN`](super::PART_HEADER_LEN) for each
+    /// message.
     pub bytes: usize,
 }
 
-/// Why a message cannot be sent.
+/// The reason why a message cannot be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SendRefused {
-    /// There is no credit, or no slot: [`Event::Writable`] follows.
+    /// There is no credit, or no free slot of the send ring. [`Event::Writable`] follows.
     Blocked,
-    /// The message is longer than `limit`, the most that the peer receives.
+    /// The message is longer than `limit`, the maximum length in bytes that the peer receives.
     TooLong { limit: u64 },
     /// This side has finished sending.
     Finished,

@@ -2,32 +2,34 @@ use std::time::{Duration, Instant};
 
 use super::send_ring::READS;
 
-/// The longest chunk in bytes in which a large message is read.
+/// The length in bytes of the longest chunk in which a large message is read.
 ///
-/// Long enough to make the cost of the work request small, short enough that control frames, which
-/// queue behind it, are not held up for long.
+/// The length is large enough that the cost of the work request is small, and small enough that
+/// control frames, which queue behind the chunk, are not delayed for long.
 pub const LONGEST_CHUNK: u64 = 1 << 20;
 
-/// The shortest chunk, unless the message ends before: half a second on a link of 1 Mbit/s.
+/// The length in bytes of the shortest chunk, except the last chunk of a message. A link of 1
+/// Mbit/s transfers a chunk of this length in half a second.
 pub const SHORTEST_CHUNK: u64 = 64 << 10;
 
-/// A chunk that takes no longer than this doubles the length of the next ones.
+/// A chunk that takes at most this time doubles the length of the next chunks.
 const QUICK: Duration = Duration::from_millis(100);
-/// A chunk that takes longer than this halves the length of the next ones.
+/// A chunk that takes longer than this time halves the length of the next chunks.
 const SLOW: Duration = Duration::from_millis(400);
 
-/// The length of the chunks in which large messages are read, and the number of reads in progress.
+/// Adapts the length of the chunks in which large messages are read, and the number of reads in
+/// progress, to the speed of the link.
 ///
-/// Only an arriving chunk is a sign of progress, for keepalive and for connections that wait for
-/// memory, so on a slow link chunks are short. Nothing is known about the link of a new connection:
-/// its first chunks are the shortest, and few, which is also all the memory that a peer that never
-/// answers a read gets pinned.
+/// Only an arriving chunk is a sign of progress, for the keepalive and for connections that wait
+/// for memory, so chunks are short on a slow link. The speed of a new connection's link is unknown,
+/// so its first chunks are the shortest, and few are in progress. These chunks are also all the
+/// memory that is pinned for a peer that never answers a read.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Pace {
     chunk: u64,
     longest: u64,
-    /// Since when the oldest read in progress has had the link to itself.
+    /// The time from which on the oldest read in progress has had the link to itself.
     since: Option<Instant>,
 }
 
@@ -45,7 +47,7 @@ impl Pace {
         self.chunk
     }
 
-    /// Returns the number of reads that may be in progress.
+    /// Returns the maximum number of reads in progress.
     pub(super) fn depth(&self) -> usize {
         if self.chunk < self.longest.min(2 * SHORTEST_CHUNK) {
             READS as usize / 2
@@ -54,17 +56,17 @@ impl Pace {
         }
     }
 
-    /// Records that a read is posted while none is in progress.
+    /// Records that a read is posted and no other read is in progress.
     pub(super) fn begin(&mut self, now: Instant) {
         self.since = Some(now);
     }
 
-    /// Records that the oldest read, of `len` bytes, is done.
+    /// Records that the oldest read, of `len` bytes, has completed.
     pub(super) fn completed(&mut self, len: u64, now: Instant) {
         let Some(since) = self.since.replace(now) else {
             return;
         };
-        // The time that a chunk of the present length would have taken.
+        // Scales the time to a chunk of the current length.
         let took = now.saturating_duration_since(since).as_nanos();
         let took = took * u128::from(self.chunk) / u128::from(len.max(1));
         if took <= QUICK.as_nanos() {
@@ -79,8 +81,8 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// Returns the lengths of the chunks of `bytes` on a link of `rate` bytes a second, one at a
-    /// time.
+    /// Transfers `bytes` over a link of `rate` bytes a second, one chunk at a time. Returns the
+    /// lengths of the chunks in bytes.
     fn chunks(pace: &mut Pace, mut bytes: u64, rate: u64) -> Vec<u64> {
         let mut now = Instant::now();
         let mut chunks = Vec::new();
@@ -98,7 +100,7 @@ mod tests {
     #[test]
     fn on_a_slow_link_a_chunk_takes_less_than_a_second() {
         let mut pace = Pace::new(LONGEST_CHUNK);
-        // 1 Mbit/s.
+        // The rate of the link is 1 Mbit/s.
         let chunks = chunks(&mut pace, 4 << 20, 125_000);
         assert!(chunks.iter().all(|chunk| *chunk == SHORTEST_CHUNK));
         assert_eq!(pace.depth(), 2, "and few are on their way");
@@ -118,7 +120,7 @@ mod tests {
     fn short_messages_measure_link_up_to_their_size() {
         let mut pace = Pace::new(LONGEST_CHUNK);
         for _ in 0..10 {
-            // 20 KiB at 500 kB/s: 64 KiB would take 131 ms.
+            // At 500 kB/s, 20 KiB take 41 ms, so 64 KiB would take 131 ms.
             chunks(&mut pace, 20 << 10, 500_000);
         }
         assert_eq!(pace.chunk(), SHORTEST_CHUNK);

@@ -17,7 +17,8 @@ use super::{
     reject::{Reject, RejectCode},
 };
 
-/// The rows of a table of the page, without its head; each with the text of its cells.
+/// Returns the rows of a table of PROTOCOL.md, without the table's head. Each row is the text of
+/// its cells.
 fn table(name: &str) -> Vec<Vec<&'static str>> {
     let page = include_str!("../PROTOCOL.md");
     let mark = format!("<!-- table: {name} -->\n");
@@ -27,7 +28,7 @@ fn table(name: &str) -> Vec<Vec<&'static str>> {
     cells.skip(2).collect()
 }
 
-/// The bytes of an example of the page.
+/// Returns the bytes of an example of PROTOCOL.md.
 fn example(name: &str) -> Vec<u8> {
     let page = include_str!("../PROTOCOL.md");
     let mark = format!("<!-- bytes: {name} -->\n```\n");
@@ -39,7 +40,7 @@ fn example(name: &str) -> Vec<u8> {
         .collect()
 }
 
-/// The first two cells of each row.
+/// Returns the first two cells of each row of a table.
 fn numbers_and_names(name: &str) -> Vec<(String, String)> {
     let rows = table(name).into_iter();
     rows.map(|row| (row[0].to_owned(), row[1].to_owned()))
@@ -131,16 +132,16 @@ fn the_constants_are_as_protocol_md_says() {
     assert_eq!(told, constants);
 }
 
-/// A rule that the code quotes.
+/// A rule of PROTOCOL.md that the code quotes.
 struct Quote {
-    /// The file and the line, for messages.
+    /// The file and the line of the quote, for error messages.
     place: String,
-    /// The anchor of the heading.
+    /// The anchor of the heading above the rule.
     section: String,
     text: String,
 }
 
-/// Adds the quotes in the files below a folder.
+/// Adds the quotes in all files below `folder` to `quotes`.
 fn find_quotes(folder: &Path, quotes: &mut Vec<Quote>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -168,8 +169,8 @@ fn find_quotes(folder: &Path, quotes: &mut Vec<Quote>) {
     }
 }
 
-/// Returns the text between a heading and the next one, with single spaces; `None` if the page has
-/// no such heading.
+/// Returns the text between a heading of PROTOCOL.md and the next heading, with single spaces.
+/// Returns `None` if the page has no such heading.
 fn section(anchor: &str) -> Option<String> {
     let page = include_str!("../PROTOCOL.md");
     let is_heading = |line: &&str| line.starts_with('#');
@@ -186,7 +187,7 @@ fn with_single_spaces(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the error text for a quote that is not on the page.
+/// Returns an error text if PROTOCOL.md does not contain the quote.
 fn quote_error(quote: &Quote) -> Option<String> {
     let Quote {
         place,

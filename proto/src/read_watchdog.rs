@@ -2,19 +2,19 @@ use std::time::{Duration, Instant};
 
 use rdma_status::OsError;
 
-/// The wait before memory is asked for again the first time. It doubles from try to try.
+/// The wait before the first retry to find memory. Each further wait is twice as long.
 const FIRST_BACKOFF: Duration = Duration::from_millis(10);
-/// The bound on that wait.
+/// The longest wait between two tries to find memory.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
 
-/// Bounds the time for which large messages may stand still, because other connections wait for
-/// their memory.
+/// Limits the time for which large messages make no progress, because other connections wait for
+/// the memory of these messages.
 ///
-/// While others do wait for it, a message has to arrive at a pace that grows with its memory: an
-/// eighth of the bytes that have arrived of it, within each timeout.
+/// While other connections wait, a message must arrive at a rate that grows with its memory: within
+/// each timeout, an eighth of its bytes that have arrived so far.
 ///
-/// Reads are checked periodically, so that a chunk that arrives sets no timer. Reads that stand
-/// still are noticed after 1 to 1.5 times the timeout.
+/// The watchdog checks reads periodically, so that an arriving chunk sets no timer. It detects
+/// stalled reads after 1 to 1.5 times the timeout.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct ReadWatchdog {
@@ -31,21 +31,21 @@ enum Watch {
     Reading {
         /// The time of the next check.
         check: Instant,
-        /// The progress by the last check.
+        /// The progress at the last check.
         seen: Progress,
-        /// Whether too little had arrived between the last two checks.
+        /// Whether the progress between the last two checks was too small.
         still: bool,
     },
     /// The system has no memory for the next chunk, or for the next message.
     OutOfMemory {
         error: OsError,
-        /// The deadline for finding some.
+        /// The deadline for finding memory.
         until: Instant,
         /// The time of the next try.
         retry: Instant,
         backoff: Duration,
     },
-    /// The driver has been asked to try again.
+    /// The driver was asked to try again, and has not answered.
     Retrying { until: Instant, backoff: Duration },
 }
 
@@ -53,16 +53,17 @@ enum Watch {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub(super) struct Progress {
-    /// Chunks, of all connections with the peer's engine.
+    /// The number of chunks that arrived on all connections with the peer's engine.
     pub(super) chunks: u64,
-    /// Bytes, of this connection.
+    /// The number of bytes that arrived on this connection.
     pub(super) bytes: u64,
-    /// Bytes of messages that are incomplete and for whose memory others wait.
+    /// The number of bytes that have arrived of incomplete messages, if other connections wait for
+    /// the memory.
     pub(super) wanted: u64,
 }
 
 impl Progress {
-    /// Whether enough has arrived since `seen`, half a timeout before.
+    /// Whether the progress since `seen`, which is half a timeout old, is sufficient.
     fn is_enough_since(&self, seen: Self) -> bool {
         self.chunks > seen.chunks && self.bytes - seen.bytes >= self.wanted / 16
     }
@@ -95,17 +96,18 @@ impl ReadWatchdog {
         }
     }
 
-    /// Whether nothing is watched, and no memory is missing.
+    /// Whether no reads are watched and no memory is missing.
     pub(super) fn is_off(&self) -> bool {
         matches!(self.watch, Watch::Off)
     }
 
-    /// Whether [`read_posted`](Self::read_posted) need not be called for the next read.
+    /// Whether reads are being watched, so that [`read_posted`](Self::read_posted) need not be
+    /// called for the next read.
     pub(super) fn is_watching(&self) -> bool {
         matches!(self.watch, Watch::Reading { .. })
     }
 
-    /// Records that a read is posted. `seen` has arrived before it.
+    /// Records that a read is posted. `seen` is the progress before this read.
     pub(super) fn read_posted(&mut self, seen: Progress, now: Instant) {
         match self.watch {
             Watch::Off | Watch::OutOfMemory { .. } | Watch::Retrying { .. } => {
@@ -119,8 +121,8 @@ impl ReadWatchdog {
         }
     }
 
-    /// Records that the system has no memory, which may change. Returns whether that has been so
-    /// for longer than the timeout.
+    /// Records that the system has no memory now. Returns [`Verdict::OutOfMemory`] if the system
+    /// has had none for longer than the timeout.
     pub(super) fn out_of_memory(&mut self, error: OsError, now: Instant) -> Verdict {
         let (until, backoff) = match self.watch {
             Watch::Off | Watch::Reading { .. } => (now + self.timeout, FIRST_BACKOFF),
@@ -149,15 +151,15 @@ impl ReadWatchdog {
         }
     }
 
-    /// Records that the driver is asked to try again.
+    /// Records that the driver was asked to try again.
     pub(super) fn retrying(&mut self) {
         if let Watch::OutOfMemory { until, backoff, .. } = self.watch {
             self.watch = Watch::Retrying { until, backoff };
         }
     }
 
-    /// Checks whether the deadline has passed. `progress` has arrived; `reading` is set if reads
-    /// are in progress.
+    /// Checks whether a deadline has passed. `progress` is the progress until `now`. `reading` is
+    /// set if reads are in progress.
     pub(super) fn check(&mut self, progress: Progress, reading: bool, now: Instant) -> Verdict {
         match self.watch {
             Watch::Reading { check, seen, still } if check <= now => {
@@ -205,7 +207,9 @@ mod tests {
         }
     }
 
-    /// Checks at each deadline, with the number of chunks that have arrived by then.
+    /// Calls `check` at each deadline, until the verdict is not `Fine`. `came` returns the number
+    /// of chunks that have arrived by a check. Returns the number of checks, the last verdict and
+    /// its time.
     fn checks(
         read_watchdog: &mut ReadWatchdog,
         came: impl Fn(u32) -> u64,

@@ -14,7 +14,8 @@ pub struct Violation {
 }
 
 impl Violation {
-    /// Names the field, its value, and the values that the protocol allows.
+    /// Makes a violation by the field with the name `field`, which has this value. `expected`
+    /// describes the values that the protocol allows.
     pub const fn new(field: &'static str, value: u64, expected: &'static str) -> Self {
         Self {
             field,
@@ -29,7 +30,7 @@ impl Violation {
         self.field
     }
 
-    /// Returns the value that it had.
+    /// Returns the value that the field had.
     #[must_use]
     pub const fn value(&self) -> u64 {
         self.value
@@ -46,7 +47,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// A field of the two sides' hellos whose values are incompatible.
+/// A field of the hellos whose values at the two sides are incompatible.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub struct Mismatch {
@@ -73,12 +74,12 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// The step of establishing a connection during which a deadline passed.
+/// The step of establishing a connection that was in progress when the deadline passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 #[non_exhaustive]
 pub enum Phase {
-    /// Waiting for its turn, while this host established other connections.
+    /// Waiting for a turn, because this host was establishing other connections.
     Waiting,
     /// Resolving the address.
     ResolvingAddr,
@@ -102,22 +103,22 @@ impl fmt::Display for Phase {
     }
 }
 
-/// The timeout within which the peer expected something of this side.
+/// The timeout of the peer within which this side did not give the sign of life, or the bytes, that
+/// the peer waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 #[non_exhaustive]
 pub enum PeerTimeout {
-    /// A sign of life, within the peer's
-    /// `Config::keepalive_interval` and
+    /// The peer received no sign of life within its `Config::keepalive_interval` and
     /// `Config::keepalive_timeout`.
     Keepalive,
-    /// Bytes of a message above the eager size, within the peer's
+    /// The peer received no bytes of a message above the eager size within its
     /// `Config::read_timeout`.
     Read,
 }
 
-/// The cause for which a connection ended, or was not established: the first one, where several
-/// follow each other.
+/// The cause for which a connection ended or was not established. If several causes follow each
+/// other, this is the first one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 #[non_exhaustive]
@@ -137,45 +138,46 @@ pub enum CloseReason {
     Rejected {
         /// The connection manager's reason.
         reason: RejectReason,
-        /// The bytes with which the peer's application rejected, if it was the application.
+        /// The bytes that the peer's application passed with its rejection. Empty if the
+        /// application did not reject.
         data: Box<[u8]>,
     },
-    /// The peer rejected the connection without a cause. This crate always gives one, so the port
-    /// is that of another program, such as an rsocket in C, or of a listener for the other of IPv4
-    /// and IPv6; or the listener's backlog is full, or it ended just then.
+    /// The peer rejected the connection without a cause. This crate always states a cause, so one
+    /// of these holds: another program listens on the port, such as an rsocket in C; the listener
+    /// is one for IPv6 only or IPv4 only, and the address is of the other family; the listener's
+    /// backlog was full; or the listener had just ended.
     RejectedWithoutCause,
-    /// The peer answered, but does not use this crate.
+    /// The peer answered, but does not use the protocol of this crate.
     NotRdmsg,
-    /// The peer is an rsocket, which the crate `rdmsg-rsocket` connects to.
+    /// The peer is an rsocket, to which the crate `rdmsg-rsocket` can connect.
     PeerIsRsocket,
-    /// The peer ran out of resources: of memory, descriptors or shared receives for another
-    /// connection, or, for longer than its `Config::read_timeout`, of memory
-    /// for a message above the eager size. A retry later may succeed: a connector with
-    /// `Config::retry_refused` tries again.
+    /// The peer ran out of resources: memory, descriptors or shared receives for another
+    /// connection, or, for longer than its `Config::read_timeout`, memory for a message above the
+    /// eager size. A later retry may succeed: a connector with `Config::retry_refused` retries.
     PeerOutOfResources,
     /// The peer ended the connection because a timeout of its `Config` passed, and
     /// its last frame reached this side. Both processes were running.
     PeerGaveUp(PeerTimeout),
     /// The peer's library ended the connection with a code that this version does not know.
     PeerFailed(u32),
-    /// The peer's listener has no place for another connection
-    /// (`Config::backlog`, `Config::half_open`), its program
-    /// did not answer the request in time, or the listener is being closed. A connector with
-    /// `Config::retry_refused` tries again.
+    /// The peer's listener has no room for another connection (`Config::backlog`,
+    /// `Config::half_open`), the peer's program did not answer the request in time, or the listener
+    /// is being closed. A connector with `Config::retry_refused` retries.
     ///
-    /// An established connection ends with it if the peer's program did not take it from its
-    /// listener before that was dropped. The program has seen no message, so it is safe to connect
-    /// and send again.
+    /// An established connection ends with this reason if the peer's listener was dropped before
+    /// the peer's program took the connection from it. The program has seen no message, so it is
+    /// safe to connect and send again.
     PeerBusy,
     /// The peer uses this crate, in an incompatible version or configuration.
     PeerIncompatible(Mismatch),
     /// The peer violated the protocol.
     ///
-    /// With the [field](Violation::field) `rkey` it may also be that the peer's process was killed
-    /// in the middle of a message above the eager size: its kernel revokes the message's key before
-    /// it disconnects.
+    /// A violation of the [field](Violation::field) `rkey` can also mean that the peer's process
+    /// was killed while a message above the eager size was being read: the peer's kernel revokes
+    /// the message's key before it disconnects.
     ProtocolViolation(Violation),
-    /// A work request failed. `RETRY_EXC_ERR`: the peer's host, or the path to it, is down.
+    /// A work request failed. The status `RETRY_EXC_ERR` means that the peer's host, or the path to
+    /// it, is down.
     WorkRequest {
         /// The status of the work completion.
         status: WcStatus,
@@ -184,7 +186,7 @@ pub enum CloseReason {
     },
     /// The local RDMA device was removed.
     DeviceRemoved,
-    /// The local RDMA device reported that an object failed which the connection uses.
+    /// The local RDMA device reported the failure of an object that the connection uses.
     DeviceFault(DeviceFault),
     /// The address of the network device under the RDMA device changed.
     AddressChanged,
@@ -194,17 +196,17 @@ pub enum CloseReason {
     /// `Config::keepalive_interval` and
     /// `Config::keepalive_timeout`.
     KeepaliveTimeout,
-    /// The peer announced a message above the eager size, and nothing of it could be read for
+    /// The peer announced a message above the eager size, and no byte of it could be read for
     /// longer than `Config::read_timeout`.
     ReadTimeout,
     /// The peer closed the connection, and everything that it sent has been delivered.
     ///
-    /// A `send` may fail with it while messages still arrive, because the peer has stopped
+    /// A `send` can fail with this reason while messages still arrive, because the peer has stopped
     /// receiving.
     PeerClosed,
-    /// The peer closed the connection and disconnected before everything that it had sent was read
-    /// from its memory: the last `missing` messages are lost. Its `close` failed, or it did not
-    /// wait.
+    /// The peer closed the connection and disconnected before this side had read all messages from
+    /// the peer's memory: the last `missing` messages are lost. The peer's `close` failed, or the
+    /// peer's program did not wait for it.
     Truncated {
         /// The number of messages that the peer sent and that were not delivered.
         missing: u64,
@@ -212,13 +214,13 @@ pub enum CloseReason {
     /// The peer's application aborted the connection with this code.
     PeerAborted(u32),
     /// The connection was disconnected without a close: the peer's process has ended, or its engine
-    /// gave up and its [notice](Self::PeerGaveUp) did not arrive. Before the connection is
-    /// established, a connector with `Config::retry_refused` tries again.
+    /// gave up the connection and the [notice](Self::PeerGaveUp) did not arrive. While the
+    /// connection is being established, a connector with `Config::retry_refused` retries.
     PeerDisconnected,
     /// The connection was lost, and the peer does not know its session: the peer's process has
-    /// ended, or it gave the session up.
+    /// ended, or the peer has given up the session.
     ///
-    /// A [`Completion::Failed`] names each message with an id that was not known to have arrived.
+    /// A [`Completion::Failed`] names each message that has an id and is not known to have arrived.
     ///
     /// [`Completion::Failed`]: https://docs.rs/rdmsg/latest/rdmsg/enum.Completion.html
     SessionLost,
@@ -226,16 +228,17 @@ pub enum CloseReason {
     LocallyClosed,
     /// This side aborted the connection.
     LocallyAborted,
-    /// A waker of a task that waited on the connection panicked. The task may never be polled
-    /// again, so this side gave the connection up.
+    /// A waker of a task that waited on the connection panicked. This side gave up the connection,
+    /// because the task might never be polled again.
     WakerPanicked,
-    /// The connection belongs to the process that forked this one, and goes on there.
+    /// The connection belongs to the process that forked this one, and continues there.
     Forked,
-    /// For longer than `Config::read_timeout` there was no memory
-    /// for a message above the eager size that the peer announced: most often because the process
-    /// may not lock that much.
+    /// For longer than `Config::read_timeout`, there was no memory for a message above the eager
+    /// size that the peer announced, most often because the process has reached its limit on locked
+    /// memory.
     OutOfMemory(OsError),
-    /// A call into the system failed. Over TCP also connect(2), for whatever reason but a refusal.
+    /// A system call failed. Over TCP, this includes any failure of connect(2) except a refused
+    /// connection.
     Os(OsError),
 }
 
@@ -278,14 +281,15 @@ impl CloseReason {
         }
     }
 
-    /// Returns whether a session survives the loss of an established connection for this cause: its
-    /// path or its device failed, and neither side ended it.
+    /// Returns whether a session survives the loss of an established connection for this reason.
+    /// The session survives if the path or the device failed, and neither side ended the
+    /// connection.
     #[must_use]
     pub fn is_loss(&self) -> bool {
         match self {
             Self::WorkRequest { status, .. } => matches!(
                 *status,
-                // The last two are those of a device that finds no way out.
+                // A device that has no path to the peer reports one of the last two statuses.
                 WcStatus::RETRY_EXC_ERR
                     | WcStatus::WR_FLUSH_ERR
                     | WcStatus::RESP_TIMEOUT_ERR
@@ -311,9 +315,9 @@ impl CloseReason {
         }
     }
 
-    /// Returns whether both sides had all messages when the connection ended.
+    /// Returns whether both sides had received all messages when the connection ended.
     ///
-    /// That is: either side closed it, and the other answered.
+    /// This is the case if one side closed the connection and the other side answered the close.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         matches!(self, Self::PeerClosed | Self::LocallyClosed)
@@ -371,8 +375,8 @@ impl fmt::Display for CloseReason {
             Self::PeerGaveUp(PeerTimeout::Keepalive) => write!(
                 f,
                 "the peer gave up: it saw no sign of life of this side within its \
-                 keepalive_interval and keepalive_timeout, because this process stood still or the \
-                 network lost packets; {LONG_PACKETS}"
+                 keepalive_interval and keepalive_timeout, because this process did not run or \
+                 the network lost packets; {LONG_PACKETS}"
             ),
             Self::PeerGaveUp(PeerTimeout::Read) => write!(
                 f,
@@ -382,7 +386,7 @@ impl fmt::Display for CloseReason {
             Self::PeerFailed(code) => {
                 write!(
                     f,
-                    "the peer gave up (code {code}); its own error has the cause"
+                    "the peer gave up (code {code}); the error at the peer has the cause"
                 )
             }
             Self::PeerBusy => f.write_str(
@@ -442,11 +446,11 @@ impl fmt::Display for CloseReason {
             Self::LocallyAborted => f.write_str("aborted by this side"),
             Self::WakerPanicked => f.write_str(
                 "the waker of a task that waited on the connection panicked; the panic's message \
-                 on stderr names the place",
+                 on stderr names the line of code",
             ),
             Self::Forked => f.write_str(
-                "it belongs to the process that forked this one, and goes on there; connect after \
-                 the fork",
+                "the connection belongs to the process that forked this one, and continues there; \
+                 connect after the fork",
             ),
             Self::OutOfMemory(error) => {
                 write!(
@@ -475,11 +479,11 @@ impl fmt::Display for CloseReason {
     }
 }
 
-/// The cause of an end after which short messages pass and long ones do not.
+/// A hint for errors that can result from the loss of long packets.
 const LONG_PACKETS: &str = "if short messages pass and long ones do not, the MTUs of the hosts and \
                             the switches differ";
 
-/// The remedy for a process that may lock too little memory.
+/// The remedy if the process's limit on locked memory is too low.
 pub const RAISE_MEMLOCK: &str = "raise memlock in /etc/security/limits.conf or with LimitMEMLOCK= \
                                  in the service's unit (`ulimit -l` shows the limit)";
 

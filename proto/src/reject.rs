@@ -8,10 +8,10 @@ const MAGIC: u32 = 0x7264_6d52;
 /// The length in bytes of a rejection without the application's bytes.
 const LEN: usize = 24;
 
-/// The bytes of the application that fit into a rejection.
+/// The maximum number of the application's bytes in a rejection.
 pub const REJECT_DATA_MAX: usize = 148 - LEN;
 
-/// The cause of a rejection. The number is its code on the wire.
+/// The cause of a rejection. The number of a variant is the code on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum RejectCode {
@@ -19,13 +19,13 @@ pub enum RejectCode {
     Application = 0,
     /// The protocol versions differ.
     Version = 1,
-    /// The receive window is 0.
+    /// The receive window in the request is 0.
     Window = 2,
-    /// The eager size is 0.
+    /// The eager size in the request is 0.
     EagerSize = 3,
-    /// The largest message is 0.
+    /// The largest message in the request is 0.
     MaxMessage = 4,
-    /// The rejecting side lacks memory, or whatever else a connection needs.
+    /// The rejecting side lacks memory, or another resource that a connection needs.
     Resources = 5,
     /// The rejected side serves no READs.
     ResponderResources = 6,
@@ -33,7 +33,8 @@ pub enum RejectCode {
     InitiatorDepth = 7,
     /// Too many requests wait at the rejecting side.
     Busy = 8,
-    /// One side's application uses the connection as a byte stream, and the other's does not.
+    /// One side's application uses the connection as a byte stream, and the other side's
+    /// application does not.
     Stream = 9,
     /// The rejecting side does not know the session that the request resumes.
     Session = 10,
@@ -62,7 +63,7 @@ impl RejectCode {
         Self::ALL.into_iter().find(|code| *code as u16 == number)
     }
 
-    /// Returns the field's name, for errors.
+    /// Returns the name of the field that caused the rejection, for error texts.
     pub const fn field(self) -> &'static str {
         match self {
             Self::Application => "application",
@@ -83,20 +84,21 @@ impl RejectCode {
 
 /// The private data of a rejection.
 ///
-/// On the wire, in network order: magic `u32`, version `u8`, length of the whole `u8`, code `u16`,
-/// the rejecting side's value `u64`, the rejected side's value `u64`, the application's bytes.
+/// On the wire, in network order: magic `u32`, version `u8`, total length in bytes `u8`, code
+/// `u16`, the rejecting side's value `u64`, the rejected side's value `u64`, the application's
+/// bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reject {
-    /// The cause.
+    /// The cause of the rejection.
     pub code: RejectCode,
-    /// The rejecting side's value.
+    /// The rejecting side's value of the field that `code` names, or 0.
     pub own: u64,
-    /// The rejected side's value.
+    /// The rejected side's value of the field that `code` names, or 0.
     pub theirs: u64,
 }
 
 impl Reject {
-    /// The rejection of a request that finds too many others waiting.
+    /// The rejection of a request because too many other requests wait.
     pub const BUSY: Self = Self {
         code: RejectCode::Busy,
         own: 0,
@@ -122,8 +124,8 @@ impl Reject {
         }
     }
 
-    /// Returns the numbers of a session that the peer has closed, if this rejects a request to
-    /// resume it.
+    /// Returns the message counts of a session that the peer has closed, if this is the rejection
+    /// of a request to resume that session.
     pub(super) fn session_over(&self) -> Option<SessionOver> {
         let is_over = self.code == RejectCode::Over;
         is_over.then_some(SessionOver {
@@ -151,8 +153,8 @@ impl Reject {
         out
     }
 
-    /// Parses a rejection of any version: they have the same layout. Returns `None` for private
-    /// data that is not of this protocol, or has an unknown code.
+    /// Parses a rejection of any protocol version, because all versions have the same layout.
+    /// Returns `None` if the private data is no rejection of this protocol, or has an unknown code.
     pub fn parse(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let mut reader = Reader(bytes);
         let (magic, _version, len, code) = (

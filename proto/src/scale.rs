@@ -1,7 +1,7 @@
-//! Simulates up to 100,000 connections to one server, with the credits and the account of shared
-//! receives that connections use. The rest is a model, so the simulation needs no device.
+//! Simulates up to 100,000 connections to one server. The connections use the crate's credits and
+//! its account of shared receives. Everything else is a model, so the simulation needs no device.
 //!
-//! `cargo test --release --lib scale -- --ignored --nocapture` prints the table.
+//! `cargo test --release --lib scale -- --ignored --nocapture` prints a table of the results.
 
 use std::{
     cmp::Reverse,
@@ -15,34 +15,36 @@ use super::{
     credit::{RecvCredit, SendCredit},
 };
 
-/// The receives for each connection, its own or in the pool: 16 messages and the control frames.
+/// The number of receives for each connection, in its own queue or in the pool: 16 for messages,
+/// the others for control frames.
 const RECEIVES: u32 = 28;
 
-/// The number of messages of all connections, if they do not come at once.
+/// The number of messages of all connections together, unless all messages are sent at once.
 const MESSAGES: u32 = 1_000_000;
 
-/// The number of messages of each connection, if they come at once.
+/// The number of messages of each connection, if all messages are sent at once.
 const BURST: u32 = 16;
 
-/// The window of a connection that shares receives: its bound while others are idle.
+/// The window of a connection that shares receives. A connection can use its whole window while
+/// other connections are idle.
 const SHARED_WINDOW: u16 = 64;
 
-/// The server's time for a message, and for a grant in a frame of its own, in nanoseconds, as
-/// counted on software RoCE. Only their ratio matters.
+/// The server's time for a message, and its time for a Grant frame, in nanoseconds, as measured on
+/// software RoCE. Only the ratio of the two numbers matters.
 const SERVICE: u64 = 16_000;
 const GRANT: u64 = 14_000;
 
-/// The time from one host to the other, in nanoseconds.
+/// The time that a message takes from one host to the other, in nanoseconds.
 const DELAY: u64 = 20_000;
 
-/// The times at which the connections have something to send.
+/// The times at which the connections have messages to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Load {
-    /// Random ones, for nine tenths of the messages that the server can take.
+    /// Random times, with nine tenths of the messages per second that the server can process.
     FanIn,
-    /// The same, and nine of ten messages come from one connection in a hundred.
+    /// As `FanIn`, but nine of ten messages come from a hundredth of the connections.
     Skewed,
-    /// All messages at once.
+    /// All messages are sent at once.
     Incast,
 }
 
@@ -55,21 +57,21 @@ enum Receives {
 /// An event of the simulation.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// The next message is wanted, by any connection.
+    /// Some connection wants to send the next message.
     Wanted,
-    /// A message arrives, which was wanted then.
+    /// A message arrives that its sender wanted to send at the time `wanted`.
     Arrives { connection: u32, wanted: u64 },
-    /// The server is done with the first message that waits for it.
+    /// The server has processed the first message of its queue.
     Served,
-    /// A grant arrives.
+    /// A grant arrives at the client.
     Granted { connection: u32, limit: u32 },
 }
 
-/// A connection's other end.
+/// The client's end of a connection.
 #[derive(Debug)]
 struct Client {
     credit: SendCredit,
-    /// When the messages were wanted that wait for credit.
+    /// The times at which the client wanted to send the messages that wait for credit.
     waiting: VecDeque<u64>,
 }
 
@@ -77,21 +79,23 @@ struct Client {
 struct Simulation {
     load: Load,
     now: u64,
-    /// The second number orders events with the same due time as they were planned.
+    /// The future events. The first number is the time at which an event is due. The second number
+    /// orders events that are due at the same time by when they were planned.
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     planned: u64,
     clients: Vec<Client>,
     server: Server,
-    /// The arrived messages; the server serves the first one now.
+    /// The messages that have arrived. The server is processing the first one.
     queue: VecDeque<(u32, u64)>,
-    /// Until when the server sends a grant.
+    /// The time until which the server is sending a grant.
     busy: u64,
     random: fastrand::Rng,
     left: u32,
     outcome: Outcome,
 }
 
-/// The result of a simulation. The times are those from the wish to send to the end of service.
+/// The result of a simulation. The times, in nanoseconds, are those from the wish to send a message
+/// until the server has processed the message.
 #[derive(Debug)]
 struct Outcome {
     messages: u64,
@@ -127,7 +131,7 @@ impl Simulation {
         }
     }
 
-    /// Runs until everything has been served.
+    /// Runs the simulation until the server has processed all messages.
     fn run(mut self) -> Outcome {
         match self.load {
             Load::FanIn | Load::Skewed => self.plan(0, Event::Wanted),
@@ -165,7 +169,7 @@ impl Simulation {
         self.events.push(event);
     }
 
-    /// A message at random, and the next one after a while.
+    /// Sends a message on a random connection, and plans the next message.
     fn queue_random_message(&mut self) {
         let connections = self.clients.len() as u32;
         let among = match self.load {
@@ -176,7 +180,7 @@ impl Simulation {
         self.want(connection);
         self.left -= 1;
         if self.left > 0 {
-            // As far apart as independent senders' messages are.
+            // The times between messages are distributed as those of independent senders.
             let mean = SERVICE as f64 / 0.9;
             let after = -mean * (1.0 - self.random.f64()).ln();
             self.plan(after as u64, Event::Wanted);
@@ -190,7 +194,7 @@ impl Simulation {
         self.send(connection);
     }
 
-    /// Sends as many messages as the credit permits.
+    /// Sends messages until no credit or no message is left.
     fn send(&mut self, connection: u32) {
         loop {
             let client = &mut self.clients[connection as usize];
@@ -227,7 +231,7 @@ impl Simulation {
         }
     }
 
-    /// Begins with the first message.
+    /// Begins to process the first message of the queue, after the grant that is being sent.
     fn serve(&mut self) {
         let sending = self.busy.saturating_sub(self.now);
         self.plan(sending + SERVICE, Event::Served);
@@ -269,17 +273,18 @@ impl fmt::Display for Outcome {
 #[derive(Debug)]
 struct Server {
     credits: Vec<RecvCredit>,
-    /// The account of the shared receives.
+    /// The account of the shared receives. `None` if each connection has its own receives.
     account: Option<Account>,
-    /// How many receives are posted that hold no message: of all, or of each connection.
+    /// The number of posted receives that hold no message: one number for the pool, or one number
+    /// for each connection.
     posted: Vec<u32>,
-    /// The fewest that there were.
+    /// The smallest number that was ever in `posted`.
     least_posted: u32,
 }
 
 impl Server {
-    /// Creates a server with `connections` connections. Returns it with each one's window and first
-    /// credit.
+    /// Creates a server with `connections` connections. Returns the server, the window of each
+    /// connection and its first credits.
     fn new(receives: Receives, connections: u32) -> (Self, u16, u16) {
         let (window, credit, account, posted) = match receives {
             Receives::Own => {
@@ -301,7 +306,8 @@ impl Server {
                     );
                 }
                 let credit = account::floor(SHARED_WINDOW);
-                // Each connection's control frames have theirs.
+                // Each connection's control frames have receives of their own, which `posted`
+                // excludes.
                 let posted = vec![total - CONTROL_RECEIVES * connections];
                 (SHARED_WINDOW, credit, Some(account), posted)
             }
@@ -316,8 +322,8 @@ impl Server {
         (this, window, credit)
     }
 
-    /// A message arrives, and must find a receive. Otherwise the device would tell its sender to
-    /// retry, which delays all messages behind it.
+    /// Receives a message, and checks that there is a receive for it. Without a receive, the device
+    /// would make the sender retry, which would delay all messages behind this one.
     fn arrive(&mut self, connection: usize) {
         let posted = self.posted_of(connection);
         *posted = posted.checked_sub(1).expect("no message without a receive");
@@ -328,8 +334,7 @@ impl Server {
         credit.receive(1);
     }
 
-    /// The application releases a message. Returns the grant that the peer receives now, if it
-    /// takes a frame of its own.
+    /// Releases a message, as the application does. Returns the new limit if a Grant frame is due.
     fn release(&mut self, connection: usize) -> Option<u32> {
         *self.posted_of(connection) += 1;
         let credit = &mut self.credits[connection];

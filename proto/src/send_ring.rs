@@ -1,19 +1,21 @@
-//! The slots of the send ring.
+//! Assigns the slots of the send ring.
 //!
 //! Slots are used in turn. Most sends are unsignalled: they have no completion of their own, but
-//! that of a later signalled one, which covers everything posted before it. So that the ring can
-//! never be full without a signalled send in it, the distance between two signalled ones is at most
-//! a quarter of the ring, and one more frame than that can always be posted.
+//! the completion of a later signalled send covers everything posted before it. A full ring must
+//! contain a signalled send, whose completion frees slots. Therefore the distance between two
+//! signalled sends is at most a quarter of the slots for data, and one more frame than this
+//! distance can always be posted.
 
-/// The slots that are reserved for control frames, so that a grant never waits behind data.
+/// The number of slots that are reserved for control frames, so that a grant never waits behind
+/// data.
 ///
-/// As many as there can be control frames without a known completion: two pings, two pongs, two
-/// grants, a Finish, and one of each that ends a connection. A control frame that finds no slot
-/// waits for the next completion.
+/// This is the maximum number of control frames without a known completion: two Pings, two Pongs,
+/// two Grants, a Finish, and one of each of the frames that end a connection. A control frame that
+/// finds no free slot waits for the next completion.
 pub const CONTROL_SENDS: u32 = 10;
 
-/// The slots that are reserved for reads of large messages, so that neither data nor reads wait for
-/// each other.
+/// The number of slots that are reserved for reads of large messages, so that data and reads do not
+/// wait for each other.
 pub const READS: u32 = 4;
 
 /// The state of the ring.
@@ -21,29 +23,31 @@ pub const READS: u32 = 4;
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct SendRing {
     slots: u32,
-    /// The next slot.
+    /// The index of the next slot to take.
     next: u32,
-    /// The number of slots before `next` that the device uses.
+    /// The number of slots before `next` that are in use, because their sends have not completed.
     used: u32,
-    /// The number of frames posted since the last signalled one.
+    /// The number of frames posted since the last signalled frame.
     unsignalled: u32,
-    /// The greatest distance between two signalled frames.
+    /// The maximum distance between two signalled frames, in frames.
     interval: u32,
-    /// The bytes of payload posted since the last signalled frame.
+    /// The number of bytes of payload posted since the last signalled frame.
     unsignalled_bytes: u32,
-    /// A frame behind this many bytes is signalled, so that a sender on a slow link sees its bytes
-    /// arrive.
+    /// The number of bytes behind which a frame is signalled, so that a sender on a slow link can
+    /// see its bytes arrive.
     most_unsignalled: u32,
-    /// The number of slots ever taken.
+    /// The number of slots taken since the ring was made.
     taken: u64,
-    /// Which of the slots ever taken is the first in use that may hold data, and which the last
-    /// that does, counted from 1. 0: there is none.
+    /// The numbers of the first slot in use that can hold data, and of the last slot in use that
+    /// holds data. Slots are numbered from 1 in the order in which they are taken. 0: no slot in
+    /// use holds data.
     first_data: u64,
     last_data: u64,
 }
 
 impl SendRing {
-    /// Makes a ring with `data_slots` slots for data, and [`READS`] and [`CONTROL_SENDS`] more.
+    /// Makes a ring with `data_slots` slots for data, and [`READS`] + [`CONTROL_SENDS`] other
+    /// slots.
     pub(super) fn new(data_slots: u32, most_unsignalled: u32) -> Self {
         let slots = data_slots + READS + CONTROL_SENDS;
         Self {
@@ -60,38 +64,38 @@ impl SendRing {
         }
     }
 
-    /// Returns the number of slots for data that are free.
+    /// Returns the number of free slots for data.
     #[inline]
     pub(super) fn room_for_data(&self) -> u32 {
         (self.slots - self.used).saturating_sub(READS + CONTROL_SENDS)
     }
 
-    /// Whether there is a slot for data.
+    /// Whether a slot for data is free.
     #[inline]
     pub(super) fn has_room_for_data(&self) -> bool {
         self.slots - self.used > READS + CONTROL_SENDS
     }
 
-    /// Whether there is a slot for a read.
+    /// Whether a slot for a read is free.
     #[inline]
     pub(super) fn has_room_for_reads(&self) -> bool {
         self.slots - self.used > CONTROL_SENDS
     }
 
-    /// Whether everything that was posted has completed.
+    /// Whether all posted work requests have completed.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.used == 0
     }
 
-    /// Whether there is a slot for a control frame.
+    /// Whether a slot for a control frame is free.
     #[inline]
     pub(super) fn has_room(&self) -> bool {
         self.used < self.slots
     }
 
-    /// Takes the next slot. Returns it, and whether its send is signalled. The caller has checked
-    /// that there is room.
+    /// Takes the next slot. Returns the slot, and whether its send is signalled. The caller has
+    /// checked that a slot is free.
     pub(super) fn take(&mut self, signalled: bool) -> (u32, bool) {
         debug_assert!(self.has_room(), "the caller checked");
         let slot = self.next;
@@ -107,7 +111,8 @@ impl SendRing {
         (slot, signalled)
     }
 
-    /// Takes the next slot for a data frame with `len` bytes of payload.
+    /// Takes the next slot for a data frame with `len` bytes of payload. Returns the slot, and
+    /// whether its send is signalled.
     pub(super) fn take_data(&mut self, len: u32) -> (u32, bool) {
         self.unsignalled_bytes = self.unsignalled_bytes.saturating_add(len);
         let taken = self.take(self.unsignalled_bytes >= self.most_unsignalled);
@@ -130,12 +135,12 @@ impl SendRing {
         }
     }
 
-    /// Frees the slot of a signalled send that has completed, and all that were taken before it.
-    /// Returns whether some of them held data.
+    /// Frees the slot of a signalled send that has completed, and all slots that were taken before
+    /// it. Returns whether any freed slot held data.
     pub(super) fn complete(&mut self, slot: u32) -> bool {
         let after = (self.next + self.slots - slot - 1) % self.slots;
-        // A slot that the device does not use cannot complete. If it did, the ring would stay
-        // sound.
+        // A slot that is not in use cannot complete. If a device reports its completion, `min`
+        // keeps the ring consistent.
         self.used = self.used.min(after);
         let done = self.taken - u64::from(self.used);
         let data = self.first_data != 0 && self.first_data <= done;
@@ -156,7 +161,7 @@ mod tests {
     proptest! {
         #![proptest_config(cases(256))]
 
-        /// Whatever is sent and whenever completions come, a full ring holds a signalled send.
+        /// In any order of sends and completions, a full ring contains a signalled send.
         #[test]
         fn the_ring_is_never_full_of_unsignalled_sends(
             slots in 1_u32..40,

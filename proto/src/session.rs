@@ -1,22 +1,25 @@
-//! A conversation that outlives its connections: the messages that each side keeps, and the numbers
-//! by which both sides agree on the messages that have arrived.
+//! A session, which outlives its connections: the messages that each side keeps, and the numbers by
+//! which both sides agree on the messages that have arrived.
 //!
-//! Each side numbers the messages that it sends, from 0, over all connections of the session. It
-//! keeps each message until the peer's library is known to have received it. A connection that is
-//! lost *suspends* the session. The side that connected first then connects again: its request
-//! carries the number of messages that it has received, and the reply carries the peer's number.
-//! Each side then sends everything from the other's number on, before anything new.
+//! Each side numbers the messages that it sends, from 0, over all connections of the session. Each
+//! side keeps a message until the peer's library is known to have received it. The loss of a
+//! connection *suspends* the session. The active side, which established the first connection, then
+//! connects again: its request carries the number of messages that it has received, and the reply
+//! carries the number that the passive side has received. Each side then sends all messages from
+//! the other side's number on, before any new message.
 //!
 //! Every message is delivered once because of one rule, *fence before count*: a side states the
 //! number of messages that it has received only after its last connection can deliver nothing more.
-//! The active side has drained its connection before it sends the request. The passive side drains
-//! its own when the request arrives, before it replies. Only the active side connects, and each of
-//! its attempts has a higher epoch, so no late request is taken for a new one.
+//! The active side drains its connection before it sends the request. The passive side drains its
+//! connection when the request arrives, before it replies. Only the active side connects, and each
+//! of its attempts has a higher epoch, so the passive side does not mistake a late request for a
+//! new one.
 //!
-//! A message is known to be received when a grant implies it: a side grants at most its window
-//! beyond what it has released, so at most `window - available` of the messages sent are not known
-//! to be received. A message above the eager size, and everything behind it, is known to be
-//! received when it is taken. This costs no frame and no acknowledgement.
+//! Grants show which messages have been received: a side grants at most its window beyond the
+//! messages that it has released, so at most `window - available` of the messages sent to it are
+//! not known to be received. A message above the eager size, and each message behind it, is known
+//! to be received only when that large message is taken. Neither needs an additional frame or
+//! acknowledgement.
 
 use std::{
     collections::VecDeque,
@@ -31,19 +34,19 @@ use crate::reason::Violation;
 #[cfg(test)]
 mod exhaustive;
 
-/// The number of bytes of a [`SessionId`].
+/// The length in bytes of a [`SessionId`].
 pub const SESSION_ID_LEN: usize = 12;
 
-/// The number of bytes of a [`ResumeRequest`].
+/// The length in bytes of a [`ResumeRequest`].
 const REQUEST_LEN: usize = SESSION_ID_LEN + 8;
 
-/// The name of a session, random bits that the passive side chooses: it is the permission to take
-/// the session over, so no log shows it.
+/// The identity of a session: random bits that the passive side chooses. A peer that knows these
+/// bits can take over the session, so they are not logged.
 #[derive(Clone, Copy)]
 pub struct SessionId(pub [u8; SESSION_ID_LEN]);
 
 impl PartialEq for SessionId {
-    /// Compares all bytes, so the time does not depend on the number of equal ones.
+    /// Compares all bytes, so that the time does not reveal the number of equal bytes.
     fn eq(&self, other: &Self) -> bool {
         let pairs = self.0.iter().zip(&other.0);
         black_box(pairs.fold(0, |all, (a, b)| all | (a ^ b))) == 0
@@ -64,19 +67,21 @@ impl fmt::Debug for SessionId {
     }
 }
 
-/// The request of a connection that resumes a session.
+/// A request to resume a session, in the private data of a connect request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResumeRequest {
-    /// The session.
+    /// The identity of the session.
     pub id: SessionId,
-    /// The number of this attempt. A higher one makes all lower ones void.
+    /// The number of this attempt. An attempt with a higher number invalidates all attempts with
+    /// lower numbers.
     pub epoch: u32,
     /// The number of messages that the active side has received in all.
     pub received: u32,
 }
 
 impl ResumeRequest {
-    /// Serializes the request: the bytes of the application in the private data.
+    /// Serializes the request, which takes the place of the application's bytes in the private
+    /// data.
     #[must_use]
     pub fn emit(&self) -> [u8; REQUEST_LEN] {
         //= PROTOCOL.md#sessions
@@ -90,7 +95,8 @@ impl ResumeRequest {
         out
     }
 
-    /// Parses the bytes behind the hello of a request that resumes.
+    /// Parses the bytes behind the hello of a connect request that resumes a session. Returns
+    /// `None` if their number is wrong.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let (id, rest) = bytes.split_first_chunk::<SESSION_ID_LEN>()?;
@@ -104,56 +110,57 @@ impl ResumeRequest {
     }
 }
 
-/// The numbers of a session that the passive side has closed.
+/// The message counts of a session that the passive side has closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub struct SessionOver {
-    /// The number of messages that it has received in all.
+    /// The number of messages that the passive side has received in all.
     pub received: u32,
-    /// The number of messages that it has sent in all.
+    /// The number of messages that the passive side has sent in all.
     pub sent: u32,
 }
 
-/// Why the passive side does not resume a session.
+/// The reason why the passive side does not resume a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResumeRefused {
-    /// A later attempt has come already.
+    /// The passive side has already processed a request with this epoch or a higher one.
     Stale,
-    /// The peer's number is above that of the messages sent, or below that of the messages that it
-    /// has confirmed.
+    /// The number of received messages that the peer states is above the number of messages sent,
+    /// or below the number of messages that the peer has confirmed.
     Impossible(Violation),
 }
 
-/// Bounds on the messages of a connection that the peer may not have received.
+/// Bounds on the messages of a connection that are not known to be received.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unconfirmed {
-    /// The greatest number of messages that the peer may not have received.
+    /// The maximum number of messages that are not known to be received.
     pub messages: u32,
     /// The number of messages above the eager size that the peer has not read. The peer has
-    /// received neither these nor the messages behind them.
+    /// received neither these messages nor the messages behind the first of them.
     pub large: u32,
-    /// The greatest number of messages that an honest peer ever leaves unconfirmed.
+    /// The maximum number of messages that a correct peer ever leaves unconfirmed.
     pub most: u32,
 }
 
-/// One side of a session, with its unconfirmed messages as values of `M`.
+/// One side of a session, which keeps its unconfirmed messages as values of `M`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Session<M> {
-    /// The epoch of the last attempt.
+    /// The epoch of the last attempt to resume.
     epoch: u32,
     /// The number of messages received over earlier connections.
     received: u32,
-    /// The number of the oldest message that is kept, or of the next one.
+    /// The number of the oldest kept message, or of the next message if none is kept.
     front: u32,
-    /// The last messages of this connection. Once there are [`Unconfirmed::most`] of them, the next
-    /// one takes the place of the oldest.
+    /// The last messages sent over this connection. When the ring has [`Unconfirmed::most`]
+    /// messages, the next message overwrites the oldest one.
     ring: Vec<Kept<M>>,
-    /// The place of the next message in `ring`.
+    /// The index in `ring` of the next message.
     next: usize,
-    /// The number of messages of this connection behind the last one that is known to be received.
-    /// The ring lacks the oldest of them if an honest peer has received these.
+    /// The number of messages sent over this connection that are not known to be received. If this
+    /// number exceeds the length of the ring, the ring lacks the oldest messages, which a correct
+    /// peer has received.
     kept: u32,
-    /// Messages of earlier connections that will be sent again, oldest first.
+    /// Messages of earlier connections that have to be sent again, oldest first.
     again: VecDeque<Kept<M>>,
 }
 
@@ -178,10 +185,10 @@ impl<M> Default for Session<M> {
 }
 
 impl<M: Default> Session<M> {
-    // While a connection works.
+    // These functions are called while a connection works.
 
-    /// Returns the place of a message that was sent. The caller writes the message there, over an
-    /// earlier one.
+    /// Returns the place for a message that was sent. The caller writes the message there, and
+    /// overwrites an earlier message.
     #[inline]
     pub fn keep(&mut self, is_large: bool, known: impl FnOnce() -> Unconfirmed) -> &mut M {
         if self.next == self.ring.len() {
@@ -194,7 +201,7 @@ impl<M: Default> Session<M> {
         &mut kept.message
     }
 
-    /// Makes a place at the end of the ring, or continues at its begin.
+    /// Adds a place at the end of the ring, or continues at the beginning of the ring.
     #[inline(never)]
     fn turn(&mut self, known: Unconfirmed) {
         if self.ring.len() < known.most as usize {
@@ -205,7 +212,8 @@ impl<M: Default> Session<M> {
         }
     }
 
-    /// Forgets the messages that are known to be received.
+    /// Forgets all kept messages that are known to be received. `known` is the bound on those that
+    /// are not known to be received.
     pub fn confirm(&mut self, known: Unconfirmed) {
         let untaken = match known.large.checked_sub(1) {
             None => 0,
@@ -223,7 +231,7 @@ impl<M: Default> Session<M> {
         self.kept = kept;
     }
 
-    /// Returns the places of the messages in the ring, newest first.
+    /// Returns the indices of the kept messages in the ring, newest first.
     fn places(&self) -> impl Iterator<Item = usize> + use<M> {
         let (next, len) = (self.next, self.ring.len());
         (0..next)
@@ -232,11 +240,12 @@ impl<M: Default> Session<M> {
             .take(self.kept as usize)
     }
 
-    // The loss of a connection.
+    // These functions are called after the loss of a connection.
 
-    /// The connection was lost, and can deliver nothing more: it has delivered `received` messages.
-    /// Returns the number of messages that were sent over it and may have to be sent again. They
-    /// are the oldest.
+    /// Suspends the session after the loss of a connection. The connection has delivered `received`
+    /// messages, and can deliver nothing more. Returns the number of messages that were sent over
+    /// it and may have to be sent again. [`suspended_mut`](Self::suspended_mut) returns these
+    /// messages first.
     pub fn suspend(&mut self, received: u32, known: Unconfirmed) -> usize {
         self.received = self.received.wrapping_add(received);
         self.confirm(known);
@@ -248,8 +257,8 @@ impl<M: Default> Session<M> {
         mem::take(&mut self.kept) as usize
     }
 
-    /// Returns the messages that will be sent again, oldest first, and whether each is above the
-    /// eager size.
+    /// Returns the messages that may have to be sent again, oldest first, and whether each is above
+    /// the eager size.
     pub fn suspended_mut(
         &mut self,
     ) -> impl DoubleEndedIterator<Item = (&mut M, bool)> + ExactSizeIterator {
@@ -257,32 +266,35 @@ impl<M: Default> Session<M> {
         again.map(|kept| (&mut kept.message, kept.is_large))
     }
 
-    /// Returns the epoch of the last attempt, from 0. The peer refuses it as late.
+    /// Returns the epoch of the last attempt to resume, or 0 before the first attempt. The peer
+    /// refuses another request with this epoch as stale.
     #[must_use]
     pub fn epoch(&self) -> u32 {
         self.epoch
     }
 
-    /// Begins another attempt to resume. Returns its epoch.
+    /// Begins another attempt to resume, and returns its epoch.
     pub fn begin_attempt(&mut self) -> u32 {
         self.epoch = self.epoch.wrapping_add(1);
         self.epoch
     }
 
-    /// Returns the number of messages that were received in all, once the session is suspended.
+    /// Returns the number of messages that this side has received in all. The session must be
+    /// suspended.
     #[must_use]
     pub fn received(&self) -> u32 {
         self.received
     }
 
-    /// Returns the number of messages that were sent in all.
+    /// Returns the number of messages that this side has sent in all.
     #[must_use]
     pub fn sent(&self) -> u32 {
         let unconfirmed = self.kept as usize + self.again.len();
         self.front.wrapping_add(unconfirmed as u32)
     }
 
-    /// Judges an attempt of the peer to resume, which has received `received` messages.
+    /// Checks the peer's request to resume, which states that the peer has received `received`
+    /// messages.
     pub fn check_attempt(&self, epoch: u32, received: u32) -> Result<(), ResumeRefused> {
         //= PROTOCOL.md#sessions
         //# The passive side refuses an epoch that is not higher than the last one with code 8, and
@@ -294,7 +306,8 @@ impl<M: Default> Session<M> {
             .map_err(ResumeRefused::Impossible)
     }
 
-    /// Takes note of the peer's attempt, after [`check_attempt`](Self::check_attempt).
+    /// Records the epoch of the peer's request, which [`check_attempt`](Self::check_attempt) has
+    /// accepted.
     pub fn take_attempt(&mut self, epoch: u32) {
         self.epoch = epoch;
     }
@@ -314,8 +327,9 @@ impl<M: Default> Session<M> {
         Ok(())
     }
 
-    /// A connection resumes the session: the peer has received this many messages in all. Returns
-    /// those of them that were to be sent again. Nothing has been sent over the connection.
+    /// Resumes the session over a new connection, over which nothing has been sent yet. The peer
+    /// has received `received` messages in all. Returns the kept messages that need not be sent
+    /// again, because the peer has received them.
     pub fn resume(&mut self, received: u32) -> Result<impl Iterator<Item = M>, Violation> {
         debug_assert_eq!(self.kept, 0, "nothing is sent before the number");
         self.check_received(received)?;
@@ -324,19 +338,19 @@ impl<M: Default> Session<M> {
         Ok(self.again.drain(..count).map(|kept| kept.message))
     }
 
-    /// Whether messages are to be sent again, before any other.
+    /// Whether messages have to be sent again before any new message.
     #[must_use]
     pub fn repeats(&self) -> bool {
         !self.again.is_empty()
     }
 
-    /// Takes the next message that is to be sent again. The caller sends it, and so
-    /// [keeps](Self::keep) it, or [puts it back](Self::put_back).
+    /// Removes and returns the next message that has to be sent again. The caller either sends and
+    /// [keeps](Self::keep) the message, or [puts it back](Self::put_back).
     pub fn next_to_resend(&mut self) -> Option<M> {
         self.again.pop_front().map(|kept| kept.message)
     }
 
-    /// Puts a message back for which there is no room.
+    /// Puts back a message that could not be sent, because there was no room for it.
     pub fn put_back(&mut self, message: M, is_large: bool) {
         self.again.push_front(Kept { message, is_large });
     }

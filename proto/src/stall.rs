@@ -1,20 +1,20 @@
 use std::fmt;
 
-/// The cause for which a send waits.
+/// The reason why a send waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stall {
-    /// The peer has granted no further message.
+    /// The peer has not granted another message.
     Window {
-        /// The number of messages that may be in flight to the peer, or held there.
+        /// The maximum number of messages in flight to the peer or held by the peer.
         window: u16,
     },
-    /// All slots of the send ring are in flight.
+    /// All slots of the send ring are in use.
     SendRing,
-    /// The large messages in flight leave no room for another one.
+    /// The large messages in flight leave no room for another large message.
     Large {
-        /// The number of these messages.
+        /// The number of large messages in flight.
         messages: u32,
-        /// Their bytes.
+        /// The total length in bytes of the large messages in flight.
         bytes: u64,
     },
 }

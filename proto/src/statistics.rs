@@ -1,9 +1,9 @@
 use std::{fmt, ops::AddAssign};
 
-/// Counters of a connection, or of all connections of an engine, and the amounts that are held.
+/// Counters of a connection, or of all connections of an engine, and the amounts of memory in use.
 ///
-/// Counters begin at 0 when the connection is established. Reading them takes the connection's lock
-/// for a moment and makes no system call.
+/// The counters start at 0 when the connection is established. Reading them takes the connection's
+/// lock briefly, and makes no system call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
@@ -11,9 +11,9 @@ pub struct Statistics {
     pub messages_sent: u64,
     /// Bytes of the messages sent.
     pub bytes_sent: u64,
-    /// Messages sent above the eager size, which the peer reads.
+    /// Messages above the eager size sent, which the peer reads from this side's memory.
     pub large_sent: u64,
-    /// Messages received, whether the application has taken them or not.
+    /// Messages received, including those that the application has not taken.
     pub messages_received: u64,
     /// Bytes of the messages received.
     pub bytes_received: u64,
@@ -21,34 +21,34 @@ pub struct Statistics {
     pub large_received: u64,
     /// One-sided operations started.
     pub operations: u64,
-    /// How often a send or one-sided operation had to wait or was refused, for want of credit, of a
-    /// slot of the send ring, or of room among the large messages in flight.
+    /// Sends and one-sided operations that waited or were refused, because there was no credit, no
+    /// free slot of the send ring, or no room among the large messages in flight.
     pub stalls: u64,
-    /// Frames sent that carried nothing but a grant. Other grants travel in frames with messages.
+    /// Grant frames sent, which carry nothing else. Other grants travel in frames with messages.
     pub grants_sent: u64,
-    /// Frames received that carried nothing but a grant.
+    /// Grant frames received, which carry nothing else.
     pub grants_received: u64,
-    /// Pings sent by keepalive and by flushes.
+    /// Pings sent for the keepalive and for flushes.
     pub pings_sent: u64,
-    /// How often the connection was lost and [resumed](https://docs.rs/rdmsg).
+    /// Losses of the connection after which it was [resumed](https://docs.rs/rdmsg).
     pub resumes: u64,
     /// Messages that were sent again after the connection was resumed.
     pub resent: u64,
-    /// The longest time in milliseconds from the notice of a loss to the resumption. A sum has the
-    /// longest of all connections.
+    /// The longest time in milliseconds from the detection of a loss to the resumption. A sum over
+    /// several connections has the longest of their times.
     pub longest_gap_ms: u64,
-    /// Receive buffers that are not posted now: messages up to the eager size that the application
-    /// or its channel holds.
+    /// Receive buffers that are not posted now, because they hold messages of up to the eager size,
+    /// which the application or its channel holds.
     pub buffers_held: u64,
-    /// Bytes of messages above the eager size that are being received, or are held by the
-    /// application, now.
+    /// Bytes of messages above the eager size that are being received, or that the application
+    /// holds now.
     pub large_bytes_held: u64,
     /// Bytes of messages above the eager size that the peer has not read yet.
     pub large_bytes_exposed: u64,
 }
 
 impl Statistics {
-    /// Counters of which each is 0.
+    /// Counters that are all 0.
     pub const ZERO: Self = Self {
         messages_sent: 0,
         bytes_sent: 0,
@@ -69,7 +69,7 @@ impl Statistics {
         large_bytes_exposed: 0,
     };
 
-    /// Returns the counters, and 0 for the values that are held now.
+    /// Returns the counters alone, with 0 for the amounts of memory in use.
     #[must_use]
     pub fn counters(self) -> Self {
         Self {
@@ -81,7 +81,7 @@ impl Statistics {
     }
 }
 
-/// No decision depends on counters, so they do not distinguish states.
+/// Counters are not part of a state, because no decision depends on them.
 #[cfg(test)]
 impl std::hash::Hash for Statistics {
     fn hash<H: std::hash::Hasher>(&self, _: &mut H) {}

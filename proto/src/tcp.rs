@@ -1,26 +1,27 @@
-//! The PDUs between queue pairs on a TCP stream, after the setup: see PROTOCOL.md, "Over TCP".
+//! The PDUs that queue pairs exchange on a TCP stream after the setup: see PROTOCOL.md, "Over TCP".
 
 use crate::Violation;
 
-/// The bytes before each PDU's arguments: kind, flags, two reserved ones, and the length of all
-/// that follows.
+/// The length in bytes of the fields before each PDU's arguments: kind, flags, two reserved bytes,
+/// and the length of the arguments and the payload.
 pub const PREFIX: usize = 8;
-/// The longest arguments.
+/// The length in bytes of the longest arguments.
 const LONGEST_ARGUMENTS: usize = 32;
-/// The longest header: prefix and arguments.
+/// The length in bytes of the longest header: prefix and arguments.
 pub const LONGEST_HEADER: usize = PREFIX + LONGEST_ARGUMENTS;
-/// The most payload of a PDU that is a part of something longer: between two parts others pass.
+/// The maximum length in bytes of the payload of a PDU that is a part of a longer write or answer.
+/// Other PDUs can pass between two parts.
 pub const LONGEST_PART: u32 = 256 << 10;
 
-/// In the flags of a request: acknowledge it.
+/// The flag of a request that the receiver must acknowledge.
 const SIGNALLED: u8 = 1;
-/// In the flags of a part: it is the last.
+/// The flag of the last part of a write or of an answer.
 const LAST: u8 = 2;
 
-/// The header of a PDU. Payload of this length follows if there is a `len`.
+/// The header of a PDU, which is followed by [`payload`](Self::payload) bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pdu {
-    /// A frame, for the next receive.
+    /// A frame, which takes the next receive.
     Send { signalled: bool, len: u32 },
     /// A part of a write.
     Write {
@@ -28,31 +29,31 @@ pub enum Pdu {
         last: bool,
         at: RemoteSpan,
     },
-    /// The last part of a write that takes a receive.
+    /// The last part of a write with immediate data, which takes a receive.
     WriteWithImm {
         signalled: bool,
         at: RemoteSpan,
         imm_data: u32,
     },
-    /// Asks for bytes of memory.
+    /// Asks for bytes of the receiver's memory.
     Read { at: RemoteSpan },
-    /// Asks for an atomic operation on eight bytes.
+    /// Asks for an atomic operation on eight bytes of the receiver's memory.
     Atomic {
         addr: u64,
         rkey: u32,
         change: Change,
     },
-    /// Acknowledges the first `requests` requests.
+    /// Acknowledges all requests up to the one with the number `requests`.
     Ack { requests: u32 },
-    /// A part of the answer to the oldest unanswered read.
+    /// A part of the answer to the oldest unanswered READ.
     ReadPart { last: bool, len: u32 },
-    /// The old value, as answer to the oldest unanswered atomic operation.
+    /// The old value, as the answer to the oldest unanswered atomic operation.
     Old { value: u64 },
-    /// The request behind the first `requests` ones failed.
+    /// Reports that the request behind the one with the number `requests` failed.
     Nak { requests: u32, cause: Cause },
 }
 
-/// Memory of the side that receives the PDU.
+/// A range of the memory of the side that receives the PDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteSpan {
     pub addr: u64,
@@ -60,21 +61,21 @@ pub struct RemoteSpan {
     pub len: u32,
 }
 
-/// The change of an atomic operation.
+/// The change that an atomic operation makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     FetchAdd { add: u64 },
     CompareSwap { compare: u64, swap: u64 },
 }
 
-/// Why a request failed.
+/// The cause for which a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// The memory or the right does not exist.
+    /// There is no such memory, or no right to access it.
     Access,
-    /// The frame is longer than the receive.
+    /// The frame is longer than the buffer of the receive.
     TooLong,
-    /// There is no receive.
+    /// No receive is posted.
     NoReceive,
 }
 
@@ -101,7 +102,7 @@ const READ_PART: u8 = 17;
 const OLD: u8 = 18;
 const NAK: u8 = 19;
 
-/// The bytes of a header.
+/// A serialized header.
 #[derive(Clone, Copy, Debug)]
 pub struct Header {
     bytes: [u8; LONGEST_HEADER],
@@ -113,7 +114,7 @@ impl Header {
         let mut bytes = [0; LONGEST_HEADER];
         bytes[0] = kind;
         bytes[1] = flags;
-        // Until arguments are put behind it.
+        // This is the length of the payload alone, until `with` appends arguments.
         bytes[4..PREFIX].copy_from_slice(&payload.to_be_bytes());
         Self {
             bytes,
@@ -121,7 +122,7 @@ impl Header {
         }
     }
 
-    /// Appends an argument.
+    /// Appends an argument, and adds its length to the header's length field.
     fn with<const N: usize>(mut self, argument: [u8; N]) -> Self {
         let at = usize::from(self.len);
         self.bytes[at..at + N].copy_from_slice(&argument);
@@ -141,7 +142,7 @@ impl Header {
 }
 
 impl Pdu {
-    /// How many bytes follow the header.
+    /// Returns the number of bytes of payload that follow the header.
     pub fn payload(&self) -> u32 {
         match *self {
             Self::Send { len, .. } | Self::ReadPart { len, .. } => len,
@@ -194,8 +195,8 @@ impl Pdu {
         }
     }
 
-    /// Reads the header at the beginning of `bytes`, and returns it with its length; `None` while
-    /// bytes of it are missing.
+    /// Parses the header at the beginning of `bytes`. Returns the PDU and the header's length in
+    /// bytes, or `None` if the header is incomplete.
     pub fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, Violation> {
         let Some(prefix) = bytes.first_chunk::<PREFIX>() else {
             return Ok(None);
@@ -301,14 +302,14 @@ impl Pdu {
     }
 }
 
-/// The first four bytes as a number.
+/// Returns the first four bytes as a big-endian number.
 fn be32(bytes: &[u8]) -> u32 {
     bytes[..4]
         .iter()
         .fold(0, |number, byte| number << 8 | u32::from(*byte))
 }
 
-/// The first eight bytes as a number.
+/// Returns the first eight bytes as a big-endian number.
 fn be64(bytes: &[u8]) -> u64 {
     u64::from(be32(bytes)) << 32 | u64::from(be32(&bytes[4..]))
 }

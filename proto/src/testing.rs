@@ -1,5 +1,5 @@
-//! Harnesses: functions of bytes or small integers that fail if the protocol does not hold. The
-//! tests call them with all small values, and the fuzz targets with any.
+//! Test harnesses: functions of bytes or small integers that panic if the code violates the
+//! protocol. The tests call them with all small values, and the fuzz targets with arbitrary values.
 
 use std::collections::VecDeque;
 #[cfg(test)]
@@ -17,8 +17,8 @@ use super::{
     frame::{Descriptor, Header, Kind, Sequence},
 };
 
-/// Parses bytes as a frame. Each part of a frame that is accepted serializes to the same bytes, and
-/// the fast parser accepts the Data frames alone.
+/// Parses bytes as a frame. Checks that each part of an accepted frame serializes to the same
+/// bytes, and that the fast parser accepts Data frames only.
 pub fn parse_frame(bytes: &[u8]) {
     let header = Header::parse(bytes);
     let is_data = |header: &Header| header.kind == Kind::Data;
@@ -42,8 +42,8 @@ pub fn parse_frame(bytes: &[u8]) {
     }
 }
 
-/// Parses bytes as the payload of a batch. It is accepted if and only if it is not empty and its
-/// messages serialize to the same bytes.
+/// Parses bytes as the payload of a batch. Checks that the payload is accepted if and only if it is
+/// not empty and its messages serialize to the same bytes.
 pub fn parse_batch(payload: &[u8]) {
     let messages = || parts(payload).map(|(at, len)| &payload[at as usize..][..len as usize]);
     let length = |message: &[u8]| u32::try_from(message.len()).expect("it is short");
@@ -62,7 +62,8 @@ pub fn parse_batch(payload: &[u8]) {
     }
 }
 
-/// Numbers frames from `start` on, and receives one number. Only the next number is accepted.
+/// Numbers two frames from `start` on, and receives a frame with the number `received`. Checks that
+/// only the next number is accepted.
 pub fn number_frames(start: u16, received: u16) {
     let mut sequence = Sequence::new(start);
     assert_eq!(sequence.send(), start);
@@ -74,9 +75,9 @@ pub fn number_frames(start: u16, received: u16) {
     assert!(sequence.is_next(next), "a violation counts nothing");
 }
 
-/// Sends messages in one direction and grants in the other, in the order of the steps. Each message
-/// has a credit and a receive, at most two Grant frames are in flight, and after all releases more
-/// than half of the credits are left.
+/// Sends messages in one direction and grants in the other, in the order of the steps. Checks that
+/// each message has a credit and a receive, that at most two Grant frames are in flight, and that
+/// more than half of the credits are left after all messages are released.
 pub fn exchange_credit(window: u16, start: u32, steps: &[u8]) {
     let window = window.max(1);
     let mut exchange = Exchange {
@@ -93,14 +94,14 @@ pub fn exchange_credit(window: u16, start: u32, steps: &[u8]) {
     exchange.finish();
 }
 
-/// One direction of messages.
+/// One direction of messages, and the grants for them.
 struct Exchange {
     window: u32,
     sender: SendCredit,
     receiver: RecvCredit,
     /// The number of messages in flight.
     in_flight: u32,
-    /// Grants in flight, oldest first, with whether each has a frame of its own.
+    /// Grants in flight, oldest first. The flag tells whether a grant has a frame of its own.
     grants: VecDeque<(u32, bool)>,
 }
 
@@ -154,7 +155,7 @@ impl Exchange {
         assert!(own <= 2, "two receives are kept for Grant frames");
     }
 
-    /// Takes everything that is in flight, and releases it.
+    /// Delivers and releases all messages in flight.
     fn finish(&mut self) {
         while self.in_flight > 0 || self.receiver.held() > 0 || !self.grants.is_empty() {
             for step in [1, 2, 3] {
@@ -170,15 +171,15 @@ impl Exchange {
     }
 }
 
-/// The READ depth of most devices.
+/// The READ depth that most devices support.
 #[cfg(test)]
 pub(super) const BOTH_WAYS: ReadDepth = ReadDepth {
     outgoing: 16,
     incoming: 16,
 };
 
-/// A configuration with this many random cases, the same ones in every run. `PROPTEST_CASES` and
-/// `PROPTEST_RNG_SEED` in the environment try others.
+/// Returns a configuration with this number of random cases, which are the same in every run. The
+/// environment variables `PROPTEST_CASES` and `PROPTEST_RNG_SEED` override the number and the seed.
 #[cfg(test)]
 pub(super) fn cases(cases: u32) -> Config {
     let of_environment = Config::default();
@@ -200,7 +201,7 @@ pub(super) fn cases(cases: u32) -> Config {
 mod tests {
     use super::*;
 
-    /// Calls a function with each string over an alphabet that is no longer than `longest`.
+    /// Calls `call` with each string over `alphabet` of at most `longest` bytes.
     fn for_each_string(alphabet: &[u8], longest: usize, call: &mut dyn FnMut(&[u8])) {
         fn extend(string: &mut Vec<u8>, alphabet: &[u8], more: usize, call: &mut dyn FnMut(&[u8])) {
             call(string);
@@ -218,7 +219,7 @@ mod tests {
     #[test]
     fn parse_each_short_frame() {
         let mut count = 0;
-        // The kind, the flags, the last byte of the length, and the payload.
+        // The string consists of the flags, the last byte of the length field, and the payload.
         for kind in 0..=u8::MAX {
             for_each_string(&[0, 1, 24], 5, &mut |rest| {
                 let mut bytes = vec![kind];
@@ -232,8 +233,9 @@ mod tests {
                 count += usize::from(Header::parse(&bytes).is_ok());
             });
         }
-        // With no payload all kinds but a Rendezvous and a Fragment, with one byte a Data and a
-        // Batch. A Fragment has one byte of 1, or one to three of 24.
+        // The accepted frames are: without payload, all kinds except Rendezvous and Fragment; with
+        // one byte of payload, Data and Batch; a Fragment with length 1 and one byte of payload, or
+        // with length 24 and one to three bytes of payload.
         assert_eq!(count, 10 + 2 * 3 + 3 + (3 + 9 + 27));
     }
 
@@ -277,7 +279,8 @@ mod tests {
             parse_batch(payload);
             count += usize::from(Batch::parse(payload).is_ok());
         });
-        // One message of 0, 1 or 2 bytes, or two of which at most one has a byte.
+        // The accepted payloads are one message of 0, 1 or 2 bytes, and two messages of which at
+        // most one has a byte.
         assert_eq!(count, 1 + 4 + 16 + 1 + 4 + 4);
     }
 

@@ -1,11 +1,12 @@
-//! Runs a test in a process of its own, because it changes limits or the network.
+//! Runs a test in a process of its own, because the test changes the limits or the network of its
+//! process.
 
 use std::{env, process::Command};
 
 #[allow(dead_code)]
 pub(crate) mod same;
 
-/// The variable that marks the test's own process.
+/// The environment variable that marks the test's own process.
 const APART: &str = "RDMSG_TEST_APART";
 
 /// Runs `body` in a process of its own. `name` is the name of the calling test.

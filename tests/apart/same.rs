@@ -1,4 +1,4 @@
-//! Comparison of errors with those of std's sockets.
+//! Compares this crate's errors with those of std's sockets.
 
 use std::{
     io,
@@ -7,7 +7,7 @@ use std::{
 
 use rdmsg::Stream;
 
-/// Words that no error of the TCP transport contains.
+/// Words that an error of the TCP transport must not contain.
 const OF_RDMA: [&str; 11] = [
     "RDMA",
     "rdma",
@@ -22,7 +22,7 @@ const OF_RDMA: [&str; 11] = [
     "ibv_",
 ];
 
-/// Requires that `ours` is the error of std, with `address` added.
+/// Asserts that `ours` has the kind and the text of std's error, and names `address`.
 #[track_caller]
 pub(crate) fn assert_same(ours: &io::Error, std: &io::Error, address: SocketAddr) {
     assert_eq!(ours.kind(), std.kind(), "{ours}, and of std: {std}");
@@ -34,7 +34,8 @@ pub(crate) fn assert_same(ours: &io::Error, std: &io::Error, address: SocketAddr
     }
 }
 
-/// Connects with a socket of std, and with a stream over each transport that may use TCP.
+/// Connects with a socket of std, and with a stream for each scheme that can use TCP. Asserts that
+/// the errors are the same.
 #[track_caller]
 pub(crate) fn assert_same_connect(address: SocketAddr) {
     let std = TcpStream::connect(address).unwrap_err();

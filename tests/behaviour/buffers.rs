@@ -1,4 +1,4 @@
-//! The number of bytes that a stream takes while its peer does not read.
+//! Tests of the number of bytes that a stream accepts while its peer does not read.
 
 use std::{
     io::{BufRead, ErrorKind, IoSlice, Read, Write},
@@ -14,15 +14,16 @@ use super::place;
 
 const MIB: usize = 1 << 20;
 
-/// The number of bytes that such a stream takes: `Config::stream_buffer` is 4 MiB. Long pieces up
-/// to the eager size miss most of the half for writing, and large pieces exceed the buffer by one.
+/// The number of bytes that a stream with the default `Config::stream_buffer` of 4 MiB accepts.
+/// Long pieces of up to the eager size leave most of the half for writing unused, and large pieces
+/// exceed the buffer by one piece.
 const TAKEN: RangeInclusive<usize> = 2 * MIB..=6 * MIB;
 
-/// The time limit of a write that gets room.
+/// The time limit of a write that must succeed.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// The time limit of a write to a stream that should be full. A stream that has room later takes
-/// fewer bytes than it should.
+/// The time limit of a write to a stream that should be full. If the stream gets room after this
+/// time, the test counts too few bytes.
 const FULL: Duration = Duration::from_millis(200);
 
 fn pair() -> (Stream, Stream) {
@@ -33,7 +34,7 @@ fn pair_with(config: &Config) -> (Stream, Stream) {
     pair_of(&Engine::shared().unwrap(), config)
 }
 
-/// Returns both ends of a connection, the connecting one first. The accepting one belongs to this
+/// Returns both ends of a connection, the connecting end first. The accepting end belongs to this
 /// engine.
 fn pair_of(engine: &Engine, config: &Config) -> (Stream, Stream) {
     let builder = Listener::builder().engine(engine).config(config);
@@ -45,15 +46,15 @@ fn pair_of(engine: &Engine, config: &Config) -> (Stream, Stream) {
     (client.join().unwrap(), server)
 }
 
-/// The period of the test bytes: a prime number, so that a missing piece is noticed.
+/// The period of the test bytes. It is a prime number, so that a missing piece changes the pattern.
 const PERIOD: usize = 251;
 
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at % PERIOD) as u8).collect()
 }
 
-/// Writes pieces until the stream has taken `least` bytes and is full. Returns the number of bytes
-/// taken.
+/// Writes pieces until the stream is full, but at least until it has accepted `least` bytes.
+/// Returns the number of accepted bytes.
 fn fill(mut stream: &Stream, piece: usize, least: usize) -> usize {
     let bytes = pattern(piece + PERIOD);
     let mut taken = 0;
@@ -71,7 +72,7 @@ fn fill(mut stream: &Stream, piece: usize, least: usize) -> usize {
     }
 }
 
-/// Reads to the end, and checks each byte.
+/// Reads to the end of the stream, and checks each byte. Returns the number of bytes.
 fn read_all(stream: &mut Stream) -> usize {
     let mut got = Vec::new();
     stream.read_to_end(&mut got).unwrap();
@@ -110,7 +111,7 @@ fn unread_stream_takes_its_buffer_in_short_pieces() {
 
 #[test]
 fn unread_stream_takes_its_buffer_in_long_pieces() {
-    // The length is between the eager sizes of the transports.
+    // The first length is between the default eager sizes of RDMA and of TCP.
     unread_stream_takes_its_buffer(20_000);
     unread_stream_takes_its_buffer(64 << 10);
     unread_stream_takes_its_buffer(MIB);
@@ -118,7 +119,8 @@ fn unread_stream_takes_its_buffer_in_long_pieces() {
 
 #[test]
 fn unread_stream_takes_its_buffer_whatever_the_window() {
-    // The eager size of RDMA's default, then a configuration with few receives.
+    // All configurations have the default eager size of RDMA, and all but the first have few
+    // receives.
     let eager = Config::default().with(|c| c.eager_size = Some(16 << 10));
     let narrow = eager.clone().with(|c| {
         c.receive_window = 3;
@@ -146,7 +148,7 @@ fn stream_takes_its_buffer_after_its_reader_stops() {
             server.read_exact(&mut got).unwrap();
             server
         });
-        // One read of the peer returns many of these pieces, and leaves some.
+        // One read by the peer returns many of these pieces, and leaves others unread.
         for piece in bytes.chunks(PERIOD) {
             client.write_all(piece).unwrap();
         }
@@ -160,7 +162,7 @@ fn stream_takes_its_buffer_after_its_reader_stops() {
 
 #[test]
 fn unread_stream_takes_as_much_as_configured() {
-    // The eager size is small, because the limit does not include the bytes in receive buffers.
+    // The eager size is small, because `stream_buffer` does not limit the bytes in receive buffers.
     let config = Config::default().with(|c| c.stream_buffer = 256 << 10);
     let config = config.with(|c| c.eager_size = Some(4096));
     let bounds = 128 << 10..=384 << 10;
@@ -180,7 +182,7 @@ fn unread_bytes_of_streams_use_half_of_the_budget() {
         .map(|_| {
             let (client, server) = pair_of(&engine, &Config::default());
             let taken = fill(&client, 1000, *TAKEN.start());
-            // The writer's half belongs to this stream alone.
+            // The half of the buffer for writing belongs to one stream alone.
             assert!(TAKEN.contains(&taken), "{taken}");
             drop(client);
             (server, taken)
@@ -200,7 +202,7 @@ fn unread_bytes_of_streams_use_half_of_the_budget() {
 
 #[test]
 fn pieces_are_lent_unchanged_to_fast_reader() {
-    // The pieces fit half of the window and the send ring.
+    // This number of pieces fits into half of the window and into the send ring.
     const PIECES: usize = 10;
     let (mut client, mut server) = pair();
     for number in 0..PIECES {
@@ -270,7 +272,7 @@ fn pipeline_that_writes_before_reading_completes() {
 #[test]
 fn blocking_write_takes_all_bytes() {
     let (mut client, mut server) = pair();
-    // Two writes in sequence.
+    // The test writes these bytes twice: with `write`, and with `write_vectored`.
     let bytes = pattern(8 * MIB / PERIOD * PERIOD);
     let reading = thread::spawn(move || read_all(&mut server));
     assert_eq!(client.write(&bytes).unwrap(), bytes.len());
@@ -315,7 +317,7 @@ fn peek_sees_all_that_has_arrived() {
         client.write_all(piece).unwrap();
     }
     let mut peeked = [0; 2000];
-    // A program that waits for a complete header does the same.
+    // A program that waits for a complete header calls `peek` in the same way.
     while server.peek(&mut peeked[..1000]).unwrap() < header.len() {}
     assert_eq!(peeked[..1000], header);
     assert_eq!(

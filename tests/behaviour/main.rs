@@ -1,4 +1,4 @@
-//! Byte streams behave as those of `std::net` do: the same file runs against both. This crate's
+//! Byte streams behave like those of `std::net`: the same test file runs against both. This crate's
 //! streams use TCP on this machine, and RDMA in the lab, where `LAB_ADDR` is an address of a
 //! device.
 

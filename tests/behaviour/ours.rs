@@ -166,9 +166,10 @@ fn small_writes_join_without_room_and_arrive_unasked() {
     while (&client).write(&[written as u8]).is_ok() {
         written += 1;
     }
-    // About a dozen messages, and then bytes that are held back together.
+    // The client has sent about a dozen messages. It holds the later bytes back, to send them
+    // together.
     assert!(written > 16 << 10, "{written}");
-    // The client makes no further call.
+    // The client makes no call while the server reads these bytes.
     let mut got = vec![0; written];
     server.read_exact(&mut got).unwrap();
     assert!(got.iter().enumerate().all(|(at, byte)| *byte == at as u8));

@@ -1,4 +1,4 @@
-//! Established connections that the listener's program has not accepted.
+//! Tests of established connections that the listener's program has not accepted.
 
 use std::{
     io::{Read, Write},
@@ -9,7 +9,7 @@ use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, S
 
 use crate::stage::{Stage, TIME_LIMIT, place, small};
 
-/// Returns the reason with which a connection ended, from a call that waits for a message.
+/// Waits for a message, and returns the reason for which the connection has ended instead.
 fn end(endpoint: &Endpoint) -> CloseReason {
     match endpoint.recv_timeout(TIME_LIMIT) {
         Err(Error::Disconnected(reason)) => reason,
@@ -126,7 +126,8 @@ fn a_closed_listener_keeps_its_backlog() {
         .connector
         .connect(stage.listener.local_addr())
         .unwrap();
-    // The connecting side learns first that the connection is established.
+    // The connecting side considers the connection established earlier than the accepting side. The
+    // flush waits for the accepting side.
     near.send(b"early").unwrap();
     near.flush().unwrap();
     stage.listener.close();

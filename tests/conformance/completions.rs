@@ -4,10 +4,11 @@ use rdmsg::{Completion, Endpoint, Error, Outgoing, RemoteAccess, crossbeam_chann
 
 use crate::stage::{TIME_LIMIT, pair, pair_with, small};
 
-/// The number of completions with ids for which a connection of `small` has room.
+/// The number of completions with ids for which a connection with the configuration `small` has
+/// room.
 const PLACES: u64 = 8;
 
-/// Receives until the end, on a thread of its own.
+/// Receives messages until the connection ends, on a thread of its own.
 fn receive_all(endpoint: Endpoint) -> thread::JoinHandle<()> {
     thread::spawn(move || while endpoint.recv().is_ok() {})
 }
@@ -41,7 +42,7 @@ fn unread_messages_take_no_place_of_an_id() {
     for _ in 0..small().receive_window {
         far.send(b"unread").unwrap();
     }
-    // This library has all of them.
+    // After this flush, the library of the near side has received all of these messages.
     far.flush_timeout(TIME_LIMIT).unwrap();
     let reading = receive_all(far);
     for id in 0..PLACES {

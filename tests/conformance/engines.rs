@@ -11,7 +11,7 @@ fn statistics_count_what_all_connections_did() {
     let statistics = stage.engine.statistics().unwrap();
     assert_eq!(statistics.connections, 2);
     assert_eq!(statistics.all.messages_sent, 1);
-    // These are the counters of the device, if there is one.
+    // Over RDMA, this call reads the counters of the device.
     let _ = DeviceCounters::of(&near);
 }
 

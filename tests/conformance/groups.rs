@@ -62,12 +62,12 @@ fn earlier_completions_come_first_and_once() {
     let (near, far) = pair();
     far.send(Outgoing::from(b"x").with_id(1)).unwrap();
     near.recv_timeout(TIME_LIMIT).unwrap();
-    // The completion of the send may arrive later than the peer's answer.
+    // The completion of the send can arrive after the peer has received the message.
     let mut sent = Select::new();
     sent.recv(far.completions());
     sent.ready_timeout(TIME_LIMIT).unwrap();
     near.send(b"first").unwrap();
-    // This call puts the completion of the id aside.
+    // This call skips the completion of the send, which `far` keeps for the group.
     assert_eq!(far.recv_timeout(TIME_LIMIT).unwrap(), b"first");
     for number in 0..9_u8 {
         near.send(&[number]).unwrap();
@@ -217,8 +217,8 @@ fn ids_are_given_out_as_their_completions_are_taken() {
     reading.join().unwrap();
 }
 
-/// One thread moves the endpoint between two groups while messages arrive; other threads take from
-/// both.
+/// One thread moves the endpoint between two groups while messages arrive. Other threads take
+/// messages from both groups.
 #[test]
 fn membership_changes_neither_lose_nor_duplicate() {
     const COUNT: u32 = 5_000;
@@ -252,7 +252,7 @@ fn membership_changes_neither_lose_nor_duplicate() {
                 }
                 moves += 1;
             }
-            // Messages that are still on the endpoint itself go through a group at the end.
+            // Messages that still wait at the endpoint itself are delivered through this group.
             groups[0].add(&far).unwrap();
             far.close().unwrap();
             own
@@ -277,7 +277,7 @@ fn membership_changes_neither_lose_nor_duplicate() {
         });
         let mut all: Vec<Vec<u32>> = takers.into_iter().map(|t| t.join().unwrap()).collect();
         all.push(mover.join().unwrap());
-        // Completions may have arrived after the last look of their taker.
+        // Completions can arrive after their taker has checked the group for the last time.
         for group in &groups {
             all.push(
                 group
@@ -306,7 +306,7 @@ fn all_simultaneous_ends_are_reported() {
     let group = Group::new();
     let mut near = Vec::new();
     let mut far: HashMap<u64, Endpoint> = HashMap::new();
-    // Software iWARP supports only few more connections in a process.
+    // Software iWARP supports only a few more connections in a process.
     for key in 0..20 {
         let (here, there) = stage.pair();
         group.add_with_key(&there, key).unwrap();

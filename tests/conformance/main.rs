@@ -1,5 +1,5 @@
-//! The documented public API, over TCP on this machine, and over RDMA in the lab, where `LAB_ADDR`
-//! is an address of a device.
+//! Tests of the documented public API. They run over TCP on this machine, and over RDMA in the lab,
+//! where `LAB_ADDR` is an address of a device.
 
 mod backlog;
 mod completions;

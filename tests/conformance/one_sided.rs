@@ -26,7 +26,7 @@ fn missing_capability_is_refused_by_name() {
     }
     let region = far.one_sided().region(64, RemoteAccess::WRITE).unwrap();
     let mut remote = told(&far, &near, &region).to_bytes();
-    // The copy claims all rights, so that only the device can refuse.
+    // The description claims all rights, so that only the device can refuse an operation.
     remote[23] = 7;
     let remote = RemoteRegion::from_bytes(&remote);
     let here = near.one_sided().region(64, RemoteAccess::NONE).unwrap();
@@ -162,7 +162,7 @@ fn immediate_data_arrives_in_order_with_messages() {
     assert!(matches!(next(&near), Completion::Written(10)));
 }
 
-/// The immediate reports the length of all bytes, though the write takes several parts.
+/// The completion reports the length of all bytes, although the write consists of several parts.
 fn long_write_with_imm(near: &Endpoint, far: &Endpoint) {
     let region = far
         .one_sided()

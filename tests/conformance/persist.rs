@@ -1,4 +1,4 @@
-//! Clients that connect again after a loss.
+//! Tests of clients that connect again after a loss.
 
 use std::{net::SocketAddr, thread, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::stage::{Stage, TIME_LIMIT, pair, pattern, place};
 
 const LARGE: usize = 2 << 20;
 
-/// A server that ends and starts again at the same address, and connectors with another engine.
+/// A server that ends and starts again at the same address, and a connector with another engine.
 struct Service {
     config: Config,
     addr: SocketAddr,
@@ -65,7 +65,7 @@ impl Service {
     }
 }
 
-/// Returns short pauses, so that tests need not wait.
+/// Returns a policy with short pauses, so that tests need not wait.
 fn quick() -> Redial {
     let mut redial = Redial::default();
     redial.first_pause = Duration::from_millis(5);
@@ -103,8 +103,8 @@ fn assert_sent(client: &Persistent, id: u64) {
     );
 }
 
-/// Returns a configuration with memory for one large message: the server must drop the first before
-/// it can read the second.
+/// Returns a configuration with memory for one large message: the server must drop the first large
+/// message before it can read the second one.
 fn one_large_message() -> Config {
     Config::default().with(|config| {
         config.max_message = LARGE as u64;
@@ -192,7 +192,7 @@ fn sends_fail_until_the_loss_is_taken() {
         "{refused}"
     );
     assert_eq!(lost(&client).0, CloseReason::PeerAborted(1));
-    // The sending thread dials.
+    // The thread that sends also establishes the new connection.
     thread::scope(|scope| {
         scope.spawn(|| client.send(b"on time").unwrap());
         let listener = service.listener.as_ref().unwrap();
@@ -287,7 +287,7 @@ fn close_and_drop_end_a_dial_at_once() {
     let client = stage.connector.persist(listener.local_addr()).unwrap();
     let error = client.next_event_timeout(Duration::ZERO).unwrap_err();
     assert!(matches!(error, Error::TimedOut), "{error}");
-    // The engine's thread continues the dial.
+    // The engine's thread continues to dial.
     let unanswered = request();
     drop(client);
     assert_given_up(unanswered);
@@ -328,7 +328,8 @@ fn events_come_through_a_channel() {
     assert!(events.try_recv().unwrap_err().is_disconnected());
 }
 
-/// Software iWARP supports fewer connections.
+/// Over software iWARP, the test has only ten clients, because the device supports fewer
+/// connections.
 #[test]
 fn fifty_clients_connect_again() {
     let (near, far) = pair();

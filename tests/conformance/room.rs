@@ -4,7 +4,7 @@ use rdmsg::{Completion, Endpoint, Error, RemoteAccess, TrySendError};
 
 use crate::stage::{TIME_LIMIT, applies, pair_with, small};
 
-/// Sends until there is no room. Returns the number of messages.
+/// Sends messages until there is no room. Returns the number of messages sent.
 fn fill(endpoint: &Endpoint) -> usize {
     let mut sent = 0;
     loop {

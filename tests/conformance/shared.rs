@@ -30,7 +30,7 @@ fn shared_receives_deliver_to_the_right_connection() {
     assert!(*far.recv_timeout(TIME_LIMIT).unwrap() == pattern(100_000)[..]);
 }
 
-/// Both ends take 14 receives each from one pool.
+/// Each end of a connection takes 14 receives from the same pool.
 #[test]
 fn too_few_shared_receives_are_named_in_error() {
     let exhausted = |error: &Error, of: u32, left: u32| {
@@ -44,14 +44,14 @@ fn too_few_shared_receives_are_named_in_error() {
         };
         assert_eq!((*total, *free, *needed), (of, left, 14));
     };
-    // Enough receives for two ends, but not for a third, which connects.
+    // 40 receives are enough for two ends, but not for a third end, which connects.
     let stage = Stage::new(&sharing(40));
     let pair = stage.pair();
     let addr = stage.listener.local_addr();
     let error = stage.connector.connect(addr).unwrap_err();
     exhausted(&error, 40, 12);
     drop(pair);
-    // Enough receives for three ends, but not for a fourth, which accepts.
+    // 50 receives are enough for three ends, but not for a fourth end, which accepts.
     let stage = Stage::new(&sharing(50));
     let (near, far) = stage.pair();
     let listener = stage.requests(&sharing(50));
@@ -91,7 +91,7 @@ fn refused_connect_is_retried_until_receives_are_free() {
         let request = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
         match request.accept() {
             Ok(endpoint) => break endpoint,
-            // The engine may not have released the other connection yet.
+            // The engine might not have released the other connection yet.
             Err(Error::SharedReceivesExhausted { .. }) => {}
             Err(error) => panic!("{error}"),
         }

@@ -1,4 +1,4 @@
-//! Both ends of a connection on this machine.
+//! Helpers that create both ends of a connection on this machine.
 
 use std::{
     env, fs,
@@ -12,7 +12,7 @@ use rdmsg::{
     Config, Connector, Endpoint, Engine, Listener, ListenerBuilder, RequestListener, Transport,
 };
 
-/// Longer than any call takes on a busy machine. No test waits for it to pass.
+/// A timeout that no call reaches, even on a busy machine. No test waits until it passes.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Returns an address of this machine, and the transport of connections to it.
@@ -23,7 +23,7 @@ pub(crate) fn place() -> (IpAddr, Transport) {
     }
 }
 
-/// A listener with its engine, and a connector.
+/// A listener, its engine, and a connector of the same engine.
 pub(crate) struct Stage {
     pub(crate) engine: Engine,
     pub(crate) listener: Listener,
@@ -35,7 +35,7 @@ impl Stage {
         Self::listening(config, |builder| builder)
     }
 
-    /// Does the same as [`new`](Self::new) with a listener that `set` configures.
+    /// Makes a stage like [`new`](Self::new), with a listener that `set` configures.
     pub(crate) fn listening(
         config: &Config,
         set: impl FnOnce(ListenerBuilder) -> ListenerBuilder,
@@ -60,7 +60,7 @@ impl Stage {
             .unwrap()
     }
 
-    /// Connects, and returns both ends, the connecting one first.
+    /// Establishes a connection, and returns both ends, the connecting end first.
     pub(crate) fn pair(&self) -> (Endpoint, Endpoint) {
         let (connector, addr) = (self.connector.clone(), self.listener.local_addr());
         let connecting = thread::spawn(move || connector.connect(addr).unwrap());
@@ -76,7 +76,7 @@ impl Stage {
     }
 }
 
-/// Returns two ends with this configuration.
+/// Returns both ends of a connection with this configuration, the connecting end first.
 pub(crate) fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
     Stage::new(config).pair()
 }
@@ -94,9 +94,9 @@ pub(crate) fn small() -> Config {
     config
 }
 
-/// Returns whether the device has a capability that a test needs. If not, it prints which one is
-/// missing to stderr, because the harness captures the output of `println!`. Only devices of iWARP
-/// may lack a capability.
+/// Returns whether the device has a capability that a test needs. If the device lacks the
+/// capability, prints its name to stderr, because the harness captures the output of `println!`.
+/// Panics if a device that is not an iWARP device lacks a capability.
 pub(crate) fn applies(able: bool, capability: &str) -> bool {
     if !able {
         let device = env::var("LAB_DEV").unwrap_or_else(|_| panic!("TCP has {capability}"));

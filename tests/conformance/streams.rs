@@ -1,4 +1,4 @@
-//! Handles of one stream that read concurrently.
+//! Tests of several handles of one stream that read concurrently.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -21,7 +21,8 @@ fn pair() -> (Stream, Stream) {
     (near.into(), far.into())
 }
 
-/// Starts a thread that reads one byte with a clone. Returns when the thread is about to wait.
+/// Starts a thread that reads one byte from a clone of the stream. Returns when the thread is about
+/// to read.
 fn reader(stream: &Stream) -> thread::JoinHandle<u8> {
     let (mut stream, (begins, began)) = (stream.try_clone().unwrap(), channel());
     let reading = thread::spawn(move || {
@@ -33,7 +34,8 @@ fn reader(stream: &Stream) -> thread::JoinHandle<u8> {
                     assert_eq!(count, 1, "the stream has not ended");
                     return byte[0];
                 }
-                // The timeout was set before this thread started to read.
+                // The read times out if the test has set a timeout before this thread starts to
+                // read.
                 Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
             }
         }
@@ -46,7 +48,7 @@ fn reader(stream: &Stream) -> thread::JoinHandle<u8> {
 fn read_timeout_holds_while_a_clone_waits() {
     let (mut near, far) = pair();
     let reading = reader(&far);
-    // By then the thread waits without a timeout.
+    // After this pause, the thread waits without a timeout.
     thread::sleep(Duration::from_millis(100));
     let timeout = Duration::from_millis(20);
     far.set_read_timeout(Some(timeout)).unwrap();
@@ -74,7 +76,7 @@ fn readers_take_turns() {
     assert_eq!(bytes, b"abcdefgh");
 }
 
-/// A waker that counts its calls, and reports each.
+/// A waker that counts its calls, and sends a report of each call.
 struct Alarm {
     wakes: AtomicU32,
     rings: Mutex<Sender<()>>,
@@ -83,7 +85,7 @@ struct Alarm {
 impl Wake for Alarm {
     fn wake(self: Arc<Self>) {
         self.wakes.fetch_add(1, Ordering::SeqCst);
-        // The test may have ended.
+        // The send fails if the test has ended.
         let _ = self.rings.lock().unwrap().send(());
     }
 }
@@ -99,7 +101,7 @@ fn task_reading_next_to_a_thread_is_woken_once() {
     let waker = Waker::from(Arc::clone(&alarm));
     let cx = &mut Context::from_waker(&waker);
     let reading = reader(&far);
-    // By then the thread waits.
+    // After this pause, the thread waits.
     thread::sleep(Duration::from_millis(100));
     assert!(far.poll_read(cx, &mut [0]).is_pending());
     assert_eq!(

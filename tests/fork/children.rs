@@ -1,4 +1,4 @@
-//! Children that are forked while threads of the parent hold locks.
+//! Tests of children that are forked while threads of the parent hold locks.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -9,7 +9,8 @@ use rdmsg::{Endpoint, Engine};
 
 use crate::stage::{TIME_LIMIT, alone, assert_forked, bind, exchange, forked, is_rdma, pair};
 
-/// Enough forks to interrupt each thread of the parent while it holds a lock.
+/// A number of forks that is large enough to interrupt each thread of the parent while the thread
+/// holds a lock.
 const FORKS: usize = 60;
 
 /// Stops the threads on drop, even if the test fails.
@@ -52,7 +53,8 @@ fn child_waits_for_no_lock_of_its_parent() {
                     });
                 }
                 scope.spawn(|| {
-                    // Over RDMA a child may inherit a held lock of librdmacm, as the guide warns.
+                    // Over RDMA, a child can inherit a held lock of librdmacm, as the guide warns,
+                    // so this thread connects over TCP only.
                     while !is_rdma() && !stop.load(Ordering::Relaxed) {
                         let client = Endpoint::connect(address).unwrap();
                         let server = listener.accept_timeout(TIME_LIMIT).unwrap();

@@ -1,4 +1,4 @@
-//! Programs that a process starts.
+//! Tests of the descriptors of programs that a process starts.
 
 use std::{
     collections::BTreeSet,
@@ -10,7 +10,7 @@ use rdmsg::{Group, Interest};
 
 use crate::stage::{TIME_LIMIT, alone, bind, exchange, pair};
 
-/// Returns the descriptors of a program that this process starts.
+/// Runs a command that prints its open descriptors, and returns these descriptors.
 fn inherited(command: &mut Command) -> BTreeSet<RawFd> {
     let output = command.output().unwrap();
     assert!(output.status.success());
@@ -45,13 +45,13 @@ fn exec_inherits_no_descriptor_and_parent_continues() {
             listener.event_fd().unwrap();
             client.send(&vec![1; 3_000_000]).unwrap();
             assert_eq!(server.recv_timeout(TIME_LIMIT).unwrap().len(), 3_000_000);
-            // `Command` uses posix_spawn(3) here.
+            // `Command` uses posix_spawn(3) in this case.
             assert_eq!(inherited(&mut list()), before);
             exchange(&client, &server);
             let mut command = list();
             // SAFETY: the closure does nothing.
             unsafe { command.pre_exec(|| Ok(())) };
-            // With `pre_exec` it uses fork(2) and execve(2).
+            // With `pre_exec`, `Command` uses fork(2) and execve(2).
             assert_eq!(inherited(&mut command), before);
             exchange(&client, &server);
             client.close().unwrap();

@@ -143,7 +143,7 @@ fn drop_and_exit_leave_the_parents_alone() {
             );
             let ends = Cell::new(Some(ends));
             forked(|| drop(ends.take())).succeed();
-            // The handlers of a normal exit run.
+            // A normal exit runs the handlers of atexit(3).
             forked(|| process::exit(0)).succeed();
             let Some((client, server, listener, small, large, buffer, region, engine)) =
                 ends.take()
@@ -259,7 +259,7 @@ fn listeners_fail_and_the_parents_accept() {
                 assert_forked(&request.take().unwrap().accept().unwrap_err());
             })
             .succeed();
-            // A drop rejects the request, but not in a child.
+            // The drop of a request rejects it, but not in a child.
             forked(|| drop(request.take())).succeed();
             let server = request.take().unwrap().accept().unwrap();
             exchange(&client.join().unwrap(), &server);

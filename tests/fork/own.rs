@@ -50,7 +50,8 @@ fn child_of_a_child_uses_its_own() {
         forked(|| {
             let own = bind();
             let (mine, other) = pair(&own);
-            // The child creates the stand-in object, which the grandchild inherits.
+            // This call creates the child's stand-in for inherited endpoints, which the grandchild
+            // inherits.
             assert!(client.recv().is_err());
             forked(|| {
                 assert!(client.recv().is_err());

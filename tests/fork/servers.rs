@@ -44,15 +44,15 @@ fn daemon_that_bound_before_the_fork_binds_again() {
         || {
             let (ours, theirs) = UnixStream::pair().unwrap();
             let (go, wait) = UnixStream::pair().unwrap();
-            // The starter ends when it has forked the daemon. Its parent is this test.
+            // The starter, which is a child of this test, ends after it has forked the daemon.
             let starter = forked(|| {
                 let listener = bind();
                 let address = listener.local_addr();
                 drop(pair(&listener));
-                // The daemon ends by itself.
+                // The daemon is a child of the starter, which does not wait for it.
                 forked(|| {
                     assert_forked(&listener.accept().unwrap_err());
-                    // The starter has ended by now.
+                    // This call returns after the starter has ended.
                     hear(&wait);
                     let again = Listener::bind(address).unwrap();
                     tell(&theirs, again.local_addr());
@@ -76,7 +76,7 @@ fn daemon_that_bound_before_the_fork_binds_again() {
 fn workers_listen_each_by_itself() {
     const WORKERS: u8 = 4;
     alone(module_path!(), "workers_listen_each_by_itself", || {
-        // The master has used the library before: it has a connection.
+        // The master process has a connection, so it has used the library before it forks.
         let listener = bind();
         let ends = pair(&listener);
         let (ours, theirs) = UnixStream::pair().unwrap();

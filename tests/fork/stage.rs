@@ -16,10 +16,11 @@ use rdmsg::{CloseReason, Endpoint, Error, Listener};
 
 use crate::apart::apart;
 
-/// Longer than any call takes on a busy machine. No test waits for it to pass.
+/// A timeout that no call reaches, even on a busy machine. No test waits until it passes.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// The longest life of a child, in seconds. A child that lives longer is killed and fails its test.
+/// The maximum lifetime of a child, in seconds. A child that lives longer is killed, so its test
+/// fails.
 const LIFETIME: u32 = 60;
 
 /// Returns an address of this machine.
@@ -39,7 +40,7 @@ pub(crate) fn bind() -> Listener {
     Listener::bind((place(), 0)).unwrap()
 }
 
-/// Connects to a listener of this process. Returns both ends, the connecting one first.
+/// Connects to a listener of this process. Returns both ends, the connecting end first.
 pub(crate) fn pair(listener: &Listener) -> (Endpoint, Endpoint) {
     let address = listener.local_addr();
     let client = thread::spawn(move || Endpoint::connect(address).unwrap());
@@ -90,7 +91,7 @@ pub(crate) fn forked(body: impl FnOnce()) -> Forked {
         ForkResult::Parent { child } => Forked(child),
         ForkResult::Child => {
             alarm::set(LIFETIME);
-            // The panic's message is in the output.
+            // The panic hook has printed the panic's message.
             let ran = catch_unwind(AssertUnwindSafe(body));
             // SAFETY: `_exit` has no preconditions.
             unsafe { libc::_exit(if ran.is_ok() { 0 } else { 101 }) }

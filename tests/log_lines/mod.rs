@@ -1,4 +1,4 @@
-//! The log lines of a test program, each of which must keep the contract of [`targets`].
+//! Collects the log lines of a test program. Each line must keep the contract of [`targets`].
 
 use std::{
     fmt::Write,
@@ -10,7 +10,7 @@ use log::{LevelFilter, Log, Metadata, Record};
 
 mod targets;
 
-/// Longer than any step takes on a busy machine.
+/// A timeout that no step of a test reaches, even on a busy machine.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// All lines since the first [`collect`](Self::collect).
@@ -60,7 +60,8 @@ impl Lines {
         targets::assert_kept();
     }
 
-    /// Checks that no line has the first bytes of a secret, in any of the usual forms.
+    /// Checks that no line contains the first four bytes of a secret as decimal numbers, as
+    /// hexadecimal digits or as text.
     pub(crate) fn assert_secret(&self, secret: &[u8]) {
         let secret = &secret[..4];
         let decimal = format!("{secret:?}");

@@ -1,5 +1,5 @@
-//! The contract of log lines: the target is one of the documented list, and a line about a
-//! connection begins with its name.
+//! The contract of log lines: the target is one of the documented targets, and a line about a
+//! connection begins with the connection's name.
 
 use std::sync::Mutex;
 
@@ -9,7 +9,7 @@ use rdmsg_os::foreign::Target;
 /// Lines that break the contract.
 static FAULTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Whether a line begins with `conn 17`, and its label or peer or a colon behind that.
+/// Whether a line begins with the name of a connection: `conn`, its number, and a colon or a space.
 fn has_name(text: &str) -> bool {
     let Some(rest) = text.strip_prefix("conn ") else {
         return false;
@@ -18,7 +18,8 @@ fn has_name(text: &str) -> bool {
     name.len() < rest.len() && name.starts_with([':', ' '])
 }
 
-/// Takes note of a line of the library that breaks the contract. A panic in a logger is stopped.
+/// Records a line of the library that breaks the contract. The library stops panics of a logger, so
+/// an assertion here would have no effect.
 pub(crate) fn examine(record: &Record<'_>) {
     let (target, text) = (record.target(), record.args().to_string());
     // Other crates log with the paths of their modules.

@@ -9,7 +9,7 @@ use std::{
 
 use crate::tcp_peer::{TIME_LIMIT, frame_with, pdu};
 
-/// Bits of `features`.
+/// Bits of the field `features` of a hello.
 pub(crate) const SESSION: u16 = 16;
 pub(crate) const RESUMES: u16 = 32;
 
@@ -31,11 +31,12 @@ pub(crate) const WINDOW: u32 = 4;
 pub(crate) enum Answer {
     /// The request was accepted, with these bytes behind the hello.
     Accepted(Vec<u8>),
-    /// The request was rejected, with this code and these numbers of both sides.
+    /// The request was rejected, with this code and the numbers `own` and `theirs`.
     Rejected(u16, u64, u64),
 }
 
-/// The private data of a request or a reply.
+/// Returns the private data of a request or a reply: a hello with these features, and `data` behind
+/// it.
 pub(crate) fn hello(features: u16, data: &[u8]) -> Vec<u8> {
     let mut hello = b"rdms\x03".to_vec();
     hello.push(36 + data.len() as u8);
@@ -63,13 +64,13 @@ fn setup(kind: u8, private_data: &[u8]) -> Vec<u8> {
     [&head, private_data].concat()
 }
 
-/// The bytes behind the hello of a request to resume.
+/// Returns the bytes behind the hello of a request to resume.
 pub(crate) fn resume_data(id: &[u8; 12], epoch: u32, received: u32) -> Vec<u8> {
     let numbers = [epoch.to_be_bytes(), received.to_be_bytes()];
     [&id[..], numbers.as_flattened()].concat()
 }
 
-/// Returns the numbers of a request to resume this session.
+/// Returns the epoch and the number of received messages in a request to resume this session.
 pub(crate) fn epoch_and_received(data: &[u8], id: &[u8; 12]) -> (u32, u32) {
     assert_eq!((data.len(), &data[..12]), (20, &id[..]));
     let number = |at: usize| u32::from_be_bytes(data[at..at + 4].try_into().unwrap());
@@ -95,7 +96,7 @@ pub(crate) fn request(
     ask(address, SESSION | RESUMES, &data)
 }
 
-/// One side of a connection.
+/// One side of a connection, whose bytes a test writes.
 pub(crate) struct Raw {
     stream: TcpStream,
     pub(crate) granted: u32,
@@ -145,7 +146,8 @@ impl Raw {
         self.try_answer().expect("an answer comes")
     }
 
-    /// Returns `None` if the other side closes the connection instead.
+    /// Reads the answer to a request. Returns `None` if the other side closes the connection
+    /// instead.
     pub(crate) fn try_answer(&mut self) -> Option<Answer> {
         let (kind, data) = self.read_setup().ok()?;
         if kind == 2 {
@@ -172,8 +174,8 @@ impl Raw {
         self.write(&pdu(1, 0, &frame));
     }
 
-    /// Sends the last control frame. Returns the number of frames of this side that the other one
-    /// has acknowledged before it ends the stream.
+    /// Sends the last control frame, and reads until the other side ends the stream. Returns the
+    /// number of this side's frames that the other side has acknowledged until then.
     pub(crate) fn finish(mut self, kind: u8) -> u32 {
         let mut frame = frame_with(self.granted, self.frames, b"");
         frame[0] = kind;
@@ -191,7 +193,7 @@ impl Raw {
         acknowledged
     }
 
-    /// Reads the next frame, and acknowledges it if that is wanted.
+    /// Reads the next frame, and acknowledges it if the frame's sender asks for that.
     fn frame(&mut self) -> Vec<u8> {
         loop {
             let mut prefix = [0; 8];
@@ -253,7 +255,7 @@ impl Server {
         (raw, asked)
     }
 
-    /// As [`accept`](Self::accept), and allows so many messages.
+    /// Does the same as [`accept`](Self::accept), and grants this number of messages.
     pub(crate) fn accept_with_credits(&self, credits: u16, data: &[u8]) -> Raw {
         let (mut raw, _) = self.take();
         let mut hello = hello(SESSION, data);
@@ -311,7 +313,7 @@ impl Recorder {
         Self { address, record }
     }
 
-    /// Returns the identity in the first reply.
+    /// Returns the session's identity, which is in the first reply.
     pub(crate) fn session(&self) -> [u8; 12] {
         let record = self.record.lock().unwrap();
         record.replies[0][8 + 36..].try_into().unwrap()

@@ -1,4 +1,4 @@
-//! Tasks of a tokio runtime: the proxy cuts their connections as well.
+//! Tests of sessions in tasks of a tokio runtime: the proxy cuts the connections of the tasks.
 
 use rdmsg::tokio::{Endpoint as TaskEndpoint, Listener as TaskListener, Stream, StreamListener};
 use tokio::{
@@ -8,7 +8,7 @@ use tokio::{
 
 use super::{Connector, Listener, Proxy, config, message};
 
-/// A runtime with its only thread in `block_on`, and one with two.
+/// Returns a current-thread runtime, and a multi-thread runtime with two threads.
 fn runtimes() -> [Runtime; 2] {
     let mut builders = [Builder::new_current_thread(), Builder::new_multi_thread()];
     builders[1].worker_threads(2);
@@ -52,7 +52,8 @@ fn tasks_echo_messages_over_cuts() {
             }
             let _proxy = sending.await.unwrap();
             let server = echo.await.unwrap();
-            // The window is shorter than the distance of two cuts.
+            // The window is shorter than the number of messages between two cuts, so the session
+            // resumes after each cut.
             for side in [&client, &server] {
                 let statistics = side.get_ref().statistics();
                 assert!(statistics.resumes >= 4, "{statistics:?}");

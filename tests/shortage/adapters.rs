@@ -1,4 +1,4 @@
-//! The values that connections ask of a device, and refusals of these values.
+//! Tests of the values that connections request from a device, and of the device's refusals.
 
 use std::sync::Mutex;
 
@@ -11,8 +11,8 @@ use crate::{
     config, life, place, whole_life,
 };
 
-/// Runs `body` with the library that notes the requests of connections. Over TCP there are none,
-/// because there is no device.
+/// Runs `body` with a preloaded library that records the requests of connections. Over TCP, does
+/// nothing, because there is no device.
 fn with_device(name: &str, body: impl FnOnce(&Calls)) {
     if place().1 == Transport::Rdma {
         in_front(name, || body(&Calls::loaded()));
@@ -33,7 +33,7 @@ fn connections_take_completion_vectors_in_turn() {
             let last = allowed.and_then(|text| text.strip_suffix(" on this device"));
             let last: i64 = last.expect(&text).parse().unwrap();
             if last == 0 {
-                // The suite has a boot with two processors, and so two vectors.
+                // The suite also runs this test with two processors, and so with two vectors.
                 return;
             }
             for vector in 0..=last {
@@ -52,7 +52,7 @@ fn connections_take_completion_vectors_in_turn() {
     );
 }
 
-/// The lines of the log that name the field `max_inline`.
+/// The log lines that name the field `max_inline`.
 struct InlineLog(Mutex<Vec<String>>);
 
 static INLINE_LOG: InlineLog = InlineLog(Mutex::new(Vec::new()));
@@ -79,7 +79,7 @@ fn refused_inline_size_is_followed_by_smaller_ones() {
         |calls| {
             log::set_logger(&INLINE_LOG).unwrap();
             whole_life(&config()).unwrap();
-            // Software iWARP refuses 96 bytes and more by itself.
+            // Software iWARP itself refuses 96 bytes and more.
             let grants_256 = calls.notes("rdma_create_qp") == [256, 256];
             log::set_max_level(LevelFilter::Info);
             for (wanted, most, tried) in [
@@ -113,7 +113,8 @@ fn refused_inline_size_is_followed_by_smaller_ones() {
     );
 }
 
-/// Receive buffers and the targets of reads have it, and memory that the peer reads has not.
+/// Receive buffers and the targets of READs have relaxed ordering. Memory that the peer reads does
+/// not.
 #[test]
 fn refused_relaxed_ordering_is_requested_once() {
     const REMOTE_READ: i64 = 1 << 2;
@@ -129,7 +130,7 @@ fn refused_relaxed_ordering_is_requested_once() {
             let (read, filled): (Vec<i64>, Vec<i64>) =
                 all.iter().partition(|access| *access & REMOTE_READ != 0);
             assert_eq!(read, [REMOTE_READ; 2], "a long message each way: {all:?}");
-            // Buffers of both sides, and the places of both messages.
+            // These regions are the receive buffers of both sides, and the targets of both READs.
             assert!(filled.len() >= 4, "{all:?}");
             assert!(filled.iter().all(|access| access & RELAXED != 0), "{all:?}");
 
@@ -156,12 +157,12 @@ fn connections_ask_for_the_reads_that_they_need() {
                     c.eager_size = Some(1024);
                 })
             };
-            // Each has `responder_resources` and `initiator_depth`.
+            // Each pair consists of `responder_resources` and `initiator_depth`.
             for (listening, connecting, asked, granted) in [
                 (16, 16, [20, 20], [20, 20]),
                 (16, 4, [8, 8], [8, 8]),
                 (4, 16, [20, 20], [20, 8]),
-                // The limits of both software devices.
+                // 128 is the limit of both software devices.
                 (1000, 1000, [128, 128], [128, 128]),
             ] {
                 life(&of(listening), &of(connecting)).unwrap();
@@ -178,7 +179,7 @@ fn refused_traffic_class_is_named() {
     in_front("adapters::refused_traffic_class_is_named", || {
         let (call, refusal, sides) = match place().1 {
             Transport::Tcp => ("setsockopt", "Operation not permitted (os error 1)", 3),
-            // Of the accepting side the listener has it.
+            // On the accepting side, only the listener sets the traffic class.
             Transport::Rdma => ("rdma_set_option", "Invalid argument (os error 22)", 2),
             other => panic!("{other}"),
         };

@@ -1,4 +1,4 @@
-//! Functions of C that fail on request. A preloaded library defines them.
+//! Makes C functions fail on request. A preloaded library defines these functions.
 
 use std::{
     env,
@@ -25,7 +25,7 @@ pub(crate) struct Calls {
     refuse_relaxed: LimitInline,
 }
 
-/// The number of notes that the library keeps.
+/// The maximum number of notes that the library keeps.
 const MOST_NOTES: usize = 256;
 
 /// Runs `body` in a process of its own, with the library preloaded. `name` is the name of the
@@ -67,20 +67,21 @@ impl Calls {
         Self {
             // SAFETY: the function has this type.
             fail_call: unsafe { mem::transmute::<*mut libc::c_void, FailCall>(fail_call) },
-            // SAFETY: as above.
+            // SAFETY: the function has this type.
             has_failed: unsafe { mem::transmute::<*mut libc::c_void, HasFailed>(has_failed) },
-            // SAFETY: as above.
+            // SAFETY: the function has this type.
             take_notes: unsafe { mem::transmute::<*mut libc::c_void, TakeNotes>(take_notes) },
-            // SAFETY: as above.
+            // SAFETY: the function has this type.
             limit_inline: unsafe { mem::transmute::<*mut libc::c_void, LimitInline>(limit_inline) },
-            // SAFETY: as above.
+            // SAFETY: the function has this type.
             refuse_relaxed: unsafe {
                 mem::transmute::<*mut libc::c_void, LimitInline>(refuse_relaxed)
             },
         }
     }
 
-    /// Returns the noted values of the calls of `function`, and clears all notes.
+    /// Returns the values that the library has noted of the calls of `function`, and clears all
+    /// notes.
     pub(crate) fn notes(&self, function: &str) -> Vec<i64> {
         let name = CString::new(function).unwrap();
         let mut values = vec![0; MOST_NOTES];
@@ -90,28 +91,28 @@ impl Calls {
         values
     }
 
-    /// Has the device refuse queue pairs with more bytes of inline data.
+    /// Makes the device refuse queue pairs with more than `bytes` bytes of inline data.
     pub(crate) fn limit_inline(&self, bytes: i64) {
-        // SAFETY: it has no conditions.
+        // SAFETY: the function has no preconditions.
         unsafe { (self.limit_inline)(bytes) };
     }
 
-    /// Has the device refuse relaxed ordering.
+    /// Makes the device refuse relaxed ordering.
     pub(crate) fn refuse_relaxed(&self) {
-        // SAFETY: it has no conditions.
+        // SAFETY: the function has no preconditions.
         unsafe { (self.refuse_relaxed)(1) };
     }
 
-    /// Makes the call of `function` with this number fail, counted from 1, and no other call.
+    /// Makes one call of `function` fail, namely the call with this number, counted from 1.
     pub(crate) fn fail(&self, function: &str, number: i64) {
-        // The name is never freed, because other threads may read it at any time.
+        // The name is never freed, because other threads can read it at any time.
         let name = CString::new(function).unwrap().into_raw();
         // SAFETY: the text is a C string that is never freed.
         unsafe { (self.fail_call)(name, number) };
     }
 
     /// Lets all further calls succeed. Returns whether the call that [`fail`](Self::fail) chose was
-    /// made, and so failed.
+    /// made, and therefore failed.
     pub(crate) fn have_failed(&self) -> bool {
         // SAFETY: the function has no preconditions.
         unsafe { (self.has_failed)() != 0 }

@@ -1,6 +1,7 @@
-//! Connections while one resource after another is exhausted: the request that needs it fails with
-//! an error that names the resource, and everything else continues. The values that connections ask
-//! of a device. Over TCP on this machine, and over RDMA in the lab.
+//! Tests of connections while one resource after another is exhausted: the request that needs the
+//! resource fails with an error that names it, and everything else continues. Also tests of the
+//! values that connections request from a device. The tests run over TCP on this machine, and over
+//! RDMA in the lab.
 #![allow(unsafe_code)]
 
 mod adapters;
@@ -37,10 +38,10 @@ use rdmsg::{
 
 use self::{apart::apart, calls::Calls, tcp_peer::Peer};
 
-/// Longer than any call takes.
+/// A timeout that no call reaches.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// The limit of open descriptors.
+/// The limit of open descriptors of the process.
 const MOST: i32 = 256;
 
 /// Returns an address of this machine, and the transport of connections to it.
@@ -55,7 +56,8 @@ fn config() -> Config {
     Config::default().with(|c| c.connect_timeout = Duration::from_secs(2))
 }
 
-/// A connection that must continue, and the resources of the process while it is the only one.
+/// A connection that must continue, and the resources that the process uses while this is its only
+/// connection.
 struct Bystander {
     near: Endpoint,
     far: Endpoint,
@@ -78,7 +80,7 @@ impl Bystander {
         assert_eq!(near.transport(), place().1);
         let far = listener.accept_timeout(TIME_LIMIT).unwrap();
         exchange(&near, &far).unwrap();
-        // Creates the objects that all connections share.
+        // This call creates the objects that all connections share.
         whole_life(&config()).unwrap();
         thread::sleep(Duration::from_millis(100));
         Self {
@@ -130,7 +132,7 @@ fn objects() -> String {
     format!("{before} {after}")
 }
 
-/// Waits until `count` returns this value.
+/// Waits until `count` returns `value`.
 fn await_value<T: Debug + PartialEq>(count: impl Fn() -> T, value: &T, unit: &str) {
     let end = Instant::now() + TIME_LIMIT;
     while count() != *value {
@@ -150,12 +152,13 @@ fn exchange(client: &Endpoint, server: &Endpoint) -> Result<(), Error> {
     Ok(())
 }
 
-/// Runs an engine with one connection from its start to its end.
+/// Creates an engine with one connection, exchanges messages, and ends the connection and the
+/// engine.
 fn whole_life(config: &Config) -> Result<(), Error> {
     life(config, config)
 }
 
-/// As `whole_life`, with a configuration for each side.
+/// Does the same as `whole_life`, with a configuration for each side.
 fn life(listening: &Config, connecting: &Config) -> Result<(), Error> {
     let engine = Engine::new()?;
     let listener = Listener::builder()
@@ -195,15 +198,16 @@ fn each_lacking_descriptor_fails_one_request_alone() {
         for text in &texts {
             let is_here = text.contains("Too many open files") && text.contains("LimitNOFILE=");
             let is_at_peer = text.contains("the peer ran out of resources");
-            // The peer's listener accepts the connection when it has a descriptor for it.
+            // The peer's listener accepts the connection only after a descriptor has become free.
             let waits = text.contains("timed out while waiting for the peer's answer");
             assert!(is_here || is_at_peer || waits, "{texts:#?}");
         }
     });
 }
 
-/// Repeats a connection's life for each function. The first call of the function fails in the first
-/// repetition, the second call in the next, until each of its calls has failed once.
+/// Repeats the life of a connection for each function. In each repetition, one call of the function
+/// fails: the first call in the first repetition, the second call in the second repetition, and so
+/// on until each call has failed once.
 fn each_call_fails_one_request_alone(functions: &[(&str, &str)], config: &Config) {
     let calls = Calls::loaded();
     let bystander = Bystander::new();
@@ -222,7 +226,7 @@ fn each_call_fails_one_request_alone(functions: &[(&str, &str)], config: &Config
             let Err(error) = result else { continue };
             let text = error.to_string();
             let is_here = text.contains(function) && text.contains(advice);
-            // Drivers map memory for their objects.
+            // A driver maps memory for its objects, so the error can name the object.
             let is_of_driver = *function == "mmap" && text.contains("rdma resource");
             let is_at_peer = text.contains("the peer ran out of resources");
             assert!(
@@ -291,7 +295,8 @@ fn export_without_a_thread_leaves_no_socket() {
     });
 }
 
-/// Peers without a descriptor wait, and are accepted when other connections have ended.
+/// The peers for which the listener has no descriptor wait. It accepts them after other connections
+/// have ended.
 #[test]
 fn listener_accepts_while_it_has_descriptors() {
     const CLIENTS: usize = 12;
@@ -311,7 +316,7 @@ fn listener_accepts_while_it_has_descriptors() {
             .map(|_| socket(family, kind, SockFlag::SOCK_CLOEXEC, None).unwrap())
             .collect();
         let mut files: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
-        // Leaves descriptors for four connections, and one that is not enough for a fifth.
+        // The remaining descriptors are enough for four connections, but not for a fifth one.
         files.truncate(files.len() - 9);
         let peers: Vec<_> = sockets
             .into_iter()

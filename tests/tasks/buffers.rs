@@ -1,4 +1,4 @@
-//! The number of bytes that a stream of tokio takes while its peer does not read.
+//! Tests of the number of bytes that a stream of tokio accepts while its peer does not read.
 
 use std::{io::ErrorKind, time::Duration};
 
@@ -13,12 +13,13 @@ use super::stage::{bytes, place};
 
 const MIB: usize = 1 << 20;
 
-/// The number of bytes that such a stream takes: `Config::stream_buffer` is 4 MiB. Long pieces up
-/// to the eager size miss most of the half for writing, and large pieces exceed the buffer by one.
+/// The number of bytes that a stream with the default `Config::stream_buffer` of 4 MiB accepts.
+/// Long pieces of up to the eager size leave most of the half for writing unused, and large pieces
+/// exceed the buffer by one piece.
 const TAKEN: std::ops::RangeInclusive<usize> = 2 * MIB..=6 * MIB;
 
-/// Returns the time limit of a write to a stream that has taken `taken` bytes. A stream that has
-/// room after the shorter limit takes fewer bytes than it should.
+/// Returns the time limit of a write to a stream that has accepted `taken` bytes. If a full stream
+/// gets room after the shorter limit, the test counts too few bytes.
 fn time_limit(taken: usize) -> Duration {
     if taken < *TAKEN.start() {
         Duration::from_secs(60)
@@ -47,7 +48,7 @@ fn cancelled_writes_count_what_they_took() {
             let (mut client, mut server) = streams().await;
             let all = bytes(0, 8 * MIB);
             let mut taken = 0;
-            // A dropped write has taken nothing.
+            // A write that is dropped before it completes has taken no bytes.
             loop {
                 let writing = client.write(&all[taken..taken + piece]);
                 let Ok(written) = timeout(time_limit(taken), writing).await else {
@@ -73,7 +74,7 @@ fn stream_takes_its_buffer_after_its_reader_stops() {
             let (mut reading, mut writing) = server.into_split();
             let (_answers, mut requests) = client.into_split();
             let all = bytes(0, 8 * MIB);
-            // One read of the peer returns many of these requests, and leaves some.
+            // One read by the peer returns many of these requests, and leaves others unread.
             for request in all[..20_000].chunks(100) {
                 requests.write_all(request).await.unwrap();
             }

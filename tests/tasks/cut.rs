@@ -1,4 +1,4 @@
-//! Futures that are dropped before they are ready.
+//! Drops futures before they are ready.
 
 use std::{
     future::Future,
@@ -6,14 +6,14 @@ use std::{
     task::{Context, Poll},
 };
 
-/// Drops a future that was pending `left` times.
+/// A future that is dropped after it was pending `left` more times.
 pub(crate) struct Cut<F> {
     future: Option<Pin<Box<F>>>,
     left: u32,
 }
 
-/// Returns the result of the future, or nothing if it was pending `times` times. Then it is
-/// dropped.
+/// Returns the result of `future`. Returns `None` if the future was pending `times` times and was
+/// therefore dropped.
 pub(crate) fn cut<F: Future>(future: F, times: u32) -> Cut<F> {
     Cut {
         future: Some(Box::pin(future)),
@@ -37,7 +37,7 @@ impl<F: Future> Future for Cut<F> {
             return Poll::Ready(None);
         }
         self.left -= 1;
-        // The test does not depend on the future's own wakes.
+        // The test must not depend on the wakes of the inner future.
         cx.waker().wake_by_ref();
         Poll::Pending
     }

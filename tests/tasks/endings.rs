@@ -1,4 +1,4 @@
-//! Tasks of a tokio runtime whose connection over TCP ends.
+//! Tests of tasks of a tokio runtime whose connection over TCP ends.
 
 use std::{
     future::{Future, poll_fn},
@@ -11,8 +11,8 @@ use tokio::task::spawn_blocking;
 
 use super::{tcp_peer::Peer, tokio::on_each};
 
-/// One poll finds nothing, one finds the end of the stream, and one the end of the connection. The
-/// others are for earlier wakes.
+/// The maximum number of polls. One poll finds nothing, one finds the end of the stream, and one
+/// finds the end of the connection. The other polls are for earlier wakes.
 const MAX_POLLS: u32 = 8;
 
 /// Returns the result of a future, and the number of its polls.

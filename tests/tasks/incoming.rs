@@ -1,4 +1,4 @@
-//! The streams of a listener as a `futures` stream.
+//! Tests of the streams of a listener as a stream of the crate `futures`.
 
 use futures_util::{StreamExt, future::poll_immediate, stream::FuturesUnordered};
 use rdmsg::{
@@ -18,7 +18,7 @@ fn incoming_yields_streams_until_close() {
         let far = incoming.next().await.unwrap().unwrap();
         assert_eq!(far.peer_addr().unwrap(), near.local_addr().unwrap());
         let near = Stream::connect(addr).await.unwrap();
-        // The connecting side may be established first.
+        // The connecting side can be established first. The flush waits for the accepting side.
         near.endpoint().flushed().await.unwrap();
         listener.close();
         assert!(

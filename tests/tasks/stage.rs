@@ -1,4 +1,4 @@
-//! Helpers of all modules.
+//! Helpers that all modules of this program use.
 
 use std::{
     env,
@@ -16,7 +16,8 @@ pub(crate) fn place() -> (IpAddr, Transport) {
     }
 }
 
-/// Returns the address with its host as one number, which `getaddrinfo` accepts and Rust does not.
+/// Returns the address with its host as one decimal number, which `getaddrinfo` accepts and Rust's
+/// parser does not.
 pub(crate) fn as_number(addr: SocketAddr) -> String {
     let IpAddr::V4(host) = addr.ip() else {
         panic!("{addr}")
@@ -24,7 +25,7 @@ pub(crate) fn as_number(addr: SocketAddr) -> String {
     format!("{}:{}", u32::from(host), addr.port())
 }
 
-/// Returns both ends of a connection, the connecting one first, as types for threads.
+/// Returns both ends of a connection as types for threads, the connecting end first.
 pub(crate) fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
     let engine = Engine::shared().unwrap();
     let listener = Listener::builder()
@@ -53,10 +54,10 @@ pub(crate) fn small() -> Config {
     config
 }
 
-/// Returns bytes of a stream from a position.
+/// Returns bytes of a test stream, beginning at a position.
 pub(crate) use pattern::sequence as bytes;
 
-/// Returns the message with this number. The peer reads the long ones.
+/// Returns the message with this number. The peer reads the long messages from this side's memory.
 pub(crate) fn message(number: usize) -> Vec<u8> {
     let len = match number % 4 {
         0 => 8,

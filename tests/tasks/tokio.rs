@@ -1,4 +1,4 @@
-//! The types for tokio, on its current-thread and its multi-thread runtime.
+//! Tests of the types for tokio, on its current-thread and its multi-thread runtime.
 
 use std::{
     future::poll_fn,
@@ -154,7 +154,7 @@ fn duplex_stream_loses_nothing_if_reads_are_dropped() {
 
 #[test]
 fn future_dropped_at_any_point_loses_nothing() {
-    // tokio's budget would make more polls pending.
+    // Without `unconstrained`, tokio's budget would make more polls return pending.
     on_each(|| {
         unconstrained(async {
             let (client, server) = endpoints(&small()).await;
@@ -162,7 +162,8 @@ fn future_dropped_at_any_point_loses_nothing() {
                 let times = number as u32 % 4;
                 assert!(cut(server.recv(), 0).await.is_none(), "nothing was sent");
                 assert!(cut(server.next_completion(), times).await.is_none());
-                // The grant of a received message may still be in flight.
+                // This send can wait, because the grant for a received message can still be in
+                // flight.
                 client.send(&message(2 * number)).await.unwrap();
                 let mut sent = 1;
                 for part in 1..4 {
@@ -215,7 +216,8 @@ fn dropped_accept_and_connect_leak_no_connection() {
         }
         let connecting = tokio::spawn(async move {
             for times in 0..4 {
-                // On a busy machine the connection may be established by then; it is dropped, too.
+                // On a busy machine, the connection can be established before the cut. The endpoint
+                // is then dropped.
                 let connecting = Endpoint::connect_with(&connector, addr);
                 drop(cut(connecting, times).await);
             }
@@ -360,7 +362,7 @@ fn completions_with_ids_come_to_a_task() {
     });
 }
 
-/// HTTP/2 does this: it confirms data while it reads.
+/// A program that uses HTTP/2 writes between its reads, to confirm the data that it has received.
 #[test]
 fn writer_reads_everything_written_before_peer_close() {
     on_each(|| async {

@@ -1,4 +1,5 @@
-//! Wakers that panic, block, or poll their task immediately. Each affects only its own connection.
+//! Tests of wakers that panic, block, or poll their task immediately. Each waker affects only its
+//! own connection.
 
 use std::{
     future::{Future, poll_fn},
@@ -21,13 +22,13 @@ use smol::block_on;
 
 use super::stage::{pair_with, place};
 
-/// Longer than any step takes on a loaded machine.
+/// A timeout that no step of a test reaches, even on a busy machine.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The code of a Failure frame that a side sends after a waker panicked.
 const WAKER_PANICKED: u32 = 2;
 
-/// A waker that reports its call, and panics.
+/// A waker that reports its call, and then panics.
 struct Panics(Sender<()>);
 
 impl Wake for Panics {
@@ -71,7 +72,7 @@ fn recv(endpoint: &Endpoint) -> impl Future<Output = Result<rdmsg::Message, Erro
     poll_fn(|cx| endpoint.poll_recv(cx))
 }
 
-/// Makes a task wait for a message, which wakes this waker.
+/// Polls for a message with this waker, so that an arriving message wakes it.
 fn wait_with(endpoint: &Endpoint, waker: &Waker) {
     let polled = endpoint.poll_recv(&mut Context::from_waker(waker));
     assert!(polled.is_pending());
@@ -105,7 +106,7 @@ fn waker_that_panics_ends_its_connection_only() {
     pairs[3].1.send(b"a message that wakes").unwrap();
     let peers = reason(&pairs[3].1);
     assert_eq!(peers, CloseReason::PeerFailed(WAKER_PANICKED));
-    // The message arrived, and the end follows it.
+    // The endpoint still delivers the message that had arrived, and then the end.
     assert!(pairs[3].0.recv_timeout(TIME_LIMIT).is_ok());
     assert_eq!(reason(&pairs[3].0), CloseReason::WakerPanicked);
     let closed = pairs[3].0.close();
@@ -128,8 +129,8 @@ fn waker_of_a_connect_that_panics_ends_it() {
     // This listener accepts nothing by itself, so the connect waits.
     let listener = RequestListener::bind((place().0, 0)).unwrap();
     let mut config = Config::default();
-    // With one transport the connect makes one attempt, and needs no poll by the task, which it
-    // would need to begin an attempt over a second transport.
+    // With one transport, the connect makes only one attempt, which needs no poll by the task. An
+    // attempt over a second transport would begin only when the task polls.
     config.transport = match place().1 {
         Transport::Rdma => TransportChoice::Rdma,
         _ => TransportChoice::Tcp,
@@ -187,8 +188,8 @@ fn waker_that_blocks_delays_its_connection_only() {
     exchange(&(client, server), 0);
 }
 
-/// Each waker blocks until the end of the test, and a second task of each connection waits behind
-/// it.
+/// The first waker of each connection blocks until the end of the test. The connection does not
+/// call its second waker in the meantime.
 #[test]
 fn wakers_that_never_return_cost_a_thread_each() {
     let engine = Engine::new().unwrap();
@@ -230,10 +231,10 @@ fn wakers_that_never_return_cost_a_thread_each() {
     engine.shutdown();
 }
 
-/// A task that its waker polls.
+/// A task whose waker polls it, on the thread that calls the waker.
 struct Inline {
     task: Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>,
-    /// Whether it was woken during a poll.
+    /// Whether the task was woken during a poll.
     again: AtomicBool,
     polls: AtomicU32,
 }
@@ -244,7 +245,7 @@ impl Wake for Inline {
         while self.again.load(Ordering::SeqCst) {
             let mut slot = match self.task.try_lock() {
                 Ok(slot) => slot,
-                // The polling thread polls again.
+                // The thread that is polling the task polls it again.
                 Err(TryLockError::WouldBlock) => return,
                 Err(TryLockError::Poisoned(_)) => panic!("the task failed"),
             };

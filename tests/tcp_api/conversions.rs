@@ -1,4 +1,4 @@
-//! Streams and listeners that move from a runtime to threads, and back.
+//! Tests of streams and listeners that move from a runtime to threads, and back.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -13,7 +13,7 @@ use super::{
     lines::{ends, runtime},
 };
 
-/// Returns both ends of a stream as types for threads, the connecting one first.
+/// Returns both ends of a stream as types for threads, the connecting end first.
 fn std_ends() -> (StdStream, StdStream) {
     let listener = StdListener::bind(any()).unwrap();
     let addr = listener.local_addr().unwrap();

@@ -1,6 +1,6 @@
-//! The methods of std's and tokio's types for TCP, one line each, and the meaning of readiness.
-//! Each file runs against the TCP types and against this crate's types: over TCP on this machine,
-//! and over RDMA in the lab, where `LAB_ADDR` is an address of a device.
+//! Tests of each method of std's and tokio's types for TCP, in one line each, and of the meaning of
+//! readiness. Each file runs against the TCP types and against this crate's types: over TCP on this
+//! machine, and over RDMA in the lab, where `LAB_ADDR` is an address of a device.
 
 #![expect(clippy::duplicate_mod, reason = "each file runs against both")]
 
@@ -44,7 +44,7 @@ mod tokio_over_tokio {
 
     use super::any_tcp as any;
 
-    /// The end of the error for halves of different streams.
+    /// The end of the text of the error for halves of different streams.
     const PART: &str = "from the same socket";
 
     #[path = "conversions.rs"]
@@ -54,7 +54,7 @@ mod tokio_over_tokio {
     #[path = "tokio_waits.rs"]
     mod waits;
 
-    /// Waits until the peer has all bytes.
+    /// Waits until the peer has received all bytes.
     async fn delivered(_: &OwnedReadHalf) {}
 }
 
@@ -68,7 +68,7 @@ mod tokio_over_rdmsg {
 
     use super::any_rdmsg as any;
 
-    /// The end of the error for halves of different streams.
+    /// The end of the text of the error for halves of different streams.
     const PART: &str = "of the same stream";
 
     #[path = "conversions.rs"]
@@ -78,7 +78,7 @@ mod tokio_over_rdmsg {
     #[path = "tokio_waits.rs"]
     mod waits;
 
-    /// Waits until the peer has all bytes.
+    /// Waits until the peer has received all bytes.
     async fn delivered(half: &OwnedReadHalf) {
         half.endpoint().flushed().await.unwrap();
     }
@@ -89,7 +89,8 @@ fn any_tcp() -> SocketAddr {
     ([127, 0, 0, 1], 0).into()
 }
 
-/// Returns the same for rdmsg's types; in the lab, the address of an RDMA device.
+/// Returns an address for rdmsg's types, with any free port: in the lab, an address of an RDMA
+/// device, otherwise an address of this machine.
 fn any_rdmsg() -> SocketAddr {
     match std::env::var("LAB_ADDR") {
         Ok(address) => (address.parse::<IpAddr>().unwrap(), 0).into(),

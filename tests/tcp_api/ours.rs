@@ -1,4 +1,4 @@
-//! Methods that differ from those of std: addresses, linger, the time to live.
+//! Tests of methods that differ from those of std: addresses, linger, and the time to live (TTL).
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -15,7 +15,8 @@ fn ends() -> (StreamListener, Stream, Stream) {
     ends_at("", any_rdmsg())
 }
 
-/// Connects two ends over the transport of `scheme`, or over the default one if that is empty.
+/// Connects two ends over the transport of `scheme`, or over the default transport if `scheme` is
+/// empty.
 fn ends_at(scheme: &str, address: SocketAddr) -> (StreamListener, Stream, Stream) {
     let listener = StreamListener::bind(format!("{scheme}{address}")).unwrap();
     let addr = format!("{scheme}{}", listener.local_addr().unwrap());
@@ -24,12 +25,13 @@ fn ends_at(scheme: &str, address: SocketAddr) -> (StreamListener, Stream, Stream
     (listener, client.join().unwrap(), server)
 }
 
-/// A program's function that is generic over addresses must change its trait bound with the types.
+/// A program's function that is generic over addresses must replace std's trait in its bound by
+/// this crate's trait.
 fn bind<A: ToAddresses>(address: A) -> StreamListener {
     StreamListener::bind(address).unwrap()
 }
 
-/// A function that looks addresses up itself needs no change.
+/// A program's function that looks addresses up itself needs no change.
 fn bind_looked_up<A: ToSocketAddrs>(address: A) -> StreamListener {
     let addresses: Vec<_> = address.to_socket_addrs().unwrap().collect();
     StreamListener::bind(&*addresses).unwrap()

@@ -1,4 +1,4 @@
-//! Room for long writes, of which fewer fit than of short ones.
+//! Tests of the room for long writes: fewer long writes fit than short ones.
 
 use std::{
     io::ErrorKind,
@@ -57,7 +57,8 @@ fn refused_write_waits_for_room_of_its_length() {
             if !is_writable(&client) {
                 break;
             }
-            // The peer's library took one write between the two calls.
+            // The peer's library has taken one write between the refusal and the check of the
+            // readiness.
             tokio::task::yield_now().await;
             assert!(refusals < 1000, "no refusal clears the readiness");
         }

@@ -24,7 +24,7 @@ fn ends() -> (Listener, Stream, Stream) {
 }
 
 /// Connects with `connect` while a thread accepts. Returns the number of bytes that the accepted
-/// stream gets.
+/// stream receives.
 fn called(connect: impl FnOnce(SocketAddr) -> Stream) -> usize {
     let listener = Listener::bind(any()).unwrap();
     let addr = listener.local_addr().unwrap();
@@ -48,14 +48,14 @@ fn v4() -> Ipv4Addr {
     }
 }
 
-/// Returns the host of the address to which a listener is bound.
+/// Returns the IP address to which a listener is bound.
 fn host(listener: std::io::Result<Listener>) -> IpAddr {
     let bound = listener.unwrap().local_addr().unwrap();
     assert_ne!(bound.port(), 0);
     bound.ip()
 }
 
-/// Defines one test for each line and its result.
+/// Defines one test for each line, which asserts that the line has this result.
 macro_rules! lines {
     (($listener:ident, $client:ident, $server:ident); $($name:ident: $line:expr => $result:expr;)*)
     => { $(

@@ -1,4 +1,4 @@
-//! Auto traits of the types, and of their futures.
+//! Checks the auto traits of the types, and of their futures.
 
 use std::panic::{RefUnwindSafe, UnwindSafe};
 

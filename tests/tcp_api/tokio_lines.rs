@@ -28,7 +28,8 @@ pub(super) fn runtime(threads: usize) -> Runtime {
         .unwrap()
 }
 
-/// Returns a listener and both ends of a stream. A read of the accepted end has found nothing.
+/// Returns a listener and both ends of a stream, after a read of the accepted end that has found no
+/// bytes.
 pub(super) async fn ends() -> (Listener, Stream, Stream) {
     let (listener, client, server) = fresh_ends().await;
     let refused = server.try_read(&mut [0; 1]).unwrap_err();
@@ -48,7 +49,7 @@ fn at(listener: &Listener) -> SocketAddr {
     listener.local_addr().unwrap()
 }
 
-/// Connects while the listener accepts. Returns whether the results are two ends of one stream.
+/// Connects while the listener accepts. Returns whether the two results are the ends of one stream.
 async fn called(
     listener: &Listener,
     connecting: impl Future<Output = std::io::Result<Stream>>,
@@ -57,7 +58,7 @@ async fn called(
     accepted.unwrap().1 == connected.unwrap().local_addr().unwrap()
 }
 
-/// Defines one test for each line and its result.
+/// Defines one test for each line, which asserts that the line has this result.
 macro_rules! lines {
     (($listener:ident, $client:ident, $server:ident); $($name:ident: $line:expr => $result:expr;)*)
     => { $(

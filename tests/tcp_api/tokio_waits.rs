@@ -1,4 +1,4 @@
-//! The meaning of readiness, halves and ends.
+//! Tests of the meaning of readiness, of halves, and of the ends of streams.
 
 use std::{
     future::{Future, poll_fn},
@@ -27,13 +27,13 @@ async fn pair() -> (Stream, Stream) {
     (client, server)
 }
 
-/// Polls once. Returns `true` if the future is not ready.
+/// Polls the future once. Returns `true` if the future is not ready.
 fn is_pending<F: Future>(future: Pin<&mut F>) -> bool {
     let mut cx = Context::from_waker(Waker::noop());
     matches!(future.poll(&mut cx), Poll::Pending)
 }
 
-/// Reads until nothing is left, which clears the readiness. Returns the number of bytes.
+/// Reads until no bytes are left, which clears the readiness. Returns the number of bytes read.
 fn clear_readable(stream: &Stream) -> usize {
     let (mut read, mut buffer) = (0, [0; 4096]);
     loop {
@@ -48,8 +48,8 @@ fn clear_readable(stream: &Stream) -> usize {
     }
 }
 
-/// Repeats a refused read until it clears the readiness. It does not if an event arrives during the
-/// read.
+/// Repeats a refused read until the refusal clears the readiness. A refusal does not clear it if an
+/// event arrives during the read.
 async fn refuse_reads(stream: &mut Stream, refuse: impl Fn(&mut Stream)) {
     for _ in 0..1000 {
         refuse(stream);
@@ -61,7 +61,7 @@ async fn refuse_reads(stream: &mut Stream, refuse: impl Fn(&mut Stream)) {
     panic!("no refusal clears the readiness");
 }
 
-/// Writes until there is no room, which clears the readiness. Returns the number of bytes.
+/// Writes until there is no room, which clears the readiness. Returns the number of bytes written.
 fn fill(stream: &Stream, chunk: &[u8]) -> usize {
     let mut written = 0;
     loop {
@@ -88,7 +88,7 @@ fn readable_waits_after_a_refusal_until_bytes_come() {
             waiting.await.unwrap();
             let mut one = [0];
             assert_eq!((server.try_read(&mut one).unwrap(), one), (1, [round]));
-            // The socket has two more bytes.
+            // The socket still has two bytes.
             server.readable().await.unwrap();
             assert_eq!(clear_readable(&server), 2);
         }
@@ -103,7 +103,7 @@ fn writable_waits_after_a_refusal_until_there_is_room() {
             for _ in 0..2 {
                 client.writable().await.unwrap();
                 let mut written = fill(&client, chunk);
-                // The peer's system or library may take more bytes until its memory is full.
+                // The peer's system or library can take more bytes until its memory is full.
                 let mut rounds = 0;
                 while !is_pending(pin!(client.writable())) {
                     written += fill(&client, chunk);
@@ -199,7 +199,7 @@ fn ready_finds_bytes_while_the_stream_is_writable() {
         let both = Interest::READABLE.add(Interest::WRITABLE);
         let arrival = async {
             while !client.ready(both).await.unwrap().is_readable() {
-                // The runtime polls for events between two tasks.
+                // The yield lets the runtime poll for events.
                 tokio::task::yield_now().await;
             }
         };
@@ -259,7 +259,7 @@ fn ready_names_each_state_of_both_directions() {
             if states.is_read_closed() {
                 break;
             }
-            // The runtime polls for events between two tasks.
+            // The yield lets the runtime poll for events.
             tokio::task::yield_now().await;
         }
         assert_eq!(server.try_read(&mut [0; 1]).unwrap(), 0);

@@ -9,10 +9,10 @@ use std::{
 
 use rdmsg::{Config, Connector, Endpoint, Engine, Listener};
 
-/// Longer than any call takes on a busy machine.
+/// A timeout that no call reaches, even on a busy machine.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// A listener with a connection of a bystander, which must not be affected.
+/// A listener, and a bystander's connection, which the other peers of the listener must not affect.
 pub(crate) struct Stage {
     pub(crate) listener: Listener,
     pub(crate) near: Endpoint,
@@ -24,7 +24,7 @@ impl Stage {
         Self::on(&Engine::new().unwrap(), config)
     }
 
-    /// Does the same as `with`, on this engine.
+    /// Does the same as `with`, on the engine `engine`.
     pub(crate) fn on(engine: &Engine, config: Config) -> Self {
         let listener = Listener::builder()
             .config(&config)
@@ -47,7 +47,7 @@ impl Stage {
         self.connect_with(4)
     }
 
-    /// Connects as `connect` does, with `window` as the peer's window.
+    /// Does the same as `connect`, with a peer whose window is `window`.
     pub(crate) fn connect_with(&self, window: u8) -> (Peer, Endpoint) {
         let addr = self.listener.local_addr();
         let peer = thread::spawn(move || Peer::connect(addr, window).unwrap());
@@ -78,7 +78,7 @@ impl Peer {
         Self::serving(stream, window, 16)
     }
 
-    /// Does the same as `over`, for a peer that serves the given number of READs at a time.
+    /// Does the same as `over`, for a peer that serves `reads` READs at a time.
     pub(crate) fn serving(mut stream: TcpStream, window: u8, reads: u8) -> io::Result<Self> {
         stream.set_read_timeout(Some(TIME_LIMIT))?;
         stream.set_write_timeout(Some(TIME_LIMIT))?;
@@ -96,7 +96,7 @@ impl Peer {
         Ok(Self { stream })
     }
 
-    /// Sends bytes. Errors are ignored, because the other side may have ended the connection.
+    /// Sends bytes. Errors are ignored, because the other side can have ended the connection.
     pub(crate) fn say(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
@@ -109,12 +109,12 @@ pub(crate) fn pdu(kind: u8, flags: u8, arguments: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Returns a data frame with this number.
+/// Returns a data frame with this sequence number.
 pub(crate) fn frame(number: u16, payload: &[u8]) -> Vec<u8> {
     frame_with(4, number, payload)
 }
 
-/// Returns a data frame with this number and this grant.
+/// Returns a data frame with this sequence number and this grant.
 pub(crate) fn frame_with(grant: u32, number: u16, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![1, 0];
     bytes.extend(number.to_be_bytes());

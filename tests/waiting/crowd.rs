@@ -1,4 +1,4 @@
-//! Many users of one connection, and many connections.
+//! Tests with many users of one connection, and with many connections.
 
 use std::{
     collections::BTreeSet,
@@ -35,7 +35,7 @@ fn is_end(error: &Error) -> bool {
     matches!(error, Error::Disconnected(CloseReason::PeerClosed))
 }
 
-/// Sends numbers, closes, and waits until all threads of the receiver have ended.
+/// Sends numbers, closes the connection, and waits until all threads of the receiver have ended.
 fn send_to_all(near: &rdmsg::Endpoint, count: u32, ended: &mpsc::Receiver<()>) {
     for number in 0..count {
         near.send(&number.to_le_bytes()).unwrap();
@@ -87,8 +87,8 @@ fn receives_each_message_once_in_mixed_company() {
     let runtimes = [runtime(true), runtime(true)];
     for number in 0..48 {
         let (far, seen, ended) = (far.clone(), seen.clone(), ended.clone());
-        // Some users give up a wait before a message arrives: a thread with a timeout, and a
-        // dropped future.
+        // Some users give up a wait before a message arrives: a thread whose timeout passes, and a
+        // task that drops its future.
         match number % 4 {
             0 => drop(thread::spawn(move || {
                 let _ended = ended;
@@ -132,7 +132,7 @@ fn receives_each_message_once_in_mixed_company() {
 fn serves_hundreds_of_users_at_once() {
     let users = match place().1 {
         Transport::Tcp => 500,
-        // Each connect takes milliseconds.
+        // Over RDMA, each connect takes milliseconds.
         _ => 20,
     };
     let config = Config::default().with(|c| {
@@ -175,7 +175,8 @@ fn serves_hundreds_of_users_at_once() {
                 })
             })
             .collect();
-        // All connections exist at the same time: none closes before the last has its answers.
+        // All connections exist at the same time: no connection is closed before the last one has
+        // its answers.
         let mut endpoints = Vec::new();
         for task in tasks {
             endpoints.push(timeout(TIME_LIMIT, task).await.unwrap().unwrap());

@@ -13,17 +13,17 @@ use std::{
 use nix::time::{ClockId, clock_gettime};
 
 /// The duration of the short waits, which detect a stall of the machine near the end of the long
-/// ones.
+/// waits.
 const SHORT: Duration = Duration::from_millis(10);
 
-/// The time before that end from which the short waits count.
+/// The time before the end of the long waits from which on the short waits are measured.
 const BEFORE: Duration = Duration::from_millis(500);
 
 /// The processor time that one thread uses after the long wait. The engine's thread has a similar
-/// amount of work then, because all connections end.
+/// amount of work at that time, because all connections end.
 const WORK: Duration = Duration::from_millis(50);
 
-/// Threads that only wait, and measure how late they wake, and a thread that computes, and measures
+/// Threads that only wait and measure how late they wake, and a thread that computes and measures
 /// how long it waits for a processor.
 pub(crate) struct Lateness {
     stop: Arc<AtomicBool>,
@@ -53,7 +53,7 @@ impl Lateness {
         }
     }
 
-    /// Returns the longest delay.
+    /// Stops the threads. Returns the longest delay that one of them has measured.
     pub(crate) fn worst(self) -> Duration {
         self.stop.store(true, Ordering::Relaxed);
         let late = self
@@ -64,11 +64,11 @@ impl Lateness {
     }
 }
 
-/// Waits, and returns the delay of the wake-up.
+/// Waits for `length`, and returns the delay of the wake-up.
 fn late_by(length: Duration) -> Duration {
     let started = Instant::now();
     loop {
-        // A thread may be woken early.
+        // A thread can be woken before the time has passed.
         let elapsed = started.elapsed();
         match length.checked_sub(elapsed) {
             Some(left) if !left.is_zero() => thread::park_timeout(left),
@@ -77,7 +77,8 @@ fn late_by(length: Duration) -> Duration {
     }
 }
 
-/// Uses this much processor time, and returns by how much longer it took.
+/// Computes until this thread has used `work` of processor time. Returns the time for which the
+/// thread waited for a processor.
 fn late_with(work: Duration) -> Duration {
     let (started, begun) = (Instant::now(), processor_time());
     while processor_time() - begun < work {

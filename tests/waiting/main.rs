@@ -1,6 +1,6 @@
-//! Blocking calls, and the threads that poll for them: deadlines, runtimes that stand still or end,
-//! stopped threads and processes. Over TCP on this machine, and over RDMA in the lab, where
-//! `LAB_ADDR` is an address of a device.
+//! Tests of blocking calls, and of the threads that poll for them: deadlines, runtimes that no
+//! thread drives or that end, stopped threads and stopped processes. The tests run over TCP on this
+//! machine, and over RDMA in the lab, where `LAB_ADDR` is an address of a device.
 
 mod crowd;
 mod lateness;

@@ -24,15 +24,15 @@ use crate::{
     stage::{TIME_LIMIT, receive_all, runtime},
 };
 
-/// The deadline is above 5 s, because only then a thread may wait in the call that receives over
-/// TCP.
+/// The deadline of each call. It is above 5 s, because a thread with a shorter deadline never waits
+/// in the system call that receives over TCP.
 const DEADLINE: Duration = Duration::from_millis(5500);
 
-/// The delay after the deadline that a call may have on an idle machine.
+/// The maximum delay of a call after its deadline on an idle machine.
 const ALLOWED: Duration = Duration::from_millis(250);
 
-/// The allowed multiple of the delay of plain waits, because a call takes several wake-ups in
-/// sequence.
+/// The multiple of the delay of plain waits by which a call may additionally be late, because a
+/// call takes several wake-ups in sequence.
 const FACTOR: u32 = 4;
 
 /// Peers that keep every connection in one state.
@@ -43,13 +43,13 @@ pub(crate) trait Peers {
     /// Returns a connection with messages, whose peer grants 4 messages and receives nothing.
     fn endpoint(&self) -> Endpoint;
 
-    /// Returns a connection with bytes, whose peer does the same.
+    /// Returns a byte stream, whose peer also grants 4 messages and receives nothing.
     fn stream(&self) -> Stream;
 
     /// Returns the engine of this side's ends.
     fn engine(&self) -> &Engine;
 
-    /// Returns an address that answers a connect partially or not at all.
+    /// Returns an address at which a connect gets a part of an answer, or no answer.
     fn silent_address(&self) -> SocketAddr;
 
     /// Notifies the peers that all connections are established.
@@ -88,7 +88,7 @@ enum Call {
     GroupRecv,
 }
 
-/// The same on a stream.
+/// A call on a byte stream that waits until its deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CallOnBytes {
     Read,
@@ -107,11 +107,11 @@ enum OtherUser {
     /// A thread in `next_completion`.
     Clone,
     Group,
-    /// A task on a runtime that runs.
+    /// A task on a runtime that a thread drives.
     Task,
-    /// A task on a runtime that stands still.
+    /// A task on a runtime that no thread drives.
     IdleTask,
-    /// A thread in `poll`.
+    /// A thread in poll(2).
     Loop,
 }
 
@@ -195,7 +195,7 @@ impl Call {
     }
 }
 
-/// A prepared call. It returns an error if its result is not the expected one.
+/// A prepared call, which returns an error text if its result is not the expected one.
 type Made = Box<dyn FnOnce() -> Result<(), String> + Send>;
 
 fn expect<T>(result: Result<T, Error>) -> Result<(), String> {
@@ -222,7 +222,7 @@ fn expect_undelivered(result: Result<(), Error>) -> Result<(), String> {
     }
 }
 
-/// Runs the future as a task until the deadline.
+/// Runs the future as a task. Returns an error if the future completes before the deadline.
 fn as_task<T>(run: impl Future<Output = T>) -> Result<(), String> {
     let timed = runtime(false).block_on(async { timeout(DEADLINE, run).await });
     timed.err().map(drop).ok_or_else(|| "it returned".into())
@@ -267,7 +267,7 @@ fn on_messages(call: Call, endpoint: Endpoint, group: Option<Group>) -> Made {
         Call::TaskClose => {
             let closed = runtime(false).block_on(async {
                 let endpoint = TaskEndpoint::new(endpoint.clone()).unwrap();
-                // The endpoint's own limit is earlier.
+                // The endpoint's `close_timeout` passes before this timeout.
                 timeout(2 * DEADLINE, endpoint.close()).await
             });
             closed.map_or_else(|_| Err("it did not return".into()), expect_undelivered)
@@ -294,7 +294,7 @@ fn on_bytes(call: CallOnBytes, mut stream: Stream) -> Made {
     })
 }
 
-/// Sends until there is no room.
+/// Sends messages until there is no room.
 fn fill(endpoint: &Endpoint) {
     loop {
         match endpoint.try_send(b"fills the window") {
@@ -305,7 +305,8 @@ fn fill(endpoint: &Endpoint) {
     }
 }
 
-/// Writes until there is no room. The peer's engine takes bytes for a while, which makes room.
+/// Writes until there is no room for 500 ms. In this time, the peer's engine takes bytes, which
+/// makes room.
 fn fill_bytes(stream: &mut Stream) {
     let full = Some(Duration::from_millis(500));
     stream.set_write_timeout(full).unwrap();
@@ -318,7 +319,8 @@ fn fill_bytes(stream: &mut Stream) {
     }
 }
 
-/// Other users of connections. They wait until the connections end.
+/// Threads and tasks that use the same connections as the calls. They wait until the connections
+/// end.
 struct Others {
     ended: mpsc::Sender<()>,
     idle: Vec<mpsc::Sender<()>>,
@@ -386,7 +388,7 @@ impl Others {
         let mut stream = stream.try_clone().unwrap();
         match company {
             OtherUser::Thread => self.spawn(move || {
-                // The read timeout of the stream may expire here as well.
+                // The read timeout of the stream can expire here as well.
                 let again = |error: io::Error| error.kind() == ErrorKind::WouldBlock;
                 while stream.read(&mut [0]).map_or_else(again, |count| count > 0) {}
             }),
@@ -406,8 +408,8 @@ impl Others {
 /// A completed call: its name, its result, and its duration.
 type Report = (String, Result<(), String>, Duration);
 
-/// Returns how long a call may take after its deadline on any machine: a close waits for the device
-/// to complete the work requests.
+/// Returns the time that a call may additionally take after its deadline. A close waits for the
+/// device to complete the work requests.
 fn drain(name: &str) -> Duration {
     if name.contains("Close") {
         Duration::from_secs(2)
@@ -451,7 +453,7 @@ pub(crate) fn assert_in_time(mut states: Vec<Box<dyn Peers>>) {
     let lateness = Lateness::of(DEADLINE);
     let started = Instant::now();
     let mut all = Vec::new();
-    // The test does not wait for calls that miss this limit.
+    // After this time, the test does not wait for the remaining calls.
     let end = started + DEADLINE + Duration::from_secs(4);
     while let Ok(report) = reports.recv_timeout(end.saturating_duration_since(Instant::now())) {
         pending.retain(|name| *name != report.0);
@@ -493,7 +495,8 @@ pub(crate) fn assert_in_time(mut states: Vec<Box<dyn Peers>>) {
     );
 }
 
-/// Establishes a connection for each call, with its other users.
+/// Establishes a connection for each call, adds the connection's other users, and prepares the
+/// call.
 fn prepare(state: &dyn Peers, others: &mut Others, calls: &mut Vec<(String, Made)>) {
     let name = |call: &dyn std::fmt::Debug, company| {
         format!("{}, {call:?}, other user: {company:?}", state.name())
@@ -533,7 +536,7 @@ fn prepare(state: &dyn Peers, others: &mut Others, calls: &mut Vec<(String, Made
     calls.push((name(&"Connect", OtherUser::Alone), connect));
     let connecting = Connector::new().config(&config()).engine(state.engine());
     let connect: Made = Box::new(move || {
-        // The connector's own limit is earlier.
+        // The connector's `connect_timeout` passes before this timeout.
         let connecting = connecting.start(addr).unwrap();
         match runtime(false).block_on(async { timeout(2 * DEADLINE, connecting).await }) {
             Ok(Err(Error::Connect { .. })) => Ok(()),

@@ -1,4 +1,4 @@
-//! Connections that move from one runtime to another, to threads, and to an event loop.
+//! Tests of connections that move from one runtime to another, to threads, and to an event loop.
 
 use std::{
     future::poll_fn,
@@ -24,7 +24,8 @@ use crate::stage::{
     PROMPT, Stage, TIME_LIMIT, flush_promptly, place, receive_all, runtime, unprobed,
 };
 
-/// Writes some bytes and waits for their echo. The peer answers when a task waits for it.
+/// Writes some bytes and waits for their echo. The peer sends the echo only after this task has
+/// begun to wait.
 async fn exchange(stream: &mut TaskStream, go: &mpsc::Sender<()>) -> io::Result<()> {
     stream.write_all(b"hello").await?;
     let mut bytes = [0; 5];
@@ -54,7 +55,7 @@ fn uses_a_stream_whose_runtime_is_gone() {
         let echo = thread::spawn(move || {
             let mut bytes = [0; 5];
             while peer.read_exact(&mut bytes).is_ok() {
-                // The other side waits first.
+                // The echo is sent only after the other side has begun to wait.
                 if wait.recv().is_err() || peer.write_all(&bytes).is_err() {
                     break;
                 }
@@ -70,7 +71,7 @@ fn uses_a_stream_whose_runtime_is_gone() {
         for multi in [false, true, false] {
             runtime(multi).block_on(async {
                 let exchanged = timeout(PROMPT, exchange(&mut stream, &go)).await;
-                // tokio's own streams return an error.
+                // The result does not matter, because tokio's own streams return an error.
                 let _ = exchanged.expect("it returns");
             });
         }
@@ -246,7 +247,7 @@ fn connects_from_a_runtime_that_is_dropped() {
     });
     drop(first);
     let accepting = thread::spawn(move || stage.listener.accept_timeout(TIME_LIMIT).unwrap());
-    // The connector may be about to try the other transport, which needs a poll.
+    // The connector might still have to try the other transport, which needs a poll.
     let connected = runtime(false).block_on(async { timeout(PROMPT, connecting).await.unwrap() });
     connected.unwrap().send(b"hello").unwrap();
     let accepted = accepting.join().unwrap();

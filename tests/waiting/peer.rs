@@ -31,7 +31,7 @@ const PDU: usize = 8;
 const DATA: u8 = 1;
 const RENDEZVOUS: u8 = 16;
 
-/// How a peer sends.
+/// The way in which a peer sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// The peer sends nothing.
@@ -55,8 +55,8 @@ impl State {
         Self::Large,
     ];
 
-    /// Returns the interval of the bytes. A receiver lets others poll after sixteen calls, and
-    /// sixteen of the longer intervals exceed the deadline.
+    /// Returns the interval between two bytes. A receiving thread lets other threads poll after
+    /// sixteen calls, and sixteen of the longer intervals exceed the deadline.
     fn pace(self) -> Duration {
         match self {
             Self::Silence | Self::Header => Duration::from_millis(300),
@@ -68,14 +68,14 @@ impl State {
         let eager = match self {
             Self::LongPayload => 1 << 20,
             Self::Silence | Self::Header | Self::Payload => 64 << 10,
-            // The receiver reads all longer messages.
+            // The receiver reads all longer messages from the peer's memory.
             Self::Large => 1000,
         };
         let config = matrix::config().with(|c| c.eager_size = Some(eager));
         config.with(|c| c.transport = TransportChoice::Tcp)
     }
 
-    /// Sends the first part, and returns the rest, which is sent byte by byte.
+    /// Sends the first part of the bytes. Returns the rest, which is sent byte by byte.
     fn begin(self, stream: &mut TcpStream) -> Vec<u8> {
         match self {
             Self::Silence => Vec::new(),
@@ -193,7 +193,7 @@ impl Peers for Trickling {
             while !stop.load(Ordering::Relaxed) {
                 let mut peers = peers.lock().unwrap();
                 while let Ok((stream, _)) = silent_address.accept() {
-                    // The beginning of an answer.
+                    // These bytes are the beginning of an answer.
                     let answer = b"rdmt\x01\x02\x10\x24rdms\x03\x24".to_vec();
                     peers.push((stream, answer.into_iter()));
                 }
@@ -256,7 +256,7 @@ fn frame(kind: u8, len: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Skips PDUs up to the first READ, and returns its length.
+/// Skips PDUs up to the first READ. Returns the READ's length in bytes.
 fn length_of_read(stream: &mut TcpStream) -> u32 {
     loop {
         let mut header = [0; PDU];

@@ -1,4 +1,4 @@
-//! A child process that runs this program in a role. A test may stop the process or one of its
+//! A child process that runs this program in a role. A test can stop the process or one of its
 //! threads.
 
 use std::{
@@ -23,33 +23,33 @@ use rdmsg::{Config, Endpoint, Listener, Polling};
 
 use crate::stage::{TIME_LIMIT, place, unprobed};
 
-/// The variable with the role of the started process.
+/// The environment variable with the role of the started process.
 const ROLE: &str = "WAITING_ROLE";
 
-/// The beginning of lines for the test.
+/// The prefix of the lines that the process prints for the test.
 const MARK: &str = "for the test: ";
 
 /// The name of the thread that a test stops.
 const VICTIM: &str = "victim";
 
-/// The work of the other process.
+/// The work of the started process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Role {
     /// Accepts connections and receives nothing.
     Keeps,
     /// Receives on the first connection in a thread, and accepts others.
     Receives,
-    /// Does the same with a thread that never sleeps.
+    /// Does the same as `Receives`, with a thread that never sleeps.
     ReceivesBusily,
 }
 
-/// A running process; the drop ends it.
+/// A running process, which is killed on drop.
 pub(crate) struct Process {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
-/// A stopped thread of the process; the drop resumes it.
+/// A stopped thread of the process, which is resumed on drop.
 pub(crate) struct Stopped(Pid);
 
 impl Process {
@@ -157,7 +157,7 @@ fn tell(line: impl std::fmt::Display) {
 #[ignore = "plays its role in another test"]
 fn plays_its_role() {
     let role = env::var(ROLE).expect("another test starts it");
-    // The process may be stopped when the process of the test ends.
+    // When the test's process ends, the kernel kills this process, even if it is stopped.
     set_pdeathsig(Signal::SIGKILL).unwrap();
     match &*role {
         "Keeps" => keep(),
@@ -182,7 +182,7 @@ fn keep() {
 }
 
 /// Returns a configuration with which the engine's thread polls each connection ten times a second,
-/// and ends none.
+/// and ends no connection.
 fn probing() -> Config {
     Config::default().with(|c| {
         c.keepalive_interval = Some(Duration::from_millis(200));

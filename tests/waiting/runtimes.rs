@@ -1,4 +1,4 @@
-//! The engine polls the connections of a runtime that no thread drives.
+//! Tests that the engine polls the connections of a runtime that no thread drives.
 
 use std::{
     panic::resume_unwind,
@@ -17,7 +17,7 @@ use crate::stage::{
 /// The length of a message that the peer reads in many chunks.
 const LARGE: usize = 4 << 20;
 
-/// Why no thread drives a current-thread runtime.
+/// The reason why no thread drives a current-thread runtime.
 #[derive(Clone, Copy, Debug)]
 enum Idle {
     /// `block_on` has returned.
@@ -26,8 +26,9 @@ enum Idle {
     Blocked,
 }
 
-/// Runs `work` on another thread while a task waits in `recv` on a runtime that stands still. Then
-/// the runtime continues until the connection ends. Returns the results of `work` and of the task.
+/// Runs `work` on another thread while a task waits in `recv` on a runtime that no thread drives.
+/// After that, a thread drives the runtime until the connection ends. Returns the results of `work`
+/// and of the task.
 fn stand_still<T: Send>(
     idle: Idle,
     endpoint: Endpoint,
@@ -73,8 +74,8 @@ fn stand_still<T: Send>(
 }
 
 /// Calls `run` for each kind of idle runtime, alone and next to a busy connection of the same
-/// engines, all at once. `run` gets the near end. The waiting task has the far end and receives
-/// `expected` messages.
+/// engines. All cases run at the same time. `run` gets the near end. A task waits with the far end,
+/// and receives `expected` messages.
 fn at_each_standstill(
     near: &Config,
     far: &Config,
@@ -113,7 +114,7 @@ fn flushes_towards_an_idle_runtime() {
 
 #[test]
 fn closes_towards_an_idle_runtime() {
-    // A close fails after its `close_timeout`.
+    // The close would fail after `close_timeout`.
     let config = unprobed().with(|c| c.close_timeout = PROMPT);
     at_each_standstill(&config, &unprobed(), 1, |near| {
         near.send(b"the last").unwrap();

@@ -1,4 +1,4 @@
-//! When a thread polls before it sleeps.
+//! Tests of the cases in which a thread polls before it sleeps.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use rdmsg::{Config, Polling};
 
 use crate::stage::{Stage, unprobed};
 
-/// The time limit of the wait, and of the longest spin.
+/// The timeout of the wait. It is shorter than the configured spin.
 const WAIT: Duration = Duration::from_millis(500);
 
-/// The processor time limit of a wait that sleeps.
+/// The maximum processor time of a wait that sleeps.
 const LITTLE: Duration = Duration::from_millis(50);
 
 /// Returns the processor time of this thread.

@@ -1,4 +1,4 @@
-//! Both ends of a connection, each with an engine of its own.
+//! Helpers that create both ends of a connection, each with an engine of its own.
 
 use std::{
     env,
@@ -20,10 +20,11 @@ use tokio::{
     task::yield_now,
 };
 
-/// Longer than any call takes on a busy machine. No test waits for it to pass.
+/// A timeout that no call reaches, even on a busy machine. No test waits until it passes.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// The limit for calls that take milliseconds. They exceed it if no thread polls the connection.
+/// The time limit of calls that take milliseconds. A call exceeds it only if no thread polls the
+/// connection.
 pub(crate) const PROMPT: Duration = Duration::from_secs(5);
 
 /// Returns an address of this machine, and the transport of connections to it.
@@ -39,14 +40,14 @@ pub(crate) fn unprobed() -> Config {
     Config::default().with(|c| c.keepalive_interval = None)
 }
 
-/// Two engines. Connections lead from the near one to the far one.
+/// Two engines. Connections lead from the near engine to the far engine.
 pub(crate) struct Stage {
     pub(crate) listener: Listener,
     near: Engine,
 }
 
 impl Stage {
-    /// Creates both engines. The far one uses this configuration.
+    /// Creates both engines. The far engine uses this configuration.
     pub(crate) fn new(config: &Config) -> Self {
         let far = Engine::new().unwrap();
         Self {
@@ -71,14 +72,14 @@ impl Stage {
     }
 }
 
-/// Two threads that exchange messages until this is dropped.
+/// Two threads that exchange messages until this value is dropped.
 pub(crate) struct Busy {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Busy {
-    /// Creates a busy connection between these engines.
+    /// Creates a busy connection between the engines of `stage`.
     pub(crate) fn between(stage: &Stage) -> Self {
         let config = Config::default().with(|c| c.polling = Polling::Event);
         let (near, far) = stage.pair(&config);
@@ -116,7 +117,8 @@ impl Drop for Busy {
     }
 }
 
-/// Sends messages and flushes after each, all within [`PROMPT`].
+/// Sends messages, and flushes after each message. Asserts that all flushes complete within
+/// [`PROMPT`].
 pub(crate) fn flush_promptly(endpoint: &Endpoint, count: usize) {
     let started = Instant::now();
     for number in 0..count {

@@ -1,4 +1,4 @@
-//! Stopped processes and threads.
+//! Tests of stopped processes and stopped threads.
 
 use std::{
     future::poll_fn,
@@ -18,7 +18,7 @@ use crate::{
     stage::{TIME_LIMIT, flush_promptly, place, receive_all, runtime, unprobed},
 };
 
-/// A process that accepts connections, and is stopped when all of them exist.
+/// A process that accepts connections, and that the test stops when all connections exist.
 struct Silent {
     process: Process,
     messages: SocketAddr,
@@ -155,14 +155,14 @@ fn reports_a_stopped_process_in_time() {
     }
 }
 
-/// Connects twice to a process with a receiving thread. The first connection is the one of that
-/// thread.
+/// Connects twice to a process with a receiving thread. The thread receives on the first
+/// connection.
 fn victim_and_other(role: Role) -> (Process, Connector, SocketAddr, [Endpoint; 2]) {
     let mut process = Process::start(role);
     let addr = process.addr();
     let connector = Connector::new().config(&unprobed());
-    // The first connection has an engine of its own, so the other one does not prove that its peer
-    // is alive.
+    // The first connection has an engine of its own, so the other connection does not prove that
+    // the peer is alive.
     let engine = Engine::new().unwrap();
     let first = connector.clone().engine(&engine).connect(addr).unwrap();
     flush_promptly(&first, 1);
@@ -198,7 +198,8 @@ fn serves_others_while_a_busy_thread_is_stopped() {
     const ROUNDS: usize = 20;
     let (mut process, connector, addr, [first, other]) = victim_and_other(Role::ReceivesBusily);
     for _ in 0..ROUNDS {
-        // After this pause the thread polls an empty queue, and holds the lock for that.
+        // After this pause, the thread of the other process polls an empty queue, and holds the
+        // poll lock during each poll.
         thread::sleep(Duration::from_millis(5));
         let stopped = process.stop_victim();
         first.send(b"for the stopped one").unwrap();

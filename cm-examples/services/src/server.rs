@@ -100,7 +100,7 @@ impl Server {
     }
 
     /// Spawns a task for each connection until the token is cancelled. Then waits up to the time of
-    /// the option `--time_limit` until the tasks end.
+    /// the option `--time-limit` until the tasks end.
     ///
     /// # Errors
     ///
@@ -128,7 +128,7 @@ impl Server {
     }
 
     /// Waits until the peers have received all written bytes, at most for the time of the option
-    /// `--time_limit`.
+    /// `--time-limit`.
     ///
     /// # Errors
     ///

@@ -1,16 +1,15 @@
-//! Every order of steps of two sessions, within scopes.
+//! Searches all orders of the steps of two sessions, within bounds.
 //!
-//! A search visits breadth first each state of a [`World`], and judges it: each message is
-//! delivered once and in order, and is kept until then. From each state there must be a way to a
-//! state in which all messages are delivered. So the path to a violation that the search prints is
-//! a shortest one.
+//! A breadth-first search visits each state of a [`World`], and checks that each message is
+//! delivered once and in order, and is kept until its delivery. From each state there must be a
+//! path to a state in which all messages are delivered. Because the search is breadth-first, the
+//! path to a violation that it prints is a shortest one.
 //!
-//! The model simplifies in three points. A message on the wire that arrives is taken at once,
-//! because a side that leaves a connection first takes everything that has arrived. A report of
-//! grants takes no time, because a report that arrives later changes nothing that the sender has
-//! done before. The passive side refuses one request for its ping, and finds at the next one
-//! whether the active side has answered: further requests that it refuses are requests that get
-//! lost.
+//! The model makes three simplifications. A side processes a message as soon as it arrives, because
+//! a side that leaves a connection first processes everything that has arrived. A report of grants
+//! takes no time, because a later arrival of the report changes nothing that the sender has done
+//! before. The passive side refuses one request because of its Ping, and knows at the next request
+//! whether the active side has answered: further refused requests are equivalent to lost requests.
 
 mod scope;
 mod world;
@@ -29,12 +28,12 @@ use self::{
 };
 use super::{ResumeRefused, Session, Unconfirmed};
 
-/// The number of states that fit memory.
+/// The maximum number of states that fit into memory.
 const MOST_STATES: usize = 8_000_000;
 
 const SMALLEST: Scope = scope([1, 1], [0, 0], 1, [1, 1], 0);
 
-/// In most of them the numbers of messages pass 2³².
+/// In most of these scopes, the message numbers wrap around at 2³².
 const SMALL: &[Scope] = &[
     scope([2, 1], [0, 0], 2, [2, 0], u32::MAX),
     scope([3, 2], [0, 0], 1, [1, 1], u32::MAX - 1),
@@ -47,7 +46,7 @@ const SMALL: &[Scope] = &[
     scope([1, 1], [0, 0], 1, [2, 3], u32::MAX),
     scope([3, 2], [0b101, 0b01], 2, [2, 1], u32::MAX),
     scope([2, 2], [0b01, 0b10], 2, [2, 0], 0),
-    // Moves to another way and back.
+    // In these scopes, the active side moves to another way to the peer, and back.
     with_trials(2, scope([2, 1], [0, 0], 1, [1, 1], u32::MAX)),
     with_trials(2, scope([1, 1], [0, 0], 1, [0, 2], 0)),
     with_trials(1, scope([2, 1], [0b1, 0], 2, [1, 1], u32::MAX)),
@@ -55,7 +54,7 @@ const SMALL: &[Scope] = &[
     scope([1, 2], [0, 0b01], 1, [1, 1], 0).with_strangers(3),
 ];
 
-/// A state as 128 bits.
+/// Returns a hash of 128 bits that identifies a state.
 fn fingerprint(world: &World) -> [u64; 2] {
     [0_u8, 1].map(|seed| {
         let mut hasher = DefaultHasher::new();
@@ -66,13 +65,13 @@ fn fingerprint(world: &World) -> [u64; 2] {
 
 /// The result of a search.
 struct Found {
-    /// The kinds of steps that were made.
+    /// The kinds of steps that occurred.
     kinds: BTreeSet<String>,
-    /// The message of a violation, and the path to it.
+    /// The description of a violation, and the path to it.
     violation: Option<String>,
 }
 
-/// Describes the path to a state.
+/// Returns the text `last`, followed by the steps of the path to the state with this number.
 fn explain(origins: &[(u32, Option<Act>)], mut number: usize, last: &str) -> String {
     let mut acts = Vec::new();
     while let (from, Some(act)) = origins[number] {
@@ -86,7 +85,7 @@ fn explain(origins: &[(u32, Option<Act>)], mut number: usize, last: &str) -> Str
     text
 }
 
-/// Searches a scope, and prints the number of its states and the time in seconds.
+/// Searches all states of a scope. Prints the number of the states and the time in seconds.
 fn search(scope: &Scope) -> Found {
     let start = Instant::now();
     let first = World::new(scope);
@@ -140,8 +139,8 @@ fn search(scope: &Scope) -> Found {
     found
 }
 
-/// Returns the first state from which no path leads to a state in `done`. Each edge is a pair of
-/// state numbers: the state after the transition, and the state before it.
+/// Returns the first state from which no path leads to a state of `done`. An edge is a pair of its
+/// end and its start.
 fn find_stuck(states: usize, mut edges: Vec<(u32, u32)>, mut done: Vec<u32>) -> Option<usize> {
     edges.sort_unstable();
     let mut can_end = vec![false; states];
@@ -247,7 +246,7 @@ fn grants_without_reads_fill_no_memory() {
     }
     assert_eq!(session.ring.len(), 5);
     session.suspend(0, known);
-    // The grants mean that the peer has received all messages before the last five.
+    // The grants imply that the peer has received all messages except the last five.
     let judged = session.check_attempt(1, 994);
     assert!(matches!(judged, Err(ResumeRefused::Impossible(_))));
     assert_eq!(session.check_attempt(1, 995), Ok(()));

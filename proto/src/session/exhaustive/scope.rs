@@ -1,6 +1,6 @@
-//! The bounds of a search, and the mistakes that it has to find.
+//! The bounds of a search, and the mistakes that a search must find.
 
-/// The active side and the passive side.
+/// The indices of the active side and of the passive side.
 pub(super) const A: usize = 0;
 pub(super) const P: usize = 1;
 
@@ -9,45 +9,46 @@ pub(super) const P: usize = 1;
 pub(super) struct Scope {
     /// The number of messages that each side sends.
     pub(super) messages: [u8; 2],
-    /// Which of them are above the eager size, from bit 0.
+    /// The set of each side's messages that are above the eager size. Bit 0 is the first message.
     pub(super) large: [u8; 2],
     pub(super) window: u8,
-    /// The number of connections that break, and of requests that get lost or are repeated.
+    /// The number of times that a connection breaks, or that a request is lost or repeated.
     pub(super) cuts: u8,
     /// The number of times that a side gives up a connection or an attempt that works.
     pub(super) suspicions: u8,
-    /// The number of times that the active side looks whether another way works. It may leave its
-    /// connection for the way, which is one of the `suspicions`.
+    /// The number of times that the active side checks whether another way to the peer works. The
+    /// active side may then leave its connection, which counts as one of the `suspicions`.
     pub(super) trials: u8,
-    /// The number of requests of a stranger that knows the session.
+    /// The number of requests from a stranger that knows the identity of the session.
     pub(super) strangers: u8,
-    /// The number of each side's first message.
+    /// The message number of each side's first message.
     pub(super) start: u32,
     pub(super) mistake: Option<Mistake>,
 }
 
-/// A mistake in how a driver uses the session.
+/// A mistake that a driver makes in its use of the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mistake {
-    /// This side counts its messages while its last connection still delivers some.
+    /// This side states its count of received messages while its last connection can still deliver
+    /// some.
     CountBeforeFence(usize),
-    /// A side keeps the messages of one window of the peer only.
+    /// A side keeps only the last messages, up to the number of the peer's window.
     KeepWindow,
-    /// Each message counts as received when the device has sent it.
+    /// A side treats each message as received when its device has sent it.
     TrustDevice,
-    /// A side sends before it has the peer's number.
+    /// A side sends messages before it has the peer's count of received messages.
     SendBeforeCount,
-    /// A side sends everything again that it keeps.
+    /// A side sends all kept messages again, including those that the peer has received.
     RepeatEverything,
-    /// The passive side accepts a request that is older than the last one.
+    /// The passive side accepts a request whose epoch is not higher than the last one.
     AcceptOldRequest,
-    /// The passive side gives its connection up for a request alone.
+    /// The passive side gives up its connection because of a request, without a Ping.
     TrustRequest,
-    /// The epoch of a request that is refused counts.
+    /// The passive side records the epoch of a request that it refuses.
     TakeRefusedEpoch,
 }
 
-/// Makes a scope of the fields in their order, without a mistake.
+/// Makes a scope from these fields, without looks, strangers and mistakes.
 pub(super) const fn scope(
     messages: [u8; 2],
     large: [u8; 2],
@@ -68,7 +69,7 @@ pub(super) const fn scope(
     }
 }
 
-/// Returns the scope with this number of looks at other ways.
+/// Returns the scope with this number of checks of another way to the peer.
 pub(super) const fn with_trials(trials: u8, scope: Scope) -> Scope {
     Scope { trials, ..scope }
 }
@@ -78,12 +79,12 @@ impl Scope {
         Self { strangers, ..self }
     }
 
-    /// Whether a message of a side is above the eager size.
+    /// Whether this message of the side `at` is above the eager size.
     pub(super) fn is_large(&self, at: usize, message: u8) -> bool {
         self.large[at] >> message & 1 == 1
     }
 
-    /// The greatest number of messages above the eager size that are in flight.
+    /// Returns the maximum number of messages above the eager size in flight.
     pub(super) fn most_large(&self) -> u32 {
         let most = self.large.map(u8::count_ones).into_iter().max();
         most.unwrap_or(0)

@@ -1,4 +1,4 @@
-//! Two sessions, the connections between them, and the steps that are possible.
+//! Models two sessions, the connections between them, and the steps that are possible.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -8,37 +8,39 @@ use std::{
 use super::scope::{A, Mistake, P, Scope};
 use crate::session::{ResumeRefused, Session, Unconfirmed};
 
-/// A step of a side or of the network. The first field is the side or the request, the second one
-/// the epoch of the connection.
+/// A step of a side or of the network. A field of type `usize` is a side or the index of a request.
+/// A field of type `u32` is the epoch of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Act {
-    /// The side sends its next message, or sends one again.
+    /// The side sends its next new message, or sends a message again.
     Send(usize),
     /// The next message of the connection arrives at the side.
     Take(usize, u32),
     /// The side has read a large message.
     Read(usize),
-    /// The side's grants and its number of large messages taken arrive at the peer.
+    /// The side's grants and its count of large messages taken arrive at the peer.
     Report(usize),
-    /// The connection breaks. This many messages from either side still arrive.
+    /// The connection breaks. From each side, this number of messages still arrive.
     Cut(u32, [usize; 2]),
-    /// The side gives its connection or its attempt up.
+    /// The side gives up its connection or its attempt.
     Leave(usize),
     Dial,
     /// The request arrives at the passive side.
     Request(usize),
     LoseRequest(usize),
-    /// The network repeats the request.
+    /// The network duplicates the request.
     RepeatRequest(usize),
-    /// A stranger that knows the session asks for it, while both sides use their connection.
+    /// A stranger that knows the session's identity sends a request to resume it, while both sides
+    /// use their connection.
     Stranger,
-    /// The side takes its attempt for established.
+    /// The side considers the connection of its attempt established.
     Establish(usize),
-    /// The active side asks over another way, with the epoch of its connection.
+    /// The active side checks another way to the peer with a request that has the epoch of its
+    /// working connection.
     Look,
 }
 
-/// The connection of a side.
+/// The state of a side's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Link {
     Working(u32),
@@ -55,18 +57,20 @@ impl Link {
     }
 }
 
-/// Messages from one side over one connection.
+/// The messages from one side over one connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Flow {
     wire: VecDeque<u8>,
-    /// A large message that the receiver has not read, and the messages behind it.
+    /// A large message that the receiver has not read whole, and the messages behind it.
     waiting: VecDeque<u8>,
-    /// The number of messages delivered.
+    /// The number of messages delivered over this connection.
     delivered: u8,
-    /// The sender's credits, and further credits that the receiver has not reported.
+    /// `available` is the number of the sender's credits. `returned` is the number of further
+    /// credits that the receiver has not reported.
     available: u8,
     returned: u8,
-    /// The large messages that the sender takes for untaken, and those of them that are taken.
+    /// `untaken` is the number of large messages that the sender considers untaken. `taken` is the
+    /// number of those messages that the receiver has read and not reported.
     untaken: u8,
     taken: u8,
 }
@@ -74,11 +78,11 @@ struct Flow {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Conn {
     is_whole: bool,
-    /// Which sides have not left it.
+    /// Whether each side still uses the connection.
     open: [bool; 2],
-    /// By sender.
+    /// The messages of each sender.
     flows: [Flow; 2],
-    /// The numbers of messages received in the request and in the reply.
+    /// The numbers of messages received that the request and the reply state.
     received: [u32; 2],
 }
 
@@ -90,16 +94,17 @@ struct Side {
     sent: u8,
     /// The number of messages that the application has received.
     delivered: u8,
-    /// A connection that delivers messages after the side has counted them, by mistake.
+    /// The epoch of a connection that still delivers messages after the side has counted them,
+    /// because of the mistake `CountBeforeFence`.
     late: Option<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct World {
     sides: [Side; 2],
-    /// By epoch. The first connection of the session has 0.
+    /// The connections by epoch. The first connection of the session has the epoch 0.
     conns: BTreeMap<u32, Conn>,
-    /// Requests under way: the epoch and the number of messages received.
+    /// The requests in flight: the epoch and the number of messages received.
     requests: Vec<(u32, u32)>,
     cuts: u8,
     suspicions: u8,
@@ -109,13 +114,14 @@ pub(super) struct World {
     is_doubted: bool,
 }
 
-/// A search in which the active side needs more attempts has found that it cannot resume.
+/// The maximum epoch. A search in which the active side needs more attempts has found a state that
+/// it cannot resume from.
 const MOST_EPOCHS: u32 = 16;
 
 type Judged = Result<(), &'static str>;
 
 impl Flow {
-    /// Returns the bounds that the driver passes.
+    /// Returns the bounds that the driver passes to the session.
     fn known(&self, scope: &Scope) -> Unconfirmed {
         let (messages, large) = match scope.mistake {
             Some(Mistake::TrustDevice) => (0, 0),
@@ -200,7 +206,7 @@ impl World {
             .all(|at| self.sides[at].delivered == scope.messages[1 - at])
     }
 
-    /// Whether the connection or the attempt cannot go on.
+    /// Whether the side's connection or attempt can no longer succeed.
     fn is_hopeless(&self, at: usize, epoch: u32) -> bool {
         match self.conns.get(&epoch) {
             Some(conn) => !conn.is_whole || !conn.open[1 - at],
@@ -208,7 +214,7 @@ impl World {
         }
     }
 
-    /// Returns the epoch of the connection on which a side may send now.
+    /// Returns the epoch of the connection over which a side can send a message now.
     fn sends_on(&self, at: usize, scope: &Scope) -> Option<u32> {
         let side = &self.sides[at];
         let epoch = match side.link {
@@ -221,7 +227,7 @@ impl World {
         (has_room && has_next).then_some(epoch)
     }
 
-    /// Returns the steps that are possible.
+    /// Returns all steps that are possible now.
     pub(super) fn acts(&self, scope: &Scope) -> Vec<Act> {
         let mut acts = Vec::new();
         for at in [A, P] {
@@ -280,7 +286,7 @@ impl World {
         acts
     }
 
-    /// Whether the active side answers a ping over the connection of the passive side.
+    /// Whether the active side would answer a Ping over the passive side's connection.
     fn answers(&self) -> bool {
         let [active, passive] = [A, P].map(|at| self.sides[at].link);
         match passive {
@@ -289,7 +295,7 @@ impl World {
         }
     }
 
-    /// Makes a step, and judges it.
+    /// Performs a step, and checks the resulting state.
     pub(super) fn apply(&mut self, act: Act, scope: &Scope) -> Judged {
         match act {
             Act::Send(at) => self.send(at, scope),
@@ -347,7 +353,7 @@ impl World {
             }
             Act::Establish(at) => self.establish(at, scope)?,
         }
-        // A connection without a user makes no difference.
+        // A connection that no side uses makes no difference, so the model removes it.
         let sides = &self.sides;
         self.conns.retain(|&epoch, conn| {
             let uses = |side: &Side| side.link.epoch() == Some(epoch);
@@ -394,7 +400,7 @@ impl World {
             return Ok(());
         };
         let is_large = scope.is_large(1 - at, message);
-        // The frame of a large message gives its credit back at once.
+        // The frame that announces a large message returns its credit at once.
         flow.returned += u8::from(is_large);
         if is_large || !flow.waiting.is_empty() {
             flow.waiting.push_back(message);
@@ -423,7 +429,7 @@ impl World {
             .try_for_each(|message| side.deliver(message))
     }
 
-    /// A side's connection or attempt ends, and delivers nothing more.
+    /// Ends a side's connection or attempt, which delivers nothing more.
     fn leave(&mut self, at: usize, scope: &Scope) {
         self.is_doubted &= at != P;
         let side = &mut self.sides[at];
@@ -449,7 +455,7 @@ impl World {
         conn.flows[1 - at].waiting.clear();
     }
 
-    /// The passive side answers a request.
+    /// Processes a request at the passive side.
     fn answer(&mut self, epoch: u32, received: u32, scope: &Scope) -> Judged {
         let mut trusts = scope.mistake == Some(Mistake::TrustRequest);
         match self.sides[P].session.check_attempt(epoch, received) {
@@ -494,7 +500,8 @@ impl World {
             side.link = Link::Working(epoch);
         }
         if scope.mistake == Some(Mistake::SendBeforeCount) && side.session.kept > 0 {
-            // The number comes after the messages to which it applies.
+            // With this mistake, messages were sent before the peer's count arrived, so the count
+            // cannot be applied.
             return Ok(());
         }
         let resumed = side.session.resume(received);
@@ -503,7 +510,7 @@ impl World {
             .map_err(|_| "a true number is a violation")
     }
 
-    /// Judges a state.
+    /// Checks that each side keeps all messages that the peer has not received.
     fn judge(&self, scope: &Scope) -> Judged {
         for at in [A, P] {
             let Side { session, .. } = &self.sides[at];
