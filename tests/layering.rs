@@ -121,7 +121,7 @@ fn the_reader_finds_names() {
 
 #[test]
 fn a_layer_names_only_layers_below_it() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src");
     let mut files = Vec::new();
     sources(&root, &mut files);
     let mut wrong = Vec::new();
@@ -148,4 +148,23 @@ fn a_layer_names_only_layers_below_it() {
     }
     assert_eq!(seen.len(), LAYERS.len(), "a layer has no files: {seen:?}");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn each_file_of_tests_is_in_a_program() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+    let mut programs = 0;
+    for entry in fs::read_dir(folder).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let file = match name.strip_suffix(".rs") {
+            Some(_) => name,
+            None => format!("{name}/main.rs"),
+        };
+        if folder.join(&file).exists() {
+            programs += 1;
+            assert!(manifest.contains(&format!("\"{file}\"")), "{file}");
+        }
+    }
+    assert_eq!(manifest.matches(".rs\"").count(), programs);
 }
