@@ -1,4 +1,5 @@
-//! A layer of `src` names only layers below it. The crates below have their order from Cargo.
+//! A layer of `src` names only layers below it. The crates below have their order from Cargo. The
+//! manifest of the tests names each of their files.
 
 use std::{
     collections::BTreeSet,
@@ -163,7 +164,10 @@ fn each_file_of_tests_is_in_a_program() {
         };
         if folder.join(&file).exists() {
             programs += 1;
-            assert!(manifest.contains(&format!("\"{file}\"")), "{file}");
+            assert!(
+                manifest.contains(&format!("\"{file}\"")),
+                "{file} is not in tests/Cargo.toml"
+            );
         }
     }
     assert_eq!(manifest.matches(".rs\"").count(), programs);
