@@ -85,7 +85,7 @@ pub(crate) fn on_one_host(tests: &DeviceTests, native: bool, only: &Only) -> Vec
         let tests = only.of(name, tests);
         of_tests(name, what, &iwarp, false, &tests, &SKIPPED_ON_IWARP)
     };
-    // One boot: these programs take half as long as those on the other device.
+    // These programs need one boot only: they take half of the time of the others.
     let on_iwarp = on_iwarp("siw", &tests.on_iwarp());
     let mut tracks = Vec::new();
     if native {
@@ -180,7 +180,7 @@ const LONG: [(&str, u32); 14] = [
     ("storms", 10),
 ];
 
-/// Returns the time that a program takes in seconds, which is 5 for those that are not measured.
+/// Returns the time of a program in seconds: 5 if it is not listed.
 fn weight(test: &Test) -> u32 {
     let known = LONG.iter().find(|(name, _)| *name == test.name);
     known.map_or(5, |(_, seconds)| *seconds)
