@@ -1,5 +1,6 @@
 //! Checks that each layer of `src` names only layers below it. Cargo checks the order of the crates
-//! below `src`.
+//! below `src`. Checks that the manifest of the
+//! tests names each of their files.
 
 use std::{
     collections::BTreeSet,
@@ -122,7 +123,7 @@ fn the_reader_finds_names() {
 
 #[test]
 fn a_layer_names_only_layers_below_it() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src");
     let mut files = Vec::new();
     sources(&root, &mut files);
     let mut wrong = Vec::new();
@@ -149,4 +150,26 @@ fn a_layer_names_only_layers_below_it() {
     }
     assert_eq!(seen.len(), LAYERS.len(), "a layer has no files: {seen:?}");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn each_file_of_tests_is_in_a_program() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+    let mut programs = 0;
+    for entry in fs::read_dir(folder).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let file = match name.strip_suffix(".rs") {
+            Some(_) => name,
+            None => format!("{name}/main.rs"),
+        };
+        if folder.join(&file).exists() {
+            programs += 1;
+            assert!(
+                manifest.contains(&format!("\"{file}\"")),
+                "{file} is not in tests/Cargo.toml"
+            );
+        }
+    }
+    assert_eq!(manifest.matches(".rs\"").count(), programs);
 }

@@ -17,7 +17,8 @@ const ARCHITECTURE: usize = 12 << 10;
 const LONGEST: usize = 500;
 
 fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
+    tests.parent().unwrap()
 }
 
 fn ends_in(path: &Path, ending: &str) -> bool {

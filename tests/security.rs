@@ -29,8 +29,13 @@ fn tests_of(text: &str) -> Vec<&str> {
         .collect()
 }
 
+fn root() -> &'static Path {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
+    tests.parent().unwrap()
+}
+
 fn page(name: &str) -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap()
+    fs::read_to_string(root().join(name)).unwrap()
 }
 
 #[test]
@@ -50,7 +55,7 @@ fn each_entry_names_a_test() {
 #[test]
 fn each_test_that_a_page_names_exists() {
     let mut code = String::new();
-    sources(Path::new(env!("CARGO_MANIFEST_DIR")), &mut code);
+    sources(root(), &mut code);
     for name in PAGES {
         for test in tests_of(&page(name)) {
             assert!(code.contains(&format!("fn {test}(")), "{name}: {test}");

@@ -42,7 +42,7 @@ pub(crate) fn in_front(name: &str, body: impl FnOnce()) {
 /// Builds the library for all tests of this process.
 fn build() -> PathBuf {
     let library = env::temp_dir().join(format!("rdmsg-calls-{}.so", std::process::id()));
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/shortage/calls.c");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/shortage/calls.c");
     let built = Command::new("cc")
         .args(["-shared", "-fPIC", "-O1", "-Wall", "-o"])
         .args([library.as_path(), source.as_ref()])

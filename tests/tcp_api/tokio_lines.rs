@@ -4,6 +4,7 @@ use std::{
     future::{Future, poll_fn},
     io::{ErrorKind, IoSlice, IoSliceMut},
     net::SocketAddr,
+    pin::Pin,
     time::Duration,
 };
 
@@ -26,6 +27,12 @@ pub(super) fn runtime(threads: usize) -> Runtime {
         .enable_all()
         .build()
         .unwrap()
+}
+
+/// Runs a test on a runtime with this number of threads. All tests have one type, because the
+/// compiler instantiates both runtimes for each type.
+pub(super) fn run_on(threads: usize, test: Pin<Box<dyn Future<Output = ()> + '_>>) {
+    runtime(threads).block_on(test);
 }
 
 /// Returns a listener and both ends of a stream, after a read of the accepted end that has found no
@@ -65,10 +72,11 @@ macro_rules! lines {
         #[test]
         #[allow(unused_mut, unused_variables, reason = "a line uses some of them")]
         fn $name() {
-            runtime(2).block_on(async {
+            let test = async {
                 let ($listener, mut $client, mut $server) = ends().await;
                 assert_eq!($line, $result);
-            });
+            };
+            run_on(2, Box::pin(test));
         }
     )* };
 }

@@ -13,13 +13,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest, Ready};
 
 use super::{
     PART, ReuniteError, Stream, delivered,
-    lines::{ends, fresh_ends, runtime},
+    lines::{ends, fresh_ends, run_on},
 };
 
 /// Runs a test on each kind of runtime.
 fn run<F: Future<Output = ()>>(test: impl Fn() -> F) {
-    runtime(1).block_on(test());
-    runtime(2).block_on(test());
+    run_on(1, Box::pin(test()));
+    run_on(2, Box::pin(test()));
 }
 
 async fn pair() -> (Stream, Stream) {

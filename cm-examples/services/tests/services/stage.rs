@@ -4,6 +4,7 @@ use std::{
     env,
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
+    pin::Pin,
     time::Duration,
 };
 
@@ -73,6 +74,8 @@ pub(crate) fn run(test: impl Future<Output = ()>) {
         .enable_all()
         .build()
         .unwrap();
+    // All tests have one type, because the compiler instantiates the runtime for each type.
+    let test: Pin<Box<dyn Future<Output = ()> + '_>> = Box::pin(test);
     runtime.block_on(async { timeout(TIME_LIMIT, test).await.expect("the test hangs") });
 }
 

@@ -13,7 +13,7 @@ use toolbox::{Load, native_is_possible};
 
 use crate::{
     only::Only,
-    programs::{DeviceTests, NOT_ON_IWARP, tests_of},
+    programs::{DeviceTests, NOT_ON_IWARP, SKIPPED_ON_IWARP, tests_of},
     steps::Steps,
 };
 
@@ -65,13 +65,14 @@ fn main() -> Result<()> {
     let tests = DeviceTests::new(built)?;
     let builds = only.tracks(tracks::listed("builds", &tests, native)?);
     let beside = only.tracks(tracks::listed("idle", &tests, native)?);
+    let checks = only.tracks(tracks::listed("checks", &tests, native)?);
     let one = tracks::on_one_host(&tests, native, &only);
     let two = tracks::on_two_hosts(&tests, native, &only)?;
     only.check()?;
     if let Some(count) = options.again {
         let _load = Load::start(1)?;
         steps.begin("beside a busy process for each processor");
-        let tracks = [builds, beside, anywhere, one, two];
+        let tracks = [builds, beside, checks, anywhere, one, two];
         return steps.take_again(&tracks.concat(), count);
     }
     let outcomes = thread::scope(|scope| {
@@ -79,10 +80,11 @@ fn main() -> Result<()> {
         // Compilers would delay virtual machines, whose tests have timeouts, so these builds come
         // first.
         let compiled = steps.take_side_by_side(vec![builds, anywhere]);
-        // Boots wait for a fifth of their time, so two lanes do not fill two processors.
-        let tested = steps.take_side_by_side(vec![one, two, Vec::new()]);
-        let beside = beside.join().expect("it does not panic");
-        [compiled, tested, beside]
+        let checks = scope.spawn(|| steps.take_side_by_side(vec![checks]));
+        // A boot uses a processor for a third of its time, and waits for the rest.
+        let tested = steps.take_side_by_side(vec![one, two, Vec::new(), Vec::new()]);
+        let [beside, checks] = [beside, checks].map(|lane| lane.join().expect("it does not panic"));
+        [compiled, tested, beside, checks]
     });
     let failures = outcomes.into_iter().filter_map(Result::err);
     let failures: Vec<_> = failures.map(|error| error.to_string()).collect();
@@ -90,8 +92,8 @@ fn main() -> Result<()> {
         steps.end("not all tests passed");
         bail!(failures.join("; "));
     }
-    for (name, why) in NOT_ON_IWARP {
-        println!("{name} does not apply to software iWARP: {why}");
+    for (name, why) in NOT_ON_IWARP.iter().chain(&SKIPPED_ON_IWARP) {
+        println!("{name} does not run on software iWARP: {why}");
     }
     steps.end("all tests passed");
     Ok(())

@@ -119,7 +119,7 @@ const ONLY_IN_LAB: [&str; 1] = ["own_network"];
 
 /// The test programs that do not run on software iWARP, each with the capability that the device
 /// lacks or another reason. A single test that does not apply prints its own reason.
-pub(crate) const NOT_ON_IWARP: [(&str, &str); 7] = [
+pub(crate) const NOT_ON_IWARP: [(&str, &str); 13] = [
     ("own_network", "it needs no device"),
     (
         "waiting",
@@ -142,11 +142,22 @@ pub(crate) const NOT_ON_IWARP: [(&str, &str); 7] = [
         "doctor",
         "the device lacks RoCE's GIDs, UDP port and modules",
     ),
-    (
-        "services",
-        "they call nothing that the other programs do not call on it",
-    ),
+    ("services", OTHERS_CALL),
+    ("bridged", OTHERS_CALL),
+    ("allocations", "it counts what the library allocates"),
+    ("fork", "a child leaves what it inherits alone"),
+    ("task_leaks", "leaks counts the objects of the device"),
+    ("tasks", "runtimes and wakers are above the device"),
+    ("tcp_api", "behaviour covers streams"),
 ];
+
+/// The single tests that do not run on software iWARP, each with the reason.
+pub(crate) const SKIPPED_ON_IWARP: [(&str, &str); 1] = [(
+    "a_gibibyte_in_one_message",
+    "the device reads it in the chunks of shorter messages",
+)];
+
+const OTHERS_CALL: &str = "it calls nothing that the other programs do not call on it";
 
 /// Builds, and returns the test programs of the build.
 pub(crate) fn tests_of(build: &str) -> Result<Vec<Test>> {
