@@ -45,7 +45,7 @@ mod one_sided;
 /// process that ends normally waits for that, and closes its open connections as well: see [the
 /// guide](crate::guide::ending). In a child that inherits an endpoint by fork(2) its calls fail
 /// with [`CloseReason::Forked`], and its drop does nothing: see [the
-/// guide](crate::guide::processes).
+/// guide](crate::guide::installing#fork).
 ///
 /// # Examples
 ///

@@ -75,7 +75,7 @@
 //!
 //! # Guide
 //!
-//! [The guide](guide) has eleven pages, from [installing](guide::installing) to
+//! [The guide](guide) has ten pages, from [installing](guide::installing) to
 //! [troubleshooting](guide::troubleshooting) by error text.
 //!
 //! rdmsg neither encrypts nor authenticates. SECURITY.md in the repository lists the costs that a
@@ -179,7 +179,8 @@ pub use crate::{
 pub mod guide {
     //! The guide, in reading order.
     //!
-    //! 1. [Installing](installing): builds, software RoCE, containers.
+    //! 1. [Installing and processes](installing): builds, software RoCE, containers; daemons, fork,
+    //!    `Command`, dropped privileges.
     //! 2. [Connecting](connecting): addresses, transports, time limits, private data.
     //! 3. [Messages](messages): the window, backpressure, large messages, batches; reading and
     //!    writing memory of the peer.
@@ -189,9 +190,8 @@ pub mod guide {
     //! 6. [Streams](streams): bytes instead of messages; how to move a service from TCP.
     //! 7. [Tuning](tuning): memory, thousands of connections, latency, throughput.
     //! 8. [Hardware](hardware): adapters, their networks, drivers, and expected results.
-    //! 9. [Processes](processes): daemons, fork, `Command`, dropped privileges.
-    //! 10. [Observing](observing): statistics, a live view, logs, `tracing`, OpenTelemetry.
-    //! 11. [Troubleshooting](troubleshooting): error texts with causes and remedies.
+    //! 9. [Observing](observing): statistics, a live view, logs, `tracing`, OpenTelemetry.
+    //! 10. [Troubleshooting](troubleshooting): error texts with causes and remedies.
     //!
     //! The examples of all pages are compiled.
 
@@ -215,7 +215,6 @@ pub mod guide {
         streams,
         tuning,
         hardware,
-        processes,
         observing,
         troubleshooting
     );

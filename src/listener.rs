@@ -48,7 +48,7 @@ pub use self::{builder::ListenerBuilder, requests::RequestListener};
 /// program has seen none of their messages. Connections that were taken go on.
 ///
 /// A child that inherits the listener by fork(2) cannot use it: calls fail with [`Error::Forked`].
-/// Bind after the fork: see [the guide](crate::guide::processes).
+/// Bind after the fork: see [the guide](crate::guide::installing#fork).
 ///
 /// # Examples
 ///

@@ -86,7 +86,7 @@ impl Engine {
     /// and a [`Connector`](crate::Connector) without an engine use it.
     ///
     /// A child of fork(2) has a shared engine of its own: see [the
-    /// guide](crate::guide::processes).
+    /// guide](crate::guide::installing#fork).
     ///
     /// When everything that uses the engine is gone it ends, in the background, and the next call
     /// starts another one. A handle that is kept from the start keeps its

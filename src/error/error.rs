@@ -316,8 +316,8 @@ pub enum Error {
 
     /// The object belongs to the process that forked this one, and works there only.
     ///
-    /// Connections report it as [`CloseReason::Forked`]. [The guide](crate::guide::processes) lists
-    /// the operations that work in a child.
+    /// Connections report it as [`CloseReason::Forked`]. [The
+    /// guide](crate::guide::installing#fork) lists the operations that work in a child.
     #[error(
         "this belongs to the process that forked this one, and works there only; in the child bind \
          or connect after the fork"
