@@ -50,7 +50,9 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// The maximum length of private data in a connect request, in bytes.
+    /// The maximum length of private data in a connect request: 20 bytes, over each transport.
+    ///
+    /// A request of the RDMA connection manager carries 56 bytes, of which the library uses 36.
     pub const PRIVATE_DATA_MAX: usize = REQUEST_DATA_MAX;
 
     /// Creates a connector with the default [`Config`], no private data and the shared engine.
@@ -138,8 +140,26 @@ impl Connector {
 
     /// Sets bytes for the listener's program, which reads them before it accepts.
     ///
-    /// The listener's side has them as [`Request::private_data`](crate::Request::private_data).
-    /// Up to [`PRIVATE_DATA_MAX`](Self::PRIVATE_DATA_MAX) bytes, default none.
+    /// A [`RequestListener`](crate::RequestListener) has them as
+    /// [`Request::private_data`](crate::Request::private_data), and an accepted endpoint as
+    /// [`Info::peer_data`](crate::Info::peer_data). They are not encrypted. Every dial of
+    /// [`persist`](Self::persist) sends them again. A connection that
+    /// [resumes](Config::resume) does not: the peer's engine recognizes its session, without the
+    /// program.
+    ///
+    /// Up to [`PRIVATE_DATA_MAX`](Self::PRIVATE_DATA_MAX) bytes, which are 20 over RDMA and TCP
+    /// alike; more fail to connect, with [`Error::PrivateDataTooLong`]. Default: none. Send longer
+    /// data as the first message.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), rdmsg::Error> {
+    /// let token = [7; 16];
+    /// let endpoint = rdmsg::Connector::new().private_data(&token).connect("10.8.0.1:7471")?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn private_data(mut self, data: &[u8]) -> Self {
         self.private_data = data.to_vec();

@@ -1,6 +1,6 @@
 //! Tests of the public API that need no device.
 
-use std::{io, time::Duration};
+use std::{io, thread, time::Duration};
 
 use rdmsg::{
     CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, Message,
@@ -129,6 +129,56 @@ fn bad_arguments_fail_before_device_lookup() {
         error.to_string(),
         "private data of 21 bytes is too long: at most 20 bytes fit a connect request"
     );
+}
+
+#[test]
+fn longest_private_data_arrive_over_tcp() {
+    assert_eq!(
+        (
+            Connector::PRIVATE_DATA_MAX,
+            Request::ACCEPT_DATA_MAX,
+            Request::REJECT_DATA_MAX
+        ),
+        (20, 160, 124)
+    );
+    let mut config = Config::default();
+    config.connect_timeout = Duration::from_secs(60);
+    let builder = Listener::builder().config(&config);
+    let listener = builder.bind_requests("tcp://127.0.0.1:0").unwrap();
+    let address = format!("tcp://{}", listener.local_addr());
+    let connect = move || {
+        let connector = Connector::new().config(&config).private_data(&[1; 20]);
+        connector.connect(&*address)
+    };
+    let connecting = thread::spawn(connect.clone());
+    let request = listener.requests().recv().unwrap();
+    assert_eq!(request.private_data(), [1; 20]);
+    let accepted = request.accept_with(&[2; 160]).unwrap();
+    assert_eq!(accepted.info().peer_data, [1; 20]);
+    let connected = connecting.join().unwrap().unwrap();
+    assert_eq!(connected.info().peer_data, [2; 160]);
+
+    let connecting = thread::spawn(connect.clone());
+    let request = listener.requests().recv().unwrap();
+    request.reject(&[3; 124]).unwrap();
+    match connecting.join().unwrap().unwrap_err() {
+        Error::Connect {
+            reason: CloseReason::Rejected { data, .. },
+            ..
+        } => assert_eq!(*data, [3; 124]),
+        error => panic!("{error}"),
+    }
+
+    // A refused answer rejects the request.
+    for answer in [
+        |request: Request| request.accept_with(&[2; 161]).unwrap_err(),
+        |request: Request| request.reject(&[3; 125]).unwrap_err(),
+    ] {
+        let connecting = thread::spawn(connect.clone());
+        let error = answer(listener.requests().recv().unwrap());
+        assert!(matches!(error, Error::PrivateDataTooLong { .. }), "{error}");
+        assert!(connecting.join().unwrap().is_err());
+    }
 }
 
 #[test]

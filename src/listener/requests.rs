@@ -149,9 +149,12 @@ impl Drop for RequestListener {
 
 /// Answering a request.
 impl Request {
-    /// The longest private data in bytes that fits an acceptance.
+    /// The maximum length of private data in an acceptance: 160 bytes, over each transport.
+    ///
+    /// With more than 148 bytes a connection with [`Config::resume`] has no session, so a loss ends
+    /// it, because the session's number takes 12 of the bytes.
     pub const ACCEPT_DATA_MAX: usize = REPLY_DATA_MAX;
-    /// The longest private data in bytes that fits a rejection.
+    /// The maximum length of private data in a rejection: 124 bytes, over each transport.
     pub const REJECT_DATA_MAX: usize = REJECT_DATA_MAX;
 
     /// Accepts the request, and waits until the connection is established.
@@ -172,9 +175,11 @@ impl Request {
 
     /// Accepts the request with private data, and waits until the connection is established.
     ///
-    /// The peer's program reads the data with [`Info::peer_data`](crate::Info::peer_data). It waits
-    /// no longer than the listener's [`connect_timeout`](Config::connect_timeout) (default 5 s),
-    /// which begins again with this call.
+    /// The peer's program reads the data with [`Info::peer_data`](crate::Info::peer_data). They are
+    /// at most 160 bytes, and at most 148 for a connection that [resumes](Config::resume): see
+    /// [`ACCEPT_DATA_MAX`](Self::ACCEPT_DATA_MAX). They are not encrypted. The call waits no longer
+    /// than the listener's [`connect_timeout`](Config::connect_timeout) (default 5 s), which begins
+    /// again with this call.
     ///
     /// # Errors
     ///
@@ -204,7 +209,7 @@ impl Request {
     /// Rejects the request, with private data for the peer's program.
     ///
     /// The peer's connect fails with [`CloseReason::Rejected`](crate::CloseReason::Rejected), which
-    /// has the data. Dropping a request rejects it without data.
+    /// has the data, at most 124 bytes. Dropping a request rejects it without data.
     ///
     /// # Errors
     ///
