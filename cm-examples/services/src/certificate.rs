@@ -1,14 +1,16 @@
 //! TLS with the rustls library over any stream. The certificate comes from a file, or is a new
-//! self-signed one.
+//! self-signed one. With certificates on both sides (mTLS) the server authenticates its clients.
 
 use std::{fs, path::Path, sync::Arc};
 
 use tokio_rustls::{
     TlsAcceptor, TlsConnector,
     rustls::{
-        ClientConfig, RootCertStore, ServerConfig,
+        ClientConfig, ConfigBuilder, RootCertStore, ServerConfig, WantsVerifier,
+        client::WantsClientCert,
         crypto::ring::default_provider,
         pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+        server::{WantsServerCert, WebPkiClientVerifier},
     },
 };
 
@@ -20,7 +22,7 @@ pub const NAME: &str = "rdmsg.test";
 /// The HTTP versions that the server offers during the TLS handshake (ALPN).
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// The certificate chain of a server, and its private key.
+/// The certificate chain of a server or client, and its private key.
 #[derive(Debug)]
 pub struct Identity {
     chain: Vec<CertificateDer<'static>>,
@@ -62,12 +64,42 @@ impl Identity {
     ///
     /// Fails if the key does not belong to the certificate.
     pub fn acceptor(self) -> Result<TlsAcceptor> {
-        let mut config = ServerConfig::builder_with_provider(default_provider().into())
-            .with_safe_default_protocol_versions()?
-            .with_no_client_auth()
-            .with_single_cert(self.chain, self.key)?;
+        self.accept_by(for_servers()?.with_no_client_auth())
+    }
+
+    /// Returns an acceptor of TLS that requires a certificate of each client: one of `clients`, or
+    /// a certificate that these have signed.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a certificate is invalid, or the key does not belong to this certificate.
+    pub fn acceptor_for(self, clients: Vec<CertificateDer<'static>>) -> Result<TlsAcceptor> {
+        let (roots, provider) = (roots(clients)?.into(), default_provider().into());
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build()?;
+        self.accept_by(for_servers()?.with_client_cert_verifier(verifier))
+    }
+
+    fn accept_by(
+        self,
+        builder: ConfigBuilder<ServerConfig, WantsServerCert>,
+    ) -> Result<TlsAcceptor> {
+        let mut config = builder.with_single_cert(self.chain, self.key)?;
         config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
         Ok(TlsAcceptor::from(Arc::new(config)))
+    }
+
+    /// Returns a connector of TLS that shows this certificate, and trusts only these servers.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a certificate is invalid, or the key does not belong to this certificate.
+    pub fn connector(
+        self,
+        trusted: Vec<CertificateDer<'static>>,
+        http2: bool,
+    ) -> Result<TlsConnector> {
+        let config = for_clients(trusted)?.with_client_auth_cert(self.chain, self.key)?;
+        Ok(connect_by(config, http2))
     }
 }
 
@@ -78,17 +110,35 @@ impl Identity {
 ///
 /// Fails if a certificate is invalid.
 pub fn connector(trusted: Vec<CertificateDer<'static>>, http2: bool) -> Result<TlsConnector> {
+    let config = for_clients(trusted)?.with_no_client_auth();
+    Ok(connect_by(config, http2))
+}
+
+fn for_servers() -> Result<ConfigBuilder<ServerConfig, WantsVerifier>> {
+    let builder = ServerConfig::builder_with_provider(default_provider().into());
+    Ok(builder.with_safe_default_protocol_versions()?)
+}
+
+fn for_clients(
+    trusted: Vec<CertificateDer<'static>>,
+) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>> {
+    let builder = ClientConfig::builder_with_provider(default_provider().into());
+    let builder = builder.with_safe_default_protocol_versions()?;
+    Ok(builder.with_root_certificates(roots(trusted)?))
+}
+
+fn connect_by(mut config: ClientConfig, http2: bool) -> TlsConnector {
+    let protocol = PROTOCOLS[usize::from(!http2)];
+    config.alpn_protocols = vec![protocol.to_vec()];
+    TlsConnector::from(Arc::new(config))
+}
+
+fn roots(trusted: Vec<CertificateDer<'static>>) -> Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
     for certificate in trusted {
         roots.add(certificate)?;
     }
-    let mut config = ClientConfig::builder_with_provider(default_provider().into())
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let protocol = PROTOCOLS[usize::from(!http2)];
-    config.alpn_protocols = vec![protocol.to_vec()];
-    Ok(TlsConnector::from(Arc::new(config)))
+    Ok(roots)
 }
 
 /// Reads certificates from a PEM file.

@@ -80,3 +80,44 @@ fn http2_passes_tls_and_wrong_name_fails() {
         service.stop().await;
     });
 }
+
+#[test]
+fn server_refuses_clients_without_a_known_certificate() {
+    run(async {
+        let (server, server_pem) = Identity::make().unwrap();
+        let (client, client_pem) = Identity::make().unwrap();
+        let (stranger, _) = Identity::make().unwrap();
+        let parse = |pem: &str| certificate::parse_certificates(pem.as_bytes()).unwrap();
+        let known = parse(&client_pem);
+        let acceptor = server.acceptor_for(known.clone()).unwrap();
+        let service = Service::start(move |socket, _| {
+            let (acceptor, known) = (acceptor.clone(), known.clone());
+            async move {
+                let mut stream = acceptor.accept(socket).await?;
+                assert_eq!(stream.get_ref().1.peer_certificates(), Some(&*known));
+                let question = stream.read_u8().await?;
+                stream.write_u8(question + 1).await?;
+                Ok(stream.shutdown().await?)
+            }
+        })
+        .await;
+        let trusted = parse(&server_pem);
+        for (connector, answer) in [
+            (client.connector(trusted.clone(), false), Some(8)),
+            (stranger.connector(trusted.clone(), false), None),
+            (certificate::connector(trusted.clone(), false), None),
+        ] {
+            let name = NAME.try_into().unwrap();
+            let connecting = connector.unwrap().connect(name, service.connect().await);
+            // The handshake of TLS 1.3 ends here before the server checks the certificate.
+            let mut stream = connecting.await.unwrap();
+            let asked = stream.write_u8(7).await;
+            let answered = match asked {
+                Ok(()) => stream.read_u8().await,
+                Err(error) => Err(error),
+            };
+            assert_eq!(answered.ok(), answer);
+        }
+        service.stop().await;
+    });
+}
