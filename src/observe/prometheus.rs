@@ -312,17 +312,22 @@ fn head(out: &mut String, name: &str, kind: &str, help: &str) -> fmt::Result {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::{collections::BTreeSet, time::Duration};
+
+    use serde_json::Value;
 
     use super::*;
-    use crate::{observe::RoundTrips, transport_choice::Transport};
+    use crate::{
+        observe::{RoundTrips, snapshot},
+        transport_choice::Transport,
+    };
 
-    #[test]
-    fn text_has_each_value_once_with_connection_labels() {
+    /// Returns a snapshot with each kind of value.
+    fn example() -> Snapshot {
         let mut statistics = Statistics::ZERO;
         statistics.messages_sent = 7;
         statistics.stalls = 2;
-        let snapshot = Snapshot {
+        Snapshot {
             connections: vec![ConnectionSnapshot {
                 id: 3,
                 label: Some("a\"b\\c\nd".to_owned()),
@@ -349,7 +354,12 @@ mod tests {
                 event: "PORT_ERR".into(),
                 count: 2,
             }],
-        };
+        }
+    }
+
+    #[test]
+    fn text_has_each_value_once_with_connection_labels() {
+        let snapshot = example();
         let mut suspended = snapshot.clone();
         suspended.connections[0].is_suspended = true;
         let mut ended = suspended.clone();
@@ -390,6 +400,71 @@ mod tests {
                 1,
                 "{line}: {text}"
             );
+        }
+    }
+
+    /// The dashboard, and the page with the rules for alerts.
+    const DASHBOARD: &str = include_str!("../../docs/grafana.json");
+    const PAGE: &str = include_str!("../../docs/guide/observing.md");
+
+    fn is_part_of_name(c: char) -> bool {
+        c.is_ascii_alphanumeric() || c == '_'
+    }
+
+    /// Returns the names of metrics in a text, but not beginnings such as `rdmsg_connection_…`.
+    fn names(text: &str) -> BTreeSet<&str> {
+        let words = text.split(|c| !is_part_of_name(c));
+        words
+            .filter(|word| word.starts_with("rdmsg_") && !word.ends_with('_'))
+            .collect()
+    }
+
+    #[test]
+    fn dashboard_and_rules_name_exported_metrics() {
+        let text = [example(), snapshot()]
+            .map(|it| it.to_prometheus())
+            .concat();
+        let exported = names(&text);
+        assert_eq!(
+            names("rate(rdmsg_a_total{b}), rdmsg_…"),
+            ["rdmsg_a_total"].into()
+        );
+        for page in [DASHBOARD, PAGE] {
+            let named = names(page);
+            assert!(named.len() > 9, "{named:?}");
+            let unknown: Vec<_> = named.difference(&exported).collect();
+            assert!(unknown.is_empty(), "{unknown:?}");
+        }
+    }
+
+    #[test]
+    fn rules_select_exported_reasons() {
+        let text = snapshot().to_prometheus();
+        let mut rules: Vec<_> = PAGE.split("reason=~\"").collect();
+        assert!(rules.len() > 4, "{rules:?}");
+        for at in 1..rules.len() {
+            let (metric, _) = rules[at - 1].rsplit_once('{').unwrap();
+            let metric = metric.rsplit(|c| !is_part_of_name(c)).next().unwrap();
+            let (reasons, rest) = rules[at].split_once('"').unwrap();
+            for reason in reasons.split('|') {
+                let line = format!("\n{metric}{{reason=\"{reason}\"}} ");
+                assert!(text.contains(&line), "{line}");
+            }
+            rules[at] = rest;
+        }
+    }
+
+    #[test]
+    fn each_panel_of_the_dashboard_has_expressions() {
+        let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
+        let panels = dashboard["panels"].as_array().unwrap();
+        let titles: BTreeSet<_> = panels.iter().map(|it| it["title"].as_str()).collect();
+        assert!(titles.len() == panels.len() && !titles.contains(&None));
+        for panel in panels {
+            let targets = panel["targets"].as_array().unwrap();
+            let mut expressions = targets.iter().map(|it| it["expr"].as_str().unwrap());
+            assert!(!targets.is_empty(), "{panel}");
+            assert!(expressions.all(|it| it.contains("rdmsg_")), "{panel}");
         }
     }
 
