@@ -75,8 +75,9 @@
 //!
 //! # Guide
 //!
-//! [The guide](guide) has ten pages, from [installing](guide::installing) to
-//! [troubleshooting](guide::troubleshooting) by error text.
+//! [The guide](guide) has eleven pages, from [installing](guide::installing) over a
+//! [cookbook](guide::cookbook) of services to [troubleshooting](guide::troubleshooting) by error
+//! text.
 //!
 //! rdmsg neither encrypts nor authenticates. SECURITY.md in the repository lists the costs that a
 //! hostile peer can cause, and the measures that a program needs.
@@ -188,10 +189,13 @@ pub mod guide {
     //! 5. [Ending](ending): confirmation of delivery, closing, vanished peers, outages, resuming,
     //!    clients that dial again, the exit of a process.
     //! 6. [Streams](streams): bytes instead of messages; how to move a service from TCP.
-    //! 7. [Tuning](tuning): memory, thousands of connections, latency, throughput.
-    //! 8. [Hardware](hardware): adapters, their networks, drivers, and expected results.
-    //! 9. [Observing](observing): statistics, a live view, logs, `tracing`, OpenTelemetry.
-    //! 10. [Troubleshooting](troubleshooting): error texts with causes and remedies.
+    //! 7. [Cookbook](cookbook): how to send, calls, a broker, a replicated log, a copy, restarts,
+    //!    outages, credentials, unit tests.
+    //! 8. [Tuning](tuning): memory, thousands of connections, latency, throughput.
+    //! 9. [Hardware](hardware): adapters, their networks, drivers, and expected results.
+    //! 10. [Observing](observing): statistics, a live view, logs, `tracing`, OpenTelemetry; a
+    //!     checklist for production.
+    //! 11. [Troubleshooting](troubleshooting): error texts with causes and remedies.
     //!
     //! The examples of all pages are compiled.
 
@@ -213,6 +217,7 @@ pub mod guide {
         waiting,
         ending,
         streams,
+        cookbook,
         tuning,
         hardware,
         observing,
