@@ -274,12 +274,12 @@ pub struct Config {
     /// [`close_timeout`](Self::close_timeout) at most. Of the connections that this process
     /// accepted, 1024 may wait for their peers; then the oldest of them ends.
     ///
-    /// A [one-sided](crate::OneSided) write or atomic operation that is in flight at the loss ends in
-    /// [`Completion::OutcomeUnknown`](crate::Completion::OutcomeUnknown), and regions of the lost
-    /// connection are [stale](crate::Error::StaleRegion). Writes with immediate data and
-    /// [`shared_receive`](Self::shared_receive) are not supported. A connection
-    /// whose acceptance carries more than 148 bytes
-    /// ([`Request::accept_with`](crate::Request::accept_with)) does not survive.
+    /// A [one-sided](crate::OneSided) write or atomic operation that is in flight at the loss ends
+    /// in [`Completion::OutcomeUnknown`](crate::Completion::OutcomeUnknown), and regions of the
+    /// lost connection are [stale](crate::Error::StaleRegion). Writes with immediate data and
+    /// [`shared_receive`](Self::shared_receive) are not supported. A connection whose acceptance
+    /// carries more than 148 bytes ([`Request::accept_with`](crate::Request::accept_with)) does not
+    /// survive.
     ///
     /// Up to 1 h, default zero.
     #[cfg_attr(feature = "serde", serde(with = "text::as_text"))]

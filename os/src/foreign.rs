@@ -10,8 +10,9 @@
 //!   connection, because no connection is at fault, and the panic is not logged, because the same
 //!   logger would get that line.
 //! * The engine's thread, on which other threads depend, does not run its foreign code at once. It
-//!   [collects](collect) the code as [errands](ForeignCall), which it runs when another thread has taken
-//!   over its other work. All other threads run foreign code at once, and so delay only themselves.
+//!   [collects](collect) the code as [errands](ForeignCall), which it runs when another thread has
+//!   taken over its other work. All other threads run foreign code at once, and so delay only
+//!   themselves.
 //!
 //! A program that is built with `panic = "abort"` ends at the first panic, as always.
 //!
@@ -139,8 +140,8 @@ pub fn call<T>(code: impl FnOnce() -> T) -> Result<T, Panicked> {
 }
 
 thread_local! {
-    /// Whether this thread collects errands. This flag is separate from `FOREIGN_CALLS` because it needs
-    /// no destructor, so a thread that does not collect pays only for one load.
+    /// Whether this thread collects errands. This flag is separate from `FOREIGN_CALLS` because it
+    /// needs no destructor, so a thread that does not collect pays only for one load.
     static COLLECTS: Cell<bool> = const { Cell::new(false) };
     static FOREIGN_CALLS: RefCell<Vec<Arc<dyn ForeignCall>>> = const { RefCell::new(Vec::new()) };
 }

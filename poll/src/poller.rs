@@ -331,15 +331,16 @@ impl Poller {
         self.word.is_held_back()
     }
 
-    /// Clears the flag that [`note_held_back`](Self::note_held_back) sets. Afterwards the caller checks whether a
-    /// message is held back, and calls [`note_held_again`](Self::note_held_again) if so.
+    /// Clears the flag that [`note_held_back`](Self::note_held_back) sets. Afterwards the
+    /// caller checks whether a message is held back, and calls
+    /// [`note_held_again`](Self::note_held_again) if so.
     #[inline]
     pub fn relax(&self) {
         self.word.relax();
     }
 
-    /// Sets the flag of [`note_held_back`](Self::note_held_back) without a notice. The engine's thread calls this
-    /// function, and checks the connection again in any case.
+    /// Sets the flag of [`note_held_back`](Self::note_held_back) without a notice. The engine's
+    /// thread calls this function, and checks the connection again in any case.
     #[inline]
     pub fn note_held_again(&self) {
         let _ = self.word.note_held_back();

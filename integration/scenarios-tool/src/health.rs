@@ -67,8 +67,8 @@ impl Health {
     }
 }
 
-/// Calls `now` until `has_no_leak_since` reports that nothing has leaked. Returns the last counts. Fails after
-/// half of [`TIME_LIMIT`].
+/// Calls `now` until `has_no_leak_since` reports that nothing has leaked. Returns the last counts.
+/// Fails after half of [`TIME_LIMIT`].
 pub(crate) fn settle(
     before: &Health,
     mut now: impl FnMut() -> Result<Health>,
