@@ -245,7 +245,8 @@ impl Listener {
         accepted.map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Returns the error with which the listener has ended, except by [`close`](Self::close).
+    /// Returns the error that ended the listener. Returns `None` if it is open or was closed by
+    /// [`close`](Self::close).
     pub(crate) fn end(&self) -> Option<Error> {
         let ended = self.arrivals().ended();
         ended.filter(|error| !matches!(error, Error::ListenerClosed))

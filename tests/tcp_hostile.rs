@@ -442,7 +442,7 @@ fn ping_flood_over_tcp_delays_no_other_connection() {
             }
         });
         scope.spawn(move || io::copy(&mut answers, &mut io::sink()));
-        // Waits until more pings were sent than there are numbers.
+        // Waits until the 16-bit numbers of the pings have wrapped around.
         while sent.load(Ordering::Relaxed) < 2 {
             assert_eq!(endpoint.info().close_reason, None);
             stage.assert_well();

@@ -9,8 +9,8 @@
 //!   again. A logger that panics loses the line that it was given and nothing else: no connection
 //!   is at fault, and a second line about the first would meet the same logger.
 //! * A thread that others depend on, the engine's, [collects](collect) its foreign code as
-//!   [errands](ForeignCall) and runs them when it can be relieved. All other threads run foreign
-//!   code at once, and are the only ones that it delays.
+//!   [deferred calls](ForeignCall) and runs them when it can be relieved. All other threads run
+//!   foreign code at once, and are the only ones that it delays.
 //!
 //! A program that is built with `panic = "abort"` ends at the first panic, as always.
 //!
@@ -135,7 +135,7 @@ pub fn call<T>(code: impl FnOnce() -> T) -> Result<T, Panicked> {
 }
 
 thread_local! {
-    /// Whether this thread collects errands. It is a variable of its own because it needs no
+    /// Whether this thread collects foreign calls. It is a variable of its own because it needs no
     /// destructor, so that other threads pay for one look.
     static COLLECTS: Cell<bool> = const { Cell::new(false) };
     static FOREIGN_CALLS: RefCell<Vec<Arc<dyn ForeignCall>>> = const { RefCell::new(Vec::new()) };
@@ -157,17 +157,17 @@ pub fn collects() -> bool {
     COLLECTS.get()
 }
 
-/// Leaves an errand to this thread, which collects.
+/// Queues a foreign call for this thread, which collects such calls.
 pub fn leave(foreign_call: Arc<dyn ForeignCall>) {
     FOREIGN_CALLS.with_borrow_mut(|foreign_calls| foreign_calls.push(foreign_call));
 }
 
-/// Takes the errands that were left to this thread.
+/// Takes the foreign calls that were queued for this thread.
 pub fn take_foreign_calls() -> Vec<Arc<dyn ForeignCall>> {
     FOREIGN_CALLS.take()
 }
 
-/// Runs foreign code that is run once: now, or as an errand if this thread collects.
+/// Runs foreign code that is run once: now, or as a queued foreign call if this thread collects.
 pub fn call_once(code: impl FnOnce() + Send + 'static) {
     struct Once<F>(Mutex<Option<F>>);
 
@@ -198,19 +198,20 @@ pub struct PendingWork<T> {
 #[derive(Debug, Default)]
 struct PendingState<T> {
     work: Option<T>,
-    /// Whether a thread does the work, or has an errand to.
+    /// Whether a thread is doing the work, or a foreign call for it is queued.
     is_taken: bool,
 }
 
 impl<T: Default> PendingWork<T> {
-    /// Adds work. Returns whether the caller has to leave an errand, because no thread is at it.
+    /// Adds work. Returns whether the caller has to queue a foreign call, because no thread is
+    /// doing the work.
     pub fn add(&self, add: impl FnOnce(&mut T)) -> bool {
         let mut state = lock(&self.state);
         add(state.work.get_or_insert_default());
         !mem::replace(&mut state.is_taken, true)
     }
 
-    /// Returns the next work, or `None` if there is none, which ends the errand.
+    /// Returns the next work, or `None` if there is none, which ends the foreign call.
     pub fn next(&self) -> Option<T> {
         let mut state = lock(&self.state);
         let work = state.work.take();
@@ -231,7 +232,6 @@ impl<T: Default> PendingWork<T> {
     }
 }
 
-/// Takes a lock that no thread holds during foreign code, so that none panics with it.
 /// A line for the log.
 struct Line {
     level: Level,

@@ -9,13 +9,13 @@ use super::{
     word::{Owner, OwnerCheck},
 };
 
-/// Time between two looks of the engine at connections that the application polls. A program that
-/// mixes `recv` with `select!` may see a message up to twice this time after its arrival. If a
-/// program polls often, the engine looks once in this time instead of handling one interrupt for
-/// each message.
+/// The time between two checks by the engine of the connections that the application polls. A
+/// program that mixes `recv` with `select!` may see a message up to twice this time after its
+/// arrival. If a program polls often, the engine looks once in this time instead of handling one
+/// interrupt for each message.
 const ROUND: Duration = Duration::from_millis(10);
 
-/// The time between two looks at connections that hold a message back. It is shorter, because the
+/// The time between two checks of connections that hold a message back. It is shorter, because the
 /// message is sent by the next poll.
 const HELD_BACK_ROUND: Duration = Duration::from_millis(1);
 
@@ -27,7 +27,7 @@ const HELD_BACK_ROUND: Duration = Duration::from_millis(1);
 /// the last look, or hold a message back.
 #[derive(Debug, Default)]
 pub struct Attended {
-    /// The count of visits at the last look, by key.
+    /// The count of visits at the last check, by key.
     seen: HashMap<u64, u32>,
     /// The connections among them that hold a message back.
     held_back: HashSet<u64>,
@@ -36,9 +36,9 @@ pub struct Attended {
     busy: HashSet<u64>,
     /// Whether events are pending for loops.
     loops: bool,
-    /// The time of the next look at all of them.
+    /// The time of the next check of all connections.
     round: Option<Instant>,
-    /// The time of the next look at `held_back` and `busy`.
+    /// The time of the next check of `held_back` and `busy`.
     soon: Option<Instant>,
 }
 
@@ -62,7 +62,7 @@ impl Attended {
             Owner::Loop if !held_back => return,
             Owner::Threads | Owner::Loop => {}
         }
-        // The notice may be 10 ms old: the first look counts it as a visit.
+        // The notice may be 10 ms old, so the first check counts it as a visit.
         self.seen.insert(key, poller.visits().wrapping_sub(1));
         let now = Instant::now();
         self.round.get_or_insert(now + ROUND);
@@ -72,7 +72,7 @@ impl Attended {
         }
     }
 
-    /// A loop has an event, for the first time since the last look without one.
+    /// Notes that a loop has an event, the first one since a check found none.
     pub fn expect_loops(&mut self) {
         self.loops = true;
         self.round.get_or_insert_with(|| Instant::now() + ROUND);
@@ -92,12 +92,12 @@ impl Attended {
             .get_or_insert_with(|| Instant::now() + HELD_BACK_ROUND);
     }
 
-    /// The time of the next look.
+    /// Returns the time of the next check.
     pub fn next(&self) -> Option<Instant> {
         [self.round, self.soon].into_iter().flatten().min()
     }
 
-    /// Looks at the connections that are due. Returns the keys of the connections that the engine
+    /// Checks the connections that are due. Returns the keys of the connections that the engine
     /// arms and polls now. It owns them, because their owner has not polled, or they were busy.
     /// `pending` returns the keys of all connections that have events for loops.
     pub fn check_due<'a, A: AttendedConnection + 'a>(
@@ -121,13 +121,13 @@ impl Attended {
         expired
     }
 
-    /// Whether loops had events at the last look. If not, the caller watches for the next one, and
+    /// Whether loops had events at the last check. If not, the caller watches for the next one, and
     /// then calls [`expect_loops`](Self::expect_loops).
     pub fn expects_loops(&self) -> bool {
         self.loops
     }
 
-    /// Adds one look, even if the table is empty.
+    /// Schedules one more check, even if the table is empty.
     pub fn add_check(&mut self) {
         self.round.get_or_insert_with(|| Instant::now() + ROUND);
     }

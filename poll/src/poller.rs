@@ -241,8 +241,8 @@ impl Poller {
         self.word.is_shared()
     }
 
-    /// Compares the visits with the count of the engine's last look. After [`OwnerCheck::Expired`]
-    /// the engine arms and polls.
+    /// Compares the number of visits with `seen`, the number at the engine's last check. After
+    /// [`OwnerCheck::Expired`] the engine arms and polls.
     #[inline]
     pub fn check_owner(&self, seen: u32) -> OwnerCheck {
         let look = self.word.check_owner(seen);
@@ -330,7 +330,7 @@ impl Poller {
         self.word.relax();
     }
 
-    /// As [`note_held_back`](Self::note_held_back), by the engine's thread, which looks again in
+    /// As [`note_held_back`](Self::note_held_back), by the engine's thread, which checks again in
     /// any case.
     #[inline]
     pub fn note_held_again(&self) {
@@ -447,7 +447,7 @@ impl Drop for Leader<'_> {
             self.0.wake_followers();
         }
         if asleep {
-            // A panic ended the sleep. The engine has stopped looking, because the thread slept.
+            // A panic ended the sleep. The engine has stopped checking, because the thread slept.
             self.0.call_engine();
         }
     }

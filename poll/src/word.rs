@@ -51,10 +51,10 @@ pub(super) enum Visit {
     Guest,
 }
 
-/// The result of a look by the engine at a connection that it does not own.
+/// The result of a check by the engine of a connection that it does not own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnerCheck {
-    /// The owner has polled since the last look. The next look takes this count.
+    /// The owner has polled since the last check. The caller passes this count to the next check.
     Visited(u32),
     /// A thread sleeps in the kernel and notifies the engine when it wakes up. The engine stops
     /// looking.
@@ -206,7 +206,7 @@ impl Word {
         }
         self.acquire(word.wrapping_add(VISIT), |word| match owner(word) {
             Owner::Engine if word & RELIANCE == 0 => Some(word | THREADS | ATTENDED),
-            // The engine stopped looking while the leader slept.
+            // The engine stopped checking while the leader slept.
             Owner::Threads => Some(word | ATTENDED),
             Owner::Engine | Owner::Loop => None,
         })
@@ -252,7 +252,7 @@ impl Word {
         }
     }
 
-    /// Compares the visits with the count of the engine's last look.
+    /// Compares the number of visits with `seen`, the number at the engine's last check.
     #[inline]
     pub(super) fn check_owner(&self, seen: u32) -> OwnerCheck {
         let mut word = self.0.load(Ordering::Acquire);

@@ -86,7 +86,8 @@ impl Account {
         loop {
             let kept = self.kept.load(Ordering::Relaxed).max(0).cast_unsigned();
             let spare = (free + given).saturating_sub(kept);
-            // By a quarter, so that it does not go back and forth by one.
+            // The number of receives grows by a quarter of the difference at a time, so that two
+            // connections do not pass one receive back and forth.
             let room = spare.saturating_mul(SHARE).saturating_sub(more);
             let taken = wanted.min(room.div_ceil(4));
             // The usual case of a busy connection, which writes no cache line.

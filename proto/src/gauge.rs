@@ -179,9 +179,10 @@ impl Gauge {
         self.total.used
     }
 
-    /// Claims `bytes` for a claimant of this host, or fetches its grant. Returns whether it
-    /// has them now; otherwise it waits. A claim changes only by
-    /// [`forget`](Self::forget).
+    /// Claims `bytes` for claimant `who` of this host. Returns true if the claimant has the bytes
+    /// now, either at once or because its earlier claim was granted. Otherwise returns false and
+    /// queues the claim, if it is not queued already. A queued claim keeps its number of bytes;
+    /// only [`forget`](Self::forget) removes it.
     pub fn claim(&mut self, who: u64, host: Host, bytes: u64, part: Part) -> bool {
         if self.fetch(who) {
             return true;

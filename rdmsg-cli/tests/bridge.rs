@@ -171,7 +171,7 @@ fn a_slow_reader_stops_the_writer() {
     let mut way = Way::to(service.local_addr().unwrap());
     let mut client = way.connect();
     let (mut server, _) = service.accept().unwrap();
-    // The bridges have allocated the memory of any connection.
+    // After this exchange the bridges have allocated the memory that each connection needs.
     client.write_all(b"begin").unwrap();
     server.read_exact(&mut [0; 5]).unwrap();
     let before = way.memory();

@@ -147,7 +147,7 @@ impl Engine {
         if self.inner.join().is_err() {
             error!(
                 Engine,
-                "engine: its thread panicked, all of its connections have ended"
+                "engine: the engine's thread panicked, which ended all of its connections"
             );
         }
     }

@@ -123,12 +123,12 @@ impl Listening {
             }
             Ok(_) => debug!(
                 Listener,
-                "{}: no RDMA device has its address yet, retries the bind in {wait:?}",
+                "{}: no RDMA device has the listener's address yet; retries the bind in {wait:?}",
                 self.name(key)
             ),
             Err(no) => debug!(
                 Listener,
-                "{}: cannot bind yet, retries in {wait:?}: {}",
+                "{}: cannot bind yet; retries in {wait:?}: {}",
                 self.name(key),
                 no.error
             ),

@@ -50,10 +50,10 @@ use crate::{
 
 /// Epoll tokens; connections and listeners use their keys, which start behind these.
 const COMMANDS: u64 = 0;
-/// The tokens of the connection managers, and the timer keys of their next look.
+/// The tokens of the connection managers, and the timer keys of their next poll.
 const CM_RDMA: u64 = 1;
 const CM_TCP: u64 = 7;
-/// The timer key of the next look at the connections that the application polls.
+/// The timer key of the next check of the connections that the application polls.
 const ATTENDED: u64 = 2;
 /// The timer key of connections that wait for their turn.
 const TURNS: u64 = 3;
@@ -105,7 +105,7 @@ pub(super) struct Reactor {
     sessions: HashMap<SessionId, u64>,
     /// The sessions that were suspended, oldest first. Some of them have been resumed since.
     suspended: VecDeque<u64>,
-    /// The connection that looks for a session whether RDMA works.
+    /// The key of the connection that tries for a session whether RDMA works.
     trial: Option<u64>,
     /// The numbers of sessions that ended with a close.
     closed: Tombstones,
@@ -395,7 +395,7 @@ impl Reactor {
             }
             let call = op.call();
             if let Err(error) = entry.execute(op, &mut self.manager, &self.epolls, &self.budget) {
-                debug!(Connection, "{}: {error}", entry.link);
+                debug!(Connection, "{}: {call:?} failed: {error}", entry.link);
                 if is_of_manager(error) {
                     self.failed.get_or_insert(error);
                 }
@@ -537,7 +537,8 @@ impl Drop for Reactor {
             let (links, listeners) = (self.links.len(), self.listeners.len());
             error!(
                 Engine,
-                "engine: ends with {links} connections and {listeners} listeners: {reason}"
+                "engine: stops with {links} open connections and {listeners} open listeners: \
+                 {reason}"
             );
         }
         for (_, listener) in self.listeners.drain() {

@@ -39,7 +39,8 @@ use crate::os::{foreign, lock, unpoisoned};
 /// takes, and shorter than a peer notices.
 const FOREIGN_CALL_LIMIT: Duration = Duration::from_millis(10);
 
-/// How many looks the relief takes without any foreign code before it sleeps until there is some.
+/// The number of checks without foreign code after which the relief sleeps until the engine runs
+/// some.
 const IDLE_CHECKS: u32 = 100;
 
 /// A reactor, as a desk uses it.
@@ -73,7 +74,7 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Relief {
     None,
-    /// The relief looks at the engine's thread every [`FOREIGN_CALL_LIMIT`].
+    /// The relief checks the engine's thread every [`FOREIGN_CALL_LIMIT`].
     Looks,
     Sleeps,
 }
@@ -196,7 +197,7 @@ impl Custody {
         foreign::collect(true);
         debug!(
             Engine,
-            "engine: a waker or the logger blocks its thread; another thread continues"
+            "engine: a waker or the logger blocks the engine's thread; another thread takes over"
         );
         self.serve(reactor);
     }

@@ -449,7 +449,8 @@ impl Link {
         if let Err(error) = self.poller.unregister() {
             error!(
                 Connection,
-                "{self}: its transport was released, but an epoll keeps its events: {error}"
+                "{self}: released its transport, but cannot remove its descriptor from an epoll \
+                 instance: {error}"
             );
         }
     }
@@ -570,7 +571,8 @@ impl Link {
         if let Err(error) = settled {
             error!(
                 Connection,
-                "{self}: its transport was released, but the pool lacks its buffers: {error}"
+                "{self}: released its transport, but cannot return its buffers to the shared \
+                 receive queue: {error}"
             );
         }
     }

@@ -513,7 +513,11 @@ impl Link {
             return;
         };
         if let Err(error) = self.enter(runtime) {
-            debug!(Connection, "{self}: the engine polls from now on: {error}");
+            debug!(
+                Connection,
+                "{self}: cannot register with the runtime, so the engine polls from now on: \
+                 {error}"
+            );
         }
     }
 

@@ -33,7 +33,7 @@ pub(crate) enum Next {
     Remove,
     /// Begin an attempt, if this side connects, or wait for the peer until the deadline.
     Attempt,
-    /// Look whether this way works.
+    /// Try whether this way works.
     TryRdma(Way, ResumeRequest),
     Nothing,
 }

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{proto::ResumeRequest, transport_choice::Transport};
 
-/// The wait before the first look whether RDMA works again. It doubles from look to look.
+/// The delay before the first trial of RDMA. It doubles after each trial that fails.
 const FIRST_TRIAL_DELAY: Duration = Duration::from_secs(1);
 const MAX_TRIAL_DELAY: Duration = Duration::from_secs(60);
 
@@ -44,13 +44,13 @@ pub(crate) struct Ways {
     /// When the present connection was established.
     since: Instant,
     trial: Trial,
-    /// The wait before the next look.
+    /// The delay before the next trial.
     wait: Duration,
-    /// The index of the way of the last look.
+    /// The index of the way that was tried last.
     last_tried: usize,
 }
 
-/// The look whether a way over RDMA works, while the connection goes over TCP.
+/// A trial of a way over RDMA, while the connection uses TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trial {
     No,
@@ -103,7 +103,7 @@ impl Ways {
                 self.known.push(false);
             }
         }
-        // So that the first look is at the first way.
+        // The first trial is then of the first way.
         self.last_tried = self.all.len() - 1;
     }
 
@@ -166,7 +166,7 @@ impl Ways {
         found
     }
 
-    /// Returns the time of the next look.
+    /// Returns the time of the next trial.
     pub(super) fn next_trial_at(&self) -> Option<Instant> {
         match self.trial {
             Trial::Due(at) => Some(at),
@@ -174,7 +174,7 @@ impl Ways {
         }
     }
 
-    /// Begins a look that is due. Returns the way.
+    /// Begins a trial if one is due, and returns its way.
     pub(super) fn begin_trial(&mut self, now: Instant) -> Option<Way> {
         if self.next_trial_at()? > now {
             return None;
@@ -187,7 +187,7 @@ impl Ways {
         Some(self.all[self.last_tried])
     }
 
-    /// A look ends. Returns whether the connection ends for the way, because that works.
+    /// Ends a trial. Returns whether the present connection ends, because the way over RDMA works.
     pub(super) fn end_trial(&mut self, works: bool, now: Instant) -> bool {
         if self.trial != Trial::Trying {
             return false;
@@ -210,8 +210,8 @@ impl Core {
         }
     }
 
-    /// Begins a look whether RDMA works, if one is due. The peer refuses the request as late, which
-    /// proves the way and changes nothing.
+    /// Begins a trial of RDMA if one is due. The peer refuses the request as late, which proves the
+    /// way and changes nothing.
     pub(super) fn begin_trial(&mut self, now: Instant) -> Option<(Way, ResumeRequest)> {
         let is_open = self.may_move();
         let session = self.session.as_mut().filter(|_| is_open)?;
@@ -235,7 +235,8 @@ impl Core {
             && self.session.as_deref().is_some_and(is_contended)
     }
 
-    /// A look has ended. If the way `works`, the connection ends for it, and the session resumes.
+    /// Ends a trial. If the way `works`, the present connection ends, and the session resumes over
+    /// that way.
     pub(crate) fn end_trial(&mut self, works: bool, now: Instant) {
         let may_move = self.may_move();
         let ways = self.session.as_mut().and_then(|session| session.ways());
@@ -244,7 +245,7 @@ impl Core {
         }
     }
 
-    /// Returns the time of the next look for a better way.
+    /// Returns the time of the next trial of RDMA.
     pub(super) fn next_trial_at(&self) -> Option<Instant> {
         match &self.session.as_ref()?.side {
             Side::Active(ways) if self.may_move() => ways.next_trial_at(),

@@ -268,7 +268,7 @@ impl Tasks {
             // The listener goes on: the panic is no connection's, and another task may accept.
             error!(
                 Listener,
-                "{}: goes on after the waker of a task panicked",
+                "{}: the waker of a waiting task panicked; the listener continues",
                 self.name()
             );
         }

@@ -163,7 +163,7 @@ fn serve(listener: &UnixListener, stop: &AtomicBool) {
             Err(error) => {
                 warn!(
                     Statistics,
-                    "statistics: cannot accept a request, tries again in {PAUSE:?}: {error}"
+                    "statistics: cannot accept a request; retries in {PAUSE:?}: {error}"
                 );
                 thread::sleep(PAUSE);
             }

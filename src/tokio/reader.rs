@@ -120,7 +120,8 @@ impl Reader {
     }
 
     pub(super) async fn readable(&self) {
-        // It uses none of the task's budget, like the methods of tokio's types.
+        // This wait does not consume the task's budget in tokio's scheduler, just as `readable` of
+        // tokio's types does not.
         if self.assumed.load(Ordering::Relaxed) {
             return;
         }

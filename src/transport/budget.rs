@@ -38,7 +38,7 @@ struct Accounts {
     reserve: Gauge,
     /// Bytes that stay pinned for next reads.
     kept: u64,
-    /// Customers for whom the system had no memory, though they had their place here.
+    /// The ids of clients for which the system had no memory, although the budget had granted it.
     waiting_for_system: VecDeque<u64>,
     clients: HashMap<u64, (Arc<Mailbox<Notice>>, u64)>,
     next: u64,
@@ -134,7 +134,8 @@ impl Budget {
         Self::notify(accounts, waiting_for_system);
     }
 
-    /// Notifies the customers that have a grant to fetch, and this one.
+    /// Notifies the clients whose claims were granted, and the client that waits for memory of the
+    /// system, if there is one.
     fn notify(mut accounts: MutexGuard<'_, Accounts>, waiting_for_system: Option<u64>) {
         let mut served = accounts.pinned.served();
         served.append(&mut accounts.held.served());
@@ -239,7 +240,7 @@ impl BudgetClient {
         Some(self.charge(ChargeKind::Kept, bytes))
     }
 
-    /// The system had no memory. It may have some when others give some back, which is then told.
+    /// Requests a notification for when other clients return memory, because the system had none.
     pub(crate) fn await_memory(&self) {
         let mut accounts = lock(&self.budget.accounts);
         if !accounts.waiting_for_system.contains(&self.id) {

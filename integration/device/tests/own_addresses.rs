@@ -74,7 +74,8 @@ fn link_local_of_interface(address: IpAddr) -> SocketAddrV6 {
 #[test]
 fn link_local_addresses_keep_their_interface() {
     let lab = DeviceTest::start();
-    // The driver binds to the address without its interface.
+    // Software iWARP ignores the scope id of the address, so its socket cannot be bound to a
+    // link-local address.
     if !applies(!lab.is_iwarp(), "link-local addresses") {
         return;
     }

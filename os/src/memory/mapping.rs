@@ -125,7 +125,7 @@ fn fork_copies_pinned_pages() -> bool {
     ret == 0 && release.is_ok_and(|release| is_at_least(&release.to_string_lossy(), (5, 12)))
 }
 
-/// Returns whether a kernel of this release, such as `6.1.0-18-amd64`, is at least of a version.
+/// Returns whether a kernel release, such as `6.1.0-18-amd64`, is at least `version`.
 fn is_at_least(release: &str, version: (u32, u32)) -> bool {
     let mut numbers = release
         .split(|other: char| !other.is_ascii_digit())

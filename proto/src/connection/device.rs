@@ -23,7 +23,7 @@ impl Connection {
         }
     }
 
-    /// Ends the suspicion: the usual checks go on from now.
+    /// Stops suspecting the path: the keepalive timer restarts at `now`, with its usual timeout.
     pub fn trust_path(&mut self, now: Instant) {
         if let Some((open, _)) = self.open()
             && let Some(keepalive) = &mut open.transfer.timers.keepalive

@@ -107,8 +107,8 @@ async fn from_plain<'a>(
     }
 }
 
-/// Carries bytes from the stream, out of the buffers that the device wrote, and the end behind
-/// them.
+/// Carries bytes from the stream to the plain end, without a copy out of the receive buffers, and
+/// then the end of the stream.
 async fn to_plain(
     stream: &mut OwnedReadHalf,
     mut plain: WriteHalf<'_>,

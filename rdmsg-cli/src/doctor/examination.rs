@@ -79,7 +79,7 @@ impl Examination {
         }
     }
 
-    /// Looks again at the links, which are compared with another host's, and at the way there.
+    /// Examines the links again, to compare them with those of the peer, and the route to the peer.
     pub(crate) fn look_towards(&mut self, peer: IpAddr) {
         let root = Root::machine();
         let interfaces = Interfaces::read(&root, &interfaces::addresses());

@@ -67,7 +67,8 @@ impl Reading {
         for (pid, path) in all {
             if this.at.elapsed() > TIME_LIMIT {
                 log::warn!(
-                    "some processes are not shown, because others took {TIME_LIMIT:?} to reply"
+                    "some processes are not shown: reading the others took longer than \
+                     {TIME_LIMIT:?}"
                 );
                 break;
             }

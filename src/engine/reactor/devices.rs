@@ -95,8 +95,7 @@ fn report(event: &DeviceEvent, count: usize) {
     match effect {
         Effect::Suspect { port } => warn_sparsely!(
             Rdma,
-            "device {name}: the link of port {port} was lost ({event}); connections \
-             probed: {count}"
+            "device {name}: the link of port {port} was lost ({event}); probes {count} connections"
         ),
         Effect::Trust { port } => {
             info_sparsely!(
@@ -107,11 +106,14 @@ fn report(event: &DeviceEvent, count: usize) {
         Effect::End(_, fault) => {
             warn_sparsely!(
                 Rdma,
-                "device {name} reports a failure: {fault}; connections ended: {count}"
+                "device {name} reports a failure: {fault}; ended {count} connections"
             );
         }
         Effect::Addresses => {
-            info_sparsely!(Rdma, "device {name}: its addresses changed ({event})")
+            info_sparsely!(
+                Rdma,
+                "device {name}: the device's addresses changed ({event})"
+            )
         }
         Effect::Nothing => debug!(Rdma, "device {name}: {event}"),
     }

@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// How often a connection manager may fail in a row, by a cause that may pass.
 const MAX_FAILURES: u32 = 20;
 
-/// The epoll token of a transport's connection manager, and the timer key of its next look.
+/// The epoll token of a transport's connection manager, and the timer key of its next poll.
 fn token(transport: Transport) -> u64 {
     match transport {
         Transport::Rdma => CM_RDMA,
@@ -78,8 +78,8 @@ impl Reactor {
         let now = Instant::now();
         error_sparsely!(
             Engine,
-            "engine: polls the connection manager of {transport} again in {PAUSE:?}, because it \
-             failed: {error}"
+            "engine: the connection manager of {transport} failed; polls it again in {PAUSE:?}: \
+             {error}"
         );
         for (_, fd) in self.manager.fds().filter(|(other, _)| *other == transport) {
             // The call fails if the epoll does not have the descriptor, which is no problem.
@@ -104,7 +104,10 @@ impl Reactor {
             return self.handle_listener_event(key, &event);
         }
         let Some(entry) = self.links.get(&key) else {
-            debug!(Cm, "conn {key}: {event} after its end");
+            debug!(
+                Cm,
+                "conn {key}: ignored {event}, because the connection has ended"
+            );
             return;
         };
         let now = Instant::now();
@@ -126,7 +129,7 @@ impl Reactor {
         let Some(listener) = asked.listener().and_then(|key| self.listeners.get(&key)) else {
             debug!(
                 Listener,
-                "engine: connect request for a listener that has been dropped"
+                "engine: rejected a connect request for a listener that has been dropped"
             );
             return;
         };
@@ -274,6 +277,6 @@ pub(super) fn report_refusal(refusal: Refusal, peer: SocketAddr, reason: &dyn Di
     count_refusal(refusal);
     warn_sparsely!(
         Listener,
-        "engine: rejected a connect request of {peer}: {reason}"
+        "engine: rejected a connect request from {peer}: {reason}"
     );
 }

@@ -85,7 +85,7 @@ impl Reactor {
         self.timers.set(ATTENDED, self.attended.next());
     }
 
-    /// Looks at the connections that the application polls.
+    /// Checks the connections that the application polls.
     pub(super) fn check_attended(&mut self, now: Instant) {
         let Self {
             attended,
@@ -104,8 +104,8 @@ impl Reactor {
             if let Err(error) = awaits {
                 error_sparsely!(
                     Engine,
-                    "engine: cannot watch event loops, so the connections of a stopped loop wait: \
-                     {error}"
+                    "engine: cannot watch the event loops, so connections whose loop stops are not \
+                     polled: {error}"
                 );
             }
         }
@@ -122,7 +122,7 @@ impl Reactor {
         self.timers.set(ATTENDED, self.attended.next());
     }
 
-    /// A loop has an event, the first one since the last look.
+    /// Handles the first event of a loop since the last check.
     pub(super) fn expect_loops(&mut self) {
         self.attended.expect_loops();
         self.notices.expect();

@@ -1,4 +1,5 @@
-//! Sessions: connections that follow lost ones, under the same key and with the same handles.
+//! Sessions: each lost connection is replaced by a new one, which keeps the key and the handles of
+//! the lost one.
 
 use std::{
     fs::File,
@@ -217,7 +218,9 @@ impl Reactor {
             Ok(false) => {
                 debug!(
                     Connection,
-                    "{}: the peer may still use the connection", entry.link
+                    "{}: rejected a request to resume the session, because the present connection may \
+                     still work",
+                    entry.link
                 );
                 asked.reject(&Reject::BUSY.emit(&[]));
                 self.drive(key);
@@ -315,7 +318,8 @@ impl Reactor {
             Err(error) => {
                 warn_sparsely!(
                     Connection,
-                    "{link}: has no session, so a loss ends it: cannot read /dev/urandom: {error}"
+                    "{link}: cannot offer a session, so a lost link will end the connection: cannot \
+                     read /dev/urandom: {error}"
                 );
                 return None;
             }

@@ -61,8 +61,8 @@ impl QueuePair {
         })
     }
 
-    /// Moves the queue pair to its error state if other threads may be in its calls. Returns
-    /// whether no thread is in its calls, so that it may be destroyed.
+    /// Moves the queue pair to its error state if other threads may be executing its calls. Returns
+    /// whether no thread is executing one, so that it may be destroyed.
     pub(super) fn is_released(&self) -> bool {
         by_transport!(self, {
             Rdma(_) => true,

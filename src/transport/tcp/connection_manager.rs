@@ -306,7 +306,8 @@ impl ConnectionManager {
         if let Err(errno) = result {
             error_sparsely!(
                 Tcp,
-                "cannot set the timer of TCP listeners, so paused ones may not continue: {errno}"
+                "cannot set the timer of the TCP listeners, so paused listeners may not continue: \
+                 {errno}"
             );
         }
     }
@@ -364,7 +365,7 @@ impl Inner {
         if let Err(errno) = self.epoll.modify(fd, &mut EpollEvent::new(flags, token)) {
             error_sparsely!(
                 Tcp,
-                "cannot change the watch of the TCP socket with number {token}: {errno}"
+                "cannot change the epoll events of the TCP socket with token {token}: {errno}"
             );
         }
     }
@@ -470,7 +471,7 @@ impl Watch {
             Ok(()) | Err(nix::Error::ENOENT) => {}
             Err(errno) => error_sparsely!(
                 Connection,
-                "conn {}: cannot watch its TCP socket, may notice its end late: {errno}",
+                "conn {}: cannot watch its TCP socket, so it may detect the peer's end late: {errno}",
                 self.token
             ),
         }

@@ -86,15 +86,15 @@ impl Socket {
         }
     }
 
-    /// Returns how many bytes have arrived, received or not. It may miss bytes that another thread
-    /// receives during the call.
+    /// Returns the number of bytes that have arrived at the socket, including those that no call
+    /// has read yet. It may miss bytes that another thread receives during the call.
     pub(super) fn arrived(&self) -> u64 {
         let received = self.received.load(Ordering::Relaxed);
         received + self.queued(libc::FIONREAD)
     }
 
-    /// Returns how many of the bytes that were sent the peer's system has acknowledged. It may miss
-    /// some if another thread sends during the call.
+    /// Returns the number of sent bytes that the peer's kernel has acknowledged. The number may be
+    /// too low if another thread sends during the call.
     pub(super) fn acknowledged(&self) -> u64 {
         let sent = self.sent.load(Ordering::Relaxed);
         sent.saturating_sub(self.queued(libc::TIOCOUTQ))
@@ -368,7 +368,10 @@ pub(super) fn set_options(
     let user_timeout = setsockopt(socket, sockopt::TcpUserTimeout, &timeout);
     for result in [nodelay, user_timeout] {
         if let Err(errno) = result {
-            debug!(Connection, "conn {key}: setsockopt: {errno}");
+            debug!(
+                Connection,
+                "conn {key}: cannot set an option of the TCP socket: {errno}"
+            );
         }
     }
     set_traffic_class(socket, config)

@@ -147,7 +147,7 @@ impl Stream {
         if let Err(errno) = self.socket.allow_waiting() {
             error!(
                 Connection,
-                "conn {}: cannot make a TCP socket blocking, its connection ends: {errno}",
+                "conn {}: ends, because its TCP socket cannot be made blocking: {errno}",
                 watch.key()
             );
             self.fail();

@@ -330,7 +330,8 @@ fn peer_death_during_read_ends_the_connection() {
                 ),
                 "{role:?}, orderly: {orderly}: {reason:?}"
             );
-            // The end comes before sixteen READs are done, and no message overtakes another.
+            // The connection ends before the sixteen READs of the first message have completed, and
+            // no later message may be delivered before it.
             assert!(messages.is_empty(), "{role:?}, orderly: {orderly}");
             scene.stage.bystander.assert_well();
         }

@@ -29,17 +29,17 @@ pub(super) fn frame(bytes: &mut [u8], rng: &mut Rng) {
     one_of([HEADER, more], bytes, rng);
 }
 
-/// Changes one number of a hello.
+/// Changes one field of a hello.
 pub(super) fn hello(bytes: &mut [u8], rng: &mut Rng) {
     one_of([HELLO, &[]], bytes, rng);
 }
 
-/// Changes one number of the request of a TCP connection.
+/// Changes one field of a connection request that is sent over TCP.
 pub(super) fn request(bytes: &mut [u8], rng: &mut Rng) {
     one_of([REQUEST, HELLO], bytes, rng);
 }
 
-/// Changes one number of a PDU.
+/// Changes one field of a PDU.
 pub(super) fn pdu(bytes: &mut [u8], rng: &mut Rng) {
     let arguments: Lengths = match bytes.first() {
         Some(2) => &[8, 4],

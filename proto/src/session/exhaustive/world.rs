@@ -30,11 +30,13 @@ pub(super) enum Act {
     LoseRequest(usize),
     /// The network repeats the request.
     RepeatRequest(usize),
-    /// A stranger that knows the session asks for it, while both sides use their connection.
+    /// A third host that knows the session id requests to resume it, while both sides use their
+    /// connection.
     Stranger,
-    /// The side takes its attempt for established.
+    /// The side considers the connection of its attempt established.
     Establish(usize),
-    /// The active side asks over another way, with the epoch of its connection.
+    /// The active side tries another way, with a request that has the epoch of its present
+    /// connection.
     Look,
 }
 

@@ -66,7 +66,7 @@ impl ConnectionManager {
                     if let Err(error) = self.await_request(state, token, socket, peer, reserve) {
                         error_sparsely!(
                             Listener,
-                            "listener {token}: dropped a connection of {peer}: {error}"
+                            "listener {token}: dropped a connection from {peer}: {error}"
                         );
                     }
                 }
@@ -74,14 +74,14 @@ impl ConnectionManager {
                 Err(error) if is_of_one_connection(error.errno) => {
                     debug!(
                         Listener,
-                        "listener {token}: a connection failed before it was accepted: {error}"
+                        "listener {token}: a TCP connection failed before the kernel handed it over: {error}"
                     );
                 }
                 Err(error) => {
                     error_sparsely!(
                         Listener,
-                        "listener {token}: accepts over TCP again in at most {TICK:?}, because it \
-                         failed: {error}"
+                        "listener {token}: cannot accept over TCP; retries in at most {TICK:?}: \
+                         {error}"
                     );
                     // The connections stay in the kernel's queue, which keeps the socket readable.
                     self.inner.change(listener, token, EpollFlags::empty());
@@ -157,7 +157,8 @@ impl ConnectionManager {
         else {
             debug!(
                 Listener,
-                "listener {listener}: dropped a connection of another protocol: {arrived:?}"
+                "listener {listener}: dropped a connection whose first bytes are those of another \
+                 protocol: {arrived:?}"
             );
             return;
         };

@@ -211,7 +211,7 @@ mod tests {
     fn event(event_type: u32, element: ffi::ibv_async_event_element_t) -> AsyncEvent {
         let mut raw = MaybeUninit::<ffi::ibv_async_event>::zeroed();
         let start = raw.as_mut_ptr();
-        // SAFETY: the place is inside the local.
+        // SAFETY: the field is part of the local variable.
         unsafe { (*start).element = element };
         let place = start.wrapping_byte_add(offset_of!(ffi::ibv_async_event, event_type));
         // SAFETY: the place is inside the local, and is as large as that.
@@ -268,7 +268,7 @@ mod tests {
         );
 
         let mut cq = MaybeUninit::<ffi::ibv_cq>::zeroed();
-        // SAFETY: the place is inside the local.
+        // SAFETY: the field is part of the local variable.
         unsafe { (*cq.as_mut_ptr()).cq_context = std::ptr::without_provenance_mut(77) };
         let read = event(
             AsyncEventType::CQ_ERR.raw(),
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(read.element(), AsyncElement::CompletionQueue { cookie: 77 });
 
         let mut qp = MaybeUninit::<ffi::ibv_qp>::zeroed();
-        // SAFETY: the place is inside the local.
+        // SAFETY: the field is part of the local variable.
         unsafe { (*qp.as_mut_ptr()).qp_num = 0x11 };
         let read = event(
             AsyncEventType::QP_FATAL.raw(),

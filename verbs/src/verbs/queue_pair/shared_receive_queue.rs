@@ -231,7 +231,8 @@ impl fmt::Debug for SharedReceiveQueue {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // The object is the parent's, which has its descriptor, too.
+            // This process is a child of a fork. The queue belongs to the parent, whose descriptor
+            // the call would use.
             return;
         }
         // SAFETY: created for this object alone, destroyed once, here; its queue pairs have been
