@@ -64,19 +64,19 @@ impl fmt::Debug for SessionId {
     }
 }
 
-/// The request of a connection that resumes a session.
+/// The request to resume a session, in the private data of a connection request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResumeRequest {
     /// The session.
     pub id: SessionId,
-    /// The number of this attempt. A higher one makes all lower ones void.
+    /// The number of this attempt. A higher number invalidates all lower ones.
     pub epoch: u32,
     /// The number of messages that the active side has received in all.
     pub received: u32,
 }
 
 impl ResumeRequest {
-    /// Serializes the request: the bytes of the application in the private data.
+    /// Serializes the request for the application's part of the private data.
     #[must_use]
     pub fn emit(&self) -> [u8; REQUEST_LEN] {
         //= PROTOCOL.md#sessions
@@ -104,7 +104,7 @@ impl ResumeRequest {
     }
 }
 
-/// The numbers of a session that the passive side has closed.
+/// The message counts of a session that the passive side has closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub struct SessionOver {
@@ -114,10 +114,10 @@ pub struct SessionOver {
     pub sent: u32,
 }
 
-/// Why the passive side does not resume a session.
+/// The reason that the passive side does not resume a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResumeRefused {
-    /// A later attempt has come already.
+    /// A request with a higher epoch has arrived before.
     Stale,
     /// The peer's number is above that of the messages sent, or below that of the messages that it
     /// has confirmed.
@@ -145,13 +145,14 @@ pub struct Session<M> {
     received: u32,
     /// The number of the oldest message that is kept, or of the next one.
     front: u32,
-    /// The last messages of this connection. Once there are [`Unconfirmed::most`] of them, the next
-    /// one takes the place of the oldest.
+    /// The last messages of this connection. Once there are [`Unconfirmed::most`] messages, each
+    /// further one replaces the oldest.
     ring: Vec<Kept<M>>,
     /// The place of the next message in `ring`.
     next: usize,
-    /// The number of messages of this connection behind the last one that is known to be received.
-    /// The ring lacks the oldest of them if an honest peer has received these.
+    /// The number of messages sent over this connection after the last one that is known to be
+    /// received. It may be greater than the length of the ring: the ring lacks the oldest ones,
+    /// which every honest peer has received.
     kept: u32,
     /// Messages of earlier connections that will be sent again, oldest first.
     again: VecDeque<Kept<M>>,
@@ -178,10 +179,10 @@ impl<M> Default for Session<M> {
 }
 
 impl<M: Default> Session<M> {
-    // While a connection works.
+    // Calls while a connection works.
 
-    /// Returns the place of a message that was sent. The caller writes the message there, over an
-    /// earlier one.
+    /// Returns the place for a message that was just sent. The caller writes the message there,
+    /// over an earlier one.
     #[inline]
     pub fn keep(&mut self, is_large: bool, known: impl FnOnce() -> Unconfirmed) -> &mut M {
         if self.next == self.ring.len() {
@@ -194,7 +195,7 @@ impl<M: Default> Session<M> {
         &mut kept.message
     }
 
-    /// Makes a place at the end of the ring, or continues at its begin.
+    /// Adds a place at the end of the ring, or wraps around to its start.
     #[inline(never)]
     fn turn(&mut self, known: Unconfirmed) {
         if self.ring.len() < known.most as usize {
@@ -232,7 +233,7 @@ impl<M: Default> Session<M> {
             .take(self.kept as usize)
     }
 
-    // The loss of a connection.
+    // Calls for the loss of a connection.
 
     /// The connection was lost, and can deliver nothing more: it has delivered `received` messages.
     /// Returns the number of messages that were sent over it and may have to be sent again. They
@@ -257,7 +258,8 @@ impl<M: Default> Session<M> {
         again.map(|kept| (&mut kept.message, kept.is_large))
     }
 
-    /// Returns the epoch of the last attempt, from 0. The peer refuses it as late.
+    /// Returns the epoch of the last attempt, from 0. The peer refuses another request with this
+    /// epoch as late.
     #[must_use]
     pub fn epoch(&self) -> u32 {
         self.epoch
@@ -282,7 +284,7 @@ impl<M: Default> Session<M> {
         self.front.wrapping_add(unconfirmed as u32)
     }
 
-    /// Judges an attempt of the peer to resume, which has received `received` messages.
+    /// Checks a request of the peer, which has received `received` messages, to resume the session.
     pub fn check_attempt(&self, epoch: u32, received: u32) -> Result<(), ResumeRefused> {
         //= PROTOCOL.md#sessions
         //# The passive side refuses an epoch that is not higher than the last one with code 8, and
@@ -294,7 +296,7 @@ impl<M: Default> Session<M> {
             .map_err(ResumeRefused::Impossible)
     }
 
-    /// Takes note of the peer's attempt, after [`check_attempt`](Self::check_attempt).
+    /// Records the epoch of the peer's request, after [`check_attempt`](Self::check_attempt).
     pub fn take_attempt(&mut self, epoch: u32) {
         self.epoch = epoch;
     }
@@ -314,8 +316,9 @@ impl<M: Default> Session<M> {
         Ok(())
     }
 
-    /// A connection resumes the session: the peer has received this many messages in all. Returns
-    /// those of them that were to be sent again. Nothing has been sent over the connection.
+    /// Resumes the session over a new connection. The peer has received `received` messages in all.
+    /// Returns the kept messages among them, which need not be sent again. The caller has sent no
+    /// message over the connection yet.
     pub fn resume(&mut self, received: u32) -> Result<impl Iterator<Item = M>, Violation> {
         debug_assert_eq!(self.kept, 0, "nothing is sent before the number");
         self.check_received(received)?;
@@ -336,7 +339,7 @@ impl<M: Default> Session<M> {
         self.again.pop_front().map(|kept| kept.message)
     }
 
-    /// Puts a message back for which there is no room.
+    /// Puts a message back, because there is no room to send it.
     pub fn put_back(&mut self, message: M, is_large: bool) {
         self.again.push_front(Kept { message, is_large });
     }

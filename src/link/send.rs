@@ -1,7 +1,7 @@
 //! Sends under the lock of the core: messages, which are copied into a slot of the ring or lent to
 //! the peer from memory of their own; batches; bytes of a stream; one-sided operations.
 //!
-//! `calls` is the only user of `try_send` and its like, which are therefore inlined there.
+//! Only `calls` uses `try_send` and similar functions, which are therefore inlined there.
 
 use std::{array, io::IoSlice, mem, time::Instant};
 
@@ -17,24 +17,24 @@ use crate::{
     transport::{Allocator, Checked, Exposed, OutboundBuffer, WorkQueues},
 };
 
-/// The longest message that there can be memory for.
+/// The longest message that memory can hold.
 const LONGEST: usize = isize::MAX as usize;
 
-/// A message to send. It keeps its preparations from one try to the next.
+/// A message to send. It keeps its copy or registration from one try to the next.
 #[derive(Debug)]
 pub(crate) struct Sending<'a> {
     content: Content<'a>,
     len: usize,
     id: Option<u64>,
-    /// The session's connection to which it is exposed.
+    /// The generation of the connection to whose peer the message is exposed.
     generation: u32,
 }
 
 #[derive(Debug)]
 enum Content<'a> {
-    /// The application's bytes, one part after the other.
+    /// The application's bytes, as consecutive parts.
     Parts(&'a [IoSlice<'a>]),
-    /// Memory that the application filled, or a copy that was needed because the message is large.
+    /// Memory that the application filled, or a copy of a large message.
     Memory(OutboundBuffer),
     /// A large message that is registered: the peer can read it after the announcement.
     Exposed(Exposed),
@@ -51,7 +51,8 @@ pub(super) enum Attempt {
 }
 
 impl<'a> Sending<'a> {
-    /// A message of the bytes of `parts` in order. With an `id` its completion is reported.
+    /// Creates a message of the bytes of `parts` in order. With an `id`, its completion is
+    /// reported.
     pub(crate) fn new(parts: &'a [IoSlice<'a>], id: Option<u64>) -> Self {
         Self {
             content: Content::Parts(parts),
@@ -61,7 +62,7 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// A message of the bytes in `memory`.
+    /// Creates a message of the bytes in `memory`.
     pub(crate) fn owned(memory: OutboundBuffer, id: Option<u64>) -> Self {
         Self {
             len: memory.len(),
@@ -87,8 +88,7 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// Exposes a large message to the peer, from memory of the connection's, which is the session's
-    /// `generation`th.
+    /// Exposes a large message to the peer, from memory of the connection with this `generation`.
     pub(super) fn expose(&mut self, allocator: &Allocator, generation: u32) -> Result<(), Error> {
         self.generation = generation;
         let buffer = match mem::replace(&mut self.content, Content::CompletedSend) {
@@ -115,7 +115,7 @@ impl<'a> Sending<'a> {
     }
 }
 
-/// Keeps a message that was sent for the session.
+/// Keeps a sent message in the session, because it may have to be sent again.
 #[inline(always)]
 fn keep(session: &mut LinkSession, conn: &Connection, message: &Sending<'_>) {
     match &message.content {
@@ -128,7 +128,7 @@ fn keep(session: &mut LinkSession, conn: &Connection, message: &Sending<'_>) {
     }
 }
 
-/// Copies `len` bytes into memory of the connection's.
+/// Copies `len` bytes into memory of the connection.
 fn copied(
     parts: &[IoSlice<'_>],
     len: usize,
@@ -144,7 +144,7 @@ fn copied(
     Ok(buffer)
 }
 
-/// Posts a message of `len` bytes in fragments. The last one is `reported`.
+/// Posts a message of `len` bytes in fragments. The completion of the last one is `reported`.
 #[inline(never)]
 fn post_fragments(
     conn: &mut Connection,
@@ -184,11 +184,11 @@ fn range_of<'a>(parts: &'a [IoSlice<'_>], start: usize, end: usize) -> Vec<IoSli
 /// A point in the sequence of sent messages.
 #[derive(Debug)]
 pub(crate) enum Flush {
-    /// This number of held messages has to leave first.
+    /// The held bytes have to be sent first, up to this number of all bytes ever held.
     Held(u64),
-    /// The peer was asked, on the session's connection of this generation.
+    /// The peer was asked over the connection of this generation.
     Asked(proto::Flush, u32),
-    /// The peer is asked when everything was sent again.
+    /// The session is suspended. The peer is asked when all kept messages have been sent again.
     Suspended,
 }
 
@@ -206,7 +206,7 @@ impl Core {
             return Err(TrySendError::Full);
         }
         let way = self.way(message);
-        // A message that fits a frame and has no id, as most, needs no check here.
+        // Most messages fit a frame and have no id. They need no check here.
         if way != Way::Frame || message.id.is_some() {
             if message.len > LONGEST {
                 // No peer accepts a message of this length.
@@ -223,7 +223,7 @@ impl Core {
         self.send_checked(message, way)
     }
 
-    /// As [`try_send`](Self::try_send), for a message that was checked.
+    /// As [`try_send`](Self::try_send), for a message that has passed its checks.
     pub(super) fn send_now(&mut self, message: &mut Sending<'_>) -> Result<Attempt, TrySendError> {
         let way = self.way(message);
         self.send_checked(message, way)
@@ -251,7 +251,8 @@ impl Core {
         let refused = |refused| refused_send(refused, len);
         let exposed = matches!(message.content, Content::Exposed(_));
         if exposed && message.generation != self.generation {
-            // The key is that of an earlier connection. This one may have another eager size.
+            // The memory is exposed to the peer of an earlier connection. The present connection
+            // may have another eager size.
             message.hide();
         }
         let Some(queues) = &mut self.queues else {

@@ -1,9 +1,9 @@
-//! Every order of steps of two sessions, within scopes.
+//! Explores every order of steps of two sessions, within scopes.
 //!
 //! A search visits breadth first each state of a [`World`], and judges it: each message is
-//! delivered once and in order, and is kept until then. From each state there must be a way to a
-//! state in which all messages are delivered. So the path to a violation that the search prints is
-//! a shortest one.
+//! delivered once and in order, and is kept until then. From each state, a path must lead to a
+//! state in which all messages are delivered. Because of the breadth-first order, the printed path
+//! to a violation is a shortest one.
 //!
 //! The model simplifies in three points. A message on the wire that arrives is taken at once,
 //! because a side that leaves a connection first takes everything that has arrived. A report of
@@ -29,12 +29,12 @@ use self::{
 };
 use super::{ResumeRefused, Session, Unconfirmed};
 
-/// The number of states that fit memory.
+/// The greatest number of states in a search, which fit into memory.
 const MOST_STATES: usize = 8_000_000;
 
 const SMALLEST: Scope = scope([1, 1], [0, 0], 1, [1, 1], 0);
 
-/// In most of them the numbers of messages pass 2³².
+/// In most of these scopes the message numbers wrap around at 2³².
 const SMALL: &[Scope] = &[
     scope([2, 1], [0, 0], 2, [2, 0], u32::MAX),
     scope([3, 2], [0, 0], 1, [1, 1], u32::MAX - 1),
@@ -47,7 +47,7 @@ const SMALL: &[Scope] = &[
     scope([1, 1], [0, 0], 1, [2, 3], u32::MAX),
     scope([3, 2], [0b101, 0b01], 2, [2, 1], u32::MAX),
     scope([2, 2], [0b01, 0b10], 2, [2, 0], 0),
-    // Moves to another way and back.
+    // A move to another way and back.
     with_trials(2, scope([2, 1], [0, 0], 1, [1, 1], u32::MAX)),
     with_trials(2, scope([1, 1], [0, 0], 1, [0, 2], 0)),
     with_trials(1, scope([2, 1], [0b1, 0], 2, [1, 1], u32::MAX)),
@@ -66,7 +66,7 @@ fn fingerprint(world: &World) -> [u64; 2] {
 
 /// The result of a search.
 struct Found {
-    /// The kinds of steps that were made.
+    /// The kinds of steps that the search has made.
     kinds: BTreeSet<String>,
     /// The message of a violation, and the path to it.
     violation: Option<String>,

@@ -9,17 +9,17 @@ pub(super) const P: usize = 1;
 pub(super) struct Scope {
     /// The number of messages that each side sends.
     pub(super) messages: [u8; 2],
-    /// Which of them are above the eager size, from bit 0.
+    /// The messages above the eager size, as bits from the first message in bit 0.
     pub(super) large: [u8; 2],
     pub(super) window: u8,
     /// The number of connections that break, and of requests that get lost or are repeated.
     pub(super) cuts: u8,
     /// The number of times that a side gives up a connection or an attempt that works.
     pub(super) suspicions: u8,
-    /// The number of times that the active side looks whether another way works. It may leave its
-    /// connection for the way, which is one of the `suspicions`.
+    /// The number of times that the active side tries another way. It may then leave its working
+    /// connection, which counts as one of the `suspicions`.
     pub(super) trials: u8,
-    /// The number of requests of a stranger that knows the session.
+    /// The number of requests of a third host that knows the session id.
     pub(super) strangers: u8,
     /// The number of each side's first message.
     pub(super) start: u32,
@@ -37,13 +37,13 @@ pub(super) enum Mistake {
     TrustDevice,
     /// A side sends before it has the peer's number.
     SendBeforeCount,
-    /// A side sends everything again that it keeps.
+    /// A side sends all kept messages again, including those that the peer has received.
     RepeatEverything,
     /// The passive side accepts a request that is older than the last one.
     AcceptOldRequest,
-    /// The passive side gives its connection up for a request alone.
+    /// The passive side gives up its working connection as soon as a request arrives.
     TrustRequest,
-    /// The epoch of a request that is refused counts.
+    /// The passive side records the epoch of a refused request.
     TakeRefusedEpoch,
 }
 
@@ -68,7 +68,7 @@ pub(super) const fn scope(
     }
 }
 
-/// Returns the scope with this number of looks at other ways.
+/// Returns the scope with this number of trials of other ways.
 pub(super) const fn with_trials(trials: u8, scope: Scope) -> Scope {
     Scope { trials, ..scope }
 }

@@ -22,7 +22,7 @@ pub(super) enum Act {
     Report(usize),
     /// The connection breaks. This many messages from either side still arrive.
     Cut(u32, [usize; 2]),
-    /// The side gives its connection or its attempt up.
+    /// The side gives up its connection or its attempt.
     Leave(usize),
     Dial,
     /// The request arrives at the passive side.
@@ -68,7 +68,8 @@ struct Flow {
     /// The sender's credits, and further credits that the receiver has not reported.
     available: u8,
     returned: u8,
-    /// The large messages that the sender takes for untaken, and those of them that are taken.
+    /// The large messages that the sender considers untaken, and the number of those that the
+    /// receiver has taken.
     untaken: u8,
     taken: u8,
 }
@@ -76,7 +77,7 @@ struct Flow {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Conn {
     is_whole: bool,
-    /// Which sides have not left it.
+    /// The sides that have not left the connection.
     open: [bool; 2],
     /// By sender.
     flows: [Flow; 2],
@@ -92,16 +93,17 @@ struct Side {
     sent: u8,
     /// The number of messages that the application has received.
     delivered: u8,
-    /// A connection that delivers messages after the side has counted them, by mistake.
+    /// The connection that, by mistake, delivers messages after the side has counted the received
+    /// ones.
     late: Option<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct World {
     sides: [Side; 2],
-    /// By epoch. The first connection of the session has 0.
+    /// The connections by epoch. The first connection of the session has epoch 0.
     conns: BTreeMap<u32, Conn>,
-    /// Requests under way: the epoch and the number of messages received.
+    /// Requests in the network: the epoch and the number of messages received.
     requests: Vec<(u32, u32)>,
     cuts: u8,
     suspicions: u8,
@@ -111,7 +113,8 @@ pub(super) struct World {
     is_doubted: bool,
 }
 
-/// A search in which the active side needs more attempts has found that it cannot resume.
+/// The limit on epochs. If the active side needs more attempts, the session cannot resume, which is
+/// a violation.
 const MOST_EPOCHS: u32 = 16;
 
 type Judged = Result<(), &'static str>;
@@ -291,7 +294,7 @@ impl World {
         }
     }
 
-    /// Makes a step, and judges it.
+    /// Makes a step, and checks its result.
     pub(super) fn apply(&mut self, act: Act, scope: &Scope) -> Judged {
         match act {
             Act::Send(at) => self.send(at, scope),
@@ -349,7 +352,7 @@ impl World {
             }
             Act::Establish(at) => self.establish(at, scope)?,
         }
-        // A connection without a user makes no difference.
+        // A connection that no side uses is removed, because it does not affect later steps.
         let sides = &self.sides;
         self.conns.retain(|&epoch, conn| {
             let uses = |side: &Side| side.link.epoch() == Some(epoch);
@@ -425,7 +428,7 @@ impl World {
             .try_for_each(|message| side.deliver(message))
     }
 
-    /// A side's connection or attempt ends, and delivers nothing more.
+    /// Ends a side's connection or attempt, which delivers nothing more.
     fn leave(&mut self, at: usize, scope: &Scope) {
         self.is_doubted &= at != P;
         let side = &mut self.sides[at];
@@ -451,7 +454,7 @@ impl World {
         conn.flows[1 - at].waiting.clear();
     }
 
-    /// The passive side answers a request.
+    /// Handles a request at the passive side.
     fn answer(&mut self, epoch: u32, received: u32, scope: &Scope) -> Judged {
         let mut trusts = scope.mistake == Some(Mistake::TrustRequest);
         match self.sides[P].session.check_attempt(epoch, received) {
