@@ -107,7 +107,7 @@ pub(super) unsafe fn copy_shared(bytes: &[u8], to: *mut u8) {
     let Some(start) = NonNull::new(to.wrapping_sub(before)) else {
         return;
     };
-    // SAFETY: the words lie in the pages that the caller vouches for.
+    // SAFETY: the words lie in the pages that the caller guarantees the conditions on.
     let words = unsafe { SharedBytes::new(start, len) };
     words.write(before, bytes);
 }

@@ -105,7 +105,7 @@ impl QueuePair {
         signalled: bool,
     ) -> Result<(), OsError> {
         let start = || Ok(slot()?.start);
-        // SAFETY: the caller vouches for the slot.
+        // SAFETY: the caller guarantees the conditions on the slot.
         unsafe { self.0.post_frame(id, frame, start, signalled) }
     }
 
@@ -121,7 +121,7 @@ impl QueuePair {
         slot: impl Fn(usize) -> Result<Sge, OsError>,
     ) -> Result<(), OsError> {
         let start = |number| Ok(slot(number)?.start);
-        // SAFETY: the caller vouches for the slots.
+        // SAFETY: the caller guarantees the conditions on the slots.
         unsafe { self.0.post_frames(frames, start) }
     }
 }

@@ -198,13 +198,13 @@ impl Socket {
         }
         let moved = if let [span] = spans {
             // A header of parts costs the kernel more than the bytes of a short frame.
-            // SAFETY: the caller vouches for the memory.
+            // SAFETY: the caller guarantees the conditions on the memory.
             unsafe { libc::send(fd, span.start.cast(), span.len, flags) }
         } else {
             let (mut iov, count) = iovecs(spans);
             let message = message(&mut iov[..count]);
-            // SAFETY: header and parts live on this stack for the call; the caller vouches for the
-            // memory.
+            // SAFETY: header and parts live on this stack for the call; the caller guarantees the
+            // conditions on the memory.
             unsafe { libc::sendmsg(fd, &raw const message, flags) }
         };
         let moved = moved_bytes(moved);
@@ -227,7 +227,8 @@ impl Socket {
         let mut parts: Vec<_> = spans.iter().map(part).collect();
         let message = message(&mut parts);
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        // SAFETY: header and parts live for the call; the caller vouches for the memory.
+        // SAFETY: header and parts live for the call; the caller guarantees the conditions on the
+        // memory.
         let moved = unsafe { libc::sendmsg(self.fd.as_raw_fd(), &raw const message, flags) };
         let moved = moved_bytes(moved);
         if let Moved::Some(count) = moved {
@@ -248,13 +249,13 @@ impl Socket {
             Wait::ForSome => 0,
         };
         let moved = if let [span] = spans {
-            // SAFETY: the caller vouches for the memory.
+            // SAFETY: the caller guarantees the conditions on the memory.
             unsafe { libc::recv(fd, span.start.cast(), span.len, flags) }
         } else {
             let (mut iov, count) = iovecs(spans);
             let mut message = message(&mut iov[..count]);
-            // SAFETY: header and parts live on this stack for the call; the caller vouches for the
-            // memory.
+            // SAFETY: header and parts live on this stack for the call; the caller guarantees the
+            // conditions on the memory.
             unsafe { libc::recvmsg(fd, &raw mut message, flags) }
         };
         match moved_bytes(moved) {

@@ -209,7 +209,7 @@ impl Stream {
         let mut send = lock(&self.send);
         let open = self.phase() == Phase::Open;
         if open && send.is_idle() && frame.payload.len() <= 1 {
-            // SAFETY: the caller vouches for the slot.
+            // SAFETY: the caller guarantees the conditions on the slot.
             let sent = unsafe { send.send_frame(id, frame, slot, signalled, &self.socket) };
             // The stream fails while the lock is held, so that no bytes follow the part of the
             // frame.
@@ -244,7 +244,7 @@ impl Stream {
         let mut send = lock(&self.send);
         let open = self.phase() == Phase::Open;
         if open && send.is_idle() {
-            // SAFETY: the caller vouches for the slots.
+            // SAFETY: the caller guarantees the conditions on the slots.
             let sent = unsafe { send.send_frames(frames, slot, &self.socket) };
             // The stream fails while the lock is held, so that no bytes follow the part of a frame.
             sent.inspect_err(|_| self.fail())?;

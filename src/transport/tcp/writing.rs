@@ -92,7 +92,8 @@ impl Writing {
             return false;
         }
         let to = &mut self.gathered[self.len..self.len + frame.len];
-        // SAFETY: the caller vouches for the frame; it is apart from this object's memory.
+        // SAFETY: the caller guarantees the conditions on the frame; it is apart from this object's
+        // memory.
         unsafe { ptr::copy_nonoverlapping(frame.start, to.as_mut_ptr(), to.len()) };
         self.len += frame.len;
         true
@@ -156,7 +157,8 @@ impl Writing {
         };
         let head = skip(gathered, self.taken);
         let moved = match payload.map(|at| skip(at, self.taken_of_payload())) {
-            // SAFETY: the gathered bytes are this object's; the caller vouches for the payload.
+            // SAFETY: the gathered bytes are this object's; the caller guarantees the conditions on
+            // the payload.
             None => unsafe { socket.send(&[head], more) },
             // SAFETY: as above.
             Some(rest) if head.len == 0 => unsafe { socket.send(&[rest], more) },

@@ -68,8 +68,8 @@ impl OwnedId {
         raw: NonNull<ffi::rdma_cm_id>,
         channel: &EventChannel,
     ) -> Self {
-        // SAFETY: the caller vouches for the id and the lock. It has its listener's context, whose
-        // events are not its own.
+        // SAFETY: the caller guarantees the conditions on the id and the lock. It has its
+        // listener's context, whose events are not its own.
         unsafe { (*raw.as_ptr()).context = ptr::null_mut() };
         Self::new(raw, channel)
     }
@@ -227,6 +227,7 @@ impl Groups {
 /// As [`Groups::leave`].
 unsafe fn leave(id: *mut ffi::rdma_cm_id, group: SocketAddr) -> c_int {
     let mut addr = sockaddr::from_std(group);
-    // SAFETY: the caller vouches for the id; the address is a local as large as any.
+    // SAFETY: the caller guarantees the conditions on the id; the address is a local as large as
+    // any.
     unsafe { ffi::rdma_leave_multicast(id, (&raw mut addr).cast()) }
 }

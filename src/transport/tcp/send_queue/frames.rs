@@ -60,7 +60,7 @@ impl SendQueue {
             self.requests.pop_back();
             self.writing.clear();
         })?;
-        // SAFETY: the caller vouches for the memory.
+        // SAFETY: the caller guarantees the conditions on the memory.
         unsafe { frame.copy_rest_to(memory.start, self.writing.taken_of_payload()) };
         if let Some(request) = self.requests.back_mut() {
             request.memory = memory;
@@ -108,7 +108,7 @@ impl SendQueue {
                 continue;
             }
             memory.start = slot(number)?;
-            // SAFETY: the caller vouches for the memory.
+            // SAFETY: the caller guarantees the conditions on the memory.
             unsafe { frame.copy_rest_to(memory.start, taken.saturating_sub(before)) };
             self.post(id, SendOp::Send, memory, signalled);
             if taken > 0 {

@@ -117,7 +117,7 @@ pub(super) unsafe fn poll(
 ) -> Result<Option<AsyncEvent>, OsError> {
     set_nonblocking(fd)?;
     let mut raw = MaybeUninit::<ffi::ibv_async_event>::zeroed();
-    // SAFETY: the caller vouches for the context, and the structure is a local.
+    // SAFETY: the caller guarantees the conditions on the context, and the structure is a local.
     let ret = unsafe { ffi::ibv_get_async_event(context, raw.as_mut_ptr()) };
     match cvt("ibv_get_async_event", ret) {
         Ok(_) => {}
@@ -141,12 +141,12 @@ pub(super) unsafe fn poll(
 ///
 /// `raw` is initialised, except that its type may be any number; the object in it exists.
 unsafe fn read(raw: *const ffi::ibv_async_event) -> AsyncEvent {
-    // SAFETY: the caller vouches for `raw`; the place is not read.
+    // SAFETY: the caller guarantees the conditions on `raw`; the place is not read.
     let event_type = unsafe { &raw const (*raw).event_type };
     // SAFETY: an `enum` without negative members is an `unsigned int` here, and every number is
     // valid as one.
     let event_type = AsyncEventType::from_raw(unsafe { event_type.cast::<u32>().read() });
-    // SAFETY: the caller vouches for `raw`; the place is not read.
+    // SAFETY: the caller guarantees the conditions on `raw`; the place is not read.
     let element = unsafe { &raw const (*raw).element };
     // SAFETY: each member starts at the start of the union, the pointers have its length, and all
     // of it is initialised.

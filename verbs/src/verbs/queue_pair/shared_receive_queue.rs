@@ -141,7 +141,7 @@ impl SharedReceiveQueue {
         let mut wr = raw::recv_wr(wr_id, Some(&sge));
         let mut bad_wr = ptr::null_mut();
         // SAFETY: the queue exists, and the request lives on this stack for the call; the caller
-        // vouches for the memory.
+        // guarantees the conditions on the memory.
         let ret = unsafe { ffi::ibv_post_srq_recv(self.as_ptr(), &raw mut wr, &raw mut bad_wr) };
         cvt_errno("ibv_post_srq_recv", ret)
     }
