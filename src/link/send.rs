@@ -201,7 +201,7 @@ impl Core {
         let len = message.len;
         let refused = |refused| refused_send(refused, len);
         if self.holds_back() {
-            // Held messages go first.
+            // Held messages have to be sent first.
             self.conn.may_send(len).map_err(refused)?;
             return Err(TrySendError::Full);
         }
@@ -324,7 +324,7 @@ impl Core {
     ) -> Result<usize, TrySendError> {
         self.check_sendable()?;
         if self.holds_back() {
-            // Held messages go first.
+            // Held messages have to be sent first.
             return Ok(0);
         }
         let refused = |refused| refused_send(refused, 0);
@@ -346,7 +346,7 @@ impl Core {
             pair[0] = IoSlice::new(len);
             pair[1] = IoSlice::new(message);
         }
-        // At most MAX_PARTS.
+        // The count is at most `MAX_PARTS`.
         let transmit = self.conn.send_batch(count as u32, len).map_err(refused)?;
         queues
             .post_send(&transmit, &parts[..2 * count], false)
@@ -362,7 +362,8 @@ impl Core {
 
 /// The bytes of a stream, and held bytes.
 impl Core {
-    /// Takes some of these bytes, and returns how many; `None` if they make a large message.
+    /// Takes bytes from the start of the parts, and returns their number, or `None` if they form a
+    /// large message.
     #[inline]
     pub(super) fn try_write(
         &mut self,
@@ -399,7 +400,7 @@ impl Core {
         usize::try_from(self.conn.most_held_back()).unwrap_or(usize::MAX)
     }
 
-    /// Whether some of `len` bytes may join the bytes that are held back.
+    /// Whether at least one of `len` bytes may join the held bytes.
     #[cfg(feature = "tokio")]
     pub(super) fn may_join(&mut self, len: usize) -> bool {
         let most = self.most_held_back(len);
@@ -423,12 +424,12 @@ impl Core {
         Ok(())
     }
 
-    /// Whether held messages have to leave before any other.
+    /// Whether held messages have to be sent before any other.
     pub(super) fn holds_back(&self) -> bool {
         !self.cork.is_empty()
     }
 
-    /// Joins a message to the held ones, up to the length of a frame.
+    /// Adds a message to the held ones, up to the length of a frame.
     fn hold_back<T: Default>(&mut self, join: impl FnOnce(&mut Cork, usize) -> T) -> T {
         let sides = self.conn.negotiated();
         let longest = sides.map_or(0, |sides| sides.send_eager as usize);
@@ -448,7 +449,7 @@ impl Core {
         while self.holds_back() {
             match self.uncork_some() {
                 Ok(()) => sent = true,
-                // There is no room, or the peer takes no further messages. Then the held ones were
+                // There is no room, or the peer accepts no further messages, and the held ones are
                 // not delivered.
                 Err(_) => break,
             }
@@ -463,7 +464,7 @@ impl Core {
         let room = self.conn.held_room()?;
         let front = self.cork.front(room);
         let payload = self.cork.payload(front);
-        // No more than a frame has places for.
+        // The count is at most the number of messages in a frame.
         let transmit = self.conn.send_held(front.count as u32, payload.len())?;
         let posted = match &mut self.queues {
             Some(queues) => queues.post_send(&transmit, &[IoSlice::new(payload)], false),
@@ -486,7 +487,8 @@ impl Core {
         Ok(())
     }
 
-    /// Starts to find out whether the peer has all that was sent so far.
+    /// Starts a flush: asks the peer's library whether all messages that were sent so far have
+    /// arrived.
     pub(super) fn flush(&mut self) -> Result<Flush, Error> {
         self.check_not_ended()?;
         if self.blocks_new_messages() {
@@ -514,14 +516,14 @@ impl Core {
     pub(super) fn try_operate(&mut self, checked: &Checked) -> Result<(), TrySendError> {
         self.check_sendable()?;
         if let Some(able) = self.conn.capabilities() {
-            // This side's has been asked.
+            // This side's rights were checked before.
             checked
                 .op
                 .check(able, || "the peer's device".to_owned())
                 .map_err(TrySendError::Failed)?;
         }
         if self.holds_back() {
-            // Held messages go first.
+            // Held messages have to be sent first.
             self.conn
                 .may_send(0)
                 .map_err(|refused| refused_send(refused, 0))?;
@@ -553,7 +555,8 @@ pub(super) fn refused_send(refused: SendRefused, len: usize) -> TrySendError {
     })
 }
 
-/// How many of the first messages fit, and their bytes with their lengths.
+/// Returns the number of the first messages that fit a frame, and their bytes including length
+/// fields.
 fn fitting(messages: &[IoSlice<'_>], room: BatchRoom) -> (usize, usize) {
     let (mut count, mut bytes) = (0, 0_usize);
     for message in messages.iter().take(room.messages.min(MAX_PARTS)) {
@@ -567,8 +570,8 @@ fn fitting(messages: &[IoSlice<'_>], room: BatchRoom) -> (usize, usize) {
     (count, bytes)
 }
 
-/// The sum of lengths. The same bytes may be named many times, so it may be more than a number
-/// holds: then it is the greatest, which is longer than any message.
+/// The sum of lengths. The same bytes may occur in many parts, so the sum may overflow. Then the
+/// result is `usize::MAX`, which is longer than any message.
 pub(crate) fn total(parts: &[IoSlice<'_>]) -> usize {
     sum(parts.iter().map(|part| part.len()))
 }

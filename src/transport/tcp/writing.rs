@@ -8,9 +8,10 @@ use crate::{
     transport::queues::Frame,
 };
 
-/// How many bytes of short PDUs are gathered for one call.
+/// The number of bytes of short PDUs that are gathered for one call.
 const GATHERED: usize = 4 << 10;
-/// Up to here a payload is copied behind its header: a call with parts costs more.
+/// The greatest length of a payload that is copied behind its header, because a call with several
+/// parts costs more than the copy.
 const SHORT: usize = 1 << 10;
 
 /// The bytes on their way to the socket: short PDUs in order, and the payload of the last one if it
@@ -21,7 +22,7 @@ pub(super) struct Writing {
     len: usize,
     payload: Payload,
     then: Then,
-    /// How much of both was taken.
+    /// The number of bytes, of both together, that the socket has taken.
     taken: usize,
 }
 
@@ -29,9 +30,9 @@ pub(super) struct Writing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Then {
     Nothing,
-    /// The next request is on the wire.
+    /// The next request has been sent.
     RequestSent,
-    /// So is a part of the oldest answer.
+    /// A part of the oldest answer has been sent.
     AnswerPartSent,
 }
 
@@ -111,7 +112,7 @@ impl Writing {
         true
     }
 
-    /// Puts a payload behind its header. The caller adds nothing behind the payload.
+    /// Appends a payload to its header. The caller appends nothing after the payload.
     pub(super) fn put(&mut self, payload: Payload, then: Then) {
         self.payload = payload;
         self.then = then;
@@ -228,12 +229,12 @@ impl Writing {
         self.taken = taken;
     }
 
-    /// How much of the payload the socket has taken.
+    /// Returns the number of bytes of the payload that the socket has taken.
     pub(super) fn taken_of_payload(&self) -> usize {
         self.taken.saturating_sub(self.len)
     }
 
-    /// Whether the socket has taken all of it.
+    /// Whether the socket has taken the whole payload.
     pub(super) fn is_taken(&self) -> bool {
         self.taken == self.len + self.payload.len()
     }

@@ -1,4 +1,4 @@
-//! The steps of the connection manager when a watched socket is ready.
+//! The steps that the connection manager takes when a watched socket is ready.
 
 use std::{
     net::{SocketAddr, TcpStream},
@@ -28,7 +28,7 @@ use crate::{
     },
 };
 
-/// How many connections are taken from a listener at a time.
+/// The number of connections that are taken from a listener at a time.
 const BATCH: usize = 32;
 
 impl ConnectionManager {
@@ -124,7 +124,7 @@ impl ConnectionManager {
         is_watched
     }
 
-    /// Reports the request of a peer that has connected, when it is whole.
+    /// Reports the request of a peer that has connected, once it has arrived completely.
     fn read_request(&self, state: &mut State, token: u64) {
         let Some(Watched::Silent {
             listener,
@@ -176,7 +176,7 @@ impl ConnectionManager {
         }));
     }
 
-    /// Sends this side's request: its socket has connected, or failed to.
+    /// Sends this side's request if its socket has connected, or reports that it failed to connect.
     fn ask(&self, state: &mut State, token: u64) {
         let Some(Watched::Connecting {
             stream,
@@ -203,7 +203,7 @@ impl ConnectionManager {
         state.sockets.insert(token, watched);
     }
 
-    /// Reports the answer to this side's request, when it is whole.
+    /// Reports the answer to this side's request, once it has arrived completely.
     fn read_answer(&self, state: &mut State, token: u64) {
         let Some(Watched::Asking { stream, arriving }) = state.sockets.get_mut(&token) else {
             return;
@@ -233,7 +233,7 @@ impl ConnectionManager {
             } if !private_data.is_empty() => EventKind::Rejected { private_data },
             Arrived::Ended(Some(errno)) => EventKind::failure("recv", errno),
             Arrived::Ended(None) => EventKind::Failed(CloseReason::PeerDisconnected),
-            // This crate gives a cause for each rejection.
+            // A rejection by this crate has a cause, so this peer is another program.
             Arrived::Message { .. } | Arrived::Foreign => EventKind::Failed(CloseReason::NotRdmsg),
         };
         self.inner.change(stream.fd(), token, EpollFlags::empty());
@@ -248,9 +248,9 @@ impl State {
     }
 }
 
-/// Whether an error of accept4(2) is that of one connection, which the kernel then removes from its
-/// queue: the peer or the network has gone, or a firewall forbids it. Other errors may come again
-/// for the same connection.
+/// Whether an error of accept4(2) concerns one connection, which the kernel then removes from its
+/// queue: the peer or the network has failed, or a firewall forbids it. Other errors may repeat for
+/// the same connection.
 fn is_of_one_connection(errno: i32) -> bool {
     matches!(
         errno,
@@ -280,7 +280,7 @@ mod tests {
     use super::*;
     use crate::transport::tcp::socket_errors::ACCEPT4;
 
-    /// An error that comes again and again would keep the engine's thread busy.
+    /// Without a pause, an error that repeats would keep the engine's thread busy.
     #[test]
     fn listener_pauses_after_errors_that_stay() {
         let stays = |errno: &&i32| **errno != libc::EWOULDBLOCK && !is_of_one_connection(**errno);
