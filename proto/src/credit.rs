@@ -9,8 +9,8 @@ use super::{account::Account, outbound::LARGE_IN_FLIGHT, reason::Violation};
 /// The receives that are posted for control frames, in addition to those of the window.
 ///
 /// Control frames take no credit, so they have receives of their own, and each is posted again as
-/// soon as its frame is processed, before anything is sent that the frame permits. So the question
-/// is how many control frames can be unprocessed at the receiver at once:
+/// soon as its frame is processed, before anything is sent that the frame permits. The number of
+/// control frames that can be unprocessed at the receiver at once is:
 ///
 /// * **Grants: 2.** A grant frame of its own is sent when the limit has grown by at least half the
 ///   window, rounded up, since it was last announced. Let g1 < g2 < g3 be the limits of three such
@@ -26,7 +26,7 @@ use super::{account::Account, outbound::LARGE_IN_FLIGHT, reason::Violation};
 /// * **Ping: 1**, because the next one is sent after the pong of the one before.
 /// * **Pong: 1**, because there is one ping at a time.
 /// * **Finish: 1**, **Close: 1**, **CloseAck: 1**, and **Abort or Failure: 1**, because each is
-///   sent once, and of the last two only one.
+///   sent once, and at most one of Abort and Failure is sent.
 pub const CONTROL_RECEIVES: u32 = 8 + LARGE_IN_FLIGHT;
 
 /// The credit of this side.
@@ -42,7 +42,7 @@ pub(super) struct SendCredit {
 }
 
 impl SendCredit {
-    /// Makes the state after the hello, which grants the first `credits`. `start` is 0 but in
+    /// Creates the state after the hello, which grants the first `credits`. `start` is 0 except in
     /// tests.
     pub(super) fn new(window: u16, credits: u16, start: u32) -> Self {
         Self {
@@ -122,12 +122,12 @@ pub(super) struct RecvCredit {
     announced: u32,
     /// Whether the peer has used up its grants since a receive was last posted again.
     used_up: bool,
-    /// Whether a grant waits for more releases while the application has messages.
+    /// Whether a grant may wait for more releases while the application holds messages.
     may_delay_grants: bool,
 }
 
 impl RecvCredit {
-    /// Makes the state after the hello, which grants the first `credits`. `start` is 0 but in
+    /// Creates the state after the hello, which grants the first `credits`. `start` is 0 except in
     /// tests.
     pub(super) fn new(window: u16, credits: u16, start: u32) -> Self {
         let limit = start.wrapping_add(credits.into());
@@ -180,8 +180,8 @@ impl RecvCredit {
         let more = match account {
             None => 1,
             Some(account) => {
-                // Twice the number for a peer that has used up its grants, so that a peer that
-                // sends little takes few receives from busy ones.
+                // A peer that has used up its grants gets twice as many, so that connections with
+                // little traffic keep few receives.
                 let twice = if self.used_up { 2 + self.promised() } else { 1 };
                 let wanted = twice.min(self.window - self.promised());
                 match self.promised().checked_sub(self.floor) {
@@ -208,8 +208,8 @@ impl RecvCredit {
         self.released = self.released.wrapping_add(1);
     }
 
-    /// Promises all receives of the window but `held`, which stand for messages of earlier
-    /// connections. It takes no promise back.
+    /// Promises all receives of the window except `held`, which correspond to held messages of
+    /// earlier connections. It withdraws no promise.
     pub(super) fn withhold(&mut self, held: u32) {
         let more = self.window.saturating_sub(held + self.promised());
         self.limit = self.limit.wrapping_add(more);
@@ -242,8 +242,8 @@ impl RecvCredit {
         more >= self.window.div_ceil(2) || (enough && self.is_awaited())
     }
 
-    /// Whether the peer waits for a grant that waits for more releases. They may never come: an
-    /// application may keep messages.
+    /// Whether the peer waits for a grant that is delayed until more messages are released. The
+    /// application may never release them.
     #[inline]
     pub(super) fn delays_grant(&self) -> bool {
         self.is_awaited() && !self.grant_due()
@@ -254,12 +254,12 @@ impl RecvCredit {
         self.announced
     }
 
-    /// Lets grants leave at once, until the application holds no message.
+    /// Sends grants without delay until the application holds no message.
     pub(super) fn stop_delaying_grants(&mut self) {
         self.may_delay_grants = false;
     }
 
-    /// Whether the peer has used up its credit, and there is more.
+    /// Whether the peer has used up its announced credit, and more can be granted.
     #[inline]
     fn is_awaited(&self) -> bool {
         self.limit != self.announced && self.announced == self.received
@@ -377,7 +377,7 @@ mod tests {
         credit.announce();
         credit.release(Some(&account));
         assert!(credit.promised() <= 8);
-        // Others take the spare receives, and another connection comes.
+        // Other connections take the spare receives, and another connection is opened.
         while account.trade(0, 0, 8) > 0 {}
         assert!(account.open(8));
         for _ in 0..20 {

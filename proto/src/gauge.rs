@@ -6,23 +6,23 @@ use std::{
 /// A bound on bytes that many connections use at a time, with a queue of waiting connections.
 ///
 /// A connection claims the bytes of a message part by part, so a message that does not arrive uses
-/// next to nothing. One host uses at most three quarters of the bound. The hosts that wait take
-/// turns; the claims of one host are granted in their order, except that the later parts of a
-/// message go before the first parts of others.
+/// almost nothing. One host uses at most three quarters of the bound. The hosts that wait take
+/// turns; the claims of one host are granted in their order, except that later parts of a message
+/// precede the first parts of others.
 ///
-/// Messages of which parts have arrived could block each other: all of them wait, and none is
-/// complete. Therefore a later part may exceed a full bound by an eighth of it, and beyond that one
-/// message at a time, which is then complete and is released by the application. The same holds
-/// for the share of each host. A claim is always granted if nothing is in use.
+/// Messages that have partially arrived could block each other, if all of them wait and none is
+/// complete. Therefore later parts may exceed a full bound by an eighth of it. Beyond that, one
+/// message at a time may exceed the bound until it is complete, so that the application can release
+/// it. The same holds for the share of each host. A claim is always granted if nothing is in use.
 #[derive(Debug)]
 pub struct Gauge {
     total: Level,
     hosts: HashMap<Host, Share>,
     /// The number of claims that wait, of all hosts.
     waiting: usize,
-    /// Claims that were granted and not fetched. Their bytes are in use.
+    /// Granted claims that were not fetched. Their bytes count as in use.
     granted: Vec<Claim>,
-    /// The claimants that were granted theirs since the last [`served`](Self::served).
+    /// The claimants whose claims were granted since the last [`served`](Self::served).
     served: Vec<u64>,
     /// The ticket of the next claim that waits.
     next_ticket: u64,
@@ -30,14 +30,14 @@ pub struct Gauge {
     turns: u64,
 }
 
-/// The place of a claim in its message.
+/// The position of a claim in its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// The whole message.
     Whole,
     /// The first chunk of several.
     First,
-    /// A chunk with others before and behind it.
+    /// A chunk with others before and after it.
     Middle,
     /// The last chunk of several.
     Last,
@@ -104,7 +104,7 @@ impl Level {
                 && (self.exceeding == Some(claim.who) || self.used <= self.most()))
     }
 
-    /// Returns the bytes in use up to which another message may exceed the limit.
+    /// Returns the number of bytes in use up to which later parts may exceed the limit.
     fn most(&self) -> u64 {
         self.limit.saturating_add(self.limit / 8)
     }
@@ -155,7 +155,7 @@ impl Share {
 }
 
 impl Gauge {
-    /// Makes a gauge for `limit` bytes of all hosts together.
+    /// Creates a gauge for `limit` bytes of all hosts together.
     pub fn new(limit: u64) -> Self {
         Self {
             total: Level::new(limit),
@@ -168,8 +168,8 @@ impl Gauge {
         }
     }
 
-    /// Returns the claimants that were granted theirs by the last calls while they waited.
-    /// [`claim`](Self::claim) fetches it.
+    /// Returns the waiting claimants whose claims were granted since the last call.
+    /// [`claim`](Self::claim) fetches a grant.
     pub fn served(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.served)
     }
@@ -210,8 +210,8 @@ impl Gauge {
         self.fetch(who)
     }
 
-    /// Claims `bytes` for a claimant that does not wait, if then at most `limit` bytes are in use.
-    /// Returns whether it got them. It gets none while other claimants wait.
+    /// Claims `bytes` without waiting, if at most `limit` bytes are then in use and no other
+    /// claimant waits. Returns whether the claim was granted.
     pub fn try_claim(&mut self, host: Host, bytes: u64, limit: u64) -> bool {
         let claim = Claim {
             who: u64::MAX,
@@ -230,7 +230,7 @@ impl Gauge {
         fits
     }
 
-    /// Whether this claimant waits or has a grant to fetch.
+    /// Whether this claimant waits, or has an unfetched grant.
     pub fn knows(&self, who: u64, host: Host) -> bool {
         let waits = |share: &Share| share.index_of(who).is_some();
         self.granted.iter().any(|claim| claim.who == who)
@@ -314,7 +314,7 @@ impl Gauge {
         if self.total.has_room_for(&share.waiting[at]) {
             return Some((*host, at));
         }
-        // The message that exceeds the limit is complete before others go on.
+        // The message that exceeds the limit is completed before other claims are granted.
         let who = self.total.exceeding?;
         waiting().find_map(|(host, share, _)| {
             let at = share.index_of(who)?;
@@ -337,7 +337,7 @@ impl Gauge {
         })
     }
 
-    /// Forgets a host that uses nothing and waits for nothing.
+    /// Forgets a host that uses no bytes and has no waiting claim.
     fn clean(&mut self, host: Host) {
         let idle = |share: &Share| share.level.used == 0 && share.waiting.is_empty();
         if self.hosts.get(&host).is_some_and(idle) {

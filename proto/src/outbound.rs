@@ -1,4 +1,4 @@
-//! Large messages on their way out: memory that is exposed to the peer until it has read it.
+//! Outgoing large messages: memory that is exposed to the peer until the peer has read it.
 
 use std::collections::VecDeque;
 
@@ -6,17 +6,17 @@ use super::reason::Violation;
 
 /// The number of large messages that may be in flight in one direction.
 ///
-/// So many that the receiver knows of the next one while it reads one, and so few that reporting
-/// them takes few receives: see [`CONTROL_RECEIVES`](crate::CONTROL_RECEIVES).
+/// It is large enough that the receiver knows the next message while it reads one, and small enough
+/// that reports about them need few receives: see [`CONTROL_RECEIVES`](crate::CONTROL_RECEIVES).
 pub(crate) const LARGE_IN_FLIGHT: u32 = 4;
 
 /// The large messages that the peer has not taken yet.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Outbound {
-    /// Their lengths in bytes, oldest first.
+    /// The lengths of the messages in bytes, oldest first.
     lengths: VecDeque<u64>,
-    /// The sum of their lengths.
+    /// The sum of the lengths.
     bytes: u64,
     /// The bound on `bytes`, which a single message may exceed.
     limit: u64,

@@ -4,8 +4,8 @@ use super::send_ring::READS;
 
 /// The longest chunk in bytes in which a large message is read.
 ///
-/// Long enough to make the cost of the work request small, short enough that control frames, which
-/// queue behind it, are not held up for long.
+/// It is long enough to make the cost of the work request small, and short enough that control
+/// frames, which queue behind the chunk, are not delayed for long.
 pub const LONGEST_CHUNK: u64 = 1 << 20;
 
 /// The shortest chunk, unless the message ends before: half a second on a link of 1 Mbit/s.
@@ -18,16 +18,16 @@ const SLOW: Duration = Duration::from_millis(400);
 
 /// The length of the chunks in which large messages are read, and the number of reads in progress.
 ///
-/// Only an arriving chunk is a sign of progress, for keepalive and for connections that wait for
-/// memory, so on a slow link chunks are short. Nothing is known about the link of a new connection:
-/// its first chunks are the shortest, and few, which is also all the memory that a peer that never
-/// answers a read gets pinned.
+/// Only a complete chunk counts as progress, for keepalive and for connections that wait for
+/// memory, so chunks are short on a slow link. The speed of a new connection's link is unknown, so
+/// its first chunks are the shortest, and few are in progress. That also bounds the memory that is
+/// pinned for a peer that never answers a read.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Pace {
     chunk: u64,
     longest: u64,
-    /// Since when the oldest read in progress has had the link to itself.
+    /// The time since which the oldest read in progress has been the only one on the link.
     since: Option<Instant>,
 }
 
@@ -59,12 +59,12 @@ impl Pace {
         self.since = Some(now);
     }
 
-    /// Records that the oldest read, of `len` bytes, is done.
+    /// Records that the oldest read, of `len` bytes, has completed.
     pub(super) fn completed(&mut self, len: u64, now: Instant) {
         let Some(since) = self.since.replace(now) else {
             return;
         };
-        // The time that a chunk of the present length would have taken.
+        // This is the time that a chunk of the present length would have taken.
         let took = now.saturating_duration_since(since).as_nanos();
         let took = took * u128::from(self.chunk) / u128::from(len.max(1));
         if took <= QUICK.as_nanos() {

@@ -2,19 +2,19 @@ use std::time::{Duration, Instant};
 
 use rdma_status::OsError;
 
-/// The wait before memory is asked for again the first time. It doubles from try to try.
+/// The wait before the first retry of a failed allocation. It doubles after each retry.
 const FIRST_BACKOFF: Duration = Duration::from_millis(10);
-/// The bound on that wait.
+/// The longest wait before a retry.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
 
-/// Bounds the time for which large messages may stand still, because other connections wait for
-/// their memory.
+/// Bounds the time for which reads of large messages may make no progress, because other
+/// connections may wait for their memory.
 ///
-/// While others do wait for it, a message has to arrive at a pace that grows with its memory: an
-/// eighth of the bytes that have arrived of it, within each timeout.
+/// While others wait, a message must arrive at a rate that grows with its memory: within each
+/// timeout, an eighth of the bytes that have arrived so far.
 ///
-/// Reads are checked periodically, so that a chunk that arrives sets no timer. Reads that stand
-/// still are noticed after 1 to 1.5 times the timeout.
+/// Reads are checked periodically, so that an arriving chunk need not set a timer. Stalled reads
+/// are detected after 1 to 1.5 times the timeout.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct ReadWatchdog {
@@ -31,7 +31,7 @@ enum Watch {
     Reading {
         /// The time of the next check.
         check: Instant,
-        /// The progress by the last check.
+        /// The progress at the last check.
         seen: Progress,
         /// Whether too little had arrived between the last two checks.
         still: bool,
@@ -39,13 +39,13 @@ enum Watch {
     /// The system has no memory for the next chunk, or for the next message.
     OutOfMemory {
         error: OsError,
-        /// The deadline for finding some.
+        /// The time at which the connection ends if there is still no memory.
         until: Instant,
-        /// The time of the next try.
+        /// The time of the next retry.
         retry: Instant,
         backoff: Duration,
     },
-    /// The driver has been asked to try again.
+    /// The driver was asked to retry.
     Retrying { until: Instant, backoff: Duration },
 }
 
@@ -53,16 +53,16 @@ enum Watch {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub(super) struct Progress {
-    /// Chunks, of all connections with the peer's engine.
+    /// The number of chunks on all connections with the peer's engine.
     pub(super) chunks: u64,
-    /// Bytes, of this connection.
+    /// The number of bytes on this connection.
     pub(super) bytes: u64,
-    /// Bytes of messages that are incomplete and for whose memory others wait.
+    /// The number of bytes of incomplete messages, if other connections wait for memory.
     pub(super) wanted: u64,
 }
 
 impl Progress {
-    /// Whether enough has arrived since `seen`, half a timeout before.
+    /// Whether enough bytes have arrived since `seen`, half a timeout ago.
     fn is_enough_since(&self, seen: Self) -> bool {
         self.chunks > seen.chunks && self.bytes - seen.bytes >= self.wanted / 16
     }
@@ -72,9 +72,9 @@ impl Progress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Fine,
-    /// Ask the system for memory again.
+    /// Retry the allocation.
     Retry,
-    /// Too little has arrived for longer than the timeout.
+    /// Too few bytes have arrived for longer than the timeout.
     Stalled,
     /// There has been no memory for longer than the timeout.
     OutOfMemory(OsError),
@@ -95,7 +95,7 @@ impl ReadWatchdog {
         }
     }
 
-    /// Whether nothing is watched, and no memory is missing.
+    /// Whether no reads are watched and no memory is missing.
     pub(super) fn is_off(&self) -> bool {
         matches!(self.watch, Watch::Off)
     }
@@ -105,7 +105,7 @@ impl ReadWatchdog {
         matches!(self.watch, Watch::Reading { .. })
     }
 
-    /// Records that a read is posted. `seen` has arrived before it.
+    /// Records that a read is posted, when the progress was `seen`.
     pub(super) fn read_posted(&mut self, seen: Progress, now: Instant) {
         match self.watch {
             Watch::Off | Watch::OutOfMemory { .. } | Watch::Retrying { .. } => {
@@ -119,8 +119,8 @@ impl ReadWatchdog {
         }
     }
 
-    /// Records that the system has no memory, which may change. Returns whether that has been so
-    /// for longer than the timeout.
+    /// Records that an allocation failed, which may be temporary. Returns whether allocations have
+    /// failed for longer than the timeout.
     pub(super) fn out_of_memory(&mut self, error: OsError, now: Instant) -> Verdict {
         let (until, backoff) = match self.watch {
             Watch::Off | Watch::Reading { .. } => (now + self.timeout, FIRST_BACKOFF),
@@ -141,7 +141,7 @@ impl ReadWatchdog {
         Verdict::Fine
     }
 
-    /// Records that memory was found.
+    /// Records that an allocation succeeded.
     pub(super) fn memory_found(&mut self) {
         match self.watch {
             Watch::OutOfMemory { .. } | Watch::Retrying { .. } => self.watch = Watch::Off,
@@ -149,15 +149,14 @@ impl ReadWatchdog {
         }
     }
 
-    /// Records that the driver is asked to try again.
+    /// Records that the driver was asked to retry.
     pub(super) fn retrying(&mut self) {
         if let Watch::OutOfMemory { until, backoff, .. } = self.watch {
             self.watch = Watch::Retrying { until, backoff };
         }
     }
 
-    /// Checks whether the deadline has passed. `progress` has arrived; `reading` is set if reads
-    /// are in progress.
+    /// Checks the reads if the deadline has passed. `reading` is set if reads are in progress.
     pub(super) fn check(&mut self, progress: Progress, reading: bool, now: Instant) -> Verdict {
         match self.watch {
             Watch::Reading { check, seen, still } if check <= now => {

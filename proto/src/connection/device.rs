@@ -15,8 +15,8 @@ impl Connection {
     /// on this connection the peer is dead after `timeout`, or after the `keepalive_timeout` if
     /// that is shorter.
     ///
-    /// The caller feeds all completions that are already there before. Without keepalive the ping
-    /// alone finds out, because the device fails it after its own retries.
+    /// Before this call the caller passes in all completions that have arrived. Without keepalive
+    /// only the ping detects a dead path, because the device fails it after its own retries.
     pub fn suspect_path(&mut self, timeout: Duration, now: Instant) {
         if let Some((open, side)) = self.open() {
             open.suspect_path(side, timeout, now);
