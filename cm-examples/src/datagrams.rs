@@ -156,12 +156,12 @@ impl Datagrams {
     /// If some are missing. The error has the number that arrived.
     pub fn wait_received(&mut self, first: Duration) -> Result<()> {
         while self.received < self.count {
-            let time_limit = if self.received == 0 {
+            let patience = if self.received == 0 {
                 first
             } else {
                 TIME_LIMIT
             };
-            let Some(completion) = self.completion(time_limit)? else {
+            let Some(completion) = self.completion(patience)? else {
                 let (received, count) = (self.received, self.count);
                 let text = format!(
                     "{received} of {count} datagrams have come: the others are lost, or -C is another there"
@@ -197,8 +197,8 @@ impl Datagrams {
         Ok(())
     }
 
-    /// Waits for the next completion. Returns `None` if there is none within `time_limit`.
-    fn completion(&self, time_limit: Duration) -> Result<Option<WorkCompletion>> {
+    /// Waits for the next completion. Returns `None` if there is none within `patience`.
+    fn completion(&self, patience: Duration) -> Result<Option<WorkCompletion>> {
         let start = Instant::now();
         loop {
             // To miss no completion: first request an event, then poll, then sleep.
@@ -209,9 +209,8 @@ impl Datagrams {
                 result.map_err(|error| format!("{error}: -S must be the same on both sides"))?;
                 return Ok(Some(completions[0]));
             }
-            let left = time_limit.saturating_sub(start.elapsed());
-            if left.is_zero()
-                || self.done.wait_event(left)?.is_none() && time_limit != Duration::MAX
+            let left = patience.saturating_sub(start.elapsed());
+            if left.is_zero() || self.done.wait_event(left)?.is_none() && patience != Duration::MAX
             {
                 return Ok(None);
             }

@@ -22,7 +22,7 @@ pub struct Options {
     pub address: SocketAddr,
     /// How long clients may take to finish after SIGINT or SIGTERM, in seconds
     #[arg(long, default_value_t = 5)]
-    pub time_limit: u64,
+    pub patience: u64,
     /// Show the log of the library
     #[arg(short, long)]
     pub debug: bool,
@@ -73,10 +73,10 @@ impl Service {
         let builder = builder.backlog(1000).half_open(1000);
         let listener = builder.bind(options.address)?;
         println!("listening on {}", listener.local_addr());
-        let time_limit = Duration::from_secs(options.time_limit);
+        let patience = Duration::from_secs(options.patience);
         Ok(Self {
             listener,
-            signals: thread::spawn(move || obey(&signals, engine, time_limit)),
+            signals: thread::spawn(move || obey(&signals, engine, patience)),
         })
     }
 
@@ -91,7 +91,7 @@ impl Service {
 }
 
 /// SIGUSR1 prints statistics; SIGINT and SIGTERM end the server.
-fn obey(signals: &SigSet, engine: Engine, time_limit: Duration) -> Result<()> {
+fn obey(signals: &SigSet, engine: Engine, patience: Duration) -> Result<()> {
     while signals.wait()? == Signal::SIGUSR1 {
         let statistics = engine.statistics()?;
         let usage = getrusage(UsageWho::RUSAGE_SELF)?;
@@ -105,7 +105,7 @@ fn obey(signals: &SigSet, engine: Engine, time_limit: Duration) -> Result<()> {
             used.num_milliseconds()
         );
     }
-    let left = engine.drain(time_limit)?;
+    let left = engine.drain(patience)?;
     println!("{left} connections were left");
     engine.shutdown();
     Ok(())

@@ -39,7 +39,7 @@ enum Content<'a> {
     /// A large message that is registered: the peer can read it after the announcement.
     Exposed(Exposed),
     /// The message is in flight, or the peer may have received a part of it.
-    CompletedSend,
+    Sent,
 }
 
 /// The result of an attempt to send, if there is room.
@@ -77,13 +77,13 @@ impl<'a> Sending<'a> {
         match self.content {
             Content::Memory(memory) => Some(memory),
             Content::Exposed(exposed) => Some(exposed.take_back()),
-            Content::Parts(_) | Content::CompletedSend => None,
+            Content::Parts(_) | Content::Sent => None,
         }
     }
 
     /// Ends the exposure of the message to the peer, after the connection was lost.
     fn hide(&mut self) {
-        if let Content::Exposed(exposed) = mem::replace(&mut self.content, Content::CompletedSend) {
+        if let Content::Exposed(exposed) = mem::replace(&mut self.content, Content::Sent) {
             self.content = Content::Memory(exposed.take_back());
         }
     }
@@ -91,7 +91,7 @@ impl<'a> Sending<'a> {
     /// Exposes a large message to the peer, from memory of the connection with this `generation`.
     pub(super) fn expose(&mut self, allocator: &Allocator, generation: u32) -> Result<(), Error> {
         self.generation = generation;
-        let buffer = match mem::replace(&mut self.content, Content::CompletedSend) {
+        let buffer = match mem::replace(&mut self.content, Content::Sent) {
             Content::Parts(parts) => {
                 self.content = Content::Parts(parts);
                 copied(parts, self.len, allocator)?
@@ -101,7 +101,7 @@ impl<'a> Sending<'a> {
                 let copied = copied(&[IoSlice::new(buffer.bytes())], self.len, allocator);
                 copied.inspect_err(|_| self.content = Content::Memory(buffer))?
             }
-            content @ (Content::Exposed(_) | Content::CompletedSend) => {
+            content @ (Content::Exposed(_) | Content::Sent) => {
                 self.content = content;
                 return Ok(());
             }
@@ -124,7 +124,7 @@ fn keep(session: &mut LinkSession, conn: &Connection, message: &Sending<'_>) {
             session.keep(conn, &[IoSlice::new(memory.bytes())], message.id);
         }
         Content::Exposed(_) => session.keep_large(conn, message.id),
-        Content::CompletedSend => {}
+        Content::Sent => {}
     }
 }
 
@@ -285,7 +285,7 @@ impl Core {
                 let descriptor = descriptor.emit();
                 queues.post_send(&transmit, &[IoSlice::new(&descriptor)], false)
             }
-            (Content::CompletedSend, _) => return Ok(Attempt::Sent),
+            (Content::Sent, _) => return Ok(Attempt::Sent),
         };
         if let Err(error) = posted {
             return Err(self.post_failed(error));
@@ -293,9 +293,7 @@ impl Core {
         if let Some(session) = &mut self.session {
             keep(session, &self.conn, message);
         }
-        if let Content::Exposed(exposed) =
-            mem::replace(&mut message.content, Content::CompletedSend)
-        {
+        if let Content::Exposed(exposed) = mem::replace(&mut message.content, Content::Sent) {
             queues.in_flight.expose(exposed);
         }
         match message.id {

@@ -54,7 +54,7 @@ pub struct ServerOptions {
     pub tcp: Option<SocketAddr>,
     /// How long clients may take to finish after SIGINT or SIGTERM, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
-    pub time_limit: u64,
+    pub patience: u64,
     /// Show the log of the library
     #[arg(long)]
     pub debug: bool,
@@ -70,7 +70,7 @@ impl ServerOptions {
         Self {
             address,
             tcp: None,
-            time_limit: 5,
+            patience: 5,
             debug: false,
             keepalive: Keepalive::default(),
         }
@@ -84,8 +84,8 @@ impl ServerOptions {
 
     /// Returns how long clients may take to finish.
     #[must_use]
-    pub fn time_limit(&self) -> Duration {
-        Duration::from_secs(self.time_limit)
+    pub fn patience(&self) -> Duration {
+        Duration::from_secs(self.patience)
     }
 }
 

@@ -119,7 +119,7 @@ impl Server {
             });
         }
         sessions.close();
-        let left = tokio::time::timeout(self.options.time_limit(), sessions.wait()).await;
+        let left = tokio::time::timeout(self.options.patience(), sessions.wait()).await;
         if left.is_err() {
             println!("{} sessions were left", sessions.len());
         }
@@ -132,19 +132,19 @@ impl Server {
     ///
     /// If the engine was shut down.
     pub async fn finish(self) -> Result<()> {
-        finish(self.engine, self.options.time_limit()).await
+        finish(self.engine, self.options.patience()).await
     }
 }
 
-/// Waits up to `time_limit` until all connections of an engine have ended. Ends the connections
+/// Waits up to `patience` until all connections of an engine have ended. Ends the connections
 /// that are left, and prints their number.
 ///
 /// # Errors
 ///
 /// If the engine was shut down.
-pub async fn finish(engine: Engine, time_limit: std::time::Duration) -> Result<()> {
+pub async fn finish(engine: Engine, patience: std::time::Duration) -> Result<()> {
     let drained = tokio::task::spawn_blocking(move || {
-        let left = engine.drain(time_limit);
+        let left = engine.drain(patience);
         engine.shutdown();
         left
     });

@@ -184,9 +184,9 @@ impl Connections {
     }
 
     /// Waits for the next event of any connection, and does the next step of that one.
-    fn handle(&mut self, time_limit: Duration) -> Result<()> {
-        let Some(mut event) = self.events.wait_event(time_limit)? else {
-            if time_limit == Duration::MAX {
+    fn handle(&mut self, patience: Duration) -> Result<()> {
+        let Some(mut event) = self.events.wait_event(patience)? else {
+            if patience == Duration::MAX {
                 return Ok(());
             }
             return Err(format!("nothing happens any more: {SAME}").into());

@@ -186,7 +186,7 @@ fn expected(
         }
         Expect::ClientLearns => broken(Side::Client, client, begin, evidence.bound),
         Expect::AllOfServerArrives => planned(plan.ending, Side::Client, client),
-        Expect::HonestClient | Expect::ServedInTheEnd => Ok(()),
+        Expect::Honest | Expect::ServedInTheEnd => Ok(()),
     }
 }
 

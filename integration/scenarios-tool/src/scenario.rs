@@ -122,7 +122,7 @@ pub(crate) enum Expect {
     /// As `BothLearn`, but the server detects it only after the fault.
     ServerLearnsLater,
     /// Only the rules that always hold.
-    HonestClient,
+    Honest,
     /// Everything that the server sent arrives, followed by the same end as after a close.
     AllOfServerArrives,
     /// Each client is served in the end.
@@ -209,7 +209,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         row("cut-while-closing",      BUSY, CutWhileClosing(3_000), GoesOn, surviving_cuts, 2, false),
         row("long-cut",               BUSY, Cut(12_000), BothLearn, watchful, 2, true),
         row("long-cut-30s",           BUSY, Cut(30_000), BothLearn, watchful, 2, false),
-        row("long-cut-while-closing", BUSY, CutWhileClosing(15_000), HonestClient, watchful, 2, false),
+        row("long-cut-while-closing", BUSY, CutWhileClosing(15_000), Honest, watchful, 2, false),
         row("killed-process",         SOME, ProcessKilled, ClientLearns, watchful, 2, true),
         row("stopped-process",        SOME, stopped(3), GoesOn, lasting, 2, false),
         row("long-stopped-process",   SOME, stopped(20), ServerLearnsLater, watchful, 2, true),

@@ -49,13 +49,13 @@ async fn serve(options: &ServerOptions) -> Result<()> {
         println!("listening on {} for plain TCP", listener.local_addr()?);
         greeter::serve::<_, SocketAddr>(listener, stop.clone()).await
     };
-    let time_limit = async {
+    let patience = async {
         stop.cancelled().await;
-        tokio::time::sleep(options.time_limit()).await;
+        tokio::time::sleep(options.patience()).await;
     };
     tokio::select! {
         served = async { tokio::try_join!(over_rdmsg, over_tcp) } => drop(served?),
-        () = time_limit => println!("some requests were left"),
+        () = patience => println!("some requests were left"),
     }
-    finish(engine, options.time_limit()).await
+    finish(engine, options.patience()).await
 }

@@ -95,7 +95,7 @@ struct Serve {
     queue_bytes: usize,
     /// How long clients may take to finish after SIGINT or SIGTERM, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
-    time_limit: u64,
+    patience: u64,
     #[command(flatten)]
     keepalive: Keepalive,
 }
@@ -179,15 +179,15 @@ async fn serve(options: &Serve) -> Result<()> {
         });
     }
     clients.close();
-    let time_limit = Duration::from_secs(options.time_limit);
-    if tokio::time::timeout(time_limit, clients.wait())
+    let patience = Duration::from_secs(options.patience);
+    if tokio::time::timeout(patience, clients.wait())
         .await
         .is_err()
     {
         println!("{} clients were left", clients.len());
     }
     println!("{}", hub.statistics());
-    finish(engine, time_limit).await
+    finish(engine, patience).await
 }
 
 fn config(keepalive: &Keepalive) -> Config {

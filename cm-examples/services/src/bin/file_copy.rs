@@ -49,7 +49,7 @@ enum Role {
         address: SocketAddr,
         /// How long clients may take to finish after SIGINT or SIGTERM, in seconds
         #[arg(long, value_name = "SECONDS", default_value_t = 5)]
-        time_limit: u64,
+        patience: u64,
     },
     /// Copy a file to the server
     Put(Copy),
@@ -75,10 +75,10 @@ fn main() -> ExitCode {
             Role::Serve {
                 folder,
                 address,
-                time_limit,
+                patience,
             } => {
-                let time_limit = Duration::from_secs(*time_limit);
-                serve(folder, *address, time_limit, &program.keepalive).await
+                let patience = Duration::from_secs(*patience);
+                serve(folder, *address, patience, &program.keepalive).await
             }
             Role::Put(options) => copy_file(options, &program.keepalive, true).await,
             Role::Get(options) => copy_file(options, &program.keepalive, false).await,
@@ -89,7 +89,7 @@ fn main() -> ExitCode {
 async fn serve(
     folder: &Path,
     address: SocketAddr,
-    time_limit: Duration,
+    patience: Duration,
     keepalive: &Keepalive,
 ) -> Result<()> {
     if !folder.is_dir() {
@@ -133,13 +133,13 @@ async fn serve(
         });
     }
     clients.close();
-    if tokio::time::timeout(time_limit, clients.wait())
+    if tokio::time::timeout(patience, clients.wait())
         .await
         .is_err()
     {
         println!("{} copies were cut, and can go on later", clients.len());
     }
-    finish(engine, time_limit).await
+    finish(engine, patience).await
 }
 
 async fn copy_file(options: &Copy, keepalive: &Keepalive, put: bool) -> Result<()> {

@@ -87,13 +87,13 @@ async fn serve(options: &ServerOptions) -> Result<()> {
         incoming,
         stop.cancelled(),
     );
-    let time_limit = async {
+    let patience = async {
         stop.cancelled().await;
-        tokio::time::sleep(options.time_limit()).await;
+        tokio::time::sleep(options.patience()).await;
     };
     tokio::select! {
         served = serving => served?,
-        () = time_limit => println!("some calls were left"),
+        () = patience => println!("some calls were left"),
     }
     server.finish().await
 }

@@ -74,7 +74,7 @@ fn found(problem: Option<String>, text: &str) {
 fn accept_a_good_and_a_broken_connection() {
     assert_eq!(problem(Expect::GoesOn, closed()), None);
     assert_eq!(problem(Expect::BothLearn, broke()), None);
-    assert_eq!(problem(Expect::HonestClient, broke()), None);
+    assert_eq!(problem(Expect::Honest, broke()), None);
     assert_eq!(
         after(Expect::ClientLearns, broke(), Fault::HostKilled),
         None
@@ -85,30 +85,21 @@ fn accept_a_good_and_a_broken_connection() {
 fn find_a_lost_message() {
     let [client, mut server] = closed();
     server.received = 4;
-    found(
-        problem(Expect::HonestClient, [client, server]),
-        "but 4 came",
-    );
+    found(problem(Expect::Honest, [client, server]), "but 4 came");
 }
 
 #[test]
 fn find_an_added_message() {
     let [client, mut server] = broke();
     server.received = 7;
-    found(
-        problem(Expect::HonestClient, [client, server]),
-        "and 7 came",
-    );
+    found(problem(Expect::Honest, [client, server]), "and 7 came");
 }
 
 #[test]
 fn find_a_clean_end_of_a_truncated_conversation() {
     let [client, mut server] = broke();
     server.end = End::PeerClosed;
-    found(
-        problem(Expect::HonestClient, [client, server]),
-        "a clean end",
-    );
+    found(problem(Expect::Honest, [client, server]), "a clean end");
 }
 
 #[test]
@@ -116,10 +107,7 @@ fn find_a_confirmation_of_a_lost_message() {
     let [client, mut server] = broke();
     server.received = 2;
     let mut books = [client, server];
-    found(
-        problem(Expect::HonestClient, books.clone()),
-        "are confirmed",
-    );
+    found(problem(Expect::Honest, books.clone()), "are confirmed");
     // A process that exits need not receive everything.
     books[1].end = End::Open;
     assert_eq!(
@@ -132,17 +120,14 @@ fn find_a_confirmation_of_a_lost_message() {
 fn find_a_close_that_lies() {
     let [mut client, server] = broke();
     client.delivered = true;
-    found(
-        problem(Expect::HonestClient, [client, server]),
-        "close says",
-    );
+    found(problem(Expect::Honest, [client, server]), "close says");
 }
 
 #[test]
 fn find_an_id_without_a_completion() {
     let [mut client, server] = broke();
     client.failed = 1;
-    found(problem(Expect::HonestClient, [client, server]), "ids");
+    found(problem(Expect::Honest, [client, server]), "ids");
 }
 
 #[test]
