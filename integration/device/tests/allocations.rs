@@ -101,8 +101,8 @@ fn a_full_window_and_its_grants_allocate_nothing() {
 /// One side sends at full speed, and sends the first `ahead` messages before the other side
 /// receives.
 ///
-/// On a busy machine the engine takes over for a moment, and its notices allocate occasionally. One
-/// allocation for each grant would make 300.
+/// On a busy machine the engine takes over at times, and its notices allocate occasionally. One
+/// allocation for each grant would be 300 allocations.
 fn press(config: &Config, ahead: u32) {
     const FEW: u64 = 50;
     let (client, server) = pair_with(config);
@@ -161,7 +161,7 @@ fn batches_allocate_nothing() {
 }
 
 /// On a busy machine the engine may poll for tasks that are late, and is notified when the tasks
-/// poll again. That allocates, but is no cost of a message, so the test has several tries.
+/// poll again. These notices allocate, but not for each message, so the test has several tries.
 #[test]
 fn tasks_allocate_nothing() {
     const TRIES: usize = 3;

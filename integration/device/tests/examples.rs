@@ -262,7 +262,8 @@ fn raw_cm_sees_its_client_die() {
     let mut client = Program::start("raw_cm", &["-c", "1000000", "-s", "64", &address]);
     client.read_until(|line| line.ends_with("ESTABLISHED"));
     drop(client);
-    // The kill may interrupt a message or come between two. The server's exit status tells which.
+    // The kill may interrupt a message or occur between two messages. The server's exit status
+    // distinguishes the two cases.
     let server = server.end();
     if server.status == Some(0) {
         server.assert_success(&SERVER_STEPS);

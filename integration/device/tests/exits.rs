@@ -1,5 +1,5 @@
-//! Programs that end: their messages still arrive, and they do not wait without need. The programs
-//! are roles of this test program, which run in processes of their own.
+//! Programs that end: their messages still arrive, and they do not wait longer than necessary. The
+//! programs are roles of this test program, which run in processes of their own.
 
 use std::{
     env,
@@ -98,7 +98,7 @@ fn listen(config: &Config) -> Listener {
         .unwrap()
 }
 
-// The roles. Each returns from its function, and so from `main`, unless its name tells otherwise.
+// The roles. Each returns from its function, and so from `main`, unless its name says otherwise.
 
 #[test]
 #[ignore = "a program that other tests run"]

@@ -361,7 +361,7 @@ fn hourly() -> Config {
 fn lost_link_is_noticed_and_idle_connections_live() {
     let _lab = DeviceTest::without_credits();
     let cut = Cut::new(7989);
-    // Both engines act, whichever of them reads the event.
+    // Both engines handle the event, whichever of them reads it.
     let engines = [Engine::new().unwrap(), Engine::new().unwrap()];
     let pairs = engines.each_ref().map(|engine| {
         let (client, server, listener) = cut.pair(&hourly(), engine);
@@ -380,7 +380,7 @@ fn lost_link_is_noticed_and_idle_connections_live() {
     let request = requests.requests().recv_timeout(TIME_LIMIT).unwrap();
     let devices = verbs::DeviceList::new().unwrap();
     let device = devices.iter().find(|it| it.name() == Cut::DEVICE);
-    // It has the same events as the open device of the engines.
+    // The context is that of the engines' device, so it has the same events.
     let context = device.unwrap().open().unwrap();
     let is_down = || {
         let event = context.poll_async_event().unwrap();

@@ -1,4 +1,4 @@
-//! The conductor on host a: plays scenarios on both hosts, and judges their books.
+//! The conductor on host a: plays scenarios on both hosts, and checks the records of both.
 
 mod strike;
 
@@ -18,10 +18,10 @@ use toolbox::{
 
 use crate::{
     RETURNING_MEMORY,
-    book::Book,
     health::Health,
     judge::{Evidence, judge},
     network,
+    record::Record,
     scenario::{Fault, Scenario},
     worker::Said,
 };
@@ -52,16 +52,16 @@ pub(crate) struct Host {
     pub(crate) notes: Notes,
 }
 
-/// Everything that a worker has printed.
+/// The parsed output of a worker.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
     /// The objects on the device before the worker was started.
     objects: String,
-    books: Vec<Book>,
+    records: Vec<Record>,
     problems: Vec<String>,
     /// The server's addresses.
     pub(crate) listens: Vec<SocketAddr>,
-    /// How many times all connections were flowing.
+    /// The number of times that all connections had received messages.
     flowing: u32,
     /// The last state of a victim.
     pub(crate) health: Option<Health>,
@@ -120,7 +120,7 @@ impl Host {
             Heard::Line(Line::Out(line)) => match serde_json::from_str(&line)? {
                 Said::Listens(listens) => notes.listens = listens,
                 Said::Flowing => notes.flowing += 1,
-                Said::Book(book) => notes.books.push(book),
+                Said::Record(record) => notes.records.push(record),
                 Said::Health(health) => notes.health = Some(health),
                 Said::Problem(problem) => notes.problems.push(problem),
             },
@@ -141,7 +141,7 @@ impl Host {
 
     /// Ends a hung worker, after it has reported its open connections.
     fn quit_worker(&mut self) {
-        // Ignores errors: the host may be gone, and the report is optional.
+        // The error is ignored: the host may have ended, and the report is optional.
         let _ = self.agent.tell("quit");
         let _ = self.end(CLEANUP_LIMIT, false);
         let _ = self.agent.finish(Duration::ZERO);
@@ -224,8 +224,8 @@ impl Conductor {
         let judged = match played {
             Ok(began) => {
                 let evidence = Evidence {
-                    clients: self.a.notes.books.split_off(0),
-                    servers: self.b.notes.books.split_off(0),
+                    clients: self.a.notes.records.split_off(0),
+                    servers: self.b.notes.records.split_off(0),
                     began,
                     bound,
                 };
@@ -314,8 +314,8 @@ impl Conductor {
                 ensure!(is_well, "a problem on host {name} while messages flow");
             }
             if Instant::now() >= next {
-                let books = self.a.notes.books.len();
-                println!("{books} connections have ended, {left:.0?} are left");
+                let records = self.a.notes.records.len();
+                println!("{records} connections have ended, {left:.0?} are left");
                 next += PROGRESS;
             }
             thread::sleep(left.min(Duration::from_millis(500)));

@@ -66,7 +66,7 @@ impl Health {
     }
 }
 
-/// Repeats the count until nothing has leaked, and returns the last one.
+/// Repeats the count until no leak is left, and returns the last count.
 pub(crate) fn settle(
     before: &Health,
     mut now: impl FnMut() -> Result<Health>,

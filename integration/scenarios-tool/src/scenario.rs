@@ -300,7 +300,7 @@ impl Scenario {
 }
 
 impl Fault {
-    /// Whether the server's books are lost.
+    /// Whether the server's records are lost.
     pub(crate) fn kills(self) -> bool {
         matches!(self, ProcessKilled | ProcessReplaced | HostKilled)
     }

@@ -15,9 +15,9 @@ const SECONDS: u64 = 300;
 /// the other.
 static BEFORE: Mutex<Option<Counts>> = Mutex::new(None);
 
-/// The guard of a device test. Its watchdog ends the program if the test hangs. A test drops it
-/// after all its own objects; the drop fails the test if objects are left on the device, or if a
-/// receiver had no receive posted (RNR NAK).
+/// The guard of a device test. Its watchdog ends the program if the test hangs. A test drops the
+/// guard after all its own objects; the drop fails the test if objects are left on the device, or
+/// if a receiver had no receive posted (RNR NAK).
 #[derive(Debug)]
 pub struct DeviceTest {
     lab: Lab,

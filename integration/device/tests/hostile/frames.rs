@@ -452,8 +452,8 @@ fn immediate_writes_need_credit_like_sends() {
     scene.finish();
 }
 
-/// Otherwise a peer could fill the window of an application that only receives messages, with
-/// immediates that it never asked for.
+/// Without this rule a peer could fill the window of an application that only receives messages
+/// with immediates that the application never requested.
 #[test]
 fn immediates_without_memory_do_not_fill_window() {
     if !applies("writes with immediate data") {

@@ -24,7 +24,7 @@ use crate::wire::{Frame, HEADER_LEN, PING, PONG};
 pub(crate) const DEPTH: u32 = 64;
 /// Size of a slot in bytes: more than the longest frame that the library accepts.
 const SLOT: usize = 2048;
-/// Bits in the ids of work requests that tell sends and nudges from receives.
+/// Bits in the ids of work requests that distinguish sends and nudges from receives.
 const SEND: u64 = 1 << 32;
 const NUDGE: u64 = 1 << 33;
 

@@ -34,7 +34,7 @@ pub(super) enum Pace {
     Stuck,
 }
 
-/// The way in which a peer leaves.
+/// The way in which a peer ends its connection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Leave {
     Close,
@@ -69,7 +69,7 @@ pub(super) trait Wire {
     fn flush(&mut self, arena: &Arena<'_>);
     /// Receives pending data.
     fn poll(&mut self);
-    /// Starts to leave. Dropping the wire does the rest.
+    /// Begins to end the connection. Dropping the wire completes the end.
     fn leave(&mut self, leave: Leave);
 
     /// Writes and receives for this time, or until a frame has arrived.

@@ -38,14 +38,14 @@ const SEND_LIMIT: Duration = Duration::from_secs(1);
 /// Maximal number of lines that the victim may log per second.
 const LINES_A_SECOND: u64 = 10;
 
-/// The last lines of its log that are printed.
+/// The number of lines of the victim's log, from the end, that are printed.
 const LOG_TAIL_LINES: usize = 20;
 
 /// The size of a small and of a large message in bytes.
 const SMALL: usize = 64;
 const LARGE: usize = 1 << 20;
 
-/// A length that stands for a new connection for each message.
+/// The length that selects a new connection for each message.
 const CONNECT: usize = 0;
 
 /// The victim's process.
@@ -218,7 +218,7 @@ impl HonestClient {
     }
 }
 
-/// The configuration of a service, for both sides. Honest clients have more patience.
+/// The configuration of a service, for both sides. Honest clients have longer time limits.
 pub(super) fn config(service: usize, site: &Site) -> Config {
     let mut config = Config::default();
     config.transport = site.transport;

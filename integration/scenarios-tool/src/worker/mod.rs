@@ -1,4 +1,4 @@
-//! The program of one side, which runs the connections and keeps their books.
+//! The program of one side, which runs the connections and records their messages and ends.
 //!
 //! It prints a [`Said`] as JSON on each line of stdout. On stdin, the client receives the server's
 //! addresses as JSON. Both sides receive `go` after the first messages, and `stop`; the server
@@ -30,8 +30,8 @@ use toolbox::{Lab, Side, TIME_LIMIT, pattern};
 
 use self::{conversation::Conversation, reader::Job};
 use crate::{
-    book::Book,
     health::{Health, settle},
+    record::Record,
     scenario::{Fault, Scenario},
 };
 
@@ -58,7 +58,7 @@ pub(crate) enum Said {
     /// reports this each time.
     Flowing,
     /// A connection has ended.
-    Book(Book),
+    Record(Record),
     /// The state of a victim.
     Health(Health),
     Problem(String),
@@ -217,7 +217,7 @@ impl Worker {
         }
     }
 
-    /// Ends the process, after printing the books and plans of the open connections.
+    /// Ends the process, after printing the records and plans of the open connections.
     fn give_up(&self) -> ! {
         for conversation in &self.told().open {
             problem(format!("open: {conversation}"));

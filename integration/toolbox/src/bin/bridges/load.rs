@@ -25,7 +25,7 @@ pub(crate) enum Load {
     Streams(usize),
 }
 
-/// The result of a load.
+/// The result of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Done {
     /// The connections, requests or bytes of each second.
@@ -113,7 +113,7 @@ impl Run {
             return Ok(());
         }
         let mut writer = reader.try_clone()?;
-        // The channel holds one less, because one more is being written.
+        // The channel holds one request less than `at_once`, because one more is being written.
         let (sent, answered) = sync_channel(at_once - 1);
         thread::scope(|scope| {
             let writing = scope.spawn(move || {

@@ -8,7 +8,7 @@ use toolbox::{BridgePair, Heard, Lab, Process, TIME_LIMIT, words};
 /// The largest time with the pair of bridges, in multiples of the time without it.
 const TARGET: f64 = 2.0;
 
-/// Measures that many requests with each number of clients.
+/// Measures `requests` requests with each number of clients.
 pub(crate) fn measure(requests: u32, clients: &[u32]) -> Result<()> {
     let lab = Lab::find()?;
     let service = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
