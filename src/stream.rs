@@ -131,7 +131,8 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// None; it is as [`TcpStream::try_clone`](std::net::TcpStream::try_clone) is.
+    /// This never fails. It returns a `Result` because
+    /// [`TcpStream::try_clone`](std::net::TcpStream::try_clone) does.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self {
             shared: self.shared.clone(),
