@@ -21,7 +21,7 @@ pub enum DeviceFault {
 }
 
 impl DeviceFault {
-    /// Whether the path failed, and not the peer: a session goes on over another connection.
+    /// Whether the path failed, and not the peer: a session continues over another connection.
     pub(crate) const fn is_loss(self) -> bool {
         match self {
             Self::Device | Self::QueuePair | Self::CompletionQueue | Self::SharedReceives => true,

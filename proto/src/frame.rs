@@ -37,10 +37,10 @@ pub(crate) enum Control {
     Abort,
     /// Acknowledges the receiver's close, and that everything sent before it has been received.
     CloseAck,
-    /// Ends the connection at once, because the sender's library cannot go on; `arg` says why: see
-    /// [`OUT_OF_RESOURCES`].
+    /// Ends the connection at once, because the sender's library cannot continue; `arg` says why:
+    /// see [`OUT_OF_RESOURCES`].
     Failure,
-    /// Ends the sender's messages. It may go on receiving.
+    /// Ends the sender's messages. It may continue to receive.
     Finish,
 }
 

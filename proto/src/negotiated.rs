@@ -82,9 +82,9 @@ impl fmt::Display for Negotiated {
 
 /// The operations that the devices of both sides support in addition to messages, reads and writes.
 ///
-/// An operation that either cannot do is refused with
-/// `Error::NotSupported` before anything is sent, and the connection goes on.
-/// `Endpoint::capabilities` returns them. Over TCP all are supported.
+/// An operation that either cannot do is refused with `Error::NotSupported` before anything is
+/// sent, and the connection continues. `Endpoint::capabilities` returns them. Over TCP all are
+/// supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 #[non_exhaustive]

@@ -229,7 +229,7 @@ pub enum CloseReason {
     /// A waker of a task that waited on the connection panicked. The task may never be polled
     /// again, so this side gave the connection up.
     WakerPanicked,
-    /// The connection belongs to the process that forked this one, and goes on there.
+    /// The connection belongs to the process that forked this one, and continues there.
     Forked,
     /// For longer than `Config::read_timeout` there was no memory
     /// for a message above the eager size that the peer announced: most often because the process

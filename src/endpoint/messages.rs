@@ -105,8 +105,8 @@ impl Endpoint {
     /// Sends of other threads fail from this call on. The call delivers earlier messages, notifies
     /// the peer and waits for its answer. That takes at most
     /// [`close_timeout`](crate::Config::close_timeout) (default 5 s), and up to 2 s more until the
-    /// device has returned the work requests. Keepalive goes on until then, so the wait for a dead
-    /// peer takes at most [`keepalive_interval`](crate::Config::keepalive_interval) +
+    /// device has returned the work requests. Keepalive continues until then, so the wait for a
+    /// dead peer takes at most [`keepalive_interval`](crate::Config::keepalive_interval) +
     /// [`keepalive_timeout`](crate::Config::keepalive_timeout). The peer receives all messages,
     /// then [`CloseReason::PeerClosed`](crate::CloseReason::PeerClosed). Messages that have arrived
     /// here can still be received.
@@ -451,13 +451,13 @@ impl Endpoint {
         finished.then_some(Err(Error::PeerFinished))
     }
 
-    /// Ends the messages of this side, and goes on receiving: half close.
+    /// Ends the messages of this side, and continues to receive: half close.
     ///
     /// The peer receives everything that was sent before, then its [`recv`](Self::recv) returns
-    /// [`Error::PeerFinished`], or [`Completion::Finished`] comes. It may go on sending, and this
-    /// side receiving. Later sends of this side fail with [`Error::Finished`]; one-sided operations
-    /// go on, except for [`write_with_imm`](crate::OneSided::write_with_imm). It does not wait, and
-    /// a second call does nothing. The connection stays until one side closes it.
+    /// [`Error::PeerFinished`], or [`Completion::Finished`] comes. It may continue to send, and
+    /// this side receiving. Later sends of this side fail with [`Error::Finished`]; one-sided
+    /// operations continue, except for [`write_with_imm`](crate::OneSided::write_with_imm). It does
+    /// not wait, and a second call does nothing. The connection stays until one side closes it.
     ///
     /// # Errors
     ///

@@ -27,7 +27,7 @@ impl Stream {
     ///
     /// * [`InvalidInput`](io::ErrorKind::InvalidInput) for other numbers.
     /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA: the limit of hops is set when the
-    ///   route is resolved, and no call changes it. The stream goes on.
+    ///   route is resolved, and no call changes it. The stream continues.
     /// * [`NotConnected`](io::ErrorKind::NotConnected) when the connection has ended.
     pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
         self.shared.endpoint.set_ttl(ttl)

@@ -265,7 +265,8 @@ impl Shared {
     }
 }
 
-/// Lets connections go on for a while. Returns the status to end with.
+/// Lets connections continue until they end or the drain time has passed. Returns the status to end
+/// with.
 async fn finish(
     connections: &mut JoinSet<()>,
     shared: &Arc<Shared>,

@@ -205,7 +205,7 @@ impl World {
             .all(|at| self.sides[at].delivered == scope.messages[1 - at])
     }
 
-    /// Whether the connection or the attempt cannot go on.
+    /// Whether the connection or the attempt cannot continue.
     fn is_hopeless(&self, at: usize, epoch: u32) -> bool {
         match self.conns.get(&epoch) {
             Some(conn) => !conn.is_whole || !conn.open[1 - at],

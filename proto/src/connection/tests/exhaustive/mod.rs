@@ -28,7 +28,7 @@
 //!   left and no side may disconnect. A side disconnects after both CloseAcks have left and all its
 //!   own frames are acknowledged. A READ is not in the set, because its arrival checks memory that
 //!   the peer may revoke.
-//! * *One side goes on.* Each queue of a side that can get completions has one, and no queue pair
+//! * *One side continues.* Each queue of a side that can get completions has one, and no queue pair
 //!   can fail. Later completions are polled behind those, so the set is all that the library and
 //!   the application of this side can do.
 //! * *One side drains.* Its queue pair has failed, and the connection manager has reported that to
