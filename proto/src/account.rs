@@ -1,10 +1,10 @@
-//! The account of receives that several connections share.
+//! Accounts for receives that several connections share.
 //!
-//! A receive that is posted for all of them is either promised, to the peer of one connection, or
-//! free. No more receives are ever promised than are posted, so each peer that sends finds one. A
-//! promise to an idle connection cannot be taken back. So half of the receives are kept for the
+//! A receive that is posted for all of them is either promised to the peer of one connection, or
+//! free. At most as many receives are promised as are posted, so each frame of a peer finds one. A
+//! promise to an idle connection cannot be withdrawn. So half of the receives are kept for the
 //! minimum of present and future connections. An established connection draws on the other half
-//! beyond its minimum, and gives receives back when that half runs out.
+//! beyond its minimum, and returns receives when that half runs out.
 
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
@@ -23,13 +23,13 @@ const SHARE: u32 = 4;
 pub struct Account {
     total: u32,
     free: AtomicU32,
-    /// How many of the free ones are reserved for future connections. Negative if there are more
-    /// connections than half of all receives suffice for.
+    /// The number of free receives that are reserved for future connections. It is negative if half
+    /// of all receives do not suffice for the present connections.
     kept: AtomicI32,
 }
 
 impl Account {
-    /// Makes the account of `total` receives, all of them posted and free.
+    /// Creates the account of `total` receives, which are all posted and free.
     pub fn new(total: u32) -> Self {
         Self {
             total,
@@ -52,7 +52,8 @@ impl Account {
                 free.checked_sub(need)
             })
             .is_ok();
-        // Behind the free ones: in between too few are to spare, never too many.
+        // `kept` is lowered after `free`, so that in between too few receives count as spare, never
+        // too many.
         if opened {
             self.kept.fetch_sub(need.cast_signed(), Ordering::Relaxed);
         }
@@ -62,7 +63,7 @@ impl Account {
     /// Frees `count` promised receives of an ended connection.
     pub fn close(&self, window: u16, count: u32) {
         let need = Self::least(window).cast_signed();
-        // Before the free ones, for the same reason.
+        // `kept` is raised before `free`, for the same reason.
         self.kept.fetch_add(need, Ordering::Relaxed);
         self.give(count);
     }
@@ -90,7 +91,7 @@ impl Account {
             // connections do not pass one receive back and forth.
             let room = spare.saturating_mul(SHARE).saturating_sub(more);
             let taken = wanted.min(room.div_ceil(4));
-            // The usual case of a busy connection, which writes no cache line.
+            // This is the usual case of a busy connection, in which no cache line is written.
             if taken == given {
                 return taken;
             }

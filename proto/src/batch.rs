@@ -5,8 +5,8 @@ use super::reason::Violation;
 /// The length in bytes of the prefix of each message in a batch: its length, in network order.
 pub const PART_HEADER_LEN: usize = 4;
 
-/// The most messages that this side puts into a batch. A peer may send any number within its
-/// credit.
+/// The greatest number of messages that this side puts into a batch. A peer may send any number
+/// within its credit.
 pub const MAX_PARTS: usize = 64;
 
 /// The content of a Batch frame.
@@ -58,7 +58,8 @@ pub struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    /// The number of bytes that are not yielded; after the end, the rest that is no message.
+    /// Returns the number of bytes that are not yielded yet; after the last message, the number of
+    /// bytes that form no message.
     fn rest(&self) -> usize {
         self.payload.len() - self.at
     }

@@ -17,7 +17,7 @@ pub(crate) enum Kind {
     Batch,
     /// A part of one message of the application. Takes a credit.
     Fragment,
-    /// No message: takes no credit, and has no payload.
+    /// A frame without a message, which takes no credit and has no payload.
     Control(Control),
 }
 
@@ -25,13 +25,13 @@ pub(crate) enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub(crate) enum Control {
-    /// Carries nothing but the counters of its header.
+    /// Carries only the counters of its header.
     Grant,
     /// Asks for a pong.
     Ping,
-    /// Answers a ping: everything sent before it has been processed.
+    /// Answers a ping: the sender has processed everything that was sent before the ping.
     Pong,
-    /// Announces that nothing but control frames follows.
+    /// Announces that only control frames follow.
     Close,
     /// Ends the connection at once; `arg` is the application's code.
     Abort,
@@ -83,7 +83,7 @@ impl Kind {
         Self::ALL.into_iter().find(|kind| kind.number() == number)
     }
 
-    /// Returns the violation of a frame of this kind that must not come now.
+    /// Returns the violation of a frame of this kind that must not arrive now.
     pub(super) fn unexpected(self, expected: &'static str) -> Violation {
         Violation::new("kind", self.number().into(), expected)
     }
@@ -107,8 +107,8 @@ pub(crate) const NOT_TAKEN: u32 = 3;
 /// `keepalive_interval` and `keepalive_timeout`.
 pub(crate) const KEEPALIVE_TIMEOUT: u32 = 4;
 
-/// The `arg` of a Failure: the sender could read nothing of a large message of the receiver of this
-/// frame within `read_timeout`.
+/// The `arg` of a Failure: the sender could read no bytes of a large message of the receiver of
+/// this frame within `read_timeout`.
 pub(crate) const READ_TIMEOUT: u32 = 5;
 
 /// A frame's header.
@@ -133,7 +133,7 @@ pub(crate) struct Header {
 /// The length in bytes of a [`Descriptor`] on the wire.
 pub(crate) const DESCRIPTOR_LEN: usize = 24;
 
-/// The place of a large message in its sender's memory.
+/// The location of a large message in its sender's memory.
 ///
 /// On the wire, in network order: address `u64`, length `u64`, rkey `u32`, reserved `u32` = 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,7 +197,7 @@ impl Descriptor {
 
 impl Header {
     /// Returns the number of large messages of the receiver of this frame that have been read, or
-    /// `None` where `arg` is a code.
+    /// `None` if `arg` is a code.
     #[inline]
     pub(crate) fn taken(&self) -> Option<u32> {
         match self.kind {
@@ -295,8 +295,9 @@ fn word<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
 
 /// The number of the next frame in each direction, modulo 2¹⁶.
 ///
-/// A reliable connection loses and repeats nothing. A device or a driver that does so all the same
-/// ends the connection by it: without the numbers a repeated message would be delivered twice.
+/// A reliable connection loses and repeats no frame. If a device or a driver does so nevertheless,
+/// the numbers show it and the connection ends. Without them a repeated message would be delivered
+/// twice.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Sequence {
@@ -305,7 +306,7 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
-    /// Begins both directions at `start`: 0 but in tests.
+    /// Begins both directions at `start`, which is 0 except in tests.
     pub(super) const fn new(start: u16) -> Self {
         Self {
             send: start,
@@ -439,7 +440,7 @@ mod tests {
             let header = Header { kind, sequence, grant, len: payload.len() as u32 + more, arg };
             let frame = [&header.emit()[..], &payload].concat();
             prop_assert_eq!(Header::parse(&frame), Ok(header));
-            // A message in fragments that is cut short has too little in the end.
+            // A message in fragments that is cut short has too few bytes at the end.
             let is_cut = Header::parse(&frame[..frame.len() - 1]).is_err();
             prop_assert!(is_cut || (kind == Kind::Fragment && payload.len() > 1));
             if kind == Kind::Fragment {

@@ -73,7 +73,7 @@ struct Claim {
 #[derive(Debug)]
 struct Share {
     level: Level,
-    /// Later parts before first parts, then the oldest first.
+    /// The waiting claims: later parts before first parts, and then oldest first.
     waiting: VecDeque<Claim>,
     /// The value of `turns` when the host was last granted a claim that had waited.
     turn: u64,

@@ -4,7 +4,7 @@ use super::Capabilities;
 
 /// The first bytes of a hello: `rdms`.
 const MAGIC: u32 = 0x7264_6d73;
-/// The protocol version that this crate speaks.
+/// The protocol version of this crate.
 pub(super) const VERSION: u8 = 3;
 /// The feature of a side whose application uses the connection as a byte stream.
 pub(super) const STREAM: u16 = 1;
@@ -23,9 +23,9 @@ pub(super) const FRAGMENTS: u16 = 64;
 /// The length in bytes of a hello without the application's bytes.
 const LEN: usize = 36;
 
-/// The bytes of the application that fit into a connect request behind the hello.
+/// The bytes of the application that fit into a connect request after the hello.
 pub const REQUEST_DATA_MAX: usize = 56 - LEN;
-/// The bytes of the application that fit into a reply behind the hello.
+/// The bytes of the application that fit into a reply after the hello.
 pub const REPLY_DATA_MAX: usize = 196 - LEN;
 
 /// The parameters of a side, in the private data of its request or reply.
@@ -33,8 +33,8 @@ pub const REPLY_DATA_MAX: usize = 196 - LEN;
 /// On the wire, in network order: magic `u32`, version `u8`, length of the whole `u8`, features
 /// `u16`, receive window `u16`, first credits `u16`, eager size `u32`, largest message `u64`,
 /// keepalive interval `u32` (ms, 0 = none), engine `u64`, the application's bytes. The length is
-/// inside because the connection manager pads private data with zeros. Every version keeps the
-/// places of magic and version and the format of a [rejection](super::reject::Reject), so that
+/// included because the connection manager pads private data with zeros. Every version keeps the
+/// positions of magic and version and the format of a [rejection](super::reject::Reject), so that
 /// sides of different versions can report the versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
@@ -100,7 +100,7 @@ impl Hello {
         out
     }
 
-    /// Parses a hello and the application's bytes behind it.
+    /// Parses a hello and the application's bytes after it.
     pub(crate) fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), HelloError> {
         let mut reader = Reader(bytes);
         let mut header = || Some((reader.u32()?, reader.u8()?, reader.u8()?));
@@ -136,7 +136,7 @@ impl Hello {
     }
 }
 
-/// Whether these are the private data of an rsocket, to which the crate `rdmsg-rsocket` speaks:
+/// Whether these are the private data of an rsocket, which the crate `rdmsg-rsocket` supports:
 /// version 1, no unknown flags, and a table of two windows.
 pub(super) fn is_rsocket(bytes: &[u8]) -> bool {
     let Some([1, flags, _, _, 0, 0, 0, rest @ ..]) = bytes.first_chunk::<40>() else {
@@ -148,7 +148,7 @@ pub(super) fn is_rsocket(bytes: &[u8]) -> bool {
 
 /// The private data of a connection manager message.
 ///
-/// On the heap, because it is part of outputs, which are moved for every message.
+/// The bytes are on the heap, because they are part of outputs, which are moved for every message.
 /// No log shows them, because they may have the identity of a session.
 #[derive(Clone, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]

@@ -1,4 +1,4 @@
-//! Messages of the peer on their way to the application, in the order in which they were sent.
+//! Queues messages of the peer for the application, in the order in which they were sent.
 
 use std::{collections::VecDeque, time::Instant};
 
@@ -10,18 +10,19 @@ use super::{
     reason::Violation,
 };
 
-/// The queue of messages that wait for a large one, and the reads of large ones.
+/// The queue of messages that wait for a large message, and the reads of large messages.
 ///
-/// A large message gets its place in memory first, which may take some time. An announced one is
-/// then read in chunks, for each of which memory is prepared. One in fragments is copied there,
-/// frame by frame. Reads complete in the order in which they were posted, and copies at once, so
-/// large messages complete in the order in which they began to arrive.
+/// A large message first gets its place in memory, which may take some time. An announced message
+/// is then read in chunks, and memory is prepared for each chunk. A message in fragments is copied
+/// to its place, frame by frame. Reads complete in the order in which they were posted, and copies
+/// at once, so large messages complete in the order in which they began to arrive.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Inbound {
-    /// Undelivered messages, oldest first. Empty unless a large message is in front.
+    /// Undelivered messages, oldest first. The queue is empty unless its first message is an
+    /// incomplete large message.
     queue: VecDeque<Queued>,
-    /// The number of large messages in `queue` that have not been read whole.
+    /// The number of large messages in `queue` that have not been read completely.
     incomplete: u32,
     /// The memory that the driver has to provide before the next read.
     demand: Demand,
@@ -29,22 +30,22 @@ pub(super) struct Inbound {
     reads: VecDeque<u64>,
     /// The number of chunks that have been read, and of fragments that have arrived.
     chunks: u64,
-    /// The number of bytes in both.
+    /// The number of bytes in both, chunks and fragments.
     bytes: u64,
     pace: Pace,
     /// The number of large messages started, which is the id of the next one.
     started: u32,
     /// The number of large messages that the peer has announced.
     announced: u32,
-    /// The number of large messages that have been read whole.
+    /// The number of large messages that have been read completely.
     taken: u32,
     /// The value of `taken` that was last sent to the peer.
     reported: u32,
     /// The number of large messages started and not released by the application.
     held: u32,
-    /// Their length in all.
+    /// The sum of their lengths.
     held_bytes: u64,
-    /// The bytes of a stream that were copied and are not read.
+    /// The number of bytes of a stream that were copied and are not read yet.
     copied: u64,
     /// The bound on `held`.
     most_held: u32,
@@ -55,9 +56,9 @@ pub(super) struct Inbound {
 /// A step of reading a large message.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// Find a place in memory for it.
+    /// Reserve memory for the message.
     Begin { id: u32, len: u64 },
-    /// Prepare memory for a chunk of it.
+    /// Prepare memory for a chunk of the message.
     Prepare { id: u32, offset: u64, len: u64 },
     /// Post the read of a chunk.
     Read(Read),
@@ -65,7 +66,7 @@ pub(super) enum Step {
     Copy(FragmentCopy),
 }
 
-/// What is missing before more is read: one thing at a time.
+/// The resource that is missing before more can be read, one at a time.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(test, derive(Hash))]
 enum Demand {
@@ -77,7 +78,7 @@ enum Demand {
     },
     /// Memory for this chunk.
     Memory(Read),
-    /// A slot of the send ring for this read, and nothing else.
+    /// Only a slot of the send ring for this read.
     Slot(Read),
     /// Memory for this fragment.
     Copy(FragmentCopy),
@@ -87,7 +88,7 @@ enum Demand {
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 enum Queued {
-    /// Complete, but behind a message that is not.
+    /// A complete message that waits for an incomplete one.
     Arrival(Arrival),
     Large(Large),
 }
@@ -151,8 +152,8 @@ impl Queued {
 }
 
 impl Inbound {
-    /// Makes an empty queue that holds at most `most_held` large messages and `limit` bytes of them
-    /// at a time, and reads in chunks of at most `longest_chunk` bytes.
+    /// Creates an empty queue that holds at most `most_held` large messages and `limit` bytes of
+    /// them at a time, and reads in chunks of at most `longest_chunk` bytes.
     pub(super) fn new(most_held: u16, limit: u64, longest_chunk: u64) -> Self {
         Self {
             queue: VecDeque::new(),
@@ -390,7 +391,7 @@ impl Inbound {
         !self.reads.is_empty()
     }
 
-    /// Whether bytes of a large message are on their way from the peer.
+    /// Whether bytes of a large message are in flight from the peer.
     pub(super) fn awaits_bytes(&self) -> bool {
         self.is_reading() || self.missing().is_some()
     }
@@ -416,7 +417,7 @@ impl Inbound {
         self.pace.begin(now);
     }
 
-    /// Records that the oldest read is done.
+    /// Records that the oldest read has completed.
     pub(super) fn chunk_completed(&mut self, now: Instant) {
         let Some(chunk) = self.reads.pop_front() else {
             debug_assert!(false, "only reads that were posted complete");
@@ -493,7 +494,7 @@ impl Inbound {
         others.saturating_add(len) <= self.room()
     }
 
-    /// Whether more than half of the large messages that may be held are.
+    /// Whether more than half of the permitted number of large messages are held.
     pub(super) fn may_copy_large(&self) -> bool {
         2 * self.held > self.most_held
     }
@@ -515,7 +516,7 @@ impl Inbound {
     }
 
     /// Returns the number of messages that have arrived or were announced, and are not delivered: a
-    /// large one, and the messages behind it.
+    /// large message, and the messages after it.
     pub(super) fn undelivered(&self) -> u64 {
         let messages = |queued: &Queued| match queued {
             Queued::Arrival(Arrival::Finish) => 0,
@@ -546,7 +547,7 @@ impl Inbound {
     }
 
     /// Whether *taken* is due in a frame of its own: half of the large messages that may be in
-    /// flight were taken, or no read is in progress, whose end would be reported as well.
+    /// flight were taken, or no read is in progress whose completion would send another report.
     #[inline]
     pub(super) fn report_due(&self) -> bool {
         let unreported = self.taken.wrapping_sub(self.reported);

@@ -2,9 +2,8 @@
 //!
 //! [`Connection`] takes inputs (commands, connection manager events, completions, deadlines) and
 //! returns outputs, which its driver carries out. It does no I/O, reads no clock and calls no
-//! foreign function, so the tests drive two of them against each other under any interleaving.
-//! PROTOCOL.md describes the bytes between two sides. [`tcp`] has the headers of frames on a TCP
-//! stream.
+//! foreign function, so tests can connect two of them in any interleaving. PROTOCOL.md describes
+//! the bytes between two sides. [`tcp`] has the headers of frames on a TCP stream.
 //!
 //! It is no interface for programs, which use the crate `rdmsg`, and changes with each version.
 #![forbid(unsafe_code)]

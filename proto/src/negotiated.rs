@@ -2,7 +2,7 @@ use std::{fmt, time::Duration};
 
 use super::{Params, hello::Hello};
 
-/// The outcome of the two sides' hellos.
+/// The values that the hellos of both sides determine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 #[non_exhaustive]
@@ -23,7 +23,7 @@ pub struct Negotiated {
     pub recv_limit: u64,
     /// The silence after which this side probes the peer: the smaller of both sides' intervals, but
     /// the peer cannot bring it below 100 ms. `None` if this side's configuration has none; the
-    /// peer's probes are answered all the same.
+    /// peer's probes are answered nevertheless.
     pub keepalive_interval: Option<Duration>,
 }
 
@@ -32,7 +32,7 @@ pub struct Negotiated {
 const MIN_KEEPALIVE: Duration = Duration::from_millis(100);
 
 impl Negotiated {
-    /// Returns the outcome for a side with these parameters.
+    /// Returns the negotiated values of a side with these parameters.
     pub(super) fn new(params: &Params, peer: &Hello) -> Self {
         //= PROTOCOL.md#hello
         //# A side that probes uses the smaller of both intervals. rdmsg: a peer cannot bring it
@@ -82,15 +82,15 @@ impl fmt::Display for Negotiated {
 
 /// The operations that the devices of both sides support in addition to messages, reads and writes.
 ///
-/// An operation that either cannot do is refused with `Error::NotSupported` before anything is
-/// sent, and the connection continues. `Endpoint::capabilities` returns them. Over TCP all are
-/// supported.
+/// An operation that one of the devices does not support is refused with `Error::NotSupported`
+/// before anything is sent, and the connection continues. `Endpoint::capabilities` returns them.
+/// Over TCP all are supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 #[non_exhaustive]
 pub struct Capabilities {
     /// `Endpoint::fetch_add` and `Endpoint::compare_swap`: `atomic_cap` of `ibv_query_device(3)`.
-    /// Some adapters have them not, and iWARP does not know them.
+    /// Some adapters lack these operations, and iWARP does not define them.
     pub atomic: bool,
     /// `Endpoint::write_with_imm`: iWARP's RDMAP (RFC 5040) has no such operation.
     pub write_with_imm: bool,
@@ -103,7 +103,7 @@ impl Capabilities {
         write_with_imm: true,
     };
 
-    /// Names the operations of a device.
+    /// Creates the capabilities of a device.
     #[must_use]
     pub const fn new(atomic: bool, write_with_imm: bool) -> Self {
         Self {
@@ -112,7 +112,7 @@ impl Capabilities {
         }
     }
 
-    /// Returns the operations of both.
+    /// Returns the operations that both support.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self {

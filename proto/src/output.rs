@@ -25,7 +25,7 @@ pub enum CmInput<'a> {
     ConnectResponse,
     ConnectError(CmStatus),
     Unreachable(CmStatus),
-    /// The attempt failed for a reason that the transport itself tells, as TCP does.
+    /// The attempt failed for a reason that the transport itself reports, as TCP does.
     Failed(&'a CloseReason),
     Rejected {
         reason: RejectReason,
@@ -67,7 +67,7 @@ impl CmInput<'_> {
     }
 }
 
-/// A source of the time for inputs that seldom need it: reading the clock costs about the time of
+/// A source of the time for inputs that rarely need it. Reading the clock takes about as long as
 /// handling a message.
 pub trait Clock: Copy {
     /// Returns the time.
@@ -115,14 +115,14 @@ pub enum Output {
     Post(Transmit),
     /// Post this receive buffer again: its frame has been processed.
     Repost(u32),
-    /// Post this receive buffer again and call `release`: its frame took a credit, and nothing of
-    /// it is kept.
+    /// Post this receive buffer again and call `release`: its frame took a credit, and its content
+    /// is not kept.
     Release(u32),
-    /// Find a place in memory for a large message of the peer, of this id and length, and report it
-    /// with `handle_memory`. While there is none, this may be repeated.
+    /// Reserve memory for a large message of the peer with this id and length, and report it with
+    /// `handle_memory`. The output may be repeated while there is no memory.
     Begin { id: u32, len: u64 },
-    /// Prepare memory for this chunk of it, and report it with `handle_prepared`: the read follows
-    /// then. While there is none, this may be repeated.
+    /// Prepare memory for this chunk of it, and report it with `handle_prepared`; the read follows
+    /// then. The output may be repeated while there is no memory.
     Prepare { id: u32, offset: u64, len: u64 },
     /// Post the read of a chunk of the peer's large message. Its completion is reported with
     /// `handle_read`.
@@ -130,17 +130,17 @@ pub enum Output {
     /// Copy a fragment of a large message to its place, and report it with `handle_copied`. While
     /// there is no memory, this may be repeated.
     Copy(FragmentCopy),
-    /// Post a write of nothing in this slot of the send ring, signalled: the peer's device notices
-    /// that something has come, its library does not.
+    /// Post an empty write in this slot of the send ring, signalled. The peer's device notices that
+    /// bytes have arrived, its library does not.
     Nudge { slot: u32 },
     /// Move the queue pair to its error state, and post a marker behind the last send and one
     /// behind the last receive.
     PostDrainMarkers,
     /// Call `next_timeout`: it has changed. After the end there is none, without this output.
     Timer,
-    /// Report something to the application.
+    /// Report an event to the application.
     Event(Event),
-    /// Write this to the log when no lock is held.
+    /// Write this line to the log when no lock is held.
     Note(Note),
 }
 
@@ -177,7 +177,7 @@ impl Outputs {
         }
     }
 
-    /// Has the driver log this, if the program logs lines of this level.
+    /// Requests that the driver logs this line, if the program logs lines of this level.
     pub(super) fn note(&mut self, level: Level, text: fmt::Arguments<'_>) {
         if let Some(note) = Note::new(level, text) {
             self.push(Output::Note(note));
@@ -215,12 +215,12 @@ pub struct Note {
     pub text: String,
 }
 
-/// The topics of lines that a peer or the network can cause at will.
+/// The topics of lines that a peer or the network can trigger, whose rate is limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topic {
     /// The peer violated the protocol.
     Violation,
-    /// The connection manager reported an event that means nothing here.
+    /// The connection manager reported an event that has no meaning in the present state.
     UnexpectedEvent,
 }
 
@@ -241,18 +241,19 @@ impl Note {
 pub struct TransportTraits {
     pub capabilities: Capabilities,
     /// Whether the passive side must not send before it has received a frame, as on iWARP (RFC
-    /// 5044, section 7.1): the peer may not understand bytes right behind the reply.
+    /// 5044, section 7.1): the peer may not process bytes that arrive right after the reply.
     pub active_speaks_first: bool,
-    /// Whether a send or a write is done only when the peer's device has it. To iWARP's it is done
-    /// when its bytes may be overwritten: TCP has them.
+    /// Whether a send or a write completes only when the peer's device has received it. On iWARP it
+    /// completes when TCP has accepted its bytes, so that they may be overwritten.
     pub acknowledges_sends: bool,
-    /// Whether a work request that is posted in the error state comes back, as a marker behind all
-    /// others. iWARP's drivers may refuse it, or keep it.
+    /// Whether a work request that is posted in the error state completes as flushed, after all
+    /// others, so that it can serve as a marker. iWARP's drivers may refuse it, or never complete
+    /// it.
     pub flushes: bool,
 }
 
 impl TransportTraits {
-    /// Everything is possible, and allowed.
+    /// A transport without restrictions.
     pub const UNRESTRICTED: Self = Self {
         capabilities: Capabilities::ALL,
         active_speaks_first: false,
@@ -261,7 +262,7 @@ impl TransportTraits {
     };
 }
 
-/// A connection manager call, or something that goes with one.
+/// A connection manager call, or an action that accompanies one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CmOp {
     /// Call `take_turn` when there is time to establish another connection, the oldest first.
@@ -271,7 +272,7 @@ pub enum CmOp {
     ResolveAddr {
         timeout: Duration,
     },
-    /// Make queue pair and buffers, post all receives, and report it with `handle_transport`.
+    /// Create queue pair and buffers, post all receives, and report it with `handle_transport`.
     CreateTransport,
     ResolveRoute {
         timeout: Duration,
@@ -288,7 +289,7 @@ pub enum CmOp {
     /// The connection manager's default means 655 ms for each RNR NAK.
     SetMinRnrTimer,
     Disconnect,
-    /// Destroy transport and id. The next attempt gets others.
+    /// Destroy transport and id. The next attempt gets new ones.
     Discard,
 }
 
@@ -326,7 +327,7 @@ impl CmOp {
     }
 }
 
-/// Something that the application is to know.
+/// An event for the application.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     Established,
@@ -335,21 +336,21 @@ pub enum Event {
     /// The peer has taken this number of further large messages, oldest first: their memory is
     /// free.
     Taken(u32),
-    /// A pong has come: check `is_flushed`.
+    /// A pong has arrived: check `is_flushed`.
     Answered,
     /// A send that was refused as blocked may work now, or fail with a cause. The same holds after
     /// [`Event::Established`].
     Writable,
     /// The end: the last output, after which the transport may be destroyed. `delivered` is set if
-    /// everything that was sent has arrived: the peer acknowledged the close behind it, and has
-    /// read all large messages.
+    /// everything that was sent has arrived: the peer acknowledged the close after it, and has read
+    /// all large messages.
     Disconnected {
         reason: CloseReason,
         delivered: bool,
     },
 }
 
-/// Something that arrived.
+/// A message, or another arrival from the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub enum Arrival {
@@ -358,7 +359,7 @@ pub enum Arrival {
     /// Several messages, with their lengths, in a receive buffer, which is not posted until all of
     /// them are released.
     Batch { buffer: u32, len: u32, count: u32 },
-    /// A large message that was read or copied whole. Its memory counts as held until
+    /// A large message that was read or copied completely. Its memory counts as held until
     /// `release_large`.
     Large { id: u32, len: u64 },
     /// Immediate data with which the peer wrote `len` bytes to this side's memory. It consumed a
@@ -381,7 +382,7 @@ pub struct Read {
     /// The large message of which it is a chunk. They are numbered in the order in which they are
     /// started, delivered and taken.
     pub id: u32,
-    /// The place of the chunk in the message.
+    /// The offset of the chunk in the message, in bytes.
     pub offset: u64,
     pub len: u64,
     pub remote_addr: u64,
@@ -394,7 +395,7 @@ pub struct Read {
 pub struct FragmentCopy {
     /// The large message of which it is a part: see [`Read::id`].
     pub id: u32,
-    /// The place of its bytes in the message.
+    /// The offset of its bytes in the message.
     pub offset: u64,
     /// The receive buffer, in which its bytes follow the header.
     pub buffer: u32,
@@ -418,7 +419,7 @@ impl Transmit {
     }
 }
 
-/// How much of a batch may be sent in one frame.
+/// The part of a batch that may be sent in one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchRoom {
     /// The number of messages: at least 1.
@@ -427,7 +428,7 @@ pub struct BatchRoom {
     pub bytes: usize,
 }
 
-/// Why a message cannot be sent.
+/// The reason that a message cannot be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SendRefused {
     /// There is no credit, or no slot: [`Event::Writable`] follows.

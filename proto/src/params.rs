@@ -20,38 +20,39 @@ pub struct Params {
     pub large_memory: u64,
     /// The longest chunk in bytes in which a large message is read.
     pub longest_chunk: u64,
-    /// The time for which reads may stand still, or memory for them may be missing.
+    /// The time for which reads may make no progress, or memory for them may be missing.
     pub read_timeout: Duration,
     /// The slots of the send ring for data, in addition to `READS` and `CONTROL_SENDS`.
     pub send_slots: u32,
-    /// The number of frames in which a message above the eager size is sent at most; with 1 the
-    /// peer reads each from this side's memory.
+    /// The greatest number of frames of a message above the eager size. With 1, the peer reads each
+    /// such message from this side's memory.
     pub most_fragments: u32,
-    /// The bytes of messages behind which the peer's side acknowledges.
+    /// The greatest number of bytes of messages between two acknowledgements by the peer's device.
     pub most_unsignalled: u32,
-    /// The bound on establishing the connection, retries included.
+    /// The time limit for establishing the connection, including retries.
     pub connect_timeout: Duration,
-    /// The bound on one attempt to resolve the address, and on one to resolve the route.
+    /// The time limit of one attempt to resolve the address, and of one to resolve the route.
     pub resolve_timeout: Duration,
     /// Whether to try again when no program listens, the peer is busy, or it remembers an old
     /// connection.
     pub retry_refused: bool,
-    /// The bound on the close handshake.
+    /// The time limit of the close handshake.
     pub close_timeout: Duration,
-    /// The bound on draining.
+    /// The time limit of draining.
     pub drain_timeout: Duration,
     /// The silence after which the peer is probed.
     pub keepalive_interval: Option<Duration>,
-    /// The time that a probed peer has for a sign of life.
+    /// The time limit for a sign of life of a probed peer.
     pub keepalive_timeout: Duration,
     /// Whether the application uses the connection as a byte stream.
     pub stream: bool,
     /// The number of messages from earlier connections of the session that the application holds.
-    /// The first credits leave out their places.
+    /// The first credits do not include their places.
     pub held: u16,
     /// The offer of a session in the hello.
     pub session: SessionOffer,
-    /// The bytes of a stream that may be on their way to the peer and not read here, together.
+    /// The sum of the bytes of a stream that may be in flight to the peer, and the bytes that may
+    /// be unread here.
     pub stream_buffer: u64,
     /// The engine's identity, for the hello.
     pub engine: u64,
@@ -82,12 +83,13 @@ impl Params {
         }
     }
 
-    /// Returns the bound on the unread bytes of a stream, and that on its held back bytes.
+    /// Returns the bound on the unread bytes of a stream, which is also the bound on its held back
+    /// bytes.
     pub fn half_stream_buffer(&self) -> u64 {
         self.stream_buffer / 2
     }
 
-    /// Returns the length of the pieces in which a long write is read by the peer.
+    /// Returns the length of the messages into which a long write is divided.
     pub fn stream_piece(&self) -> u64 {
         (self.half_stream_buffer() / 2).min(LONGEST_CHUNK)
     }

@@ -29,7 +29,7 @@ impl Violation {
         self.field
     }
 
-    /// Returns the value that it had.
+    /// Returns the field's value.
     #[must_use]
     pub const fn value(&self) -> u64 {
         self.value
@@ -116,8 +116,8 @@ pub enum PeerTimeout {
     Read,
 }
 
-/// The cause for which a connection ended, or was not established: the first one, where several
-/// follow each other.
+/// The cause for which a connection ended, or was not established: the first one, if several follow
+/// each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 #[non_exhaustive]
@@ -194,7 +194,7 @@ pub enum CloseReason {
     /// `Config::keepalive_interval` and
     /// `Config::keepalive_timeout`.
     KeepaliveTimeout,
-    /// The peer announced a message above the eager size, and nothing of it could be read for
+    /// The peer announced a message above the eager size, and no bytes of it could be read for
     /// longer than `Config::read_timeout`.
     ReadTimeout,
     /// The peer closed the connection, and everything that it sent has been delivered.
@@ -216,7 +216,7 @@ pub enum CloseReason {
     /// established, a connector with `Config::retry_refused` tries again.
     PeerDisconnected,
     /// The connection was lost, and the peer does not know its session: the peer's process has
-    /// ended, or it gave the session up.
+    /// ended, or it has ended the session.
     ///
     /// A [`Completion::Failed`] names each message with an id that was not known to have arrived.
     ///
@@ -227,7 +227,7 @@ pub enum CloseReason {
     /// This side aborted the connection.
     LocallyAborted,
     /// A waker of a task that waited on the connection panicked. The task may never be polled
-    /// again, so this side gave the connection up.
+    /// again, so this side ended the connection.
     WakerPanicked,
     /// The connection belongs to the process that forked this one, and continues there.
     Forked,
@@ -235,7 +235,8 @@ pub enum CloseReason {
     /// for a message above the eager size that the peer announced: most often because the process
     /// may not lock that much.
     OutOfMemory(OsError),
-    /// A call into the system failed. Over TCP also connect(2), for whatever reason but a refusal.
+    /// A call into the system failed. Over TCP this includes connect(2), unless the connection was
+    /// refused.
     Os(OsError),
 }
 
@@ -475,7 +476,7 @@ impl fmt::Display for CloseReason {
     }
 }
 
-/// The cause of an end after which short messages pass and long ones do not.
+/// The hint for a path on which short messages pass and long ones do not.
 const LONG_PACKETS: &str = "if short messages pass and long ones do not, the MTUs of the hosts and \
                             the switches differ";
 

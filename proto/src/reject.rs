@@ -25,7 +25,7 @@ pub enum RejectCode {
     EagerSize = 3,
     /// The largest message is 0.
     MaxMessage = 4,
-    /// The rejecting side lacks memory, or whatever else a connection needs.
+    /// The rejecting side lacks memory, or another resource for a connection.
     Resources = 5,
     /// The rejected side serves no READs.
     ResponderResources = 6,
@@ -96,7 +96,7 @@ pub struct Reject {
 }
 
 impl Reject {
-    /// The rejection of a request that finds too many others waiting.
+    /// The rejection of a request while too many others wait.
     pub const BUSY: Self = Self {
         code: RejectCode::Busy,
         own: 0,
@@ -122,8 +122,8 @@ impl Reject {
         }
     }
 
-    /// Returns the numbers of a session that the peer has closed, if this rejects a request to
-    /// resume it.
+    /// Returns the message counts of a session that the peer has closed, if this rejects a request
+    /// to resume it.
     pub(super) fn session_over(&self) -> Option<SessionOver> {
         let is_over = self.code == RejectCode::Over;
         is_over.then_some(SessionOver {

@@ -18,10 +18,10 @@ use super::{
 /// The receives for each connection, its own or in the pool: 16 messages and the control frames.
 const RECEIVES: u32 = 28;
 
-/// The number of messages of all connections, if they do not come at once.
+/// The number of messages of all connections, if they are not all sent at once.
 const MESSAGES: u32 = 1_000_000;
 
-/// The number of messages of each connection, if they come at once.
+/// The number of messages of each connection, if they are all sent at once.
 const BURST: u32 = 16;
 
 /// The window of a connection that shares receives: its bound while others are idle.
@@ -35,12 +35,12 @@ const GRANT: u64 = 14_000;
 /// The time from one host to the other, in nanoseconds.
 const DELAY: u64 = 20_000;
 
-/// The times at which the connections have something to send.
+/// The times at which the connections send messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Load {
-    /// Random ones, for nine tenths of the messages that the server can take.
+    /// Random times, at nine tenths of the rate that the server can serve.
     FanIn,
-    /// The same, and nine of ten messages come from one connection in a hundred.
+    /// As `FanIn`, and nine of ten messages are sent by one connection in a hundred.
     Skewed,
     /// All messages at once.
     Incast,
@@ -59,7 +59,7 @@ enum Event {
     Wanted,
     /// A message arrives, which was wanted then.
     Arrives { connection: u32, wanted: u64 },
-    /// The server is done with the first message that waits for it.
+    /// The server has served the first waiting message.
     Served,
     /// A grant arrives.
     Granted { connection: u32, limit: u32 },
@@ -69,7 +69,7 @@ enum Event {
 #[derive(Debug)]
 struct Client {
     credit: SendCredit,
-    /// When the messages were wanted that wait for credit.
+    /// The times at which the messages that wait for credit were wanted.
     waiting: VecDeque<u64>,
 }
 
@@ -84,7 +84,7 @@ struct Simulation {
     server: Server,
     /// The arrived messages; the server serves the first one now.
     queue: VecDeque<(u32, u64)>,
-    /// Until when the server sends a grant.
+    /// The time until which the server sends a grant.
     busy: u64,
     random: fastrand::Rng,
     left: u32,
@@ -176,7 +176,8 @@ impl Simulation {
         self.want(connection);
         self.left -= 1;
         if self.left > 0 {
-            // As far apart as independent senders' messages are.
+            // The times between messages are exponentially distributed, as those of independent
+            // senders.
             let mean = SERVICE as f64 / 0.9;
             let after = -mean * (1.0 - self.random.f64()).ln();
             self.plan(after as u64, Event::Wanted);
@@ -190,7 +191,7 @@ impl Simulation {
         self.send(connection);
     }
 
-    /// Sends as many messages as the credit permits.
+    /// Sends waiting messages, as far as the credit permits.
     fn send(&mut self, connection: u32) {
         loop {
             let client = &mut self.clients[connection as usize];
@@ -227,7 +228,7 @@ impl Simulation {
         }
     }
 
-    /// Begins with the first message.
+    /// Begins to serve the first message.
     fn serve(&mut self) {
         let sending = self.busy.saturating_sub(self.now);
         self.plan(sending + SERVICE, Event::Served);
@@ -271,9 +272,9 @@ struct Server {
     credits: Vec<RecvCredit>,
     /// The account of the shared receives.
     account: Option<Account>,
-    /// How many receives are posted that hold no message: of all, or of each connection.
+    /// The number of posted receives without a message: of all connections, or of each.
     posted: Vec<u32>,
-    /// The fewest that there were.
+    /// The lowest value of `posted`.
     least_posted: u32,
 }
 
@@ -301,7 +302,7 @@ impl Server {
                     );
                 }
                 let credit = account::floor(SHARED_WINDOW);
-                // Each connection's control frames have theirs.
+                // The control frames of each connection have receives of their own.
                 let posted = vec![total - CONTROL_RECEIVES * connections];
                 (SHARED_WINDOW, credit, Some(account), posted)
             }

@@ -1,14 +1,14 @@
 //! The slots of the send ring.
 //!
 //! Slots are used in turn. Most sends are unsignalled: they have no completion of their own, but
-//! that of a later signalled one, which covers everything posted before it. So that the ring can
-//! never be full without a signalled send in it, the distance between two signalled ones is at most
-//! a quarter of the ring, and one more frame than that can always be posted.
+//! are covered by the completion of a later signalled send, which covers everything posted before
+//! it. A full ring always contains a signalled send, because the distance between two signalled
+//! sends is at most a quarter of the ring, and at least one more frame than that fits.
 
 /// The slots that are reserved for control frames, so that a grant never waits behind data.
 ///
-/// As many as there can be control frames without a known completion: two pings, two pongs, two
-/// grants, a Finish, and one of each that ends a connection. A control frame that finds no slot
+/// It is the greatest number of control frames without a known completion: two pings, two pongs,
+/// two grants, a Finish, and one of each that ends a connection. A control frame that finds no slot
 /// waits for the next completion.
 pub const CONTROL_SENDS: u32 = 10;
 
@@ -31,19 +31,20 @@ pub(super) struct SendRing {
     interval: u32,
     /// The bytes of payload posted since the last signalled frame.
     unsignalled_bytes: u32,
-    /// A frame behind this many bytes is signalled, so that a sender on a slow link sees its bytes
-    /// arrive.
+    /// The number of bytes after which a frame is signalled, so that a sender on a slow link gets
+    /// completions.
     most_unsignalled: u32,
-    /// The number of slots ever taken.
+    /// The number of slots that were ever taken.
     taken: u64,
-    /// Which of the slots ever taken is the first in use that may hold data, and which the last
-    /// that does, counted from 1. 0: there is none.
+    /// The positions, among all slots that were ever taken, of the first slot in use that may hold
+    /// data, and of the last slot that holds data. They count from 1; 0 means none.
     first_data: u64,
     last_data: u64,
 }
 
 impl SendRing {
-    /// Makes a ring with `data_slots` slots for data, and [`READS`] and [`CONTROL_SENDS`] more.
+    /// Creates a ring with `data_slots` slots for data, and [`READS`] and [`CONTROL_SENDS`] more
+    /// slots.
     pub(super) fn new(data_slots: u32, most_unsignalled: u32) -> Self {
         let slots = data_slots + READS + CONTROL_SENDS;
         Self {
@@ -156,7 +157,7 @@ mod tests {
     proptest! {
         #![proptest_config(cases(256))]
 
-        /// Whatever is sent and whenever completions come, a full ring holds a signalled send.
+        /// For any sequence of sends and completions, a full ring contains a signalled send.
         #[test]
         fn the_ring_is_never_full_of_unsignalled_sends(
             slots in 1_u32..40,

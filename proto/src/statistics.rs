@@ -21,21 +21,21 @@ pub struct Statistics {
     pub large_received: u64,
     /// One-sided operations started.
     pub operations: u64,
-    /// How often a send or one-sided operation had to wait or was refused, for want of credit, of a
-    /// slot of the send ring, or of room among the large messages in flight.
+    /// The number of times that a send or one-sided operation had to wait or was refused, for lack
+    /// of credit, of a slot of the send ring, or of room among the large messages in flight.
     pub stalls: u64,
-    /// Frames sent that carried nothing but a grant. Other grants travel in frames with messages.
+    /// Frames sent that carried only a grant. Other grants travel in frames with messages.
     pub grants_sent: u64,
-    /// Frames received that carried nothing but a grant.
+    /// Frames received that carried only a grant.
     pub grants_received: u64,
     /// Pings sent by keepalive and by flushes.
     pub pings_sent: u64,
-    /// How often the connection was lost and [resumed](https://docs.rs/rdmsg).
+    /// The number of times that the connection was lost and [resumed](https://docs.rs/rdmsg).
     pub resumes: u64,
     /// Messages that were sent again after the connection was resumed.
     pub resent: u64,
-    /// The longest time in milliseconds from the notice of a loss to the resumption. A sum has the
-    /// longest of all connections.
+    /// The longest time in milliseconds from the detection of a loss to the resumption. A sum has
+    /// the longest of all connections.
     pub longest_gap_ms: u64,
     /// Receive buffers that are not posted now: messages up to the eager size that the application
     /// or its channel holds.

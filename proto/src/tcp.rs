@@ -9,12 +9,13 @@ pub const PREFIX: usize = 8;
 const LONGEST_ARGUMENTS: usize = 32;
 /// The longest header: prefix and arguments.
 pub const LONGEST_HEADER: usize = PREFIX + LONGEST_ARGUMENTS;
-/// The most payload of a PDU that is a part of something longer: between two parts others pass.
+/// The greatest payload of a PDU that is a part of a longer write or answer. Other PDUs may be sent
+/// between two parts.
 pub const LONGEST_PART: u32 = 256 << 10;
 
-/// In the flags of a request: acknowledge it.
+/// The flag of a request that requests an acknowledgement.
 const SIGNALLED: u8 = 1;
-/// In the flags of a part: it is the last.
+/// The flag of the last part.
 const LAST: u8 = 2;
 
 /// The header of a PDU. Payload of this length follows if there is a `len`.
@@ -48,7 +49,7 @@ pub enum Pdu {
     ReadPart { last: bool, len: u32 },
     /// The old value, as answer to the oldest unanswered atomic operation.
     Old { value: u64 },
-    /// The request behind the first `requests` ones failed.
+    /// The request after the first `requests` ones failed.
     Nak { requests: u32, cause: Cause },
 }
 
@@ -67,7 +68,7 @@ pub enum Change {
     CompareSwap { compare: u64, swap: u64 },
 }
 
-/// Why a request failed.
+/// The cause of a failed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// The memory or the right does not exist.
@@ -113,7 +114,7 @@ impl Header {
         let mut bytes = [0; LONGEST_HEADER];
         bytes[0] = kind;
         bytes[1] = flags;
-        // Until arguments are put behind it.
+        // The length is that of the payload until arguments are appended.
         bytes[4..PREFIX].copy_from_slice(&payload.to_be_bytes());
         Self {
             bytes,
@@ -141,7 +142,7 @@ impl Header {
 }
 
 impl Pdu {
-    /// How many bytes follow the header.
+    /// Returns the number of bytes that follow the header.
     pub fn payload(&self) -> u32 {
         match *self {
             Self::Send { len, .. } | Self::ReadPart { len, .. } => len,
@@ -301,14 +302,14 @@ impl Pdu {
     }
 }
 
-/// The first four bytes as a number.
+/// Returns the first four bytes as a number.
 fn be32(bytes: &[u8]) -> u32 {
     bytes[..4]
         .iter()
         .fold(0, |number, byte| number << 8 | u32::from(*byte))
 }
 
-/// The first eight bytes as a number.
+/// Returns the first eight bytes as a number.
 fn be64(bytes: &[u8]) -> u64 {
     u64::from(be32(bytes)) << 32 | u64::from(be32(&bytes[4..]))
 }
