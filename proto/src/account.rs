@@ -1,10 +1,10 @@
 //! Accounts for receives that several connections share.
 //!
 //! A receive that is posted for all of them is either promised to the peer of one connection, or
-//! free. At most as many receives are promised as are posted, so each frame of a peer finds one. A
-//! promise to an idle connection cannot be withdrawn. So half of the receives are kept for the
-//! minimum of present and future connections. An established connection draws on the other half
-//! beyond its minimum, and returns receives when that half runs out.
+//! free. The number of promised receives never exceeds the number of posted ones, so each frame of
+//! a peer finds one. A promise to an idle connection cannot be withdrawn. So half of the receives
+//! are kept for the minimum of present and future connections. An established connection draws on
+//! the other half beyond its minimum, and returns receives when that half runs out.
 
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 

@@ -180,8 +180,8 @@ impl RecvCredit {
         let more = match account {
             None => 1,
             Some(account) => {
-                // A peer that has used up its grants gets twice as many, so that connections with
-                // little traffic keep few receives.
+                // A peer that has used up its grants gets twice their number, so that connections
+                // with little traffic keep few receives.
                 let twice = if self.used_up { 2 + self.promised() } else { 1 };
                 let wanted = twice.min(self.window - self.promised());
                 match self.promised().checked_sub(self.floor) {

@@ -14,9 +14,9 @@
 //! its attempts has a higher epoch, so no late request is taken for a new one.
 //!
 //! A message is known to be received when a grant implies it: a side grants at most its window
-//! beyond what it has released, so at most `window - available` of the messages sent are not known
-//! to be received. A message above the eager size, and everything behind it, is known to be
-//! received when it is taken. This costs no frame and no acknowledgement.
+//! beyond the messages that it has released, so at most `window - available` of the messages sent
+//! are not known to be received. A message above the eager size, and everything behind it, is known
+//! to be received when it is taken. This costs no frame and no acknowledgement.
 
 use std::{
     collections::VecDeque,
@@ -327,14 +327,14 @@ impl<M: Default> Session<M> {
         Ok(self.again.drain(..count).map(|kept| kept.message))
     }
 
-    /// Whether messages are to be sent again, before any other.
+    /// Whether messages wait to be sent again, before any other.
     #[must_use]
     pub fn repeats(&self) -> bool {
         !self.again.is_empty()
     }
 
-    /// Takes the next message that is to be sent again. The caller sends it, and so
-    /// [keeps](Self::keep) it, or [puts it back](Self::put_back).
+    /// Takes the next message to send again. The caller sends it, and so [keeps](Self::keep) it, or
+    /// [puts it back](Self::put_back).
     pub fn next_to_resend(&mut self) -> Option<M> {
         self.again.pop_front().map(|kept| kept.message)
     }

@@ -16,7 +16,8 @@ use crate::{
 /// The reading side of a stream, which one handle at a time may use, by its [`Turn`].
 ///
 /// A handle keeps its turn while it waits for bytes, so that handles get bytes in the order of
-/// their turns. Another handle waits for its turn at most as long as it would wait for bytes.
+/// their turns. The wait of another handle for its turn has the same time limit as a wait for
+/// bytes.
 #[derive(Default)]
 pub(crate) struct Turns {
     state: Mutex<State>,

@@ -96,7 +96,7 @@ impl MissingResources {
     };
 }
 
-/// What is taken of what the peer sends.
+/// The kinds of frames that this side still accepts from the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub(super) enum Accepts {

@@ -82,8 +82,8 @@ impl Link {
             return Ok(());
         }
         let mut completions = [WorkCompletion::default(); 16];
-        // The loop takes at most as many completions as the queue holds, because a peer may send
-        // faster than this loop runs.
+        // The number of completions is bounded by the capacity of the queue, because a peer may
+        // send faster than this loop runs.
         for _ in 0..=self.cq.cqe() as usize / completions.len() {
             let count = self.cq.poll(&mut completions)?;
             for completion in &completions[..count] {

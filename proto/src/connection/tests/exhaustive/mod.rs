@@ -1,4 +1,4 @@
-//! Every order of events, within scopes.
+//! Explores every order of events, within scopes.
 //!
 //! A scope is a pair of sides with a budget of side events, such as sends, closes and faults. The
 //! search visits, breadth first, each state that any order of side events and steps reaches.
