@@ -1,5 +1,5 @@
 //! Attacks on sessions over TCP: requests to resume that no honest side sends, and answers to them.
-//! Each ends its own attempt, and the session delivers each message once.
+//! Each attack ends only its own attempt, and the session still delivers each message once.
 
 use std::{net::SocketAddr, thread, time::Duration};
 
@@ -84,7 +84,7 @@ impl Scene {
         self.raw = raw;
     }
 
-    /// A message each way.
+    /// Asserts that a message arrives in each direction.
     fn assert_well(&mut self) {
         self.raw.send(b"well");
         assert_eq!(self.server.recv_timeout(TIME_LIMIT).unwrap(), b"well");
@@ -93,7 +93,7 @@ impl Scene {
     }
 }
 
-/// An honest session through a proxy, which a stranger may know.
+/// A session of two honest sides through a proxy, from which a stranger may learn its identity.
 struct HonestSession {
     lines: &'static Lines,
     engine: Engine,
@@ -183,11 +183,12 @@ fn stranger_is_refused_while_connection_works() {
     for epoch in [1, 2, 1000, u32::MAX] {
         let (_, answer) = request(honest.address(), &id, epoch, 0);
         assert_eq!(answer, Answer::Rejected(BUSY, 0, 0));
-        // The pong of this ping comes behind that of the request.
+        // The request makes the endpoint ping its present peer. The pong arrives before that of
+        // this flush.
         honest.server.flush().unwrap();
         honest.assert_well(0);
     }
-    // A refused epoch does not count.
+    // The server does not remember the epochs of refused requests.
     honest.proxy.cut();
     honest.assert_well(1);
 }
@@ -199,7 +200,7 @@ fn silent_connection_gives_way_to_later_request() {
     assert_eq!(scene.server.recv_timeout(TIME_LIMIT).unwrap(), b"before");
     let (_, first) = scene.ask(0);
     assert_eq!(first, Answer::Rejected(BUSY, 0, 0));
-    // The endpoint pings over the connection that works as far as it knows.
+    // The endpoint pings to find out whether the present connection still works.
     assert_eq!(scene.raw.next_kind(), PING);
     scene.raw.send(b"a message is no answer");
     assert_eq!(
@@ -230,7 +231,7 @@ fn answer_to_earlier_ping_proves_nothing() {
         let id = scene.id;
         let (_, first) = request(scene.listener.local_addr(), &id, 1, 0);
         assert_eq!(first, Answer::Rejected(BUSY, 0, 0));
-        // This pong was on its way when the peer left the connection.
+        // This pong answers the ping of the flush, which was sent before the request.
         scene.raw.control(PONG);
         flush.join().unwrap().unwrap();
     });
@@ -302,7 +303,7 @@ fn impossible_numbers_are_refused() {
         scene.server.send(&[number]).unwrap();
         assert_eq!(scene.raw.receive(), [number]);
     }
-    // The peer has released two of them.
+    // The peer has released two of the messages, so it must have received at least two.
     scene.raw.granted = WINDOW + 2;
     scene.raw.send(b"granted");
     assert_eq!(scene.server.recv_timeout(TIME_LIMIT).unwrap(), b"granted");
@@ -316,7 +317,7 @@ fn impossible_numbers_are_refused() {
     assert_eq!(scene.raw.receive(), [3]);
     assert_eq!(scene.raw.receive(), [4]);
     scene.lose();
-    // The peer has confirmed three.
+    // The peer has confirmed more than two messages.
     let (_, answer) = scene.ask(2);
     assert_eq!(answer, Answer::Rejected(BUSY, 0, 0));
     scene.resume(5, 1);
@@ -355,7 +356,7 @@ fn one_of_two_requests_at_a_time_gets_the_session() {
         });
         let answers = both.each_mut().map(Raw::try_answer);
         let accepted = Some(Answer::Accepted(vec![0; 4]));
-        // The order of their arrival is open.
+        // The requests may arrive in either order.
         let winner = answers.iter().rposition(|answer| *answer == accepted);
         let winner = winner.unwrap_or_else(|| panic!("{answers:?}"));
         if second == 1 || winner == 0 {
@@ -500,7 +501,7 @@ fn close_before_all_is_sent_again_confirms_nothing() {
             .unwrap();
     }
     raw.hang_up();
-    // It has received nothing, and allows one message.
+    // The server has received nothing, and grants one message.
     let mut raw = server.accept_with_credits(1, &0_u32.to_be_bytes());
     assert_eq!(raw.receive(), b"kept");
     raw.control(CLOSE);

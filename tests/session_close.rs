@@ -13,7 +13,7 @@ use rdmsg::{
     TransportChoice, TrySendError,
 };
 
-/// No call takes longer.
+/// Longer than any call takes.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The sender of a frame.
@@ -30,11 +30,12 @@ const DATA: u8 = 1;
 const CLOSE: u8 = 5;
 const CLOSE_ACK: u8 = 7;
 
-/// Loses one frame, and all behind it, and cuts the connection when another one has passed.
+/// A cut of a connection: the proxy discards one frame and all later ones of its sender. It ends
+/// the connection after another frame.
 #[derive(Clone, Copy, Debug)]
 struct Cut {
     loses: Frame,
-    /// The frame after which the connection is cut. It may be the lost frame itself.
+    /// The frame after which the proxy ends the connection. It may be the lost frame itself.
     after: Frame,
 }
 
@@ -101,7 +102,7 @@ impl Proxy {
         self.shared.lock().unwrap().cut = Some(cut);
     }
 
-    /// Makes this cut, and refuses connections then.
+    /// Makes this cut, and refuses connections after it.
     fn cut_for_good(&self, cut: Cut) {
         let mut shared = self.shared.lock().unwrap();
         (shared.cut, shared.is_closed) = (Some(cut), true);
@@ -120,7 +121,7 @@ impl Proxy {
     }
 }
 
-/// Carries a setup message and PDUs until one of them is lost, and then reads on.
+/// Carries a setup message, and PDUs until one of them is lost. Discards the PDUs after that one.
 fn carry(mut from: TcpStream, mut to: TcpStream, sender: From, shared: &Mutex<Shared>) {
     let _: io::Result<()> = (|| {
         let mut setup = vec![0; 8];
@@ -181,7 +182,8 @@ fn next(endpoint: &Endpoint) -> Completion {
     endpoint.next_completion_timeout(TIME_LIMIT).unwrap()
 }
 
-/// The ids of messages sent and failed, the number of messages received, and the end.
+/// Returns the ids of messages sent and failed, the number of messages received, and the reason of
+/// the end.
 fn outcome(endpoint: &Endpoint) -> (Vec<u64>, Vec<u64>, usize, CloseReason) {
     let (mut sent, mut failed, mut received) = (Vec::new(), Vec::new(), 0);
     loop {
@@ -203,7 +205,8 @@ fn send(endpoint: &Endpoint, ids: std::ops::Range<u64>) {
     }
 }
 
-/// Closes from one side while the other one receives, with this cut. Both verdicts are exact.
+/// Closes one side while the other side receives, with this cut. Asserts that both sides report the
+/// delivery of all messages.
 fn close_over(closer: From, cut: Cut) {
     let (client, server, proxy, _listener) = pair(&config(), &config());
     send(&client, 0..5);
@@ -281,7 +284,8 @@ fn lost_acknowledgement_is_sent_after_session_end() {
     }
 }
 
-/// The server closes after this cut. Returns the outcome of the client, which sent three messages.
+/// Closes the server after a cut that loses this frame. Returns the outcome of the client, which
+/// sent three messages.
 fn close_while_cut_off(loses: Frame) -> (Vec<u64>, Vec<u64>, usize, CloseReason) {
     let (client, server, proxy, _listener) = pair(&config(), &short_close());
     send(&client, 0..2);
@@ -363,7 +367,8 @@ fn close_of_client_finds_that_server_has_closed() {
     assert!(matches!(server.close(), Err(Error::Undelivered(_))));
     thread::scope(|scope| {
         let closed = scope.spawn(|| client.close());
-        // A send waits for the successor until the close has begun.
+        // Until the close has begun, there is no room, because a send waits for the next
+        // connection.
         while let Err(TrySendError::Full) = client.try_send(b"late") {
             thread::yield_now();
         }

@@ -32,7 +32,7 @@ struct Proxy {
 struct Carried {
     streams: Mutex<Vec<TcpStream>>,
     is_closed: AtomicBool,
-    /// Whether the bytes of clients vanish, except for the first ones, which are the request.
+    /// Whether the proxy discards the bytes of clients, except for the request at the beginning.
     discards: AtomicBool,
 }
 
@@ -127,7 +127,8 @@ fn connect(address: SocketAddr) -> Endpoint {
     Connector::new().config(&config()).connect(address).unwrap()
 }
 
-/// Two endpoints, the proxy between them, and the listener, without which no session is resumed.
+/// Returns two endpoints, the proxy between them, and the listener. Sessions are resumed only while
+/// there is a listener.
 fn pair() -> (Endpoint, Endpoint, Proxy, Listener) {
     let (listener, address) = listener();
     let proxy = Proxy::new(address);
@@ -184,7 +185,7 @@ fn receive_all(endpoint: &Endpoint) {
     for number in 0..MESSAGES {
         let received = endpoint.recv().unwrap();
         assert!(received == message(number), "message {number}");
-        // Some are held over a cut.
+        // The program holds some messages during a cut.
         held.push(received);
         if held.len() > number as usize % 6 {
             held.clear();
@@ -201,7 +202,8 @@ fn messages_arrive_once_and_in_order_over_many_cuts() {
         scope.spawn(|| receive_all(&client));
         scope.spawn(|| receive_all(&server));
     });
-    // No cut came before the last one was overcome, because the window is short.
+    // The session was resumed after each cut before the next one came, because the window is
+    // shorter than the distance of two cuts.
     for side in [client.statistics(), server.statistics()] {
         assert!(side.resumes >= 5, "{side:?}");
     }
@@ -230,7 +232,8 @@ fn outcome(endpoint: &Endpoint) -> (Vec<u64>, Vec<u64>, CloseReason) {
 #[test]
 fn ids_are_reported_once_over_a_cut() {
     let (client, server, proxy, _listener) = pair();
-    // A sender without a place for its id waits for the thread that asked for completions last.
+    // After this call, a `send` of another thread that has no room for its id waits until this
+    // thread takes completions.
     assert!(client.try_next_completion().unwrap().is_none());
     let (sent, failed, _) = thread::scope(|scope| {
         scope.spawn(|| {
@@ -250,8 +253,8 @@ fn ids_are_reported_once_over_a_cut() {
     assert!(failed.is_empty());
 }
 
-/// A client that sends messages again, and has no room for the last one, which has an id: those of
-/// a batch have a slot each.
+/// Returns a client that sends messages again after a cut. It has no room for the last one, which
+/// has an id, because each message of the batch occupies a slot of its own.
 fn resending() -> (Endpoint, Endpoint, Proxy, Listener) {
     let (client, server, proxy, listener) = pair();
     proxy.discard(true);
@@ -269,7 +272,8 @@ fn resending() -> (Endpoint, Endpoint, Proxy, Listener) {
 #[test]
 fn id_is_reported_once_if_a_resend_is_cut() {
     let (client, server, proxy, _listener) = resending();
-    // A connection that has discarded bytes must end before later ones pass: they have a gap.
+    // The proxy must end the connection whose bytes it has discarded before it passes later ones
+    // on, because the discarded bytes are missing in front of them.
     proxy.close();
     proxy.discard(false);
     proxy.open();
@@ -297,7 +301,7 @@ fn restarted_peer_has_lost_the_session() {
     assert_eq!(server.recv().unwrap(), b"arrived");
     client.send(Outgoing::from(b"late").with_id(2)).unwrap();
     proxy.close();
-    // The server's process ends, as far as the client can tell, and another one listens.
+    // For the client this looks like the end of the server's process, and the start of another one.
     server.abort(0);
     drop(server);
     proxy.open();
@@ -350,7 +354,7 @@ fn peer_without_sessions_has_none() {
 fn finish_flush_and_close_wait_for_the_successor() {
     let (client, server, proxy, _listener) = pair();
     proxy.close();
-    // The window takes these, or they wait for the successor.
+    // Each send finds room in the window, or waits for the next connection.
     thread::scope(|scope| {
         scope.spawn(|| {
             for number in 0..20 {
@@ -438,7 +442,8 @@ fn session_goes_on_at_another_address() {
     second.cut();
     converse(&client, &server, 2);
     assert_eq!(client.peer_addr(), second.address);
-    // Another listener of the same engine takes the session, also if the first one is gone.
+    // Another listener of the same engine resumes the session, even after the drop of the first
+    // one.
     drop(listener);
     first.close();
     second.close();
@@ -456,7 +461,8 @@ fn session_goes_on_at_another_address() {
 fn stranger_at_an_alternative_ends_no_session() {
     let (listener, address) = listener();
     let proxy = Proxy::new(address);
-    // A program of another kind, and another engine.
+    // One alternative leads to a program with another protocol, the other one to a listener of
+    // another engine.
     let text = TcpListener::bind("127.0.0.1:0").unwrap();
     let engine = Engine::new().unwrap();
     let stranger = Listener::builder().config(&config()).engine(&engine);
@@ -477,14 +483,15 @@ fn stranger_at_an_alternative_ends_no_session() {
     let client = connector.connect(proxy.address).unwrap();
     let server = listener.accept().unwrap();
     proxy.close();
-    // The second visit follows one to each address.
+    // The client tries each address once before it tries this one again.
     for _ in 0..2 {
         asked.recv().unwrap();
     }
     proxy.open();
     converse(&client, &server, 1);
     assert_eq!(client.peer_addr(), proxy.address);
-    // At an address that has led to the peer the answer is final.
+    // The client believes that the session is lost, because it has found the peer at this address
+    // before.
     server.abort(0);
     drop(server);
     match client.recv_timeout(TIME_LIMIT) {
@@ -580,7 +587,8 @@ fn untaken_losses_fill_no_channel() {
     let resumes = [&client, &server].map(|side| side.statistics().resumes);
     assert_eq!(resumes, [20; 2]);
     client.close().unwrap();
-    // The side that sends has one pair, and the side that receives has dropped its own.
+    // The client has kept one pair of events. The calls of `recv` on the server have dropped its
+    // events.
     let mut came = Vec::new();
     loop {
         match client.next_completion().unwrap() {
@@ -616,7 +624,7 @@ fn send_buffer_waits_for_the_successor() {
         client.send(buffer).unwrap();
     });
     assert_eq!(server.recv().unwrap(), b"whole");
-    // The refused call gets a report of room.
+    // `Room` is reported, because a call was refused before.
     while !matches!(client.next_completion().unwrap(), Completion::Room) {}
     assert_eq!(SendBuffer::try_new(&client, 7).unwrap().len(), 7);
 }

@@ -49,7 +49,7 @@ fn stall(client: &Endpoint, server: &Endpoint, lines: &Lines) {
     assert_eq!(lines.count(&line), count + 1, "one line for a stall");
 }
 
-/// One test, because two lines within a second are one line and a count.
+/// One test, because the log merges two such lines within a second to one line and a count.
 #[test]
 fn send_that_waits_for_5_s_is_logged_once_per_stall() {
     let lines = Lines::collect();

@@ -67,7 +67,7 @@ fn earlier_completions_come_first_and_once() {
     sent.recv(far.completions());
     sent.ready_timeout(TIME_LIMIT).unwrap();
     near.send(b"first").unwrap();
-    // This call puts the completion of the id aside.
+    // This call stores the completion of the id for a later call.
     assert_eq!(far.recv_timeout(TIME_LIMIT).unwrap(), b"first");
     for number in 0..9_u8 {
         near.send(&[number]).unwrap();
@@ -277,7 +277,7 @@ fn membership_changes_neither_lose_nor_duplicate() {
         });
         let mut all: Vec<Vec<u32>> = takers.into_iter().map(|t| t.join().unwrap()).collect();
         all.push(mover.join().unwrap());
-        // Completions may have arrived after the last look of their taker.
+        // Completions may have arrived after the last call of a taking thread.
         for group in &groups {
             all.push(
                 group

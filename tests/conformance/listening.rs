@@ -85,7 +85,7 @@ fn closed_listener_returns_pending_then_ends() {
     let addr = listener.local_addr();
     listener.close();
     listener.close();
-    // The listener's address is free.
+    // The address of the listener is available again.
     let again = Listener::builder()
         .engine(&stage.engine)
         .bind(addr)
@@ -96,7 +96,7 @@ fn closed_listener_returns_pending_then_ends() {
     assert!(listener.incoming().next().is_none());
     connected.send(b"it goes on").unwrap();
     assert_eq!(accepted.recv_timeout(TIME_LIMIT).unwrap(), b"it goes on");
-    // `close` does not wait until the address is free.
+    // `close` does not wait until the address is available.
     again.close();
     assert_eq!(reason(Connector::new().connect(addr)), CloseReason::Refused);
 }

@@ -172,8 +172,8 @@ impl Raw {
         self.write(&pdu(1, 0, &frame));
     }
 
-    /// Sends the last control frame. Returns the number of frames of this side that the other one
-    /// has acknowledged before it ends the stream.
+    /// Sends the last control frame. Returns the number of frames that the other side has
+    /// acknowledged when it ends the stream.
     pub(crate) fn finish(mut self, kind: u8) -> u32 {
         let mut frame = frame_with(self.granted, self.frames, b"");
         frame[0] = kind;
@@ -191,7 +191,7 @@ impl Raw {
         acknowledged
     }
 
-    /// Reads the next frame, and acknowledges it if that is wanted.
+    /// Reads the next frame, and acknowledges it if the sender asks for that.
     fn frame(&mut self) -> Vec<u8> {
         loop {
             let mut prefix = [0; 8];
@@ -253,7 +253,7 @@ impl Server {
         (raw, asked)
     }
 
-    /// As [`accept`](Self::accept), and allows so many messages.
+    /// Does the same as [`accept`](Self::accept), and grants this number of messages.
     pub(crate) fn accept_with_credits(&self, credits: u16, data: &[u8]) -> Raw {
         let (mut raw, _) = self.take();
         let mut hello = hello(SESSION, data);

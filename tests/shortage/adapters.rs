@@ -11,8 +11,8 @@ use crate::{
     config, life, place, whole_life,
 };
 
-/// Runs `body` with the library that notes the requests of connections. Over TCP there are none,
-/// because there is no device.
+/// Runs `body` with the preloaded library, which notes the values that connections request of the
+/// device. Does nothing over TCP, because there is no device.
 fn with_device(name: &str, body: impl FnOnce(&Calls)) {
     if place().1 == Transport::Rdma {
         in_front(name, || body(&Calls::loaded()));
@@ -33,7 +33,8 @@ fn connections_take_completion_vectors_in_turn() {
             let last = allowed.and_then(|text| text.strip_suffix(" on this device"));
             let last: i64 = last.expect(&text).parse().unwrap();
             if last == 0 {
-                // The suite has a boot with two processors, and so two vectors.
+                // The device has one vector. The suite repeats the test on a machine with two
+                // processors, and so two vectors.
                 return;
             }
             for vector in 0..=last {
@@ -115,7 +116,8 @@ fn refused_inline_size_is_followed_by_smaller_ones() {
     );
 }
 
-/// Receive buffers and the targets of reads have it, and memory that the peer reads has not.
+/// Relaxed ordering is requested for receive buffers and the targets of reads, and not for memory
+/// that the peer reads.
 #[test]
 fn refused_relaxed_ordering_is_requested_once() {
     const REMOTE_READ: i64 = 1 << 2;
@@ -131,7 +133,7 @@ fn refused_relaxed_ordering_is_requested_once() {
             let (read, filled): (Vec<i64>, Vec<i64>) =
                 all.iter().partition(|access| *access & REMOTE_READ != 0);
             assert_eq!(read, [REMOTE_READ; 2], "a long message each way: {all:?}");
-            // Buffers of both sides, and the places of both messages.
+            // The receive buffers of both sides, and the memory for both long messages.
             assert!(filled.len() >= 4, "{all:?}");
             assert!(filled.iter().all(|access| access & RELAXED != 0), "{all:?}");
 
@@ -158,12 +160,12 @@ fn connections_ask_for_the_reads_that_they_need() {
                     c.eager_size = Some(1024);
                 })
             };
-            // Each has `responder_resources` and `initiator_depth`.
+            // `asked` and `granted` are the values of `responder_resources` and `initiator_depth`.
             for (listening, connecting, asked, granted) in [
                 (16, 16, [20, 20], [20, 20]),
                 (16, 4, [8, 8], [8, 8]),
                 (4, 16, [20, 20], [20, 8]),
-                // The limits of both software devices.
+                // Both software devices allow 128.
                 (1000, 1000, [128, 128], [128, 128]),
             ] {
                 life(&of(listening), &of(connecting)).unwrap();
@@ -180,7 +182,7 @@ fn refused_traffic_class_is_named() {
     in_front("adapters::refused_traffic_class_is_named", || {
         let (call, refusal, sides) = match place().1 {
             Transport::Tcp => ("setsockopt", "Operation not permitted (os error 1)", 3),
-            // Of the accepting side the listener has it.
+            // On the accepting side the listener sets the option, and its connections do not.
             Transport::Rdma => ("rdma_set_option", "Invalid argument (os error 22)", 2),
             other => panic!("{other}"),
         };

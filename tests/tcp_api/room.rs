@@ -1,4 +1,4 @@
-//! Room for long writes, of which fewer fit than of short ones.
+//! Room for long writes: a connection takes fewer of them than of short ones.
 
 use std::{
     io::ErrorKind,

@@ -155,8 +155,7 @@ fn reports_a_stopped_process_in_time() {
     }
 }
 
-/// Connects twice to a process with a receiving thread. The first connection is the one of that
-/// thread.
+/// Connects twice to a process with a receiving thread, which receives on the first connection.
 fn victim_and_other(role: Role) -> (Process, Connector, SocketAddr, [Endpoint; 2]) {
     let mut process = Process::start(role);
     let addr = process.addr();
