@@ -48,7 +48,7 @@ pub(super) struct Keepalive {
     /// because others may use another path.
     suspected: Option<Duration>,
     /// Counts checks, starting at the connection's number, so that connections take turns with
-    /// these pings. The pongs count for all connections with the engine.
+    /// these pings. A pong is a sign of life for all connections with the peer's engine.
     turn: u64,
 }
 
@@ -67,7 +67,7 @@ pub struct Activity {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub struct MovedBytes {
-    /// The number of bytes that have arrived, and of each 4 KiB that the peer has acknowledged.
+    /// Counts each byte that has arrived, and each 4 KiB that the peer has acknowledged.
     pub signs: u64,
     /// The number of bytes of large messages that have been read.
     pub read: u64,
@@ -84,8 +84,8 @@ pub struct MovedBytes {
 #[cfg_attr(test, derive(Hash))]
 enum Overtime {
     None,
-    /// The timeout is extended until bytes are retransmitted. Has the number of bytes that the
-    /// peer's system had acknowledged.
+    /// The timeout is extended until bytes are retransmitted. Contains the number of bytes that the
+    /// peer's system had acknowledged before.
     Repeating {
         acknowledged: u64,
     },
@@ -267,7 +267,7 @@ pub(super) struct Probe {
 enum ProbeState {
     #[default]
     Idle,
-    /// To be sent as soon as there is a slot.
+    /// Will be sent as soon as there is a slot.
     Wanted,
     /// Sent and not answered.
     Sent,
@@ -308,7 +308,7 @@ impl Probe {
         wanted
     }
 
-    /// Takes a pong. Returns whether there was a ping for it.
+    /// Handles a pong. Returns whether it answers a ping.
     pub(super) fn answer(&mut self) -> bool {
         self.state = match self.state {
             ProbeState::Idle | ProbeState::Wanted => return false,

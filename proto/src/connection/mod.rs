@@ -62,9 +62,9 @@ use super::{
 /// it.
 ///
 /// The last output is [`Event::Disconnected`]; it comes exactly once. It reports the first cause of
-/// the end, except that a mere symptom (flushed work requests, a DISCONNECTED without a close)
-/// gives way to the cause itself when that is found in the completion queue while draining, and a
-/// close of this side gives way to the peer's Abort or Failure unless the peer has confirmed it.
+/// the end, with two exceptions. Flushed work requests, and a DISCONNECTED without a close, are
+/// only symptoms: if the completion queue contains the cause, the event reports the cause. A close
+/// of this side that the peer has not confirmed is replaced by the peer's Abort or Failure.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub struct Connection {
@@ -74,8 +74,8 @@ pub struct Connection {
 
 /// The state of a connection, with the data that exist only in this state.
 ///
-/// A setup that fails ends the connection at once: no frame of this side needs to arrive, so the
-/// driver destroys the queue pair, if there is one, with its work requests.
+/// A setup that fails ends the connection at once, because no frame of this side needs to arrive.
+/// The driver destroys the queue pair, if there is one, with its work requests.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 enum State {
