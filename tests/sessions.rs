@@ -301,7 +301,7 @@ fn restarted_peer_has_lost_the_session() {
     assert_eq!(server.recv().unwrap(), b"arrived");
     client.send(Outgoing::from(b"late").with_id(2)).unwrap();
     proxy.close();
-    // For the client this looks like the end of the server's process, and the start of another one.
+    // To the client it seems that the server's process has ended, and another one has started.
     server.abort(0);
     drop(server);
     proxy.open();

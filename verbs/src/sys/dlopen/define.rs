@@ -5,7 +5,7 @@
 ///
 /// An `opaque` type is only used behind pointers. Newer versions of the library add fields at the
 /// end of a `growing` type, and at the start of a `growing_in_front` type. The library creates
-/// objects of these types itself, or is told their size or the set of valid fields.
+/// objects of these types itself, or gets their size or the set of valid fields from the caller.
 macro_rules! types {
     ($(
         $(#[$attribute:meta])*
