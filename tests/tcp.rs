@@ -109,7 +109,7 @@ fn rdma_means_rdma_or_an_error() {
 
 #[test]
 fn port_in_use_is_reported() {
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = taken.local_addr().unwrap();
     for scheme in ["auto", "tcp"] {
         let error = Listener::bind(format!("{scheme}://{addr}")).unwrap_err();
@@ -123,7 +123,7 @@ fn port_in_use_is_reported() {
 
 #[test]
 fn missing_listener_is_reported_at_once() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = free.local_addr().unwrap();
     drop(free);
     let error = Connector::new()
@@ -180,7 +180,7 @@ fn strangers_end_only_their_own_connections() {
 }
 
 /// Accepts a connection, reads its request, and ends the connection, with or without a reset.
-fn end_one(dying: &std::net::TcpListener, by_reset: bool) {
+fn end_one(dying: &TcpListener, by_reset: bool) {
     let (mut peer, _) = dying.accept().unwrap();
     let mut request = [0; 44];
     // The close of a socket with unread bytes sends a reset.
@@ -190,7 +190,7 @@ fn end_one(dying: &std::net::TcpListener, by_reset: bool) {
 
 #[test]
 fn server_that_dies_before_it_answers_counts_as_gone() {
-    let dying = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let dying = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = dying.local_addr().unwrap();
     for by_reset in [true, false] {
         let client = thread::spawn(move || Connector::new().config(&config()).connect(addr));
@@ -213,7 +213,7 @@ fn server_that_dies_before_it_answers_counts_as_gone() {
 
 #[test]
 fn retry_refused_outlives_a_server_that_dies() {
-    let dying = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let dying = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = dying.local_addr().unwrap();
     let mut patient = config();
     patient.connect_timeout = std::time::Duration::from_secs(60);
@@ -231,7 +231,7 @@ fn retry_refused_outlives_a_server_that_dies() {
 
 #[test]
 fn program_of_another_protocol_is_reported() {
-    let web = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let web = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = web.local_addr().unwrap();
     let client = thread::spawn(move || Connector::new().config(&config()).connect(addr));
     let (mut peer, _) = web.accept().unwrap();

@@ -159,12 +159,12 @@ impl Datagrams {
     /// Fails if datagrams are missing. The error contains the number that arrived.
     pub fn wait_received(&mut self, first: Duration) -> Result<()> {
         while self.received < self.count {
-            let time_limit = if self.received == 0 {
+            let patience = if self.received == 0 {
                 first
             } else {
                 TIME_LIMIT
             };
-            let Some(completion) = self.completion(time_limit)? else {
+            let Some(completion) = self.completion(patience)? else {
                 let (received, count) = (self.received, self.count);
                 let text = format!(
                     "{received} of {count} datagrams arrived: the others were lost, or -C differs"

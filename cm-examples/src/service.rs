@@ -22,7 +22,7 @@ pub struct Options {
     pub address: SocketAddr,
     /// The time after SIGINT or SIGTERM within which clients must finish, in seconds
     #[arg(long, default_value_t = 5)]
-    pub time_limit: u64,
+    pub patience: u64,
     /// Show the log of the library
     #[arg(short, long)]
     pub debug: bool,
@@ -74,10 +74,10 @@ impl Service {
         let builder = builder.backlog(1000).half_open(1000);
         let listener = builder.bind(options.address)?;
         println!("listening on {}", listener.local_addr());
-        let time_limit = Duration::from_secs(options.time_limit);
+        let patience = Duration::from_secs(options.patience);
         Ok(Self {
             listener,
-            signals: thread::spawn(move || obey(&signals, engine, time_limit)),
+            signals: thread::spawn(move || obey(&signals, engine, patience)),
         })
     }
 

@@ -369,7 +369,7 @@ impl Poller {
         self.changed.notify_all();
     }
 
-    // Leading and following.
+    // Calls for leading and following.
 
     /// Makes the calling thread the leader. Returns `None` if another thread leads.
     #[inline]

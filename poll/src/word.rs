@@ -3,7 +3,7 @@
 //! ```text
 //!  63        32 31       16 15    12 11  8    7         6        5        4       3      2   1   0
 //! +------------+-----------+--------+------+---------+--------+----------+--------+-----+-------+
-//! |   visits   | followers | relied |      | pressed |attended| notified | asleep | led | owner |
+//! |   visits   | followers | relied |      | held    |attended| notified | asleep | led | owner |
 //! +------------+-----------+--------+------+---------+--------+----------+--------+-----+-------+
 //! ```
 //!
@@ -120,7 +120,7 @@ impl Word {
         Self(AtomicU64::new(ENGINE))
     }
 
-    // Leading and following.
+    // Calls for leading and following.
 
     /// Makes the calling thread the leader. Returns false if another thread leads.
     #[inline]
@@ -154,7 +154,7 @@ impl Word {
         self.0.fetch_sub(FOLLOWER, Ordering::AcqRel);
     }
 
-    // Sleeping and waking.
+    // Calls for sleeping and waking.
 
     /// Records that the leader is about to sleep. A wake after this call notifies the leader.
     #[inline]

@@ -41,7 +41,7 @@ enum Watch {
         error: OsError,
         /// The deadline for finding memory.
         until: Instant,
-        /// The time of the next try.
+        /// The time of the next retry.
         retry: Instant,
         backoff: Duration,
     },
@@ -73,9 +73,9 @@ impl Progress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Fine,
-    /// Ask the system for memory again.
+    /// Retry the allocation.
     Retry,
-    /// Too little has arrived for longer than the timeout.
+    /// Too few bytes have arrived for longer than the timeout.
     Stalled,
     /// There has been no memory for longer than the timeout.
     OutOfMemory(OsError),
@@ -143,7 +143,7 @@ impl ReadWatchdog {
         Verdict::Fine
     }
 
-    /// Records that memory was found.
+    /// Records that an allocation succeeded.
     pub(super) fn memory_found(&mut self) {
         match self.watch {
             Watch::OutOfMemory { .. } | Watch::Retrying { .. } => self.watch = Watch::Off,

@@ -42,7 +42,7 @@ enum Command {
     Top(top::Options),
     Bridge(bridge::Options),
     Completions(generate::Completions),
-    ManualPages(generate::ManualPages),
+    Man(generate::ManualPages),
 }
 
 fn main() -> ExitCode {
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
         Command::Bench(options) => bench::run(&options),
         Command::Serve(options) => serve::run(&options),
         Command::Completions(options) => generate::completions(&options),
-        Command::ManualPages(options) => generate::man(&options),
+        Command::Man(options) => generate::man(&options),
         Command::Bridge(options) => bridge::run(&options),
     };
     ended.unwrap_or_else(|error| {

@@ -1,13 +1,14 @@
 //! Limits the number of connections that are established at a time.
 //!
 //! Establishing a connection costs this host memory registrations, queues, and a wait for the
-//! answer. If many start together, none is established before the last one has begun. So only some
-//! are established at a time, and the others wait for their turn at little cost, the oldest first.
+//! answer. If many attempts start together, none completes before the last one has started. So only
+//! some connections are established at a time. The others wait for their turn, oldest first, and
+//! use no device objects meanwhile.
 //!
-//! A turn ends when the connection is established, or fails. A turn that lasts for longer than the
-//! *patience* goes on, but takes no place: it waits for its peer, not for this host. The next turn
-//! goes to the peer host with the fewest turns. No host gets all places, so connections to a host
-//! that is down do not delay connections to others.
+//! A turn ends when the connection is established, or fails. After [`CONNECT_PLACE_TIME`] or
+//! [`ACCEPT_PLACE_TIME`] a turn continues but no longer takes a place, because it waits for its
+//! peer and not for this host. The next turn goes to the peer host with the fewest turns. No host
+//! gets all places, so connections to a host that is down do not delay connections to others.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -29,12 +30,13 @@ const CONNECT_PLACE_TIME: Duration = Duration::from_secs(2);
 /// this step delays other connections only for this time.
 const ACCEPT_PLACE_TIME: Duration = Duration::from_millis(250);
 
-/// See the top of this file. Connections go by their keys.
+/// The turns of one direction, as described at the top of this file. Connections are identified by
+/// their keys.
 #[derive(Debug)]
 pub(super) struct Admission {
-    /// The number of turns at a time.
+    /// The greatest number of turns that take a place.
     places: usize,
-    /// The number of turns of one host at a time.
+    /// The greatest number of turns of one host that take a place.
     places_of_host: usize,
     time_limit: Duration,
     /// The turns that take a place.
@@ -60,7 +62,7 @@ struct OfHost {
 struct Turn {
     key: u64,
     host: Host,
-    /// The time after which it takes no place.
+    /// The time from which the turn takes no place.
     end: Instant,
 }
 
@@ -71,12 +73,12 @@ enum Member {
 }
 
 impl Admission {
-    /// For connections that this host asks for.
+    /// Creates the turns of connections that this host requests.
     pub(super) fn of_connects() -> Self {
         Self::new(PLACES, CONNECT_PLACE_TIME)
     }
 
-    /// For connections that this host is asked for.
+    /// Creates the turns of connections that peers request.
     pub(super) fn of_accepts() -> Self {
         Self::new(PLACES, ACCEPT_PLACE_TIME)
     }
@@ -93,7 +95,7 @@ impl Admission {
         }
     }
 
-    /// Adds a connection with this host behind the waiting ones.
+    /// Appends a connection with this host to the waiting connections.
     pub(super) fn join(&mut self, key: u64, host: Host) {
         self.leave(key);
         let ticket = self.next_ticket;
@@ -140,7 +142,7 @@ impl Admission {
         members.filter_map(move |(key, member)| started(member).then_some(*key))
     }
 
-    /// Whose turn it is now, if there is a place.
+    /// Starts the turn of a waiting connection if a place is free, and returns its key.
     pub(super) fn next(&mut self, now: Instant) -> Option<u64> {
         let hosts = &mut self.hosts;
         self.taken.retain(|turn| {
@@ -247,7 +249,7 @@ mod tests {
         turns.join(101, host(2));
         let later = start + TIME_LIMIT;
         assert_eq!(drain(&mut turns, later), [101, 3], "the other host is next");
-        // The connections that joined before still count as those of the silent host.
+        // The earlier connections to the silent host still count as its connections.
         turns.join(102, host(2));
         assert_eq!(drain(&mut turns, later + TIME_LIMIT), [102, 4]);
         turns.leave(1);

@@ -38,7 +38,8 @@ pub(crate) enum Command {
         engine: Arc<Handle>,
         reply: Sender<Result<Bound, Error>>,
     },
-    /// The listener was closed, or its handle has been dropped. Reply when its address is free.
+    /// Close a listener, because its program has closed or dropped it. Reply when its address is
+    /// free.
     Unlisten { key: u64, reply: Sender<()> },
     /// Connect, and reply once.
     Connect {
@@ -50,13 +51,13 @@ pub(crate) enum Command {
         deadline: Instant,
         reply: Reply,
     },
-    /// Cancel the connection attempt with this number.
+    /// Cancel the connection attempt with this key.
     GiveUp { key: u64 },
     /// Accept a request, and reply once.
     Accept {
         link: Arc<Link>,
         data: Vec<u8>,
-        /// When the application accepted.
+        /// The time at which the application accepted.
         at: Instant,
         reply: Reply,
     },
@@ -68,7 +69,7 @@ pub(crate) enum Command {
     Device(DeviceEvent),
     /// End all listeners, and reply when there is no connection left.
     Drain { reply: Sender<()> },
-    /// The last handle of the engine has been dropped: end when all connections have.
+    /// The last handle of the engine has been dropped: end when all connections have ended.
     Retire,
     /// Close everything, then end.
     ShutDown,
@@ -80,12 +81,13 @@ pub(crate) enum Command {
 /// The handles' common access to the engine's thread.
 pub(crate) struct Handle {
     commands: Arc<Mailbox<Command>>,
-    /// Where to wait for the engine's end. `None` after a fork: a child has no thread to wait for.
+    /// The object to wait on for the engine's end. `None` after a fork: a child has no thread to
+    /// wait for.
     custody: Option<Arc<Custody>>,
     process: Process,
 }
 
-/// The items that a listener's program takes. The engine's thread brings them.
+/// The queue of items that a listener's program takes and the engine's thread adds.
 #[derive(Clone, Debug)]
 pub(crate) enum ListenerItem {
     /// The engine accepts each request at once. The program takes established connections.
@@ -94,7 +96,7 @@ pub(crate) enum ListenerItem {
     Requests(Arc<dyn Incoming<Request>>),
 }
 
-/// A listener's queue, as the engine's thread knows it.
+/// A listener's queue, as the engine's thread uses it.
 pub(crate) trait Incoming<T>: fmt::Debug + Send + Sync {
     /// Appends an item.
     fn bring(&self, item: T);
@@ -103,7 +105,7 @@ pub(crate) trait Incoming<T>: fmt::Debug + Send + Sync {
     fn waiting(&self) -> usize;
 
     /// Ends the queue. Only the reason of the first call counts. Peers whose items can no longer be
-    /// taken are turned away.
+    /// taken are rejected as busy.
     fn finish(&self, why: Error);
 }
 
@@ -124,14 +126,14 @@ pub(crate) struct Established {
     pub(crate) inflow: Option<Arc<Inflow>>,
 }
 
-/// Where an established connection, or the reason that there is none, is sent.
+/// The destination of an established connection, or of the error if it was not established.
 #[derive(Debug)]
 pub(crate) enum Reply {
-    /// To the thread that waits for it.
+    /// The thread that waits for the reply.
     Caller(Sender<Result<Established, Error>>),
-    /// To the task that awaits it.
+    /// The task that awaits the reply.
     Task(PromiseSender<Established>),
-    /// To the listener's queue of established connections.
+    /// The listener's queue of established connections.
     Backlog(Arc<dyn Incoming<Result<Established, Error>>>),
 }
 
@@ -139,7 +141,7 @@ pub(crate) enum Reply {
 ///
 /// A [`RequestListener`](crate::RequestListener) returns them.
 pub struct Request {
-    /// `None` once it is answered.
+    /// `None` after the answer.
     open: Option<Open>,
     peer: SocketAddr,
     local: SocketAddr,
@@ -150,7 +152,7 @@ pub struct Request {
 pub(crate) struct Open {
     pub(crate) link: Arc<Link>,
     pub(crate) engine: Arc<Handle>,
-    /// How long accepting it may take.
+    /// The time limit for accepting the request.
     pub(crate) timeout: Duration,
 }
 
@@ -190,7 +192,7 @@ impl Handle {
         }
     }
 
-    /// Whether the engine's thread still runs.
+    /// Returns whether the engine's thread still runs.
     pub(super) fn runs(&self) -> bool {
         !self.is_inherited() && self.commands.is_read()
     }
@@ -206,7 +208,7 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         if self.is_inherited() {
-            // Its threads cannot be joined or detached here.
+            // The engine's threads belong to the parent and cannot be joined or detached here.
             leak((self.custody.take(), Arc::clone(&self.commands)));
             return;
         }
@@ -240,7 +242,7 @@ impl Reply {
         }
     }
 
-    /// Records that the connection begins with number `key`. Returns whether the caller still waits
+    /// Records that the attempt of connection `key` begins. Returns whether the caller still waits
     /// for it.
     pub(super) fn begin(&self, key: u64) -> bool {
         match self {
@@ -251,7 +253,7 @@ impl Reply {
 }
 
 /// Waits for the reply about a connection. The engine has the same deadline, and closes a
-/// connection whose caller waits no longer. The caller also enforces the deadline, because an
+/// connection whose caller no longer waits. The caller also enforces the deadline, because an
 /// engine that serves many connections may reply late.
 pub(crate) fn wait_for_reply(
     result: &Receiver<Result<Established, Error>>,
@@ -327,7 +329,7 @@ impl Request {
         &self.private_data
     }
 
-    /// Rejects it because the listener has ended.
+    /// Rejects the request because the listener has ended.
     pub(crate) fn reject_untaken(mut self) {
         if let Some(open) = self.open.take() {
             count_refusal(Refusal::Closed);

@@ -1,9 +1,9 @@
-//! The engine: one thread that makes and ends connections.
+//! The engine: one thread that establishes and ends connections.
 //!
 //! It handles the connection manager's events, deadlines, and the completion queues that no thread
-//! of the application polls. Only this thread makes calls of the connection manager. The handles
-//! above send it commands ([`command`]) and connections send it notices; it answers through
-//! channels and never waits for either.
+//! of the application polls. Only this thread calls the connection manager. The handles above send
+//! it commands ([`command`]) and connections send it notices; it answers through channels and never
+//! waits for either.
 //!
 //! It does not depend on the handles. It hands out established connections and requests, of which
 //! the handles make `Endpoint`s.

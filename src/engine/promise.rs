@@ -21,7 +21,7 @@ enum State<T> {
         waker: Option<Waker>,
     },
     Kept(Result<T, Error>),
-    /// The result was taken, or the task has given the connection up.
+    /// The result was taken, or the task has cancelled the attempt.
     Over,
 }
 
@@ -39,11 +39,8 @@ impl<T> Promise<T> {
         (Arc::clone(&promise), PromiseSender(promise))
     }
 
-    /// Takes the reply, or has the task woken when it comes.
-    ///
-    /// # Panics
-    ///
-    /// After it was taken.
+    /// Takes the reply, or has the task woken when it comes. It stays pending after the reply was
+    /// taken.
     pub(crate) fn poll(&self, cx: &Context<'_>) -> Poll<Result<T, Error>> {
         let mine = cx.waker().clone();
         let mut state = lock(&self.0);
@@ -63,8 +60,8 @@ impl<T> Promise<T> {
         }
     }
 
-    /// Gives the promise up. Returns the connection to cancel, if it has begun and is not
-    /// established.
+    /// Cancels the promise. Returns the key of the connection to cancel, if its attempt has begun
+    /// and it is not established.
     pub(crate) fn give_up(&self) -> Option<u64> {
         let state = mem::replace(&mut *lock(&self.0), State::Over);
         match state {
@@ -75,13 +72,13 @@ impl<T> Promise<T> {
 }
 
 impl<T> PromiseSender<T> {
-    /// Whether the task still wants it.
+    /// Whether the task still waits for the reply.
     pub(crate) fn has_waiter(&self) -> bool {
         matches!(*lock(&self.0.0), State::Open { .. })
     }
 
-    /// Records that the connection begins, with this number. Returns whether the task still waits
-    /// for it.
+    /// Records that the attempt of this connection begins. Returns whether the task still waits for
+    /// it.
     pub(super) fn begin(&self, number: u64) -> bool {
         match &mut *lock(&self.0.0) {
             State::Open { key, .. } => {
@@ -100,7 +97,8 @@ impl<T> PromiseSender<T> {
     fn set(&self, result: Result<T, Error>, on_panic: impl FnOnce() + Send + 'static) {
         let mut state = lock(&self.0.0);
         let State::Open { waker, .. } = &mut *state else {
-            // A connection that was given up closes without the lock.
+            // The result of a cancelled attempt is dropped without the lock, because that closes
+            // its connection.
             drop(state);
             return drop(result);
         };
@@ -119,7 +117,7 @@ impl<T> PromiseSender<T> {
 
 impl<T> Drop for PromiseSender<T> {
     fn drop(&mut self) {
-        // There is no connection to end.
+        // There is no connection to end, so `on_panic` does nothing.
         self.set(Err(Error::EngineShutDown), || ());
     }
 }

@@ -1,11 +1,11 @@
-//! Keeps an engine at work while foreign code blocks its thread.
+//! Keeps an engine running while foreign code blocks its thread.
 //!
 //! The engine's thread has the reactor, and collects the foreign code that it comes across: wakers,
-//! log lines. Between two steps of the reactor it puts the reactor on a [`Custody`], runs that
-//! code, and takes the reactor back. Code that returns quickly costs two short locks, and no other
-//! thread stands between the engine and a task. A second thread, the relief, looks at the desk
-//! every [`FOREIGN_CALL_LIMIT`]. If the same code still runs, the relief takes the reactor and
-//! becomes the engine's thread. The first thread ends when the code returns:
+//! log lines. Between two steps of the reactor it puts the reactor into [`Custody`], runs that
+//! code, and takes the reactor back. Code that returns quickly costs two short locks, and no switch
+//! to another thread. A second thread, the relief, checks the custody every [`FOREIGN_CALL_LIMIT`].
+//! If the same code still runs, the relief takes the reactor and becomes the engine's thread. The
+//! first thread ends when the code returns:
 //!
 //! ```text
 //!            put                     take back
@@ -15,15 +15,14 @@
 //! ```
 //!
 //! So a waker or a logger that blocks delays the engine once, by two times [`FOREIGN_CALL_LIMIT`]
-//! at most. A relief that comes too early, because the system did not run the first thread, does no
-//! harm.
+//! at most. If the first thread was merely not scheduled, the relief does no harm.
 //!
 //! Each connection's code is run by one thread at a time ([`PendingWork`](foreign::PendingWork)),
 //! and so are the log's lines. A connection whose waker never returns keeps one thread, and its
-//! other tasks wait behind that waker; other connections go on.
+//! other tasks wait behind that waker. Other connections continue.
 //!
-//! The relief is started with the first foreign code. A program whose threads wait for their
-//! connections themselves, and that logs nothing, has none.
+//! The relief is started with the first foreign code. A program that uses blocking calls only and
+//! does not log never starts it.
 
 use std::{
     collections::HashMap,
@@ -35,14 +34,15 @@ use std::{
 
 use crate::os::{foreign, lock, unpoisoned};
 
-/// How long foreign code may run before the relief takes the reactor: far longer than a waker
-/// takes, and shorter than a peer notices.
+/// The time that foreign code may run before the relief takes the reactor. It is far longer than a
+/// usual waker takes, and too short for a peer to notice.
 const FOREIGN_CALL_LIMIT: Duration = Duration::from_millis(10);
 
-/// How many looks the relief takes without any foreign code before it sleeps until there is some.
+/// The number of checks without foreign code after which the relief sleeps until the engine runs
+/// some.
 const IDLE_CHECKS: u32 = 100;
 
-/// A reactor, as a desk uses it.
+/// A reactor, as [`Custody`] uses it.
 pub(super) trait Work: Send {
     /// Whether there is anything left to do.
     fn is_running(&self) -> bool;
@@ -54,15 +54,15 @@ pub(super) trait Work: Send {
 /// Holds the reactor while the engine's thread runs foreign code.
 pub(super) struct Custody {
     state: Mutex<State>,
-    /// The engine has ended, or the relief sleeps and is needed.
+    /// Notified when the engine has ended, and when a sleeping relief is needed.
     changed: Condvar,
-    /// The engine's thread and the relief, to be joined. Taken after `state`.
+    /// The threads to join: the engine's and the relief. Its lock is taken after that of `state`.
     threads: Mutex<HashMap<ThreadId, JoinHandle<()>>>,
 }
 
 struct State {
     reactor: Option<Box<dyn Work>>,
-    /// How often the reactor was put here.
+    /// The number of times that the reactor was put here.
     puts: u64,
     /// The thread that put it here last.
     holder: Option<ThreadId>,
@@ -73,12 +73,12 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Relief {
     None,
-    /// The relief looks at the engine's thread every [`FOREIGN_CALL_LIMIT`].
+    /// The relief checks the engine's thread every [`FOREIGN_CALL_LIMIT`].
     Looks,
     Sleeps,
 }
 
-/// Ends the engine when its thread does, also by a panic.
+/// Marks the engine as ended when its thread ends, also by a panic.
 struct EndGuard<'a> {
     custody: &'a Custody,
     is_over: bool,
@@ -152,8 +152,7 @@ impl Custody {
                 state.relief = Relief::Looks;
                 self.changed.notify_all();
             }
-            // If the system has no memory for this thread, the engine's thread waits for the
-            // foreign code.
+            // If the relief cannot be started, the engine's thread waits for the foreign code.
             Relief::None => {
                 if self.spawn("rdmsg-relief", Self::relieve).is_ok() {
                     state.relief = Relief::Looks;
@@ -162,7 +161,7 @@ impl Custody {
         }
     }
 
-    /// Returns the reactor, unless the relief has it, or had it.
+    /// Takes the reactor back, unless the relief has taken it meanwhile.
     fn take_back(&self) -> Option<Box<dyn Work>> {
         let mut state = lock(&self.state);
         if state.holder != Some(thread::current().id()) {
@@ -171,7 +170,7 @@ impl Custody {
         state.reactor.take()
     }
 
-    /// The body of the relief.
+    /// Runs the relief's thread.
     fn relieve(self: &Arc<Self>) {
         let (mut seen, mut idle) = (0, 0);
         let mut state = lock(&self.state);
@@ -188,7 +187,7 @@ impl Custody {
             state = self.wait_for_change(state, idle > IDLE_CHECKS);
         };
         state.relief = Relief::None;
-        // A thread that may never end is not joined.
+        // The relieved thread may never end, so it is not joined.
         if let Some(holder) = state.holder.take() {
             lock(&self.threads).remove(&holder);
         }
@@ -196,7 +195,7 @@ impl Custody {
         foreign::collect(true);
         debug!(
             Engine,
-            "engine: a waker or the logger blocks its thread; another thread continues"
+            "engine: a waker or the logger blocks the engine's thread; another thread takes over"
         );
         self.serve(reactor);
     }
@@ -245,7 +244,8 @@ impl Drop for EndGuard<'_> {
         }
         let foreign_calls = foreign::take_foreign_calls();
         if !foreign_calls.is_empty() {
-            // They may block, and the program may wait for the end.
+            // The calls may block this thread, and a program that waits for the engine's end must
+            // not wait for them.
             lock(&self.custody.threads).remove(&thread::current().id());
         }
         lock(&self.custody.state).ended = true;
@@ -299,7 +299,7 @@ mod tests {
         (Custody::start(Box::new(script)).unwrap(), steps, drops)
     }
 
-    /// The thread that takes the next step.
+    /// Returns the thread that takes the next step.
     fn thread_of(steps: &Steps) -> ThreadId {
         let (says, said) = channel();
         let step = move || says.send(thread::current().id()).unwrap();

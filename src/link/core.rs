@@ -1,4 +1,4 @@
-//! The state machine of a connection and the work queues that it rules, under one lock: see
+//! The state machine of a connection and the work queues that it controls, under one lock: see
 //! [`Link`](super::link::Link).
 
 use std::{
@@ -34,7 +34,7 @@ use crate::{
     transport::{Done, Posted, ReceiveShare, WorkQueues},
 };
 
-/// The state machine with the work queues that it rules.
+/// The state machine with the work queues that it controls.
 pub(crate) struct Core {
     pub(crate) conn: Connection,
     pub(crate) queues: Option<WorkQueues>,
@@ -46,7 +46,8 @@ pub(crate) struct Core {
     pub(super) cork: Cork,
     /// Messages with a pending report.
     pub(super) order: SentOrder,
-    /// Sends and writes that are completed and may not have arrived.
+    /// Sends and writes that the device has completed, but that are not known to have arrived at
+    /// the peer.
     pub(super) unproven: Unproven,
     /// Pending calls of the connection manager, which the engine's thread makes.
     pub(crate) cm_ops: VecDeque<CmOp>,
@@ -61,19 +62,20 @@ pub(crate) struct Core {
     pub(crate) completions: Option<Outbox>,
     /// The counters of the session's earlier connections.
     pub(super) past: Option<Box<Statistics>>,
-    /// The part that survives the loss of the connection.
+    /// The state that survives the loss of a connection, if there is a session.
     pub(crate) session: Option<Box<LinkSession>>,
     /// The numbers of the session, once this side has closed it.
     pub(crate) over: Option<SessionOver>,
-    /// Which of the session's connections this is, from 0.
+    /// The position of this connection among those of the session, from 0.
     pub(super) generation: u32,
-    /// To which messages of a connection that resumes a session give their place back.
+    /// The object to which messages of a connection that resumes a session return their place in
+    /// the window.
     pub(super) ring: Option<Arc<dyn MessageOwner>>,
     /// Whether the peer's Finish was delivered.
     pub(super) finish_came: bool,
     /// The stall of sends, for the log.
     pub(super) stall: StallWatch,
-    /// When the last ping was posted, until its pong.
+    /// The time at which the last ping was posted; `None` once its pong has arrived.
     pinged: Option<Instant>,
     /// Whether [`Completion::Room`] is due after a refused send.
     pub(super) room_wanted: bool,
@@ -97,7 +99,7 @@ impl Clock for SystemClock {
 
 /// The recipient of arriving messages.
 pub(super) struct Recipient<'a, H> {
-    /// To which messages give their place back.
+    /// The object to which messages return their place in the window.
     pub(super) owner: &'a Arc<H>,
     /// The direct handoff of the thread that polls, if it waits for a message.
     pub(super) handoff: Option<&'a Handoff>,
@@ -147,8 +149,9 @@ impl Core {
         }
     }
 
-    /// Returns the next deadline if only the keepalive's check is due, and the peer is alive.
-    /// Frames in the completion queue need no look, because they could only confirm that.
+    /// Returns the next deadline if only the keepalive's check is due, and the peer is alive. The
+    /// completion queue is not polled for this, because frames in it could only confirm that the
+    /// peer is alive.
     pub(crate) fn passes_check(&mut self, now: Instant) -> Option<Option<Instant>> {
         let tries_rdma = self.next_trial_at().is_some_and(|at| at <= now);
         let liveness = self
@@ -186,7 +189,8 @@ impl Core {
         self.conn.handle_timeout(now);
     }
 
-    /// Refuses calls after the end, which the state machine may not know: see `cut_off`.
+    /// Returns the error of the end, if the connection has ended. The state machine does not know
+    /// of an end by `cut_off`.
     pub(crate) fn check_not_ended(&self) -> Result<(), Error> {
         match &self.ended {
             None => Ok(()),
@@ -259,7 +263,8 @@ impl Core {
     fn apply_all_outputs<H: MessageOwner + 'static>(&mut self, to: &Recipient<'_, H>) {
         loop {
             self.apply_pending(to);
-            // Not before: frames are posted in the order in which they were made.
+            // Held messages are sent only after all outputs were posted, because frames are posted
+            // in the order in which the state machine made them.
             if !(self.deferred.room && self.uncork()) {
                 break;
             }
@@ -285,7 +290,7 @@ impl Core {
                 Output::Copy(fragment) => self.copy(&fragment),
                 Output::Repost(buffer) => self.post(|queues| queues.post_recv(buffer)),
                 Output::Release(buffer) => {
-                    // As if the application had had it for a moment.
+                    // The buffer returns as if the application had released the message.
                     if let Some(share) = &mut self.share {
                         share.lend(buffer);
                     }
@@ -350,7 +355,7 @@ impl Core {
             }
             while let Some(gone) = self.unproven.take() {
                 match gone {
-                    // The order has its id.
+                    // `order` has the id of the message.
                     CompletedSend::Message => {}
                     CompletedSend::Write(id) => report_failed(Some(id), reason, completions),
                 }
@@ -360,8 +365,8 @@ impl Core {
             }
         }
         self.fail_kept(&ended.reason);
-        // The channel has a place for it in addition to those for messages. The receiver may be
-        // gone; then the error is ignored.
+        // The channel has a place for this completion, in addition to those for messages. The put
+        // fails if the receiver has been dropped, which is no error here.
         if let Some(mut completions) = self.completions.take() {
             let _ = completions.put(Completion::Disconnected(reason.clone()));
             self.deferred.later.push(DeferredAction::Close(completions));
@@ -493,7 +498,8 @@ impl Core {
         for _ in 0..count {
             let Some(queues) = &self.queues else { return };
             let frame = queues.frame(buffer, HEADER_LEN as u32 + len);
-            // The state machine has checked it, and the device has finished writing there.
+            // The state machine has checked the offsets, and the device no longer writes to this
+            // buffer.
             let rest = &frame[HEADER_LEN + at as usize..];
             let Some((start, len)) = parts(rest).next() else {
                 return;
@@ -513,7 +519,8 @@ impl Core {
         to: &Recipient<'_, H>,
     ) {
         let Some(completions) = &mut self.completions else {
-            // The receiver is gone. The place of the message is released after the lock.
+            // The receiver has been dropped. The message is dropped without the lock, because its
+            // drop takes the lock to release its place.
             return self.deferred.later.push(DeferredAction::Drop(completion));
         };
         let completion = match (completion, to.handoff) {
@@ -552,8 +559,8 @@ impl Core {
         }
     }
 
-    /// Posts a buffer that the application is done with, then tells the state machine, so that a
-    /// grant never runs ahead.
+    /// Posts a buffer that the application has released, and then notifies the state machine, so
+    /// that no grant is sent before the receive is posted.
     fn release(&mut self, buffer: u32) {
         let posted = match (&mut self.share, &self.queues) {
             // Other connections can use the buffer, even if this connection has ended.

@@ -6,7 +6,7 @@ use super::core::{Core, SystemClock};
 use crate::{proto::FragmentCopy, status::OsError};
 
 impl Core {
-    /// Finds a place in memory for a large message.
+    /// Reserves memory for a large message.
     pub(super) fn begin(&mut self, id: u32, len: u64) {
         let Some(queues) = &mut self.queues else {
             return;
@@ -17,7 +17,7 @@ impl Core {
         }
     }
 
-    /// Makes memory ready for a chunk of a large message.
+    /// Prepares memory for a chunk of a large message.
     pub(super) fn prepare(&mut self, id: u32, offset: u64, len: u64) {
         let queues = self.queues.as_mut();
         let Some(inbound) = queues.and_then(|queues| queues.in_flight.inbound(id)) else {
@@ -37,13 +37,13 @@ impl Core {
         };
         match queues.copy_fragment(fragment) {
             Ok(true) => self.conn.handle_copied(SystemClock),
-            // There is no memory, and a notice follows when there is.
+            // There is no memory now. The budget sends a notice when memory becomes free.
             Ok(false) => {}
             Err(error) => self.handle_allocation_error(error),
         }
     }
 
-    /// Handles an error of the system, which may be temporary if it is a lack of memory.
+    /// Handles the failure of a system call. A lack of memory may be temporary.
     fn handle_allocation_error(&mut self, error: OsError) {
         match (error.call, error.errno) {
             // The kernel returns EPERM if the process may not lock any memory.

@@ -47,28 +47,30 @@ const OVER: u8 = 2;
 ///
 /// 1. `poll`: polling the completion queue and acting on completions, so that they are acted on in
 ///    their order;
-/// 2. `core`: the state machine and the work queues; everything that it wants done is done before
-///    the lock is released, so that frames are posted in the order in which it made them;
-/// 3. those inside of [`Poller`], the fds and the allocator.
+/// 2. `core`: the state machine and the work queues; the outputs of the state machine are carried
+///    out before the lock is released, so that frames are posted in the order in which the state
+///    machine made them;
+/// 3. the locks inside of [`Poller`], of the fds and of the allocator.
 ///
-/// Foreign code, such as a task's waker or the logger, runs with none of them held, in
+/// Foreign code, such as a task's waker or the logger, runs with none of these locks held, in
 /// [`Link::run_deferred`].
 ///
-/// Only the engine's thread calls the connection manager. The link queues the calls of the state
-/// machine in `core`, and notifies the engine.
+/// Only the engine's thread calls the connection manager. The link queues the calls that the state
+/// machine requests in `core`, and notifies the engine.
 pub(crate) struct Link {
     /// The connection's number in its process.
     pub(crate) key: u64,
-    /// The program's name for it.
+    /// The name that the program gave the connection.
     label: Label,
-    /// Whether threads that wait for room look for stalls, because the engine looks too seldom.
+    /// Whether threads that wait for room check for stalls, because the engine checks too seldom.
     pub(super) checks_stalls: bool,
-    /// Whether the statistics of the process have it.
+    /// Whether the statistics of the process include the connection.
     is_counted: bool,
-    /// The way of the first connection, and the address of this side on it.
+    /// The way of the first connection, and the local address of that connection.
     first: Way,
     first_local: OnceLock<SocketAddr>,
-    /// The same of the last connection. No other lock is taken under this one.
+    /// The way and the local address of the present or last connection. No other lock is taken
+    /// under this one.
     route: Arc<Mutex<Route>>,
     /// Whether the present connection or attempt is over TCP.
     over_tcp: AtomicBool,
@@ -79,7 +81,7 @@ pub(crate) struct Link {
     /// Decides which thread polls, and wakes waiting threads.
     pub(crate) poller: Poller,
     line: Line,
-    /// Makes memory for the application, while there is a transport.
+    /// Allocates memory for the application's messages. `None` without a transport.
     allocator: Mutex<Option<Arc<Allocator>>>,
     /// The number of completions that a `recv` took from the channel and set aside.
     pub(crate) set_aside: Arc<AtomicUsize>,
@@ -96,11 +98,11 @@ pub(crate) struct Link {
     ends: AtomicU8,
     /// The fds for event loops: see [`Endpoint::event_fd`](crate::Endpoint::event_fd).
     pub(super) readable: Readiness,
-    /// Readable unless a `try_send` was refused and no room came since.
+    /// Readable unless a `try_send` was refused and there has been no room since.
     pub(super) writable: Readiness,
-    /// Work that the engine's thread deferred.
+    /// Work with foreign code that the engine's thread deferred.
     pending_work: PendingWork<Deferred>,
-    /// The process that made it.
+    /// The process that created the connection.
     process: Process,
 }
 
@@ -164,15 +166,15 @@ impl Link {
             core.cut_off(CloseReason::Forked);
             core.completions = None;
         });
-        // Each call of an inherited endpoint finds the end again.
+        // The endpoint keeps its end, so each call returns it again.
         while completions.try_recv().is_ok() {}
         (link, completions)
     }
 
     // Facts about the connection.
 
-    /// The way of the last connection, and the address of this side. In a child that inherits the
-    /// connection, which takes no lock: those of the first one.
+    /// Returns the way and the local address of the present or last connection. A child that
+    /// inherits the connection takes no lock, and gets those of the first connection.
     fn route(&self) -> Route {
         if self.is_inherited() {
             Route::new(self.first, self.first_local.get().copied())
@@ -181,18 +183,19 @@ impl Link {
         }
     }
 
-    /// The connection is established, and this side has this address.
+    /// Records the local address of the connection, which has been established.
     pub(crate) fn set_local_addr(&self, local: SocketAddr) {
         self.first_local.get_or_init(|| local);
         lock(&self.route).local = local;
     }
 
-    /// Whether the statistics of the process have it: if it began after they were enabled.
+    /// Whether the statistics of the process include the connection, because it began after they
+    /// were enabled.
     pub(crate) fn is_counted(&self) -> bool {
         self.is_counted
     }
 
-    /// Returns the program's name for the connection.
+    /// Returns the name that the program gave the connection.
     pub(crate) fn label(&self) -> Option<String> {
         self.label.as_str().map(str::to_owned)
     }
@@ -237,8 +240,8 @@ impl Link {
         self.ends.load(Ordering::Acquire) & FINISHED != 0
     }
 
-    /// Whether neither the connection has ended nor the peer's messages have, nor do they go to a
-    /// group.
+    /// Whether more messages may arrive for the connection's own calls: neither the connection nor
+    /// the peer's messages have ended, and the connection is in no group.
     pub(crate) fn is_receiving(&self) -> bool {
         self.ends.load(Ordering::Acquire) == 0 && !self.may_be_grouped()
     }
@@ -248,7 +251,7 @@ impl Link {
         self.poller.relies(Reliance::Group)
     }
 
-    /// Called under the lock of `core`.
+    /// Records whether a group may get the completions. The caller holds the lock of `core`.
     pub(super) fn set_grouped(&self, grouped: bool) {
         if grouped {
             self.poller.rely(Reliance::Group);
@@ -265,8 +268,8 @@ impl Link {
         self.poller.leave_runtime();
         self.with_core(|core| {
             core.close(Instant::now());
-            // Unread completions are dropped with the channel. While there is a sender the channel
-            // keeps them, with the memory that later large messages need.
+            // The sending end is dropped, so that the channel drops its unread completions. They
+            // hold memory that later large messages need.
             let completions = core.completions.take();
             core.deferred
                 .later
@@ -330,14 +333,14 @@ impl Link {
             self.ends.fetch_or(FINISHED, Ordering::Release);
         }
         if deferred.wake {
-            // Once: nothing comes after the end.
+            // The end is reported once.
             if let Some(ended) = &core.ended
                 && self.ends.fetch_or(OVER, Ordering::Release) & OVER == 0
             {
                 if self.is_counted && core.was_established() {
                     tally::count_end(&ended.reason);
                 }
-                // It left the group by itself.
+                // The outbox has left the group, because its end was reported there.
                 self.set_grouped(false);
                 deferred.arrived = true;
                 deferred.room = true;
@@ -351,8 +354,8 @@ impl Link {
         }
         drop(core);
         if deferred.wake {
-            // Before the lock of `poll` is free, because `Completions::receive` relies on that. It
-            // runs no foreign code.
+            // The caller still holds the lock of `poll`, because `Completions::receive` relies on
+            // this wake before the lock is free. The call runs no foreign code.
             self.poller.wake();
         }
         (result, Some(deferred))
@@ -417,12 +420,12 @@ impl Link {
         });
     }
 
-    /// Whether there is an end or a completion that was set aside.
+    /// Whether the connection has ended, or a completion was set aside.
     pub(super) fn is_ready(&self) -> bool {
         self.is_over() || self.set_aside.load(Ordering::Relaxed) > 0
     }
 
-    /// Notifies the engine's thread if it is to `drive` the connection.
+    /// Notifies the engine's thread if `drive`, so that it drives the connection.
     pub(super) fn notify_engine(&self, drive: bool) {
         if drive && !self.drive_wanted.swap(true, Ordering::AcqRel) {
             self.notify(NoticeKind::Drive);
@@ -434,7 +437,7 @@ impl Link {
         self.drive_wanted.store(false, Ordering::Release);
     }
 
-    /// Asks the engine's thread to do something for this connection.
+    /// Sends the engine's thread a notice about this connection.
     pub(super) fn notify(&self, kind: NoticeKind) {
         self.line.send(kind);
     }
@@ -449,7 +452,8 @@ impl Link {
         if let Err(error) = self.poller.unregister() {
             error!(
                 Connection,
-                "{self}: its transport was released, but an epoll keeps its events: {error}"
+                "{self}: released its transport, but cannot remove its descriptor from an epoll \
+                 instance: {error}"
             );
         }
     }
@@ -468,9 +472,9 @@ impl Link {
         self.resumes.load(Ordering::Relaxed)
     }
 
-    /// An attempt to resume the session begins over this way, with this state machine.
+    /// Begins an attempt to resume the session over this way, with this state machine.
     pub(crate) fn attempt(self: &Arc<Self>, conn: Connection, way: Way) {
-        // There is no transport now.
+        // The change of transport is safe, because no transport is installed now.
         let over_tcp = way.transport == Transport::Tcp;
         self.over_tcp.store(over_tcp, Ordering::Release);
         self.in_engine(|core| {
@@ -479,7 +483,7 @@ impl Link {
         });
     }
 
-    /// Sends again what the peer has not received, as far as there is room for it.
+    /// Sends the kept messages again that the peer has not received, while there is room.
     pub(crate) fn send_again(self: &Arc<Self>) {
         let allocator = self.allocator();
         while self.in_engine(|core| core.send_again(allocator.as_deref())) {}
@@ -507,8 +511,9 @@ impl Link {
         *lock(&self.poll) = Some(poll_side);
     }
 
-    /// Whether [`uninstall`](Self::uninstall) waits for no thread of the application. Ends the
-    /// connection's use by such threads, so that it does so soon.
+    /// Returns whether no thread of the application uses the transport, so that
+    /// [`uninstall`](Self::uninstall) need not wait. Otherwise moves the queue pair to its error
+    /// state, so that such threads leave their calls soon.
     pub(crate) fn is_released(&self) -> bool {
         if self.try_lock_poll().is_none() {
             return false;
@@ -517,10 +522,10 @@ impl Link {
         core.queues.as_ref().is_none_or(WorkQueues::is_released)
     }
 
-    /// Gives everything that belongs to the device back: the queue pair first, then the completion
-    /// queue.
+    /// Releases all objects of the device: the queue pair first, then the completion queue.
     pub(crate) fn uninstall(&self) {
-        // Once the poll side is taken, no other thread can poll, and no runtime begins to watch.
+        // After the poll side was taken, no other thread can poll, and no runtime can register the
+        // connection.
         let mut side = lock(&self.poll).take();
         if self.is_over() {
             self.poller.leave_runtime();
@@ -532,9 +537,9 @@ impl Link {
             let mut core = self.core();
             if let (Some(share), Some(queues), Some(side)) = (&core.share, &core.queues, &mut side)
             {
-                // In the error state the queue pair takes no further shared receives, also if it is
-                // not drained. The receives that it took are counted now, because a driver may
-                // remove the completions of a destroyed queue pair.
+                // In the error state the queue pair takes no further shared receives, even if it is
+                // not drained. The receives that it has taken are counted before the queue pair is
+                // destroyed, because a driver may then remove their completions.
                 failed = queues.fail().err();
                 share.take_all(side);
             }
@@ -570,17 +575,18 @@ impl Link {
         if let Err(error) = settled {
             error!(
                 Connection,
-                "{self}: its transport was released, but the pool lacks its buffers: {error}"
+                "{self}: released its transport, but cannot return its buffers to the shared \
+                 receive queue: {error}"
             );
         }
     }
 
-    /// Makes memory for the application, while there is a transport.
+    /// Allocates memory for the application's messages. `None` without a transport.
     pub(super) fn allocator(&self) -> Option<Arc<Allocator>> {
         lock(&self.allocator).clone()
     }
 
-    /// The error of a call that needs a transport when there is none.
+    /// Returns the error of a call that needs a transport, while there is none.
     pub(super) fn disconnected(&self) -> Error {
         Error::Disconnected(self.core().reason())
     }
@@ -604,7 +610,8 @@ impl MessageOwner for Link {
     }
 }
 
-/// The receive buffers of a connection that resumes a session, as the messages in them know it.
+/// The owner of the messages of a connection that resumes a session: it returns buffers to the
+/// connection of its generation only.
 struct Ring {
     link: Arc<Link>,
     generation: u32,

@@ -24,7 +24,7 @@ struct Counts {
 }
 
 impl PeerLiveness {
-    /// Counts a sign, and a chunk, if a connection has seen any since `before`.
+    /// Counts a sign of life if `now` has more signs than `before`, and likewise a chunk.
     pub(super) fn add(&self, before: Activity, now: Activity) {
         if now.signs != before.signs {
             self.0.signs.fetch_add(1, Ordering::Relaxed);
@@ -34,7 +34,7 @@ impl PeerLiveness {
         }
     }
 
-    /// Returns the signs of life on all of them.
+    /// Returns the number of signs of life on all connections.
     pub(super) fn activity(&self) -> Activity {
         Activity {
             signs: self.0.signs.load(Ordering::Relaxed),
@@ -43,7 +43,7 @@ impl PeerLiveness {
     }
 }
 
-/// The peers' engines to which there are connections, by address and by the identity in their
+/// The signs of life of the peers' engines, by IP address and by the engine's identity in its
 /// hellos. The key includes the address, because a peer can claim any identity.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {

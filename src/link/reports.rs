@@ -59,16 +59,17 @@ impl Core {
         }
     }
 
-    /// The device failed the work request in this slot. Those posted before it are done; those
-    /// posted after it come back flushed.
+    /// The device failed the work request in this slot. Work requests posted before it have
+    /// completed; those posted after it complete as flushed.
     pub(super) fn send_failed(&mut self, slot: u32, status: WcStatus, vendor_err: u32) {
         let Some(queues) = &mut self.queues else {
             return;
         };
         let mut work = Work::Send { slot };
         let status = match status {
-            // The peer ended, or TCP did: to a driver that is done with a request when TCP has it,
-            // that is an error of this side. The connection manager's event says why.
+            // The peer or the TCP connection ended. A driver that completes a request when TCP has
+            // accepted its bytes reports that as an error of this side. The connection manager's
+            // event has the cause.
             WcStatus::LOC_QP_OP_ERR if !self.conn.acknowledges_sends() => {
                 let text = format_args!("a request could not be put into TCP: {status}");
                 self.deferred.log(Note::new(Level::Debug, text));
@@ -116,7 +117,8 @@ impl Core {
             .handle_work_error(work, status, vendor_err, SystemClock);
     }
 
-    /// Reports the messages and writes that have arrived: those before a pong, or `all`.
+    /// Reports the messages and writes that have arrived at the peer: those posted before the ping
+    /// of a pong, or `all`.
     pub(super) fn prove(&mut self, all: bool) {
         let conn = &self.conn;
         let mut any = false;
@@ -130,12 +132,13 @@ impl Core {
         self.deferred.arrived |= any;
     }
 
-    /// The peer has read `count` more large messages.
+    /// Handles that the peer has read `count` more large messages.
     pub(super) fn taken(&mut self, count: u32) {
         let Some(queues) = &mut self.queues else {
             return;
         };
-        // Before the report, because the peer must not read a message that is reported as sent.
+        // This ends the exposure before the report, because the peer must not read a message that
+        // is reported as sent.
         queues.in_flight.taken(count);
         self.order.take(count);
         self.deferred.arrived |= report_sent(&mut self.order, &mut self.completions);
@@ -148,7 +151,7 @@ impl Core {
     /// Whether the channel has a place for the completion of one more operation.
     pub(crate) fn has_report_place(&mut self) -> bool {
         let (Some(queues), Some(completions)) = (&self.queues, &mut self.completions) else {
-            // The connection has ended, which is reported soon enough.
+            // The connection has ended, and the call finds that next.
             return true;
         };
         let ids = queues.in_flight.slots.operations() + self.unproven.writes() + self.order.ids();
@@ -180,7 +183,7 @@ impl Core {
             self.put_all(unread);
             return Ok(());
         }
-        // It has ended, and only earlier completions remain.
+        // The connection has ended, and only completions from before the end remain.
         let Some(first) = unread() else {
             return Err(Error::Disconnected(self.reason()));
         };
@@ -279,7 +282,7 @@ fn succeed(
             false
         }
         None => {
-            // The answer of the peer's device proves that everything before it has arrived.
+            // The answer of the peer's device proves that all earlier messages have arrived.
             let mut any = false;
             while let Some(gone) = unproven.take() {
                 any |= arrived(gone, order, completions);
@@ -289,7 +292,8 @@ fn succeed(
     }
 }
 
-/// Handles an arrival at the peer. Returns whether it reported a completion to the application.
+/// Handles that a message or write has arrived at the peer. Returns whether it reported a
+/// completion to the application.
 fn arrived(gone: CompletedSend, order: &mut SentOrder, completions: &mut Option<Outbox>) -> bool {
     match gone {
         CompletedSend::Message => {
@@ -300,7 +304,7 @@ fn arrived(gone: CompletedSend, order: &mut SentOrder, completions: &mut Option<
     }
 }
 
-/// Reports the messages that are sent. Returns whether there were any.
+/// Reports the messages that are known to be sent. Returns whether there were any.
 fn report_sent(order: &mut SentOrder, completions: &mut Option<Outbox>) -> bool {
     let mut any = false;
     while let Some(id) = order.next_sent() {
@@ -309,7 +313,7 @@ fn report_sent(order: &mut SentOrder, completions: &mut Option<Outbox>) -> bool 
     any
 }
 
-/// Tells the application that a message or operation failed, if it has an id.
+/// Reports that a message or operation failed, if it has an id.
 pub(super) fn report_failed(
     id: Option<u64>,
     reason: &CloseReason,
@@ -327,8 +331,8 @@ pub(super) fn report(completions: &mut Option<Outbox>, completion: Completion) -
     let Some(completions) = completions else {
         return false;
     };
-    // The channel has a place for each: see `max_ids`. The receiver may be gone; then the error is
-    // ignored.
+    // The channel has a place for each completion with an id: see `max_ids`. The put fails if the
+    // receiver has been dropped, which is no error here.
     let _ = completions.put(completion);
     true
 }

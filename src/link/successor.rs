@@ -21,9 +21,9 @@ use crate::{
     transport::Allocator,
 };
 
-/// The successor of a lost connection.
+/// Calls for the successor of a lost connection.
 impl Core {
-    /// A connection is established: it begins a session, resumes it, or has none.
+    /// Handles an established connection, which begins a session, resumes one, or has none.
     pub(super) fn session_established(&mut self) {
         let Some(session) = &mut self.session else {
             return;
@@ -85,7 +85,7 @@ impl Core {
         let Step::Attempt(way) = step else {
             return;
         };
-        // The peer closes again, which this side answers again.
+        // The peer closes the session again over the new connection, and this side answers again.
         if let CloseReason::PeerClosed | CloseReason::Truncated { .. } = reason {
             session.closing = None;
         }
@@ -120,7 +120,8 @@ impl Core {
         self.send_requested_end();
     }
 
-    /// Finishes and closes after the last message that was sent again, if that was asked for.
+    /// Finishes or closes, if the application has requested it, after the last message was sent
+    /// again.
     fn send_requested_end(&mut self) {
         let Some(session) = self
             .session
@@ -134,7 +135,7 @@ impl Core {
             self.conn.hold();
         }
         if finished {
-            // It is refused at the end of the connection alone.
+            // `finish` fails only if the connection has ended.
             let _ = self.conn.finish();
         }
         if closing.is_some() {
@@ -145,7 +146,7 @@ impl Core {
         self.report_room();
     }
 
-    /// Whether messages wait to be sent again on a connection that works.
+    /// Whether messages wait to be sent again on the present connection.
     pub(crate) fn sends_again(&self) -> bool {
         self.session.as_ref().is_some_and(|session| {
             matches!(session.state, State::Working(_)) && session.messages.repeats()
@@ -195,7 +196,7 @@ impl Core {
     }
 }
 
-/// Returns the object to which messages of the present connection give their place back.
+/// Returns the object to which messages of the present connection return their place in the window.
 pub(super) fn owner_of<H: MessageOwner + 'static>(
     ring: &Option<Arc<dyn MessageOwner>>,
     to: &Recipient<'_, H>,

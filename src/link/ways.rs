@@ -12,11 +12,11 @@ use super::{
 };
 use crate::{proto::ResumeRequest, transport_choice::Transport};
 
-/// The wait before the first look whether RDMA works again. It doubles from look to look.
+/// The delay before the first trial of RDMA. It doubles after each trial that fails.
 const FIRST_TRIAL_DELAY: Duration = Duration::from_secs(1);
 const MAX_TRIAL_DELAY: Duration = Duration::from_secs(60);
 
-/// The greatest number of rounds that count at a busy peer.
+/// The greatest number of rounds that lengthen the wait while the peer is busy.
 const MOST_BUSY_ROUNDS: u32 = 4;
 
 /// An address of the peer and a transport to it.
@@ -35,22 +35,23 @@ pub(super) struct Route {
 
 /// The ways of the side that connects.
 pub(crate) struct Ways {
-    /// At least one, in the order of the attempts. The first one is that of the first connection.
+    /// The ways, at least one, in the order of attempts. The first way is that of the first
+    /// connection.
     all: Vec<Way>,
-    /// Which of them have led to the peer.
+    /// Whether a connection over each way has reached the peer.
     known: Vec<bool>,
     /// The index of the way of the present connection or attempt.
     at: usize,
     /// When the present connection was established.
     since: Instant,
     trial: Trial,
-    /// The wait before the next look.
+    /// The delay before the next trial.
     wait: Duration,
-    /// The index of the way of the last look.
+    /// The index of the way that was tried last.
     last_tried: usize,
 }
 
-/// The look whether a way over RDMA works, while the connection goes over TCP.
+/// A trial of a way over RDMA, while the connection uses TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trial {
     No,
@@ -68,7 +69,7 @@ impl Way {
 }
 
 impl Route {
-    /// Without the address of this side it is `0.0.0.0:0`.
+    /// Creates a route. Without a local address it has `0.0.0.0:0`.
     pub(super) fn new(way: Way, local: Option<SocketAddr>) -> Self {
         let local = local.unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into());
         Self { way, local }
@@ -82,7 +83,7 @@ impl fmt::Display for Way {
 }
 
 impl Ways {
-    /// The first connection goes over this way.
+    /// Creates the ways of a session whose first connection uses `first`.
     pub(crate) fn new(first: Way) -> Self {
         Self {
             all: vec![first],
@@ -95,7 +96,7 @@ impl Ways {
         }
     }
 
-    /// Adds these ways behind the others, before the first connection is established.
+    /// Appends these ways, before the first connection is established.
     pub(super) fn add(&mut self, others: impl IntoIterator<Item = Way>) {
         for way in others {
             if !self.all.contains(&way) {
@@ -103,7 +104,7 @@ impl Ways {
                 self.known.push(false);
             }
         }
-        // So that the first look is at the first way.
+        // The first trial is then of the first way.
         self.last_tried = self.all.len() - 1;
     }
 
@@ -117,14 +118,14 @@ impl Ways {
         self.known[self.at]
     }
 
-    /// An attempt has failed. The next one goes over the next way.
+    /// Records a failed attempt. The next attempt uses the next way.
     pub(super) fn failed(&mut self) {
         self.at = (self.at + 1) % self.all.len();
     }
 
-    /// The peer was busy at the last of this number of attempts. It may only wait until its own
-    /// connection is silent, so the next attempt goes over the same way after a short wait. Returns
-    /// the number of attempts that determines this wait.
+    /// Returns the number of attempts that determines the next wait, after the peer was busy at the
+    /// last of `attempts`. The peer may only be waiting until its own connection is silent, so the
+    /// next attempt uses the same way after a short wait.
     pub(super) fn busy(&self, attempts: u32) -> u32 {
         let len = u32::try_from(self.all.len()).unwrap_or(u32::MAX);
         attempts
@@ -140,7 +141,7 @@ impl Ways {
         (attempts / len, !attempts.is_multiple_of(len))
     }
 
-    /// A connection is established over the present way.
+    /// Records that a connection over the present way was established.
     pub(super) fn arrived(&mut self, now: Instant) {
         self.known[self.at] = true;
         self.since = now;
@@ -152,7 +153,7 @@ impl Ways {
         };
     }
 
-    /// The connection is lost. Returns whether it ends for a better way.
+    /// Records the loss of the connection. Returns whether it ended because a better way works.
     pub(super) fn lost(&mut self, now: Instant) -> bool {
         let is_rdma = self.present().transport == Transport::Rdma;
         if is_rdma && now.duration_since(self.since) >= MAX_TRIAL_DELAY {
@@ -166,7 +167,7 @@ impl Ways {
         found
     }
 
-    /// Returns the time of the next look.
+    /// Returns the time of the next trial.
     pub(super) fn next_trial_at(&self) -> Option<Instant> {
         match self.trial {
             Trial::Due(at) => Some(at),
@@ -174,7 +175,7 @@ impl Ways {
         }
     }
 
-    /// Begins a look that is due. Returns the way.
+    /// Begins a trial if one is due, and returns its way.
     pub(super) fn begin_trial(&mut self, now: Instant) -> Option<Way> {
         if self.next_trial_at()? > now {
             return None;
@@ -187,7 +188,7 @@ impl Ways {
         Some(self.all[self.last_tried])
     }
 
-    /// A look ends. Returns whether the connection ends for the way, because that works.
+    /// Ends a trial. Returns whether the present connection ends, because the way over RDMA works.
     pub(super) fn end_trial(&mut self, works: bool, now: Instant) -> bool {
         if self.trial != Trial::Trying {
             return false;
@@ -201,17 +202,17 @@ impl Ways {
     }
 }
 
-/// The ways of a session.
+/// Calls for the ways of a session.
 impl Core {
-    /// Adds ways to that of the first connection.
+    /// Adds ways to the way of the first connection.
     pub(crate) fn add_ways(&mut self, others: Vec<Way>) {
         if let Some(ways) = self.session.as_mut().and_then(|session| session.ways()) {
             ways.add(others);
         }
     }
 
-    /// Begins a look whether RDMA works, if one is due. The peer refuses the request as late, which
-    /// proves the way and changes nothing.
+    /// Begins a trial of RDMA if one is due. The peer refuses the request as late, which proves the
+    /// way and changes nothing.
     pub(super) fn begin_trial(&mut self, now: Instant) -> Option<(Way, ResumeRequest)> {
         let is_open = self.may_move();
         let session = self.session.as_mut().filter(|_| is_open)?;
@@ -235,7 +236,8 @@ impl Core {
             && self.session.as_deref().is_some_and(is_contended)
     }
 
-    /// A look has ended. If the way `works`, the connection ends for it, and the session resumes.
+    /// Ends a trial. If the way `works`, the present connection ends, and the session resumes over
+    /// that way.
     pub(crate) fn end_trial(&mut self, works: bool, now: Instant) {
         let may_move = self.may_move();
         let ways = self.session.as_mut().and_then(|session| session.ways());
@@ -244,7 +246,7 @@ impl Core {
         }
     }
 
-    /// Returns the time of the next look for a better way.
+    /// Returns the time of the next trial of RDMA.
     pub(super) fn next_trial_at(&self) -> Option<Instant> {
         match &self.session.as_ref()?.side {
             Side::Active(ways) if self.may_move() => ways.next_trial_at(),
@@ -326,7 +328,7 @@ mod tests {
         ways.arrived(now);
         assert_eq!(ways.next_trial_at(), None);
         assert!(!ways.end_trial(true, now), "a late answer");
-        // The waits stay long after a short time over RDMA, and only then.
+        // The wait stays long if the connection over RDMA lasted for less than a minute.
         for (worked, wait) in [(59, 60), (60, 1)] {
             now += Duration::from_secs(worked);
             assert!(!ways.lost(now));

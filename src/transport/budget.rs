@@ -1,14 +1,14 @@
-//! The memory that the connections of a process have together for the large messages of their
-//! peers.
+//! The memory budget that all connections of a process share for the large messages of their peers.
 //!
-//! A chunk takes its bytes right before it is read, so a message that does not arrive holds next to
-//! nothing. A chunk without room waits. The hosts that wait take turns, and no host gets more than
-//! three quarters of a bound. Messages that have arrived in part could block each other, so one of
-//! them at a time may exceed the bound until it is complete. Short messages have a reserve.
+//! The bytes of a chunk are charged right before the chunk is read, so a message that does not
+//! arrive holds almost nothing. A chunk waits if there is no room. The waiting hosts take turns,
+//! and no host gets more than three quarters of a bound. Messages that have partially arrived could
+//! block each other, so one of them at a time may exceed the bound until it is complete. Short
+//! messages have a reserve.
 //!
-//! The lock is the last in any order: no other lock is taken while it is held. A connection that is
-//! served gets a notice through the mailbox of its engine, because the thread that returned memory
-//! may hold the locks of another connection.
+//! The lock of the budget is the innermost lock: no other lock is taken while it is held. A
+//! connection whose claim is granted gets a notice through the mailbox of its engine, because the
+//! thread that returned memory may hold the locks of another connection.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -30,15 +30,15 @@ pub(crate) struct Budget {
 }
 
 struct Accounts {
-    /// Pinned for the reads in progress.
+    /// Bytes that are pinned for the reads in progress.
     pinned: Gauge,
-    /// Bytes of messages that have arrived or are being read, and that were not released.
+    /// Bytes of messages that are being read, or were read and are not released yet.
     held: Gauge,
     /// The bytes of short messages for which `held` had no room at once.
     reserve: Gauge,
-    /// Bytes that stay pinned for next reads.
+    /// Bytes that stay pinned for later reads.
     kept: u64,
-    /// Customers for whom the system had no memory, though they had their place here.
+    /// The ids of clients for which the system had no memory, although the budget had granted it.
     waiting_for_system: VecDeque<u64>,
     clients: HashMap<u64, (Arc<Mailbox<Notice>>, u64)>,
     next: u64,
@@ -74,7 +74,7 @@ impl Budget {
         })
     }
 
-    /// The one of all that have the default limits.
+    /// Returns the budget that all engines with the default limits share.
     pub(crate) fn shared() -> Arc<Self> {
         let mut shared = lock(SHARED.get());
         shared.upgrade().unwrap_or_else(|| {
@@ -88,7 +88,8 @@ impl Budget {
         &self.limits
     }
 
-    /// Bytes that are pinned for reading, or reserved for it, and bytes of messages that are held.
+    /// Returns the number of bytes that are pinned for reads or reserved for that, and the number
+    /// of bytes of held messages.
     pub(crate) fn in_use(&self) -> (u64, u64) {
         let accounts = lock(&self.accounts);
         (
@@ -97,8 +98,8 @@ impl Budget {
         )
     }
 
-    /// Takes a connection with this host in. When it is served its engine gets a
-    /// [`NoticeKind::Feed`] with its key.
+    /// Adds a connection with this host. When its claim is granted, its engine gets a
+    /// [`NoticeKind::Feed`] with the connection's key.
     pub(crate) fn client(
         self: &Arc<Self>,
         mailbox: &Arc<Mailbox<Notice>>,
@@ -116,8 +117,8 @@ impl Budget {
         }
     }
 
-    /// Releases `bytes`. If they were `used`, not only promised, the system has memory for another
-    /// connection.
+    /// Releases `bytes`. If the bytes were `used`, and not only granted, the system now has memory
+    /// for another connection.
     fn give_back(&self, kind: ChargeKind, host: Host, bytes: u64, used: bool) {
         let mut accounts = lock(&self.accounts);
         match kind {
@@ -134,7 +135,8 @@ impl Budget {
         Self::notify(accounts, waiting_for_system);
     }
 
-    /// Notifies the customers that have a grant to fetch, and this one.
+    /// Notifies the clients whose claims were granted, and the client that waits for memory of the
+    /// system, if there is one.
     fn notify(mut accounts: MutexGuard<'_, Accounts>, waiting_for_system: Option<u64>) {
         let mut served = accounts.pinned.served();
         served.append(&mut accounts.held.served());
@@ -167,7 +169,7 @@ impl fmt::Debug for Budget {
     }
 }
 
-/// A connection's place in the budget. It waits for one thing of each kind at a time.
+/// A connection that uses the budget. It has at most one waiting claim of each kind at a time.
 #[derive(Debug)]
 pub(crate) struct BudgetClient {
     budget: Arc<Budget>,
@@ -178,7 +180,7 @@ pub(crate) struct BudgetClient {
 
 impl BudgetClient {
     /// Claims the next `bytes` of a message and adds them to its charge. Returns `false` if the
-    /// connection waits for them: it repeats the call after its notice.
+    /// connection has to wait for them; it repeats the call after its notice.
     ///
     /// A short message, of up to 64 KiB, does not wait for long ones.
     pub(crate) fn hold(&self, charge: &mut Option<Charge>, bytes: u64, part: Part) -> bool {
@@ -201,8 +203,8 @@ impl BudgetClient {
         has
     }
 
-    /// Requests `bytes` to pin for a read, or the bytes for which it waited. `None` if it has to
-    /// wait.
+    /// Claims `bytes` to pin for a read, or takes the bytes of a granted claim. Returns `None` if
+    /// the connection has to wait.
     pub(crate) fn pin(&self, bytes: u64) -> Option<Charge> {
         let mut accounts = lock(&self.budget.accounts);
         let (id, host) = (self.id, self.host);
@@ -211,8 +213,8 @@ impl BudgetClient {
         has.then(|| self.charge(ChargeKind::Pinned, bytes))
     }
 
-    /// Asks for a place for unread bytes of a stream. It does not wait, and leaves half of the
-    /// budget to messages.
+    /// Claims `bytes` for a copy of unread bytes of a stream, without waiting. Copies use at most
+    /// half of the budget; the other half is for messages.
     pub(crate) fn copy(&self, bytes: u64) -> Option<Charge> {
         let most = self.budget.limits.held / 2;
         let mut accounts = lock(&self.budget.accounts);
@@ -221,12 +223,13 @@ impl BudgetClient {
         has.then(|| self.charge(ChargeKind::Held, bytes))
     }
 
-    /// Whether others wait for memory that messages of this connection's host use.
+    /// Whether other connections wait for memory that messages of this connection's host use.
     pub(crate) fn is_contended(&self) -> bool {
         lock(&self.budget.accounts).held.is_contended_at(self.host)
     }
 
-    /// Claims `bytes` that stay pinned. `None` if they are not free now: no caller waits for them.
+    /// Claims `bytes` that stay pinned for later reads, without waiting. Returns `None` if they are
+    /// not free now.
     pub(crate) fn keep(&self, bytes: u64) -> Option<Charge> {
         let limit = self.budget.limits.pinned_for_keeping();
         let mut accounts = lock(&self.budget.accounts);
@@ -239,7 +242,7 @@ impl BudgetClient {
         Some(self.charge(ChargeKind::Kept, bytes))
     }
 
-    /// The system had no memory. It may have some when others give some back, which is then told.
+    /// Requests a notification for when other clients return memory, because the system had none.
     pub(crate) fn await_memory(&self) {
         let mut accounts = lock(&self.budget.accounts);
         if !accounts.waiting_for_system.contains(&self.id) {
@@ -247,7 +250,7 @@ impl BudgetClient {
         }
     }
 
-    /// Waits for nothing more.
+    /// Cancels all waiting claims of the connection.
     pub(crate) fn leave(&self) {
         let mut accounts = lock(&self.budget.accounts);
         accounts.waiting_for_system.retain(|id| *id != self.id);
@@ -281,14 +284,14 @@ impl Drop for BudgetClient {
     }
 }
 
-/// A part of the budget, given back when dropped.
+/// A part of the budget, which is released when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Charge {
     budget: Arc<Budget>,
     kind: ChargeKind,
     host: Host,
     bytes: u64,
-    /// Whether the system has given the memory.
+    /// Whether the system has allocated the memory.
     used: bool,
 }
 

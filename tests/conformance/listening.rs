@@ -201,7 +201,7 @@ fn bind_waits_for_an_address_in_use() {
     );
     let brief = builder.clone().bind_within(Duration::from_millis(2));
     assert!(matches!(brief.bind(address), Err(Error::Bind { .. })));
-    let patient = builder.bind_within(PATIENCE);
+    let patient = builder.bind_within(TIME_LIMIT);
     let rebound = thread::scope(|scope| {
         let waits = scope.spawn(|| patient.bind(address).unwrap());
         stage.listener.close();

@@ -4,7 +4,7 @@ use std::thread;
 
 use rdmsg::{Completion, Endpoint, Error, Region, RemoteAccess, RemoteRegion};
 
-use super::{PATIENCE, pair};
+use super::{TIME_LIMIT, pair};
 
 /// A region of `owner`, and its description at `user`.
 fn region(owner: &Endpoint, user: &Endpoint) -> (Region, RemoteRegion) {
@@ -19,7 +19,7 @@ fn region(owner: &Endpoint, user: &Endpoint) -> (Region, RemoteRegion) {
 }
 
 fn next(endpoint: &Endpoint) -> Completion {
-    endpoint.next_completion_timeout(PATIENCE).unwrap()
+    endpoint.next_completion_timeout(TIME_LIMIT).unwrap()
 }
 
 /// Writes eight bytes to the peer's region, and waits until they are there.
@@ -95,7 +95,7 @@ fn lost_writes_and_atomics_have_an_unknown_outcome() {
     assert!(matches!(next(&client), Completion::Resumed { .. }));
     assert_eq!(read(&there, 0), [0; 8], "nothing is carried out again");
     client.send(b"goes on").unwrap();
-    assert_eq!(server.recv_timeout(PATIENCE).unwrap(), b"goes on");
+    assert_eq!(server.recv_timeout(TIME_LIMIT).unwrap(), b"goes on");
     client.close().unwrap();
 }
 

@@ -55,7 +55,7 @@ pub struct ServerOptions {
     pub tcp: Option<SocketAddr>,
     /// The time after SIGINT or SIGTERM within which clients must finish, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
-    pub time_limit: u64,
+    pub patience: u64,
     /// Show the log of the library
     #[arg(long)]
     pub debug: bool,
@@ -71,7 +71,7 @@ impl ServerOptions {
         Self {
             address,
             tcp: None,
-            time_limit: 5,
+            patience: 5,
             debug: false,
             keepalive: Keepalive::default(),
         }
@@ -85,8 +85,8 @@ impl ServerOptions {
 
     /// Returns the time within which clients must finish after a signal.
     #[must_use]
-    pub fn time_limit(&self) -> Duration {
-        Duration::from_secs(self.time_limit)
+    pub fn patience(&self) -> Duration {
+        Duration::from_secs(self.patience)
     }
 }
 

@@ -120,7 +120,7 @@ impl Server {
             });
         }
         sessions.close();
-        let left = tokio::time::timeout(self.options.time_limit(), sessions.wait()).await;
+        let left = tokio::time::timeout(self.options.patience(), sessions.wait()).await;
         if left.is_err() {
             println!("{} sessions did not end in time", sessions.len());
         }
@@ -134,7 +134,7 @@ impl Server {
     ///
     /// Fails if the engine was shut down.
     pub async fn finish(self) -> Result<()> {
-        finish(self.engine, self.options.time_limit()).await
+        finish(self.engine, self.options.patience()).await
     }
 }
 

@@ -97,7 +97,7 @@ fn eager_messages_allocate_nothing() {
 #[test]
 fn a_full_window_and_its_grants_allocate_nothing() {
     let _test = DeviceTest::start();
-    press(&Config::default(), 0);
+    send_at_full_speed(&Config::default(), 0);
 }
 
 /// Checks that few allocations happen while one side sends without pauses. That side sends the
@@ -105,7 +105,7 @@ fn a_full_window_and_its_grants_allocate_nothing() {
 ///
 /// On a busy machine the engine sometimes takes over polling, and notifying threads then allocates.
 /// If each grant allocated, there would be about 300 allocations.
-fn press(config: &Config, ahead: u32) {
+fn send_at_full_speed(config: &Config, ahead: u32) {
     const FEW: u64 = 50;
     let (client, server) = pair_with(config);
     for _ in 0..ahead {

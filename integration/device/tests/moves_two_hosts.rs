@@ -145,7 +145,7 @@ fn operate(
     earlier: Option<(Region, RemoteRegion)>,
 ) -> Option<(Region, RemoteRegion)> {
     endpoint.send(REGION).unwrap();
-    let answer = endpoint.recv_timeout(PATIENCE).unwrap();
+    let answer = endpoint.recv_timeout(TIME_LIMIT).unwrap();
     let remote = RemoteRegion::try_from(&answer[..]).unwrap();
     let operations = endpoint.one_sided();
     let here = operations.region(16, RemoteAccess::NONE).unwrap();
@@ -159,7 +159,7 @@ fn operate(
     operations.write(&here, 0..8, &remote, 0, 2).unwrap();
     operations.read(&here, 8..16, &remote, 0, 3).unwrap();
     loop {
-        match endpoint.next_completion_timeout(PATIENCE).unwrap() {
+        match endpoint.next_completion_timeout(TIME_LIMIT).unwrap() {
             Completion::Read(3) => break,
             Completion::Written(2) | Completion::Suspended { .. } | Completion::Resumed { .. } => {}
             other => panic!("{other:?}"),

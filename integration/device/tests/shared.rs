@@ -80,7 +80,7 @@ impl Server {
 
     /// Asserts that no buffer is missing: `count` buffers suffice for `count / SHARE` connections,
     /// and the next connection is rejected.
-    fn whole(&self, count: u32) {
+    fn assert_complete(&self, count: u32) {
         let pairs = self.pairs(count / SHARE);
         let (here, _) = self.refused();
         assert!(
@@ -155,7 +155,7 @@ fn many_connections_draw_on_one_pool() {
     for server in servers {
         server.close().unwrap();
     }
-    server.whole(connections * SHARE * 2);
+    server.assert_complete(connections * SHARE * 2);
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn connection_that_holds_messages_stops_no_other() {
     ping(&slow, &keeper, sent, 100);
     close(slow, keeper);
     close(client, other);
-    server.whole(2 * SHARE + 1);
+    server.assert_complete(2 * SHARE + 1);
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn kept_messages_outlive_connection_and_are_freed() {
         assert_eq!(&**message, pattern(number, 700));
     }
     drop(kept);
-    server.whole(COUNT);
+    server.assert_complete(COUNT);
 }
 
 #[test]
@@ -293,7 +293,7 @@ fn large_messages_and_operations_go_the_same_way() {
     ping(&client, &end, 5, 1000);
     drop((region, source));
     close(client, end);
-    server.whole(COUNT);
+    server.assert_complete(COUNT);
 }
 
 #[test]

@@ -340,7 +340,7 @@ fn an_aborting_listener_is_noticed() {
 
 /// Returns whether the connection has ended because the peer does not answer: keepalive has timed
 /// out, or the device has used up its retries without an acknowledgement.
-fn nobody_there(end: &Error) -> bool {
+fn is_peer_silent(end: &Error) -> bool {
     matches!(
         end,
         Error::Disconnected(
@@ -424,7 +424,7 @@ fn check_detection_time(idle: Endpoint, busy: Endpoint) {
         "{end:?}"
     );
     let end = sender.join().unwrap();
-    assert!(nobody_there(&end), "{end:?}");
+    assert!(is_peer_silent(&end), "{end:?}");
     assert!(start.elapsed() < NOTICED, "{:?}", start.elapsed());
 }
 
@@ -463,7 +463,7 @@ fn set_link(device: &str, state: &str) {
 
 /// If `change` is `replace`, drops all packets that leave through this network device. If it is
 /// `del`, ends that.
-fn loses(device: &str, change: &str) {
+fn set_packet_loss(device: &str, change: &str) {
     let mut command = Command::new("tc");
     command.args(["qdisc", change, "dev", device, "root", "netem"]);
     if change == "replace" {
@@ -600,10 +600,10 @@ fn a_session_survives_cuts_of_the_link() {
         let cuts = scope.spawn(|| {
             for (number, outage) in [100, 2000, 6000].into_iter().enumerate() {
                 thread::sleep(Duration::from_millis(500));
-                loses(device, "replace");
+                set_packet_loss(device, "replace");
                 let short = endpoint.statistics().resumes;
                 thread::sleep(Duration::from_millis(outage));
-                loses(device, "del");
+                set_packet_loss(device, "del");
                 let begun = Instant::now();
                 // A connection can survive a cut of 100 ms without a resumption.
                 while outage > 1000 && endpoint.statistics().resumes == short {

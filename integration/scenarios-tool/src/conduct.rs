@@ -1,4 +1,4 @@
-//! The conductor on host a. It runs scenarios on both hosts, and judges the books of both sides.
+//! The conductor on host a. It runs scenarios on both hosts, and judges the records of both sides.
 
 mod strike;
 
@@ -18,10 +18,10 @@ use toolbox::{
 
 use crate::{
     RETURNING_MEMORY,
-    book::Book,
     health::Health,
     judge::{Evidence, judge},
     network,
+    record::Record,
     scenario::{Fault, Scenario},
     worker::Said,
 };
@@ -59,7 +59,7 @@ pub(crate) struct Notes {
     /// The objects on the device before the worker was started, as `rdma resource show` prints
     /// them.
     objects: String,
-    books: Vec<Book>,
+    records: Vec<Record>,
     problems: Vec<String>,
     /// The addresses on which the server listens.
     pub(crate) listens: Vec<SocketAddr>,
@@ -122,7 +122,7 @@ impl Host {
             Heard::Line(Line::Out(line)) => match serde_json::from_str(&line)? {
                 Said::Listens(listens) => notes.listens = listens,
                 Said::Flowing => notes.flowing += 1,
-                Said::Book(book) => notes.books.push(book),
+                Said::Record(record) => notes.records.push(record),
                 Said::Health(health) => notes.health = Some(health),
                 Said::Problem(problem) => notes.problems.push(problem),
             },
@@ -228,8 +228,8 @@ impl Conductor {
         let judged = match played {
             Ok(began) => {
                 let evidence = Evidence {
-                    clients: self.a.notes.books.split_off(0),
-                    servers: self.b.notes.books.split_off(0),
+                    clients: self.a.notes.records.split_off(0),
+                    servers: self.b.notes.records.split_off(0),
                     began,
                     bound,
                 };
@@ -322,8 +322,8 @@ impl Conductor {
                 ensure!(is_well, "host {name} failed while messages flowed");
             }
             if Instant::now() >= next {
-                let books = self.a.notes.books.len();
-                println!("{books} connections have ended, {left:.0?} remain");
+                let records = self.a.notes.records.len();
+                println!("{records} connections have ended, {left:.0?} remain");
                 next += PROGRESS;
             }
             thread::sleep(left.min(Duration::from_millis(500)));

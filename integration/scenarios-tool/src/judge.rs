@@ -1,4 +1,4 @@
-//! The rules for the records (books) that both sides keep of each connection: rules that hold for
+//! The rules for the records (records) that both sides keep of each connection: rules that hold for
 //! every fault, and rules for a particular fault.
 
 mod abandoned;
@@ -11,16 +11,16 @@ use std::{
 use toolbox::Side;
 
 use crate::{
-    book::{Book, End},
     plan::{Ending, Plan},
+    record::{End, Record},
     scenario::{Expect, Fault, Scenario},
 };
 
-/// The books of all connections of a scenario, and the times for the rules.
+/// The records of all connections of a scenario, and the times for the rules.
 #[derive(Debug)]
 pub(crate) struct Evidence {
-    pub(crate) clients: Vec<Book>,
-    pub(crate) servers: Vec<Book>,
+    pub(crate) clients: Vec<Record>,
+    pub(crate) servers: Vec<Record>,
     /// The start of the fault, by the clock of the client's host and by the clock of the server's
     /// host. It is the end of the fault instead if a side can only then detect the fault, or if
     /// suspended sessions wait for it.
@@ -40,8 +40,8 @@ pub(crate) fn judge(
     }
     let mut problems = Vec::new();
     let mut servers: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for book in &evidence.servers {
-        servers.entry(book.connection).or_default().push(book);
+    for record in &evidence.servers {
+        servers.entry(record.connection).or_default().push(record);
     }
     let mut missing: BTreeSet<_> = (0..scenario.connections()).collect();
     for client in &evidence.clients {
@@ -57,11 +57,11 @@ pub(crate) fn judge(
             problems.push(format!("{problem}; {client:?}; {servers:?}; {plan:?}"));
         }
     }
-    // The server can have accepted a connection whose client gave up, so the client has no book of
-    // it.
-    let is_known = |book: &&&Book| book.received > 0 || book.end == End::PeerClosed;
-    for book in servers.values().flatten().filter(is_known) {
-        problems.push(format!("the client has no record of {book:?}"));
+    // The server can have accepted a connection whose client gave up, so the client has no record
+    // of it.
+    let is_known = |record: &&&Record| record.received > 0 || record.end == End::PeerClosed;
+    for record in servers.values().flatten().filter(is_known) {
+        problems.push(format!("the client has no record of {record:?}"));
     }
     if !missing.is_empty() {
         problems.push(format!("no records of connections {missing:?}"));
@@ -69,7 +69,7 @@ pub(crate) fn judge(
     if scenario.expect == Expect::ServedInTheEnd {
         problems.extend(not_served(scenario, &evidence.clients));
     }
-    let resumes = |books: &[Book]| books.iter().any(|book| book.resumes > 0);
+    let resumes = |records: &[Record]| records.iter().any(|record| record.resumes > 0);
     if scenario.expect == Expect::EndsHonestly && !resumes(&evidence.clients) {
         problems.push("no connection resumed".to_owned());
     }
@@ -84,11 +84,11 @@ fn connection(
     scenario: &Scenario,
     plan: &Plan,
     evidence: &Evidence,
-    client: &Book,
-    server: Option<&Book>,
+    client: &Record,
+    server: Option<&Record>,
 ) -> Result<(), String> {
     complete(Side::Client, client)?;
-    let lost = Book::default();
+    let lost = Record::default();
     let server = match (server, &client.end) {
         (Some(server), _) => {
             direction(Side::Client, client, server)?;
@@ -109,7 +109,7 @@ fn connection(
 
 /// Checks the messages in one direction. Each message must be received once and in order. Otherwise
 /// its sender must get an unknown outcome, and its receiver must not see an orderly close.
-fn direction(from: Side, sender: &Book, receiver: &Book) -> Result<(), String> {
+fn direction(from: Side, sender: &Record, receiver: &Record) -> Result<(), String> {
     let (accepted, received) = (sender.accepted, receiver.received);
     // A side that drops its handles or exits need not receive everything.
     let takes_all = !matches!(receiver.end, End::Open | End::Dropped);
@@ -131,15 +131,15 @@ fn direction(from: Side, sender: &Book, receiver: &Book) -> Result<(), String> {
 }
 
 /// Checks that each id has exactly one completion, and that none failed if all messages arrived.
-fn complete(side: Side, book: &Book) -> Result<(), String> {
-    if book.end == End::Open {
+fn complete(side: Side, record: &Record) -> Result<(), String> {
+    if record.end == End::Open {
         return Err(format!("the {side} recorded no end"));
     }
-    if book.ids != book.succeeded + book.failed {
+    if record.ids != record.succeeded + record.failed {
         return Err(format!("the {side}'s ids do not have one completion each"));
     }
-    if book.delivered && book.failed > 0 {
-        let failed = book.failed;
+    if record.delivered && record.failed > 0 {
+        let failed = record.failed;
         return Err(format!(
             "the {side}'s close confirms all, but {failed} ids failed"
         ));
@@ -152,7 +152,7 @@ fn expected(
     expect: Expect,
     plan: &Plan,
     evidence: &Evidence,
-    [client, server]: [&Book; 2],
+    [client, server]: [&Record; 2],
 ) -> Result<(), String> {
     let [begin, begin_of_server] = evidence.began;
     let is_planned = || {
@@ -188,42 +188,42 @@ fn expected(
                 _ => Err("the client did not detect that its session is lost".to_owned()),
             }
         }
-        Expect::GivesWay => unreachable!("clients that vanish leave no books"),
+        Expect::GivesWay => unreachable!("clients that vanish leave no records"),
         Expect::BothLearn | Expect::ServerLearnsLater => {
             broken(Side::Client, client, begin, evidence.bound)?;
             broken(Side::Server, server, begin_of_server, evidence.bound)
         }
         Expect::ClientLearns => broken(Side::Client, client, begin, evidence.bound),
         Expect::AllOfServerArrives => planned(plan.ending, Side::Client, client),
-        Expect::HonestClient | Expect::ServedInTheEnd => Ok(()),
+        Expect::Honest | Expect::ServedInTheEnd => Ok(()),
     }
 }
 
 /// Checks that a side ended the connection as planned.
-fn planned(ending: Ending, side: Side, book: &Book) -> Result<(), String> {
-    let is_broken = |reason: &str| book.end == End::Broken(reason.to_owned());
+fn planned(ending: Ending, side: Side, record: &Record) -> Result<(), String> {
+    let is_broken = |reason: &str| record.end == End::Broken(reason.to_owned());
     let is_aborted = |code| is_broken(&format!("PeerAborted({code})"));
     let (is_planned, delivered) = match ending {
         Ending::Close(by) | Ending::CloseEarly(by) if by == side => {
-            (book.end == End::LocallyClosed, true)
+            (record.end == End::LocallyClosed, true)
         }
-        Ending::CloseBoth if book.end == End::LocallyClosed => (true, true),
-        Ending::Drop(by, _) if by == side => (book.end == End::Dropped, false),
+        Ending::CloseBoth if record.end == End::LocallyClosed => (true, true),
+        Ending::Drop(by, _) if by == side => (record.end == End::Dropped, false),
         Ending::Abort(by, _) if by == side => (is_broken("LocallyAborted"), false),
         // The connection can break before the abort's code arrives.
         Ending::Abort(_, code) => (is_aborted(code) || is_broken("PeerDisconnected"), false),
-        _ => (book.end == End::PeerClosed, true),
+        _ => (record.end == End::PeerClosed, true),
     };
-    if is_planned && book.delivered == delivered {
+    if is_planned && record.delivered == delivered {
         return Ok(());
     }
     Err(format!("the {side} reached another end than planned"))
 }
 
 /// Checks that a side resumed its session, and reached its end within `bound` after the repair.
-fn resumed(side: Side, book: &Book, repaired: u64, bound: Duration) -> Result<(), String> {
-    let took = Duration::from_millis(book.ended.saturating_sub(repaired));
-    if book.resumes == 0 {
+fn resumed(side: Side, record: &Record, repaired: u64, bound: Duration) -> Result<(), String> {
+    let took = Duration::from_millis(record.ended.saturating_sub(repaired));
+    if record.resumes == 0 {
         return Err(format!("the {side} did not resume"));
     }
     if took > bound {
@@ -235,11 +235,11 @@ fn resumed(side: Side, book: &Book, repaired: u64, bound: Duration) -> Result<()
 }
 
 /// Checks that a side detected a broken connection within `bound` after the fault.
-fn broken(side: Side, book: &Book, begin: u64, bound: Duration) -> Result<(), String> {
-    let took = book.ended.checked_sub(begin).map(Duration::from_millis);
+fn broken(side: Side, record: &Record, begin: u64, bound: Duration) -> Result<(), String> {
+    let took = record.ended.checked_sub(begin).map(Duration::from_millis);
     let problem = match took {
-        _ if !matches!(book.end, End::Broken(_)) => "did not detect a break".to_owned(),
-        _ if book.delivered => "reports that everything was delivered".to_owned(),
+        _ if !matches!(record.end, End::Broken(_)) => "did not detect a break".to_owned(),
+        _ if record.delivered => "reports that everything was delivered".to_owned(),
         None => "detected the end before the fault".to_owned(),
         Some(took) if took > bound => format!("detected it after {took:?}, not within {bound:?}"),
         Some(_) => return Ok(()),
@@ -248,11 +248,11 @@ fn broken(side: Side, book: &Book, begin: u64, bound: Duration) -> Result<(), St
 }
 
 /// Returns a violation for each client that has never closed a connection itself.
-fn not_served(scenario: &Scenario, clients: &[Book]) -> impl Iterator<Item = String> {
+fn not_served(scenario: &Scenario, clients: &[Record]) -> impl Iterator<Item = String> {
     let slots = scenario.connections();
-    let closed = |book: &&Book| book.end == End::LocallyClosed && book.delivered;
+    let closed = |record: &&Record| record.end == End::LocallyClosed && record.delivered;
     let closed = clients.iter().filter(closed);
-    let served: BTreeSet<_> = closed.map(|book| book.connection % slots).collect();
+    let served: BTreeSet<_> = closed.map(|record| record.connection % slots).collect();
     let others = (0..slots).filter(move |slot| !served.contains(slot));
     others.map(|slot| format!("client {slot} never closed a connection itself"))
 }
@@ -261,8 +261,8 @@ fn not_served(scenario: &Scenario, clients: &[Book]) -> impl Iterator<Item = Str
 /// connection was closed, and the number of messages.
 fn summary(scenario: &Scenario, evidence: &Evidence) -> String {
     let mut ends: BTreeMap<_, usize> = BTreeMap::new();
-    for book in &evidence.clients {
-        let end = format!("{:?}", book.end);
+    for record in &evidence.clients {
+        let end = format!("{:?}", record.end);
         let name = end.split('(').next().unwrap_or_default().to_owned();
         *ends.entry(name).or_default() += 1;
     }
@@ -273,25 +273,25 @@ fn summary(scenario: &Scenario, evidence: &Evidence) -> String {
         Expect::ClientLearns | Expect::SessionsEnd => 1,
         _ => 0,
     };
-    let books = sides.iter().zip(evidence.began).take(learn);
-    let took = books.flat_map(|(books, began)| {
-        books
+    let records = sides.iter().zip(evidence.began).take(learn);
+    let took = records.flat_map(|(records, began)| {
+        records
             .iter()
-            .map(move |book| book.ended.saturating_sub(began))
+            .map(move |record| record.ended.saturating_sub(began))
     });
     let known = took
         .max()
         .map(|longest| format!("ended within {:.1} s, ", longest as f64 / 1e3));
-    let sum = |of: fn(&Book) -> u64| sides.into_iter().flatten().map(of).sum::<u64>();
-    let resumed = Some(sum(|book| book.resumes)).filter(|count| *count > 0);
-    let resent = sum(|book| book.resent);
+    let sum = |of: fn(&Record) -> u64| sides.into_iter().flatten().map(of).sum::<u64>();
+    let resumed = Some(sum(|record| record.resumes)).filter(|count| *count > 0);
+    let resent = sum(|record| record.resent);
     let resumed = resumed.map(|count| format!("{count} resumed, {resent} resent, "));
     format!(
         "{}{}{}{} messages",
         ends.collect::<String>(),
         known.unwrap_or_default(),
         resumed.unwrap_or_default(),
-        sum(|book| book.received)
+        sum(|record| record.received)
     )
 }
 

@@ -1,18 +1,18 @@
 //! Runs connections of rdmsg between two programs: with faults of networks, processes, hosts and
 //! devices, for a long time, and with hostile peers among honest ones. Both sides keep records
-//! (books) that account for each message, and no resource must leak.
+//! (records) that account for each message, and no resource must leak.
 //!
 //! On a developer's machine, the program starts itself on the hosts of the lab. Each host runs an
 //! agent. For each scenario, the agent starts this program again as a worker, which runs all
 //! connections of its side. Host a also runs the conductor.
 
 mod attack;
-mod book;
 mod conduct;
 mod health;
 mod judge;
 mod network;
 mod plan;
+mod record;
 mod scenario;
 mod worker;
 
@@ -31,7 +31,7 @@ use crate::{
 /// is not counted as resident.
 const RETURNING_MEMORY: &str = "env MALLOC_MMAP_THRESHOLD_=131072 MALLOC_ARENA_MAX=2";
 
-/// The longest part of a soak. The books are judged after each part.
+/// The longest part of a soak. The records are judged after each part.
 const PART: Duration = Duration::from_secs(600);
 
 #[derive(Parser)]
@@ -64,8 +64,8 @@ enum Command {
 /// connections at a time with random configurations, messages of 0 B to 8 MiB in both directions,
 /// of which some are held for a while, received by recv, Select and try_recv. Connections are
 /// closed, dropped and aborted, also while the other side sends, and each is followed by a new one.
-/// Every ten minutes, the books are compared and the resources counted. With `--cuts`, connections
-/// resume, and the network is cut every 20 s for 6, 1 and 0.1 s in turn.
+/// Every ten minutes, the records are compared and the resources counted. With `--cuts`,
+/// connections resume, and the network is cut every 20 s for 6, 1 and 0.1 s in turn.
 ///
 /// Prints a line for each scenario when it ends. With RUST_LOG set, both sides write logs, and the
 /// logs of a failed scenario are printed. The exit status is 0 if all scenarios passed.

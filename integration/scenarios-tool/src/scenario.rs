@@ -126,7 +126,7 @@ pub(crate) enum Expect {
     /// Like `BothLearn`, but the server can detect the break only after the end of the fault.
     ServerLearnsLater,
     /// Only the rules that hold for every scenario.
-    HonestClient,
+    Honest,
     /// All messages of the server arrive, and then the client sees the same end as after a close.
     AllOfServerArrives,
     /// Each client closes a connection in the end that the restarted server has served.
@@ -213,7 +213,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         row("cut-while-closing",      BUSY, CutWhileClosing(3_000), GoesOn, surviving_cuts, 2, false),
         row("long-cut",               BUSY, Cut(12_000), BothLearn, watchful, 2, true),
         row("long-cut-30s",           BUSY, Cut(30_000), BothLearn, watchful, 2, false),
-        row("long-cut-while-closing", BUSY, CutWhileClosing(15_000), HonestClient, watchful, 2, false),
+        row("long-cut-while-closing", BUSY, CutWhileClosing(15_000), Honest, watchful, 2, false),
         row("killed-process",         SOME, ProcessKilled, ClientLearns, watchful, 2, true),
         row("stopped-process",        SOME, stopped(3), GoesOn, lasting, 2, false),
         row("long-stopped-process",   SOME, stopped(20), ServerLearnsLater, watchful, 2, true),
@@ -305,7 +305,7 @@ impl Scenario {
 }
 
 impl Fault {
-    /// Returns whether the fault destroys the server's books.
+    /// Returns whether the fault destroys the server's records.
     pub(crate) fn kills(self) -> bool {
         matches!(self, ProcessKilled | ProcessReplaced | HostKilled)
     }

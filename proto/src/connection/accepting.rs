@@ -20,7 +20,7 @@ use crate::{
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Accepting {
-    /// The bound on the present step.
+    /// The deadline of the present step.
     deadline: Instant,
     /// The peer's hello.
     hello: Hello,
@@ -30,19 +30,19 @@ pub(super) struct Accepting {
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 enum Step {
-    /// The application has not answered.
+    /// The application has not answered yet.
     Requested,
-    /// The application has accepted, with these bytes. The reply waits until the engine has time
-    /// for it.
+    /// The application has accepted, with these bytes. The reply waits for the turn of the
+    /// connection.
     Accepted(PrivateBytes),
-    /// The reply, with these bytes, waits for the transport.
+    /// The reply, with these bytes, waits until the transport is created.
     Preparing(PrivateBytes),
-    /// The reply has been sent; neither ESTABLISHED nor a frame has come.
+    /// The reply has been sent. Neither ESTABLISHED nor a frame has arrived.
     Replied,
 }
 
 impl Connection {
-    /// Makes the passive side of a connection for a CONNECT_REQUEST.
+    /// Creates the passive side of a connection for a CONNECT_REQUEST.
     pub fn requested(
         mut params: Params,
         private_data: &[u8],
@@ -116,7 +116,7 @@ impl Accepting {
         matches!(self.step, Step::Preparing(_) | Step::Replied)
     }
 
-    /// Takes the application's consent.
+    /// Accepts the request, because the application has accepted it.
     pub(super) fn accept(&mut self, side: &mut Side, data: &[u8], now: Instant) {
         if let Step::Requested = self.step {
             self.step = Step::Accepted(data.into());
@@ -141,7 +141,7 @@ impl Accepting {
         }
     }
 
-    /// Replies: queue pair and buffers have been made.
+    /// Sends the reply, after queue pair and buffers were created.
     pub(super) fn on_transport(&mut self, side: &mut Side) {
         //= PROTOCOL.md#transport
         //# Each side posts its receives before its request or its reply leaves: a frame may arrive
@@ -153,7 +153,7 @@ impl Accepting {
         }
     }
 
-    /// Rejects the request, because queue pair and buffers cannot be made.
+    /// Rejects the request, because queue pair and buffers cannot be created.
     pub(super) fn on_create_transport_failure(&mut self, side: &mut Side) {
         if let Step::Preparing(_) = self.step {
             let reject = Reject {
@@ -168,7 +168,7 @@ impl Accepting {
 
     pub(super) fn on_cm_event(&mut self, side: &mut Side, event: CmInput<'_>) -> Progress {
         match (&self.step, event) {
-            // The peer's first frame establishes it.
+            // The peer's first frame establishes the connection.
             (Step::Replied, CmInput::Established { .. }) if side.active_speaks_first() => Ok(None),
             (Step::Replied, CmInput::Established { .. }) => self.agree(VecDeque::new()),
             // The peer withdrew its request, or refused the reply.
@@ -190,7 +190,7 @@ impl Accepting {
         }
     }
 
-    /// Takes a frame. A peer that sends knows that the connection is established.
+    /// Handles a frame. A peer that sends knows that the connection is established.
     pub(super) fn on_frame(
         &mut self,
         side: &mut Side,
@@ -217,7 +217,7 @@ impl Accepting {
         }))
     }
 
-    /// Rejects a request for which the application or this host had no time. The peer may try
+    /// Rejects a request that the application or this host did not answer in time. The peer may try
     /// again.
     pub(super) fn on_timeout(&mut self, side: &mut Side) -> Progress {
         let phase = match self.step {

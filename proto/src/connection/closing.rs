@@ -3,13 +3,14 @@
 //! Closing precedes draining. Each side sends Close and acknowledges the Close of the other while
 //! their queue pairs still work. A message is *delivered* when that acknowledgement has arrived: a
 //! device also acknowledges frames for a process that never reads them, and never acknowledges a
-//! frame if its queue pair fails right after it. The side that closed first disconnects when its
-//! own acknowledgement is at the device of the peer; the other side waits for that. A Close is
-//! acknowledged when everything was read, and the disconnect waits for the large messages of both
-//! sides.
+//! frame if its queue pair fails right after it. The side that closed first disconnects when the
+//! peer's device has acknowledged its CloseAck; the other side waits for the disconnect. A Close is
+//! acknowledged when all messages before it were read, and the disconnect waits for the large
+//! messages of both sides.
 //!
-//! Draining ends with a marker behind the last work request of each queue. Counting completions
-//! would not suffice, because an unsignalled send that succeeded before the error never completes.
+//! Draining ends when the marker after the last work request of each queue has completed. Counting
+//! completions would not suffice, because an unsignalled send that succeeded before the error never
+//! completes.
 
 use std::time::{Duration, Instant};
 
@@ -47,11 +48,13 @@ enum Role {
     Responder,
     /// This side aborts. It disconnects when its Abort or Failure has been acknowledged.
     Aborter,
-    /// As above, but the peer gives no sign of life, so this side does not wait for DISCONNECTED.
+    /// As `Aborter`, but the peer gives no sign of life, so this side does not wait for
+    /// DISCONNECTED.
     Abandoner,
 }
 
-/// The bound on sending an Abort or a Failure before the connection is taken down.
+/// The time limit for sending an Abort or a Failure, after which the connection is disconnected
+/// without it.
 const ABORT_TIMEOUT: Duration = Duration::from_millis(100);
 
 impl Closing {
@@ -81,23 +84,24 @@ impl Closing {
     }
 }
 
-/// Waiting for the work requests to be flushed.
+/// The state while the work requests are being flushed.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Draining {
     deadline: Instant,
     sends_done: bool,
     recvs_done: bool,
-    /// Whether the last event of the connection manager has come.
+    /// Whether the last event of the connection manager has arrived.
     cm_done: bool,
-    /// The cause of the end. While a peer is suspected: that it has disconnected.
+    /// The cause of the end. While the peer is suspected, the cause is that it has disconnected.
     reason: CloseReason,
-    /// The cause of the end if the peer does not disconnect before this side does.
+    /// The suspected violation, which becomes the cause of the end if the peer does not disconnect
+    /// before this side does.
     blame: Option<CloseReason>,
 }
 
-/// The time for which work requests are waited for if nothing reports that they are flushed. Work
-/// requests that complete by then are taken.
+/// The time that draining lasts if no event reports that the work requests are flushed. Completions
+/// within this time are handled.
 const UNMARKED: Duration = Duration::from_millis(20);
 
 impl Draining {
@@ -105,12 +109,12 @@ impl Draining {
         self.deadline
     }
 
-    /// Whether the peer may turn out to be gone, rather than to blame.
+    /// Whether the peer is suspected of a violation, but may have ended instead.
     pub(super) fn is_suspecting(&self) -> bool {
         self.blame.is_some()
     }
 
-    /// Whether the connection waits for an event that has the cause of its end.
+    /// Whether the connection waits for an event that reports the cause of its end.
     #[inline]
     pub(super) fn awaits_cause(&self) -> bool {
         self.is_suspecting() || is_symptom(&self.reason)
@@ -123,7 +127,7 @@ impl Draining {
         self.cm_done = true;
     }
 
-    /// Returns the time that it may take until everything is flushed and the cause is known.
+    /// Returns the time limit for flushing all work requests and learning the cause.
     fn timeout(&self, side: &Side) -> Duration {
         let unmarked = side.traits.is_some_and(|traits| !traits.flushes);
         if unmarked && !is_symptom(&self.reason) {
@@ -217,7 +221,7 @@ impl Open {
         self.report_blocked(side);
     }
 
-    /// Takes the peer's Close.
+    /// Handles the peer's Close.
     pub(super) fn on_close_frame(
         &mut self,
         side: &mut Side,
@@ -261,14 +265,14 @@ impl Open {
         }
     }
 
-    /// Takes the peer's CloseAck.
+    /// Handles the peer's CloseAck.
     pub(super) fn on_close_ack(
         &mut self,
         side: &mut Side,
         now: impl Clock,
     ) -> Result<(), Violation> {
         let transfer = &mut self.transfer;
-        // This side's Close goes out before its CloseAck, and so does the peer's.
+        // Each side sends its Close before its CloseAck.
         if !transfer.control.is_close_sent() || transfer.peer_close != PeerClose::Received {
             return Err(Kind::Control(Control::CloseAck)
                 .unexpected("one acknowledgement of a close, after the sender's own close"));
@@ -317,7 +321,7 @@ impl Open {
         }
     }
 
-    /// Takes a failed completion.
+    /// Handles a failed completion.
     pub(super) fn on_work_error(
         &mut self,
         side: &mut Side,
@@ -330,7 +334,7 @@ impl Open {
         let of_the_key = matches!(reason, CloseReason::ProtocolViolation(_));
         match &self.phase {
             Phase::Established if of_the_key => self.suspect(side, reason, now.now()),
-            // The peer is gone, or may turn out to be, and its memory went with it.
+            // The peer has ended or may have ended, which also revoked its memory.
             Phase::Draining(draining)
                 if of_the_key && draining.reason == CloseReason::PeerDisconnected => {}
             Phase::Established | Phase::Closing(_) | Phase::Draining(_) => {
@@ -349,7 +353,7 @@ impl Open {
         }
     }
 
-    /// Takes the failure of a disconnect, which means that the connection is gone.
+    /// Handles the failure of a disconnect, which means that the connection is gone.
     pub(super) fn on_disconnect_failure(&mut self, side: &mut Side) {
         if let Phase::Draining(_) = self.phase {
             self.record_cause(side, CloseReason::PeerDisconnected);
@@ -357,14 +361,14 @@ impl Open {
         }
     }
 
-    /// Stops waiting for DISCONNECTED.
+    /// Stops waiting for DISCONNECTED, which no longer arrives.
     fn expect_no_disconnected(&mut self) {
         if let Phase::Draining(draining) = &mut self.phase {
             draining.cm_done = true;
         }
     }
 
-    /// Takes the completion of a drain marker.
+    /// Handles the completion of a drain marker.
     pub(super) fn on_drained(&mut self, side: DrainSide) {
         if let Phase::Draining(draining) = &mut self.phase {
             match side {
@@ -385,9 +389,10 @@ impl Open {
         }
     }
 
-    /// Ends the connection because a large message could not be read. A process that ended loses
-    /// its memory before its connection, and disconnects then: a peer that does not is to blame. So
-    /// this side does not disconnect at once, because both ends would look the same.
+    /// Ends the connection because a large message could not be read. The kernel revokes the memory
+    /// of a process that has ended before it disconnects the process's connections. If the peer
+    /// does not disconnect, it has violated the protocol. So this side waits before it disconnects,
+    /// to distinguish the two cases.
     fn suspect(&mut self, side: &mut Side, blame: CloseReason, now: Instant) {
         //= PROTOCOL.md#violations
         //# The kernel of a process that is killed may refuse a READ, too, since it revokes keys
@@ -420,7 +425,8 @@ impl Open {
         self.report_blocked(side);
     }
 
-    /// Disconnects from a peer that is suspected, if one is: it is to blame.
+    /// Disconnects from a suspected peer, whose violation is then the cause of the end. Does
+    /// nothing without a suspicion.
     pub(super) fn disconnect_suspect(&mut self, side: &mut Side, now: Instant) {
         if let Phase::Draining(draining) = &mut self.phase
             && let Some(blame) = draining.blame.take()
@@ -441,9 +447,9 @@ impl Open {
         }
     }
 
-    /// Returns the cause of the end, of the present one and a new one. The first one stays, unless
-    /// it was a mere symptom, or a close of this side that the peer has not confirmed before its
-    /// notice.
+    /// Returns the cause of the end, given the present cause and a new one. The present cause
+    /// stays, unless it is a mere symptom, or a close of this side that the peer had not confirmed
+    /// when its notice arrived.
     fn cause(&self, side: &mut Side, new: CloseReason) -> CloseReason {
         let old = match &self.phase {
             Phase::Established => return new,
@@ -455,7 +461,7 @@ impl Open {
             symptom if is_symptom(symptom) => 0,
             CloseReason::PeerDisconnected => 1,
             notice if unconfirmed_close && is_notice(notice) => 3,
-            // The peer's program has processed nothing, which the caller has to know.
+            // The peer's program has processed no message, which the caller has to know.
             CloseReason::PeerBusy => 3,
             _ => 2,
         };
@@ -467,7 +473,7 @@ impl Open {
         new
     }
 
-    /// Returns the cause of the end, once everything is flushed and the cause is known.
+    /// Returns the cause of the end, once all work requests are flushed and the cause is known.
     pub(super) fn end(&self) -> Option<CloseReason> {
         let Phase::Draining(Draining {
             sends_done: true,
@@ -494,8 +500,8 @@ impl Open {
 /// Whether this is a symptom of a cause that is not known yet.
 pub(super) fn is_symptom(reason: &CloseReason) -> bool {
     match reason {
-        // REM_OP_ERR comes from a process that ended, whose memory is released before its
-        // connection.
+        // REM_OP_ERR may mean that the process of the peer has ended, because its memory is
+        // released before its connection.
         CloseReason::WorkRequest { status, .. } => {
             matches!(*status, WcStatus::WR_FLUSH_ERR | WcStatus::REM_OP_ERR)
         }
@@ -517,8 +523,7 @@ pub(super) fn is_notice(reason: &CloseReason) -> bool {
     )
 }
 
-/// Whether DISCONNECTED may follow this cause. No wait for it is useful if the peer or the device
-/// is unreachable.
+/// Whether DISCONNECTED may follow this cause. It cannot if the peer or the device is unreachable.
 pub(super) fn expects_disconnected(reason: &CloseReason) -> bool {
     !matches!(
         reason,

@@ -33,7 +33,7 @@ pub struct Proof {
 }
 
 impl Proof {
-    /// Names the pongs, for tests of drivers.
+    /// Creates a proof that needs this number of pongs, for tests of drivers.
     pub fn after(answered: u64) -> Self {
         Self { answered }
     }
@@ -45,7 +45,7 @@ impl Flush {
     }
 }
 
-/// The beginning and the end.
+/// Commands for the beginning and the end.
 impl Connection {
     /// Accepts the request, with at most [`REPLY_DATA_MAX`](crate::REPLY_DATA_MAX) bytes of
     /// the application.
@@ -71,7 +71,8 @@ impl Connection {
     }
 
     /// Rejects the request, or ends the connection, because the program has not taken it and its
-    /// listener has ended. A connection in between is turned away when it is established.
+    /// listener has ended. A connection that is between request and establishment ends when it is
+    /// established.
     pub fn reject_untaken(&mut self, now: Instant) {
         match &mut self.state {
             State::Setup(setup) => {
@@ -99,8 +100,8 @@ impl Connection {
         }
     }
 
-    /// Ends the connection at once. The peer is sent the application's `code`, if that takes no
-    /// longer than a moment.
+    /// Ends the connection at once. Sends the application's `code` to the peer, if that takes at
+    /// most 100 ms.
     pub fn abort(&mut self, code: u32, now: Instant) {
         self.end_at_once(CloseReason::LocallyAborted, Control::Abort, code, now);
     }
@@ -148,9 +149,9 @@ impl Connection {
         open.sending_messages()?.batch_room()
     }
 
-    /// Assigns a slot and a header to `count` messages, which follow in the same frame, each behind
-    /// its length: `len` bytes in all, within [`batch_room`](Self::batch_room). The caller posts it
-    /// at once.
+    /// Assigns a slot and a header to `count` messages, which follow in the same frame, each after
+    /// its length field: `len` bytes in all, within [`batch_room`](Self::batch_room). The caller
+    /// posts it at once.
     #[inline]
     pub fn send_batch(&mut self, count: u32, len: usize) -> Result<Transmit, SendRefused> {
         let (open, _) = self.open_for_sending()?;
@@ -207,7 +208,7 @@ impl Connection {
         open.sending_messages()?.may_send(len)
     }
 
-    /// Sends a Finish behind all messages. Later sends fail.
+    /// Sends a Finish after all messages. Later sends fail.
     pub fn finish(&mut self) -> Result<(), SendRefused> {
         let (open, side) = self.open_for_sending()?;
         let transfer = open.sending()?;
@@ -220,8 +221,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether a send was refused as blocked, and [`Event::Writable`](crate::Event::Writable) is
-    /// yet to follow.
+    /// Whether a send was refused as blocked, and [`Event::Writable`](crate::Event::Writable) has
+    /// not followed yet.
     pub fn is_blocked(&self) -> bool {
         matches!(&self.state, State::Open(open) if open.transfer.is_blocked())
     }
@@ -255,7 +256,7 @@ impl Connection {
     }
 
     /// Sends a ping whose pong proves that everything posted before has arrived. Returns `None`
-    /// when the connection is ending, which proves it or does not.
+    /// when the connection is ending: the end then shows whether everything has arrived.
     pub fn prove_arrival(&mut self) -> Option<Proof> {
         let (open, side) = self.open()?;
         let answered = open.sending().ok()?.probe.request_pong();
@@ -263,14 +264,14 @@ impl Connection {
         Some(Proof { answered })
     }
 
-    /// Whether the pong has come. After [`Event::Answered`](crate::Event::Answered) this may have
-    /// changed.
+    /// Whether the pong has arrived. After [`Event::Answered`](crate::Event::Answered) this may
+    /// have changed.
     pub fn has_proof(&self, proof: Proof) -> bool {
         self.opened()
             .is_some_and(|open| open.transfer.probe.answered >= proof.answered)
     }
 
-    /// Takes notice that the receive of a delivered message has been posted again, for this
+    /// Records that the receive of a delivered message has been posted again, for this
     /// connection or for all that share it.
     #[inline]
     pub fn release(&mut self, now: impl Clock) {
@@ -279,7 +280,7 @@ impl Connection {
         }
     }
 
-    /// Takes notice that the application has released a large message of `len` bytes.
+    /// Records that the application has released a large message of `len` bytes.
     pub fn release_large(&mut self, len: u64, now: impl Clock) {
         match &mut self.state {
             State::Setup(_) => {}
@@ -302,11 +303,11 @@ impl Connection {
     }
 }
 
-/// Messages that the driver has taken from the application and holds back.
+/// Commands for messages that the driver has taken from the application and holds back.
 impl Connection {
-    /// Keeps a Finish and a Close back until [`release_ending`](Self::release_ending), because the
-    /// driver holds messages of the application back. Returns whether the connection is in a state
-    /// for that.
+    /// Delays Finish and Close until [`release_ending`](Self::release_ending), because the driver
+    /// holds messages of the application back. Returns whether the connection is in a state for
+    /// that.
     pub fn hold(&mut self) -> bool {
         match self.open() {
             Some((open, _)) => open.sending_messages().map(|it| it.control.hold()).is_ok(),
@@ -315,7 +316,7 @@ impl Connection {
     }
 
     /// As [`batch_room`](Self::batch_room), for messages that were held back, also after the
-    /// application has finished or closed. It is refused when the peer has closed, because that
+    /// application has finished or closed. It is refused when the peer has closed, because the peer
     /// ignores further messages.
     pub fn held_room(&mut self) -> Result<BatchRoom, SendRefused> {
         let (open, _) = self.open_for_sending()?;
@@ -333,7 +334,7 @@ impl Connection {
         }
     }
 
-    /// Sends a Finish and a Close that were kept back: the driver holds no messages back.
+    /// Sends a delayed Finish and Close, because the driver no longer holds messages back.
     pub fn release_ending(&mut self) {
         if let Some((open, side)) = self.open() {
             open.transfer.control.release_ending();
@@ -342,7 +343,8 @@ impl Connection {
     }
 }
 
-/// Byte streams: the bounds on their unread bytes, whatever the pieces in which they travel.
+/// Commands for byte streams, which bound the unread bytes independently of the lengths of
+/// messages.
 impl Connection {
     /// Makes the connection a byte stream.
     pub fn carry_bytes(&mut self) {
@@ -352,7 +354,7 @@ impl Connection {
         }
     }
 
-    /// Returns the length of the pieces in which a long write is read by the peer.
+    /// Returns the length of the messages into which a long write is divided.
     pub fn stream_piece(&self) -> u64 {
         self.side.params.stream_piece()
     }
@@ -372,8 +374,8 @@ impl Connection {
     /// Whether the caller copies a message of `len` bytes: unread messages hold too many receives,
     /// and the copy fits the buffer with the unread bytes that are `buffered` in receives.
     ///
-    /// Too many are more than half of the receives, or three quarters if a reader `comes`, because
-    /// the reader takes them without a copy. So a peer always has credits for some messages.
+    /// The limit is half of the receives, or three quarters if a reader `comes`, because the reader
+    /// takes the messages without a copy. So a peer always has credits for some messages.
     ///
     /// The caller copies the message, releases its receive at once, and reports that with
     /// [`copied`](Self::copied).
@@ -383,7 +385,7 @@ impl Connection {
         open.is_some_and(|open| open.transfer.may_copy(len, buffered, comes))
     }
 
-    /// Takes notice that a message of `len` bytes was copied, until
+    /// Records that a message of `len` bytes was copied, until
     /// [`release_copied`](Self::release_copied).
     pub fn copied(&mut self, len: u32) {
         if let Some((open, _)) = self.open() {
@@ -407,7 +409,7 @@ impl Connection {
         }
     }
 
-    /// Takes notice that the application has read `len` bytes that were copied.
+    /// Records that the application has read `len` bytes that were copied.
     pub fn release_copied(&mut self, len: u64, now: impl Clock) {
         if let Some((open, side)) = self.open() {
             open.transfer.inbound.release_copied(len);

@@ -1,4 +1,4 @@
-//! The active side: attempts to connect, until one succeeds or the time is over.
+//! The active side: attempts to connect, until one succeeds or the deadline passes.
 
 use std::{
     collections::VecDeque,
@@ -26,13 +26,14 @@ use crate::{
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Connecting {
-    /// The bound on all of them.
+    /// The deadline of all attempts.
     deadline: Instant,
-    /// The upper bound of the wait before the next one.
+    /// The upper bound of the wait before the next attempt.
     backoff: Duration,
-    /// Varies the waits: clients that lost the same server must not all return at the same moment.
+    /// Randomises the waits, so that clients that lost the same server do not all connect at the
+    /// same time.
     jitter: Jitter,
-    /// The failure of the last one, which is more specific than a timeout.
+    /// The failure of the last attempt, which is more specific than a timeout.
     last: Option<CloseReason>,
     /// The application's bytes in the request.
     data: PrivateBytes,
@@ -42,7 +43,7 @@ pub(super) struct Connecting {
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 enum Step {
-    /// The next attempt waits until the engine has time for it.
+    /// The next attempt waits for its turn.
     Waiting,
     ResolvingAddr,
     ResolvingRoute,
@@ -52,7 +53,7 @@ enum Step {
     Backoff(Instant),
 }
 
-/// The upper bound of the wait before the second attempt. It doubles from attempt to attempt.
+/// The upper bound of the wait before the second attempt. It doubles after each attempt.
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 /// The upper bound of the wait between any two attempts.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
@@ -77,16 +78,16 @@ impl Jitter {
     }
 }
 
-/// Whether a connection failed for this side's port: it is in use, or was a moment ago for a
-/// connection to the same peer. The connection manager chooses the port without regard to TCP, of
-/// which the ports of iWARP are. It will choose another one, after a wait that does not grow: the
-/// peer is not concerned.
+/// Whether an attempt failed because of the local port: it is in use, or was recently used by a
+/// connection to the same peer. iWARP uses TCP ports, but the connection manager chooses ports
+/// without regard to TCP. The next attempt gets another port. The wait before it does not grow,
+/// because the peer is not involved.
 const fn is_local_port_error(errno: i32) -> bool {
     matches!(errno, libc::EADDRINUSE | libc::EADDRNOTAVAIL)
 }
 
 impl Connection {
-    /// Makes the active side of a connection, with at most
+    /// Creates the active side of a connection, with at most
     /// [`REQUEST_DATA_MAX`](crate::REQUEST_DATA_MAX) bytes of the application.
     pub fn connect(params: Params, seed: u64, data: &[u8], now: Instant) -> Self {
         let connecting = Connecting {
@@ -193,7 +194,7 @@ impl Connecting {
                 let rejected = Reject::parse(private_data).filter(|_| resumes);
                 side.over = rejected.and_then(|(reject, _)| reject.session_over());
                 let cause = match rejection(reason, private_data) {
-                    // Of a request that resumes nothing.
+                    // The peer answers that a session is lost, but this request resumes none.
                     CloseReason::SessionLost if !resumes => {
                         CloseReason::PeerIncompatible(Mismatch {
                             field: "session",
@@ -206,8 +207,8 @@ impl Connecting {
                 let is_transient = side.params.retry_refused && is_transient(&cause, reason);
                 self.try_again_if(is_transient, side, cause, now)
             }
-            // A peer that ends the connection before it answers may be a server that ends, after
-            // which another one starts.
+            // A server process that ends, and is then restarted, also ends the connection before
+            // its answer.
             (Step::Requested(_), CmInput::Disconnected) => {
                 let is_transient = side.params.retry_refused;
                 self.try_again_if(is_transient, side, CloseReason::PeerDisconnected, now)
@@ -240,7 +241,7 @@ impl Connecting {
         }
     }
 
-    /// Takes a frame that overtook ESTABLISHED.
+    /// Handles a frame that overtook ESTABLISHED.
     pub(super) fn on_frame(
         &mut self,
         side: &mut Side,
@@ -273,8 +274,8 @@ impl Connecting {
         }
     }
 
-    /// Takes the failure of the call. Address errors that it finds may be as temporary as those of
-    /// the event; wrong arguments stay wrong.
+    /// Handles the failure of the call. Address errors may be temporary, as those of the event;
+    /// invalid arguments are not.
     pub(super) fn on_resolve_addr_failure(
         &mut self,
         side: &mut Side,
@@ -282,7 +283,7 @@ impl Connecting {
         now: Instant,
     ) -> Progress {
         match error.errno {
-            // Not about the address.
+            // These errors do not concern the address.
             libc::EINVAL | libc::EAFNOSUPPORT | libc::EACCES | libc::EPERM => {
                 Err(CloseReason::Os(error))
             }
@@ -294,8 +295,8 @@ impl Connecting {
         }
     }
 
-    /// Takes the failure of the call. If a driver connects by TCP before the call returns, the
-    /// error stands for an event.
+    /// Handles the failure of the call. If the driver connects by TCP within the call, the error
+    /// replaces an event.
     pub(super) fn on_connect_call_failure(
         &mut self,
         side: &mut Side,
@@ -344,12 +345,12 @@ impl Connecting {
     ) -> Progress {
         self.step = Step::Backoff(now + self.jitter.draw(longest));
         self.last = Some(cause);
-        // Transport and id are not kept for the next one, which may be far away.
+        // Transport and id are released, because the next attempt may be much later.
         side.cm(CmOp::Discard);
         Ok(None)
     }
 
-    /// Begins the next attempt after a wait, or ends all of them at their deadline.
+    /// Begins the next attempt after its wait, or ends all attempts at their deadline.
     pub(super) fn on_timeout(&mut self, side: &mut Side, now: Instant) -> Progress {
         let phase = match self.step {
             Step::Backoff(_) if self.deadline > now => {
@@ -366,7 +367,7 @@ impl Connecting {
     }
 }
 
-/// Takes the hello in the reply.
+/// Checks the hello in the reply.
 fn agree(
     side: &mut Side,
     early: VecDeque<Early>,

@@ -4,18 +4,18 @@ use std::mem;
 
 use crate::frame::Control;
 
-/// Control frames to be sent as soon as there is a slot: at most one of each kind.
+/// The control frames that wait for a slot, at most one of each kind.
 #[derive(Debug, Default)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct ControlQueue {
-    /// An Abort or a Failure with its code: the only frame that is sent then.
+    /// An Abort or a Failure with its code. If it is set, no other frame is sent.
     notice: Option<(Control, u32)>,
     pong: bool,
     finish: bool,
     close: bool,
     close_ack: bool,
     grant: bool,
-    /// Whether a message is still to be sent before a Finish or a Close.
+    /// Whether a Finish or a Close waits for messages that the driver holds back.
     held: bool,
     close_sent: bool,
     final_frame: FinalFrame,
@@ -27,7 +27,7 @@ pub(super) struct ControlQueue {
 enum FinalFrame {
     #[default]
     None,
-    /// To be sent as soon as there is a slot.
+    /// The frame waits for a slot.
     Queued,
     /// Posted in this slot.
     Sent(u32),
@@ -63,7 +63,7 @@ impl ControlQueue {
         self.final_frame = FinalFrame::Queued;
     }
 
-    /// Keeps a Finish and a Close back until [`release_ending`](Self::release_ending).
+    /// Delays Finish and Close until [`release_ending`](Self::release_ending).
     pub(super) fn hold(&mut self) {
         self.held = true;
     }
@@ -101,7 +101,7 @@ impl ControlQueue {
         } else if !self.held && mem::take(&mut self.close) {
             Control::Close
         } else if !self.held && mem::take(&mut self.close_ack) {
-            // It follows this side's Close.
+            // A CloseAck is sent after this side's Close.
             Control::CloseAck
         } else if mem::take(&mut self.grant) && grant_due {
             Control::Grant
@@ -111,7 +111,7 @@ impl ControlQueue {
         Some((control, None))
     }
 
-    /// Records that a frame goes out in this slot.
+    /// Records that a frame is posted in this slot.
     pub(super) fn posted(&mut self, control: Control, slot: u32) {
         match control {
             Control::Close => self.close_sent = true,

@@ -15,15 +15,15 @@ impl Connection {
     /// on this connection the peer is dead after `timeout`, or after the `keepalive_timeout` if
     /// that is shorter.
     ///
-    /// The caller feeds all completions that are already there before. Without keepalive the ping
-    /// alone finds out, because the device fails it after its own retries.
+    /// Before this call the caller passes in all completions that have arrived. Without keepalive
+    /// only the ping detects a dead path, because the device fails it after its own retries.
     pub fn suspect_path(&mut self, timeout: Duration, now: Instant) {
         if let Some((open, side)) = self.open() {
             open.suspect_path(side, timeout, now);
         }
     }
 
-    /// Ends the suspicion: the usual checks go on from now.
+    /// Stops suspecting the path: the keepalive timer restarts at `now`, with its usual timeout.
     pub fn trust_path(&mut self, now: Instant) {
         if let Some((open, _)) = self.open()
             && let Some(keepalive) = &mut open.transfer.timers.keepalive

@@ -11,9 +11,9 @@ use crate::{
     reason::Violation,
 };
 
-/// The connection manager and the engine.
+/// Inputs of the connection manager and the engine.
 impl Connection {
-    /// Takes the steps that cost the engine time, for which [`CmOp::AwaitTurn`](crate::CmOp) has
+    /// Performs the steps that cost the engine time, for which [`CmOp::AwaitTurn`](crate::CmOp) has
     /// asked. The turn lasts while [`has_turn`](Self::has_turn) returns true.
     pub fn take_turn(&mut self, now: Instant) {
         if self.next_timeout().is_some_and(|at| at <= now) {
@@ -24,7 +24,7 @@ impl Connection {
         }
     }
 
-    /// Takes the properties of the transport that has been made.
+    /// Handles the properties of the transport that has been made.
     pub fn handle_transport(&mut self, traits: TransportTraits) {
         self.side.traits = Some(traits);
         if let State::Setup(Setup::Accepting(accepting)) = &mut self.state {
@@ -32,7 +32,7 @@ impl Connection {
         }
     }
 
-    /// Takes a connection manager event.
+    /// Handles a connection manager event.
     pub fn handle_cm_event(&mut self, event: CmInput<'_>, now: Instant) {
         match (&mut self.state, event) {
             (_, CmInput::DeviceRemoval) => self.fail(CloseReason::DeviceRemoved, now),
@@ -42,7 +42,8 @@ impl Connection {
             }
             // The event concerns a queue pair that is being destroyed.
             (_, CmInput::TimewaitExit) | (State::Closed(_), CmInput::Disconnected) => {}
-            // The kernel reports a CONNECT_RESPONSE on an id without a queue pair; ours have one.
+            // The kernel reports a CONNECT_RESPONSE only on an id without a queue pair, which this
+            // crate does not use.
             (_, CmInput::ConnectResponse) | (State::Closed(_), _) => {
                 self.unexpected(event.name());
             }
@@ -57,7 +58,7 @@ impl Connection {
         }
     }
 
-    /// Takes the failure of a connection manager call.
+    /// Handles the failure of a connection manager call.
     pub fn handle_cm_failure(&mut self, call: CmCall, error: OsError, now: Instant) {
         match (call, &mut self.state) {
             (CmCall::ResolveAddr, State::Setup(Setup::Connecting(connecting))) => {
@@ -83,8 +84,8 @@ impl Connection {
                 | CmCall::Accept,
                 _,
             ) => self.fail(CloseReason::Os(error), now),
-            // Nothing is lost: the peer's deadline, the default RNR timer and the destruction of
-            // the id do the same, later.
+            // These failures need no handling: the peer's deadline, the default RNR timer and the
+            // destruction of the id have the same effect later.
             (CmCall::AwaitTurn | CmCall::Discard | CmCall::Reject | CmCall::SetMinRnrTimer, _) => {
                 let text = format_args!("{error}");
                 self.side.outputs.note(Level::Debug, text);
@@ -118,9 +119,9 @@ impl Connection {
         }
     }
 
-    /// Whether the only deadline that has passed is that of a check whether the peer lives, and it
-    /// does: by the signs of life of its engine, and by those on this connection. If so, the check
-    /// is done and the next deadline is set.
+    /// Returns true if the only deadline that has passed is that of the keepalive check, and the
+    /// peer is alive by the signs of life of its engine and on this connection. The check is then
+    /// done, and the next deadline is set.
     pub fn passes_check(&mut self, of_engine: Activity, now: Instant) -> bool {
         let Some((open, side)) = self.open() else {
             return false;
@@ -173,23 +174,24 @@ impl Connection {
 
 /// The device.
 impl Connection {
-    /// Takes a completed receive by the fast path, if it is a message and nothing more: with no
-    /// news about large messages, in a stream that waits for none.
+    /// Takes a completed receive by the fast path, if it is a plain message: its header has no news
+    /// about large messages, and no earlier large message is incomplete.
     ///
     /// Returns the message's length; the caller delivers it before it polls outputs. Returns `None`
-    /// for anything else and changes nothing then: [`handle_recv`](Self::handle_recv) takes it.
+    /// without a change for any other frame, which the caller passes to
+    /// [`handle_recv`](Self::handle_recv).
     #[inline]
     pub fn take_message(&mut self, frame: &[u8]) -> Option<u32> {
         let (open, side) = self.open()?;
         open.take_message(side, frame)
     }
 
-    /// Takes a completed receive.
+    /// Handles a completed receive.
     pub fn handle_recv(&mut self, buffer: u32, frame: &[u8], now: impl Clock) {
         self.on_recv(buffer, Incoming::parse(frame), now);
     }
 
-    /// Takes a receive that was consumed by a write of `len` bytes with immediate data.
+    /// Handles a receive that was consumed by a write of `len` bytes with immediate data.
     pub fn handle_immediate(&mut self, buffer: u32, imm_data: u32, len: u32, now: impl Clock) {
         self.on_recv(buffer, Ok(Incoming::Immediate { imm_data, len }), now);
     }
@@ -205,7 +207,7 @@ impl Connection {
         }
     }
 
-    /// Takes a violation of the protocol: the peer's further frames are ignored.
+    /// Handles a violation of the protocol: the peer's further frames are ignored.
     pub fn handle_violation(&mut self, violation: Violation, now: impl Clock) {
         match &mut self.state {
             State::Open(open) => open.on_violation(&mut self.side, violation, now),
@@ -216,7 +218,7 @@ impl Connection {
         }
     }
 
-    /// Takes the completion of a signalled send, which covers all that were posted before it.
+    /// Handles the completion of a signalled send, which covers all that were posted before it.
     #[inline]
     pub fn handle_sent(&mut self, slot: u32, now: impl Clock) {
         if let Some((open, side)) = self.open() {
@@ -224,14 +226,14 @@ impl Connection {
         }
     }
 
-    /// Takes the completion of a read, which covers everything that was posted before it.
+    /// Handles the completion of a read, which covers everything that was posted before it.
     pub fn handle_read(&mut self, slot: u32, now: impl Clock) {
         if let Some((open, side)) = self.open() {
             open.on_read(side, slot, now);
         }
     }
 
-    /// Takes notice that the large message of this id has its place in memory.
+    /// Records that the large message of this id has its place in memory.
     pub fn handle_memory(&mut self, id: u32, now: impl Clock) {
         if let Some((open, side)) = self.open() {
             let transfer = &mut open.transfer;
@@ -241,7 +243,7 @@ impl Connection {
         }
     }
 
-    /// Takes notice that memory is ready for the first `len` bytes of the next chunk, or all of it.
+    /// Records that memory is ready for the first `len` bytes of the next chunk, or all of it.
     pub fn handle_prepared(&mut self, len: u64, now: impl Clock) {
         if let Some((open, side)) = self.open() {
             let transfer = &mut open.transfer;
@@ -251,7 +253,7 @@ impl Connection {
         }
     }
 
-    /// Takes notice that the fragment of the last [`Output::Copy`] is at its place.
+    /// Records that the fragment of the last [`Output::Copy`] is at its place.
     pub fn handle_copied(&mut self, now: impl Clock) {
         if let Some((open, side)) = self.open() {
             open.transfer.timers.read_watchdog.memory_found();
@@ -260,7 +262,7 @@ impl Connection {
         self.end_if_drained();
     }
 
-    /// Takes the failure of the system to provide the memory of the last [`Output::Begin`],
+    /// Handles the failure of the system to provide the memory of the last [`Output::Begin`],
     /// [`Output::Prepare`] or [`Output::Copy`]. The output is repeated later.
     pub fn handle_out_of_memory(&mut self, error: OsError, now: Instant) {
         if let Some((open, side)) = self.open() {
@@ -268,19 +270,20 @@ impl Connection {
         }
     }
 
-    /// Repeats the output for which there was no memory, as some may have been freed.
+    /// Repeats the output for which there was no memory, because other connections may have
+    /// released some.
     pub fn retry_memory(&mut self) {
         if let Some((open, side)) = self.open() {
             open.retry_memory(side);
         }
     }
 
-    /// Takes the failure to post a work request.
+    /// Handles the failure to post a work request.
     pub fn handle_post_failure(&mut self, error: OsError, now: Instant) {
         self.fail(CloseReason::Os(error), now);
     }
 
-    /// Takes a failed completion.
+    /// Handles a failed completion.
     pub fn handle_work_error(
         &mut self,
         work: Work,
@@ -295,14 +298,14 @@ impl Connection {
             return;
         }
         match work {
-            // Other connections can use it, even if this one cannot.
+            // Other connections can use the buffer, even if this one cannot.
             Work::Recv { buffer } if side.params.shared => {
                 side.outputs.push(Output::Repost(buffer));
             }
             Work::Recv { .. } | Work::Send { .. } | Work::Read { .. } => {}
         }
         match &mut self.state {
-            // The queue pair has failed, which ESTABLISHED would not change.
+            // The queue pair has failed, so a later ESTABLISHED does not help.
             State::Setup(setup) if setup.has_queue_pair() => {
                 self.fail(CloseReason::WorkRequest { status, vendor_err }, now.now());
             }
@@ -314,7 +317,8 @@ impl Connection {
         }
     }
 
-    /// Takes the completion of a drain marker: everything posted before it on that queue is done.
+    /// Handles the completion of a drain marker: all earlier work requests on that queue have
+    /// completed.
     pub fn handle_drained(&mut self, side: DrainSide) {
         if let Some((open, _)) = self.open() {
             open.on_drained(side);

@@ -1,4 +1,4 @@
-//! Detecting a dead peer, and pings.
+//! Detects a dead peer, and sends pings.
 
 use std::time::{Duration, Instant};
 
@@ -8,28 +8,28 @@ use crate::{
     frame::{Control, KEEPALIVE_TIMEOUT},
 };
 
-/// A check that is late by up to this time counts as in time, also with a shorter timeout.
+/// A check that is late by up to this time counts as in time, even if the timeout is shorter.
 const TOLERANCE: Duration = Duration::from_millis(50);
 
-/// While the peer's engine gives signs of life on other connections alone, one of this number of
-/// checks pings: every sixteen intervals.
+/// While the peer's engine gives signs of life on other connections alone, one in this number of
+/// checks sends a ping: one every sixteen intervals.
 const CHECKS_PER_PING: u64 = 32;
 
-/// The time for the answer to bytes that the transport has repeated.
+/// The time for the answer to bytes that the transport has retransmitted.
 const ANSWER: Duration = Duration::from_millis(100);
 
-/// Checks twice an interval whether the peer showed activity, so that the arrival of a frame needs
-/// no clock.
+/// Checks twice per interval whether the peer was active, so that the arrival of a frame need not
+/// read the clock.
 ///
 /// A silence is noticed between half an interval and one interval after its beginning. A peer that
 /// shows no activity for one timeout after that is dead: no later than `interval + timeout` after
 /// its last sign of life.
 ///
-/// Over TCP the peer's system may have had no chance to answer: the kernel repeats lost bytes
-/// after pauses that double. So a peer whose system has not acknowledged everything
-/// counts as dead only after the next repetition, which may come a timeout later. The same holds
-/// for the peer's bytes: if this side's bytes were lost and repeated in the silence, the peer has
-/// a second timeout.
+/// Over TCP lost bytes may have kept the peer's system from answering, because the kernel
+/// retransmits them after pauses that double. So a peer whose system has not acknowledged all bytes
+/// counts as dead only after the next retransmission, which may be a timeout later. The same holds
+/// in the other direction: if this side's bytes were lost and retransmitted in the silence, the
+/// peer has a second timeout.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Keepalive {
@@ -40,15 +40,15 @@ pub(super) struct Keepalive {
     activity: PeerActivity,
     /// The time of the check that found a silence and sent a ping, until the next sign of life.
     silent: Option<Instant>,
-    /// The number of times that bytes were repeated before this silence was noticed.
+    /// The number of retransmissions before this silence was noticed.
     repeated_before: u64,
     /// Whether the timeout of this silence has passed.
     overtime: Overtime,
     /// The timeout while the path is suspected. Only signs of life on this connection count then,
     /// because others may use another path.
     suspected: Option<Duration>,
-    /// Counts checks, beginning with the connection's number. So connections take turns with these
-    /// pings, and the pongs count for all of them.
+    /// Counts checks, starting at the connection's number, so that connections take turns with
+    /// these pings. A pong is a sign of life for all connections with the peer's engine.
     turn: u64,
 }
 
@@ -67,16 +67,15 @@ pub struct Activity {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub struct MovedBytes {
-    /// The number of bytes that have arrived, and of each 4 KiB that the peer has acknowledged.
+    /// Counts each byte that has arrived, and each 4 KiB that the peer has acknowledged.
     pub signs: u64,
     /// The number of bytes of large messages that have been read.
     pub read: u64,
     /// The number of bytes that the peer's system has acknowledged.
     pub acknowledged: u64,
-    /// The time until the kernel repeats bytes that the peer's system has not acknowledged, if
-    /// there are any.
+    /// The time until the kernel retransmits unacknowledged bytes, if there are any.
     pub repeats_in: Option<Duration>,
-    /// The number of times that the kernel has repeated bytes.
+    /// The number of retransmissions by the kernel.
     pub repeated: u64,
 }
 
@@ -85,7 +84,8 @@ pub struct MovedBytes {
 #[cfg_attr(test, derive(Hash))]
 enum Overtime {
     None,
-    /// Until bytes are repeated. The number of bytes that the peer's system had acknowledged.
+    /// The timeout is extended until bytes are retransmitted. Contains the number of bytes that the
+    /// peer's system had acknowledged before.
     Repeating {
         acknowledged: u64,
     },
@@ -97,9 +97,9 @@ enum Overtime {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub(super) struct PeerActivity {
-    /// On this connection.
+    /// The signs of life on this connection.
     pub(super) here: u64,
-    /// On all connections with the same engine of the peer, as of the last
+    /// The signs of life on all connections with the same engine of the peer, at the last
     /// [`set_engine_activity`](super::Connection::set_engine_activity).
     pub(super) of_engine: Activity,
 }
@@ -165,8 +165,9 @@ impl Keepalive {
             self.silent = None;
             self.overtime = Overtime::None;
             self.deadline = next;
-            // A peer that is alive elsewhere may have lost this connection, which only a send finds
-            // out. That is rare, and its connections may be many: it has time.
+            // A peer that is alive elsewhere may have lost this connection, which only a send
+            // detects. That is rare, and there may be many connections, so each of them is probed
+            // rarely.
             let probes = !here && self.has_turn();
             self.turn = self.turn.wrapping_add(1);
             return if probes { Check::Probe } else { Check::Alive };
@@ -227,7 +228,7 @@ impl Keepalive {
                 self.deadline = now + wait + ANSWER;
                 Check::Alive
             }
-            // The outage is over. The peer's own bytes may wait for their repetition.
+            // The outage has ended. The peer's own bytes may still wait for their retransmission.
             (
                 Overtime::Repeating {
                     acknowledged: before,
@@ -250,7 +251,7 @@ impl Keepalive {
     }
 }
 
-/// Pings: one at a time, so each pong belongs to the last ping.
+/// The pings of a connection. One is in flight at a time, so each pong belongs to the last ping.
 ///
 /// A pong proves that the peer's library has processed everything that was sent before its ping.
 #[derive(Debug, Default)]
@@ -266,16 +267,16 @@ pub(super) struct Probe {
 enum ProbeState {
     #[default]
     Idle,
-    /// To be sent as soon as there is a slot.
+    /// Will be sent as soon as there is a slot.
     Wanted,
     /// Sent and not answered.
     Sent,
-    /// Sent and not answered, and another one is to follow.
+    /// Sent and not answered; another ping follows.
     SentAndWanted,
 }
 
 impl Probe {
-    /// Requests a sign of life: a ping that has been sent already will do.
+    /// Requests a sign of life. A ping that is in flight suffices.
     pub(super) fn wanted(&mut self) {
         //= PROTOCOL.md#credits
         //# | Ping | 1 | the next one is sent after the pong of the one before |
@@ -307,7 +308,7 @@ impl Probe {
         wanted
     }
 
-    /// Takes a pong. Returns whether there was a ping for it.
+    /// Handles a pong. Returns whether it answers a ping.
     pub(super) fn answer(&mut self) -> bool {
         self.state = match self.state {
             ProbeState::Idle | ProbeState::Wanted => return false,
@@ -336,7 +337,7 @@ impl Open {
         if known && moved.signs > before.signs {
             transfer.activity.here += 1;
         }
-        // A reading that another thread changes may miss some bytes.
+        // The counters may go back a little, because they miss bytes that another thread is moving.
         transfer.moved.signs = moved.signs.max(before.signs);
     }
 

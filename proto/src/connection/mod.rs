@@ -43,27 +43,28 @@ use super::{
 
 /// The state machine of one connection, from the first step of establishing it to its end.
 ///
-/// It does no I/O and reads no clock. Its driver
+/// It does no I/O and does not read the clock. Its driver
 ///
-/// 1. makes one with [`connect`](Self::connect) or, for a CONNECT_REQUEST, with
+/// 1. creates it with [`connect`](Self::connect) or, for a CONNECT_REQUEST, with
 ///    [`requested`](Self::requested);
-/// 2. feeds it commands ([`accept`](Self::accept), [`send`](Self::send),
+/// 2. passes in commands ([`accept`](Self::accept), [`send`](Self::send),
 ///    [`release`](Self::release), [`close`](Self::close) …), connection manager events,
 ///    completions, and [`handle_timeout`](Self::handle_timeout) when
 ///    [`next_timeout`](Self::next_timeout) has passed;
-/// 3. after each of these calls [`poll_output`](Self::poll_output) until it returns `None`, and
-///    carries the outputs out in that order before anything else. A frame that `send` returns is
-///    posted before the outputs.
+/// 3. after each of these calls, calls [`poll_output`](Self::poll_output) until it returns `None`,
+///    and carries out the outputs in that order before any other call. A frame that `send` returns
+///    is posted before the outputs.
 ///
-/// Completions of one queue are fed in the order in which they come. Completions and connection
-/// manager events may overtake each other. Completions that are already there are fed before
+/// The driver passes in completions of one queue in their order. Completions and connection manager
+/// events may overtake each other. All completions that have arrived are passed in before
 /// `handle_timeout`, which judges the peer by them. Every input is allowed in every state. An input
-/// without a meaning there changes nothing, and a note for the log reports it.
+/// that has no meaning in the present state changes nothing, except that a line for the log reports
+/// it.
 ///
 /// The last output is [`Event::Disconnected`]; it comes exactly once. It reports the first cause of
-/// the end, except that a mere symptom (flushed work requests, a DISCONNECTED without a close)
-/// gives way to the cause itself when that is found in the completion queue while draining, and a
-/// close of this side gives way to the peer's Abort or Failure unless the peer has confirmed it.
+/// the end, with two exceptions. Flushed work requests, and a DISCONNECTED without a close, are
+/// only symptoms: if the completion queue contains the cause, the event reports the cause. A close
+/// of this side that the peer has not confirmed is replaced by the peer's Abort or Failure.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub struct Connection {
@@ -71,17 +72,17 @@ pub struct Connection {
     state: State,
 }
 
-/// The state of a connection, with the data that exist in this state only.
+/// The state of a connection, with the data that exist only in this state.
 ///
-/// A setup that fails ends the connection at once: no frame of this side needs to arrive, so the
-/// driver destroys the queue pair, if there is one, with its work requests.
+/// A setup that fails ends the connection at once, because no frame of this side needs to arrive.
+/// The driver destroys the queue pair, if there is one, with its work requests.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 enum State {
     /// The connection is being established.
     Setup(Setup),
-    /// The connection is established, closing or draining. On the heap, so that the end of the
-    /// setup moves a pointer.
+    /// The connection is established, closing or draining. It is boxed, so that only a pointer
+    /// moves at the end of the setup.
     Open(Box<Open>),
     /// The last output has been made.
     Closed(Ended),
@@ -92,7 +93,7 @@ enum State {
 #[cfg_attr(test, derive(Clone, Hash))]
 struct Ended {
     reason: CloseReason,
-    /// The established connection, for its numbers; `None` if the setup failed.
+    /// The state of the established connection, for its statistics; `None` if the setup failed.
     open: Option<Box<Open>>,
 }
 
@@ -113,7 +114,8 @@ impl Connection {
         }
     }
 
-    /// Has receives promised from this account, where [`Account::open`] has reserved the minimum.
+    /// Promises receives from this account from now on, in which [`Account::open`] has reserved the
+    /// minimum.
     pub fn use_account(&mut self, account: Arc<Account>) {
         self.side.account = Some(account);
     }
@@ -139,7 +141,8 @@ impl Connection {
         self.side.exposed_writable = true;
     }
 
-    /// Whether there is no output, as after most inputs while messages flow. `false` says nothing.
+    /// Returns true if there is certainly no output, as after most inputs while messages flow. If
+    /// it returns false, there may be none either.
     #[inline]
     pub fn is_settled(&self) -> bool {
         match &self.state {
@@ -152,8 +155,8 @@ impl Connection {
         }
     }
 
-    /// Takes the next output. A changed deadline comes last, and is found by comparison: no input
-    /// can forget to report it.
+    /// Takes the next output. A changed deadline is the last output. It is found by comparison, so
+    /// that no input has to report it.
     #[inline]
     pub fn poll_output(&mut self) -> Option<Output> {
         self.side.outputs.pop().or_else(|| self.changed_timer())
@@ -168,7 +171,7 @@ impl Connection {
                 }
             }
             State::Setup(_) | State::Open(_) => {}
-            // A closed connection has no deadline, because nothing happens after the end.
+            // A closed connection has no deadline.
             State::Closed(_) => return None,
         }
         let timeout = self.next_timeout();
@@ -189,8 +192,8 @@ impl Connection {
         }
     }
 
-    /// Returns the cause of the end, if the connection is ending or has ended. As long as there is
-    /// only a symptom, that is its most frequent cause.
+    /// Returns the cause of the end, if the connection is ending or has ended. While only a symptom
+    /// is known, this is the most frequent cause of that symptom.
     pub fn close_reason(&self) -> Option<&CloseReason> {
         match &self.state {
             State::Setup(_) => None,
@@ -209,7 +212,7 @@ impl Connection {
         }
     }
 
-    /// Whether the connection ends, and waits for an event that has the cause of its end.
+    /// Whether the connection is ending, and waits for an event that reports the cause.
     pub fn awaits_end_cause(&self) -> bool {
         matches!(&self.state, State::Open(open) if open.awaits_cause())
     }
@@ -231,12 +234,12 @@ impl Connection {
         }
     }
 
-    /// Whether the connection is being established, which may cost the engine time at any moment.
+    /// Whether the connection has a turn: it is being established, which costs the engine time.
     pub fn has_turn(&self) -> bool {
         matches!(&self.state, State::Setup(setup) if setup.has_turn())
     }
 
-    /// Returns the outcome of the two hellos; `None` before the peer's is known.
+    /// Returns the values that both hellos determine; `None` before the peer's hello is known.
     pub fn negotiated(&self) -> Option<Negotiated> {
         let negotiated = |peer| Negotiated::new(&self.side.params, peer);
         self.peer_hello().map(negotiated)
@@ -278,7 +281,7 @@ impl Connection {
         self.opened().map(Open::activity).unwrap_or_default()
     }
 
-    /// Returns the connection as it is, or was, after it was established.
+    /// Returns the state of the established connection, also after its end.
     #[inline]
     fn opened(&self) -> Option<&Open> {
         match &self.state {

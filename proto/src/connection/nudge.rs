@@ -1,16 +1,16 @@
-//! Nudging a peer that was spoken to first.
+//! Nudges a peer that may not have read this side's first frame.
 //!
 //! On iWARP the active side sends as soon as the passive one has replied, so its first frame may
-//! arrive while the peer's driver takes over the stream. Linux's software iWARP leaves it unread
-//! then, until more bytes arrive. If the application sends nothing more at that time, both sides
-//! would wait for each other.
+//! arrive while the passive side's driver takes over the stream. Linux's software iWARP then leaves
+//! the frame unread until more bytes arrive. If the application sends nothing more at that time,
+//! both sides would wait for each other.
 
 use std::time::{Duration, Instant};
 
 use super::{open::Open, side::Side};
 use crate::Output;
 
-/// The time before the first nudge. Each further wait doubles, up to the last.
+/// The time before the first nudge. Each wait is twice the previous one, up to [`LAST`].
 const FIRST: Duration = Duration::from_millis(20);
 const LAST: Duration = Duration::from_secs(1);
 

@@ -36,15 +36,16 @@ pub(super) enum Phase {
     Draining(Draining),
 }
 
-/// The sides that do not know the result of a close handshake.
+/// The sides that do not know the result of a close handshake during which the connection was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub(super) enum LostInClose {
-    /// The connection was not lost, or not during a close.
+    /// The connection was not lost, or not during a close handshake.
     No,
-    /// This side, and perhaps the peer.
+    /// This side does not know the result, and perhaps the peer does not either.
     Here,
-    /// The peer, perhaps: its device has not acknowledged the last frame of this side.
+    /// The peer may not know the result: its device has not acknowledged the last frame of this
+    /// side.
     AtPeer,
 }
 
@@ -62,7 +63,7 @@ impl Open {
         }
     }
 
-    /// Sends the first frame of a connection on which the peer may not.
+    /// Sends the first frame of a connection on which the peer must not send first.
     pub(super) fn send_first_frame(&mut self, side: &mut Side, now: Instant) {
         self.transfer.probe.wanted();
         self.transfer.timers.nudge = Some(Nudge::new(now));
@@ -89,7 +90,7 @@ impl Open {
         !matches!(self.phase, Phase::Draining(_))
     }
 
-    /// Whether the connection ends, and waits for an event that has the cause of its end.
+    /// Whether the connection is ending, and waits for an event that reports the cause.
     pub(super) fn awaits_cause(&self) -> bool {
         matches!(&self.phase, Phase::Draining(draining) if draining.awaits_cause())
     }
@@ -128,11 +129,11 @@ impl Open {
         }
     }
 
-    /// Takes an event that has a meaning for an established connection.
+    /// Handles an event that has a meaning for an established connection.
     pub(super) fn on_cm_event(&mut self, side: &mut Side, event: CmInput<'_>, now: Instant) {
         match event {
             CmInput::Disconnected => self.on_disconnected(side, now),
-            // A frame came before the event.
+            // A frame arrived before the event, and established the connection.
             CmInput::Established { .. } => {}
             event => side.unexpected(event.name(), self.name()),
         }

@@ -1,4 +1,4 @@
-//! Reading the peer's large messages, in chunks for which memory is prepared one by one.
+//! Reads the peer's large messages in chunks, and prepares memory for one chunk at a time.
 
 use std::time::Instant;
 
@@ -14,13 +14,13 @@ use crate::{
 };
 
 impl Open {
-    /// Takes the completion of a read, which covers everything that was posted before it.
+    /// Handles the completion of a read, which covers everything that was posted before it.
     pub(super) fn on_read(&mut self, side: &mut Side, slot: u32, now: impl Clock) {
         let transfer = &mut self.transfer;
         // The completion is a sign of life of the peer's host.
         transfer.activity.here += 1;
         transfer.inbound.chunk_completed(now.now());
-        // It completed behind all earlier work requests.
+        // It completed after all earlier work requests.
         transfer.sent(slot, true);
         if transfer.accepts != Accepts::Nothing {
             self.deliver(side);
@@ -32,8 +32,8 @@ impl Open {
         self.disconnect_if_done(side, now);
     }
 
-    /// Reads more of the peer's large messages, as far as there are slots and memory, while the
-    /// queue pair works. Copies the fragments that have arrived, also after it failed.
+    /// Reads more of the peer's large messages, as far as slots and memory permit, while the queue
+    /// pair works. Copies the fragments that have arrived, even after the queue pair failed.
     pub(super) fn read_on(&mut self, side: &mut Side, now: impl Clock) {
         let is_connected = self.is_connected();
         let transfer = &mut self.transfer;
@@ -61,7 +61,7 @@ impl Open {
         }
     }
 
-    /// Takes notice that a fragment is at its place. Its receive is free.
+    /// Handles that a fragment was copied to its message, so that its receive is free.
     pub(super) fn on_copied(&mut self, side: &mut Side, now: impl Clock) {
         let Some(buffer) = self.transfer.inbound.fragment_copied() else {
             return;
@@ -76,7 +76,7 @@ impl Open {
         self.disconnect_if_done(side, now);
     }
 
-    /// Has the time bounded in which the peer sends the rest of a message in fragments.
+    /// Starts the time limit for the rest of a message in fragments, if one is incomplete.
     pub(super) fn watch_fragments(&mut self, now: impl Clock) {
         let transfer = &mut self.transfer;
         if transfer.inbound.missing().is_some() && transfer.timers.read_watchdog.is_off() {
@@ -91,7 +91,8 @@ impl Open {
         self.act_on(side, verdict, now);
     }
 
-    /// Repeats the output for which there was no memory, as some may have been freed.
+    /// Repeats the output for which there was no memory, because other connections may have
+    /// released some.
     pub(super) fn retry_memory(&mut self, side: &mut Side) {
         let is_connected = self.is_connected();
         if let Some(step) = self.transfer.inbound.demanded()
@@ -108,7 +109,7 @@ impl Open {
         deadline.is_some_and(|deadline| deadline <= now)
     }
 
-    /// Acts on the deadlines of reading that have passed.
+    /// Handles the deadlines of reading that have passed.
     pub(super) fn on_reading_timeout(&mut self, side: &mut Side, now: Instant) {
         let transfer = &mut self.transfer;
         let (progress, reading) = (transfer.progress(), transfer.inbound.awaits_bytes());
@@ -164,7 +165,7 @@ impl Open {
     }
 }
 
-/// Returns the output that asks the driver for this step.
+/// Returns the output that requests this step of the driver.
 fn output(step: Step) -> Output {
     match step {
         Step::Begin { id, len } => Output::Begin { id, len },

@@ -1,4 +1,4 @@
-//! Frames and immediates of the peer.
+//! Handles frames and immediates of the peer.
 
 use log::Level;
 
@@ -11,7 +11,7 @@ use crate::{
     reason::Violation,
 };
 
-/// The content of a receive, checked as far as that is possible without the connection.
+/// The content of a receive, after all checks that do not need the state of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub(super) enum Incoming {
@@ -34,7 +34,8 @@ impl Incoming {
             Kind::Data => Self::Data(header),
             Kind::Rendezvous => Self::Rendezvous(header, Descriptor::parse(frame)?),
             Kind::Batch => Self::Batch(header, Batch::parse(&frame[HEADER_LEN..])?),
-            // No longer than the message, whose length is a `u32`.
+            // The cast loses nothing: a fragment is at most as long as its message, whose length is
+            // a `u32`.
             Kind::Fragment => Self::Fragment(header, (frame.len() - HEADER_LEN) as u32),
             Kind::Control(control) => Self::Control(control, header),
         })
@@ -42,7 +43,7 @@ impl Incoming {
 }
 
 impl Open {
-    /// Takes a frame by the fast path, if it is a message and nothing more: see
+    /// Takes a frame by the fast path, if it is a plain message: see
     /// [`Connection::take_message`](super::Connection::take_message).
     #[inline]
     pub(super) fn take_message(&mut self, side: &mut Side, frame: &[u8]) -> Option<u32> {
@@ -56,13 +57,14 @@ impl Open {
             || transfer.accepts != Accepts::Everything
             || !transfer.sequence.is_next(header.sequence)
             || !transfer.inbound.is_clear()
-            // With the last credit that it knows of, the peer waits for a grant.
+            // If this frame used the last credit that the peer knows of, the peer waits for a
+            // grant.
             || !transfer.recv_credit.allows(2)
             || !transfer.outbound.is_reported(header.arg)
         {
             return None;
         }
-        // Last, because the following calls change the state.
+        // This check is the last one, because it and the following calls change the state.
         transfer.send_credit.granted(header.grant).ok()?;
         transfer.sequence.receive(header.sequence).ok()?;
         transfer.recv_credit.receive(1);
@@ -106,7 +108,7 @@ impl Open {
         }
     }
 
-    /// Takes a violation of the protocol, after which frames of the peer are ignored.
+    /// Handles a violation of the protocol, after which frames of the peer are ignored.
     pub(super) fn on_violation(&mut self, side: &mut Side, violation: Violation, now: impl Clock) {
         side.note_violation(&violation);
         //= PROTOCOL.md#violations
@@ -143,7 +145,7 @@ impl Open {
         Ok(())
     }
 
-    /// Takes a message in a frame of its own.
+    /// Handles a message in a frame of its own.
     fn on_data(&mut self, side: &mut Side, buffer: u32, header: Header) -> Result<(), Violation> {
         self.take_numbers(side, header)?;
         let transfer = &mut self.transfer;
@@ -168,7 +170,7 @@ impl Open {
         Ok(())
     }
 
-    /// Takes several messages in one frame.
+    /// Handles several messages in one frame.
     fn on_batch(
         &mut self,
         side: &mut Side,
@@ -201,7 +203,7 @@ impl Open {
         Ok(())
     }
 
-    /// Takes the announcement of a large message.
+    /// Handles the announcement of a large message.
     fn on_rendezvous(
         &mut self,
         side: &mut Side,
@@ -230,7 +232,7 @@ impl Open {
         Ok(())
     }
 
-    /// Has the receive of a data frame released, of which nothing is kept.
+    /// Releases the receive of a data frame whose content is not kept.
     pub(super) fn discard_receive(&mut self, side: &mut Side, buffer: u32) {
         if self.reposts(side) {
             side.outputs.push(Output::Release(buffer));
@@ -239,7 +241,7 @@ impl Open {
         }
     }
 
-    /// Takes a part of a message, of `len` bytes.
+    /// Handles a part of a message, of `len` bytes.
     fn on_fragment(
         &mut self,
         side: &mut Side,
@@ -279,7 +281,7 @@ impl Open {
         Ok(())
     }
 
-    /// Takes the report of a write to this side's memory. It has no header.
+    /// Handles the report of a write to this side's memory. It has no header.
     fn on_immediate(
         &mut self,
         side: &mut Side,
@@ -290,7 +292,8 @@ impl Open {
         //= PROTOCOL.md#one-sided-operations
         //# It must not be sent to a side that gave out no memory with the right to write.
         if !side.exposed_writable {
-            // A write of no bytes needs no key, so the device allows it to any peer.
+            // The device accepts a write of no bytes from any peer, because such a write needs no
+            // key.
             return Err(Violation::new(
                 "immediate",
                 imm_data.into(),
@@ -309,7 +312,7 @@ impl Open {
         Ok(())
     }
 
-    /// Takes a frame without a message.
+    /// Handles a frame without a message.
     fn on_control(
         &mut self,
         side: &mut Side,
@@ -330,7 +333,7 @@ impl Open {
             }
             Control::Pong => {
                 let answered = transfer.probe.answer();
-                // Closing cancels probes, whose pongs may still come.
+                // Closing cancels probes, whose pongs may still arrive.
                 if !answered && self.is_established() {
                     return Err(Kind::Control(control).unexpected("no pong without a ping"));
                 }
@@ -375,7 +378,7 @@ impl Open {
         Ok(())
     }
 
-    /// Takes the numbers of a frame's header.
+    /// Handles the grant and the count of taken messages in a frame's header.
     fn take_numbers(&mut self, side: &mut Side, header: Header) -> Result<(), Violation> {
         let transfer = &mut self.transfer;
         transfer.sequence.receive(header.sequence)?;
@@ -389,16 +392,16 @@ impl Open {
         Ok(())
     }
 
-    /// Delivers an arrival, or keeps it until everything before it is complete.
+    /// Delivers an arrival, or keeps it until all earlier messages are complete.
     fn arrive(&mut self, side: &mut Side, arrival: Arrival) {
         if let Some(arrival) = self.transfer.inbound.arrive(arrival) {
             side.outputs.push(Output::Event(Event::Arrived(arrival)));
         }
-        // The peer may have used up its credit with it, while there are receives to grant.
+        // The peer may have used up its credit with this message, while receives are free to grant.
         self.grant_if_due(side);
     }
 
-    /// Has a buffer posted again whose content is not kept, if receives are accepted.
+    /// Posts a buffer again whose content is not kept, if receives are accepted.
     pub(super) fn repost(&mut self, side: &mut Side, buffer: u32) {
         if self.reposts(side) {
             side.outputs.push(Output::Repost(buffer));

@@ -1,4 +1,4 @@
-//! The causes for which two sides do not connect, as pure functions of hellos and rejections.
+//! The reasons for which two sides do not connect, as pure functions of hellos and rejections.
 
 use rdma_status::RejectReason;
 
@@ -29,8 +29,8 @@ pub(super) fn malformed_resume(len: usize) -> CloseReason {
     CloseReason::ProtocolViolation(violation)
 }
 
-/// Checks whether two sides can work together at all. Without READs in both directions no large
-/// message could ever be read, and everything behind it would never be delivered.
+/// Checks whether two sides are compatible. Without READs in both directions, no large message
+/// could be read, and no message after it could be delivered.
 pub(super) fn compatible(
     params: &Params,
     hello: &Hello,
@@ -140,7 +140,7 @@ pub(super) fn is_transient(cause: &CloseReason, reason: RejectReason) -> bool {
     is_refusal(cause) || reason == RejectReason::STALE_CONN
 }
 
-/// Returns whether no program took the request, or the peer had nothing free for a connection. The
+/// Returns whether no program took the request, or the peer lacked resources for a connection. The
 /// kernel answers a request that waits in the queue of a listener whose process ends: over RDMA it
 /// rejects without private data, over TCP it ends the connection.
 pub(super) fn is_refusal(cause: &CloseReason) -> bool {
@@ -167,15 +167,14 @@ pub(super) fn is_permanent(errno: i32) -> bool {
     )
 }
 
-/// Whether the peer has no listener on the port. InfiniBand and RoCE have a reason for it. On iWARP
-/// the reason is TCP's refusal, and a program's rejection differs from it only by having private
-/// data.
+/// Whether the peer has no listener on the port. InfiniBand and RoCE have a reject reason for that.
+/// On iWARP it is TCP's refusal, from which a program's rejection differs only by its private data.
 fn nobody_listens(reason: RejectReason, private_data: &[u8]) -> bool {
     reason == RejectReason::INVALID_SERVICE_ID
         || (reason.raw() == -libc::ECONNREFUSED && is_blank(private_data))
 }
 
-/// Whether private data is nothing but the connection manager's padding.
+/// Whether private data consists only of the connection manager's padding.
 fn is_blank(private_data: &[u8]) -> bool {
     private_data.iter().all(|byte| *byte == 0)
 }

@@ -1,4 +1,4 @@
-//! Messages of the application, and completions that make room for more.
+//! Sends messages of the application, and handles completions that make room for more.
 
 use std::time::Instant;
 
@@ -50,7 +50,7 @@ impl Open {
         SendRefused::Closed(reason.clone())
     }
 
-    /// Takes the completion of a signalled send.
+    /// Handles the completion of a signalled send.
     pub(super) fn on_sent(&mut self, side: &mut Side, slot: u32, now: impl Clock) {
         self.transfer.sent(slot, side.acknowledges_sends());
         self.send_control(side);
@@ -77,7 +77,7 @@ impl Open {
         self.grant_if_due(side);
     }
 
-    /// The peer waits no longer for an application that keeps messages.
+    /// Sends the delayed grant, although the application still holds messages.
     pub(super) fn on_grant_timeout(&mut self, side: &mut Side, now: Instant) {
         let transfer = &mut self.transfer;
         let Some(put_off) = transfer.timers.grant.filter(|it| it.deadline <= now) else {
@@ -109,16 +109,16 @@ impl Open {
         }
     }
 
-    /// Reports room to a sender that waits for some, because there will be none: its next try
-    /// fails.
+    /// Reports room to a waiting sender, because the connection ends: its next try returns the
+    /// error.
     pub(super) fn report_blocked(&mut self, side: &mut Side) {
         if self.transfer.take_blocked() {
             side.outputs.push(Output::Event(Event::Writable));
         }
     }
 
-    /// Reports room to a sender that waits for some. While this side closes, that may be the driver
-    /// with messages that it held back.
+    /// Reports room to a waiting sender. While this side closes, the sender may be the driver with
+    /// messages that it holds back.
     #[inline]
     pub(super) fn report_writable(&mut self, side: &mut Side) {
         if self.is_connected() && self.transfer.take_writable() {

@@ -10,7 +10,7 @@ use crate::{
 
 /// Sessions.
 impl Connection {
-    /// Returns the attempt to resume a session that a request makes; `None` for other requests.
+    /// Parses a request to resume a session; returns `None` for other requests.
     #[must_use]
     pub fn resume_request(private_data: &[u8]) -> Option<ResumeRequest> {
         let (hello, data) = Hello::parse(private_data).ok()?;
@@ -28,26 +28,27 @@ impl Connection {
         self.side.params.session != SessionOffer::None && theirs & SESSION != 0
     }
 
-    /// Returns the numbers of the session that this side resumes, if the peer has closed it.
+    /// Returns the message counts in the peer's rejection, if the peer has closed the session that
+    /// this side resumes.
     #[must_use]
     pub fn session_over(&self) -> Option<SessionOver> {
         self.side.over
     }
 
-    /// Has the reply offer no session.
+    /// Offers no session in the reply.
     pub fn decline_session(&mut self) {
         self.side.params.session = SessionOffer::None;
     }
 
-    /// Whether a session survives the end of the connection for this reason: it was lost, also
-    /// during the close handshake.
+    /// Whether a session survives the end of the connection for this reason: the connection was
+    /// lost, perhaps during the close handshake.
     #[must_use]
     pub fn is_lost(&self, reason: &CloseReason) -> bool {
         reason.is_loss() || self.lost_in_close(reason) == LostInClose::Here
     }
 
-    /// Whether the connection was lost during the close handshake, of which only the peer may not
-    /// know the result.
+    /// Whether the connection was lost at the end of the close handshake, so that only the peer may
+    /// not know the result.
     #[must_use]
     pub fn leaves_peer_in_doubt(&self, reason: &CloseReason) -> bool {
         self.lost_in_close(reason) == LostInClose::AtPeer
@@ -61,8 +62,8 @@ impl Connection {
         }
     }
 
-    /// Returns the number of messages that were delivered. A large message that was not read whole
-    /// does not count, nor do those that wait behind it.
+    /// Returns the number of messages that were delivered. A large message that was not read
+    /// completely does not count, and neither do the messages after it.
     #[must_use]
     pub fn delivered_messages(&self) -> u32 {
         self.opened().map_or(0, |open| {
@@ -87,7 +88,7 @@ impl Connection {
         })
     }
 
-    /// Takes notice that the application has released a message whose receive is not posted again,
+    /// Records that the application has released a message whose receive is not posted again,
     /// because the connection ends.
     pub fn give_up_receive(&mut self) {
         if let Some((open, _)) = self.open() {
@@ -96,7 +97,7 @@ impl Connection {
     }
 
     /// Sets the number of messages of earlier connections that the application still holds. The
-    /// peer may use the rest of the window.
+    /// peer may use the other places of the window.
     pub fn set_held(&mut self, held: u32, now: impl Clock) {
         if let Some((open, side)) = self.open() {
             open.transfer.recv_credit.withhold(held);
@@ -114,8 +115,8 @@ impl Connection {
         Unconfirmed {
             messages: transfer.send_credit.unconfirmed(),
             large: transfer.outbound.untaken(),
-            // The receive of a large message is posted again at once, so its credit comes back
-            // before it is read. All others hold theirs until they are delivered.
+            // The receive of a large message is posted again at once, so its credit returns before
+            // the message is read. The credits of other messages return after their delivery.
             most: transfer.send_credit.window() + LARGE_IN_FLIGHT,
         }
     }

@@ -18,7 +18,7 @@ pub(super) enum Setup {
 /// The outcome of a successful setup.
 #[derive(Debug)]
 pub(super) struct Agreed {
-    /// The peer's hello, with which this side can work.
+    /// The peer's hello, which is compatible with this side.
     pub(super) hello: Hello,
     /// Frames that arrived before ESTABLISHED, oldest first.
     pub(super) early: VecDeque<Early>,
@@ -63,7 +63,7 @@ impl Setup {
         }
     }
 
-    /// Whether the queue pair may receive: the request has been sent, or the reply is under way.
+    /// Whether the queue pair may receive: the request has been sent, or the reply is being sent.
     pub(super) fn has_queue_pair(&self) -> bool {
         match self {
             Self::Connecting(connecting) => connecting.has_queue_pair(),
@@ -78,7 +78,7 @@ impl Setup {
         }
     }
 
-    /// Takes an event that has a meaning during the setup.
+    /// Handles an event that has a meaning during the setup.
     pub(super) fn on_cm_event(
         &mut self,
         side: &mut Side,

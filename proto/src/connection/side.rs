@@ -18,7 +18,7 @@ use crate::{
 pub(super) struct Side {
     pub(super) params: Params,
     pub(super) outputs: Outputs,
-    /// The properties of the transport, once there is one.
+    /// The properties of the transport, once it exists.
     pub(super) traits: Option<TransportTraits>,
     /// The application's bytes in the hello of the peer; empty before it is known.
     pub(super) peer_data: PrivateBytes,
@@ -27,7 +27,8 @@ pub(super) struct Side {
     /// The account of receives that are shared with other connections, while this connection has a
     /// share of it.
     pub(super) account: Option<Arc<Account>>,
-    /// Whether this side ever exposed memory that the peer may write: immediates come with writes.
+    /// Whether this side has ever exposed memory that the peer may write. Only then may the peer
+    /// send immediates, which arrive with writes.
     pub(super) exposed_writable: bool,
     /// The deadline that was last reported to the driver.
     pub(super) reported_timeout: Option<Instant>,
@@ -97,7 +98,7 @@ impl Side {
         self.traits.is_none_or(|traits| traits.acknowledges_sends)
     }
 
-    /// Logs an event that makes no sense in this state.
+    /// Logs an event that has no meaning in this state.
     pub(super) fn unexpected(&mut self, event: &str, state: &str) {
         self.outputs.warn(
             Topic::UnexpectedEvent,

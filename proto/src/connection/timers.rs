@@ -18,7 +18,7 @@ pub(super) struct Timers {
     pub(super) nudge: Option<Nudge>,
 }
 
-/// A grant waits for more releases.
+/// A grant that is delayed until the application has released more messages.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(test, derive(Hash))]
 pub(super) struct DelayedGrant {
@@ -28,7 +28,8 @@ pub(super) struct DelayedGrant {
     pub(super) announced: u32,
 }
 
-/// The longest wait of a grant, and the time between two checks if many grants wait.
+/// The longest time for which a grant is delayed. The timer fires at this interval while grants are
+/// delayed, instead of once for each of them.
 pub(super) const MAX_GRANT_DELAY: Duration = Duration::from_millis(2);
 
 impl Timers {

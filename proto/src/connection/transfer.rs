@@ -96,7 +96,7 @@ impl MissingResources {
     };
 }
 
-/// What is taken of what the peer sends.
+/// The kinds of frames that this side still accepts from the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub(super) enum Accepts {
@@ -124,13 +124,15 @@ impl Transfer {
         Self::starting_at(params, hello, 0)
     }
 
-    /// Begins the counters of frames at `start`: 0 but in tests.
+    /// Creates the state of a connection whose frame counters begin at `start`, which is 0 except
+    /// in tests.
     pub(super) fn starting_at(params: &Params, hello: &Hello, start: u32) -> Self {
         let granted = match hello.credits {
             0 => hello.window,
             credits => credits,
         };
-        // Of a message that it keeps in fragments, a session would keep a copy of each.
+        // A session sends no fragments: it would have to keep a copy of each until the peer has
+        // acknowledged it.
         let has_session = params.session != SessionOffer::None && hello.features & SESSION != 0;
         Self {
             hello: *hello,

@@ -186,8 +186,8 @@ fn visit_every_state_of_small_scopes() {
         assert_eq!(found.violation, None, "{scope:?}");
         kinds.extend(found.kinds);
     }
-    let all = "Cut Dial Establish Leave Look LoseRequest Read RepeatRequest Report Request Send \
-               Stranger Take";
+    let all = "Cut Dial Establish Leave LoseRequest Read RepeatRequest Report Request Send \
+               Stranger Take Trial";
     assert!(kinds.iter().eq(all.split(' ')), "{kinds:?}");
 }
 

@@ -62,7 +62,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     })
 }
 
-/// Examines this host and the way to a peer, for the report of another command.
+/// Examines this host and the path to a peer, for the report of another command.
 ///
 /// # Errors
 ///

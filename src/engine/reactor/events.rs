@@ -1,4 +1,4 @@
-//! The reports of the connection manager: connect requests, and events of connections and
+//! Handles the reports of the connection manager: connect requests, and events of connections and
 //! listeners.
 
 use std::{
@@ -28,10 +28,11 @@ use crate::{
 /// would spin, because the manager's descriptor stays readable.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How often a connection manager may fail in a row, by a cause that may pass.
+/// The number of failures in a row, by possibly temporary causes, after which a connection manager
+/// counts as broken.
 const MAX_FAILURES: u32 = 20;
 
-/// The epoll token of a transport's connection manager, and the timer key of its next look.
+/// The epoll token of a transport's connection manager, and the timer key of its next poll.
 fn token(transport: Transport) -> u64 {
     match transport {
         Transport::Rdma => CM_RDMA,
@@ -63,8 +64,8 @@ impl Reactor {
         }
     }
 
-    /// Returns whether a connection manager that failed will fail again and again. The engine ends
-    /// then, because it cannot serve its listeners.
+    /// Returns whether a failed connection manager counts as broken. The engine ends then, because
+    /// it cannot serve its listeners.
     fn fails_for_good(&mut self, transport: Transport, error: OsError) -> bool {
         if transport != Transport::Rdma || error.is_shortage() {
             return false;
@@ -78,11 +79,11 @@ impl Reactor {
         let now = Instant::now();
         error_sparsely!(
             Engine,
-            "engine: polls the connection manager of {transport} again in {PAUSE:?}, because it \
-             failed: {error}"
+            "engine: the connection manager of {transport} failed; polls it again in {PAUSE:?}: \
+             {error}"
         );
         for (_, fd) in self.manager.fds().filter(|(other, _)| *other == transport) {
-            // The call fails if the epoll does not have the descriptor, which is no problem.
+            // The call fails if the descriptor is not in the epoll, which is no error here.
             let _ = self.epolls.engine.delete(fd);
         }
         self.timers.set(token(transport), Some(now + PAUSE));
@@ -104,11 +105,15 @@ impl Reactor {
             return self.handle_listener_event(key, &event);
         }
         let Some(entry) = self.links.get(&key) else {
-            debug!(Cm, "conn {key}: {event} after its end");
+            debug!(
+                Cm,
+                "conn {key}: ignored {event}, because the connection has ended"
+            );
             return;
         };
         let now = Instant::now();
-        // The peer's last messages are in the queue already, and are handled first.
+        // The peer's last messages are in the completion queue already, and are handled before the
+        // disconnect.
         if event.is_disconnect() && !entry.link.take_last() {
             return self.poll_soon(key, Some(event));
         }
@@ -126,7 +131,7 @@ impl Reactor {
         let Some(listener) = asked.listener().and_then(|key| self.listeners.get(&key)) else {
             debug!(
                 Listener,
-                "engine: connect request for a listener that has been dropped"
+                "engine: rejected a connect request for a listener that has been dropped"
             );
             return;
         };
@@ -220,7 +225,7 @@ impl Reactor {
         self.listeners.remove(&key);
     }
 
-    /// Binds a listener again if its wait is over.
+    /// Binds a listener again when its wait has passed.
     pub(super) fn listen_again(&mut self, key: u64) {
         if let Some(listener) = self.listeners.get_mut(&key)
             && let Some(wait) = listener.try_again(&self.manager, key)
@@ -229,7 +234,7 @@ impl Reactor {
         }
     }
 
-    /// Begins to establish a connection, or turns it away if the backlog has filled up since its
+    /// Begins to establish a connection, or rejects it if the backlog has filled up since its
     /// request.
     pub(super) fn take_turn(&mut self, key: u64, now: Instant) {
         let is_full = self.finds_backlog_full(key);
@@ -274,6 +279,6 @@ pub(super) fn report_refusal(refusal: Refusal, peer: SocketAddr, reason: &dyn Di
     count_refusal(refusal);
     warn_sparsely!(
         Listener,
-        "engine: rejected a connect request of {peer}: {reason}"
+        "engine: rejected a connect request from {peer}: {reason}"
     );
 }

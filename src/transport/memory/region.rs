@@ -3,7 +3,7 @@ use std::{array::TryFromSliceError, fmt};
 use super::domain::Registration;
 use crate::remote_access::RemoteAccess;
 
-/// Memory that peers may access by one-sided operations, without this side's program taking part.
+/// Memory that peers may access by one-sided operations, without any call by this side's program.
 ///
 /// [`OneSided::region`](crate::OneSided::region) registers it with the rights that the peer gets,
 /// for that connection only: no other peer can reach it. The peer needs the region's
@@ -113,7 +113,7 @@ impl RemoteRegion {
         self.access
     }
 
-    /// Returns the bytes of this, to be sent in a message.
+    /// Serializes the description, to send it in a message.
     ///
     /// They are: address `u64`, length `u64`, rkey `u32`, epoch `u16` (the attempt of the session
     /// that established the connection, 0 for the first connection), rights `u16` (1 read, 2 write,

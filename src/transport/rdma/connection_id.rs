@@ -78,7 +78,10 @@ impl ConnectionId {
         if let (Some(ack_timeout), Some(id)) = (config.rdma.ack_timeout, &mut self.id)
             && let Err(error) = id.set_ack_timeout(ack_timeout)
         {
-            debug!(Connection, "conn {key}: ack_timeout {ack_timeout}: {error}");
+            debug!(
+                Connection,
+                "conn {key}: cannot set rdma.ack_timeout to {ack_timeout}: {error}"
+            );
         }
     }
 

@@ -25,7 +25,7 @@ use crate::{
     transport_choice::Transport,
 };
 
-/// Makes buffers and queues for the connection with this `key` on its socket, which does not block.
+/// Creates buffers and queues for the connection with this `key` on its nonblocking socket.
 pub(super) fn create_transport(
     carrier: &mut Carrier,
     shared_pools: &SharedPools,

@@ -6,7 +6,7 @@ use crate::{
     status::RejectReason,
 };
 
-/// Something that concerns the connection with this key.
+/// An event of the connection with this key.
 #[derive(Debug)]
 pub(crate) struct Event {
     pub(super) key: u64,
@@ -22,11 +22,11 @@ pub(super) enum EventKind {
         private_data: Vec<u8>,
         reads: ReadDepth,
     },
-    /// By the peer, with these bytes.
+    /// The peer rejected the request, with these bytes of private data.
     Rejected {
         private_data: Vec<u8>,
     },
-    /// The attempt to connect.
+    /// The attempt to connect failed.
     Failed(CloseReason),
     Disconnected,
 }
@@ -40,7 +40,7 @@ impl Event {
         matches!(self.what, EventKind::Disconnected)
     }
 
-    /// The state machine's view of it.
+    /// Returns the event as an input of the state machine.
     pub(crate) fn input(&self) -> CmInput<'_> {
         match &self.what {
             EventKind::AddrResolved => CmInput::AddrResolved,
@@ -76,7 +76,7 @@ impl fmt::Display for Event {
 }
 
 impl EventKind {
-    /// Returns the failure of an attempt to connect in which this call failed.
+    /// Returns the event of an attempt to connect that ended because this call failed.
     pub(super) fn failure(call: &'static str, errno: nix::Error) -> Self {
         Self::Failed(match errno {
             nix::Error::ECONNREFUSED => CloseReason::Refused,

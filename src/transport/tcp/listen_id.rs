@@ -16,10 +16,10 @@ use crate::{
     transport::no_transport::NoTransport,
 };
 
-/// The connections that the kernel keeps until they are taken from it.
+/// The number of connections that the kernel keeps until they are accepted.
 const KERNEL_BACKLOG: i32 = 1024;
 
-/// An address that is listened on, until this is dropped.
+/// A listener on an address. Dropping it ends the listener.
 #[derive(Debug)]
 pub(crate) struct ListenId {
     key: u64,
@@ -28,7 +28,7 @@ pub(crate) struct ListenId {
 }
 
 impl ListenId {
-    /// Listens on an address. Requests that come in name the listener by `key`.
+    /// Listens on an address. Incoming requests carry the listener's `key`.
     pub(crate) fn bind(
         manager: &ConnectionManager,
         key: u64,

@@ -1,5 +1,5 @@
-//! The receiving end of a queue pair: it carries out requests of the peer, and takes answers to its
-//! own.
+//! The receiving end of a queue pair: it executes requests of the peer, and handles answers to this
+//! side's requests.
 #![allow(unsafe_code)]
 
 use std::{
@@ -30,19 +30,19 @@ use crate::{
     transport::queues::{Done, WorkId},
 };
 
-/// The most bytes of one call that do not go straight to their place.
+/// The greatest number of bytes that one call receives into the staging buffer.
 const STAGED: usize = 16 << 10;
 
-/// The most bytes of one call behind payload that goes straight to its place: the headers of the
-/// next PDUs, and little of their payload, which would be copied.
+/// The greatest number of bytes that one call stages after payload that is received in place: the
+/// headers of the next PDUs, and little of their payload, which would have to be copied.
 const LOOKAHEAD: usize = 512;
 
-/// The length of a long payload. No bytes behind a long one are staged.
+/// The length of a long payload. After a long payload no bytes are staged in the same call.
 const LONG: usize = 32 << 10;
 
-/// If at least the first number of bytes of a payload is missing, a thread sleeps until the rest is
-/// there, or the second number at most, because a wake-up for each segment costs more than the
-/// bytes.
+/// If at least [`MIN_AWAITED`] bytes of a payload are missing, a thread sleeps until the rest, but
+/// at most [`MAX_AWAITED`] bytes, has arrived. A wake-up for each segment would cost more than
+/// receiving its bytes.
 const MIN_AWAITED: usize = 128 << 10;
 const MAX_AWAITED: usize = 256 << 10;
 /// The longest sleep of a thread that waits for the rest of a payload. Afterwards it receives the
@@ -58,9 +58,9 @@ pub(super) struct Receiver {
     /// Received bytes; those at `unread` have not been processed.
     staged: Box<[u8]>,
     unread: Range<usize>,
-    /// The PDU whose payload is coming.
+    /// The payload that is being received.
     incoming: Option<IncomingPayload>,
-    /// The number of the peer's requests that were carried out.
+    /// The number of executed requests of the peer.
     requests: u32,
     writes: WriteParts,
     /// Whether the stream has ended, and only staged bytes remain.
@@ -71,17 +71,17 @@ pub(super) struct Receiver {
     stopped: bool,
     /// Whether the last payload was long.
     long: bool,
-    /// How many bytes make the socket readable.
+    /// The number of bytes at which the socket becomes readable.
     awaited: usize,
 }
 
-/// How many bytes a call had room for: in their place, and in the stage.
+/// The number of bytes that a call had room for: at their destination, and in the staging buffer.
 struct Room {
     straight: usize,
     stage: usize,
 }
 
-/// The parts of the stream that carry out incoming requests.
+/// The parts of the stream that execute incoming requests.
 pub(super) struct Parts<'a> {
     pub(super) socket: &'a Socket,
     pub(super) send: &'a Mutex<SendQueue>,
@@ -92,10 +92,10 @@ pub(super) struct Parts<'a> {
     pub(super) done: &'a mut VecDeque<Done>,
 }
 
-/// Why nothing more can be received.
+/// The reason that no more bytes can be received.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// The peer broke the rules of the stream.
+    /// The peer violated the rules of the stream.
     Violation(Violation),
     /// A request of the peer failed, which gets a Nak.
     Refused,
@@ -136,7 +136,7 @@ impl Receiver {
             return Ok(());
         }
         let result = self.receive_some(parts, enough);
-        // Bytes behind a fault are ignored.
+        // Bytes after a fault are ignored.
         self.ended |= result.is_err();
         result
     }
@@ -160,7 +160,7 @@ impl Receiver {
     }
 
     /// Waits until bytes arrive, unless some may have arrived already, and receives them. A wait
-    /// for more of a long payload goes on only while `may_continue` returns `true`.
+    /// for more of a long payload continues only while `may_continue` returns `true`.
     pub(super) fn wait(
         &mut self,
         parts: &mut Parts<'_>,
@@ -214,13 +214,14 @@ impl Receiver {
         self.incoming.as_ref().map_or(0, |payload| payload.left)
     }
 
-    /// Whether a thread may wait: no bytes are pending, and the wait delays no other thread. While
-    /// bytes go straight to exposed memory, its key cannot end.
+    /// Whether a thread may wait: no bytes are pending, and the wait delays no other thread. A
+    /// thread must not wait while bytes are received directly into exposed memory, because the key
+    /// of that memory cannot end meanwhile.
     pub(super) fn may_wait(&self) -> bool {
         !(self.ended || self.over || self.stopped || self.is_exposed())
     }
 
-    /// Whether bytes go straight to exposed memory.
+    /// Whether bytes are received directly into exposed memory.
     fn is_exposed(&self) -> bool {
         let to = self.incoming.as_ref().map(|payload| &payload.to);
         matches!(to, Some(Place::Exposed { .. }))
@@ -285,7 +286,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Receives into the place of the present payload, and then into the stage.
+    /// Receives into the destination of the present payload, and then into the staging buffer.
     fn fill(&mut self, socket: &Socket, wait: Wait) -> (Moved, Room) {
         if self.unread.is_empty() {
             self.unread = 0..0;
@@ -295,7 +296,7 @@ impl Receiver {
         }
         let end = self.unread.end;
         let stage = Span {
-            // In bounds, or one behind.
+            // The pointer is in bounds, or one past the end.
             start: self.staged.as_mut_ptr().wrapping_add(end),
             len: self.staged.len() - end,
         };
@@ -317,9 +318,9 @@ impl Receiver {
                 straight,
                 stage: spans[spans.len() - 1].len,
             };
-            // SAFETY: the stage is this object's, without a reference to it during the call. The
-            // place is a work request's memory, which is the queue pair's until it completes, or
-            // exposed memory, whose lock is held.
+            // SAFETY: this object owns the staging buffer, and there is no reference to it during
+            // the call. The destination is memory of a work request, which belongs to the queue
+            // pair until it completes, or exposed memory, whose lock is held.
             (unsafe { socket.receive(spans, wait) }, room)
         };
         match &self.incoming {
@@ -329,8 +330,8 @@ impl Receiver {
         }
     }
 
-    /// Records `count` received bytes. The first `straight` of them, if there are that many, are in
-    /// their final place.
+    /// Records `count` received bytes. Up to `straight` of them, from the first on, are at their
+    /// destination.
     fn came(&mut self, count: usize, straight: usize, parts: &mut Parts<'_>) -> Result<(), Fault> {
         let placed = count.min(straight);
         self.unread.end += count - placed;
@@ -424,7 +425,8 @@ impl Receiver {
                 let to = send.atomic_target()?;
                 let value = value.to_ne_bytes();
                 let len = value.len().min(to.len);
-                // SAFETY: the work request's memory, which is the queue pair's until it completes.
+                // SAFETY: the memory belongs to a work request, and so to the queue pair until the
+                // request completes.
                 unsafe { copy_shared(&value[..len], to.start) };
                 send.answer_oldest();
                 send.complete(parts.done);
@@ -458,14 +460,15 @@ impl Receiver {
         }
     }
 
-    /// Records that `count` further bytes of the payload are in their place. After the last one, it
-    /// executes the PDU.
+    /// Records that `count` further bytes of the payload are at their destination. Executes the PDU
+    /// after the last one.
     fn payload_received(&mut self, count: usize, parts: &mut Parts<'_>) -> Result<(), Fault> {
         let Some(incoming) = &mut self.incoming else {
             return Ok(());
         };
         if !incoming.is_open() {
-            // A receive that it may have stays with it, to come back with the others.
+            // The receive that the payload may have taken stays in `incoming`, and is flushed with
+            // the others.
             return Err(self.refuse(Cause::Access, parts));
         }
         incoming.left -= count;
@@ -523,7 +526,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Counts a request of the peer that was carried out.
+    /// Counts an executed request of the peer.
     fn request_completed(&mut self, signalled: bool, parts: &mut Parts<'_>) {
         self.requests = self.requests.wrapping_add(1);
         if signalled {
@@ -531,7 +534,8 @@ impl Receiver {
         }
     }
 
-    /// The memory that the peer names. Of no bytes it needs no right, as over RDMA.
+    /// Returns the memory that the peer addresses. An access to no bytes needs no right, as over
+    /// RDMA.
     fn exposed(
         &mut self,
         at: RemoteSpan,
@@ -547,7 +551,7 @@ impl Receiver {
         }
     }
 
-    /// The peer's next request fails, and with it the connection.
+    /// Refuses the peer's next request, which ends the connection.
     fn refuse(&mut self, cause: Cause, parts: &mut Parts<'_>) -> Fault {
         self.ended = true;
         lock(parts.send).refuse_peer(self.requests, cause);
@@ -580,7 +584,7 @@ impl Receiver {
         }
     }
 
-    /// Forgets the present payload, whose memory may be gone.
+    /// Forgets the present payload, whose memory may no longer exist.
     pub(super) fn forget(&mut self) {
         self.ended = true;
         self.incoming = None;

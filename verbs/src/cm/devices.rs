@@ -377,7 +377,7 @@ unsafe fn release(context: NonNull<ffi::ibv_context>) {
         // While librdmacm created the list, it has marked the device as removed. It closes the
         // device when the last use of the device is released.
         Ok(list) => drop(list),
-        // SAFETY: the caller of `release` guarantees what `detach` requires of `context`.
+        // SAFETY: the caller of `release` guarantees the conditions of `detach` on `context`.
         Err(none_left) => match unsafe { detach(context) } {
             Ok(()) => debug!(
                 Rdma,

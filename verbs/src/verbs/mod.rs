@@ -43,8 +43,9 @@
 // use an object after its destruction, cannot post a request that a queue cannot take, and cannot
 // alias memory that the device writes. A function for which it cannot check this is an `unsafe fn`,
 // whose callers justify the use. Its callers are `cm`, `rsocket`, the memory and queue modules of
-// the engine, and programs. A function blocks only if its name or documentation says so. The module
-// starts no thread, and does not know connections or messages: its users connect queue pairs.
+// the engine, and programs. A function blocks only if its name or documentation states that. The
+// module starts no thread, and does not know connections or messages: its users connect queue
+// pairs.
 //
 // Its modules use each other in one direction only:
 // device ← memory, completion ← work_request ← queue_pair.

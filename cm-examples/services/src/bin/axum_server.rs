@@ -51,11 +51,11 @@ async fn serve(options: &ServerOptions) -> Result<()> {
     };
     let time_limit = async {
         stop.cancelled().await;
-        tokio::time::sleep(options.time_limit()).await;
+        tokio::time::sleep(options.patience()).await;
     };
     tokio::select! {
         served = async { tokio::try_join!(over_rdmsg, over_tcp) } => drop(served?),
         () = time_limit => println!("some requests were cut off, because they did not end in time"),
     }
-    finish(engine, options.time_limit()).await
+    finish(engine, options.patience()).await
 }

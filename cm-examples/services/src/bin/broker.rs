@@ -97,7 +97,7 @@ struct Serve {
     queue_bytes: usize,
     /// The time after SIGINT or SIGTERM within which clients must finish, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
-    time_limit: u64,
+    patience: u64,
     #[command(flatten)]
     keepalive: Keepalive,
 }
@@ -181,15 +181,15 @@ async fn serve(options: &Serve) -> Result<()> {
         });
     }
     clients.close();
-    let time_limit = Duration::from_secs(options.time_limit);
-    if tokio::time::timeout(time_limit, clients.wait())
+    let patience = Duration::from_secs(options.patience);
+    if tokio::time::timeout(patience, clients.wait())
         .await
         .is_err()
     {
         println!("{} clients did not end in time", clients.len());
     }
     println!("{}", hub.statistics());
-    finish(engine, time_limit).await
+    finish(engine, patience).await
 }
 
 fn config(keepalive: &Keepalive) -> Config {

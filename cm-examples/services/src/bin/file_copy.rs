@@ -53,7 +53,7 @@ enum Role {
         address: SocketAddr,
         /// The time after SIGINT or SIGTERM within which clients must finish, in seconds
         #[arg(long, value_name = "SECONDS", default_value_t = 5)]
-        time_limit: u64,
+        patience: u64,
     },
     /// Copy a file to the server
     Put(Copy),
@@ -79,10 +79,10 @@ fn main() -> ExitCode {
             Role::Serve {
                 folder,
                 address,
-                time_limit,
+                patience,
             } => {
-                let time_limit = Duration::from_secs(*time_limit);
-                serve(folder, *address, time_limit, &program.keepalive).await
+                let patience = Duration::from_secs(*patience);
+                serve(folder, *address, patience, &program.keepalive).await
             }
             Role::Put(options) => copy_file(options, &program.keepalive, true).await,
             Role::Get(options) => copy_file(options, &program.keepalive, false).await,
@@ -93,7 +93,7 @@ fn main() -> ExitCode {
 async fn serve(
     folder: &Path,
     address: SocketAddr,
-    time_limit: Duration,
+    patience: Duration,
     keepalive: &Keepalive,
 ) -> Result<()> {
     if !folder.is_dir() {
@@ -137,7 +137,7 @@ async fn serve(
         });
     }
     clients.close();
-    if tokio::time::timeout(time_limit, clients.wait())
+    if tokio::time::timeout(patience, clients.wait())
         .await
         .is_err()
     {
@@ -146,7 +146,7 @@ async fn serve(
             clients.len()
         );
     }
-    finish(engine, time_limit).await
+    finish(engine, patience).await
 }
 
 async fn copy_file(options: &Copy, keepalive: &Keepalive, put: bool) -> Result<()> {

@@ -90,7 +90,7 @@ async fn serve(options: &ServerOptions) -> Result<()> {
     );
     let time_limit = async {
         stop.cancelled().await;
-        tokio::time::sleep(options.time_limit()).await;
+        tokio::time::sleep(options.patience()).await;
     };
     tokio::select! {
         served = serving => served?,

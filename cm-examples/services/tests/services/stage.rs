@@ -92,7 +92,7 @@ pub(crate) async fn server(keepalive: Keepalive) -> Server {
     let mut options = ServerOptions::at((place().0, 0).into());
     options.tcp = Some(([127, 0, 0, 1], 0).into());
     options.keepalive = keepalive;
-    options.time_limit = TIME_LIMIT.as_secs();
+    options.patience = TIME_LIMIT.as_secs();
     let stop = CancellationToken::new();
     Server::start_until(&options, stop).await.unwrap()
 }

@@ -224,7 +224,7 @@ pub(crate) fn connected(ip: IpAddr) -> (Side, Side, Server) {
 /// librdmacm allocates a protection domain for each device that ids use. librdmacm keeps or frees
 /// this domain depending on the order in which the last id and the last list of devices are
 /// destroyed. Ending a connection before each count makes this order the same.
-pub(crate) fn what_exists(lab: &Lab) -> (String, usize) {
+pub(crate) fn count_resources(lab: &Lab) -> (String, usize) {
     drop(connected(lab.addr));
     (lab.resources(), open_fds())
 }

@@ -157,7 +157,7 @@ fn a_server_with_a_bad_hello_is_left_with_the_reason() {
 /// If a side served no READs, a message above the eager size could never be transferred, and would
 /// block all messages after it.
 #[test]
-fn a_peer_without_reads_does_not_mute_the_library() {
+fn peer_without_reads_blocks_no_messages() {
     if !applies("connect requests that tell how many reads a peer serves") {
         return;
     }
@@ -242,7 +242,7 @@ fn a_rejection_of_any_bytes_is_a_rejection() {
 
 /// A hello can promise any limits, because the library allocates memory only when they are used.
 #[test]
-fn promises_without_bounds_are_bounded_here() {
+fn unbounded_limits_of_a_peer_allocate_nothing() {
     let scene = Scene::new();
     let hello = Hello {
         // All feature bits, including unknown ones, except byte stream (1) and resume (32).
@@ -297,7 +297,7 @@ fn promises_without_bounds_are_bounded_here() {
 
 /// A request that the peer withdraws immediately does not stay among the pending requests.
 #[test]
-fn requests_that_are_withdrawn_leave_nothing() {
+fn withdrawn_requests_leak_nothing() {
     if !applies("connect requests that can be withdrawn") {
         return;
     }

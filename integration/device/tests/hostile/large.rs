@@ -366,7 +366,7 @@ fn memory_revoked_during_read_is_named_by_key() {
 /// The library allocates memory for the whole message before the first READ. When this READ fails,
 /// the library must free the memory.
 #[test]
-fn a_long_message_that_is_not_there_leaves_nothing() {
+fn unreadable_long_message_leaks_nothing() {
     if !applies("reads whose refusal names the request") {
         return;
     }

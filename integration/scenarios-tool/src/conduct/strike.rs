@@ -177,7 +177,7 @@ impl Conductor {
                 .wait("flowing", |notes| notes.flowing > 0, 2 * TIME_LIMIT)?;
         }
         let all = (rounds * one.connections()) as usize;
-        let given_way = |notes: &Notes| notes.books.len() + MOST_SUSPENDED >= all;
+        let given_way = |notes: &Notes| notes.records.len() + MOST_SUSPENDED >= all;
         self.b.wait("relieved", given_way, 2 * TIME_LIMIT)?;
         self.b.shell("true")
     }

@@ -14,7 +14,7 @@ use rdmsg::{
 use toolbox::TIME_LIMIT;
 
 use super::{Said, Worker, conversation::Conversation, problem, say};
-use crate::{book::End, plan::listener_configs, scenario::Fault};
+use crate::{plan::listener_configs, record::End, scenario::Fault};
 
 /// Establishes all connections at once, each in its own thread, and waits until all have ended. The
 /// connections' numbers start at `first`.

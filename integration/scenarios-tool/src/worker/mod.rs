@@ -1,4 +1,4 @@
-//! The worker: the process of one side, which runs that side's connections and keeps their books.
+//! The worker: the process of one side, which runs that side's connections and keeps their records.
 //!
 //! The worker prints one [`Said`] as JSON per line of stdout. On stdin, the client receives the
 //! server's addresses as JSON. Both sides receive `go` after the first messages, and `stop`. The
@@ -30,8 +30,8 @@ use toolbox::{Lab, Side, TIME_LIMIT, pattern};
 
 use self::{conversation::Conversation, reader::Job};
 use crate::{
-    book::Book,
     health::{Health, settle},
+    record::Record,
     scenario::{Fault, Scenario},
 };
 
@@ -58,7 +58,7 @@ pub(crate) enum Said {
     /// prints this line after each start.
     Flowing,
     /// A connection has ended; this is its record.
-    Book(Book),
+    Record(Record),
     /// The resource counts of a victim.
     Health(Health),
     Problem(String),
@@ -224,7 +224,7 @@ impl Worker {
         }
     }
 
-    /// Prints the books and plans of all open connections, and ends the process.
+    /// Prints the records and plans of all open connections, and ends the process.
     fn give_up(&self) -> ! {
         for conversation in &self.told().open {
             problem(format!("open: {conversation}"));

@@ -9,8 +9,8 @@ use toolbox::Side;
 
 use super::conversation::Conversation;
 use crate::{
-    book::End,
     plan::{Content, Ending},
+    record::End,
     scenario::{Reading, Talk},
 };
 
@@ -82,7 +82,7 @@ impl Reader {
     /// side.
     fn take(&mut self, next: Result<Completion, Error>) -> Option<End> {
         let conversation = Arc::clone(&self.conversation);
-        let succeed = || conversation.write(|book| book.succeeded += 1);
+        let succeed = || conversation.write(|record| record.succeeded += 1);
         let taken = match next {
             Ok(Completion::Received(message)) => self.take_message(message),
             Ok(Completion::Sent(number)) => {
@@ -90,7 +90,7 @@ impl Reader {
                 self.confirm(number)
             }
             Ok(Completion::Failed { id, .. } | Completion::OutcomeUnknown { id, .. }) => {
-                conversation.write(|book| book.failed += 1);
+                conversation.write(|record| record.failed += 1);
                 self.check_failed(id)
             }
             Ok(Completion::Written(_)) => {
@@ -118,12 +118,12 @@ impl Reader {
         }
         let has_dropped = match conversation.plan.ending {
             Ending::Drop(by, after) if by == conversation.worker.side => {
-                conversation.book().received == after
+                conversation.record().received == after
             }
             _ => false,
         };
         has_dropped.then(|| {
-            conversation.write(|book| book.ends = true);
+            conversation.write(|record| record.ends = true);
             self.end(End::Dropped)
         })
     }
@@ -145,9 +145,9 @@ impl Reader {
         {
             return operations.accept(&message);
         }
-        let number = conversation.book().received;
+        let number = conversation.record().received;
         let last = self.content.check(number, &message)?;
-        conversation.write(|book| book.received += 1);
+        conversation.write(|record| record.received += 1);
         if last {
             conversation.set(&conversation.all);
         }
@@ -196,7 +196,7 @@ impl Reader {
 
     /// Checks that a message that has failed was not confirmed before.
     fn check_failed(&self, id: u64) -> Result<(), String> {
-        if id < self.conversation.book().confirmed {
+        if id < self.conversation.record().confirmed {
             return Err(format!("message {id} failed after it was confirmed"));
         }
         Ok(())
@@ -204,9 +204,9 @@ impl Reader {
 
     /// Checks that the completions of messages arrive in the order of sending.
     fn confirm(&self, number: u64) -> Result<(), String> {
-        let before = self.conversation.book().confirmed;
+        let before = self.conversation.record().confirmed;
         self.conversation
-            .write(|book| book.confirmed = before.max(number + 1));
+            .write(|record| record.confirmed = before.max(number + 1));
         if number < before {
             return Err(format!(
                 "message {number} is confirmed after message {}",

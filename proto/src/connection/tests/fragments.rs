@@ -135,7 +135,7 @@ fn fragments_wait_in_their_receives_for_memory() {
     assert!(pair.delivered(A));
 }
 
-/// Nobody reports that there is memory again: the connection asks for it after a while.
+/// The driver does not report that there is memory again. The connection retries by its timer.
 #[test]
 fn fragments_that_arrive_without_memory_ask_again() {
     let mut pair = pair_of_fragments();

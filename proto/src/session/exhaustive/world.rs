@@ -37,7 +37,7 @@ pub(super) enum Act {
     Establish(usize),
     /// The active side checks another way to the peer with a request that has the epoch of its
     /// working connection.
-    Look,
+    Trial,
 }
 
 /// The state of a side's connection.
@@ -258,7 +258,7 @@ impl World {
                 }
             }
             if let (A, Link::Working(_), 1..) = (at, side.link, self.trials) {
-                acts.push(Act::Look);
+                acts.push(Act::Trial);
             }
             match side.link.epoch() {
                 None if at == A && side.session.epoch < MOST_EPOCHS => acts.push(Act::Dial),
@@ -329,7 +329,7 @@ impl World {
                 side.link = Link::Attempt(epoch);
                 self.requests.push((epoch, side.session.received()));
             }
-            Act::Look => {
+            Act::Trial => {
                 self.trials -= 1;
                 let session = &self.sides[A].session;
                 self.requests.push((session.epoch(), session.received()));

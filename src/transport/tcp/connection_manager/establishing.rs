@@ -1,4 +1,4 @@
-//! The steps of the connection manager when a watched socket is ready.
+//! The steps that the connection manager takes when a watched socket is ready.
 
 use std::{
     net::{SocketAddr, TcpStream},
@@ -28,7 +28,7 @@ use crate::{
     },
 };
 
-/// How many connections are taken from a listener at a time.
+/// The number of connections that are taken from a listener at a time.
 const BATCH: usize = 32;
 
 impl ConnectionManager {
@@ -66,7 +66,7 @@ impl ConnectionManager {
                     if let Err(error) = self.await_request(state, token, socket, peer, reserve) {
                         error_sparsely!(
                             Listener,
-                            "listener {token}: dropped a connection of {peer}: {error}"
+                            "listener {token}: dropped a connection from {peer}: {error}"
                         );
                     }
                 }
@@ -74,14 +74,15 @@ impl ConnectionManager {
                 Err(error) if is_of_one_connection(error.errno) => {
                     debug!(
                         Listener,
-                        "listener {token}: a connection failed before it was accepted: {error}"
+                        "listener {token}: a TCP connection failed before the kernel handed it \
+                         over: {error}"
                     );
                 }
                 Err(error) => {
                     error_sparsely!(
                         Listener,
-                        "listener {token}: accepts over TCP again in at most {TICK:?}, because it \
-                         failed: {error}"
+                        "listener {token}: cannot accept over TCP; retries in at most {TICK:?}: \
+                         {error}"
                     );
                     // The connections stay in the kernel's queue, which keeps the socket readable.
                     self.inner.change(listener, token, EpollFlags::empty());
@@ -124,7 +125,7 @@ impl ConnectionManager {
         is_watched
     }
 
-    /// Reports the request of a peer that has connected, when it is whole.
+    /// Reports the request of a peer that has connected, once it has arrived completely.
     fn read_request(&self, state: &mut State, token: u64) {
         let Some(Watched::Silent {
             listener,
@@ -157,7 +158,8 @@ impl ConnectionManager {
         else {
             debug!(
                 Listener,
-                "listener {listener}: dropped a connection of another protocol: {arrived:?}"
+                "listener {listener}: dropped a connection whose first bytes are those of another \
+                 protocol: {arrived:?}"
             );
             return;
         };
@@ -175,7 +177,7 @@ impl ConnectionManager {
         }));
     }
 
-    /// Sends this side's request: its socket has connected, or failed to.
+    /// Sends this side's request if its socket has connected, or reports that it failed to connect.
     fn ask(&self, state: &mut State, token: u64) {
         let Some(Watched::Connecting {
             stream,
@@ -202,7 +204,7 @@ impl ConnectionManager {
         state.sockets.insert(token, watched);
     }
 
-    /// Reports the answer to this side's request, when it is whole.
+    /// Reports the answer to this side's request, once it has arrived completely.
     fn read_answer(&self, state: &mut State, token: u64) {
         let Some(Watched::Asking { stream, arriving }) = state.sockets.get_mut(&token) else {
             return;
@@ -232,7 +234,7 @@ impl ConnectionManager {
             } if !private_data.is_empty() => EventKind::Rejected { private_data },
             Arrived::Ended(Some(errno)) => EventKind::failure("recv", errno),
             Arrived::Ended(None) => EventKind::Failed(CloseReason::PeerDisconnected),
-            // This crate gives a cause for each rejection.
+            // A rejection by this crate has a cause, so this peer is another program.
             Arrived::Message { .. } | Arrived::Foreign => EventKind::Failed(CloseReason::NotRdmsg),
         };
         self.inner.change(stream.fd(), token, EpollFlags::empty());
@@ -247,9 +249,9 @@ impl State {
     }
 }
 
-/// Whether an error of accept4(2) is that of one connection, which the kernel then removes from its
-/// queue: the peer or the network has gone, or a firewall forbids it. Other errors may come again
-/// for the same connection.
+/// Whether an error of accept4(2) concerns one connection, which the kernel then removes from its
+/// queue: the peer or the network has failed, or a firewall forbids it. Other errors may repeat for
+/// the same connection.
 fn is_of_one_connection(errno: i32) -> bool {
     matches!(
         errno,
@@ -279,7 +281,7 @@ mod tests {
     use super::*;
     use crate::transport::tcp::socket_errors::ACCEPT4;
 
-    /// An error that comes again and again would keep the engine's thread busy.
+    /// Without a pause, an error that repeats would keep the engine's thread busy.
     #[test]
     fn listener_pauses_after_errors_that_stay() {
         let stays = |errno: &&i32| **errno != libc::EWOULDBLOCK && !is_of_one_connection(**errno);

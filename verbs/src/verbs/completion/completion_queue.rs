@@ -133,8 +133,7 @@ impl CompletionQueue {
         // not dereference the cookie.
         let raw = unsafe { verbs_ext::ibv_create_cq_ex(context.as_ptr(), &raw mut attr) };
         let raw = cvt_ptr(CALL, raw)?;
-        // The cast is what `ibv_cq_ex_to_cq` does in C: a plain queue is a prefix of an extended
-        // one.
+        // `ibv_cq_ex_to_cq` of C makes the same cast: a plain queue is a prefix of an extended one.
         Ok(Self::from_raw(raw.cast(), Some(raw), context, channel))
     }
 

@@ -172,8 +172,8 @@ impl MemoryRegion {
         let start = NonNull::new(start).ok_or(OsError::new("ibv_reg_mr", libc::EINVAL))?;
         // SAFETY: the `len` bytes from `start` stay allocated, according to the caller.
         let raw = unsafe { register(pd, start, len, access) }?;
-        // SAFETY: `raw` was just registered, and the caller guarantees what `from_raw` requires of
-        // the bytes.
+        // SAFETY: `raw` was just registered, and the caller guarantees the conditions of `from_raw`
+        // on the bytes.
         Ok(unsafe { Self::from_raw(raw, pd, start, len, len, None, None) })
     }
 

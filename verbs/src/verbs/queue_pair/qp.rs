@@ -140,7 +140,7 @@ impl QueuePair {
         attr: &QpInitAttr<'_>,
         owner: Arc<dyn QpOwner>,
     ) -> Self {
-        // SAFETY: the caller guarantees what `from_raw` requires.
+        // SAFETY: the caller guarantees the conditions of `from_raw`.
         unsafe { Self::from_raw(raw, cap, pd, attr, Some(owner)) }
     }
 

@@ -18,7 +18,7 @@ use crate::{
     outbound::LARGE_IN_FLIGHT,
 };
 
-/// Checks a state. Only a deed changes a quiet one.
+/// Checks a state. In a quiet state only a side event makes a change.
 pub(super) fn judge(world: &World, is_quiet: bool) {
     for at in [A, B] {
         let (me, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
@@ -128,7 +128,7 @@ fn check_large(me: &Side, peer: &Side) {
     }
 }
 
-/// No side accuses the other, which follows the protocol.
+/// Checks that no side reports a violation by the other, because both follow the protocol.
 fn check_reason(world: &World, at: usize) {
     let reason = world.pair.sides[at].conn.close_reason();
     let is_accused = matches!(reason, Some(CloseReason::ProtocolViolation(_)));

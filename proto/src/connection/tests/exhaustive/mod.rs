@@ -1,9 +1,9 @@
-//! Every order of events, within scopes.
+//! Explores every order of events, within scopes.
 //!
-//! A scope is a pair of sides with a budget of deeds, such as sends, closes and faults. The search
-//! visits breadth first each state to which any order of deeds and steps leads. [`judge`] checks
-//! each state, so the path to a violation that the search prints is a shortest one. [`fingerprint`]
-//! reduces a state to 128 bits.
+//! A scope is a pair of sides with a budget of side events, such as sends, closes and faults. The
+//! search visits, breadth first, each state that any order of side events and steps reaches.
+//! [`judge`] checks each state, so the path to a violation that the search prints is a shortest
+//! one. [`fingerprint`] reduces a state to 128 bits.
 //!
 //! A side polls the completions of its two queues in any order, and those of one queue in their own
 //! order. Completions and connection manager events overtake each other. A frame arrives, and the
@@ -28,7 +28,7 @@
 //!   left and no side may disconnect. A side disconnects after both CloseAcks have left and all its
 //!   own frames are acknowledged. A READ is not in the set, because its arrival checks memory that
 //!   the peer may revoke.
-//! * *One side goes on.* Each queue of a side that can get completions has one, and no queue pair
+//! * *One side continues.* Each queue of a side that can get completions has one, and no queue pair
 //!   can fail. Later completions are polled behind those, so the set is all that the library and
 //!   the application of this side can do.
 //! * *One side drains.* Its queue pair has failed, and the connection manager has reported that to

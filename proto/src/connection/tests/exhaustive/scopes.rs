@@ -18,7 +18,7 @@ pub(super) struct Scope {
     pub(super) establishing: bool,
     pub(super) active_speaks_first: bool,
     pub(super) acknowledgements_get_lost: bool,
-    /// How often each deed is done at most, by A and by B.
+    /// The most times that each side event may occur, at A and at B.
     pub(super) side_events: &'static [(SideEvent, [u8; 2])],
 }
 

@@ -36,7 +36,7 @@ pub(super) struct Found {
     pub(super) is_complete: bool,
     /// The ends, as the applications see them.
     pub(super) outcomes: BTreeSet<String>,
-    /// Which deeds had an effect in any state, by side.
+    /// The side events that had an effect in any state, by side.
     pub(super) done: [[bool; 2]; SIDE_EVENTS],
     /// The message of a violation, and the path to it.
     pub(super) violation: Option<String>,

@@ -1,4 +1,5 @@
-//! A pair with the deeds that its applications, processes and devices may still do.
+//! A pair of connections, with the side events that may still occur: actions of applications, and
+//! failures of processes and devices.
 
 use rdma_status::WcStatus;
 
@@ -16,7 +17,7 @@ use crate::{
     frame::{Header, Kind},
 };
 
-/// Something that an application, a process or a device does, at a side.
+/// An event at one side: an action of the application, or a failure of the process or device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SideEvent {
     /// Sends a message of 4 bytes.
@@ -58,7 +59,7 @@ pub(super) enum SideEvent {
     Refuse,
 }
 
-/// The first of the deeds that are faults, after which an end need not be clean.
+/// The first of the side events that are faults. After a fault the end need not be clean.
 const FIRST_FAULT: SideEvent = SideEvent::Wait;
 pub(super) const SIDE_EVENTS: usize = SideEvent::Refuse as usize + 1;
 
@@ -95,7 +96,7 @@ impl Act {
 /// The transitions of a state.
 pub(super) struct Next {
     pub(super) acts: Vec<Act>,
-    /// Whether only a deed or a mistake changes the state.
+    /// Whether only a side event or a mistake can change the state.
     pub(super) is_quiet: bool,
 }
 
@@ -103,14 +104,14 @@ pub(super) struct Next {
 #[derive(Clone)]
 pub(super) struct World {
     pub(super) pair: Pair,
-    /// How often each deed may still be done, by side.
+    /// How often each side event may still occur, by side.
     pub(super) left: [[u8; 2]; SIDE_EVENTS],
     /// Flushes: their side, and the number of messages sent before.
     pub(super) flushes: Vec<(usize, Flush, u32)>,
     /// The mistake that is made, and how often it may still be.
     pub(super) mistake: Option<Mistake>,
     pub(super) mistakes_left: u8,
-    /// Which deeds were done with an effect, by side.
+    /// The side events that had an effect, by side.
     pub(super) done: [[bool; 2]; SIDE_EVENTS],
 }
 
@@ -197,7 +198,7 @@ impl World {
         faults.iter().all(|left| *left == [0, 0])
     }
 
-    /// Returns the transitions that deeds, mistakes and deadlines do not make.
+    /// Returns the possible transitions, except side events, mistakes and deadlines.
     fn steps(&self) -> Vec<Act> {
         let mut acts = Vec::new();
         for at in [A, B] {
@@ -232,7 +233,7 @@ impl World {
         self.pair.sides.iter().any(awaits)
     }
 
-    /// Returns the deeds and mistakes that are possible.
+    /// Returns the side events and mistakes that are possible.
     fn side_events(&self, is_idle: bool) -> Vec<Act> {
         let mut acts = Vec::new();
         for at in [A, B] {
@@ -307,7 +308,7 @@ impl World {
         }
     }
 
-    /// Does a deed. Returns whether it has an effect: a send may be refused.
+    /// Performs a side event. Returns whether it has an effect: a send may be refused.
     fn act(&mut self, side_event: SideEvent, at: usize) -> bool {
         let pair = &mut self.pair;
         match side_event {

@@ -1,11 +1,11 @@
-//! The record (book) that each side keeps of a connection, for comparison with the other side's.
+//! The record (record) that each side keeps of a connection, for comparison with the other side's.
 
 use rdmsg::CloseReason;
 use serde::{Deserialize, Serialize};
 
 /// One side's record of a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Book {
+pub(crate) struct Record {
     pub(crate) connection: u32,
     /// The number of messages that were passed to `send`, including failed calls.
     pub(crate) begun: u64,
