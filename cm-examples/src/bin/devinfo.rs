@@ -4,7 +4,7 @@
 //! The program opens each device, and queries its capabilities, the state of each port, and the
 //! port's table of *global identifiers* (GIDs). On RoCE, the table has each address of the network
 //! interface, once for each RoCE version. A connection refers to its own GID by the index in the
-//! table, so many programs have an option for the index.
+//! table. Therefore many programs have an option for the index.
 
 use std::process::ExitCode;
 

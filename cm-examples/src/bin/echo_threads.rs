@@ -1,8 +1,8 @@
 //! An echo server that serves each client in a thread of its own. This is the simplest design.
 //!
 //! A client that does not receive its replies blocks its own thread in `send`. The message that the
-//! thread is replying to and the messages behind it stay in their receive buffers. These are at
-//! most as many as the client's window, and then the client waits.
+//! thread is replying to and the messages behind it stay in their receive buffers. Their number is
+//! at most the client's window; then the client waits.
 //!
 //! `echo_group` and `echo_epoll` are the same server with one thread. The client is `echo_clients`.
 //! SIGUSR1 prints statistics. After SIGINT or SIGTERM, the server waits until the clients finish.

@@ -7,8 +7,8 @@ use crate::{carrier::Carrier, duration::resume, measure::Size};
 /// Serves ping, bench and the doctor of other hosts
 ///
 /// Listens over RDMA and over TCP on the same port. The first message of a connection names the
-/// service: the server sends each message back (ping, bench), drops each message (bench), or sends
-/// what it finds when it examines its own host (doctor).
+/// service: the server sends each message back (ping, bench), drops each message (bench), or
+/// examines its own host and sends the findings (doctor).
 ///
 /// Every host that reaches the port can use all three services. Messages cost this host time. The
 /// findings contain names and addresses of devices and network interfaces, limits, and whether the

@@ -11,8 +11,8 @@ use crate::wire::{Immediate, Window};
 const CHUNK: usize = 64 << 10;
 
 impl Link {
-    /// Writes as many bytes as possible without waiting. Returns their number, or `None` if no byte
-    /// could be written.
+    /// Writes bytes until a write would wait. Returns their number, or `None` if no byte could be
+    /// written.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Option<io::Result<usize>> {
         if let Some(error) = self.error() {
             return Some(Err(error));
