@@ -56,6 +56,8 @@ pub enum Target {
     Rdma,
     /// Connections in the protocol of rsockets.
     Rsocket,
+    /// Connections in the protocol of Valkey over RDMA.
+    Valkey,
     /// The export of statistics.
     Statistics,
     /// The process: forks, and memory that could not be released.
@@ -66,7 +68,7 @@ pub enum Target {
 
 impl Target {
     /// All targets.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Connection,
         Self::Cm,
         Self::Connect,
@@ -75,6 +77,7 @@ impl Target {
         Self::Tcp,
         Self::Rdma,
         Self::Rsocket,
+        Self::Valkey,
         Self::Statistics,
         Self::Process,
         Self::Command,
@@ -92,6 +95,7 @@ impl Target {
             Self::Tcp => "rdmsg::tcp",
             Self::Rdma => "rdmsg::rdma",
             Self::Rsocket => "rdmsg::rsocket",
+            Self::Valkey => "rdmsg::valkey",
             Self::Statistics => "rdmsg::statistics",
             Self::Process => "rdmsg::process",
             Self::Command => "rdmsg::command",
