@@ -16,7 +16,7 @@ pub struct Config {
     pub receive_queue: u16,
     /// The maximum number of outstanding writes: 1 to 32767. Default: 512.
     pub send_queue: u16,
-    /// The timeout for connecting. Default: 10 s.
+    /// The timeout for connecting, or for the first commands of an accepted client. Default: 10 s.
     pub connect_timeout: Duration,
     /// The interval at which a thread of the stream sends the command Keepalive. Default: 3 s, as
     /// servers do.

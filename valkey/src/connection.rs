@@ -25,8 +25,8 @@ pub(crate) struct Connection {
     linger: Duration,
     /// The timeouts of reading and writing.
     pub(crate) timeouts: Mutex<[Option<Duration>; 2]>,
-    /// Dropped to end the keepalive thread.
-    keepalive: Option<Sender<()>>,
+    /// Dropped to end the thread of the connection.
+    background: Option<Sender<()>>,
 }
 
 impl Connection {
@@ -37,21 +37,35 @@ impl Connection {
             waiting: Arc::new(Waiting::new(link)),
             linger: config.linger,
             timeouts: Mutex::default(),
-            keepalive: None,
+            background: None,
         };
-        if let Some(interval) = config.keepalive {
-            this.keepalive = Some(this.keep_alive(interval)?);
-        }
+        this.background = this.start(config)?;
         Ok(this)
     }
 
     /// Starts the thread that sends keepalives. It also takes the commands of the peer, and posts
     /// their receives again, while no other thread calls.
-    fn keep_alive(&self, interval: Duration) -> io::Result<Sender<()>> {
+    ///
+    /// On an accepted connection it exchanges the first commands, for which the client waits.
+    fn start(&self, config: &Config) -> io::Result<Option<Sender<()>>> {
+        let is_server = self.waiting.with(|link| link.is_server());
+        let (keepalive, handshake) = (config.keepalive, config.connect_timeout);
+        if keepalive.is_none() && !is_server {
+            return Ok(None);
+        }
         let (sender, ended) = channel();
         let waiting = Arc::clone(&self.waiting);
-        let keep = move || {
-            while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
+        let run = move || {
+            if is_server {
+                let is_over = |link: &mut Link| link.is_ready() || link.error().is_some();
+                // A client that takes longer is served when it goes on, by the program's calls.
+                let _ = waiting.wait(deadline(Some(handshake)), |link| {
+                    is_over(link).then_some(())
+                });
+            }
+            while let Some(interval) = keepalive
+                && ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout)
+            {
                 waiting.with(|link| {
                     // Events wake the threads and tasks that wait, so they alone read them.
                     link.progress(false);
@@ -59,10 +73,9 @@ impl Connection {
                 });
             }
         };
-        thread::Builder::new()
-            .name("valkey-alive".into())
-            .spawn(keep)?;
-        Ok(sender)
+        let thread = thread::Builder::new().name("valkey-alive".into());
+        thread.spawn(run)?;
+        Ok(Some(sender))
     }
 
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -104,10 +117,10 @@ impl Drop for Connection {
         if self.waiting.check().is_err() {
             // The connection is the parent's, and a thread of the parent may hold these locks.
             leak(Arc::clone(&self.waiting));
-            leak(self.keepalive.take());
+            leak(self.background.take());
             return;
         }
-        self.keepalive = None;
+        self.background = None;
         if let Err(error) = self.close() {
             let name = self.waiting.with(|link| link.name().to_owned());
             warn_sparsely!(

@@ -35,7 +35,8 @@
 //!   receive: see [`Config::receive_queue`].
 //! * iWARP devices have no immediate data, so the connect fails there with `Unsupported`.
 //! * The protocol provides neither encryption nor authentication of hosts.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
+#![cfg_attr(not(feature = "tokio"), forbid(unsafe_code))]
 
 // This layer implements a protocol that is defined elsewhere, so it shares nothing with `proto` and
 // the engine, and uses `cm` and `verbs` only, as a program would.
@@ -49,6 +50,8 @@ mod listener;
 mod ring;
 mod session;
 mod stream;
+#[cfg(feature = "tokio")]
+pub mod tokio;
 mod waiting;
 
 pub use self::{config::Config, error::ProtocolError, listener::Listener, stream::Stream};

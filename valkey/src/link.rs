@@ -194,6 +194,10 @@ impl Link {
         &self.done
     }
 
+    pub(crate) fn is_server(&self) -> bool {
+        self.session.role() == Role::Server
+    }
+
     /// Returns whether both sides have agreed on features, and this side may write.
     pub(crate) fn is_ready(&self) -> bool {
         self.session.is_ready()
@@ -272,7 +276,7 @@ impl Link {
 
     /// Sends the command Keepalive, unless other commands are outstanding that do as well.
     pub(crate) fn keep_alive(&mut self) {
-        if self.established && self.end.is_none() && self.free_commands == COMMANDS {
+        if self.is_ready() && self.end.is_none() && self.free_commands == COMMANDS {
             self.send(Command::Keepalive);
         }
     }

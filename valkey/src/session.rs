@@ -78,6 +78,10 @@ impl Session {
         }
     }
 
+    pub(crate) fn role(&self) -> Role {
+        self.role
+    }
+
     /// Begins the exchange of commands.
     pub(crate) fn established(&mut self) {
         match self.role {
@@ -98,11 +102,6 @@ impl Session {
     /// Returns the next command to send.
     pub(crate) fn next(&mut self) -> Option<Command> {
         self.pending.pop_front()
-    }
-
-    /// Returns whether a command waits to be sent.
-    pub(crate) fn has_pending(&self) -> bool {
-        !self.pending.is_empty()
     }
 
     /// Handles a command of the peer.
@@ -226,7 +225,7 @@ mod tests {
     fn exchange(sides: &mut [Session; 2]) -> Vec<Command> {
         let mut sent = Vec::new();
         let [client, server] = sides;
-        while client.has_pending() || server.has_pending() {
+        while client.pending.len() + server.pending.len() > 0 {
             while let Some(command) = client.next() {
                 server.handle(command).unwrap();
                 sent.push(command);
@@ -280,7 +279,7 @@ mod tests {
         assert_eq!(client.writable(), None);
         assert_eq!(server.readable(), 0..20);
         server.read(19);
-        assert_eq!((server.readable(), server.has_pending()), (19..20, false));
+        assert_eq!((server.readable(), server.next()), (19..20, None));
         server.read(1);
         let again = Command::RegisterXferMemory(memory(0x2000, 20));
         assert_eq!(exchange(&mut sides), [again]);
@@ -341,7 +340,7 @@ mod tests {
         assert_eq!(error, Err(ProtocolError::Features { features: 6 }));
         for side in &mut sides {
             assert_eq!(side.handle(Command::Keepalive), Ok(()));
-            assert!(!side.has_pending(), "nothing replies to a keepalive");
+            assert_eq!(side.next(), None, "nothing replies to a keepalive");
         }
     }
 
