@@ -34,13 +34,14 @@ impl Client {
 
     /// Sends a request: the arguments, each with its length in front.
     fn send(&mut self, arguments: &[&[u8]]) -> io::Result<()> {
-        let mut request = format!("*{}\r\n", arguments.len()).into_bytes();
+        let mut head = format!("*{}\r\n", arguments.len());
         for argument in arguments {
-            request.extend(format!("${}\r\n", argument.len()).bytes());
-            request.extend(*argument);
-            request.extend(b"\r\n");
+            head += &format!("${}\r\n", argument.len());
+            self.stream.write_all(head.as_bytes())?;
+            self.stream.write_all(argument)?;
+            head = "\r\n".to_owned();
         }
-        self.stream.write_all(&request)
+        self.stream.write_all(head.as_bytes())
     }
 
     /// Receives the line of a reply, or of the head of a value.
@@ -110,7 +111,7 @@ fn run(arguments: &[&str]) -> Result<()> {
             println!("{count} values of {size} bytes");
         }
         ["idle", seconds] => {
-            // The server sends commands meanwhile, but no bytes.
+            // The server sends commands during that time, but no bytes.
             let time = Duration::from_secs(seconds.parse()?);
             client.stream.set_read_timeout(Some(time))?;
             let silent = client.replies.fill_buf().map(<[u8]>::len);

@@ -10,7 +10,8 @@ mod iwarp;
 mod run;
 
 use std::{
-    process::ExitCode,
+    path::Path,
+    process::{Command, ExitCode},
     time::{Duration, Instant},
 };
 
@@ -29,7 +30,8 @@ use crate::case::{Case, Place};
 /// Runs each example as server and as client against itself and against the C program of the same
 /// name (Debian's rdmacm-utils and ibverbs-utils), with many options and with bad input, on two
 /// virtual machines with software RoCE or iWARP and a wire between them. A case that needs a
-/// capability that the devices lack is skipped and listed as such.
+/// capability that the devices lack is skipped and listed as such. The program "valkey" stands for
+/// the clients of rdmsg-valkey and Valkey's server, which integration/valkey builds.
 ///
 /// Prints a table with the result of each pair. Ends 0 if all passed.
 #[derive(Parser)]
@@ -71,9 +73,15 @@ fn main() -> Result<ExitCode> {
 /// hosts.
 fn launch(options: &Options) -> Result<Error> {
     // Reject a selection without cases before booting hosts.
-    cases(options)?;
+    let cases = cases(options)?;
     let limit = Duration::from_secs(if options.quick { 1500 } else { 7200 });
-    let launch = Launch::new(2, limit).device(options.device);
+    let mut launch = Launch::new(2, limit).device(options.device);
+    if cases.iter().any(|case| case.program == "valkey") {
+        // Without a server, its cases are left out.
+        Command::new("integration/valkey").status()?;
+        // Each side has the longest value several times.
+        launch = launch.option("--memory", "3G");
+    }
     Ok(launch.own_arguments().exec())
 }
 
@@ -118,6 +126,11 @@ fn compare(options: &Options, lab: &Lab) -> Result<bool> {
         if let Some(capability) = lacks {
             let result = format!("does not apply: the device lacks {capability}");
             show("-", &result);
+            continue;
+        }
+        let server = &place.argv(&case.server)[0];
+        if case.program == "valkey" && server.contains('/') && !Path::new(server).exists() {
+            show("-", "LEFT OUT: integration/valkey has built no server");
             continue;
         }
         let start = Instant::now();
