@@ -21,8 +21,8 @@ pub struct Config {
     /// The interval at which a thread of the stream sends the command Keepalive. Default: 3 s, as
     /// servers do.
     ///
-    /// With `None` there is no such thread. Then the loss of the peer's host is detected only when
-    /// something is written, and a stream without calls takes no commands from the peer.
+    /// With `None` there is no such thread. Then only a write detects that the host of the peer is
+    /// lost, and a stream without calls takes no commands of the peer.
     pub keepalive: Option<Duration>,
     /// The time for which closing waits until written bytes have arrived. Default: 10 s.
     pub linger: Duration,

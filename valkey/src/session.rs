@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn features_that_nobody_knows_are_not_selected() {
+    fn unknown_features_are_not_selected() {
         let mut client = Session::new(Role::Client, memory(0x1000, 10));
         client.established();
         client.next();

@@ -43,9 +43,9 @@ use crate::{
 
 /// A connection to a Valkey server or client, for tasks.
 ///
-/// It implements [`AsyncRead`] and [`AsyncWrite`]; [`tokio::io::split`](::tokio::io::split) divides
-/// it between a task that reads and one that writes. The shutdown waits until all written bytes
-/// have arrived and closes the connection. If the stream is dropped before, another thread does
+/// It implements [`AsyncRead`] and [`AsyncWrite`]. The halves that
+/// [`tokio::io::split`](::tokio::io::split) returns serve two tasks at once. The shutdown waits
+/// until all written bytes have arrived and closes the connection. If the stream is dropped before, another thread does
 /// that, within [`Config::linger`].
 #[derive(Debug)]
 pub struct Stream {
@@ -201,10 +201,15 @@ impl Stream {
         loop {
             // In this order no completion is missed: request a notification, poll, sleep.
             let (value, progress) = waiting.with(|link| {
+                let first = link.progress(false);
+                if let Some(value) = ready(link) {
+                    return (Some(value), first);
+                }
                 let armed = link.arm();
-                let progress = link.progress(true);
-                let value = ready(link);
-                (value.or_else(|| armed.err().map(Err)), progress)
+                // The thread of the connection may have polled the completion of an event.
+                let progress = first | link.progress(true) | matches!(armed, Ok(true));
+                let value = ready(link).or_else(|| armed.err().map(Err));
+                (value, progress)
             });
             if value.is_some() {
                 lock(&self.tasks.0)[task] = None;

@@ -90,12 +90,17 @@ impl Waiting {
         self.check()?;
         let mut state = lock(&self.state);
         loop {
-            // Events are not read while another thread sleeps, or is about to: it would not wake
-            // up. Completions may be polled, as their notification remains on the channel.
-            let events = !state.sleeper;
-            let progress = state.link.progress(events);
+            let mut progress = state.link.progress(false);
             if let Some(value) = ready(&mut state.link) {
                 return Ok(value);
+            }
+            // A look at the events is a system call. They are not read while another thread sleeps,
+            // or is about to: it would not wake up. The notifications of completions remain.
+            if !state.sleeper {
+                progress |= state.link.progress(true);
+                if let Some(value) = ready(&mut state.link) {
+                    return Ok(value);
+                }
             }
             let left = left(deadline)?;
             if progress {

@@ -29,10 +29,14 @@ impl Link {
         any
     }
 
-    /// Requests a notification of the next completion.
-    pub(crate) fn arm(&mut self) -> io::Result<()> {
-        while self.done.get_event()?.is_some() {}
-        Ok(self.cq.req_notify(false)?)
+    /// Requests a notification of the next completion. Returns whether there was one.
+    pub(crate) fn arm(&mut self) -> io::Result<bool> {
+        let mut any = false;
+        while self.done.get_event()?.is_some() {
+            any = true;
+        }
+        self.cq.req_notify(false)?;
+        Ok(any)
     }
 
     fn handle(&mut self, event: &CmEvent) -> io::Result<()> {
@@ -46,6 +50,10 @@ impl Link {
             CmEventType::ESTABLISHED => self.established(),
             CmEventType::DISCONNECTED => {
                 self.end.get_or_insert(End::Disconnected);
+                // The reply, for which the peer waits. It fails if this side disconnected first.
+                if let Err(error) = self.id.disconnect() {
+                    debug!(Valkey, "{}: cannot confirm the end: {error}", self.name);
+                }
             }
             CmEventType::REJECTED if !self.established => {
                 let reason = event.reject_reason();

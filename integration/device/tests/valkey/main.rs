@@ -76,7 +76,7 @@ fn read_all(mut stream: &Stream, len: usize, piece: usize) {
 #[test]
 fn both_directions_at_once() {
     let Some(_test) = start() else { return };
-    for (config, len) in [(Config::default(), 8 << 20), (small(), 300_000)] {
+    for (config, len) in [(Config::default(), 3 << 20), (small(), 100_000)] {
         let (client, server) = pair(&config);
         thread::scope(|scope| {
             for stream in [&client, &server] {

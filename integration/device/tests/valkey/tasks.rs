@@ -26,7 +26,7 @@ async fn pair(config: &Config) -> (Stream, rdmsg_valkey::Stream) {
 #[tokio::test]
 async fn halves_of_two_tasks_work_at_once() {
     let Some(_test) = start() else { return };
-    for (config, len) in [(Config::default(), 6 << 20), (small(), 200_000)] {
+    for (config, len) in [(Config::default(), 3 << 20), (small(), 100_000)] {
         let (client, server) = pair(&config).await;
         let other = server.try_clone().unwrap();
         let threads = [
