@@ -69,7 +69,7 @@ impl Client {
     }
 
     fn exchange_values(&mut self, size: usize, count: u32) -> Result<()> {
-        let mut value: Vec<u8> = (0..size).map(|at| (at * 31 >> 3) as u8).collect();
+        let mut value: Vec<u8> = (0..size).map(|at| ((at * 31) >> 3) as u8).collect();
         for number in 0..count {
             // A value that stays from the previous request would differ.
             if let Some(part) = value.first_chunk_mut() {

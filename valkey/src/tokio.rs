@@ -45,8 +45,8 @@ use crate::{
 ///
 /// It implements [`AsyncRead`] and [`AsyncWrite`]. The halves that
 /// [`tokio::io::split`](::tokio::io::split) returns serve two tasks at once. The shutdown waits
-/// until all written bytes have arrived and closes the connection. If the stream is dropped before, another thread does
-/// that, within [`Config::linger`].
+/// until all written bytes have arrived and closes the connection. If the stream is dropped before,
+/// another thread does that, within [`Config::linger`].
 #[derive(Debug)]
 pub struct Stream {
     /// `None` only in the drop.
