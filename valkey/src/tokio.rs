@@ -43,10 +43,10 @@ use crate::{
 
 /// A connection to a Valkey server or client, for tasks.
 ///
-/// It implements [`AsyncRead`] and [`AsyncWrite`]. The halves that
-/// [`tokio::io::split`](::tokio::io::split) returns serve two tasks at once. The shutdown waits
-/// until all written bytes have arrived and closes the connection. If the stream is dropped before,
-/// another thread does that, within [`Config::linger`].
+/// It implements [`AsyncRead`] and [`AsyncWrite`]. The halves that `tokio::io::split` returns serve
+/// two tasks at once. The shutdown waits until all written bytes have arrived and closes the
+/// connection. If the stream is dropped before, another thread does that, within
+/// [`Config::linger`].
 #[derive(Debug)]
 pub struct Stream {
     /// `None` only in the drop.
