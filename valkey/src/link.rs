@@ -26,6 +26,8 @@ const COMMANDS: u32 = 8;
 const CHUNK: usize = 64 << 10;
 /// The time for which a peer that found no receive waits, as a code: 0.64 ms.
 const MIN_RNR_TIMER: u8 = 12;
+/// Retries of a packet that is not acknowledged. Software RoCE takes 7 as infinite.
+const RETRY: u8 = 6;
 /// Retries of this side when the peer has no receive: without limit. A busy server posts none.
 const RNR_RETRY: u8 = 7;
 
@@ -153,6 +155,7 @@ impl Link {
             // The protocol has no RDMA READ. Valkey states 1, too.
             responder_resources: 1,
             initiator_depth: 1,
+            retry_count: RETRY,
             qp_num: self.qp.qp_num(),
             ..ConnParam::default()
         }
@@ -165,6 +168,7 @@ impl Link {
             let mut attr = self.id.init_qp_attr(state)?;
             let limit = |set: Option<u8>, value| set.map(|_| value);
             attr.min_rnr_timer = limit(attr.min_rnr_timer, MIN_RNR_TIMER);
+            attr.retry_cnt = limit(attr.retry_cnt, RETRY);
             attr.rnr_retry = limit(attr.rnr_retry, RNR_RETRY);
             self.qp.modify(&attr)?;
         }
