@@ -78,6 +78,10 @@ impl Link {
     }
 
     fn take_completions(&mut self, any: &mut bool) -> io::Result<()> {
+        if !self.established {
+            // A client may send before the event arrives. A violation could not disconnect it yet.
+            return Ok(());
+        }
         let mut completions = [WorkCompletion::default(); 16];
         // At most the capacity of the queue, because a peer may send faster than this loop runs.
         for _ in 0..=self.cq.cqe() as usize / completions.len() {

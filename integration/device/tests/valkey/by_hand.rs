@@ -195,6 +195,11 @@ impl Peer {
         self.heard.clear();
     }
 
+    /// Stops its device from acknowledging anything, without a notice for the other side.
+    pub(crate) fn lose(&self) {
+        self.qp.to_err().unwrap();
+    }
+
     /// Returns the command that announces its buffer.
     pub(crate) fn announcement(&self) -> [u8; COMMAND] {
         let addr = self.memory.addr() + (RECEIVES * COMMAND) as u64;

@@ -223,6 +223,20 @@ fn keepalives_arrive_while_nothing_else_happens() {
     while peer.hear() != Heard::Bytes(4) {}
 }
 
+/// The device of the peer acknowledges nothing any longer, as that of a host without power.
+#[test]
+fn keepalive_detects_a_lost_host() {
+    let Some(lab) = start() else { return };
+    let mut config = Config::default();
+    config.keepalive = Some(Duration::from_millis(50));
+    let (mut client, peer) = connected(&lab, &config);
+    peer.lose();
+    let error = client.read(&mut [0]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+    assert!(error.to_string().contains("RETRY_EXC_ERR"), "{error}");
+    drop(peer);
+}
+
 #[test]
 fn vanished_server_ends_reads() {
     let Some(lab) = start() else { return };
