@@ -19,6 +19,10 @@
 //! # }
 //! ```
 //!
+//! With the feature `tokio`, the module `tokio` has a stream for tasks. Clients of Redis that take
+//! any stream use it, such as the crate `redis` in `examples/redis_client.rs`. A [`Listener`] is
+//! the other side of the protocol, for servers in place of Valkey's.
+//!
 //! # Protocol
 //!
 //! [Valkey's documentation](https://valkey.io/topics/RDMA/) describes the protocol. Each side
