@@ -15,7 +15,7 @@ use toolbox::{Deadline, PATIENCE};
 /// The length of a command in bytes.
 pub(crate) const COMMAND: usize = 32;
 /// The number of receives.
-const RECEIVES: usize = 64;
+pub(crate) const RECEIVES: usize = 64;
 /// The id of sends and writes. That of a receive is its number.
 const SEND: u64 = RECEIVES as u64;
 /// The length of the buffer for incoming bytes.
@@ -64,7 +64,12 @@ impl Server {
         let events = EventChannel::new().unwrap();
         id.migrate(&events).unwrap();
         let mut peer = Peer::new(id, events);
-        peer.id.accept(&ConnParam::default()).unwrap();
+        // As Valkey does: a client with this number would fail at once when it finds no receive.
+        let param = ConnParam {
+            rnr_retry_count: 0,
+            ..ConnParam::default()
+        };
+        peer.id.accept(&param).unwrap();
         peer.expect(CmEventType::ESTABLISHED);
         peer
     }

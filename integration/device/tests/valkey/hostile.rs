@@ -8,10 +8,11 @@ use std::{
 
 use rdmsg::status::CmEventType;
 use rdmsg_valkey::{Config, Listener, ProtocolError, Stream};
-use toolbox::DeviceTest;
+use toolbox::{Deadline, DeviceTest, PATIENCE, applies};
 
 use crate::{
-    by_hand::{BUFFER, Heard, Peer, Server, announcement, command},
+    IMMEDIATE,
+    by_hand::{BUFFER, Heard, Peer, RECEIVES, Server, announcement, command},
     start,
 };
 
@@ -221,6 +222,30 @@ fn keepalives_arrive_while_nothing_else_happens() {
     }
     client.write_all(b"ping").unwrap();
     while peer.hear() != Heard::Bytes(4) {}
+}
+
+/// A busy server posts no receives. The writes that find none arrive when it does.
+#[test]
+fn writes_wait_for_receives_of_the_server() {
+    let lab = DeviceTest::without_credits();
+    if !applies(!lab.is_iwarp(), IMMEDIATE) {
+        return;
+    }
+    let mut config = Config::default();
+    config.keepalive = None;
+    let (mut client, mut peer) = connected(&lab, &config);
+    let before = lab.rnr_naks();
+    for _ in 0..RECEIVES + 20 {
+        client.write_all(&[7]).unwrap();
+    }
+    let mut deadline = Deadline::after(PATIENCE);
+    while lab.rnr_naks() == before {
+        assert!(!deadline.is_over(), "each write found a receive");
+        thread::yield_now();
+    }
+    for _ in 0..RECEIVES + 20 {
+        assert_eq!(peer.hear(), Heard::Bytes(1));
+    }
 }
 
 /// The device of the peer acknowledges nothing any longer, as that of a host without power.
