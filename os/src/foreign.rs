@@ -59,6 +59,8 @@ pub enum Target {
     Rdma,
     /// Connections that use the rsockets protocol.
     Rsocket,
+    /// Connections in the protocol of Valkey over RDMA.
+    Valkey,
     /// The export of statistics.
     Statistics,
     /// The process: its forks, and memory that it could not release.
@@ -69,7 +71,7 @@ pub enum Target {
 
 impl Target {
     /// All targets.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Connection,
         Self::Cm,
         Self::Connect,
@@ -78,6 +80,7 @@ impl Target {
         Self::Tcp,
         Self::Rdma,
         Self::Rsocket,
+        Self::Valkey,
         Self::Statistics,
         Self::Process,
         Self::Command,
@@ -95,6 +98,7 @@ impl Target {
             Self::Tcp => "rdmsg::tcp",
             Self::Rdma => "rdmsg::rdma",
             Self::Rsocket => "rdmsg::rsocket",
+            Self::Valkey => "rdmsg::valkey",
             Self::Statistics => "rdmsg::statistics",
             Self::Process => "rdmsg::process",
             Self::Command => "rdmsg::command",

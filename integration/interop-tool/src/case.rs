@@ -75,6 +75,10 @@ const PAIRS: [(Language, Language); 3] = [
     (Language::C, Language::Rust),
 ];
 
+/// Valkey's server, which `integration/valkey` builds, without files and TCP.
+const VALKEY: &str = "{programs}/../valkey/valkey-server --rdma-bind {server} --rdma-port 6379 \
+                      --port 0 --protected-mode no --save \"\" --dir /tmp";
+
 /// Returns all cases.
 pub(crate) fn all() -> Result<Vec<Case>> {
     let mut cases = Vec::new();
@@ -158,6 +162,9 @@ fn side(line: &str, each: Language) -> Result<Side> {
     if who == Language::C && argv[0] == "rc_pingpong" {
         argv.splice(..1, ["ibv_rc_pingpong", "-g", "1"].map(str::to_owned));
     }
+    if argv[0] == "valkey-server" {
+        argv.splice(..1, words(VALKEY));
+    }
     Ok(Side {
         who,
         argv,
@@ -240,7 +247,7 @@ mod tests {
     #[test]
     fn cases_are_read_whole() {
         let cases = all().unwrap();
-        assert_eq!(cases.len(), 299);
+        assert_eq!(cases.len(), 311);
         let quick = cases.iter().filter(|case| case.quick);
         assert_eq!(quick.count(), 62);
         let case = |what: &str| cases.iter().find(|case| case.what == what).unwrap();
@@ -253,6 +260,9 @@ mod tests {
         let cue = Cue::OfItself("receiving data transfers".to_owned());
         assert_eq!(killed.clients[0].killed_on, Some(cue));
         assert_eq!(case("the names").clients[0].says, ["1 HCA found:\n\trxe0"]);
+        let valkey = &case("512 MB, the longest value").server.argv;
+        let server = "{programs}/../valkey/valkey-server";
+        assert_eq!([&*valkey[0], &*valkey[10]], [server, ""]);
         assert_eq!(words("a \"\" \"b  c\" d"), ["a", "", "b  c", "d"]);
     }
 

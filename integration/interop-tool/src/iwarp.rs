@@ -14,6 +14,7 @@ pub(crate) fn lacks(case: &Case) -> Option<&'static str> {
     match (&*case.program, &*case.what) {
         ("udaddy" | "mckey", _) => Some("datagrams"),
         ("rc_pingpong" | "rc_example", _) => Some(BY_HAND),
+        ("valkey", _) => Some("RDMA WRITE with immediate data"),
         ("devinfo", what) if what.contains("GID") => Some("GIDs that ibv_devinfo(1) prints"),
         ("rping", what) if what.contains("queue pair") => Some(BY_HAND),
         ("ucmatose", what) if what != "no messages" => Some(FIRST),

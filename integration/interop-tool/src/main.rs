@@ -10,7 +10,8 @@ mod iwarp;
 mod run;
 
 use std::{
-    process::ExitCode,
+    path::Path,
+    process::{Command, ExitCode},
     time::{Duration, Instant},
 };
 
@@ -30,7 +31,8 @@ use crate::case::{Case, Place};
 /// name (Debian's rdmacm-utils and ibverbs-utils), with many options and with bad input. The hosts
 /// are two virtual machines that have software RoCE or iWARP devices and are connected by a virtual
 /// network. A case that needs a capability that the devices lack is skipped; the table contains the
-/// reason.
+/// reason. The program "valkey" stands for the clients of rdmsg-valkey and Valkey's server, which
+/// integration/valkey builds.
 ///
 /// Prints a table with the result of each pair. The exit status is 0 if all cases passed.
 #[derive(Parser)]
@@ -72,9 +74,15 @@ fn main() -> Result<ExitCode> {
 /// cases need two hosts.
 fn launch(options: &Options) -> Result<Error> {
     // Check the selection before booting hosts, which takes long.
-    cases(options)?;
+    let cases = cases(options)?;
     let limit = Duration::from_secs(if options.quick { 1500 } else { 7200 });
-    let launch = Launch::new(2, limit).device(options.device);
+    let mut launch = Launch::new(2, limit).device(options.device);
+    if cases.iter().any(|case| case.program == "valkey") {
+        // Without a server, its cases are left out.
+        Command::new("integration/valkey").status()?;
+        // Each side has the longest value several times.
+        launch = launch.option("--memory", "3G");
+    }
     Ok(launch.own_arguments().exec())
 }
 
@@ -119,6 +127,11 @@ fn compare(options: &Options, lab: &Lab) -> Result<bool> {
         if let Some(capability) = lacks {
             let result = format!("does not apply: the device lacks {capability}");
             show("-", &result);
+            continue;
+        }
+        let server = &place.argv(&case.server)[0];
+        if case.program == "valkey" && server.contains('/') && !Path::new(server).exists() {
+            show("-", "LEFT OUT: integration/valkey has built no server");
             continue;
         }
         let start = Instant::now();

@@ -1,0 +1,229 @@
+//! A peer that uses verbs directly, to send anything.
+
+use std::{collections::VecDeque, net::SocketAddr, thread};
+
+use rdmsg::{
+    cm::{CmId, ConnParam, EventChannel, PortSpace},
+    status::CmEventType,
+    verbs::{
+        AccessFlags, CompletionQueue, MemoryRegion, ProtectionDomain, QpCap, QpInitAttr, QueuePair,
+        RecvWr, RemoteAddr, SendWr, Sge, WorkCompletion,
+    },
+};
+use toolbox::{Deadline, PATIENCE};
+
+/// The length of a command in bytes.
+pub(crate) const COMMAND: usize = 32;
+/// The number of receives.
+pub(crate) const RECEIVES: usize = 64;
+/// The id of sends and writes. That of a receive is its number.
+const SEND: u64 = RECEIVES as u64;
+/// The length of the buffer for incoming bytes.
+pub(crate) const BUFFER: usize = 4096;
+
+/// A peer that sends any command or write, valid or not.
+pub(crate) struct Peer {
+    id: CmId,
+    events: EventChannel,
+    qp: QueuePair,
+    /// The buffers of the receives, the buffer for incoming bytes, and one for a send.
+    memory: MemoryRegion,
+    /// The messages that were not taken.
+    heard: VecDeque<Heard>,
+}
+
+/// A message of the other side.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    Command([u8; COMMAND]),
+    /// A write of that many bytes.
+    Bytes(u32),
+}
+
+/// A server that accepts one peer.
+pub(crate) struct Server {
+    id: CmId,
+    events: EventChannel,
+}
+
+impl Server {
+    pub(crate) fn bind(address: SocketAddr) -> Self {
+        let events = EventChannel::new().unwrap();
+        let create = || CmId::new(&events, PortSpace::TCP, 0);
+        let id = CmId::listen_on(create, address, 1).unwrap();
+        Self { id, events }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.id.local_addr().unwrap()
+    }
+
+    pub(crate) fn accept(self) -> Peer {
+        let mut event = self.events.wait_event(PATIENCE).unwrap().unwrap();
+        let mut id = event.take_request().unwrap();
+        let events = EventChannel::new().unwrap();
+        id.migrate(&events).unwrap();
+        let mut peer = Peer::new(id, events);
+        // As Valkey does: a client with this number would fail at once when it finds no receive.
+        let param = ConnParam {
+            rnr_retry_count: 0,
+            ..ConnParam::default()
+        };
+        peer.id.accept(&param).unwrap();
+        peer.expect(CmEventType::ESTABLISHED);
+        peer
+    }
+}
+
+impl Peer {
+    pub(crate) fn connect(address: SocketAddr) -> Self {
+        let events = EventChannel::new().unwrap();
+        let mut id = CmId::new(&events, PortSpace::TCP, 0).unwrap();
+        id.resolve_addr(None, address, PATIENCE).unwrap();
+        events.wait_event(PATIENCE).unwrap().unwrap();
+        id.resolve_route(PATIENCE).unwrap();
+        events.wait_event(PATIENCE).unwrap().unwrap();
+        let mut peer = Self::new(id, events);
+        peer.id.connect(&ConnParam::default()).unwrap();
+        peer.expect(CmEventType::ESTABLISHED);
+        peer
+    }
+
+    fn new(mut id: CmId, events: EventChannel) -> Self {
+        let device = id.verbs().unwrap();
+        let pd = ProtectionDomain::new(&device).unwrap();
+        let cq = CompletionQueue::new(&device, 2 * RECEIVES as u32, None).unwrap();
+        let cap = QpCap {
+            max_send_wr: RECEIVES as u32,
+            max_recv_wr: RECEIVES as u32,
+            ..QpCap::default()
+        };
+        let attr = QpInitAttr {
+            sq_sig_all: true,
+            ..QpInitAttr::rc(&cq, cap)
+        };
+        let qp = id.create_qp(&pd, &attr).unwrap();
+        let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+        let len = RECEIVES * COMMAND + 2 * BUFFER;
+        let memory = MemoryRegion::new(&pd, len, access).unwrap();
+        let peer = Self {
+            id,
+            events,
+            qp,
+            memory,
+            heard: VecDeque::new(),
+        };
+        (0..RECEIVES).for_each(|number| peer.post_receive(number));
+        peer
+    }
+
+    fn post_receive(&self, number: usize) {
+        let at = number * COMMAND;
+        let buffer = Sge::new(&self.memory, at..at + COMMAND);
+        self.qp
+            .post_recv(&[RecvWr::new(number as u64, buffer)])
+            .unwrap();
+    }
+
+    /// Waits for this event.
+    pub(crate) fn expect(&self, wanted: CmEventType) {
+        let event = self.events.wait_event(PATIENCE).unwrap().unwrap();
+        assert_eq!(event.event(), wanted);
+    }
+
+    /// Sends a message, and waits until it has arrived.
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
+        let at = RECEIVES * COMMAND + BUFFER;
+        self.memory.copy_in(at, bytes);
+        let payload = Sge::new(&self.memory, at..at + bytes.len());
+        self.qp.post_send(&[SendWr::send(SEND, payload)]).unwrap();
+        self.wait_for_send();
+    }
+
+    /// States that it has written that many bytes, without writing any. Waits until that arrives.
+    pub(crate) fn claim(&mut self, len: u32) {
+        let nowhere = RemoteAddr { addr: 0, rkey: 0 };
+        let write = SendWr::write_with_imm(SEND, &[], nowhere, len);
+        self.qp.post_send(&[write]).unwrap();
+        self.wait_for_send();
+    }
+
+    fn wait_for_send(&mut self) {
+        let mut deadline = Deadline::after(PATIENCE);
+        while self.poll() != Some(SEND) {
+            assert!(!deadline.is_over(), "a send does not complete");
+        }
+    }
+
+    /// Takes a completion. Returns the id of its work request.
+    fn poll(&mut self) -> Option<u64> {
+        let mut done = [WorkCompletion::default()];
+        if self.qp.recv_cq().poll(&mut done).unwrap() == 0 {
+            thread::yield_now();
+            return None;
+        }
+        let [done] = done;
+        if let Ok(success) = done.result()
+            && success.wr_id != SEND
+        {
+            let number = success.wr_id as usize;
+            let heard = match success.imm_data {
+                Some(len) => Heard::Bytes(len),
+                None => {
+                    assert_eq!(success.byte_len as usize, COMMAND);
+                    let mut bytes = [0; COMMAND];
+                    self.memory.copy_out(number * COMMAND, &mut bytes);
+                    Heard::Command(bytes)
+                }
+            };
+            self.heard.push_back(heard);
+            self.post_receive(number);
+        }
+        Some(done.wr_id())
+    }
+
+    /// Returns the next message.
+    pub(crate) fn hear(&mut self) -> Heard {
+        let mut deadline = Deadline::after(PATIENCE);
+        loop {
+            self.poll();
+            if let Some(heard) = self.heard.pop_front() {
+                return heard;
+            }
+            assert!(!deadline.is_over(), "nothing arrives");
+        }
+    }
+
+    /// Drops the messages that have arrived.
+    pub(crate) fn forget(&mut self) {
+        while self.poll().is_some() {}
+        self.heard.clear();
+    }
+
+    /// Stops its device from acknowledging anything, without a notice for the other side.
+    pub(crate) fn lose(&self) {
+        self.qp.to_err().unwrap();
+    }
+
+    /// Returns the command that announces its buffer.
+    pub(crate) fn announcement(&self) -> [u8; COMMAND] {
+        let addr = self.memory.addr() + (RECEIVES * COMMAND) as u64;
+        announcement(addr, BUFFER as u32, self.memory.rkey())
+    }
+}
+
+/// Returns a command with this opcode, and zeros.
+pub(crate) fn command(opcode: u8) -> [u8; COMMAND] {
+    let mut bytes = [0; COMMAND];
+    bytes[1] = opcode;
+    bytes
+}
+
+/// Returns the command RegisterXferMemory.
+pub(crate) fn announcement(addr: u64, length: u32, key: u32) -> [u8; COMMAND] {
+    let mut bytes = command(3);
+    bytes[16..24].copy_from_slice(&addr.to_be_bytes());
+    bytes[24..28].copy_from_slice(&length.to_be_bytes());
+    bytes[28..].copy_from_slice(&key.to_be_bytes());
+    bytes
+}

@@ -1,0 +1,54 @@
+//! A client of the crate `redis` over Valkey over RDMA: `redis_client ADDRESS`, for example
+//! `redis_client 10.8.0.1:6379`.
+//!
+//! The crate takes any stream of tokio. Its connection sends the requests of several tasks at once.
+
+use std::{env, error::Error, net::SocketAddr};
+
+use rdmsg_valkey::tokio::Stream;
+use redis::{
+    AsyncCommands, AsyncConnectionConfig, RedisConnectionInfo, aio::MultiplexedConnection,
+};
+
+/// The number of tasks, each with a value of its own.
+const TASKS: u8 = 8;
+/// The length of a value in bytes: more than a buffer of the server has.
+const LEN: usize = 1_500_000;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let address = env::args().nth(1).ok_or("usage: redis_client ADDRESS")?;
+    let address: SocketAddr = address.parse()?;
+    let stream = Stream::connect(address).await?;
+    let info = RedisConnectionInfo::default();
+    // The default allows half a second for each reply.
+    let config = AsyncConnectionConfig::new().set_response_timeout(None);
+    let connection = MultiplexedConnection::new_with_config(&info, stream, config);
+    let (connection, driver) = connection.await?;
+    // The driver reads and writes until all handles are dropped, or the server ends.
+    tokio::select! {
+        result = work(connection) => result,
+        () = driver => Err("the server has closed the connection".into()),
+    }
+}
+
+async fn work(mut connection: MultiplexedConnection) -> Result<(), Box<dyn Error>> {
+    let reply: String = redis::cmd("PING").query_async(&mut connection).await?;
+    println!("{reply}");
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|number| tokio::spawn(exchange(connection.clone(), number)))
+        .collect();
+    for task in tasks {
+        task.await??;
+    }
+    println!("{TASKS} values of {LEN} bytes");
+    Ok(())
+}
+
+async fn exchange(mut connection: MultiplexedConnection, number: u8) -> redis::RedisResult<()> {
+    let (key, value) = (format!("task {number}"), vec![number; LEN]);
+    let () = connection.set(&key, &value).await?;
+    let stored: Vec<u8> = connection.get(&key).await?;
+    assert!(stored == value, "value {number} differs");
+    Ok(())
+}

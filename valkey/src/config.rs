@@ -1,0 +1,87 @@
+use std::{io, time::Duration};
+
+/// The configuration of a stream. Buffers and queues are as large as those of Valkey.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Config {
+    /// The length of the buffer that the peer writes, in bytes: 1 to `u32::MAX`. Default: 1 MiB.
+    pub receive_buffer: u32,
+    /// The number of bytes that may be sent and not acknowledged, at least 1. Default: 1 MiB.
+    pub send_buffer: usize,
+    /// The number of receives: 16 to 32767. Default: 1024.
+    ///
+    /// Each write and each command of the peer takes one. A stream posts it again during its own
+    /// calls and once in a [`keepalive`](Self::keepalive) interval. The protocol does not limit the
+    /// peer, which waits or fails if it finds no receive.
+    pub receive_queue: u16,
+    /// The maximum number of outstanding writes: 1 to 32767. Default: 512.
+    pub send_queue: u16,
+    /// The timeout for connecting, or for the first commands of an accepted client. Default: 10 s.
+    pub connect_timeout: Duration,
+    /// The interval at which a thread of the stream sends the command Keepalive. Default: 3 s, as
+    /// servers do.
+    ///
+    /// With `None` there is no such thread. Then only a write detects that the host of the peer is
+    /// lost, and a stream without calls takes no commands of the peer.
+    pub keepalive: Option<Duration>,
+    /// The time for which closing waits until written bytes have arrived. Default: 10 s.
+    pub linger: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            receive_buffer: 1 << 20,
+            send_buffer: 1 << 20,
+            receive_queue: 1024,
+            send_queue: 512,
+            connect_timeout: Duration::from_secs(10),
+            keepalive: Some(Duration::from_secs(3)),
+            linger: Duration::from_secs(10),
+        }
+    }
+}
+
+impl Config {
+    /// Refuses a configuration with an invalid value.
+    pub(crate) fn check(&self) -> io::Result<()> {
+        let wrong = |text: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        if self.receive_buffer == 0 || self.send_buffer == 0 {
+            return wrong("receive_buffer and send_buffer must not be 0");
+        }
+        if !(16..=32767).contains(&self.receive_queue) {
+            return wrong("receive_queue must be from 16 to 32767");
+        }
+        if !(1..=32767).contains(&self.send_queue) {
+            return wrong("send_queue must be from 1 to 32767");
+        }
+        if self.keepalive.is_some_and(|interval| interval.is_zero()) {
+            return wrong("keepalive must not be 0");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn invalid_values_are_refused() {
+        assert!(Config::default().check().is_ok());
+        let changes: [fn(&mut Config); 6] = [
+            |config| config.receive_buffer = 0,
+            |config| config.send_buffer = 0,
+            |config| config.receive_queue = 15,
+            |config| config.receive_queue = 32768,
+            |config| config.send_queue = 0,
+            |config| config.keepalive = Some(Duration::ZERO),
+        ];
+        for change in changes {
+            let mut config = Config::default();
+            change(&mut config);
+            let error = config.check().unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{config:?}");
+        }
+    }
+}

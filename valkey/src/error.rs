@@ -1,0 +1,87 @@
+use std::io;
+
+use thiserror::Error;
+
+/// A violation of the protocol by the peer, which ends the connection.
+///
+/// It is the inner error of an [`io::Error`] of the kind `InvalidData`:
+///
+/// ```
+/// use rdmsg_valkey::ProtocolError;
+///
+/// fn violation(error: &std::io::Error) -> Option<&ProtocolError> {
+///     error.get_ref()?.downcast_ref()
+/// }
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ProtocolError {
+    /// A command of another length than 32 bytes.
+    #[error("the peer sent a command of {len} bytes instead of 32")]
+    Length {
+        /// The length in bytes.
+        len: usize,
+    },
+    /// A command with an opcode that the protocol does not define.
+    #[error("the peer sent a command with the unknown opcode {opcode}")]
+    Opcode {
+        /// The opcode.
+        opcode: u16,
+    },
+    /// A command that the peer may not send, or not at this time.
+    #[error("the peer sent the command {command}, which it may not send {when}")]
+    Unexpected {
+        /// The name of the command.
+        command: &'static str,
+        /// The role of the peer, or the time.
+        when: &'static str,
+    },
+    /// A reply about another set of features than this side asked for.
+    #[error("the server replied with the set {select} of its features; set 0 was asked for")]
+    Select {
+        /// The number of the set.
+        select: u16,
+    },
+    /// The client selected features that this side does not offer.
+    #[error("the client selected the features {features:#x}, which were not offered")]
+    Features {
+        /// The bits that were not offered.
+        features: u64,
+    },
+    /// An announced buffer that cannot exist: it has no bytes, no key, or ends beyond 2⁶⁴.
+    #[error("the peer announced a buffer of {length} bytes at {addr:#x} with the key {key:#x}")]
+    Memory {
+        /// The address of the first byte.
+        addr: u64,
+        /// The length in bytes.
+        length: u32,
+        /// The remote key.
+        key: u32,
+    },
+    /// The peer announced a buffer although the previous one is not full.
+    #[error("the peer announced a buffer, but {left} bytes of the previous one are free")]
+    NotFull {
+        /// The number of free bytes in the previous buffer.
+        left: u32,
+    },
+    /// The peer wrote more bytes than the announced buffer has free.
+    #[error("the peer wrote {len} bytes, but {free} bytes of the announced buffer are free")]
+    Overrun {
+        /// The number of bytes, as the peer stated it.
+        len: u32,
+        /// The number of free bytes, 0 if no buffer has been announced.
+        free: u32,
+    },
+    /// The peer sends requests faster than it takes the replies.
+    #[error("the peer sent a command while {pending} replies were pending")]
+    Flood {
+        /// The number of replies.
+        pending: usize,
+    },
+}
+
+impl From<ProtocolError> for io::Error {
+    fn from(error: ProtocolError) -> Self {
+        Self::new(io::ErrorKind::InvalidData, error)
+    }
+}

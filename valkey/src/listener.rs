@@ -1,0 +1,129 @@
+use std::{
+    io,
+    net::{SocketAddr, ToSocketAddrs},
+    os::fd::{AsFd, BorrowedFd},
+    time::{Duration, Instant},
+};
+
+use rdma_status::CmEventType;
+use rdma_verbs::cm::{CmId, EventChannel, PortSpace};
+use rdmsg_os::warn_sparsely;
+
+use crate::{Config, Stream, link::Link};
+
+/// The maximum number of requests that wait to be accepted.
+const BACKLOG: i32 = 128;
+
+/// The side of the protocol that accepts connections, for servers in place of Valkey's.
+///
+/// It offers no features, as Valkey 8.1.
+#[derive(Debug)]
+pub struct Listener {
+    id: CmId,
+    events: EventChannel,
+    config: Config,
+}
+
+impl Listener {
+    /// Listens on the first of these addresses that can be bound. Port 0 selects a free port.
+    ///
+    /// # Errors
+    ///
+    /// `AddrInUse`, `AddrNotAvailable`, and the other errors of `rdma_bind_addr` and `rdma_listen`.
+    pub fn bind(address: impl ToSocketAddrs) -> io::Result<Self> {
+        Self::bind_with(address, &Config::default())
+    }
+
+    /// Listens as [`bind`](Self::bind) does, with a configuration for the streams.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`bind`](Self::bind), and `InvalidInput` for an invalid configuration.
+    pub fn bind_with(address: impl ToSocketAddrs, config: &Config) -> io::Result<Self> {
+        config.check()?;
+        let text = "the name has no address";
+        let mut result = Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        for address in address.to_socket_addrs()? {
+            let events = EventChannel::new()?;
+            let create = || CmId::new(&events, PortSpace::TCP, 0);
+            result = CmId::listen_on(create, address, BACKLOG)
+                .map(|id| (id, events))
+                .map_err(Into::into);
+            if result.is_ok() {
+                break;
+            }
+        }
+        let (id, events) = result?;
+        let config = config.clone();
+        Ok(Self { id, events, config })
+    }
+
+    /// Returns the address on which it listens.
+    ///
+    /// # Errors
+    ///
+    /// `AddrNotAvailable` if there is none.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        let none = || io::ErrorKind::AddrNotAvailable.into();
+        self.id.local_addr().ok_or_else(none)
+    }
+
+    /// Waits for the next connection and accepts it.
+    ///
+    /// A request that cannot be served is rejected, and logged as a warning.
+    ///
+    /// # Errors
+    ///
+    /// `NotConnected` if the device was removed.
+    pub fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
+        loop {
+            if let Some(accepted) = self.accept_timeout(Duration::MAX)? {
+                return Ok(accepted);
+            }
+        }
+    }
+
+    /// Waits for the next connection, for at most `timeout`, and accepts it.
+    ///
+    /// Returns `None` if there was none in that time; otherwise the same as
+    /// [`accept`](Self::accept).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`accept`](Self::accept).
+    pub fn accept_timeout(&self, timeout: Duration) -> io::Result<Option<(Stream, SocketAddr)>> {
+        let start = Instant::now();
+        loop {
+            let left = timeout.saturating_sub(start.elapsed());
+            let Some(mut event) = self.events.wait_event(left)? else {
+                return Ok(None);
+            };
+            let request = (event.event(), event.take_request());
+            let (CmEventType::CONNECT_REQUEST, Some(id)) = request else {
+                let text = format!("{}: {}", event.event(), event.cm_status());
+                return Err(io::Error::new(io::ErrorKind::NotConnected, text));
+            };
+            let stream = self.serve(id);
+            match stream.and_then(|stream| Ok((stream.peer_addr()?, stream))) {
+                Ok((peer, stream)) => return Ok(Some((stream, peer))),
+                // The drop of its id rejected the request.
+                Err(error) => {
+                    warn_sparsely!(Valkey, "valkey: rejected a connect request: {error}");
+                }
+            }
+        }
+    }
+
+    fn serve(&self, mut id: CmId) -> io::Result<Stream> {
+        let events = EventChannel::new()?;
+        id.migrate(&events)?;
+        Stream::new(Link::accept(id, events, &self.config)?, &self.config)
+    }
+}
+
+/// The descriptor is readable when there is a connection to accept.
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+}

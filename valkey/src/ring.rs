@@ -1,0 +1,59 @@
+use std::ops::Range;
+
+/// The allocator of the send buffer. Bytes are freed in the order of their allocation.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    size: usize,
+    /// The position of the next allocation.
+    next: usize,
+    /// The number of allocated bytes.
+    used: usize,
+}
+
+impl Ring {
+    pub(crate) fn new(size: usize) -> Self {
+        Self {
+            size,
+            next: 0,
+            used: 0,
+        }
+    }
+
+    /// Returns whether all bytes are free.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.used == 0
+    }
+
+    /// Allocates up to `want` bytes in a row. The range is empty if none are free.
+    pub(crate) fn take(&mut self, want: usize) -> Range<usize> {
+        let len = want.min(self.size - self.used).min(self.size - self.next);
+        let range = self.next..self.next + len;
+        self.next = range.end % self.size;
+        self.used += len;
+        range
+    }
+
+    /// Frees the oldest `len` bytes.
+    pub(crate) fn give_back(&mut self, len: usize) {
+        self.used -= len;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn allocations_go_round() {
+        let mut ring = Ring::new(10);
+        assert_eq!((ring.take(6), ring.take(6)), (0..6, 6..10));
+        assert_eq!(ring.take(1), 0..0);
+        ring.give_back(6);
+        assert_eq!((ring.take(3), ring.take(9)), (0..3, 3..6));
+        ring.give_back(4);
+        ring.give_back(3);
+        assert_eq!((ring.take(9), ring.take(9)), (6..10, 0..3));
+        ring.give_back(10);
+        assert!(ring.is_empty());
+    }
+}

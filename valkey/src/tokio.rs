@@ -1,0 +1,309 @@
+//! Streams for tasks on a tokio runtime.
+//!
+//! ```no_run
+//! use rdmsg_valkey::tokio::Stream;
+//! use tokio::io::{AsyncReadExt, AsyncWriteExt};
+//!
+//! # async fn f() -> std::io::Result<()> {
+//! let address = "10.8.0.1:6379".parse().unwrap();
+//! let mut stream = Stream::connect(address).await?;
+//! stream.write_all(b"PING\r\n").await?;
+//! let mut reply = [0; 7];
+//! stream.read_exact(&mut reply).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Such a stream is a connection for clients of Redis that take any stream, for instance
+//! `redis::aio::MultiplexedConnection::new`.
+
+use std::{
+    future::poll_fn,
+    io,
+    net::SocketAddr,
+    os::fd::{AsFd, AsRawFd, RawFd},
+    pin::Pin,
+    sync::{Arc, Mutex},
+    task::{Context, Poll, Wake, Waker, ready},
+    thread,
+};
+
+use rdma_verbs::{cm::EventChannel, verbs::CompletionChannel};
+use rdmsg_os::lock;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, Interest, ReadBuf, unix::AsyncFd},
+    time::timeout,
+};
+
+use crate::{
+    Config,
+    connection::Connection,
+    link::{Link, Opening},
+};
+
+/// A connection to a Valkey server or client, for tasks.
+///
+/// It implements [`AsyncRead`] and [`AsyncWrite`]. The halves that `tokio::io::split` returns serve
+/// two tasks at once. The shutdown waits until all written bytes have arrived and closes the
+/// connection. If the stream is dropped before, another thread does that, within
+/// [`Config::linger`].
+#[derive(Debug)]
+pub struct Stream {
+    /// `None` only in the drop.
+    connection: Option<Connection>,
+    done: AsyncFd<Watched<CompletionChannel>>,
+    events: AsyncFd<Watched<EventChannel>>,
+    tasks: Arc<Tasks>,
+}
+
+/// A channel whose descriptor the runtime watches.
+#[derive(Debug)]
+struct Watched<T>(T);
+
+/// The channels of `rdma-verbs`, whose descriptor stays the same while they exist.
+trait Channel: AsFd {}
+
+impl Channel for CompletionChannel {}
+impl Channel for EventChannel {}
+
+impl<T: Channel> AsRawFd for Watched<T> {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+}
+
+/// The tasks that wait to read and to write. A descriptor has room for one waker, so it wakes both.
+#[derive(Debug, Default)]
+struct Tasks(Mutex<[Option<Waker>; 2]>);
+
+const READER: usize = 0;
+const WRITER: usize = 1;
+
+impl Wake for Tasks {
+    fn wake(self: Arc<Self>) {
+        let tasks = lock(&self.0).each_mut().map(Option::take);
+        tasks.into_iter().flatten().for_each(Waker::wake);
+    }
+}
+
+#[allow(unsafe_code)]
+fn watch<T: Channel>(channel: T) -> io::Result<AsyncFd<Watched<T>>> {
+    // SAFETY: the registered value keeps its channel, which `rdma-verbs` leaves open and with the
+    // same descriptor until the value is dropped.
+    let watched = unsafe { AsyncFd::register_with_interest(Watched(channel), Interest::READABLE) };
+    watched.map_err(Into::into)
+}
+
+impl Stream {
+    /// Connects to an address.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Stream::connect`](crate::Stream::connect) for this address.
+    ///
+    /// # Panics
+    ///
+    /// Outside a runtime of tokio with I/O and time enabled.
+    pub async fn connect(address: SocketAddr) -> io::Result<Self> {
+        Self::connect_with(address, &Config::default()).await
+    }
+
+    /// Connects as [`connect`](Self::connect) does, with a configuration.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`connect`](Self::connect), and `InvalidInput` for an invalid configuration.
+    ///
+    /// # Panics
+    ///
+    /// As [`connect`](Self::connect).
+    pub async fn connect_with(address: SocketAddr, config: &Config) -> io::Result<Self> {
+        let connect = Self::connect_without_limit(address, config);
+        timeout(config.connect_timeout, connect).await?
+    }
+
+    async fn connect_without_limit(address: SocketAddr, config: &Config) -> io::Result<Self> {
+        let mut opening = Opening::new(address, config)?;
+        let events = watch(opening.events().clone())?;
+        loop {
+            if let Some(event) = opening.events().poll_event()? {
+                if opening.step(&event)? {
+                    break;
+                }
+                continue;
+            }
+            let mut ready = events.readable().await?;
+            // An event that arrived in between makes the descriptor ready again.
+            ready.clear_ready();
+            if let Some(event) = opening.events().poll_event()?
+                && opening.step(&event)?
+            {
+                break;
+            }
+        }
+        // The stream watches the descriptor again.
+        drop(events);
+        let link = opening.connect(config)?;
+        let (done, events) = (link.done().clone(), link.events().clone());
+        let stream = Self {
+            connection: Some(Connection::new(link, config)?),
+            done: watch(done)?,
+            events: watch(events)?,
+            tasks: Arc::default(),
+        };
+        poll_fn(|context| {
+            stream.poll(READER, context, |link| match link.error() {
+                Some(error) => Some(Err(error)),
+                None => link.is_ready().then_some(Ok(())),
+            })
+        })
+        .await?;
+        Ok(stream)
+    }
+
+    /// Returns the address of this side.
+    ///
+    /// # Errors
+    ///
+    /// `AddrNotAvailable` if it has none.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.connection()?.local_addr()
+    }
+
+    /// Returns the address of the peer.
+    ///
+    /// # Errors
+    ///
+    /// `AddrNotAvailable` if it has none.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.connection()?.peer_addr()
+    }
+
+    fn connection(&self) -> io::Result<&Connection> {
+        let none = || io::ErrorKind::NotConnected.into();
+        self.connection.as_ref().ok_or_else(none)
+    }
+
+    /// Polls `ready` for the task that reads or writes. If it has no value, the task is woken after
+    /// a completion or an event.
+    fn poll<T>(
+        &self,
+        task: usize,
+        context: &mut Context<'_>,
+        mut ready: impl FnMut(&mut Link) -> Option<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        let waiting = &self.connection()?.waiting;
+        waiting.check()?;
+        // Stored first: the other task may take the progress that this one waits for.
+        lock(&self.tasks.0)[task] = Some(context.waker().clone());
+        let both = Waker::from(Arc::clone(&self.tasks));
+        let mut both = Context::from_waker(&both);
+        loop {
+            // In this order no completion is missed: request a notification, poll, sleep.
+            let (value, progress) = waiting.with(|link| {
+                let first = link.progress(false);
+                if let Some(value) = ready(link) {
+                    return (Some(value), first);
+                }
+                let armed = link.arm();
+                // The thread of the connection may have polled the completion of an event.
+                let progress = first | link.progress(true) | matches!(armed, Ok(true));
+                let value = ready(link).or_else(|| armed.err().map(Err));
+                (value, progress)
+            });
+            if value.is_some() {
+                lock(&self.tasks.0)[task] = None;
+            }
+            if progress {
+                // It may be progress for the other task, whose event was just read.
+                let other = lock(&self.tasks.0)[1 - task].take();
+                other.into_iter().for_each(Waker::wake);
+            }
+            if let Some(value) = value {
+                return Poll::Ready(value);
+            }
+            if progress {
+                continue;
+            }
+            match (
+                self.done.poll_read_ready(&mut both)?,
+                self.events.poll_read_ready(&mut both)?,
+            ) {
+                (Poll::Pending, Poll::Pending) => return Poll::Pending,
+                (done, events) => {
+                    // The loop reads all events, so a later one makes the descriptor ready again.
+                    consume(done);
+                    consume(events);
+                }
+            }
+        }
+    }
+
+    /// Closes the connection in another thread, unless all written bytes have arrived.
+    fn close(&mut self) {
+        let Some(connection) = self.connection.take() else {
+            return;
+        };
+        let is_inherited = connection.waiting.check().is_err();
+        if is_inherited || connection.waiting.with(|link| link.is_drained()) {
+            return;
+        }
+        // If there is no thread for it, the drop of the closure closes the connection here.
+        let closing = thread::Builder::new().name("valkey-close".into());
+        let _ = closing.spawn(move || drop(connection));
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Makes the next poll wait for a new event.
+fn consume<T: AsRawFd>(ready: Poll<::tokio::io::unix::AsyncFdReadyGuard<'_, T>>) {
+    if let Poll::Ready(mut guard) = ready {
+        guard.clear_ready();
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let len = ready!(self.poll(READER, context, |link| {
+            link.read(into.initialize_unfilled())
+        }))?;
+        into.advance(len);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll(WRITER, context, |link| link.write(bytes))
+    }
+
+    /// Does nothing: written bytes are already being sent.
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll(WRITER, context, |link| {
+            link.is_drained().then(|| {
+                link.close();
+                Ok(())
+            })
+        }))?;
+        // The task that reads gets the end of the stream.
+        Arc::clone(&self.tasks).wake();
+        Poll::Ready(Ok(()))
+    }
+}

@@ -1,0 +1,143 @@
+use std::{
+    io,
+    os::fd::AsFd,
+    sync::{Condvar, Mutex},
+    time::{Duration, Instant},
+};
+
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+};
+use rdma_verbs::{cm::EventChannel, verbs::CompletionChannel};
+use rdmsg_os::{Process, lock, millis, unpoisoned};
+
+use crate::link::Link;
+
+/// A connection that several threads wait on.
+///
+/// One of them sleeps on the descriptors, and the others until that one wakes up. Then one of them
+/// takes its place.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    /// The process that made it.
+    process: Process,
+    state: Mutex<State>,
+    awake: Condvar,
+    done: CompletionChannel,
+    events: EventChannel,
+}
+
+#[derive(Debug)]
+struct State {
+    link: Link,
+    /// Whether a thread sleeps on the descriptors.
+    sleeper: bool,
+}
+
+/// Returns the time at which a timeout ends, `None` if it is unlimited.
+pub(crate) fn deadline(timeout: Option<Duration>) -> Option<Instant> {
+    timeout.and_then(|timeout| Instant::now().checked_add(timeout))
+}
+
+/// Returns the time until a deadline, `None` if it is unlimited, or an error if it has passed.
+pub(crate) fn left(deadline: Option<Instant>) -> io::Result<Option<Duration>> {
+    let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+    if left.is_some_and(|left| left.is_zero()) {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    Ok(left)
+}
+
+impl Waiting {
+    pub(crate) fn new(link: Link) -> Self {
+        Self {
+            process: Process::this(),
+            done: link.done().clone(),
+            events: link.events().clone(),
+            state: Mutex::new(State {
+                link,
+                sleeper: false,
+            }),
+            awake: Condvar::new(),
+        }
+    }
+
+    /// Returns an error in a child of the process that made the connection, which must not lock it.
+    pub(crate) fn check(&self) -> io::Result<()> {
+        if self.process.is_this() {
+            return Ok(());
+        }
+        let text = "the stream belongs to the process that forked this one; connect after the fork";
+        Err(io::Error::new(io::ErrorKind::NotConnected, text))
+    }
+
+    /// Calls `f` with the connection, without waiting.
+    pub(crate) fn with<T>(&self, f: impl FnOnce(&mut Link) -> T) -> T {
+        f(&mut lock(&self.state).link)
+    }
+
+    /// Waits until `ready` returns a value, and returns it.
+    ///
+    /// # Errors
+    ///
+    /// `TimedOut` if `ready` has not returned a value before the deadline.
+    pub(crate) fn wait<T>(
+        &self,
+        deadline: Option<Instant>,
+        mut ready: impl FnMut(&mut Link) -> Option<T>,
+    ) -> io::Result<T> {
+        self.check()?;
+        let mut state = lock(&self.state);
+        loop {
+            let mut progress = state.link.progress(false);
+            if let Some(value) = ready(&mut state.link) {
+                return Ok(value);
+            }
+            // A look at the events is a system call. They are not read while another thread sleeps,
+            // or is about to: it would not wake up. The notifications of completions remain.
+            if !state.sleeper {
+                progress |= state.link.progress(true);
+                if let Some(value) = ready(&mut state.link) {
+                    return Ok(value);
+                }
+            }
+            let left = left(deadline)?;
+            if progress {
+                continue;
+            }
+            if state.sleeper {
+                state = match left {
+                    None => unpoisoned(self.awake.wait(state)),
+                    Some(left) => unpoisoned(self.awake.wait_timeout(state, left)).0,
+                };
+                continue;
+            }
+            // In this order no completion is missed: request a notification, poll, sleep.
+            state.link.arm()?;
+            if state.link.progress(true) {
+                continue;
+            }
+            state.sleeper = true;
+            drop(state);
+            let slept = self.sleep(left);
+            state = lock(&self.state);
+            state.sleeper = false;
+            self.awake.notify_all();
+            slept?;
+        }
+    }
+
+    fn sleep(&self, left: Option<Duration>) -> io::Result<()> {
+        let mut files = [self.done.as_fd(), self.events.as_fd()]
+            .map(|file| PollFd::new(file, PollFlags::POLLIN));
+        // The loop of the caller checks the time.
+        let timeout = left.map_or(PollTimeout::NONE, |left| {
+            PollTimeout::try_from(millis(left)).unwrap_or(PollTimeout::MAX)
+        });
+        match poll(&mut files, timeout) {
+            Ok(_) | Err(Errno::EINTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
