@@ -47,7 +47,7 @@ impl Poller {
                 return None;
             }
             // The request for an event follows.
-            let _ = self.visit_as_loop(&[Reliance::Group, Reliance::Tasks]);
+            let _ = self.visit_as_loop(&[Reliance::Peer, Reliance::Group, Reliance::Tasks]);
             if self.owner() != Owner::Loop {
                 return None;
             }

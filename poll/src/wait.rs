@@ -223,9 +223,9 @@ impl Poller {
         self.judge(slept, value, deadline)
     }
 
-    /// As [`sleep`](Self::sleep), after [`Leader::fall_asleep`], while there is no completion queue
-    /// because the connection was lost. A wake follows when there is another queue, or when the
-    /// connection ends.
+    /// As [`sleep`](Self::sleep), after [`Leader::fall_asleep`], while no event reports
+    /// completions. Either the connection was lost: a wake follows when there is another queue, or
+    /// when the connection ends. Or the peer is in this process, and its thread wakes this one.
     fn sleep_without_events<T>(
         &self,
         leader: &Leader<'_>,
@@ -237,10 +237,12 @@ impl Poller {
         *value = ready();
         let slept = match value {
             Some(_) => Ok(Woken::Event),
-            None => alarm.sleep_until_event(deadline.left()),
+            // Without an engine's thread this one handles the deadlines of the connection.
+            None => alarm.sleep_until_event(self.line.shorten(deadline.left())),
         };
         leader.wake_up(matches!(slept, Ok(Woken::Alarm)));
         if value.is_none() {
+            self.line.serve_due();
             *value = ready();
         }
         self.judge(slept, value, deadline)
