@@ -93,8 +93,8 @@
 //!   connector for clients of HTTP and gRPC.
 //! * `metrics`: [`observe`] can pass its numbers to the crate `metrics`.
 //!
-//! Without the feature `rdma` the crate supports TCP alone, and has no [`cm`], [`verbs`] and
-//! [`rsocket`].
+//! Without the feature `rdma` the crate supports TCP and connections within the process, and has no
+//! [`cm`], [`verbs`] and [`rsocket`].
 //!
 //! # Layers below
 //!
@@ -135,6 +135,7 @@ mod remote_access;
 mod send_buffer;
 mod stream;
 mod tally;
+pub mod testing;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 mod transport;
@@ -180,7 +181,7 @@ pub mod guide {
     //! The guide, in reading order.
     //!
     //! 1. [Installing](installing): builds, software RoCE, containers.
-    //! 2. [Connecting](connecting): addresses, transports, time limits, private data.
+    //! 2. [Connecting](connecting): addresses, transports, time limits, private data, unit tests.
     //! 3. [Messages](messages): the window, backpressure, large messages, batches; reading and
     //!    writing memory of the peer.
     //! 4. [Waiting](waiting): threads, channels, groups, event loops, tasks.

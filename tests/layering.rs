@@ -39,6 +39,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "persistent",
             "send_buffer",
             "stream",
+            "testing",
             "tokio",
         ],
     ),

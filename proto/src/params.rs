@@ -29,6 +29,8 @@ pub struct Params {
     pub most_fragments: u32,
     /// The greatest number of bytes of messages between two acknowledgements by the peer's device.
     pub most_unsignalled: u32,
+    /// Whether a grant waits up to 2 ms for further releases while the application holds messages.
+    pub delays_grants: bool,
     /// The time limit for establishing the connection, including retries.
     pub connect_timeout: Duration,
     /// The time limit of one attempt to resolve the address, and of one to resolve the route.

@@ -1,12 +1,13 @@
 use std::io;
 
 use crate::{
-    addresses::ToAddresses,
+    addresses::{Addresses, ToAddresses},
     config::{Config, Label},
     engine::Engine,
     error::Error,
     listener::{Listener, RequestListener},
     stream::StreamListener,
+    transport_choice::TransportChoice,
 };
 
 /// Listens with a configuration or an engine of its own: [`Listener::builder`].
@@ -39,7 +40,9 @@ impl ListenerBuilder {
         self
     }
 
-    /// Sets the engine that serves the listener and its connections. Default: [`Engine::shared`].
+    /// Sets the engine that serves the listener and its connections.
+    ///
+    /// Default: [`Engine::shared`]; within the process a new [`Engine::in_memory`].
     #[must_use]
     pub fn engine(mut self, engine: &Engine) -> Self {
         self.engine = Some(engine.clone());
@@ -117,7 +120,8 @@ impl ListenerBuilder {
     /// * [`Error::EngineShutDown`] when the engine was shut down.
     /// * The errors of [`Listener::bind`].
     pub fn bind(&self, address: impl ToAddresses) -> Result<Listener, Error> {
-        Listener::bind_to(address, &self.config, &self.ready_engine()?)
+        let (addresses, engine) = self.ready(&address)?;
+        Listener::bind_to(addresses, &self.config, &engine)
     }
 
     /// Listens on an address, and leaves each request to the program.
@@ -126,7 +130,8 @@ impl ListenerBuilder {
     ///
     /// Those of [`bind`](Self::bind).
     pub fn bind_requests(&self, address: impl ToAddresses) -> Result<RequestListener, Error> {
-        RequestListener::bind_to(address, &self.config, &self.ready_engine()?)
+        let (addresses, engine) = self.ready(&address)?;
+        RequestListener::bind_to(addresses, &self.config, &engine)
     }
 
     /// Listens for [`Stream`](crate::Stream)s.
@@ -137,12 +142,23 @@ impl ListenerBuilder {
     pub fn bind_stream(&self, address: impl ToAddresses) -> io::Result<StreamListener> {
         let mut config = self.config.clone();
         config.stream = true;
-        let listener = Listener::bind_to(address, &config, &self.ready_engine()?)?;
+        let (addresses, engine) = self.ready(&address)?;
+        let listener = Listener::bind_to(addresses, &config, &engine)?;
         Ok(StreamListener::new(listener))
     }
 
-    fn ready_engine(&self) -> Result<Engine, Error> {
-        self.engine.clone().map_or_else(Engine::shared, Ok)
+    /// Looks the address up, and returns the engine of the listener.
+    fn ready(&self, address: &impl ToAddresses) -> Result<(Addresses, Engine), Error> {
+        self.config.check()?;
+        let addresses = address.to_addresses()?;
+        let choice = addresses.transport().unwrap_or(self.config.transport);
+        let is_in_memory = choice.resolved() == TransportChoice::Memory;
+        let engine = match &self.engine {
+            Some(engine) => engine.for_transport(is_in_memory)?,
+            None if is_in_memory => Engine::in_memory()?,
+            None => Engine::shared()?,
+        };
+        Ok((addresses, engine))
     }
 }
 

@@ -210,14 +210,20 @@ impl Transfer {
         }
     }
 
-    /// If a grant waits for more releases, it is looked at again after a while.
-    pub(super) fn watch_grant(&mut self, now: impl Clock) {
+    /// If a grant waits for more releases, it is looked at again after a while. Without delays it
+    /// is due at once, which this returns.
+    pub(super) fn watch_grant(&mut self, delays: bool, now: impl Clock) -> bool {
         if self.recv_credit.delays_grant() && self.timers.grant.is_none() {
+            if !delays {
+                self.recv_credit.stop_delaying_grants();
+                return true;
+            }
             self.timers.grant = Some(DelayedGrant {
                 deadline: now.now() + MAX_GRANT_DELAY,
                 announced: self.recv_credit.announced(),
             });
         }
+        false
     }
 
     // Closing.

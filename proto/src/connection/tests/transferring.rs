@@ -39,6 +39,21 @@ fn peer_without_credit_gets_delayed_grant_of_one() {
 }
 
 #[test]
+fn grant_without_delays_needs_no_timer() {
+    let params = Params {
+        delays_grants: false,
+        ..params()
+    };
+    let mut pair = Pair::established(params.clone(), params);
+    assert_eq!((0..10).filter(|_| pair.send(A)).count(), 4);
+    pair.run();
+    pair.release(B, true);
+    pair.run();
+    assert!(pair.sides[A].writable, "no time has passed");
+    assert_eq!((0..10).filter(|_| pair.send(A)).count(), 1);
+}
+
+#[test]
 fn slow_receiver_grants_half_windows() {
     let mut pair = pair();
     let mut sent = 0;
