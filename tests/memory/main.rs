@@ -1,0 +1,5 @@
+//! Connections within the process.
+
+mod faults;
+mod paused;
+mod threads;
