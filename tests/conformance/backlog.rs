@@ -5,9 +5,9 @@ use std::{
     thread,
 };
 
-use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Stream};
+use rdmsg::{CloseReason, Config, Connector, Endpoint, Error, Listener, Stream};
 
-use crate::stage::{Stage, TIME_LIMIT, place, small};
+use crate::stage::{Stage, TIME_LIMIT, engine, place, small};
 
 /// Returns the reason with which a connection ended, from a call that waits for a message.
 fn end(endpoint: &Endpoint) -> CloseReason {
@@ -141,7 +141,7 @@ fn a_closed_listener_keeps_its_backlog() {
 #[test]
 fn shut_down_engine_rejects_its_backlog() {
     let stage = Stage::new(&Config::default());
-    let clients = Engine::new().unwrap();
+    let clients = engine();
     let connector = Connector::new().engine(&clients);
     let near = connector.connect(stage.listener.local_addr()).unwrap();
     near.flush().unwrap();
