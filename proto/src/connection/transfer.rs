@@ -377,6 +377,13 @@ impl Transfer {
         writable
     }
 
+    /// Whether a refused send waits for slots that no completion will free: all frames in flight
+    /// were posted after the last signalled one.
+    pub(super) fn lacks_completion(&self) -> bool {
+        let lacks_slots = |lack: MissingResources| self.ring.room_for_data() < lack.slots;
+        self.blocked.is_some_and(lacks_slots) && self.ring.is_unsignalled()
+    }
+
     /// Whether a send was refused, and may not be tried again.
     #[inline]
     pub(super) fn is_blocked(&self) -> bool {
