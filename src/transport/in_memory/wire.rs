@@ -131,8 +131,8 @@ impl End {
         }
     }
 
-    /// A request was carried out. Each completes by itself, also one that is not signalled, because
-    /// no later completion may follow.
+    /// A request was carried out. It completes even if it is not signalled, because no signalled
+    /// one may follow.
     fn finish(&mut self, id: WorkId) {
         if let WorkId::Send(slot) = id {
             self.done.push_back(Done::Sent { slot });
