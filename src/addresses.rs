@@ -7,12 +7,17 @@ use nix::net::if_::if_nametoindex;
 
 use crate::{error::Error, transport_choice::TransportChoice};
 
+mod memory_names;
+
+pub(crate) use self::memory_names::{Shown, serves};
+
 /// An address to connect to or to listen on: a host and a port, as for [`ToSocketAddrs`], and a
 /// transport.
 ///
 /// Texts are `host:port`, or name the [`TransportChoice`] as well: `rdma://host:port`,
 /// `tcp://host:port`, `auto://host:port`, in any case. The text's transport overrides the one of
-/// the [`Config`](crate::Config). A link-local address has its network interface by name or by
+/// the [`Config`](crate::Config). `memory://name` is a listener of this process, for tests, whose
+/// name is any text. A link-local address has its network interface by name or by
 /// number: `[fe80::1%eth0]:7471`, `[fe80::1%2]:7471`.
 ///
 /// A function that is generic over [`ToSocketAddrs`] exchanges the trait: `use rdmsg::ToAddresses
@@ -110,6 +115,18 @@ fn look_up(
     Ok(Addresses::new(addresses))
 }
 
+/// Returns the address of a name within the process, in this text.
+fn in_memory(text: &str, name: &str) -> Result<Addresses, Error> {
+    if name.is_empty() {
+        return Err(Error::AddressLookup {
+            address: text.into(),
+            problem: "the name is empty".into(),
+        });
+    }
+    let address = memory_names::address_of(name);
+    Ok(Addresses::new(vec![address]).over(TransportChoice::Memory))
+}
+
 /// An address that needs no lookup, or the problem with its network interface.
 type Literal = Result<SocketAddr, String>;
 
@@ -144,14 +161,20 @@ impl ToAddresses for str {
         let Some(transport) = TransportChoice::named(scheme) else {
             return Err(Error::AddressLookup {
                 address: self.into(),
-                problem: "the schemes are rdma://, tcp:// and auto://".into(),
+                problem: "the schemes are rdma://, tcp://, auto:// and memory://".into(),
             });
         };
+        if transport == TransportChoice::Memory {
+            return in_memory(self, address);
+        }
         Ok(look_up(self, literal(address), address)?.over(transport))
     }
 
     fn name(&self) -> Option<String> {
-        let (_, address) = self.split_once("://").unwrap_or(("", self));
+        let (scheme, address) = self.split_once("://").unwrap_or(("", self));
+        if TransportChoice::named(scheme) == Some(TransportChoice::Memory) {
+            return None;
+        }
         // A text without a port is refused at once.
         let is_name = address.contains(':') && literal(address).is_none();
         is_name.then(|| self.into())
@@ -275,6 +298,25 @@ mod tests {
         ] {
             assert_eq!(name.as_deref(), text);
         }
+    }
+
+    #[test]
+    fn name_in_memory_is_any_text() {
+        for text in [
+            "memory://a",
+            "Memory://a",
+            "memory://a b:c/d",
+            "memory://127.0.0.1:1",
+        ] {
+            let addresses = text.to_addresses().unwrap();
+            assert_eq!(addresses.transport(), Some(TransportChoice::Memory));
+            assert_eq!(text.name(), None, "it needs no lookup");
+            let address = Shown(addresses.as_slice()[0]).to_string();
+            assert_eq!(address, text.replace("Memory", "memory"));
+        }
+        let error = "memory://".to_addresses().unwrap_err().to_string();
+        let expected = "cannot look up the address memory://: the name is empty";
+        assert_eq!(error, expected);
     }
 
     #[test]

@@ -573,7 +573,9 @@ impl Config {
     pub(crate) fn params(&self, transport: Transport) -> proto::Params {
         let (eager_size, most_fragments, most_unsignalled) = match transport {
             Transport::Rdma => (EAGER_OVER_RDMA, FRAGMENTS_OVER_RDMA, UNSIGNALLED_OVER_RDMA),
-            Transport::Tcp => (EAGER_OVER_TCP, FRAGMENTS_OVER_TCP, UNSIGNALLED_OVER_TCP),
+            Transport::Tcp | Transport::Memory => {
+                (EAGER_OVER_TCP, FRAGMENTS_OVER_TCP, UNSIGNALLED_OVER_TCP)
+            }
         };
         proto::Params {
             window: self.receive_window,
@@ -586,12 +588,17 @@ impl Config {
             send_slots: u32::from(self.send_depth),
             most_fragments,
             most_unsignalled,
+            // No timer runs for connections within the process.
+            delays_grants: transport != Transport::Memory,
             connect_timeout: self.connect_timeout,
             resolve_timeout: self.rdma.resolve_timeout,
             retry_refused: self.retry_refused,
             close_timeout: self.close_timeout,
             drain_timeout: DRAIN_TIMEOUT,
-            keepalive_interval: self.keepalive_interval,
+            // A peer in this process does not vanish.
+            keepalive_interval: self
+                .keepalive_interval
+                .filter(|_| transport != Transport::Memory),
             keepalive_timeout: self.keepalive_timeout,
             stream: self.stream,
             held: 0,

@@ -10,11 +10,11 @@ use crate::{
     addresses::{Addresses, ToAddresses},
     config::{Config, Label},
     endpoint::Endpoint,
-    engine::{Command, Engine, Reply, wait_for_reply},
+    engine::{Command, Engine, Reply, engine_of, wait_for_engine, wait_for_reply},
     error::Error,
     link::Way,
     persistent::Redial,
-    proto::{REPLY_DATA_MAX, REQUEST_DATA_MAX},
+    proto::{CloseReason, REPLY_DATA_MAX, REQUEST_DATA_MAX},
     stream::Stream,
     tally::count_failure,
     transport_choice::TransportChoice,
@@ -206,6 +206,8 @@ impl Connector {
     }
 
     /// Sets the engine that serves the connection. Default: [`Engine::shared`].
+    ///
+    /// A connection within the process has the engine of its listener instead.
     #[must_use]
     pub fn engine(mut self, engine: &Engine) -> Self {
         self.engine = Some(engine.clone());
@@ -238,8 +240,16 @@ impl Connector {
     }
 
     fn try_all(&self, address: impl ToAddresses) -> Result<Endpoint, Error> {
-        let engine = self.ready_engine()?;
-        let mut attempts = self.attempts(&address.to_addresses()?);
+        self.check()?;
+        let addresses = address.to_addresses()?;
+        let engine = self.engine_for(&addresses).or_else(|error| {
+            if !(self.config.retry_refused && error.is_refusal()) {
+                return Err(error);
+            }
+            // No timer retries a connect within the process: the listener wakes this thread.
+            wait_for_engine(addresses.as_slice(), self.config.connect_timeout).ok_or(error)
+        })?;
+        let mut attempts = self.attempts(&addresses);
         let mut failed = None;
         while let Some(attempt) = attempts.next(failed.as_ref()) {
             match self.try_once(&attempt, &engine) {
@@ -303,19 +313,46 @@ impl Connector {
     }
 
     fn into_connecting(self, address: &impl ToAddresses) -> Result<Connecting, Error> {
-        let engine = self.ready_engine();
-        engine
-            .and_then(|engine| Connecting::new(self, engine, address))
-            .inspect_err(count_failure)
+        Connecting::new(self, address).inspect_err(count_failure)
     }
 
-    pub(crate) fn ready_engine(&self) -> Result<Engine, Error> {
+    /// Checks everything but the address.
+    fn check(&self) -> Result<(), Error> {
         self.config.check()?;
-        check_private_data(&self.private_data, REQUEST_DATA_MAX, "a connect request")?;
+        check_private_data(&self.private_data, REQUEST_DATA_MAX, "a connect request")
+    }
+
+    /// Returns the engine of a client that dials these addresses, or a name that it has not looked
+    /// up. The dials within the process have the engines of the listeners.
+    pub(crate) fn ready_engine(&self, known: Option<&Addresses>) -> Result<Engine, Error> {
+        self.check()?;
         match &self.engine {
-            Some(engine) => Ok(engine.clone()),
+            Some(engine) => engine.for_transport(self.is_in_memory(known)),
+            None if self.is_in_memory(known) => Engine::in_memory(),
             None => Engine::shared(),
         }
+    }
+
+    /// Returns the engine that serves a connection to one of these addresses: within the process
+    /// that of the listener.
+    fn engine_for(&self, addresses: &Addresses) -> Result<Engine, Error> {
+        if !self.is_in_memory(Some(addresses)) {
+            return self.ready_engine(Some(addresses));
+        }
+        let mut engines = addresses.as_slice().iter().map(|address| {
+            engine_of(*address).ok_or(Error::Connect {
+                peer: *address,
+                reason: CloseReason::Refused,
+            })
+        });
+        let first = engines.next().unwrap_or(Err(Error::TimedOut));
+        first.or_else(|error| engines.find_map(Result::ok).ok_or(error))
+    }
+
+    fn is_in_memory(&self, known: Option<&Addresses>) -> bool {
+        let named = known.and_then(Addresses::transport);
+        let choice = named.unwrap_or(self.config.transport);
+        choice.resolved() == TransportChoice::Memory
     }
 
     fn attempts(&self, addresses: &Addresses) -> Attempts {
@@ -330,7 +367,8 @@ impl Connector {
     fn try_once(&self, attempt: &Attempt, engine: &Engine) -> Result<Endpoint, Error> {
         let (reply, result) = bounded(1);
         engine.send(self.command(attempt, Reply::Caller(reply)))?;
-        let established = wait_for_reply(&result, attempt.address, attempt.deadline)?;
+        let established =
+            wait_for_reply(engine.handle(), &result, attempt.address, attempt.deadline)?;
         Ok(Endpoint::new(established, engine.clone()))
     }
 

@@ -38,6 +38,8 @@ mod tasks;
 
 mod one_sided;
 
+mod pair;
+
 /// A handle of an established connection that carries whole messages in both directions, in order.
 ///
 /// Clones are handles of the same connection and may be used by several threads at once. When the
@@ -79,7 +81,7 @@ struct Inner {
     /// The number of bytes that were written after the peer had closed the stream.
     late: AtomicUsize,
     /// Keeps the engine's thread alive.
-    _engine: Engine,
+    engine: Engine,
 }
 
 /// Ending the connection, and information about it.
@@ -104,7 +106,7 @@ impl Endpoint {
                 lock_set_aside: Mutex::new(VecDeque::new()),
                 end_taken: AtomicBool::new(false),
                 late: AtomicUsize::new(0),
-                _engine: engine,
+                engine,
             })),
         }
     }
@@ -141,6 +143,12 @@ impl Endpoint {
     /// Begins to close the connection, and does not wait.
     pub(crate) fn start_close(&self) {
         self.inner.link.close();
+    }
+
+    /// Returns the connection, which this does not keep open, and its engine.
+    pub(crate) fn link_and_engine(&self) -> (&Arc<Link>, &Engine) {
+        let inner = self.inner.original();
+        (&inner.link, &inner.engine)
     }
 
     /// Returns the connection's name for the log.

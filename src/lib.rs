@@ -94,8 +94,8 @@
 //!   connector for clients of HTTP and gRPC.
 //! * `metrics`: [`observe`] can pass its numbers to the crate `metrics`.
 //!
-//! Without the feature `rdma` the crate supports TCP alone, and has no [`cm`], [`verbs`] and
-//! [`rsocket`].
+//! Without the feature `rdma` the crate supports TCP and connections within the process, and has no
+//! [`cm`], [`verbs`] and [`rsocket`].
 //!
 //! # Layers below
 //!
@@ -136,6 +136,7 @@ mod remote_access;
 mod send_buffer;
 mod stream;
 mod tally;
+pub mod testing;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 mod transport;
@@ -182,7 +183,8 @@ pub mod guide {
     //!
     //! 1. [Installing and processes](installing): builds, software RoCE, containers; daemons, fork,
     //!    `Command`, dropped privileges.
-    //! 2. [Connecting](connecting): addresses, transports, time limits, private data.
+    //! 2. [Connecting](connecting): addresses, transports, time limits, private data,
+    //!    unit tests.
     //! 3. [Messages](messages): the window, backpressure, large messages, batches; reading and
     //!    writing memory of the peer.
     //! 4. [Waiting](waiting): threads, channels, groups, event loops, tasks.

@@ -187,9 +187,11 @@ impl Connector {
     /// ```
     pub fn persist(&self, address: impl ToAddresses) -> Result<Persistent, Error> {
         self.redial.check()?;
-        let engine = self.ready_engine()?;
-        let connector = self.clone().retry_refused(false);
-        let shared = Shared::new(connector, engine, Target::new(&address)?);
+        let target = Target::new(&address)?;
+        let engine = self.ready_engine(target.addresses())?;
+        // All dials use this engine, except within the process.
+        let connector = self.clone().retry_refused(false).engine(&engine);
+        let shared = Shared::new(connector, engine, target);
         Ok(Persistent::new(shared))
     }
 

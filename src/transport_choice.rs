@@ -10,6 +10,9 @@ pub enum Transport {
     Rdma,
     /// A TCP connection, on which the library does the work of a device.
     Tcp,
+    /// A connection within this process, for tests: see [the
+    /// guide](crate::guide::connecting#unit-tests).
+    Memory,
 }
 
 impl fmt::Display for Transport {
@@ -17,6 +20,7 @@ impl fmt::Display for Transport {
         f.write_str(match self {
             Self::Rdma => "RDMA",
             Self::Tcp => "TCP",
+            Self::Memory => "memory",
         })
     }
 }
@@ -25,8 +29,8 @@ impl fmt::Display for Transport {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TransportChoice {
-    /// The choice that the environment variable `RDMSG_TRANSPORT` names: `auto`, `rdma` or `tcp`,
-    /// in any case. [`Auto`](Self::Auto) if the variable is not set.
+    /// The choice that the environment variable `RDMSG_TRANSPORT` names: `auto`, `rdma`, `tcp` or
+    /// `memory`, in any case. [`Auto`](Self::Auto) if the variable is not set.
     ///
     /// Any other value is an error of a connect or a bind.
     #[default]
@@ -47,15 +51,21 @@ pub enum TransportChoice {
     Rdma,
     /// TCP.
     Tcp,
+    /// A connection within this process, for tests: see [the
+    /// guide](crate::guide::connecting#unit-tests).
+    ///
+    /// Addresses are names for listeners of this process and nothing else.
+    Memory,
 }
 
 impl TransportChoice {
-    /// Returns the transport of this name: `auto`, `rdma` or `tcp`, in any case.
+    /// Returns the transport of this name: `auto`, `rdma`, `tcp` or `memory`, in any case.
     pub(crate) fn named(name: &str) -> Option<Self> {
         let names = [
             ("auto", Self::Auto),
             ("rdma", Self::Rdma),
             ("tcp", Self::Tcp),
+            ("memory", Self::Memory),
         ];
         let mut named = names.into_iter();
         let (_, transport) = named.find(|(known, _)| known.eq_ignore_ascii_case(name))?;
@@ -66,7 +76,7 @@ impl TransportChoice {
     pub(crate) fn check(self) -> Result<(), Error> {
         match self {
             Self::Environment => chosen_by_environment().map(drop),
-            Self::Auto | Self::Rdma | Self::Tcp => Ok(()),
+            Self::Auto | Self::Rdma | Self::Tcp | Self::Memory => Ok(()),
         }
     }
 
@@ -75,7 +85,7 @@ impl TransportChoice {
     pub(crate) fn resolved(self) -> Self {
         match self {
             Self::Environment => chosen_by_environment().unwrap_or(Self::Auto),
-            Self::Auto | Self::Rdma | Self::Tcp => self,
+            Self::Auto | Self::Rdma | Self::Tcp | Self::Memory => self,
         }
     }
 }
@@ -89,6 +99,6 @@ fn chosen_by_environment() -> Result<TransportChoice, Error> {
     named.ok_or_else(|| Error::InvalidConfig {
         field: "transport",
         value: format!("{name:?} in RDMSG_TRANSPORT"),
-        allowed: "auto, rdma or tcp".to_owned(),
+        allowed: "auto, rdma, tcp or memory".to_owned(),
     })
 }

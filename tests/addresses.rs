@@ -64,7 +64,7 @@ fn variable_for_the_transport_may_have_any_case() {
 fn misspelled_transport_variable_is_error() {
     let output = bind_with_variable("rmda");
     let error = "invalid configuration: transport is \"rmda\" in RDMSG_TRANSPORT, allowed is auto, \
-                 rdma or tcp;";
+                 rdma, tcp or memory;";
     assert_eq!(output.matches(error).count(), 2, "{output}");
 }
 

@@ -41,6 +41,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "persistent",
             "send_buffer",
             "stream",
+            "testing",
             "tokio",
         ],
     ),

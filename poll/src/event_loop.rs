@@ -51,7 +51,7 @@ impl Poller {
                 return None;
             }
             // The result is ignored, because `arm_and_poll` below requests an event in any case.
-            let _ = self.visit_as_loop(&[Reliance::Group, Reliance::Tasks]);
+            let _ = self.visit_as_loop(&[Reliance::Peer, Reliance::Group, Reliance::Tasks]);
             if self.owner() != Owner::Loop {
                 return None;
             }

@@ -32,7 +32,7 @@ pub struct Poller {
     pub tasks: Tasks,
     pub(super) policy: Policy,
     /// Sends notices to the engine's thread.
-    line: Line,
+    pub(super) line: Line,
     /// The number of calls of `wake` that found followers.
     wakes: Mutex<u64>,
     changed: Condvar,

@@ -68,6 +68,21 @@ impl Line {
         self.notices.leave(Notice { key, kind });
     }
 
+    /// Has the reader take the notices, if the engine has no thread. The caller holds no lock.
+    pub fn serve(&self) {
+        self.notices.serve();
+    }
+
+    /// See [`Mailbox::shorten`].
+    pub(super) fn shorten(&self, left: Option<Duration>) -> Option<Duration> {
+        self.notices.shorten(left)
+    }
+
+    /// See [`Mailbox::serve_due`].
+    pub(super) fn serve_due(&self) {
+        self.notices.serve_due();
+    }
+
     /// Returns the mailbox of the engine's thread.
     pub fn notices(&self) -> &Arc<Mailbox<Notice>> {
         &self.notices

@@ -229,9 +229,10 @@ impl Poller {
         self.judge(slept, value, deadline)
     }
 
-    /// Does the same as [`sleep`](Self::sleep), after [`Leader::fall_asleep`], while there is no
-    /// completion queue because the connection was lost. The engine's thread wakes the leader when
-    /// there is another queue, or when the connection ends.
+    /// Does the same as [`sleep`](Self::sleep), after [`Leader::fall_asleep`], while no event reports
+    /// completions. Either the connection was lost, and the engine's thread wakes the leader when
+    /// there is another queue or when the connection ends; or the peer is in this process, and the
+    /// thread of the peer wakes the leader.
     fn sleep_without_events<T>(
         &self,
         leader: &Leader<'_>,
@@ -243,10 +244,12 @@ impl Poller {
         *value = ready();
         let slept = match value {
             Some(_) => Ok(Woken::Event),
-            None => alarm.sleep_until_event(deadline.left()),
+            // Without an engine's thread this one handles the deadlines of the connection.
+            None => alarm.sleep_until_event(self.line.shorten(deadline.left())),
         };
         leader.wake_up(matches!(slept, Ok(Woken::Alarm)));
         if value.is_none() {
+            self.line.serve_due();
             *value = ready();
         }
         self.judge(slept, value, deadline)

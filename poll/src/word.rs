@@ -1,7 +1,7 @@
 //! The state of a [`Poller`](super::Poller), in one atomic word.
 //!
 //! ```text
-//!  63        32 31       16 15    12 11  8    7         6        5        4       3      2   1   0
+//!  63        32 31       16 15    11 10  8    7         6        5        4       3      2   1   0
 //! +------------+-----------+--------+------+---------+--------+----------+--------+-----+-------+
 //! |   visits   | followers | relied |      | held    |attended| notified | asleep | led | owner |
 //! +------------+-----------+--------+------+---------+--------+----------+--------+-----+-------+
@@ -31,6 +31,8 @@ pub enum Owner {
 /// bit of the field `relied`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reliance {
+    /// The peer is in this process: its thread delivers completions, and no event reports them.
+    Peer = 1 << 11,
     /// An event loop watches the fd for reading.
     Readable = 1 << 12,
     /// An event loop watches the fd for writing, because it waits for room to send.
@@ -108,7 +110,7 @@ const NOTIFIED: u64 = 1 << 4;
 /// the engine checks the connection again soon.
 const ATTENDED: u64 = 1 << 5;
 const HELD_BACK: u64 = 1 << 6;
-const RELIANCE: u64 = 0b1111 << 12;
+const RELIANCE: u64 = 0b1_1111 << 11;
 const FOLLOWER: u64 = 1 << 16;
 const FOLLOWERS: u64 = 0xffff << 16;
 /// The visit counter is the topmost field, so its overflow changes no other field.

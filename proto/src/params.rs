@@ -31,6 +31,8 @@ pub struct Params {
     /// A data frame is signalled after this number of bytes since the last signalled one, so that
     /// the peer's side acknowledges the bytes.
     pub most_unsignalled: u32,
+    /// Whether a grant waits up to 2 ms for further releases while the application holds messages.
+    pub delays_grants: bool,
     /// The maximum time to establish the connection, including retries.
     pub connect_timeout: Duration,
     /// The maximum time of each attempt to resolve the address, and of each attempt to resolve the

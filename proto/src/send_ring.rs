@@ -88,6 +88,11 @@ impl SendRing {
         self.used == 0
     }
 
+    /// Whether frames are in flight, and none of them is signalled.
+    pub(super) fn is_unsignalled(&self) -> bool {
+        self.used > 0 && self.used == self.unsignalled
+    }
+
     /// Whether a slot for a control frame is free.
     #[inline]
     pub(super) fn has_room(&self) -> bool {

@@ -277,7 +277,7 @@ impl<T: Text + Default> Text for Option<T> {
 
 impl Text for TransportChoice {
     fn read(&mut self, text: &str) -> Result<(), &'static str> {
-        const EXPECTED: &str = "environment, auto, rdma or tcp";
+        const EXPECTED: &str = "environment, auto, rdma, tcp or memory";
         *self = match Self::named(text) {
             Some(named) => named,
             None if text.eq_ignore_ascii_case("environment") => Self::Environment,
@@ -435,7 +435,7 @@ mod tests {
             ),
             (
                 "transport=rmda",
-                "transport is \"rmda\", allowed is environment, auto, rdma or tcp",
+                "transport is \"rmda\", allowed is environment, auto, rdma, tcp or memory",
             ),
         ] {
             let error = refused(text);

@@ -48,6 +48,7 @@ pub(super) fn ways(address: SocketAddr, transport: TransportChoice) -> impl Iter
     let (first, second) = match transport.resolved() {
         TransportChoice::Rdma => (Transport::Rdma, None),
         TransportChoice::Tcp => (Transport::Tcp, None),
+        TransportChoice::Memory => (Transport::Memory, None),
         TransportChoice::Auto | TransportChoice::Environment => {
             (Transport::Rdma, Some(Transport::Tcp))
         }
@@ -108,6 +109,7 @@ impl Attempts {
         let (first, second) = match self.transport {
             TransportChoice::Rdma => (rdma, None),
             TransportChoice::Tcp => (tcp, None),
+            TransportChoice::Memory => (Transport::Memory, None),
             TransportChoice::Auto if self.silent_hosts.contains(address, now) => (tcp, Some(rdma)),
             TransportChoice::Auto | TransportChoice::Environment => (rdma, Some(tcp)),
         };
@@ -134,7 +136,7 @@ impl Attempts {
                 Transport::Tcp if last.is_silent => {
                     self.silent_hosts.insert(last.address, Instant::now());
                 }
-                Transport::Tcp => {}
+                Transport::Tcp | Transport::Memory => {}
             }
         }
     }
@@ -170,6 +172,7 @@ fn reachable(address: SocketAddr, transport: Transport) -> SocketAddr {
         }
         (Transport::Tcp, IpAddr::V4(_)) => Some(Ipv4Addr::LOCALHOST.into()),
         (Transport::Tcp, IpAddr::V6(_)) => Some(Ipv6Addr::LOCALHOST.into()),
+        (Transport::Memory, _) => None,
     };
     SocketAddr::new(own.unwrap_or(ip), address.port())
 }

@@ -37,14 +37,11 @@ enum Step {
 }
 
 impl Connecting {
-    pub(crate) fn new(
-        connector: Connector,
-        engine: Engine,
-        address: &impl ToAddresses,
-    ) -> Result<Self, Error> {
-        let step = match address.name() {
-            Some(name) => Step::LookUp(look_up(name)),
-            None => attempt_first(&connector, &engine, &address.to_addresses()?)?,
+    pub(crate) fn new(connector: Connector, address: &impl ToAddresses) -> Result<Self, Error> {
+        connector.check()?;
+        let (engine, step) = match address.name() {
+            Some(name) => (connector.ready_engine(None)?, Step::LookUp(look_up(name))),
+            None => attempt_first(&connector, &address.to_addresses()?)?,
         };
         Ok(Self {
             connector,
@@ -55,14 +52,11 @@ impl Connecting {
     }
 }
 
-fn attempt_first(
-    connector: &Connector,
-    engine: &Engine,
-    addresses: &Addresses,
-) -> Result<Step, Error> {
+fn attempt_first(connector: &Connector, addresses: &Addresses) -> Result<(Engine, Step), Error> {
+    let engine = connector.engine_for(addresses)?;
     let mut attempts = connector.attempts(addresses);
-    let promise = attempt(connector, engine, &mut attempts, None)?;
-    Ok(Step::Attempt(attempts, promise))
+    let promise = attempt(connector, &engine, &mut attempts, None)?;
+    Ok((engine, Step::Attempt(attempts, promise)))
 }
 
 /// Begins the next attempt after the last one `failed`, or returns that error.
@@ -106,7 +100,7 @@ impl Connecting {
             match step {
                 Step::LookUp(promise) => {
                     let addresses = ready!(promise.poll(cx))?;
-                    *step = attempt_first(connector, engine, &addresses)?;
+                    (*engine, *step) = attempt_first(connector, &addresses)?;
                 }
                 Step::Attempt(attempts, promise) => match ready!(promise.poll(cx)) {
                     Ok(established) => {

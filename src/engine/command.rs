@@ -10,7 +10,9 @@ use std::{
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
-use super::{engine::EngineStatistics, promise::PromiseSender, relief::Custody};
+use super::{
+    engine::EngineStatistics, promise::PromiseSender, relief::Custody, threadless::Threadless,
+};
 use crate::{
     config::Config,
     error::Error,
@@ -84,6 +86,8 @@ pub(crate) struct Handle {
     /// The object to wait on for the engine's end. `None` after a fork: a child has no thread to
     /// wait for.
     custody: Option<Arc<Custody>>,
+    /// Keeps an engine without a thread.
+    threadless: Option<Arc<Threadless>>,
     process: Process,
 }
 
@@ -161,6 +165,16 @@ impl Handle {
         Self {
             commands,
             custody: Some(custody),
+            threadless: None,
+            process: Process::this(),
+        }
+    }
+
+    pub(super) fn threadless(commands: Arc<Mailbox<Command>>, engine: Arc<Threadless>) -> Self {
+        Self {
+            commands,
+            custody: None,
+            threadless: Some(engine),
             process: Process::this(),
         }
     }
@@ -170,6 +184,7 @@ impl Handle {
         Self {
             commands: Mailbox::closed(),
             custody: None,
+            threadless: None,
             process: Process::this(),
         }
     }
@@ -186,10 +201,16 @@ impl Handle {
             // The drop of the command is safe, because its objects belong to this process.
             Err(Error::Forked)
         } else if self.commands.send(command) {
+            self.commands.serve();
             Ok(())
         } else {
             Err(Error::EngineShutDown)
         }
+    }
+
+    /// Whether the engine has a thread of its own.
+    pub(super) fn has_thread(&self) -> bool {
+        self.threadless.is_none()
     }
 
     /// Returns whether the engine's thread still runs.
@@ -209,10 +230,12 @@ impl Drop for Handle {
     fn drop(&mut self) {
         if self.is_inherited() {
             // The engine's threads belong to the parent and cannot be joined or detached here.
-            leak((self.custody.take(), Arc::clone(&self.commands)));
+            let commands = Arc::clone(&self.commands);
+            leak((self.custody.take(), self.threadless.take(), commands));
             return;
         }
         self.commands.send(Command::Retire);
+        self.commands.serve();
     }
 }
 
@@ -256,17 +279,25 @@ impl Reply {
 /// connection whose caller no longer waits. The caller also enforces the deadline, because an
 /// engine that serves many connections may reply late.
 pub(crate) fn wait_for_reply(
+    engine: &Handle,
     result: &Receiver<Result<Established, Error>>,
     peer: SocketAddr,
     deadline: Instant,
 ) -> Result<Established, Error> {
-    match result.recv_deadline(deadline + REPLY_GRACE) {
-        Ok(result) => result,
-        // The engine has ended.
-        Err(RecvTimeoutError::Disconnected) => Err(Error::EngineShutDown),
-        Err(RecvTimeoutError::Timeout) => {
-            let reason = CloseReason::TimedOut(Phase::Waiting);
-            Err(Error::Connect { peer, reason })
+    let deadline = deadline + REPLY_GRACE;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        // An engine without a thread may have a deadline before.
+        let shorter = engine.commands.shorten(Some(left)).unwrap_or(left);
+        match result.recv_timeout(shorter) {
+            Ok(result) => return result,
+            // The engine has ended.
+            Err(RecvTimeoutError::Disconnected) => return Err(Error::EngineShutDown),
+            Err(RecvTimeoutError::Timeout) if shorter < left => engine.commands.serve_due(),
+            Err(RecvTimeoutError::Timeout) => {
+                let reason = CloseReason::TimedOut(Phase::Waiting);
+                return Err(Error::Connect { peer, reason });
+            }
         }
     }
 }

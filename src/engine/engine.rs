@@ -8,8 +8,10 @@ use crossbeam_channel::{RecvTimeoutError, bounded};
 
 use super::{
     command::{Command, Handle},
+    exit,
     reactor::Reactor,
     relief::Custody,
+    threadless::Threadless,
 };
 use crate::{
     error::Error,
@@ -67,11 +69,54 @@ impl Engine {
         Self::start(Budget::new(limits))
     }
 
+    /// Returns an engine without a thread, for connections within this process.
+    ///
+    /// The threads that call it, its listeners and its connections do its work. So when a call
+    /// returns, its effects on both sides of a connection have happened, and the waiting threads
+    /// and tasks were woken. Listeners on `memory://name` and
+    /// [`Endpoint::pair`](crate::Endpoint::pair) use such an engine by default. Over other
+    /// transports a connect or a bind with it fails with [`Error::InvalidConfig`].
+    ///
+    /// Threads that wait in a call handle the library's deadlines, such as
+    /// [`close_timeout`](crate::Config::close_timeout), up to 20 ms late. Tasks do not. The
+    /// timeouts of calls end their waits as always.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Os`] when the process has no file descriptor left.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rdmsg::{Engine, Listener};
+    ///
+    /// # fn main() -> Result<(), rdmsg::Error> {
+    /// let engine = Engine::in_memory()?;
+    /// let listener = Listener::builder().engine(&engine).bind("memory://counted")?;
+    /// let near = rdmsg::Endpoint::connect("memory://counted")?;
+    /// let far = listener.accept()?;
+    /// assert_eq!(engine.statistics()?.connections, 2);
+    /// # drop((near, far));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn in_memory() -> Result<Self, Error> {
+        let (engine, commands) = Threadless::start().map_err(Error::from_os)?;
+        Ok(Self {
+            inner: Arc::new(Handle::threadless(commands, engine)),
+        })
+    }
+
     fn start(budget: Arc<Budget>) -> Result<Self, Error> {
-        let manager = ConnectionManager::new().map_err(Error::from_os)?;
+        let notices = Mailbox::new().map_err(Error::from_os)?;
+        let manager = ConnectionManager::new(&notices).map_err(Error::from_os)?;
         let commands = Mailbox::new().map_err(Error::from_os)?;
-        let reactor =
-            Reactor::new(manager, Arc::clone(&commands), budget).map_err(Error::from_os)?;
+        let reactor = exit::register(Arc::clone(&commands))
+            .and_then(|registration| {
+                let commands = Arc::clone(&commands);
+                Reactor::new(manager, commands, notices, budget, registration)
+            })
+            .map_err(Error::from_os)?;
         let custody = Custody::start(Box::new(reactor))
             .map_err(failed("pthread_create"))
             .map_err(Error::Os)?;
@@ -213,6 +258,19 @@ impl Engine {
 
     pub(crate) fn send(&self, command: Command) -> Result<(), Error> {
         self.inner.send(command)
+    }
+
+    /// Returns this engine if it serves connections over a transport: within the process, or over
+    /// RDMA and TCP.
+    pub(crate) fn for_transport(&self, is_in_memory: bool) -> Result<Self, Error> {
+        if is_in_memory || self.inner.has_thread() {
+            return Ok(self.clone());
+        }
+        Err(Error::InvalidConfig {
+            field: "engine",
+            value: "Engine::in_memory()".to_owned(),
+            allowed: "Engine::new() for transports other than memory".to_owned(),
+        })
     }
 
     pub(crate) fn handle(&self) -> &Arc<Handle> {

@@ -50,6 +50,11 @@ pub(super) enum Role {
 }
 
 impl Role {
+    /// Whether this side connects.
+    pub(super) fn is_active(&self) -> bool {
+        self.choose(true, false)
+    }
+
     /// Returns the value for its side.
     pub(super) fn choose<T>(&self, active: T, passive: T) -> T {
         match self {
@@ -113,11 +118,13 @@ impl Entry {
         let transport = self
             .id
             .create_transport(manager, key, &self.config, client)?;
-        let events = Arc::clone(transport.poll_side.events());
+        let events = transport.poll_side.events().cloned();
         let traits = transport.allocator.domain().traits();
         self.link.install(transport);
-        let registration = Registration::new(Arc::clone(epolls), events, key)?;
-        self.link.poller.register(registration);
+        if let Some(events) = events {
+            let registration = Registration::new(Arc::clone(epolls), events, key)?;
+            self.link.poller.register(registration);
+        }
         self.link
             .in_engine(|core| core.conn.handle_transport(traits));
         Ok(())

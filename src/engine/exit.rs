@@ -59,7 +59,7 @@ impl Running {
 }
 
 /// Keeps an engine in the list of running engines until it is dropped.
-pub(super) struct Registration(Arc<Running>);
+pub(super) struct Registration(Option<Arc<Running>>);
 
 /// Enters an engine. The exit handler sends [`Command::Exit`] to its mailbox.
 pub(super) fn register(mailbox: Arc<Mailbox<Command>>) -> Result<Registration, OsError> {
@@ -74,26 +74,38 @@ pub(super) fn register(mailbox: Arc<Mailbox<Command>>) -> Result<Registration, O
         REGISTERED.store(true, Ordering::Relaxed);
     }
     all.push(Arc::clone(&running));
-    Ok(Registration(running))
+    Ok(Registration(Some(running)))
 }
 
 impl Registration {
+    /// For an engine whose connections end with the process, as their peers do.
+    pub(super) fn nowhere() -> Self {
+        Self(None)
+    }
+
+    fn is_of(&self, running: &Arc<Running>) -> bool {
+        self.0.as_ref().is_some_and(|own| Arc::ptr_eq(own, running))
+    }
+
     /// Adds a connection whose close may take this time.
     pub(super) fn connection_opened(&self, time_limit: Duration) {
-        *lock(&self.0.time_limit).entry(time_limit).or_default() += 1;
+        if let Some(running) = &self.0 {
+            *lock(&running.time_limit).entry(time_limit).or_default() += 1;
+        }
     }
 
     /// Sends a command to all other engines of this process.
     pub(super) fn send_to_others(&self, command: impl Fn() -> Command) {
         let all = lock(&ENGINES.get().running);
-        for other in all.iter().filter(|other| !Arc::ptr_eq(other, &self.0)) {
+        for other in all.iter().filter(|other| !self.is_of(other)) {
             other.mailbox.send(command());
         }
     }
 
     /// Removes a connection with this time limit, which has ended.
     pub(super) fn connection_closed(&self, time_limit: Duration) {
-        let mut all = lock(&self.0.time_limit);
+        let Some(running) = &self.0 else { return };
+        let mut all = lock(&running.time_limit);
         match all.get_mut(&time_limit) {
             Some(count) if *count > 1 => *count -= 1,
             _ => drop(all.remove(&time_limit)),
@@ -104,7 +116,7 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         let Engines { running, ended } = ENGINES.get();
-        lock(running).retain(|running| !Arc::ptr_eq(running, &self.0));
+        lock(running).retain(|running| !self.is_of(running));
         ended.notify_all();
     }
 }

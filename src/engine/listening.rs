@@ -2,8 +2,12 @@
 
 use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
 
-use super::command::{Handle, ListenerItem};
+use super::{
+    command::{Handle, ListenerItem},
+    names::Claim,
+};
 use crate::{
+    addresses::Shown,
     config::{Config, Label},
     error::Error,
     proto::CloseReason,
@@ -26,8 +30,10 @@ pub(super) struct Listening {
     pub(super) half_open: HalfOpen,
     /// The listener over RDMA, if there is one.
     rdma: Option<Place>,
-    /// The listener over TCP, if there is one.
+    /// The listener over TCP, or within the process, if there is one.
     tcp: Option<ListenId>,
+    /// The claim of a listener within the process.
+    pub(super) claim: Option<Claim>,
 }
 
 /// The name of a listener in the log: its number, its label and its address.
@@ -36,7 +42,7 @@ pub(crate) struct ListenerName<'a>(pub(crate) u64, pub(crate) &'a Label, pub(cra
 impl fmt::Display for ListenerName<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(key, label, local) = self;
-        write!(f, "listener {key}{label} on {local}")
+        write!(f, "listener {key}{label} on {}", Shown(*local))
     }
 }
 
@@ -83,6 +89,7 @@ impl Listening {
             half_open: HalfOpen::default(),
             rdma: rdma.map(|id| Place::Bound { _id: id }),
             tcp,
+            claim: None,
         }
     }
 

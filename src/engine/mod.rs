@@ -5,6 +5,9 @@
 //! it commands ([`command`]) and connections send it notices; it answers through channels and never
 //! waits for either.
 //!
+//! An engine without a thread ([`threadless`]) serves connections within the process: the threads
+//! that give it work run the same reactor.
+//!
 //! It does not depend on the handles. It hands out established connections and requests, of which
 //! the handles make `Endpoint`s.
 
@@ -16,9 +19,11 @@ mod engine;
 mod entry;
 mod exit;
 mod listening;
+mod names;
 mod promise;
 mod reactor;
 mod relief;
+mod threadless;
 mod timers;
 mod tombstones;
 
@@ -31,5 +36,6 @@ pub(crate) use self::{
     command::{Bound, Command, Established, Incoming, ListenerItem, Reply, wait_for_reply},
     device_events::device_events,
     listening::ListenerName,
+    names::{engine_of, wait_for_engine},
     promise::{Promise, PromiseSender},
 };

@@ -7,6 +7,7 @@ mod devices;
 mod events;
 mod polling;
 mod sessions;
+mod threadless;
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
@@ -29,7 +30,7 @@ use super::{
     command::Command,
     engine::EngineStatistics,
     entry::{Entry, Role},
-    exit::{self, Registration},
+    exit::Registration,
     listening::Listening,
     relief::Work,
     timers::Timers,
@@ -40,8 +41,7 @@ use crate::{
     error::Error,
     link::{Ended, Link, Peers, Side, Way, Ways},
     os::{failed, millis},
-    poll::{Attended, Epolls},
-    poll::{Mailbox, Notice},
+    poll::{Attended, Epolls, Mailbox, Notice, Reliance},
     proto::{CloseReason, CmCall, CmInput, CmOp, Connection, Host, Params, SessionId},
     status::OsError,
     transport::{Budget, ConnectionId, ConnectionManager, DEVICE, Event},
@@ -53,6 +53,7 @@ const COMMANDS: u64 = 0;
 /// The tokens of the connection managers, and the timer keys of their next poll.
 const CM_RDMA: u64 = 1;
 const CM_TCP: u64 = 7;
+const CM_MEMORY: u64 = 8;
 /// The timer key of the next check of the connections that the application polls.
 const ATTENDED: u64 = 2;
 /// The timer key of connections that wait for their turn.
@@ -149,9 +150,10 @@ impl Reactor {
     pub(super) fn new(
         manager: ConnectionManager,
         commands: Arc<Mailbox<Command>>,
+        notices: Arc<Mailbox<Notice>>,
         budget: Arc<Budget>,
+        registration: Registration,
     ) -> Result<Self, OsError> {
-        let registration = exit::register(Arc::clone(&commands))?;
         let mut reactor = Self {
             stage: Stage::Wait,
             ready: VecDeque::with_capacity(64),
@@ -160,7 +162,7 @@ impl Reactor {
             epolls: Arc::new(Epolls::new()?),
             manager,
             commands,
-            notices: Mailbox::new()?,
+            notices,
             links: HashMap::new(),
             listeners: HashMap::new(),
             sessions: HashMap::new(),
@@ -336,6 +338,9 @@ impl Reactor {
             sender,
             max_ids,
         );
+        if way.transport == Transport::Memory {
+            link.poller.rely(Reliance::Peer);
+        }
         self.registration.connection_opened(config.longest_close());
         if !config.resume.is_zero() {
             let side = role.choose(Side::Active(Box::new(Ways::new(way))), Side::Passive);
@@ -390,6 +395,14 @@ impl Reactor {
             };
             let Some(op) = op else { break };
             trace!(Connection, "{}: {op:?}", entry.link);
+            let skips_turn = entry.id.transport() == Transport::Memory && entry.role.is_active();
+            if op == CmOp::AwaitTurn && skips_turn {
+                // The peer may answer late, and no timer would end the turn.
+                entry
+                    .link
+                    .in_engine(|core| core.conn.take_turn(Instant::now()));
+                continue;
+            }
             if op == CmOp::AwaitTurn {
                 let turns = entry.role.choose(&mut self.connects, &mut self.accepts);
                 turns.join(key, Host::of(entry.peer.ip()));
@@ -589,8 +602,11 @@ mod tests {
     use super::*;
 
     fn reactor() -> Reactor {
-        let manager = ConnectionManager::new().unwrap();
-        Reactor::new(manager, Mailbox::new().unwrap(), Budget::shared()).unwrap()
+        let notices = Mailbox::new().unwrap();
+        let manager = ConnectionManager::new(&notices).unwrap();
+        let commands = Mailbox::new().unwrap();
+        let registration = Registration::nowhere();
+        Reactor::new(manager, commands, notices, Budget::shared(), registration).unwrap()
     }
 
     /// Returns the transports whose connection managers the engine waits for.

@@ -6,6 +6,7 @@ use std::{
 };
 
 use crate::{
+    addresses::Shown,
     machine,
     proto::{CloseReason, RAISE_MEMLOCK},
     status::OsError,
@@ -92,11 +93,14 @@ impl fmt::Display for BindProblem<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(address, error) = self;
         match error.errno {
+            libc::EADDRINUSE if Shown(**address).is_name() => f.write_str(
+                "another listener of this process has the name; end that one, or use another name",
+            ),
             libc::EADDRINUSE => {
-                let transport = if error.call.starts_with("rdma_") {
-                    Transport::Rdma
-                } else {
-                    Transport::Tcp
+                let transport = match error.call {
+                    "claim" => Transport::Memory,
+                    call if call.starts_with("rdma_") => Transport::Rdma,
+                    _ => Transport::Tcp,
                 };
                 write!(
                     f,

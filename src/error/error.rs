@@ -10,6 +10,7 @@ use super::advice::{
     rebind_advice,
 };
 use crate::{
+    addresses::Shown,
     machine::{self, Denied},
     proto::{CloseReason, Phase},
     remote_access::RemoteAccess,
@@ -79,7 +80,8 @@ pub enum Error {
 
     /// An address cannot be listened on.
     #[error(
-        "cannot listen on {address}: {}{}",
+        "cannot listen on {}: {}{}",
+        Shown(*.address),
         BindProblem(.address, .error),
         ScopeAdvice(.address, Some(.error))
     )]
@@ -93,7 +95,11 @@ pub enum Error {
     /// The connection could not be established. With the reason [`CloseReason::Os`] a call of the
     /// system failed: over TCP for each cause for which a socket of std cannot connect, but a
     /// refusal.
-    #[error("cannot connect to {peer}: {reason}{}", ScopeAdvice(.peer, os_error(.reason)))]
+    #[error(
+        "cannot connect to {}: {reason}{}",
+        Shown(*.peer),
+        ScopeAdvice(.peer, os_error(.reason))
+    )]
     Connect {
         /// The peer's address.
         peer: SocketAddr,
@@ -289,7 +295,11 @@ pub enum Error {
 
     /// The device or the address of a listener was removed, or its engine failed. It stays so; bind
     /// a new one.
-    #[error("the listener on {address} has ended: {reason}{}", rebind_advice(.reason))]
+    #[error(
+        "the listener on {} has ended: {reason}{}",
+        Shown(*.address),
+        rebind_advice(.reason)
+    )]
     ListenerEnded {
         /// The address that was listened on.
         address: SocketAddr,
@@ -334,7 +344,7 @@ impl Error {
     ) -> Self {
         match transport {
             Transport::Rdma => Self::from_connect_rdma(peer, reason),
-            Transport::Tcp => Self::Connect { peer, reason },
+            Transport::Tcp | Transport::Memory => Self::Connect { peer, reason },
         }
     }
 
@@ -452,8 +462,8 @@ impl Error {
         }
     }
 
-    /// Returns the error of an `address` that cannot be listened on over TCP.
-    pub(crate) fn from_bind_tcp(address: SocketAddr, error: OsError) -> Self {
+    /// Returns the error of an `address` that cannot be listened on over TCP, or in memory.
+    pub(crate) fn from_bind_locally(address: SocketAddr, error: OsError) -> Self {
         Self::Bind { address, error }
     }
 

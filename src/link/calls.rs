@@ -22,6 +22,7 @@ use crate::{
         Allocator, Checked, DeviceCounters, HopLimit, OneSidedOp, OutboundBuffer, Region,
         RemoteRegion,
     },
+    transport_choice::Transport,
 };
 
 /// Facts about the connection.
@@ -78,14 +79,16 @@ impl Link {
         &self,
         call: impl FnOnce(HopLimit<'_>, bool) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let events = lock(&self.poll)
-            .as_ref()
-            .map(|side| Arc::clone(side.events()));
+        let events = lock(&self.poll).as_ref().map(|side| side.events().cloned());
         let events = events.ok_or_else(|| self.disconnected())?;
-        let limit = events.hop_limit().ok_or_else(|| Error::NotSupported {
+        let limit = events.as_ref().and_then(|events| events.hop_limit());
+        let limit = limit.ok_or_else(|| Error::NotSupported {
             operation: "a time to live of its own",
-            device: "a connection over RDMA".into(),
-            because: "its route has the limit of hops",
+            device: format!("a connection over {}", self.transport()),
+            because: match self.transport() {
+                Transport::Rdma => "its route has the limit of hops",
+                Transport::Tcp | Transport::Memory => "it has no packets",
+            },
         })?;
         let over_ipv6 = match self.peer_addr().ip() {
             IpAddr::V4(_) => false,

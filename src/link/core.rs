@@ -29,9 +29,8 @@ use crate::{
         Arrival, Clock, CloseReason, CmOp, Connection, Event, HEADER_LEN, Note, Output,
         SessionOver, Statistics, Work, parts,
     },
-    status::OsError,
     tally,
-    transport::{Done, Posted, ReceiveShare, WorkQueues},
+    transport::{Done, PostError, Posted, ReceiveShare, WorkQueues},
 };
 
 /// The state machine with the work queues that it controls.
@@ -391,12 +390,14 @@ impl Core {
     }
 
     /// Posts something; a failure ends the connection.
-    fn post(&mut self, post: impl FnOnce(&mut WorkQueues) -> Result<(), OsError>) {
+    fn post<E: Into<PostError>>(&mut self, post: impl FnOnce(&mut WorkQueues) -> Result<(), E>) {
         let Some(queues) = &mut self.queues else {
             return;
         };
-        if let Err(error) = post(queues) {
-            self.conn.handle_post_failure(error, Instant::now());
+        match post(queues).map_err(Into::into) {
+            Ok(()) => {}
+            Err(PostError::PollBoth) => self.deferred.drive = true,
+            Err(PostError::Failed(error)) => self.conn.handle_post_failure(error, Instant::now()),
         }
     }
 

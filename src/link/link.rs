@@ -61,13 +61,13 @@ pub(crate) struct Link {
     /// The connection's number in its process.
     pub(crate) key: u64,
     /// The name that the program gave the connection.
-    label: Label,
+    pub(super) label: Label,
     /// Whether threads that wait for room check for stalls, because the engine checks too seldom.
     pub(super) checks_stalls: bool,
     /// Whether the statistics of the process include the connection.
     is_counted: bool,
     /// The way of the first connection, and the local address of that connection.
-    first: Way,
+    pub(super) first: Way,
     first_local: OnceLock<SocketAddr>,
     /// The way and the local address of the present or last connection. No other lock is taken
     /// under this one.
@@ -425,10 +425,14 @@ impl Link {
         self.is_over() || self.set_aside.load(Ordering::Relaxed) > 0
     }
 
-    /// Notifies the engine's thread if `drive`, so that it drives the connection.
+    /// Notifies the engine's thread if `drive`, so that it drives the connection. Without such a
+    /// thread, the calling thread does the engine's work. It holds no lock of a connection.
     pub(super) fn notify_engine(&self, drive: bool) {
-        if drive && !self.drive_wanted.swap(true, Ordering::AcqRel) {
-            self.notify(NoticeKind::Drive);
+        if drive {
+            if !self.drive_wanted.swap(true, Ordering::AcqRel) {
+                self.notify(NoticeKind::Drive);
+            }
+            self.line.serve();
         }
     }
 
@@ -631,22 +635,6 @@ impl MessageOwner for Ring {
 impl fmt::Display for Ring {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.link.fmt(f)
-    }
-}
-
-impl fmt::Display for Link {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "conn {}{} to {}", self.key, self.label, self.peer_addr())
-    }
-}
-
-impl fmt::Debug for Link {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Link")
-            .field("key", &self.key)
-            .field("label", &self.label.as_str())
-            .field("peer", &self.peer_addr())
-            .finish_non_exhaustive()
     }
 }
 

@@ -48,6 +48,8 @@ enum Inner {
         inbound: Box<InboundBuffer>,
         owner: Arc<dyn MessageOwner>,
     },
+    /// Bytes of the program, which no connection has received.
+    Own(Vec<u8>),
 }
 
 impl Message {
@@ -79,7 +81,7 @@ impl Message {
     pub(super) fn buffered(&self) -> usize {
         match &self.inner {
             Some(Inner::Eager { bytes, .. } | Inner::Part { bytes, .. }) => bytes.len(),
-            Some(Inner::Copied(_) | Inner::Large { .. }) | None => 0,
+            Some(Inner::Copied(_) | Inner::Large { .. } | Inner::Own(_)) | None => 0,
         }
     }
 
@@ -103,19 +105,23 @@ impl Message {
 
     #[cold]
     fn is_inherited(&self) -> bool {
-        let owner = self.inner.as_ref().map(|inner| match inner {
+        let owner = self.inner.as_ref().and_then(|inner| match inner {
             Inner::Eager { owner, .. } | Inner::Part { owner, .. } | Inner::Large { owner, .. } => {
-                owner
+                Some(owner)
             }
-            Inner::Copied(copied) => &copied.owner,
+            Inner::Copied(copied) => Some(&copied.owner),
+            Inner::Own(_) => None,
         });
         owner.is_some_and(|owner| owner.is_inherited())
     }
 
     /// Copies the bytes and releases the buffer at once.
     #[must_use]
-    pub fn into_vec(self) -> Vec<u8> {
-        self.to_vec()
+    pub fn into_vec(mut self) -> Vec<u8> {
+        match &mut self.inner {
+            Some(Inner::Own(bytes)) => std::mem::take(bytes),
+            _ => self.to_vec(),
+        }
     }
 }
 
@@ -127,6 +133,7 @@ impl Deref for Message {
             Some(Inner::Eager { bytes, .. } | Inner::Part { bytes, .. }) => bytes,
             Some(Inner::Copied(copied)) => &copied.bytes,
             Some(Inner::Large { inbound, .. }) => inbound.bytes(),
+            Some(Inner::Own(bytes)) => bytes,
             None => &[],
         }
     }
@@ -173,6 +180,42 @@ impl From<Message> for Vec<u8> {
     }
 }
 
+impl From<Vec<u8>> for Message {
+    /// Makes a message that no connection has received, for tests of functions that take messages.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rdmsg::Message;
+    ///
+    /// fn is_ping(message: &Message) -> bool {
+    ///     *message == b"ping"
+    /// }
+    ///
+    /// assert!(is_ping(&Message::from(b"ping")));
+    /// assert!(!is_ping(&Message::from(vec![0; 4])));
+    /// ```
+    fn from(bytes: Vec<u8>) -> Self {
+        Self {
+            inner: Some(Inner::Own(bytes)),
+        }
+    }
+}
+
+impl From<&[u8]> for Message {
+    /// As from a `Vec`, with a copy.
+    fn from(bytes: &[u8]) -> Self {
+        bytes.to_vec().into()
+    }
+}
+
+impl<const N: usize> From<&[u8; N]> for Message {
+    /// As from a `Vec`, with a copy.
+    fn from(bytes: &[u8; N]) -> Self {
+        bytes.to_vec().into()
+    }
+}
+
 impl Drop for Message {
     fn drop(&mut self) {
         if Process::is_child() && self.is_inherited() {
@@ -202,7 +245,7 @@ impl Drop for Message {
                 drop(inbound);
                 owner.give_back(Place::Large(len));
             }
-            None => {}
+            Some(Inner::Own(_)) | None => {}
         }
     }
 }

@@ -16,6 +16,7 @@
 //! | addresses and transports to the peer of a session | `ways` |
 //! | sends that wait for long, for the log | `stall` |
 //! | reports to the application; their order; its channel | `reports`; `sent_order`; `outbox` |
+//! | faults, for tests; the name in log lines | `faults`; `name` |
 //! | messages and the places that their drop gives back; unread bytes | `message`; `inflow` |
 //!
 //! A connection knows nothing of the engine, of listeners or of other connections. Messages know a
@@ -27,12 +28,14 @@ mod completion;
 mod core;
 mod cork;
 mod deferred;
+mod faults;
 mod inbound_memory;
 mod inflow;
 #[expect(clippy::module_inception, reason = "it is the layer's main type")]
 mod link;
 mod liveness;
 mod message;
+mod name;
 mod outbox;
 mod polling;
 mod reports;
@@ -52,6 +55,7 @@ pub(crate) use crate::poll::{Awaited, Deadline, Progress};
 
 pub(crate) use self::{
     completion::Ended,
+    faults::Withholding,
     inflow::Inflow,
     link::{Link, Owner},
     liveness::Peers,

@@ -109,7 +109,9 @@ impl Link {
             }
             return Some(side);
         }
-        None
+        // Threads that share the process with the peer keep the lock for a moment only, and no
+        // timer of the engine brings it back.
+        self.is_in_memory().then(|| lock(&self.poll))
     }
 
     /// Takes all completions that arrived before the connection's end. Returns false if it could
@@ -355,7 +357,7 @@ impl Completions for Queue<'_> {
     fn events(&self) -> Option<(impl Deref<Target = CompletionEvents>, bool)> {
         let side = lock(&self.link.poll);
         let side = side.as_ref()?;
-        Some((Arc::clone(side.events()), side.has_ended()))
+        Some((Arc::clone(side.events()?), side.has_ended()))
     }
 
     fn stays_readable(&self) -> bool {
@@ -438,7 +440,9 @@ impl Link {
         match interest {
             // Over TCP a look costs a system call, which waits until something is readable. A
             // connection that resumes may change to RDMA, and keeps its fd.
-            Interest::Readable if !self.is_over_tcp() || self.resumes() => {
+            Interest::Readable
+                if !self.is_in_memory() && (!self.is_over_tcp() || self.resumes()) =>
+            {
                 self.poller.loop_fd(readiness)
             }
             Interest::Readable | Interest::Writable => readiness.fd(),
@@ -536,7 +540,11 @@ impl Link {
             return Ok(());
         }
         let events = match &*side {
-            Some(side) if !self.core().is_suspended() => Arc::clone(side.events()),
+            Some(side) if !self.core().is_suspended() => match side.events() {
+                Some(events) => Arc::clone(events),
+                // The thread of the peer wakes the tasks.
+                None => return Ok(()),
+            },
             Some(_) | None => {
                 self.poller.tasks.await_transport(runtime);
                 return Ok(());

@@ -14,7 +14,7 @@ use crate::{
     error::{Error, TrySendError},
     proto::{self, BatchRoom, Connection, MAX_PARTS, PART_HEADER_LEN, SendRefused, Transmit, Way},
     status::OsError,
-    transport::{Allocator, Checked, Exposed, OutboundBuffer, WorkQueues},
+    transport::{Allocator, Checked, Exposed, OutboundBuffer, PostError, WorkQueues},
 };
 
 /// The longest message that memory can hold.
@@ -152,7 +152,7 @@ fn post_fragments(
     parts: &[IoSlice<'_>],
     len: usize,
     reported: bool,
-) -> Result<Result<(), OsError>, SendRefused> {
+) -> Result<Result<(), PostError>, SendRefused> {
     conn.may_send(len)?;
     let mut sends = Vec::new();
     let mut offset = 0;
@@ -287,8 +287,10 @@ impl Core {
             }
             (Content::Sent, _) => return Ok(Attempt::Sent),
         };
-        if let Err(error) = posted {
-            return Err(self.post_failed(error));
+        match posted {
+            Ok(()) => {}
+            Err(PostError::PollBoth) => self.deferred.drive = true,
+            Err(PostError::Failed(error)) => return Err(self.post_failed(error)),
         }
         if let Some(session) = &mut self.session {
             keep(session, &self.conn, message);
@@ -302,6 +304,18 @@ impl Core {
             None => {}
         }
         Ok(Attempt::Sent)
+    }
+
+    /// Acts on the outcome of a call that posts work.
+    #[cold]
+    pub(super) fn heed(&mut self, outcome: PostError) -> Result<(), TrySendError> {
+        match outcome {
+            PostError::PollBoth => {
+                self.deferred.drive = true;
+                Ok(())
+            }
+            PostError::Failed(error) => Err(self.post_failed(error)),
+        }
     }
 
     /// Ends the connection because a work request could not be posted. If the connection was ending
@@ -348,7 +362,7 @@ impl Core {
         let transmit = self.conn.send_batch(count as u32, len).map_err(refused)?;
         queues
             .post_send(&transmit, &parts[..2 * count], false)
-            .map_err(|error| self.post_failed(error))?;
+            .or_else(|error| self.heed(error))?;
         if let Some(session) = &mut self.session {
             for message in &messages[..count] {
                 session.keep(&self.conn, &[IoSlice::new(message)], None);
@@ -415,7 +429,7 @@ impl Core {
         };
         queues
             .post_send(transmit, parts, false)
-            .map_err(|error| self.post_failed(error))?;
+            .or_else(|error| self.heed(error))?;
         if let Some(session) = &mut self.session {
             session.keep(&self.conn, parts, None);
         }
@@ -475,8 +489,8 @@ impl Core {
             }
         }
         if let Err(error) = posted {
-            // The connection ends, and its end has the error.
-            self.post_failed(error);
+            // If it failed, the connection ends, and its end has the error.
+            let _ = self.heed(error);
         }
         self.cork.mark_sent(front);
         if self.cork.is_empty() {
@@ -542,7 +556,7 @@ impl Core {
         };
         queues
             .post_operation(slot, checked)
-            .map_err(|error| self.post_failed(error))
+            .or_else(|error| self.heed(error))
     }
 }
 

@@ -13,6 +13,7 @@ use crate::{
     error::Error,
     listener::{Listener, RequestListener},
     stream::StreamListener,
+    transport_choice::TransportChoice,
 };
 
 /// Listens with a configuration or an engine of its own: [`Listener::builder`].
@@ -49,7 +50,9 @@ impl ListenerBuilder {
         self
     }
 
-    /// Sets the engine that serves the listener and its connections. Default: [`Engine::shared`].
+    /// Sets the engine that serves the listener and its connections.
+    ///
+    /// Default: [`Engine::shared`]; within the process a new [`Engine::in_memory`].
     #[must_use]
     pub fn engine(mut self, engine: &Engine) -> Self {
         self.engine = Some(engine.clone());
@@ -229,8 +232,7 @@ impl ListenerBuilder {
         address: impl ToAddresses,
         bind: impl Fn(Addresses, &Engine) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let engine = self.engine.clone().map_or_else(Engine::shared, Ok)?;
-        let addresses = address.to_addresses()?;
+        let (addresses, engine) = self.ready(&address)?;
         let began = Instant::now();
         let mut pause = Duration::from_millis(1);
         loop {
@@ -252,6 +254,20 @@ impl ListenerBuilder {
     #[cfg(feature = "tokio")]
     pub(crate) fn may_wait(&self) -> bool {
         !self.within.is_zero()
+    }
+
+    /// Looks the address up, and returns the engine of the listener.
+    fn ready(&self, address: &impl ToAddresses) -> Result<(Addresses, Engine), Error> {
+        self.config.check()?;
+        let addresses = address.to_addresses()?;
+        let choice = addresses.transport().unwrap_or(self.config.transport);
+        let is_in_memory = choice.resolved() == TransportChoice::Memory;
+        let engine = match &self.engine {
+            Some(engine) => engine.for_transport(is_in_memory)?,
+            None if is_in_memory => Engine::in_memory()?,
+            None => Engine::shared()?,
+        };
+        Ok((addresses, engine))
     }
 }
 

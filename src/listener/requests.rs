@@ -202,7 +202,7 @@ impl Request {
             at: Instant::now(),
             reply: Reply::Caller(reply),
         })?;
-        let established = wait_for_reply(&result, peer, deadline)?;
+        let established = wait_for_reply(engine.handle(), &result, peer, deadline)?;
         Ok(Endpoint::new(established, engine))
     }
 

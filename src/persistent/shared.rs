@@ -32,7 +32,8 @@ use crate::{
 /// the turn, so the ids of failed messages are complete when the loss is found.
 pub(super) struct Shared {
     connector: Connector,
-    engine: Engine,
+    /// Keeps the engine alive between two connections.
+    _engine: Engine,
     target: Target,
     state: Mutex<State>,
     /// Notified after each change for which threads wait.
@@ -68,7 +69,7 @@ impl Shared {
     fn with(connector: Connector, engine: Engine, target: Target, phase: Phase) -> Self {
         Self {
             connector,
-            engine,
+            _engine: engine,
             target,
             state: Mutex::new(State::new(phase)),
             changed: Condvar::new(),
@@ -289,10 +290,7 @@ impl Shared {
         self: &Arc<Self>,
         connecting: Option<Box<Connecting>>,
     ) -> (Option<Box<Connecting>>, Poll<Result<Endpoint, Error>>) {
-        let begin = || {
-            let (connector, engine) = (self.connector.clone(), self.engine.clone());
-            Connecting::new(connector, engine, &self.target).map(Box::new)
-        };
+        let begin = || Connecting::new(self.connector.clone(), &self.target).map(Box::new);
         let mut connecting = match connecting.map_or_else(begin, Ok) {
             Ok(connecting) => connecting,
             Err(error) => return (None, Poll::Ready(Err(error))),

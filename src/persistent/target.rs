@@ -1,7 +1,7 @@
 use std::fmt;
 
 use crate::{
-    addresses::{Addresses, ToAddresses},
+    addresses::{Addresses, Shown, ToAddresses},
     error::Error,
 };
 
@@ -17,6 +17,14 @@ impl Target {
         match address.name() {
             Some(name) => Ok(Self::Name(name)),
             None => address.to_addresses().map(Self::Addresses),
+        }
+    }
+
+    /// Returns the addresses, unless each dial looks them up.
+    pub(super) fn addresses(&self) -> Option<&Addresses> {
+        match self {
+            Self::Name(_) => None,
+            Self::Addresses(addresses) => Some(addresses),
         }
     }
 }
@@ -42,7 +50,7 @@ impl fmt::Display for Target {
         match self {
             Self::Name(name) => f.write_str(name),
             Self::Addresses(addresses) => match addresses.as_slice() {
-                [one] => one.fmt(f),
+                [one] => Shown(*one).fmt(f),
                 several => fmt::Debug::fmt(several, f),
             },
         }

@@ -46,6 +46,7 @@ mod halves;
 mod incoming;
 mod listener;
 mod methods;
+mod pair;
 mod reader;
 mod sink;
 mod stream;

@@ -9,6 +9,7 @@ use super::{
     budget::BudgetClient,
     connection_manager::{ConnectRequest, ConnectionManager},
     device_event::DeviceEvent,
+    in_memory,
     no_transport::NoTransport,
     queues::TransportParts,
     tcp,
@@ -33,6 +34,7 @@ pub(crate) enum ConnectionId {
     #[cfg(feature = "rdma")]
     Rdma(rdma::ConnectionId),
     Tcp(tcp::ConnectionId),
+    Memory(in_memory::ConnectionId),
 }
 
 impl ConnectionId {
@@ -47,7 +49,8 @@ impl ConnectionId {
             Transport::Rdma => Self::Rdma(rdma::ConnectionId::new(manager.rdma()?)),
             #[cfg(not(feature = "rdma"))]
             Transport::Rdma => return Err(ConnectionManager::NO_RDMA),
-            Transport::Tcp => Self::Tcp(tcp::ConnectionId::new(&manager.tcp, key)),
+            Transport::Tcp => Self::Tcp(tcp::ConnectionId::new(manager.tcp()?, key)),
+            Transport::Memory => Self::Memory(in_memory::ConnectionId::new(&manager.memory, key)),
         })
     }
 
@@ -59,6 +62,9 @@ impl ConnectionId {
                 Self::Rdma(rdma::ConnectionId::of_request(request, key))
             }
             ConnectRequest::Tcp(request) => Self::Tcp(tcp::ConnectionId::of_request(request, key)),
+            ConnectRequest::Memory(request) => {
+                Self::Memory(in_memory::ConnectionId::of_request(request, key))
+            }
         }
     }
 
@@ -66,6 +72,7 @@ impl ConnectionId {
         by_transport!(self, {
             Rdma(_) => Transport::Rdma,
             Tcp(_) => Transport::Tcp,
+            Memory(_) => Transport::Memory,
         })
     }
 
@@ -81,6 +88,10 @@ impl ConnectionId {
         by_transport!(self, {
             Rdma(id) => id.create_id(manager.rdma()?, key, peer, config),
             Tcp(id) => id.create_id(peer, config),
+            Memory(id) => {
+                id.create_id(peer);
+                Ok(())
+            },
         })
     }
 
@@ -90,6 +101,7 @@ impl ConnectionId {
             Rdma(id) => id.set_ack_timeout(key, config),
             // Over TCP the timeout is set with the other options of the socket.
             Tcp(_) => {},
+            Memory(_) => {},
         })
     }
 
@@ -104,6 +116,10 @@ impl ConnectionId {
                 id.resolve_addr();
                 Ok(())
             },
+            Memory(id) => {
+                id.resolve_addr();
+                Ok(())
+            },
         })
     }
 
@@ -114,6 +130,10 @@ impl ConnectionId {
                 id.resolve_route();
                 Ok(())
             },
+            Memory(id) => {
+                id.resolve_route();
+                Ok(())
+            },
         })
     }
 
@@ -121,6 +141,7 @@ impl ConnectionId {
         by_transport!(self, {
             Rdma(id) => id.connect(private_data, config),
             Tcp(id) => id.connect(private_data),
+            Memory(id) => id.connect(private_data),
         })
     }
 
@@ -128,15 +149,16 @@ impl ConnectionId {
         by_transport!(self, {
             Rdma(id) => id.accept(private_data, config),
             Tcp(id) => id.accept(private_data),
+            Memory(id) => id.accept(private_data),
         })
     }
 
     pub(crate) fn reject(&mut self, private_data: &[u8]) -> Result<(), OsError> {
-        by_transport!(self, id => id.reject(private_data))
+        by_transport!(self, all id => id.reject(private_data))
     }
 
     pub(crate) fn disconnect(&mut self) -> Result<(), OsError> {
-        by_transport!(self, id => id.disconnect())
+        by_transport!(self, all id => id.disconnect())
     }
 
     /// Closes the descriptor that a TCP listener reserved for this connection, so that the caller
@@ -145,6 +167,7 @@ impl ConnectionId {
         by_transport!(self, {
             Rdma(_) => {},
             Tcp(id) => id.release_reserve(),
+            Memory(_) => {},
         })
     }
 
@@ -160,12 +183,13 @@ impl ConnectionId {
         by_transport!(self, {
             Rdma(id) => id.create_transport(manager.rdma_mut()?, key, config, budget_client),
             Tcp(id) => id.create_transport(key, config, budget_client),
+            Memory(id) => id.create_transport(config, budget_client),
         })
     }
 
     /// Destroys the id, together with its unread events.
     pub(crate) fn discard(&mut self) {
-        by_transport!(self, id => id.discard())
+        by_transport!(self, all id => id.discard())
     }
 
     /// Returns this side's address, or `0.0.0.0:0` if the system does not know it.
@@ -173,6 +197,7 @@ impl ConnectionId {
         let known = by_transport!(self, {
             Rdma(id) => id.local_addr(),
             Tcp(id) => id.local_addr(),
+            Memory(id) => Some(id.local_addr()),
         });
         known.unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into())
     }
@@ -182,18 +207,19 @@ impl ConnectionId {
         by_transport!(self, {
             Rdma(id) => id.is_affected_by(event),
             Tcp(_) => false,
+            Memory(_) => false,
         })
     }
 
     /// Takes the more specific error of a failed [`create_id`](Self::create_id) or
     /// [`create_transport`](Self::create_transport), if there is one.
     pub(crate) fn take_problem(&mut self) -> Option<Error> {
-        by_transport!(self, id => id.take_problem())
+        by_transport!(self, all id => id.take_problem())
     }
 
     /// Whether a step of accepting failed with this error because the peer has withdrawn its
     /// request. The event about that may arrive later.
     pub(crate) fn is_withdrawn(&mut self, error: OsError) -> bool {
-        by_transport!(self, id => id.is_withdrawn(error))
+        by_transport!(self, all id => id.is_withdrawn(error))
     }
 }

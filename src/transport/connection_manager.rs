@@ -7,9 +7,9 @@ use std::{
 
 #[cfg(feature = "rdma")]
 use super::rdma;
-use super::{device_event::DeviceEvent, tcp};
+use super::{device_event::DeviceEvent, in_memory, tcp};
 use crate::{
-    poll::Epolls,
+    poll::{Epolls, Mailbox, Notice},
     proto::{CloseReason, CmInput, ReadDepth},
     status::OsError,
     transport_choice::Transport,
@@ -24,7 +24,9 @@ pub(crate) struct ConnectionManager {
     /// The connection manager of RDMA, or the error of its creation.
     #[cfg(feature = "rdma")]
     rdma: Result<rdma::ConnectionManager, OsError>,
-    pub(super) tcp: tcp::ConnectionManager,
+    /// `None` in an engine without a thread.
+    tcp: Option<tcp::ConnectionManager>,
+    pub(super) memory: in_memory::ConnectionManager,
 }
 
 /// A report of the connection manager.
@@ -43,6 +45,7 @@ pub(crate) enum ConnectRequest {
     #[cfg(feature = "rdma")]
     Rdma(rdma::ConnectRequest),
     Tcp(tcp::ConnectRequest),
+    Memory(in_memory::ConnectRequest),
 }
 
 /// An event of the connection or the listener with this key.
@@ -51,6 +54,7 @@ pub(crate) enum ConnectRequest {
 pub(crate) enum Event {
     #[cfg(feature = "rdma")]
     Rdma(rdma::Event),
+    /// Over TCP, or in memory.
     Tcp(tcp::Event),
 }
 
@@ -59,13 +63,32 @@ impl ConnectionManager {
     #[cfg(not(feature = "rdma"))]
     pub(super) const NO_RDMA: OsError = OsError::new("rdma_create_event_channel", libc::ENOSYS);
 
+    /// The error of an engine without a thread, which watches no descriptor.
+    const NO_THREAD: OsError = OsError::new("epoll_wait", libc::EOPNOTSUPP);
+
     /// Creates the connection managers. If that of RDMA fails, calls that need it return its error.
-    pub(crate) fn new() -> Result<Self, OsError> {
+    /// The connections of the engine send it these notices.
+    pub(crate) fn new(notices: &Arc<Mailbox<Notice>>) -> Result<Self, OsError> {
         Ok(Self {
             #[cfg(feature = "rdma")]
             rdma: rdma::ConnectionManager::new(),
-            tcp: tcp::ConnectionManager::new()?,
+            tcp: Some(tcp::ConnectionManager::new()?),
+            memory: in_memory::ConnectionManager::new(notices),
         })
+    }
+
+    /// Makes the managers of an engine without a thread: connections within the process only.
+    pub(crate) fn in_memory(notices: &Arc<Mailbox<Notice>>) -> Self {
+        Self {
+            #[cfg(feature = "rdma")]
+            rdma: Err(Self::NO_THREAD),
+            tcp: None,
+            memory: in_memory::ConnectionManager::new(notices),
+        }
+    }
+
+    pub(super) fn tcp(&self) -> Result<&tcp::ConnectionManager, OsError> {
+        self.tcp.as_ref().ok_or(Self::NO_THREAD)
     }
 
     #[cfg(feature = "rdma")]
@@ -96,9 +119,15 @@ impl ConnectionManager {
         event
     }
 
+    /// Whether the connections within the process have reports, which make no descriptor readable.
+    pub(crate) fn has_memory_reports(&self) -> bool {
+        self.memory.has_reports()
+    }
+
     /// Returns each transport's descriptor, which is readable while there are reports.
     pub(crate) fn fds(&self) -> impl Iterator<Item = (Transport, BorrowedFd<'_>)> {
-        let fds = std::iter::once((Transport::Tcp, self.tcp.as_fd()));
+        let tcp = self.tcp.iter();
+        let fds = tcp.map(|tcp| (Transport::Tcp, tcp.as_fd()));
         #[cfg(feature = "rdma")]
         let fds = {
             let rdma = self.rdma.iter();
@@ -124,9 +153,20 @@ impl ConnectionManager {
                     rdma::Report::Event(event) => Report::Event(Event::Rdma(event)),
                 }))
             }
-            Transport::Tcp => Ok(self.tcp.poll()?.map(|report| match report {
-                tcp::Report::Request(request) => Report::Request(ConnectRequest::Tcp(request)),
-                tcp::Report::Event(event) => Report::Event(Event::Tcp(event)),
+            Transport::Tcp => {
+                let Some(tcp) = &self.tcp else {
+                    return Ok(None);
+                };
+                Ok(tcp.poll()?.map(|report| match report {
+                    tcp::Report::Request(request) => Report::Request(ConnectRequest::Tcp(request)),
+                    tcp::Report::Event(event) => Report::Event(Event::Tcp(event)),
+                }))
+            }
+            Transport::Memory => Ok(self.memory.poll().map(|report| match report {
+                in_memory::Report::Request(request) => {
+                    Report::Request(ConnectRequest::Memory(request))
+                }
+                in_memory::Report::Event(event) => Report::Event(Event::Tcp(event)),
             })),
         }
     }
@@ -134,7 +174,10 @@ impl ConnectionManager {
 
 impl Drop for ConnectionManager {
     fn drop(&mut self) {
-        self.tcp.close();
+        if let Some(tcp) = &self.tcp {
+            tcp.close();
+        }
+        self.memory.close();
     }
 }
 
@@ -144,6 +187,7 @@ impl ConnectRequest {
         by_transport!(self, {
             Rdma(_) => Transport::Rdma,
             Tcp(_) => Transport::Tcp,
+            Memory(_) => Transport::Memory,
         })
     }
 
@@ -152,6 +196,7 @@ impl ConnectRequest {
         by_transport!(self, {
             Rdma(request) => request.listener(),
             Tcp(request) => Some(request.listener()),
+            Memory(request) => Some(request.listener()),
         })
     }
 
@@ -159,22 +204,23 @@ impl ConnectRequest {
         by_transport!(self, {
             Rdma(request) => request.peer_addr(),
             Tcp(request) => Some(request.peer_addr()),
+            Memory(request) => Some(request.peer_addr()),
         })
     }
 
     /// Returns the private data of the request.
     pub(crate) fn private_data(&self) -> &[u8] {
-        by_transport!(self, request => request.private_data())
+        by_transport!(self, all request => request.private_data())
     }
 
     /// Returns the numbers of concurrent READs that the peer offers.
     pub(crate) fn reads(&self) -> ReadDepth {
-        by_transport!(self, request => request.reads())
+        by_transport!(self, all request => request.reads())
     }
 
     /// Rejects it.
     pub(crate) fn reject(self, private_data: &[u8]) {
-        by_transport!(self, request => request.reject(private_data))
+        by_transport!(self, all request => request.reject(private_data))
     }
 }
 

@@ -2,7 +2,7 @@ use std::net::SocketAddr;
 
 #[cfg(feature = "rdma")]
 use super::rdma;
-use super::{connection_manager::ConnectionManager, no_transport::NoTransport, tcp};
+use super::{connection_manager::ConnectionManager, in_memory, no_transport::NoTransport, tcp};
 use crate::{config::Config, transport_choice::Transport};
 
 /// A listener on an address over one transport. Dropping it ends the listener.
@@ -11,6 +11,7 @@ pub(crate) enum ListenId {
     #[cfg(feature = "rdma")]
     Rdma(rdma::ListenId),
     Tcp(tcp::ListenId),
+    Memory(in_memory::ListenId),
 }
 
 impl ListenId {
@@ -30,7 +31,10 @@ impl ListenId {
             #[cfg(not(feature = "rdma"))]
             Transport::Rdma => Err(ConnectionManager::NO_RDMA.into()),
             Transport::Tcp => {
-                tcp::ListenId::bind(&manager.tcp, key, address, config).map(Self::Tcp)
+                tcp::ListenId::bind(manager.tcp()?, key, address, config).map(Self::Tcp)
+            }
+            Transport::Memory => {
+                in_memory::ListenId::bind(&manager.memory, key, address).map(Self::Memory)
             }
         }
     }
@@ -40,10 +44,11 @@ impl ListenId {
         by_transport!(self, {
             Rdma(id) => id.has_device(),
             Tcp(_) => true,
+            Memory(_) => true,
         })
     }
 
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
-        by_transport!(self, id => id.local_addr())
+        by_transport!(self, all id => id.local_addr())
     }
 }

@@ -5,7 +5,8 @@
 //! transports share `queues` and `memory`; each has queue pairs, completions, registrations and
 //! connection establishment of its own. A type that each transport has, such as `ListenId`, has a
 //! file of the same name in `rdma`, in `tcp` and in this folder or one of those two, which has the
-//! enum of both.
+//! enum of all. Connections within a process ([`in_memory`]) use the memory and the keys of `tcp`,
+//! so some of these enums have no variant for them.
 //!
 //! A transport guarantees, for the message layer:
 //!
@@ -34,23 +35,32 @@
     allow(dead_code, unused_variables, reason = "what RDMA alone needs")
 )]
 
-/// Matches on the transport of a value, whose type has the variants `Rdma` and `Tcp`. Without the
-/// feature `rdma` there is `Tcp` alone.
+/// Matches on the transport of a value, whose type has the variants `Rdma` and `Tcp`, and perhaps
+/// `Memory`. Without the feature `rdma` there is no `Rdma`. `all` does the same for all three.
 macro_rules! by_transport {
     ($value:expr, $inner:ident => $body:expr) => {
         by_transport!($value, { Rdma($inner) => $body, Tcp($inner) => $body })
+    };
+    ($value:expr, all $inner:ident => $body:expr) => {
+        by_transport!($value, {
+            Rdma($inner) => $body,
+            Tcp($inner) => $body,
+            Memory($inner) => $body
+        })
     };
     ($value:expr, { $($arms:tt)+ }) => {
         by_transport!(Self, $value, { $($arms)+ })
     };
     ($type:ident, $value:expr, {
         Rdma($rdma:pat) => $of_rdma:expr,
-        Tcp($tcp:pat) => $of_tcp:expr $(,)?
+        Tcp($tcp:pat) => $of_tcp:expr
+        $(, Memory($memory:pat) => $of_memory:expr)? $(,)?
     }) => {
         match $value {
             #[cfg(feature = "rdma")]
             $type::Rdma($rdma) => $of_rdma,
             $type::Tcp($tcp) => $of_tcp,
+            $($type::Memory($memory) => $of_memory,)?
         }
     };
 }
@@ -59,6 +69,7 @@ mod budget;
 mod connection_id;
 mod connection_manager;
 mod device_event;
+mod in_memory;
 mod limits;
 mod listen_id;
 mod memory;
@@ -73,11 +84,12 @@ pub(crate) use self::{
     connection_id::ConnectionId,
     connection_manager::{ConnectRequest, ConnectionManager, DEVICE, Event, Report},
     device_event::{DeviceEvent, Effect},
+    in_memory::WireControl,
     listen_id::ListenId,
     memory::{Allocator, Exposed, InboundBuffer, OutboundBuffer, RecvSlice},
     queues::{
         BATCH, Checked, CompletionEvents, Done, OneSidedOp, Operation, OperationKind, Outcome,
-        PollSide, Posted, ReceiveShare, TransportParts, WorkQueues,
+        PollSide, PostError, Posted, ReceiveShare, TransportParts, WorkQueues,
     },
     tcp::{HopLimit, WAITS_FOR},
 };

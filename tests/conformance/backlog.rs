@@ -5,9 +5,9 @@ use std::{
     thread,
 };
 
-use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Stream};
+use rdmsg::{CloseReason, Config, Connector, Endpoint, Error, Listener, Stream};
 
-use crate::stage::{Stage, TIME_LIMIT, place, small};
+use crate::stage::{Stage, TIME_LIMIT, engine, place, small};
 
 /// Waits for a message, and returns the reason for which the connection has ended instead.
 fn end(endpoint: &Endpoint) -> CloseReason {
@@ -142,7 +142,7 @@ fn a_closed_listener_keeps_its_backlog() {
 #[test]
 fn shut_down_engine_rejects_its_backlog() {
     let stage = Stage::new(&Config::default());
-    let clients = Engine::new().unwrap();
+    let clients = engine();
     let connector = Connector::new().engine(&clients);
     let near = connector.connect(stage.listener.local_addr()).unwrap();
     near.flush().unwrap();

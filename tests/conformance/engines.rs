@@ -1,4 +1,4 @@
-use rdmsg::{Connector, DeviceCounters, Engine, EngineLimits, Error, Listener};
+use rdmsg::{Connector, DeviceCounters, Engine, EngineLimits, Error, Listener, Transport};
 
 use crate::stage::{Stage, TIME_LIMIT, place};
 
@@ -44,6 +44,10 @@ fn a_shutdown_ends_everything_of_an_engine() {
 
 #[test]
 fn shared_engine_serves_unconfigured_users() {
+    if place().1 == Transport::Memory {
+        // There each listener has an engine of its own.
+        return;
+    }
     let listener = Listener::bind((place().0, 0)).unwrap();
     let addr = listener.local_addr();
     let connecting =

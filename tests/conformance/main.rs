@@ -1,5 +1,5 @@
-//! Tests of the documented public API. They run over TCP on this machine, and over RDMA in the lab,
-//! where `LAB_ADDR` is an address of a device.
+//! Tests of the documented public API. They run over TCP on this machine, within this process, and
+//! over RDMA in the lab, where `LAB_ADDR` is an address of a device.
 
 mod backlog;
 mod completions;
@@ -8,6 +8,7 @@ mod engines;
 mod events;
 mod fragments;
 mod groups;
+mod in_memory;
 mod large;
 mod listening;
 mod messages;

@@ -3,12 +3,12 @@
 use std::{net::SocketAddr, thread, time::Duration};
 
 use rdmsg::{
-    CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, Outgoing,
-    Persistent, PersistentEvent, Redial, Request, Transport, TransportChoice, TrySendError,
+    CloseReason, Completion, Config, Connector, Endpoint, Error, Listener, Outgoing, Persistent,
+    PersistentEvent, Redial, Request, Transport, TransportChoice, TrySendError,
     crossbeam_channel::Receiver,
 };
 
-use crate::stage::{Stage, TIME_LIMIT, pair, pattern, place};
+use crate::stage::{Stage, TIME_LIMIT, engine, pair, pattern, place};
 
 const LARGE: usize = 2 << 20;
 
@@ -22,7 +22,7 @@ struct Service {
 
 impl Service {
     fn new(config: Config) -> Self {
-        let engine = Engine::new().unwrap();
+        let engine = engine();
         let connector = Connector::new()
             .config(&config)
             .engine(&engine)
@@ -38,7 +38,7 @@ impl Service {
     }
 
     fn start(&mut self) {
-        let engine = Engine::new().unwrap();
+        let engine = engine();
         let builder = Listener::builder().config(&self.config).engine(&engine);
         let listener = builder.bind(self.addr).unwrap();
         self.addr = listener.local_addr();
@@ -262,6 +262,7 @@ fn close_and_drop_end_a_dial_at_once() {
         config.connect_timeout = 2 * TIME_LIMIT;
         config.transport = match place().1 {
             Transport::Rdma => TransportChoice::Rdma,
+            Transport::Memory => TransportChoice::Memory,
             _ => TransportChoice::Tcp,
         };
     });

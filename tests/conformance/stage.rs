@@ -15,11 +15,25 @@ use rdmsg::{
 /// A timeout that no call reaches, even on a busy machine. No test waits until it passes.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 
+/// The variable that names the transport of connections whose configuration names none.
+pub(crate) const TRANSPORT: &str = "RDMSG_TRANSPORT";
+
 /// Returns an address of this machine, and the transport of connections to it.
 pub(crate) fn place() -> (IpAddr, Transport) {
     match env::var("LAB_ADDR") {
         Ok(addr) => (addr.parse().unwrap(), Transport::Rdma),
+        Err(_) if env::var_os(TRANSPORT).is_some_and(|name| name == "memory") => {
+            ([127, 0, 0, 1].into(), Transport::Memory)
+        }
         Err(_) => ([127, 0, 0, 1].into(), Transport::Tcp),
+    }
+}
+
+/// Returns a new engine for connections over the transport of [`place`].
+pub(crate) fn engine() -> Engine {
+    match place().1 {
+        Transport::Memory => Engine::in_memory().unwrap(),
+        _ => Engine::new().unwrap(),
     }
 }
 
@@ -40,7 +54,7 @@ impl Stage {
         config: &Config,
         set: impl FnOnce(ListenerBuilder) -> ListenerBuilder,
     ) -> Self {
-        let engine = Engine::new().unwrap();
+        let engine = engine();
         let builder = set(Listener::builder().config(config).engine(&engine));
         let listener = builder.bind((place().0, 0)).unwrap();
         let connector = Connector::new().config(config).engine(&engine);

@@ -180,7 +180,9 @@ impl Connection {
                 self.poller.expire();
                 self.take_over();
             }
-            NoticeKind::Drive | NoticeKind::Feed => unreachable!("no poller sends it"),
+            NoticeKind::Drive | NoticeKind::Feed | NoticeKind::Poll => {
+                unreachable!("no poller sends it")
+            }
         }
     }
 

@@ -180,6 +180,13 @@ impl Line {
             self.send(kind);
         }
     }
+
+    /// The engine has a thread.
+    pub(crate) fn shorten(&self, left: Option<Duration>) -> Option<Duration> {
+        left
+    }
+
+    pub(crate) fn serve_due(&self) {}
 }
 
 impl fmt::Display for Line {

@@ -1,6 +1,9 @@
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex},
+    fmt,
+    panic::{RefUnwindSafe, UnwindSafe},
+    sync::{Arc, Mutex, Weak},
+    time::{Duration, Instant},
 };
 
 use nix::sys::eventfd::EventFd;
@@ -11,12 +14,30 @@ use super::readiness::eventfd;
 
 /// A queue that one thread reads, with an eventfd that wakes this thread. The queue never frees its
 /// memory, so sending allocates nothing until the queue is longer than ever before.
+///
+/// A mailbox may have a [`Reader`] instead of a thread: the senders call [`serve`](Self::serve).
 #[derive(Debug)]
 pub struct Mailbox<T> {
     /// The queue, or `None` after the reading thread has ended.
     queue: Mutex<Option<Queue<T>>>,
-    /// The eventfd, or `None` if [`Mailbox::closed`] created the mailbox.
+    /// The eventfd, or `None` in a mailbox with a `reader`, and in one that [`Mailbox::closed`]
+    /// created.
     waker: Option<EventFd>,
+    /// The reader that runs in the threads of the senders.
+    reader: Option<Weak<dyn Reader>>,
+}
+
+/// The time between two looks of a waiting thread for deadlines of a [`Reader`].
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Reads mailboxes in the threads that send to them.
+pub trait Reader: fmt::Debug + Send + Sync + UnwindSafe + RefUnwindSafe {
+    /// Takes all letters. When the call returns, this thread or another one has acted on each
+    /// letter that was sent before. The caller holds no lock.
+    fn serve(&self);
+
+    /// Returns the time of the next call of [`serve`](Self::serve) that is due without a letter.
+    fn due(&self) -> Option<Instant>;
 }
 
 #[derive(Debug)]
@@ -50,6 +71,8 @@ pub enum NoticeKind {
     HeldBack,
     /// Become the owner of the connection.
     TakeOver,
+    /// The peer, in the same process, has added completions to the connection's queue.
+    Poll,
 }
 
 impl<T> Mailbox<T> {
@@ -65,7 +88,20 @@ impl<T> Mailbox<T> {
                 is_expected: false,
             })),
             waker: Some(eventfd()?),
+            reader: None,
         }))
+    }
+
+    /// Returns a mailbox without an eventfd, which this reader reads while it exists.
+    pub fn with_reader(reader: Weak<dyn Reader>) -> Arc<Self> {
+        Arc::new(Self {
+            queue: Mutex::new(Some(Queue {
+                letters: VecDeque::new(),
+                is_expected: false,
+            })),
+            waker: None,
+            reader: Some(reader),
+        })
     }
 
     /// Returns a mailbox that refuses all letters.
@@ -73,6 +109,7 @@ impl<T> Mailbox<T> {
         Arc::new(Self {
             queue: Mutex::new(None),
             waker: None,
+            reader: None,
         })
     }
 
@@ -101,6 +138,33 @@ impl<T> Mailbox<T> {
         let queue = queue.as_mut()?;
         queue.letters.push_back(letter);
         Some(queue.is_expected)
+    }
+
+    /// Has the reader take the letters, if there is a reader instead of a thread. The caller holds
+    /// no lock.
+    pub fn serve(&self) {
+        if let Some(reader) = self.reader.as_ref().and_then(Weak::upgrade) {
+            reader.serve();
+        }
+    }
+
+    /// Returns `left`, or [`LOOK`] if there is a reader instead of a thread and `left` is longer.
+    /// After a sleep of this time the caller calls [`serve_due`](Self::serve_due).
+    pub fn shorten(&self, left: Option<Duration>) -> Option<Duration> {
+        if self.reader.is_none() {
+            return left;
+        }
+        Some(left.map_or(LOOK, |left| left.min(LOOK)))
+    }
+
+    /// Has the reader handle a deadline that has passed. The caller holds no lock.
+    pub fn serve_due(&self) {
+        let reader = self.reader.as_ref().and_then(Weak::upgrade);
+        if let Some(reader) = reader
+            && reader.due().is_some_and(|at| at <= Instant::now())
+        {
+            reader.serve();
+        }
     }
 
     fn wake(&self) {
@@ -133,6 +197,13 @@ impl<T> Mailbox<T> {
         lock(&self.queue).as_mut()?.letters.pop_front()
     }
 
+    /// Whether no letter waits.
+    pub fn is_empty(&self) -> bool {
+        lock(&self.queue)
+            .as_ref()
+            .is_none_or(|queue| queue.letters.is_empty())
+    }
+
     /// Returns whether the reading thread still runs.
     pub fn is_read(&self) -> bool {
         lock(&self.queue).is_some()
@@ -160,7 +231,10 @@ impl<T> Mailbox<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd;
+    use std::{
+        os::fd::AsFd,
+        sync::atomic::{AtomicU32, Ordering},
+    };
 
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -193,6 +267,40 @@ mod tests {
         mailbox.expect();
         assert!(mailbox.send(1));
         assert!(wakes(&mailbox));
+    }
+
+    #[test]
+    fn sender_serves_mailbox_without_thread() {
+        #[derive(Debug, Default)]
+        struct Counter(AtomicU32);
+
+        impl Reader for Counter {
+            fn serve(&self) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+
+            fn due(&self) -> Option<Instant> {
+                Some(Instant::now())
+            }
+        }
+
+        let counter = Arc::new(Counter::default());
+        let weak = Arc::downgrade(&counter);
+        let mailbox = Mailbox::with_reader(weak);
+        assert!(mailbox.send(1));
+        assert_eq!(counter.0.load(Ordering::Relaxed), 0, "a send calls no code");
+        mailbox.serve();
+        assert_eq!(counter.0.load(Ordering::Relaxed), 1);
+        assert!(!mailbox.is_empty());
+        assert_eq!(mailbox.take(), Some(1));
+        assert!(mailbox.is_empty());
+        assert_eq!(mailbox.shorten(Some(10 * LOOK)), Some(LOOK));
+        assert_eq!(mailbox.shorten(Some(LOOK / 2)), Some(LOOK / 2));
+        mailbox.serve_due();
+        assert_eq!(counter.0.load(Ordering::Relaxed), 2);
+        drop(counter);
+        mailbox.serve();
+        mailbox.serve_due();
     }
 
     #[test]

@@ -9,7 +9,7 @@ mod readiness;
 mod wakers;
 
 pub use self::{
-    mailbox::{Mailbox, Notice, NoticeKind},
+    mailbox::{Mailbox, Notice, NoticeKind, Reader},
     readiness::{Readiness, eventfd},
     wakers::{Seat, Wakers},
 };

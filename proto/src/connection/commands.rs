@@ -204,8 +204,12 @@ impl Connection {
     /// [`Event::Writable`](crate::Event::Writable) follows when it may work.
     #[inline]
     pub fn may_send(&mut self, len: usize) -> Result<(), SendRefused> {
-        let (open, _) = self.open_for_sending()?;
-        open.sending_messages()?.may_send(len)
+        let (open, side) = self.open_for_sending()?;
+        let room = open.sending_messages()?.may_send(len);
+        if room == Err(SendRefused::Blocked) {
+            open.signal_last_frame(side);
+        }
+        room
     }
 
     /// Sends a Finish after all messages. Later sends fail.

@@ -44,6 +44,18 @@ impl Nudge {
 }
 
 impl Open {
+    /// Has all frames in flight complete, if a refused send waits for their slots and none of them
+    /// is signalled: posts a signalled write of no bytes after them. A message in fragments needs a
+    /// slot for each, and the application may send nothing else.
+    #[cold]
+    pub(super) fn signal_last_frame(&mut self, side: &mut Side) {
+        let transfer = &mut self.transfer;
+        if transfer.lacks_completion() && transfer.ring.has_room() {
+            let (slot, _) = transfer.ring.take(true);
+            side.outputs.push(Output::Nudge { slot });
+        }
+    }
+
     pub(super) fn on_nudge_timeout(&mut self, side: &mut Side, now: Instant) {
         let transfer = &mut self.transfer;
         let Some(nudge) = transfer.timers.nudge.as_ref() else {

@@ -210,14 +210,20 @@ impl Transfer {
         }
     }
 
-    /// If a grant waits for more releases, it is looked at again after a while.
-    pub(super) fn watch_grant(&mut self, now: impl Clock) {
+    /// If a grant waits for more releases, it is looked at again after a while. Without delays it
+    /// is due at once, which this returns.
+    pub(super) fn watch_grant(&mut self, delays: bool, now: impl Clock) -> bool {
         if self.recv_credit.delays_grant() && self.timers.grant.is_none() {
+            if !delays {
+                self.recv_credit.stop_delaying_grants();
+                return true;
+            }
             self.timers.grant = Some(DelayedGrant {
                 deadline: now.now() + MAX_GRANT_DELAY,
                 announced: self.recv_credit.announced(),
             });
         }
+        false
     }
 
     // Closing.
@@ -369,6 +375,13 @@ impl Transfer {
             self.blocked = None;
         }
         writable
+    }
+
+    /// Whether a refused send waits for slots that no completion will free: all frames in flight
+    /// were posted after the last signalled one.
+    pub(super) fn lacks_completion(&self) -> bool {
+        let lacks_slots = |lack: MissingResources| self.ring.room_for_data() < lack.slots;
+        self.blocked.is_some_and(lacks_slots) && self.ring.is_unsignalled()
     }
 
     /// Whether a send was refused, and may not be tried again.

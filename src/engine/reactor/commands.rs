@@ -10,6 +10,7 @@ use super::{
         command::{Bound, Command, Handle, ListenerItem, Reply},
         entry::Role,
         listening::{ListenerName, Listening},
+        names::claim,
     },
     BATCH, Reactor, is_of_manager, new_key, random,
 };
@@ -64,6 +65,10 @@ impl Reactor {
                 }
             }
             NoticeKind::Acquired | NoticeKind::HeldBack => self.attend(key),
+            NoticeKind::Poll => {
+                self.poll(key);
+                self.handle_cm_events(Transport::Memory);
+            }
             NoticeKind::TakeOver => {
                 self.take_over(key);
                 self.drive(key);
@@ -143,6 +148,9 @@ impl Reactor {
         engine: Arc<Handle>,
     ) -> Result<Bound, Error> {
         let key = new_key();
+        if config.transport.resolved() == TransportChoice::Memory {
+            return self.listen_in_memory(key, address, config, listener_items, engine);
+        }
         let (ids, local) = match config.transport.resolved() {
             TransportChoice::Rdma => {
                 let (id, local) = self.listen_on_rdma(key, address, &config)?;
@@ -152,27 +160,56 @@ impl Reactor {
                 let (id, local) = self.listen_on_tcp(key, address, &config)?;
                 ((None, Some(id)), local)
             }
-            TransportChoice::Auto | TransportChoice::Environment => {
+            TransportChoice::Auto | TransportChoice::Environment | TransportChoice::Memory => {
                 self.listen_on_both(key, address, &config)?
             }
         };
-        let transports: &[Transport] = match ids {
+        let transports: &'static [Transport] = match ids {
             (Some(_), Some(_)) => &[Transport::Rdma, Transport::Tcp],
             (Some(_), None) => &[Transport::Rdma],
             (None, _) => &[Transport::Tcp],
         };
         let listening = Listening::new(ids, local, config, listener_items, engine);
+        Ok(self.begin_listening(key, listening, transports))
+    }
+
+    fn begin_listening(
+        &mut self,
+        key: u64,
+        listening: Listening,
+        transports: &'static [Transport],
+    ) -> Bound {
         info!(
             Listener,
             "{}: listens over {transports:?}",
             listening.name(key)
         );
+        let local = listening.local;
         self.listeners.insert(key, listening);
-        Ok(Bound {
+        Bound {
             key,
             local,
             transports,
-        })
+        }
+    }
+
+    fn listen_in_memory(
+        &mut self,
+        key: u64,
+        address: SocketAddr,
+        config: Config,
+        listener_items: ListenerItem,
+        engine: Arc<Handle>,
+    ) -> Result<Bound, Error> {
+        let fail = |error| Error::from_bind_locally(address, error);
+        let claim = claim(address, &engine).map_err(fail)?;
+        let local = claim.0;
+        let kind = Transport::Memory;
+        let id = ListenId::bind(kind, &self.manager, key, local, &config)
+            .map_err(|no| no.into_error(fail))?;
+        let mut listening = Listening::new((None, Some(id)), local, config, listener_items, engine);
+        listening.claim = Some(claim);
+        Ok(self.begin_listening(key, listening, &[Transport::Memory]))
     }
 
     /// Listens on both transports with one port, or on the only available transport. A port that is
@@ -254,7 +291,7 @@ impl Reactor {
     ) -> Result<(ListenId, SocketAddr), Error> {
         let kind = Transport::Tcp;
         let id = ListenId::bind(kind, &self.manager, key, address, config)
-            .map_err(|no| no.into_error(|error| Error::from_bind_tcp(address, error)))?;
+            .map_err(|no| no.into_error(|error| Error::from_bind_locally(address, error)))?;
         let local = id.local_addr().unwrap_or(address);
         Ok((id, local))
     }

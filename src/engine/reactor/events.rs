@@ -13,7 +13,7 @@ use super::{
         command::{ListenerItem, Reply, Request},
         entry::Role,
     },
-    BATCH, CM_RDMA, CM_TCP, Reactor, is_of_manager, new_key,
+    BATCH, CM_MEMORY, CM_RDMA, CM_TCP, Reactor, is_of_manager, new_key,
 };
 use crate::{
     error::Error,
@@ -37,6 +37,7 @@ fn token(transport: Transport) -> u64 {
     match transport {
         Transport::Rdma => CM_RDMA,
         Transport::Tcp => CM_TCP,
+        Transport::Memory => CM_MEMORY,
     }
 }
 

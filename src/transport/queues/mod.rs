@@ -20,7 +20,7 @@ pub(crate) use self::{
     layout::Layout,
     one_sided::{Checked, OneSidedOp},
     poll_side::{CompletionEvents, CompletionQueue, PollSide},
-    queue_pair::{QueuePair, SharedReceiveQueue},
+    queue_pair::{PostError, QueuePair, SharedReceiveQueue},
     receive_share::ReceiveShare,
     send_slots::{Operation, OperationKind, Outcome, Posted},
     shared_receives::{SharedPools, SharedReceives},

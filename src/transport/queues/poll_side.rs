@@ -10,14 +10,15 @@ use crate::transport::rdma;
 use crate::{
     poll::{Alarm, Answers, Events, Woken},
     status::OsError,
-    transport::tcp,
+    transport::{in_memory, tcp},
 };
 
 /// The polling end of a connection's completion queue, for one thread at a time.
 #[derive(Debug)]
 pub(crate) struct PollSide {
     queue: CompletionQueue,
-    events: Arc<CompletionEvents>,
+    /// `None` if the peer is in this process: its thread delivers completions.
+    events: Option<Arc<CompletionEvents>>,
     /// Whether an empty queue means that all receives have completed. That is so for shared
     /// receives, which have no marker.
     drains_when_empty: bool,
@@ -33,6 +34,7 @@ pub(crate) enum CompletionQueue {
     #[cfg(feature = "rdma")]
     Rdma(rdma::CompletionQueue),
     Tcp(tcp::CompletionQueue),
+    Memory(in_memory::CompletionQueue),
 }
 
 /// The source of the event for the next completion after [`PollSide::arm`]. Its file descriptor is
@@ -45,10 +47,10 @@ pub(crate) enum CompletionEvents {
 }
 
 impl PollSide {
-    pub(crate) fn new(queue: CompletionQueue, events: CompletionEvents) -> Self {
+    pub(crate) fn new(queue: CompletionQueue, events: Option<CompletionEvents>) -> Self {
         Self {
             queue,
-            events: Arc::new(events),
+            events: events.map(Arc::new),
             drains_when_empty: false,
         }
     }
@@ -60,6 +62,7 @@ impl PollSide {
         by_transport!(CompletionQueue, &mut self.queue, {
             Rdma(queue) => queue.poll(),
             Tcp(queue) => Ok(queue.poll(answers)),
+            Memory(queue) => Ok(queue.poll()),
         })
     }
 
@@ -69,6 +72,7 @@ impl PollSide {
         by_transport!(CompletionQueue, &self.queue, {
             Rdma(_) => count == super::BATCH,
             Tcp(queue) => queue.has_more(),
+            Memory(queue) => queue.has_more(),
         })
     }
 
@@ -78,6 +82,7 @@ impl PollSide {
         by_transport!(CompletionQueue, &self.queue, {
             Rdma(_) => false,
             Tcp(queue) => queue.is_held(),
+            Memory(_) => false,
         })
     }
 
@@ -88,6 +93,7 @@ impl PollSide {
             by_transport!(CompletionQueue, &self.queue, {
                 Rdma(queue) => queue.done(number),
                 Tcp(queue) => queue.done(number),
+                Memory(queue) => queue.done(number),
             })
         })
     }
@@ -99,6 +105,8 @@ impl PollSide {
             Rdma(queue) => queue.arm(),
             // The socket is readable while there are bytes, without a request.
             Tcp(_) => Ok(()),
+            // The peer's thread has the queue polled.
+            Memory(_) => Ok(()),
         })
     }
 
@@ -108,6 +116,7 @@ impl PollSide {
         by_transport!(CompletionQueue, &self.queue, {
             Rdma(_) => false,
             Tcp(queue) => queue.has_ended(),
+            Memory(_) => false,
         })
     }
 
@@ -116,11 +125,13 @@ impl PollSide {
         by_transport!(CompletionQueue, &self.queue, {
             Rdma(queue) => queue.capacity(),
             Tcp(queue) => queue.capacity(),
+            Memory(queue) => queue.capacity(),
         })
     }
 
-    pub(crate) fn events(&self) -> &Arc<CompletionEvents> {
-        &self.events
+    /// Returns the events; `None` if no event reports completions.
+    pub(crate) fn events(&self) -> Option<&Arc<CompletionEvents>> {
+        self.events.as_ref()
     }
 
     /// Records that all receives have completed once the queue is empty.

@@ -9,7 +9,11 @@ use super::{
 };
 #[cfg(feature = "rdma")]
 use crate::transport::rdma;
-use crate::{proto::MovedBytes, status::OsError, transport::tcp};
+use crate::{
+    proto::MovedBytes,
+    status::OsError,
+    transport::{in_memory, tcp},
+};
 
 /// The queue pair of one connection.
 #[derive(Debug)]
@@ -21,6 +25,23 @@ pub(crate) enum QueuePair {
     #[cfg(feature = "rdma")]
     Rdma(rdma::QueuePair),
     Tcp(tcp::QueuePair),
+    Memory(in_memory::QueuePair),
+}
+
+/// The outcome of a call that posts work, if it is not done with that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PostError {
+    /// The work was posted, and both sides are in this process. The caller has the engine drive the
+    /// connection once it has released its locks, and so has both queues polled.
+    PollBoth,
+    /// The work was not posted.
+    Failed(OsError),
+}
+
+impl From<OsError> for PostError {
+    fn from(error: OsError) -> Self {
+        Self::Failed(error)
+    }
 }
 
 /// The queue for receives of several connections.
@@ -38,6 +59,16 @@ impl QueuePair {
         by_transport!(self, {
             Rdma(qp) => Some(qp.max_inline()),
             Tcp(_) => None,
+            Memory(_) => None,
+        })
+    }
+
+    /// Returns the control of faults, if the peer is in this process.
+    pub(super) fn control(&self) -> Option<&in_memory::WireControl> {
+        by_transport!(self, {
+            Rdma(_) => None,
+            Tcp(_) => None,
+            Memory(qp) => Some(qp.control()),
         })
     }
 
@@ -46,13 +77,14 @@ impl QueuePair {
         by_transport!(self, {
             Rdma(qp) => qp.set_min_rnr_timer(),
             Tcp(_) => Ok(()),
+            Memory(_) => Ok(()),
         })
     }
 
     /// Moves to the error state: posted work requests are flushed, and no further shared receives
     /// are taken.
     pub(super) fn fail(&self) -> Result<(), OsError> {
-        by_transport!(self, qp => qp.fail())
+        by_transport!(self, all qp => qp.fail())
     }
 
     /// Returns the counters of bytes, if this side's program moves them instead of a device.
@@ -60,6 +92,7 @@ impl QueuePair {
         by_transport!(self, {
             Rdma(_) => None,
             Tcp(qp) => Some(qp.moved()),
+            Memory(_) => None,
         })
     }
 
@@ -69,6 +102,7 @@ impl QueuePair {
         by_transport!(self, {
             Rdma(_) => true,
             Tcp(qp) => qp.is_released(),
+            Memory(_) => true,
         })
     }
 
@@ -85,6 +119,8 @@ impl QueuePair {
             Rdma(qp) => unsafe { qp.post_recv(id, sge) },
             // SAFETY: as above.
             Tcp(qp) => unsafe { qp.post_recv(id, sge) },
+            // SAFETY: as above.
+            Memory(qp) => unsafe { qp.post_recv(id, sge) },
         })
     }
 
@@ -100,6 +136,8 @@ impl QueuePair {
             Rdma(_) => assert_eq!(next, buffers.layout().recv_count()),
             // SAFETY: the caller guarantees the conditions on the buffers.
             Tcp(qp) => unsafe { qp.post_on_demand(Arc::downgrade(buffers), next) },
+            // SAFETY: as above.
+            Memory(qp) => unsafe { qp.post_on_demand(Arc::downgrade(buffers), next) },
         })
     }
 
@@ -117,12 +155,14 @@ impl QueuePair {
         op: SendOp,
         sges: &[Sge],
         flags: SendFlags,
-    ) -> Result<(), OsError> {
+    ) -> Result<(), PostError> {
         by_transport!(self, {
             // SAFETY: the caller guarantees the conditions on the memory.
-            Rdma(qp) => unsafe { qp.post_send(id, op, sges, flags) },
+            Rdma(qp) => Ok(unsafe { qp.post_send(id, op, sges, flags) }?),
             // SAFETY: as above.
-            Tcp(qp) => unsafe { qp.post_send(id, op, sges, flags) },
+            Tcp(qp) => Ok(unsafe { qp.post_send(id, op, sges, flags) }?),
+            // SAFETY: as above.
+            Memory(qp) => Err(unsafe { qp.post_send(id, op, sges, flags) }),
         })
     }
 }
@@ -141,7 +181,7 @@ impl QueuePair {
         frame: Frame<'_>,
         slot: impl FnOnce() -> Result<Sge, OsError>,
         signalled: bool,
-    ) -> Result<(), OsError> {
+    ) -> Result<(), PostError> {
         by_transport!(self, {
             Rdma(qp) => {
                 let slot = slot()?;
@@ -153,10 +193,12 @@ impl QueuePair {
                     inline: false,
                 };
                 // SAFETY: the caller guarantees the conditions on the memory.
-                unsafe { qp.post_send(id, SendOp::Send, &[slot], flags) }
+                Ok(unsafe { qp.post_send(id, SendOp::Send, &[slot], flags) }?)
             },
             // SAFETY: as above.
-            Tcp(qp) => unsafe { qp.post_frame(id, frame, slot, signalled) },
+            Tcp(qp) => Ok(unsafe { qp.post_frame(id, frame, slot, signalled) }?),
+            // SAFETY: as above.
+            Memory(qp) => Err(unsafe { qp.post_frame(id, frame, slot, signalled) }),
         })
     }
 }
@@ -172,7 +214,7 @@ impl QueuePair {
         &self,
         frames: &[(WorkId, Frame<'_>, bool)],
         slot: impl Fn(usize) -> Result<Sge, OsError>,
-    ) -> Result<(), OsError> {
+    ) -> Result<(), PostError> {
         by_transport!(self, {
             Rdma(qp) => {
                 let mut sends = Vec::with_capacity(frames.len());
@@ -184,10 +226,12 @@ impl QueuePair {
                     sends.push((*id, slot, *signalled));
                 }
                 // SAFETY: the caller guarantees the conditions on the memory.
-                unsafe { qp.post_sends(&sends) }
+                Ok(unsafe { qp.post_sends(&sends) }?)
             },
             // SAFETY: as above.
-            Tcp(qp) => unsafe { qp.post_frames(frames, slot) },
+            Tcp(qp) => Ok(unsafe { qp.post_frames(frames, slot) }?),
+            // SAFETY: as above.
+            Memory(qp) => Err(unsafe { qp.post_frames(frames, slot) }),
         })
     }
 }

@@ -24,7 +24,7 @@ use super::{
     layout::Layout,
     one_sided::Checked,
     poll_side::PollSide,
-    queue_pair::QueuePair,
+    queue_pair::{PostError, QueuePair},
     receive_share::ReceiveShare,
     send_slots::{Operation, OperationKind, Posted, SlotBytes},
     shared_receives::SharedReceives,
@@ -33,7 +33,10 @@ use super::{
 use crate::{
     proto::{FragmentCopy, HEADER_LEN, MovedBytes, Read, Transmit},
     status::OsError,
-    transport::memory::{Allocator, Domain, InboundPool, RecvSlice, Registration, received_bytes},
+    transport::{
+        in_memory::WireControl,
+        memory::{Allocator, Domain, InboundPool, RecvSlice, Registration, received_bytes},
+    },
 };
 
 /// A connection's queue pair and buffers.
@@ -103,6 +106,11 @@ impl WorkQueues {
         self.qp.set_min_rnr_timer()
     }
 
+    /// Returns the control of faults, if the peer is in this process.
+    pub(crate) fn control(&self) -> Option<WireControl> {
+        self.qp.control().cloned()
+    }
+
     /// Moves the queue pair to its error state, in which it takes no receives.
     pub(crate) fn fail(&self) -> Result<(), OsError> {
         self.qp.fail()
@@ -144,7 +152,7 @@ impl WorkQueues {
         transmit: &Transmit,
         payload: &[IoSlice<'_>],
         reported: bool,
-    ) -> Result<(), OsError> {
+    ) -> Result<(), PostError> {
         let Transmit {
             slot, ref header, ..
         } = *transmit;
@@ -158,7 +166,9 @@ impl WorkQueues {
             "the state machine checked the length"
         );
         let signalled = transmit.signalled || reported;
-
+        if reported {
+            self.in_flight.slots.put(slot, Posted::Message);
+        }
         if self.max_inline.is_some_and(|most| len <= most) && payload.len() <= 1 {
             // The driver copies inline data before the call returns, so the data may be in any
             // memory, and the lkey is ignored.
@@ -171,7 +181,7 @@ impl WorkQueues {
                 signalled,
                 inline: true,
             };
-            self.send(WorkId::Send(slot), &sges[..count], flags)?;
+            self.send(WorkId::Send(slot), &sges[..count], flags)
         } else {
             let frame = Frame {
                 header,
@@ -185,13 +195,9 @@ impl WorkQueues {
             // SAFETY: as in `post`; the slot has room for the frame.
             unsafe {
                 self.qp
-                    .post_frame(WorkId::Send(slot), frame, memory, signalled)?;
+                    .post_frame(WorkId::Send(slot), frame, memory, signalled)
             }
         }
-        if reported {
-            self.in_flight.slots.put(slot, Posted::Message);
-        }
-        Ok(())
     }
 
     /// Posts the frames of one message, each with its payload. The completion of the last one is
@@ -200,7 +206,7 @@ impl WorkQueues {
         &mut self,
         sends: &[(Transmit, Vec<IoSlice<'_>>)],
         reported: bool,
-    ) -> Result<(), OsError> {
+    ) -> Result<(), PostError> {
         let Some((Transmit { slot: last, .. }, _)) = sends.last() else {
             return Ok(());
         };
@@ -230,15 +236,15 @@ impl WorkQueues {
             Ok(sge(place.memory, place.offset, frames[number].1.len))
         };
         // SAFETY: as in `post`; each slot has room for its frame.
-        unsafe { self.qp.post_frames(&frames, memory)? };
+        let posted = unsafe { self.qp.post_frames(&frames, memory) };
         if reported {
             self.in_flight.slots.put(*last, Posted::Message);
         }
-        Ok(())
+        posted
     }
 
     /// Reads a chunk of a large message into the memory that was prepared for it.
-    pub(crate) fn post_read(&mut self, read: &Read) -> Result<(), OsError> {
+    pub(crate) fn post_read(&mut self, read: &Read) -> Result<(), PostError> {
         let (offset, len) = (read.offset as usize, read.len as usize);
         let inbound = self.in_flight.inbound(read.id);
         let (start, lkey) = inbound
@@ -254,17 +260,16 @@ impl WorkQueues {
             addr: read.remote_addr,
             rkey: read.rkey,
         };
-        self.one_sided(read.slot, SendOp::Read(remote), sge)?;
         let posted = Posted::ReadChunk {
             id: read.id,
             offset,
         };
         self.in_flight.slots.put(read.slot, posted);
-        Ok(())
+        self.one_sided(read.slot, SendOp::Read(remote), sge)
     }
 
     /// Posts an empty WRITE, which the peer's library does not see.
-    pub(crate) fn post_nudge(&mut self, slot: u32) -> Result<(), OsError> {
+    pub(crate) fn post_nudge(&mut self, slot: u32) -> Result<(), PostError> {
         let nowhere = RemoteAddr { addr: 0, rkey: 0 };
         let op = SendOp::Write(nowhere);
         self.post(WorkId::Send(slot), op, &[], SIGNALLED)
@@ -272,7 +277,7 @@ impl WorkQueues {
 
     /// Posts a one-sided operation on a part of the application's memory, which is kept until it is
     /// done.
-    pub(crate) fn post_operation(&mut self, slot: u32, checked: &Checked) -> Result<(), OsError> {
+    pub(crate) fn post_operation(&mut self, slot: u32, checked: &Checked) -> Result<(), PostError> {
         let Checked {
             op,
             ref memory,
@@ -302,17 +307,20 @@ impl WorkQueues {
             }
             SendOp::Send => unreachable!("what is sent is no one-sided operation"),
         };
-        self.one_sided(slot, op, sge)?;
+        let posted = self.one_sided(slot, op, sge);
+        if let Err(PostError::Failed(_)) = posted {
+            return posted;
+        }
         let memory = memory.clone();
         let operation = Operation { id, kind, memory };
         self.in_flight.slots.put(slot, Posted::Operation(operation));
-        Ok(())
+        posted
     }
 
     /// Moves the queue pair to its error state and posts one marker behind the last work request of
     /// each queue: work requests complete in order, so all have completed when the markers have.
     /// Shared receives have no marker: those that the queue pair has not taken stay posted.
-    pub(crate) fn post_drain_markers(&mut self) -> Result<(), OsError> {
+    pub(crate) fn post_drain_markers(&mut self) -> Result<(), PostError> {
         self.in_flight.stop_reading();
         self.fail()?;
         if let Receives::Own = self.receives {
@@ -321,7 +329,7 @@ impl WorkQueues {
             self.marks_receives = match self.recv(WorkId::DrainRecv, None) {
                 Ok(()) => true,
                 Err(error) if error.errno == libc::EINVAL => false,
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.into()),
             };
         }
         self.send(WorkId::DrainSend, &[], SIGNALLED)
@@ -398,11 +406,11 @@ impl WorkQueues {
     }
 
     #[inline(always)]
-    fn send(&self, id: WorkId, sges: &[Sge], flags: SendFlags) -> Result<(), OsError> {
+    fn send(&self, id: WorkId, sges: &[Sge], flags: SendFlags) -> Result<(), PostError> {
         self.post(id, SendOp::Send, sges, flags)
     }
 
-    fn one_sided(&self, slot: u32, op: SendOp, sge: Sge) -> Result<(), OsError> {
+    fn one_sided(&self, slot: u32, op: SendOp, sge: Sge) -> Result<(), PostError> {
         assert!(
             slot < self.layout.send_count(),
             "the state machine names slots that exist"
@@ -412,7 +420,13 @@ impl WorkQueues {
 
     /// Inlined, because the compiler removes most of this code where the operation is a constant.
     #[inline(always)]
-    fn post(&self, id: WorkId, op: SendOp, sges: &[Sge], flags: SendFlags) -> Result<(), OsError> {
+    fn post(
+        &self,
+        id: WorkId,
+        op: SendOp,
+        sges: &[Sge],
+        flags: SendFlags,
+    ) -> Result<(), PostError> {
         // SAFETY: the queue holds all slots and the marker, and each is posted once at a time.
         // Memory that is not inline belongs to `buffers` or `in_flight`, which outlive the queue
         // pair, and is in no other use until a completion covers its slot (top of this file).

@@ -119,7 +119,9 @@ pub(super) fn create_transport(
         share: shared.map(|shared| ReceiveShare::new(shared, key)),
         poll_side: PollSide::new(
             queues::CompletionQueue::Rdma(CompletionQueue::new(cq)),
-            queues::CompletionEvents::Rdma(CompletionEvents::new(channel)),
+            Some(queues::CompletionEvents::Rdma(CompletionEvents::new(
+                channel,
+            ))),
         ),
         allocator: Arc::new(Allocator::new(domain, keep)),
     };

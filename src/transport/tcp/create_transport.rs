@@ -75,7 +75,9 @@ pub(super) fn create_transport(
         share: shared.map(|shared| ReceiveShare::new(shared, key)),
         poll_side: PollSide::new(
             queues::CompletionQueue::Tcp(completions),
-            queues::CompletionEvents::Tcp(CompletionEvents::new(Arc::clone(stream))),
+            Some(queues::CompletionEvents::Tcp(CompletionEvents::new(
+                Arc::clone(stream),
+            ))),
         ),
         allocator: Arc::new(Allocator::new(domain, keep)),
     })

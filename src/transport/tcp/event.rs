@@ -9,13 +9,13 @@ use crate::{
 /// An event of the connection with this key.
 #[derive(Debug)]
 pub(crate) struct Event {
-    pub(super) key: u64,
-    pub(super) what: EventKind,
+    pub(in crate::transport) key: u64,
+    pub(in crate::transport) what: EventKind,
 }
 
 /// The kind of an event.
 #[derive(Debug)]
-pub(super) enum EventKind {
+pub(in crate::transport) enum EventKind {
     AddrResolved,
     RouteResolved,
     Established {

@@ -23,7 +23,7 @@ const ALIGN: u64 = 4096;
 
 /// The keys of one connection.
 #[derive(Debug, Default)]
-pub(super) struct Keys {
+pub(in crate::transport) struct Keys {
     entries: Mutex<HashMap<u32, Arc<Exposure>>>,
     /// Turns a count into numbers that a peer cannot guess.
     secret: RandomState,
@@ -49,7 +49,7 @@ unsafe impl Sync for Exposure {}
 
 /// A part of memory that the peer may access until its key ends.
 #[derive(Debug)]
-pub(super) struct ExposedPart {
+pub(in crate::transport) struct ExposedPart {
     exposure: Arc<Exposure>,
     offset: usize,
     len: usize,
@@ -57,7 +57,7 @@ pub(super) struct ExposedPart {
 
 /// The right that an access needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Right {
+pub(in crate::transport) enum Right {
     Read,
     Write,
     Atomic,
@@ -99,7 +99,13 @@ impl Keys {
     }
 
     /// Returns the memory that a peer addresses, if the key gives it this right.
-    pub(super) fn find(&self, rkey: u32, addr: u64, len: u32, right: Right) -> Option<ExposedPart> {
+    pub(in crate::transport) fn find(
+        &self,
+        rkey: u32,
+        addr: u64,
+        len: u32,
+        right: Right,
+    ) -> Option<ExposedPart> {
         let exposure = Arc::clone(lock(&self.entries).get(&rkey)?);
         let RemoteAccess {
             read,
@@ -140,13 +146,13 @@ impl Exposure {
 }
 
 impl ExposedPart {
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::transport) fn len(&self) -> usize {
         self.len
     }
 
     /// Returns the part's first byte, which stays mapped while the result is held; `None` after the
     /// key has ended.
-    pub(super) fn start(&self) -> Option<MappedByte<'_>> {
+    pub(in crate::transport) fn start(&self) -> Option<MappedByte<'_>> {
         let start = lock(&self.exposure.start);
         let first = (*start)?;
         // SAFETY: `find` checked that the part lies inside of the memory.
@@ -159,13 +165,13 @@ impl ExposedPart {
 }
 
 /// The first byte of memory that stays mapped while this is held.
-pub(super) struct MappedByte<'a> {
+pub(in crate::transport) struct MappedByte<'a> {
     first: NonNull<u8>,
     _held: MutexGuard<'a, Option<NonNull<u8>>>,
 }
 
 impl MappedByte<'_> {
-    pub(super) fn get(&self) -> NonNull<u8> {
+    pub(in crate::transport) fn get(&self) -> NonNull<u8> {
         self.first
     }
 }

@@ -13,7 +13,7 @@ use crate::{
 /// domain.
 #[derive(Clone, Debug)]
 pub(crate) struct Domain {
-    pub(super) keys: Arc<Keys>,
+    pub(in crate::transport) keys: Arc<Keys>,
     /// The process that made it, and that alone ends keys.
     process: Process,
 }

@@ -57,3 +57,12 @@ pub(crate) use self::{
     socket::{HopLimit, WAITS_FOR},
     stream::Reserved,
 };
+// For connections within the process.
+pub(super) use self::{
+    event::EventKind,
+    keys::{ExposedPart, Keys, Right},
+    receive_queue::{Receive, ReceiveQueue, Unposted},
+    receiver::apply,
+    request::Request,
+    socket::Span,
+};

@@ -133,7 +133,7 @@ impl Drop for QueuePair {
 }
 
 impl SharedReceiveQueue {
-    pub(super) fn queue(&self) -> &Arc<ReceiveQueue> {
+    pub(in crate::transport) fn queue(&self) -> &Arc<ReceiveQueue> {
         &self.0
     }
 

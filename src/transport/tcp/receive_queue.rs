@@ -26,19 +26,19 @@ struct Posted {
 /// Receives that are posted only when no other receive is left. So a connection has memory only for
 /// the greatest number of receives that it has needed at one time.
 #[derive(Debug)]
-pub(super) struct Unposted {
+pub(in crate::transport) struct Unposted {
     /// `None` after the end of the queue pair.
-    pub(super) buffers: Weak<Buffers>,
+    pub(in crate::transport) buffers: Weak<Buffers>,
     /// The number of the first receive that has not been posted yet.
-    pub(super) next: u32,
+    pub(in crate::transport) next: u32,
 }
 
 /// A receive that was posted.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Receive {
-    pub(super) id: WorkId,
+pub(in crate::transport) struct Receive {
+    pub(in crate::transport) id: WorkId,
     /// The memory for the bytes. It has none for a drain marker.
-    pub(super) to: Span,
+    pub(in crate::transport) to: Span,
 }
 
 // SAFETY: the caller that posts it guarantees that the memory belongs to the queue until the
@@ -47,7 +47,7 @@ pub(super) struct Receive {
 unsafe impl Send for Receive {}
 
 impl ReceiveQueue {
-    pub(super) fn post(&self, receive: Receive) {
+    pub(in crate::transport) fn post(&self, receive: Receive) {
         let mut posted = lock(&self.posted);
         match receive.id {
             WorkId::DrainRecv => posted.marker = Some(receive),
@@ -56,20 +56,20 @@ impl ReceiveQueue {
     }
 
     /// Lets the queue post these receives when no other receive is left.
-    pub(super) fn post_on_demand(&self, unposted: Unposted) {
+    pub(in crate::transport) fn post_on_demand(&self, unposted: Unposted) {
         lock(&self.posted).unposted = Some(unposted);
     }
 
     /// Takes the receive for the next frame. If there is none, there may be
     /// [another](Self::take_another).
-    pub(super) fn take(&self) -> Option<Receive> {
+    pub(in crate::transport) fn take(&self) -> Option<Receive> {
         lock(&self.posted).receives.pop()
     }
 
     /// Takes a receive that was never posted, and posts the other receives in the same piece of
     /// memory. Fails if the system has no memory for the piece.
     #[cold]
-    pub(super) fn take_another(&self) -> Result<Option<Receive>, OsError> {
+    pub(in crate::transport) fn take_another(&self) -> Result<Option<Receive>, OsError> {
         let mut posted = lock(&self.posted);
         let Posted {
             receives, unposted, ..
@@ -97,7 +97,7 @@ impl ReceiveQueue {
     }
 
     /// Takes the next receive to flush; the marker is the last.
-    pub(super) fn take_back(&self) -> Option<Receive> {
+    pub(in crate::transport) fn take_back(&self) -> Option<Receive> {
         let mut posted = lock(&self.posted);
         posted.receives.pop().or_else(|| posted.marker.take())
     }

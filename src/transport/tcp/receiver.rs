@@ -592,7 +592,7 @@ impl Receiver {
 }
 
 /// Changes a word of exposed memory, and returns its old value.
-fn apply(change: Change, part: &ExposedPart) -> Option<u64> {
+pub(in crate::transport) fn apply(change: Change, part: &ExposedPart) -> Option<u64> {
     let start = part.start()?;
     let word = start.get().cast::<u64>().as_ptr();
     // SAFETY: eight bytes of mapped memory, aligned as `find` checked. Other threads of this

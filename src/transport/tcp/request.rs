@@ -7,12 +7,12 @@ use crate::{
 
 /// A work request of the send queue that has not completed.
 #[derive(Debug)]
-pub(super) struct Request {
-    pub(super) id: WorkId,
-    pub(super) op: SendOp,
+pub(in crate::transport) struct Request {
+    pub(in crate::transport) id: WorkId,
+    pub(in crate::transport) op: SendOp,
     /// The bytes of the request, or the destination of its answer.
-    pub(super) memory: Span,
-    pub(super) signalled: bool,
+    pub(in crate::transport) memory: Span,
+    pub(in crate::transport) signalled: bool,
     /// The number of bytes that were sent, or have arrived.
     pub(super) moved: usize,
     /// Whether the answer has arrived completely.
@@ -25,7 +25,7 @@ pub(super) struct Request {
 unsafe impl Send for Request {}
 
 impl Request {
-    pub(super) fn new(id: WorkId, op: SendOp, memory: Span, signalled: bool) -> Self {
+    pub(in crate::transport) fn new(id: WorkId, op: SendOp, memory: Span, signalled: bool) -> Self {
         Self {
             id,
             op,
@@ -50,7 +50,7 @@ impl Request {
     }
 
     /// Returns the completion of the request with this status.
-    pub(super) fn failure(&self, status: WcStatus) -> Option<Done> {
+    pub(in crate::transport) fn failure(&self, status: WcStatus) -> Option<Done> {
         match self.id {
             WorkId::Send(slot) => Some(Done::SendFailed {
                 slot,

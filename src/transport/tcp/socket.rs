@@ -44,9 +44,9 @@ pub(super) struct Socket {
 
 /// A part of memory that the kernel copies from or to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Span {
-    pub(super) start: *mut u8,
-    pub(super) len: usize,
+pub(in crate::transport) struct Span {
+    pub(in crate::transport) start: *mut u8,
+    pub(in crate::transport) len: usize,
 }
 
 /// The result of moving bytes.

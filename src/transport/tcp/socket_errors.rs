@@ -145,7 +145,7 @@ fn listening_fails_as_a_socket_that_is_bound_does() {
     for address in addresses() {
         for (call, errnos) in [("socket", SOCKET), ("bind", BIND), ("listen", BIND)] {
             for errno in errnos {
-                let error = Error::from_bind_tcp(address, OsError::new(call, *errno));
+                let error = Error::from_bind_locally(address, OsError::new(call, *errno));
                 assert!(error.to_string().contains(&address.to_string()), "{error}");
                 assert_same(error, *errno);
             }

@@ -44,6 +44,7 @@ fn params() -> Params {
         send_slots: 4,
         most_fragments: 4,
         most_unsignalled: 64 << 10,
+        delays_grants: true,
         connect_timeout: Duration::from_secs(5),
         resolve_timeout: Duration::from_secs(2),
         retry_refused: false,

@@ -39,6 +39,45 @@ fn peer_without_credit_gets_delayed_grant_of_one() {
 }
 
 #[test]
+fn fragments_get_slots_of_unsignalled_frames() {
+    let params = Params {
+        window: 32,
+        send_slots: 16,
+        most_fragments: 16,
+        ..params()
+    };
+    let longest = 16 * params.eager_size;
+    for sends in 0..16 {
+        let mut pair = Pair::established(params.clone(), params.clone());
+        for _ in 0..sends {
+            assert!(pair.send(A));
+        }
+        pair.run();
+        if !pair.send_fragments(A, longest) {
+            pair.run();
+            assert!(pair.sides[A].writable, "no time has passed after {sends}");
+            assert!(pair.send_fragments(A, longest));
+        }
+        pair.finish();
+    }
+}
+
+#[test]
+fn grant_without_delays_needs_no_timer() {
+    let params = Params {
+        delays_grants: false,
+        ..params()
+    };
+    let mut pair = Pair::established(params.clone(), params);
+    assert_eq!((0..10).filter(|_| pair.send(A)).count(), 4);
+    pair.run();
+    pair.release(B, true);
+    pair.run();
+    assert!(pair.sides[A].writable, "no time has passed");
+    assert_eq!((0..10).filter(|_| pair.send(A)).count(), 1);
+}
+
+#[test]
 fn slow_receiver_grants_half_windows() {
     let mut pair = pair();
     let mut sent = 0;

@@ -1,0 +1,120 @@
+use std::{
+    io,
+    net::{Ipv6Addr, SocketAddr},
+};
+
+use super::Endpoint;
+use crate::{
+    addresses::Addresses, config::Config, connector::Connector, engine::Engine, error::Error,
+    listener::Listener, stream::Stream, transport_choice::TransportChoice,
+};
+
+/// Both ends of a connection within this process, for tests.
+impl Endpoint {
+    /// Returns both ends of a connection within this process, with the default [`Config`].
+    ///
+    /// The connection uses no socket, no port and no thread: see [unit
+    /// tests](crate::guide::connecting#unit-tests). The ends are alike.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Os`] when the process has no memory or file descriptor left.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> Result<(), rdmsg::Error> {
+    /// let (client, server) = rdmsg::Endpoint::pair()?;
+    /// client.send(b"hello")?;
+    /// assert_eq!(server.recv()?, b"hello");
+    /// client.close()
+    /// # }
+    /// ```
+    pub fn pair() -> Result<(Self, Self), Error> {
+        Self::pair_with(&Config::default())
+    }
+
+    /// Returns both ends of a connection within this process, with a configuration for both.
+    ///
+    /// # Errors
+    ///
+    /// * [`Error::InvalidConfig`] when a value of the configuration cannot work.
+    /// * [`Error::Os`] when the process has no memory or file descriptor left.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rdmsg::{Config, Endpoint};
+    ///
+    /// # fn main() -> Result<(), rdmsg::Error> {
+    /// let config = Config::default().with(|config| config.receive_window = 4);
+    /// let (client, server) = Endpoint::pair_with(&config)?;
+    /// assert_eq!(client.info().negotiated.unwrap().send_window, 4);
+    /// # drop(server);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn pair_with(config: &Config) -> Result<(Self, Self), Error> {
+        let engine = Engine::in_memory()?;
+        let builder = Listener::builder().config(config).engine(&engine);
+        let listener = builder.bind(nowhere())?;
+        let near = Connector::new()
+            .config(config)
+            .connect(address_of(listener.local_addr()))?;
+        Ok((near, listener.accept()?))
+    }
+}
+
+/// Both ends of a connection within this process, for tests.
+impl Stream {
+    /// Returns both ends of a stream within this process, with the default [`Config`].
+    ///
+    /// See [`Endpoint::pair`].
+    ///
+    /// # Errors
+    ///
+    /// When the process has no memory or file descriptor left.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::io::{Read, Write};
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// let (mut client, mut server) = rdmsg::Stream::pair()?;
+    /// client.write_all(b"hello")?;
+    /// drop(client);
+    /// let mut text = String::new();
+    /// server.read_to_string(&mut text)?;
+    /// assert_eq!(text, "hello");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn pair() -> io::Result<(Self, Self)> {
+        Self::pair_with(&Config::default())
+    }
+
+    /// Returns both ends of a stream within this process, with a configuration for both.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Endpoint::pair_with`], as [`io::Error`]s.
+    pub fn pair_with(config: &Config) -> io::Result<(Self, Self)> {
+        let engine = Engine::in_memory()?;
+        let builder = Listener::builder().config(config).engine(&engine);
+        let listener = builder.bind_stream(nowhere())?;
+        let near = Connector::new()
+            .config(config)
+            .connect_stream(address_of(listener.local_addr()?))?;
+        Ok((near, listener.accept()?.0))
+    }
+}
+
+/// Returns an address within the process that no other listener has.
+fn nowhere() -> Addresses {
+    address_of((Ipv6Addr::LOCALHOST, 0).into())
+}
+
+fn address_of(address: SocketAddr) -> Addresses {
+    Addresses::new(vec![address]).over(TransportChoice::Memory)
+}

@@ -1,0 +1,92 @@
+//! The addresses of listeners within the process. Each belongs to one engine, which also serves the
+//! connections to it.
+
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    ops::RangeInclusive,
+    sync::{
+        Arc, Condvar, Mutex, Weak,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use super::{Engine, command::Handle};
+use crate::{
+    addresses::serves,
+    os::{PerProcess, lock},
+    status::OsError,
+};
+
+/// The ports that stand in for port 0, one after the other.
+const FREE: RangeInclusive<u16> = 49_152..=u16::MAX;
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+/// The call that failed, in errors.
+const CALL: &str = "claim";
+
+static LISTENERS: PerProcess<Listeners> = PerProcess::new(Listeners::default);
+
+#[derive(Default)]
+struct Listeners {
+    engines: Mutex<HashMap<SocketAddr, Weak<Handle>>>,
+    /// Notified after each claim.
+    claimed: Condvar,
+}
+
+/// The claim of a listener to its address. Its drop frees the address.
+pub(super) struct Claim(pub(super) SocketAddr);
+
+/// Claims an address, with a free port for port 0.
+pub(super) fn claim(mut address: SocketAddr, engine: &Arc<Handle>) -> Result<Claim, OsError> {
+    let Listeners { engines, claimed } = LISTENERS.get();
+    let mut listeners = lock(engines);
+    let is_free = |address: &SocketAddr| !listeners.keys().any(|used| serves(*used, *address));
+    if address.port() == 0 {
+        let is_found = FREE.clone().any(|_| {
+            let next = NEXT.fetch_add(1, Ordering::Relaxed) % FREE.len();
+            address.set_port(FREE.start() + next as u16);
+            is_free(&address)
+        });
+        if !is_found {
+            return Err(OsError::new(CALL, libc::EADDRNOTAVAIL));
+        }
+    } else if !is_free(&address) {
+        return Err(OsError::new(CALL, libc::EADDRINUSE));
+    }
+    listeners.insert(address, Arc::downgrade(engine));
+    claimed.notify_all();
+    Ok(Claim(address))
+}
+
+/// Returns the engine of the listener that serves an address.
+pub(crate) fn engine_of(address: SocketAddr) -> Option<Engine> {
+    // A handle that is dropped takes the lock.
+    let engine = {
+        let listeners = lock(&LISTENERS.get().engines);
+        let mut listeners = listeners.iter();
+        let (_, engine) = listeners.find(|(listener, _)| serves(**listener, address))?;
+        engine.upgrade()?
+    };
+    engine.runs().then(|| Engine::of(engine))
+}
+
+/// Waits until a listener serves one of these addresses, and returns its engine; `None` after the
+/// `timeout`.
+pub(crate) fn wait_for_engine(addresses: &[SocketAddr], timeout: Duration) -> Option<Engine> {
+    let Listeners { engines, claimed } = LISTENERS.get();
+    let is_missing = |engines: &mut HashMap<SocketAddr, Weak<Handle>>| {
+        let mut used = engines.keys();
+        !used.any(|used| addresses.iter().any(|address| serves(*used, *address)))
+    };
+    let waited = claimed.wait_timeout_while(lock(engines), timeout, is_missing);
+    drop(waited);
+    addresses.iter().find_map(|address| engine_of(*address))
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        lock(&LISTENERS.get().engines).remove(&self.0);
+    }
+}

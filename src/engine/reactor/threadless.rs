@@ -1,0 +1,30 @@
+//! The rounds of an engine without a thread.
+
+use std::time::Instant;
+
+use super::Reactor;
+use crate::transport_choice::Transport;
+
+impl Reactor {
+    /// Does all work that there is, without waiting. Returns the next deadline.
+    pub(in crate::engine) fn settle(&mut self) -> Option<Instant> {
+        loop {
+            self.more = false;
+            self.handle_cm_events(Transport::Memory);
+            self.take_commands();
+            self.take_notices();
+            self.handle_deadlines();
+            self.start_attempts();
+            for key in std::mem::take(&mut self.unfinished) {
+                self.poll(key);
+            }
+            let is_idle = self.commands.is_empty()
+                && self.notices.is_empty()
+                && self.unfinished.is_empty()
+                && !self.manager.has_memory_reports();
+            if is_idle && !self.more {
+                return self.timers.next();
+            }
+        }
+    }
+}

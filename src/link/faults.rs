@@ -1,0 +1,94 @@
+//! Faults on request, for tests of connections within the process.
+
+use std::{
+    fmt, ptr,
+    sync::{Arc, Mutex},
+};
+
+use super::{
+    link::Link,
+    message::{MessageOwner, Place},
+};
+use crate::{
+    os::lock,
+    transport::{WireControl, WorkQueues},
+    transport_choice::Transport,
+};
+
+/// The owner of messages whose credit may be withheld.
+pub(crate) struct Withholding {
+    /// To which they return.
+    owner: Arc<dyn MessageOwner>,
+    /// The places of released messages, while their credit is withheld.
+    kept: Mutex<Option<Vec<Place>>>,
+}
+
+impl Link {
+    /// Whether the peer is in this process. A session stays there.
+    pub(crate) fn is_in_memory(&self) -> bool {
+        self.first.transport == Transport::Memory
+    }
+
+    /// Returns the control of the present connection, if the peer is in this process.
+    pub(crate) fn wire(&self) -> Option<WireControl> {
+        self.core().queues.as_ref().and_then(WorkQueues::control)
+    }
+
+    /// Has an engine without a thread do its work, after a change by the control.
+    pub(crate) fn serve(&self) {
+        self.notices().serve();
+    }
+
+    /// Withholds the credit of messages that arrive after this call.
+    pub(crate) fn withhold_credit(self: &Arc<Self>) -> Arc<Withholding> {
+        let mut core = self.core();
+        let owner = core.ring.clone();
+        let withholding = Arc::new(Withholding {
+            owner: owner.unwrap_or_else(|| Arc::<Self>::clone(self)),
+            kept: Mutex::new(Some(Vec::new())),
+        });
+        core.ring = Some(Arc::<Withholding>::clone(&withholding));
+        withholding
+    }
+
+    /// Returns the withheld credit, and that of later messages as usual.
+    pub(crate) fn return_credit(&self, withholding: &Arc<Withholding>) {
+        // From here each release of a message returns its credit at once.
+        let kept = lock(&withholding.kept).take();
+        for place in kept.into_iter().flatten() {
+            Arc::clone(&withholding.owner).give_back(place);
+        }
+        let mut core = self.core();
+        let last = core.ring.as_ref().map(Arc::as_ptr);
+        if last.is_some_and(|last| ptr::addr_eq(last, Arc::as_ptr(withholding))) {
+            // The owner of the connection itself is no ring.
+            let owner = Arc::clone(&withholding.owner);
+            core.ring = Some(owner).filter(|owner| !ptr::addr_eq(Arc::as_ptr(owner), self));
+        }
+    }
+}
+
+impl MessageOwner for Withholding {
+    fn is_inherited(&self) -> bool {
+        self.owner.is_inherited()
+    }
+
+    fn give_back(self: Arc<Self>, place: Place) {
+        if let Some(kept) = &mut *lock(&self.kept) {
+            return kept.push(place);
+        }
+        Arc::clone(&self.owner).give_back(place);
+    }
+}
+
+impl fmt::Display for Withholding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.owner.fmt(f)
+    }
+}
+
+impl fmt::Debug for Withholding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Withholding").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,215 @@
+use std::{fmt, sync::Arc};
+
+use crate::{
+    endpoint::Endpoint,
+    engine::Engine,
+    link::{Link, Withholding},
+    transport::WireControl,
+};
+
+/// Causes faults of one connection within the process.
+///
+/// It stands for the side of the endpoint of which it was made, and does not keep the connection
+/// open. When a call returns, its effects on both sides have happened, unless the connection has an
+/// engine with a thread.
+pub struct Faults {
+    link: Arc<Link>,
+    engine: Engine,
+}
+
+impl Faults {
+    /// Returns the faults of a connection; `None` if it is not within the process.
+    #[must_use]
+    pub fn of(endpoint: &Endpoint) -> Option<Self> {
+        let (link, engine) = endpoint.link_and_engine();
+        let (link, engine) = (Arc::clone(link), engine.clone());
+        link.is_in_memory().then_some(Self { link, engine })
+    }
+
+    /// Ends the connection as if the link had failed.
+    ///
+    /// Both sides lose it with
+    /// [`PeerDisconnected`](crate::CloseReason::PeerDisconnected). Messages that the peer's library
+    /// has received are delivered before that; [held](Self::hold) ones are lost. A connection with
+    /// [`resume`](crate::Config::resume) resumes at once, and a
+    /// [`Persistent`](crate::Persistent) client dials again. Nothing happens after the end.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rdmsg::{CloseReason, Endpoint, Error, testing::Faults};
+    ///
+    /// # fn main() -> Result<(), rdmsg::Error> {
+    /// let (client, server) = Endpoint::pair()?;
+    /// Faults::of(&client).unwrap().cut();
+    /// for side in [client, server] {
+    ///     let error = side.recv().unwrap_err();
+    ///     assert!(matches!(error, Error::Disconnected(CloseReason::PeerDisconnected)));
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn cut(&self) {
+        if let Some(wire) = self.wire() {
+            wire.cut();
+            self.link.serve();
+        }
+    }
+
+    /// Ends the connection by an abort of this side: see [`Endpoint::abort`].
+    ///
+    /// The peer sees [`PeerAborted`](crate::CloseReason::PeerAborted) with `code`.
+    pub fn abort(&self, code: u32) {
+        if !self.engine.handle().is_inherited() {
+            self.link.abort(code);
+        }
+    }
+
+    /// Delays everything that this side sends, until the result is dropped.
+    ///
+    /// Its messages, credit, confirmations and closes wait. The peer's go on. A connection that
+    /// resumes is a new one, which delays nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rdmsg::{Endpoint, testing::Faults};
+    ///
+    /// # fn main() -> Result<(), rdmsg::Error> {
+    /// let (client, server) = Endpoint::pair()?;
+    /// let held = Faults::of(&client).unwrap().hold();
+    /// client.send(b"late")?;
+    /// assert_eq!(held.count(), 1);
+    /// assert!(server.try_recv()?.is_none());
+    /// drop(held);
+    /// assert_eq!(server.recv()?, b"late");
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use = "a drop releases the frames"]
+    pub fn hold(&self) -> HeldFrames {
+        let wire = self.wire();
+        if let Some(wire) = &wire {
+            wire.hold();
+        }
+        HeldFrames {
+            wire,
+            link: Arc::clone(&self.link),
+            engine: self.engine.clone(),
+        }
+    }
+
+    /// Withholds credit from the peer, until the result is dropped.
+    ///
+    /// Messages that arrive at this side after the call occupy their places in the window even when
+    /// they are dropped, as if the program held them. So the peer runs out of
+    /// [`receive_window`](crate::Config::receive_window).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rdmsg::{Config, Endpoint, testing::Faults};
+    ///
+    /// # fn main() -> Result<(), rdmsg::Error> {
+    /// let config = Config::default().with(|config| config.receive_window = 2);
+    /// let (client, server) = Endpoint::pair_with(&config)?;
+    /// let withheld = Faults::of(&server).unwrap().withhold_credit();
+    /// for _ in 0..2 {
+    ///     client.send(b"taken")?;
+    ///     server.recv()?;
+    /// }
+    /// assert!(client.try_send(b"no room").unwrap_err().is_full());
+    /// drop(withheld);
+    /// client.try_send(b"room").unwrap();
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use = "a drop returns the credit"]
+    pub fn withhold_credit(&self) -> WithheldCredit {
+        WithheldCredit {
+            withholding: self.link.withhold_credit(),
+            link: Arc::clone(&self.link),
+            engine: self.engine.clone(),
+        }
+    }
+}
+
+impl Faults {
+    /// Returns the control of the present connection, but not in a child that inherits it.
+    fn wire(&self) -> Option<WireControl> {
+        if self.engine.handle().is_inherited() {
+            return None;
+        }
+        self.link.wire()
+    }
+}
+
+/// The delay of everything that a side sends: see [`Faults::hold`]. Its drop ends the delay.
+#[must_use = "a drop releases the frames"]
+pub struct HeldFrames {
+    /// `None` without a connection.
+    wire: Option<WireControl>,
+    link: Arc<Link>,
+    /// Keeps an engine without a thread, which delivers the frames.
+    engine: Engine,
+}
+
+impl HeldFrames {
+    /// Returns the number of frames and other requests that wait.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.wire.as_ref().map_or(0, WireControl::held)
+    }
+}
+
+impl Drop for HeldFrames {
+    fn drop(&mut self) {
+        if let Some(wire) = self
+            .wire
+            .as_ref()
+            .filter(|_| !self.engine.handle().is_inherited())
+        {
+            wire.release();
+            self.link.serve();
+        }
+    }
+}
+
+/// The credit that a side withholds: see [`Faults::withhold_credit`]. Its drop returns the credit.
+#[must_use = "a drop returns the credit"]
+pub struct WithheldCredit {
+    withholding: Arc<Withholding>,
+    link: Arc<Link>,
+    /// Keeps an engine without a thread, which delivers the credit.
+    engine: Engine,
+}
+
+impl Drop for WithheldCredit {
+    fn drop(&mut self) {
+        if !self.engine.handle().is_inherited() {
+            self.link.return_credit(&self.withholding);
+        }
+    }
+}
+
+impl fmt::Debug for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Faults")
+            .field("link", &self.link)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for HeldFrames {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HeldFrames")
+            .field("count", &self.count())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for WithheldCredit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WithheldCredit").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,33 @@
+//! Faults on request, for unit tests of programs.
+//!
+//! [`Endpoint::pair`](crate::Endpoint::pair) and listeners on `memory://name` make connections
+//! within the process. [`Faults`] loses, delays or starves them, so that a test of a reconnect, of
+//! a timeout or of backpressure needs no network. [The
+//! guide](crate::guide::connecting#unit-tests) has the rest of such a test.
+//!
+//! # Examples
+//!
+//! A client that dials again when its connection is lost:
+//!
+//! ```
+//! use rdmsg::{Connector, Listener, PersistentEvent, testing::Faults};
+//!
+//! # fn main() -> Result<(), rdmsg::Error> {
+//! let listener = Listener::bind("memory://orders")?;
+//! let client = Connector::new().persist("memory://orders")?;
+//! assert!(matches!(client.next_event()?, PersistentEvent::Connected { .. }));
+//! let server = listener.accept()?;
+//!
+//! Faults::of(&server).unwrap().cut();
+//! assert!(matches!(client.next_event()?, PersistentEvent::Lost { .. }));
+//! assert!(matches!(client.next_event()?, PersistentEvent::Connected { .. }));
+//! let server = listener.accept()?;
+//! client.send(b"again")?;
+//! assert_eq!(server.recv()?, b"again");
+//! # Ok(())
+//! # }
+//! ```
+
+mod faults;
+
+pub use self::faults::{Faults, HeldFrames, WithheldCredit};

@@ -1,0 +1,45 @@
+use std::sync::Arc;
+
+use super::{
+    connection_manager::ConnectionManager,
+    wire::{Side, Wire},
+};
+
+/// Causes faults of a connection, for tests. After each call the caller has the engine take its
+/// notices.
+#[derive(Clone, Debug)]
+pub(crate) struct WireControl {
+    wire: Arc<Wire>,
+    side: Side,
+    manager: ConnectionManager,
+}
+
+impl WireControl {
+    pub(super) fn new(wire: &Arc<Wire>, side: Side, manager: &ConnectionManager) -> Self {
+        Self {
+            wire: Arc::clone(wire),
+            side,
+            manager: manager.clone(),
+        }
+    }
+
+    /// Ends the connection for both sides, as if the link had failed.
+    pub(crate) fn cut(&self) {
+        self.wire.disconnect(&self.manager);
+    }
+
+    /// Delays the requests of this side.
+    pub(crate) fn hold(&self) {
+        self.wire.hold(self.side);
+    }
+
+    /// Ends the delay, and carries out the requests that have waited.
+    pub(crate) fn release(&self) {
+        self.wire.release(self.side);
+    }
+
+    /// Returns the number of requests of this side that wait.
+    pub(crate) fn held(&self) -> usize {
+        self.wire.waiting(self.side)
+    }
+}

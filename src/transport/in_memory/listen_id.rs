@@ -1,0 +1,37 @@
+use std::net::SocketAddr;
+
+use super::connection_manager::ConnectionManager;
+use crate::transport::no_transport::NoTransport;
+
+/// An address on which connections of this engine are accepted, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct ListenId {
+    manager: ConnectionManager,
+    local: SocketAddr,
+}
+
+impl ListenId {
+    /// Listens on an address, which the caller has claimed for the process. Requests that come in
+    /// name the listener by `key`.
+    pub(crate) fn bind(
+        manager: &ConnectionManager,
+        key: u64,
+        address: SocketAddr,
+    ) -> Result<Self, NoTransport> {
+        manager.listen(address, key);
+        Ok(Self {
+            manager: manager.clone(),
+            local: address,
+        })
+    }
+
+    pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
+        Some(self.local)
+    }
+}
+
+impl Drop for ListenId {
+    fn drop(&mut self) {
+        self.manager.end_listening(self.local);
+    }
+}

@@ -1,0 +1,162 @@
+#![allow(unsafe_code)]
+
+use std::{
+    ptr,
+    sync::{Arc, Weak},
+};
+
+use super::{
+    connection_manager::ConnectionManager,
+    control::WireControl,
+    wire::{Side, Wire},
+};
+use crate::{
+    status::OsError,
+    transport::{
+        queues::{Buffers, Frame, PostError, SendFlags, SendOp, Sge, WorkId},
+        tcp::{Receive, ReceiveQueue, Request, Span, Unposted},
+    },
+};
+
+/// A reliable-connected queue pair whose peer is in the same process.
+#[derive(Debug)]
+pub(crate) struct QueuePair {
+    wire: Arc<Wire>,
+    side: Side,
+    receives: Arc<ReceiveQueue>,
+    control: WireControl,
+}
+
+impl QueuePair {
+    pub(super) fn new(
+        wire: &Arc<Wire>,
+        side: Side,
+        receives: Arc<ReceiveQueue>,
+        manager: &ConnectionManager,
+    ) -> Self {
+        Self {
+            wire: Arc::clone(wire),
+            side,
+            receives,
+            control: WireControl::new(wire, side, manager),
+        }
+    }
+
+    /// Returns the control of faults.
+    pub(crate) fn control(&self) -> &WireControl {
+        &self.control
+    }
+
+    /// Moves to the error state: posted work requests are flushed, and no receive follows.
+    pub(crate) fn fail(&self) -> Result<(), OsError> {
+        self.wire.fail(self.side);
+        Ok(())
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Safety
+    ///
+    /// Until it completes or the queue pair is destroyed, the memory is mapped and no code accesses
+    /// it.
+    pub(crate) unsafe fn post_recv(&self, id: WorkId, sge: Option<Sge>) -> Result<(), OsError> {
+        let to = span(sge);
+        self.receives.post(Receive { id, to });
+        Ok(())
+    }
+
+    /// Has the queue post the receives from number `next` on, one piece of memory at a time, when
+    /// no other receive is left.
+    ///
+    /// # Safety
+    ///
+    /// Until the queue pair is destroyed, it alone accesses the memory of the receives that have
+    /// not completed.
+    pub(crate) unsafe fn post_on_demand(&self, buffers: Weak<Buffers>, next: u32) {
+        self.receives.post_on_demand(Unposted { buffers, next });
+    }
+
+    /// Posts a work request on the send queue, with at most one element, which is not inline.
+    ///
+    /// # Safety
+    ///
+    /// Until a completion covers it or the queue pair is destroyed, the memory lies in whole pages
+    /// that stay mapped, and no reference to it conflicts with the request.
+    pub(crate) unsafe fn post_send(
+        &self,
+        id: WorkId,
+        op: SendOp,
+        sges: &[Sge],
+        flags: SendFlags,
+    ) -> PostError {
+        assert!(
+            sges.len() <= 1 && !flags.inline,
+            "nothing is inline where none fits"
+        );
+        let memory = span(sges.first().copied());
+        self.post(id, op, memory, flags.signalled);
+        PostError::PollBoth
+    }
+
+    /// Posts a frame. It copies the frame to the memory that `slot` returns, if the peer cannot
+    /// receive it now.
+    ///
+    /// # Safety
+    ///
+    /// As for [`post_send`](Self::post_send), with that memory, which has the frame's length.
+    pub(crate) unsafe fn post_frame(
+        &self,
+        id: WorkId,
+        frame: Frame<'_>,
+        slot: impl FnOnce() -> Result<Sge, OsError>,
+        signalled: bool,
+    ) -> PostError {
+        if self.wire.pass(self.side, id, frame) {
+            return PostError::PollBoth;
+        }
+        let memory = match slot() {
+            Ok(slot) => span(Some(slot)),
+            Err(error) => return error.into(),
+        };
+        // SAFETY: the caller vouches for the slot.
+        unsafe { frame.copy_to(memory.start) };
+        self.post(id, SendOp::Send, memory, signalled);
+        PostError::PollBoth
+    }
+
+    /// Posts frames of one message, as [`post_frame`](Self::post_frame) does.
+    ///
+    /// # Safety
+    ///
+    /// As for `post_frame`, for each of them.
+    pub(crate) unsafe fn post_frames(
+        &self,
+        frames: &[(WorkId, Frame<'_>, bool)],
+        slot: impl Fn(usize) -> Result<Sge, OsError>,
+    ) -> PostError {
+        for (number, (id, frame, signalled)) in frames.iter().enumerate() {
+            // SAFETY: the caller vouches for the slots.
+            let posted = unsafe { self.post_frame(*id, *frame, || slot(number), *signalled) };
+            if let PostError::Failed(_) = posted {
+                return posted;
+            }
+        }
+        PostError::PollBoth
+    }
+
+    fn post(&self, id: WorkId, op: SendOp, memory: Span, signalled: bool) {
+        self.wire
+            .post(self.side, Request::new(id, op, memory, signalled));
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        self.wire.destroy(self.side);
+    }
+}
+
+fn span(sge: Option<Sge>) -> Span {
+    let (start, len) = sge.map_or((ptr::null_mut(), 0), |sge| (sge.start, sge.len as usize));
+    Span { start, len }
+}

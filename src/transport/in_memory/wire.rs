@@ -1,0 +1,506 @@
+//! The connection between two queue pairs of this process.
+#![allow(unsafe_code)]
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use super::{
+    connection_manager::ConnectionManager,
+    copy::{copy_frame, copy_shared},
+};
+use crate::{
+    os::lock,
+    poll::{Mailbox, Notice, NoticeKind},
+    proto::{DrainSide, tcp::Change},
+    status::{OsError, WcStatus},
+    transport::{
+        queues::{BATCH, Done, Frame, RemoteAddr, SendOp, WorkId},
+        tcp::{ExposedPart, Keys, Receive, ReceiveQueue, Request, Right, apply},
+    },
+};
+
+/// A connection within the process. Its lock is the last in the order of a connection's locks, but
+/// for those of the keys and of the mailbox.
+#[derive(Debug)]
+pub(super) struct Wire {
+    state: Mutex<State>,
+}
+
+/// The number of a side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    /// The side that connects.
+    Active,
+    /// The side that accepts.
+    Passive,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    stage: Stage,
+    ends: [Option<End>; 2],
+    /// By side: whether its requests wait.
+    held: [bool; 2],
+}
+
+/// How far the connection is: it is never less far than before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    #[default]
+    SettingUp,
+    /// The queue pairs exchange frames.
+    Open,
+    /// Both sides have a report of the end.
+    Over,
+}
+
+/// One side's queues.
+#[derive(Debug)]
+pub(super) struct End {
+    /// The connection's number in its process.
+    key: u64,
+    notices: Arc<Mailbox<Notice>>,
+    receives: Arc<ReceiveQueue>,
+    /// Whether the receives are this connection's own.
+    own_receives: bool,
+    keys: Arc<Keys>,
+    phase: Phase,
+    /// Requests that were not carried out, oldest first.
+    requests: VecDeque<Request>,
+    done: VecDeque<Done>,
+    /// Whether a notice is on its way.
+    is_rung: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Working,
+    /// Posted work requests come back.
+    Failed,
+    /// The queue pair is destroyed, and the memory of its work requests may be gone.
+    Destroyed,
+}
+
+/// The failure of a request.
+enum Fault {
+    /// The request fails with this status, and both queue pairs fail.
+    Refused(WcStatus),
+    /// The system has no memory for a receive of the peer. The request stays.
+    OutOfMemory(OsError),
+}
+
+impl Side {
+    pub(super) fn other(self) -> Self {
+        match self {
+            Self::Active => Self::Passive,
+            Self::Passive => Self::Active,
+        }
+    }
+}
+
+impl End {
+    pub(super) fn new(
+        (key, notices): (u64, Arc<Mailbox<Notice>>),
+        receives: Arc<ReceiveQueue>,
+        own_receives: bool,
+        keys: Arc<Keys>,
+    ) -> Self {
+        Self {
+            key,
+            notices,
+            receives,
+            own_receives,
+            keys,
+            phase: Phase::Working,
+            requests: VecDeque::new(),
+            done: VecDeque::new(),
+            is_rung: false,
+        }
+    }
+
+    /// Has the engine poll the queue.
+    fn ring(&mut self) {
+        if !self.is_rung {
+            self.is_rung = true;
+            self.notices.send(Notice {
+                key: self.key,
+                kind: NoticeKind::Poll,
+            });
+        }
+    }
+
+    /// A request was carried out. It completes even if it is not signalled, because no signalled
+    /// one may follow.
+    fn finish(&mut self, id: WorkId) {
+        if let WorkId::Send(slot) = id {
+            self.done.push_back(Done::Sent { slot });
+            self.ring();
+        }
+    }
+
+    /// Moves to the error state.
+    fn fail(&mut self) {
+        if self.phase == Phase::Working {
+            self.phase = Phase::Failed;
+        }
+        self.ring();
+    }
+
+    /// Takes back everything that was posted.
+    fn flush(&mut self) {
+        let requests = self.requests.drain(..);
+        self.done
+            .extend(requests.filter_map(|request| request.failure(WcStatus::WR_FLUSH_ERR)));
+        if !self.own_receives {
+            return;
+        }
+        while let Some(Receive { id, .. }) = self.receives.take_back() {
+            match id {
+                WorkId::Recv(buffer) => self.done.push_back(Done::ReceiveFailed {
+                    buffer,
+                    status: WcStatus::WR_FLUSH_ERR,
+                    vendor_err: 0,
+                }),
+                WorkId::DrainRecv => self.done.push_back(Done::Drained(DrainSide::Recv)),
+                WorkId::Send(_) | WorkId::DrainSend => {}
+            }
+        }
+    }
+
+    fn take_receive(&self) -> Result<Receive, Fault> {
+        if let Some(receive) = self.receives.take() {
+            return Ok(receive);
+        }
+        match self.receives.take_another() {
+            Ok(Some(receive)) => Ok(receive),
+            Ok(None) => Err(Fault::Refused(WcStatus::RNR_RETRY_EXC_ERR)),
+            Err(error) => Err(Fault::OutOfMemory(error)),
+        }
+    }
+
+    /// Takes the receive for a frame of this length.
+    fn receive_for(&mut self, len: usize) -> Result<Receive, Fault> {
+        let receive = self.take_receive()?;
+        if len <= receive.to.len {
+            return Ok(receive);
+        }
+        if let WorkId::Recv(buffer) = receive.id {
+            self.done.push_back(Done::ReceiveFailed {
+                buffer,
+                status: WcStatus::LOC_LEN_ERR,
+                vendor_err: 0,
+            });
+        }
+        Err(Fault::Refused(WcStatus::REM_INV_REQ_ERR))
+    }
+
+    /// A frame lies in this receive.
+    fn received(&mut self, receive: Receive, len: usize) {
+        if let WorkId::Recv(buffer) = receive.id {
+            // A frame is far shorter than 4 GiB.
+            let len = len as u32;
+            self.done.push_back(Done::Received { buffer, len });
+            self.ring();
+        }
+    }
+
+    /// Returns the memory that the peer names. No bytes need no right, as over RDMA.
+    fn exposed(
+        &self,
+        at: RemoteAddr,
+        len: usize,
+        right: Right,
+    ) -> Result<Option<ExposedPart>, Fault> {
+        if len == 0 {
+            return Ok(None);
+        }
+        // An operation is shorter than 4 GiB.
+        let part = self.keys.find(at.rkey, at.addr, len as u32, right);
+        part.map(Some)
+            .ok_or(Fault::Refused(WcStatus::REM_ACCESS_ERR))
+    }
+}
+
+impl State {
+    fn pair(&mut self, side: Side) -> Option<(&mut End, &mut End)> {
+        let [active, passive] = &mut self.ends;
+        let (active, passive) = (active.as_mut()?, passive.as_mut()?);
+        Some(match side {
+            Side::Active => (active, passive),
+            Side::Passive => (passive, active),
+        })
+    }
+
+    fn end(&mut self, side: Side) -> Option<&mut End> {
+        self.ends[side as usize].as_mut()
+    }
+
+    /// Returns this side's end and the peer's, if requests are carried out.
+    fn open_pair(&mut self, side: Side) -> Option<(&mut End, &mut End)> {
+        if self.stage != Stage::Open || self.held[side as usize] {
+            return None;
+        }
+        let pair = self.pair(side);
+        pair.filter(|(own, peer)| own.phase == Phase::Working && peer.phase == Phase::Working)
+    }
+
+    /// Carries out the posted requests of a side.
+    fn run(&mut self, side: Side) {
+        while let Some((own, peer)) = self.open_pair(side) {
+            let Some(request) = own.requests.pop_front() else {
+                return;
+            };
+            let fault = match execute(&request, peer) {
+                Ok(()) => {
+                    own.finish(request.id);
+                    continue;
+                }
+                Err(fault) => fault,
+            };
+            match fault {
+                Fault::Refused(status) => {
+                    own.done.extend(request.failure(status));
+                    own.fail();
+                }
+                Fault::OutOfMemory(error) => {
+                    own.requests.push_front(request);
+                    peer.done.push_back(Done::OutOfMemory(Box::new(error)));
+                }
+            }
+            peer.fail();
+        }
+    }
+}
+
+/// Carries out a request on the peer's memory.
+fn execute(request: &Request, peer: &mut End) -> Result<(), Fault> {
+    let memory = request.memory;
+    match request.op {
+        SendOp::Send if request.id == WorkId::DrainSend => {}
+        SendOp::Send => {
+            let receive = peer.receive_for(memory.len)?;
+            // SAFETY: the slot and the receive are the queue pairs' alone until they complete.
+            unsafe { copy_frame(memory, receive.to.start) };
+            peer.received(receive, memory.len);
+        }
+        SendOp::Write(at) => write(request, at, peer)?,
+        SendOp::WriteWithImm(at, imm_data) => {
+            write(request, at, peer)?;
+            if let WorkId::Recv(buffer) = peer.take_receive()?.id {
+                peer.done.push_back(Done::Immediate {
+                    buffer,
+                    imm_data,
+                    len: memory.len as u32,
+                });
+                peer.ring();
+            }
+        }
+        SendOp::Read(at) => {
+            let part = peer.exposed(at, memory.len, Right::Read)?;
+            if let Some(part) = part {
+                let start = part.start().ok_or(NO_ACCESS)?;
+                // SAFETY: the part is mapped while its start is held. The target is memory of the
+                // request. Both are accessed as shared bytes.
+                unsafe { copy_shared(start.get().as_ptr(), memory.start, memory.len) };
+            }
+        }
+        SendOp::FetchAdd { remote, add } => {
+            change(request, remote, Change::FetchAdd { add }, peer)?;
+        }
+        SendOp::CompareSwap {
+            remote,
+            compare,
+            swap,
+        } => change(request, remote, Change::CompareSwap { compare, swap }, peer)?,
+    }
+    Ok(())
+}
+
+const NO_ACCESS: Fault = Fault::Refused(WcStatus::REM_ACCESS_ERR);
+
+fn write(request: &Request, at: RemoteAddr, peer: &End) -> Result<(), Fault> {
+    let memory = request.memory;
+    if let Some(part) = peer.exposed(at, memory.len, Right::Write)? {
+        let start = part.start().ok_or(NO_ACCESS)?;
+        // SAFETY: the part is mapped while its start is held, and the source is memory of the
+        // request. Both are accessed as shared bytes.
+        unsafe { copy_shared(memory.start, start.get().as_ptr(), memory.len) };
+    }
+    Ok(())
+}
+
+/// Changes a word of the peer, and puts the old value into the memory of the request.
+fn change(request: &Request, at: RemoteAddr, change: Change, peer: &End) -> Result<(), Fault> {
+    let part = peer.exposed(at, size_of::<u64>(), Right::Atomic)?;
+    let old = part.and_then(|part| apply(change, &part));
+    let mut old = old.ok_or(NO_ACCESS)?;
+    let len = size_of_val(&old).min(request.memory.len);
+    // SAFETY: the value is one aligned word of this function. The target is memory of the request,
+    // which is accessed as shared bytes.
+    unsafe { copy_shared((&raw mut old).cast(), request.memory.start, len) };
+    Ok(())
+}
+
+impl Wire {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            state: Mutex::default(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    // By the connection's ids.
+
+    /// Adds the queues of a side.
+    pub(super) fn join(&self, side: Side, end: End) {
+        self.state().ends[side as usize] = Some(end);
+    }
+
+    /// Opens the connection, which the passive side has accepted. Returns the key of the active
+    /// side, unless that has left.
+    pub(super) fn open(&self) -> Option<u64> {
+        let mut state = self.state();
+        if state.stage != Stage::SettingUp {
+            return None;
+        }
+        let key = state.end(Side::Active)?.key;
+        state.stage = Stage::Open;
+        state.run(Side::Active);
+        state.run(Side::Passive);
+        Some(key)
+    }
+
+    /// Ends the connection. Returns the stage before.
+    fn end(&self) -> Stage {
+        std::mem::replace(&mut self.state().stage, Stage::Over)
+    }
+
+    /// Ends the connection, with reports for both sides.
+    pub(super) fn disconnect(&self, manager: &ConnectionManager) {
+        if self.end() == Stage::Over {
+            return;
+        }
+        let keys = self.keys();
+        for key in keys.into_iter().flatten() {
+            manager.disconnected(key);
+        }
+    }
+
+    /// Ends the connection because this side has left it. Returns the stage before and the key of
+    /// the peer.
+    pub(super) fn leave(&self, side: Side) -> Left {
+        let stage = self.end();
+        let peer = self.keys()[side.other() as usize];
+        match (stage, peer) {
+            (Stage::SettingUp, Some(peer)) => Left::Unanswered(peer),
+            (Stage::Open, Some(peer)) => Left::Open(peer),
+            (_, _) => Left::Nobody,
+        }
+    }
+
+    fn keys(&self) -> [Option<u64>; 2] {
+        let state = self.state();
+        [0, 1].map(|side| state.ends[side].as_ref().map(|end| end.key))
+    }
+
+    // By the queue pair of a side.
+
+    pub(super) fn post(&self, side: Side, request: Request) {
+        let mut state = self.state();
+        if let Some(end) = state.end(side) {
+            end.requests.push_back(request);
+            if end.phase == Phase::Failed {
+                end.ring();
+            }
+            state.run(side);
+        }
+    }
+
+    /// Copies a frame to a receive of the peer, if that is possible now. Returns `false` if the
+    /// caller posts it as a request.
+    pub(super) fn pass(&self, side: Side, id: WorkId, frame: Frame<'_>) -> bool {
+        let mut state = self.state();
+        let Some((own, peer)) = state.open_pair(side) else {
+            return false;
+        };
+        if !own.requests.is_empty() {
+            return false;
+        }
+        let Some(receive) = peer.receives.take() else {
+            return false;
+        };
+        if frame.len > receive.to.len {
+            peer.receives.post(receive);
+            return false;
+        }
+        // SAFETY: the receive is long enough, and the queue pair's alone until it completes.
+        unsafe { frame.copy_to(receive.to.start) };
+        peer.received(receive, frame.len);
+        own.finish(id);
+        true
+    }
+
+    /// Moves this side's queue pair to its error state.
+    pub(super) fn fail(&self, side: Side) {
+        if let Some(end) = self.state().end(side) {
+            end.fail();
+        }
+    }
+
+    /// Ends all access to the memory of a side's queue pair, which is gone.
+    pub(super) fn destroy(&self, side: Side) {
+        if let Some(end) = self.state().end(side) {
+            end.phase = Phase::Destroyed;
+            end.requests.clear();
+        }
+    }
+
+    // For tests.
+
+    pub(super) fn hold(&self, side: Side) {
+        self.state().held[side as usize] = true;
+    }
+
+    pub(super) fn release(&self, side: Side) {
+        let mut state = self.state();
+        state.held[side as usize] = false;
+        state.run(side);
+    }
+
+    pub(super) fn waiting(&self, side: Side) -> usize {
+        self.state().end(side).map_or(0, |end| end.requests.len())
+    }
+
+    // By the thread that polls.
+
+    /// Takes completions, up to the length of `batch`. Returns whether there are more.
+    pub(super) fn poll(&self, side: Side, batch: &mut Vec<Done>) -> bool {
+        batch.clear();
+        let mut state = self.state();
+        let Some(end) = state.end(side) else {
+            return false;
+        };
+        end.is_rung = false;
+        if end.phase == Phase::Failed && end.done.len() < BATCH {
+            end.flush();
+        }
+        let count = end.done.len().min(BATCH);
+        batch.extend(end.done.drain(..count));
+        !end.done.is_empty()
+    }
+}
+
+/// The peer of a side that has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    /// The peer waits for the connection to be established.
+    Unanswered(u64),
+    Open(u64),
+    /// The peer has a report of the end, or does not exist.
+    Nobody,
+}

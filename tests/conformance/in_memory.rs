@@ -1,0 +1,20 @@
+use std::{env, process::Command};
+
+use crate::stage::TRANSPORT;
+
+/// Runs all other tests over connections within a process, in another process, whose environment
+/// names the transport.
+#[test]
+fn all_tests_pass_in_memory() {
+    if env::var_os("LAB_ADDR").is_some() || env::var_os(TRANSPORT).is_some() {
+        return;
+    }
+    let output = Command::new(env::current_exe().unwrap())
+        .env(TRANSPORT, "memory")
+        .output()
+        .unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{stdout}\n{stderr}");
+    assert!(!stdout.contains(" 0 passed"), "{stdout}");
+}

@@ -1,0 +1,8 @@
+//! Connections within the process.
+
+#[path = "../apart/mod.rs"]
+mod apart;
+mod faults;
+mod needs;
+mod paused;
+mod threads;

@@ -1,0 +1,204 @@
+use std::{
+    io::{Read, Write},
+    sync::Arc,
+    task::{Context, Wake, Waker},
+    thread,
+};
+
+use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Stream, Transport};
+
+#[test]
+fn pair_exchanges_messages_without_waiting() {
+    let (near, far) = Endpoint::pair().unwrap();
+    assert_eq!(near.transport(), Transport::Memory);
+    for round in 0..1000_u32 {
+        near.send(&round.to_be_bytes()).unwrap();
+        // Nothing is left to another thread.
+        assert_eq!(far.try_recv().unwrap().unwrap(), round.to_be_bytes());
+        far.send(b"back").unwrap();
+        assert_eq!(near.try_recv().unwrap().unwrap(), b"back");
+    }
+    near.close().unwrap();
+    let error = far.try_recv().unwrap_err();
+    assert!(matches!(
+        error,
+        Error::Disconnected(CloseReason::PeerClosed)
+    ));
+}
+
+#[test]
+fn large_message_arrives_before_send_returns() {
+    let (near, far) = Endpoint::pair().unwrap();
+    for len in [0, 1, 64 << 10, 100_000, 5 << 20] {
+        let message = pattern::sequence(0, len);
+        near.send(&message).unwrap();
+        let received = far.try_recv().unwrap().unwrap();
+        assert!(received == message, "{len}");
+    }
+    near.flush().unwrap();
+    far.close().unwrap();
+}
+
+#[test]
+fn dropped_messages_make_room_at_once() {
+    let config = Config::default().with(|config| config.receive_window = 4);
+    let (near, far) = Endpoint::pair_with(&config).unwrap();
+    for _ in 0..100 {
+        for _ in 0..4 {
+            near.try_send(b"fits").unwrap();
+        }
+        assert!(near.try_send(b"more").unwrap_err().is_full());
+        let held: Vec<_> = (0..4).map(|_| far.recv().unwrap()).collect();
+        assert!(near.try_send(b"more").unwrap_err().is_full());
+        drop(held);
+    }
+}
+
+#[test]
+fn waiting_thread_is_woken_by_a_send() {
+    let (near, far) = Endpoint::pair().unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while let Ok(message) = far.recv() {
+                far.send(&message).unwrap();
+            }
+        });
+        for round in 0..200_u32 {
+            near.send(&round.to_be_bytes()).unwrap();
+            assert_eq!(near.recv().unwrap(), round.to_be_bytes());
+        }
+        near.close().unwrap();
+    });
+}
+
+#[test]
+fn sides_send_and_receive_in_four_threads() {
+    const COUNT: u32 = 20_000;
+    let config = Config::default().with(|config| config.receive_window = 8);
+    let (near, far) = Endpoint::pair_with(&config).unwrap();
+    let send = |side: &Endpoint| {
+        for number in 0..COUNT {
+            side.send(&number.to_be_bytes()).unwrap();
+        }
+    };
+    let receive = |side: &Endpoint| {
+        for number in 0..COUNT {
+            assert_eq!(side.recv().unwrap(), number.to_be_bytes());
+        }
+    };
+    thread::scope(|scope| {
+        for side in [&near, &far] {
+            scope.spawn(|| send(side));
+            scope.spawn(|| receive(side));
+        }
+    });
+    near.close().unwrap();
+}
+
+/// A waker that passes a message on to another connection, in the call that wakes.
+struct Relay {
+    from: Endpoint,
+    to: Endpoint,
+}
+
+impl Wake for Relay {
+    fn wake(self: Arc<Self>) {
+        if let Some(message) = self.from.try_recv().unwrap() {
+            self.to.send(&message).unwrap();
+        }
+    }
+}
+
+#[test]
+fn waker_may_send_over_another_connection() {
+    let (client, from) = Endpoint::pair().unwrap();
+    let (to, server) = Endpoint::pair().unwrap();
+    let relay = Arc::new(Relay { from, to });
+    let waker = Waker::from(Arc::clone(&relay));
+    for round in 0..100_u8 {
+        let polled = relay.from.poll_recv(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+        client.send(&[round]).unwrap();
+        assert_eq!(server.try_recv().unwrap().unwrap(), [round]);
+    }
+}
+
+#[test]
+fn stream_pair_carries_bytes_both_ways() {
+    let (mut near, mut far) = Stream::pair().unwrap();
+    let bytes = pattern::sequence(0, 3 << 20);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            near.write_all(&bytes).unwrap();
+            near.shutdown(std::net::Shutdown::Write).unwrap();
+            let mut back = Vec::new();
+            near.read_to_end(&mut back).unwrap();
+            assert_eq!(back, b"done");
+        });
+        let mut got = Vec::new();
+        far.read_to_end(&mut got).unwrap();
+        assert!(got == bytes);
+        far.write_all(b"done").unwrap();
+        drop(far);
+    });
+}
+
+#[test]
+fn name_serves_one_listener_at_a_time() {
+    let error = Endpoint::connect("memory://one at a time").unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.starts_with("cannot connect to memory://one at a time: "),
+        "{text}"
+    );
+    let listener = Listener::bind("memory://one at a time").unwrap();
+    let text = Listener::bind("memory://one at a time")
+        .unwrap_err()
+        .to_string();
+    assert_eq!(
+        text,
+        "cannot listen on memory://one at a time: another listener of this process has the name; \
+         end that one, or use another name"
+    );
+    let near = Endpoint::connect("memory://one at a time").unwrap();
+    let far = listener.try_accept().unwrap().unwrap();
+    near.send(b"named").unwrap();
+    assert_eq!(far.recv().unwrap(), b"named");
+    listener.close();
+    assert!(Endpoint::connect("memory://one at a time").is_err());
+    let again = Listener::bind("memory://one at a time").unwrap();
+    let other = Endpoint::connect("memory://one at a time").unwrap();
+    assert_ne!(again.accept().unwrap(), far);
+    near.close().unwrap();
+    other.close().unwrap();
+}
+
+#[test]
+fn engine_without_thread_serves_no_other_transport() {
+    let engine = Engine::in_memory().unwrap();
+    let builder = Listener::builder().engine(&engine);
+    let text = builder.bind("tcp://127.0.0.1:0").unwrap_err().to_string();
+    let connector = Connector::new().engine(&engine);
+    let other = connector.connect("tcp://127.0.0.1:1").unwrap_err();
+    assert_eq!(text, other.to_string());
+    assert_eq!(
+        text,
+        "invalid configuration: engine is Engine::in_memory(), allowed is Engine::new() for \
+         transports other than memory"
+    );
+}
+
+#[test]
+fn engine_without_thread_shuts_down() {
+    let engine = Engine::in_memory().unwrap();
+    let builder = Listener::builder().engine(&engine);
+    let listener = builder.bind("memory://shut down").unwrap();
+    let near = Endpoint::connect("memory://shut down").unwrap();
+    let far = listener.accept().unwrap();
+    near.send(b"last").unwrap();
+    engine.shutdown();
+    assert_eq!(far.recv().unwrap(), b"last");
+    assert!(far.recv().is_err());
+    assert!(matches!(listener.accept(), Err(Error::EngineShutDown)));
+    assert!(near.send(b"late").is_err());
+}
