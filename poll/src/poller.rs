@@ -130,7 +130,7 @@ impl Poller {
         Ok(())
     }
 
-    // Registration.
+    // The following methods register the completion events.
 
     /// Stores the registration of a new transport's completion events, which are in the engine's
     /// epoll.
@@ -198,7 +198,7 @@ impl Poller {
         }
     }
 
-    // Ownership.
+    // The following methods read or change the owner.
 
     /// Counts a poll by a thread that waits. If no user relies on the engine's thread, the waiting
     /// thread becomes the owner, and the engine's thread stops polling until a check finds that no
@@ -313,7 +313,7 @@ impl Poller {
         }
     }
 
-    // Messages that are held back.
+    // The following methods record which messages are held back.
 
     /// Records that a message is held back until a poll finds room to send. The owner may not poll
     /// again, so the engine checks the connection every millisecond.
@@ -346,7 +346,7 @@ impl Poller {
         let _ = self.word.note_held_back();
     }
 
-    // Waking.
+    // The following methods wake the threads that wait.
 
     /// Wakes the threads that wait, so that they check their conditions again. If no thread waits,
     /// the call costs one atomic operation.
@@ -369,7 +369,7 @@ impl Poller {
         self.changed.notify_all();
     }
 
-    // Calls for leading and following.
+    // Waiting threads call the following methods to lead or to follow.
 
     /// Makes the calling thread the leader. Returns `None` if another thread leads.
     #[inline]
@@ -395,7 +395,7 @@ impl Poller {
         self.alarm.get()
     }
 
-    // Event loops.
+    // The following methods serve event loops.
 
     /// Returns the fd that an event loop watches. The fd is readable while `readiness` is. While
     /// the loop owns the connection, completion events make it readable as well.

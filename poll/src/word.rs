@@ -122,7 +122,7 @@ impl Word {
         Self(AtomicU64::new(ENGINE))
     }
 
-    // Calls for leading and following.
+    // Waiting threads call the following methods to lead or to follow.
 
     /// Makes the calling thread the leader. Returns false if another thread leads.
     #[inline]
@@ -156,7 +156,7 @@ impl Word {
         self.0.fetch_sub(FOLLOWER, Ordering::AcqRel);
     }
 
-    // Calls for sleeping and waking.
+    // The following methods record that the leader sleeps or is woken.
 
     /// Records that the leader is about to sleep. A wake after this call notifies the leader.
     #[inline]
@@ -195,7 +195,7 @@ impl Word {
         self.0.load(Ordering::Acquire) & NOTIFIED != 0
     }
 
-    // Ownership.
+    // The following methods read or change the owner.
 
     #[inline]
     pub(super) fn owner(&self) -> Owner {
@@ -304,7 +304,7 @@ impl Word {
         visits(self.0.load(Ordering::Acquire))
     }
 
-    // Reliance.
+    // The following methods record which users rely on the engine.
 
     /// Records that the user `who` relies on the engine. Returns whether it did not before.
     #[inline]
@@ -332,7 +332,7 @@ impl Word {
         word & RELIANCE != 0 || word & OWNER == LOOP
     }
 
-    // Messages that are held back.
+    // The following methods record that messages are held back.
 
     /// Records that a message is held back until a poll sends it. The engine clears the record.
     #[inline]

@@ -65,7 +65,7 @@ impl Connection {
         connection
     }
 
-    // The device.
+    // The following methods act as the device.
 
     /// Adds one completion to the queue, as a device does when a message arrives. Raises an event
     /// if one was requested.
@@ -77,7 +77,7 @@ impl Connection {
         }
     }
 
-    // The application.
+    // The following methods act as a thread of the application.
 
     /// Takes a message.
     pub(crate) fn take(&self) -> Option<()> {
@@ -137,7 +137,7 @@ impl Connection {
         self.messages.load(Ordering::Relaxed)
     }
 
-    // The engine.
+    // The following methods act as the engine.
 
     /// Starts the engine's thread. The thread ends when [`stop`](Self::stop) was called and no
     /// input is left.
